@@ -1,0 +1,50 @@
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+INSTALLED_DEV := $(VENV)/.installed-dev
+# The demo's capabilities, in the order in which they are shown.
+CAPABILITIES := addition subtraction sorting code rhyming cursing capitals elements recall
+OUT ?= runs/demo
+
+.PHONY: demo test check bench demo-model truth clean
+
+demo: $(INSTALLED)  ## install, localize every capability of the demo model, write a report
+	$(BIN)/caploc locate demo $(CAPABILITIES:%=--task demo/%) --method css --masks 100 --rate 0.05 \
+		--examples 50 --limit 200 --out $(OUT)
+
+test: $(INSTALLED_DEV)  ## the default tests: offline, minutes
+	$(BIN)/pytest -n 2 $(TESTS)
+
+test-slow: $(INSTALLED_DEV)
+	$(BIN)/pytest -m slow
+
+check: $(INSTALLED_DEV)  ## lint, format, types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+# The allocator settings keep freed memory: taking it from the kernel anew costs more than the step.
+demo-model: $(INSTALLED_DEV)  ## train the demo model again, about an hour on two cores
+	MALLOC_MMAP_THRESHOLD_=4294967296 MALLOC_TRIM_THRESHOLD_=17179869184 \
+		$(BIN)/python scripts/train_demo.py --out build/demo-model
+
+truth: $(INSTALLED)  ## every single head's effect on every capability of the demo model
+	$(BIN)/python scripts/truth.py
+
+bench: $(INSTALLED_DEV)
+	$(BIN)/python bench/engine.py
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(INSTALLED): pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	touch $@
+
+$(INSTALLED_DEV): $(INSTALLED)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) build runs .pytest_cache .mypy_cache .ruff_cache

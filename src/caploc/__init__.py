@@ -1,0 +1,37 @@
+"""caploc: which few attention heads does a capability of a language model depend on?"""
+
+from importlib import import_module
+from typing import Any
+
+# Where each public name lives. They are imported when first used: designs, estimators and the
+# command line's help must not wait for torch.
+HOMES = {
+    "CaplocError": "errors",
+    "Evaluation": "evaluation",
+    "Findings": "findings",
+    "Head": "heads",
+    "HeadGrid": "heads",
+    "LoadedModel": "models.loading",
+    "ModelOptions": "workbench",
+    "Settings": "search",
+    "Study": "study",
+    "TaskOptions": "tasks.catalog",
+    "curve": "evaluation",
+    "evaluate": "evaluation",
+    "knockout": "models.knockout",
+    "load_model": "models.loading",
+    "reference_outputs": "models.knockout",
+    "run": "study",
+}
+
+__all__ = list(HOMES)  # noqa: PLE0604  (the names are the table's)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in HOMES:
+        raise AttributeError(f"module 'caploc' has no attribute {name!r}")
+    return getattr(import_module(f"caploc.{HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(HOMES)

@@ -1,0 +1,5 @@
+"""`python -m caploc`."""
+
+from caploc.cli import main
+
+main()

@@ -1,0 +1,130 @@
+"""What the terminal shows: progress, tables, errors. Text from a model is never taken as markup."""
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    SpinnerColumn,
+    Task,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+from rich.text import Text
+
+stderr = Console(stderr=True)
+
+
+class Rates(ProgressColumn):
+    """Rows and tokens a second, over the rows measured now."""
+
+    def render(self, task: Task) -> Text:
+        """Say how fast the current task is."""
+        elapsed, rows = task.elapsed or 0.0, task.fields["measured"]
+        if not rows or elapsed <= 0:
+            return Text("")
+        tokens = task.fields["tokens"] / elapsed
+        return Text(f"{rows / elapsed:,.0f} rows/s  {tokens:,.0f} tokens/s", style="cyan")
+
+
+class Bars:
+    """Progress on standard error: one bar a stage, with rows, rates and the time left."""
+
+    def __init__(self, progress: Progress) -> None:
+        """Draw on a running display."""
+        self.progress = progress
+        self.task = None
+
+    def start(self, what: str, rows: int) -> None:
+        """Begin a stage of so many rows."""
+        if self.task is not None:
+            self.progress.stop_task(self.task)
+        self.task = self.progress.add_task(escape(what), total=rows, measured=0, tokens=0)
+
+    def advance(self, rows: int, tokens: int) -> None:
+        """Count rows; those without tokens were stored before."""
+        if self.task is None:
+            return
+        fields = self.progress.tasks[-1].fields
+        measured = fields["measured"] + (rows if tokens else 0)
+        self.progress.update(
+            self.task, advance=rows, measured=measured, tokens=fields["tokens"] + tokens
+        )
+
+
+class Quiet:
+    """Progress that is not shown."""
+
+    def start(self, what: str, rows: int) -> None:
+        """Say nothing."""
+
+    def advance(self, rows: int, tokens: int) -> None:
+        """Say nothing."""
+
+
+@contextmanager
+def progress(quiet: bool) -> Iterator[Bars | Quiet]:
+    """Show progress while the block runs, unless told to be quiet."""
+    if quiet:
+        yield Quiet()
+        return
+    columns = [
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        Rates(),
+        TimeRemainingColumn(),
+    ]
+    with Progress(*columns, console=stderr) as display:
+        yield Bars(display)
+
+
+def say(text: str) -> None:
+    """A line of the result, on standard output."""
+    sys.stdout.write(text + "\n")
+
+
+def say_json(content: Any) -> None:
+    """The result as JSON, on standard output."""
+    say(json.dumps(content, indent=1))
+
+
+def complain(text: str) -> None:
+    """An error, on standard error."""
+    stderr.print(f"[bold red]caploc:[/] {escape(text)}", soft_wrap=True, highlight=False)
+
+
+def show_table(headings: list[str], rows: list[list[str]], title: str = "") -> None:
+    """A table on standard output; the first column is left-aligned, numbers to the right."""
+    table = Table(title=escape(title) or None, title_justify="left", header_style="bold")
+    for index, heading in enumerate(headings):
+        table.add_column(escape(heading), justify="left" if index == 0 else "right")
+    for row in rows:
+        table.add_row(*(escape(cell) for cell in row))
+    width = None if sys.stdout.isatty() else 160
+    Console(width=width).print(table)
+
+
+def figure(value: float | None, signed: bool = False) -> str:
+    """A score with three decimals, a dash where there is none."""
+    if value is None:
+        return "–"
+    return f"{value:+.3f}" if signed else f"{value:.3f}"
+
+
+def with_error(score: dict[str, Any] | None) -> str:
+    """A score and its standard error."""
+    if score is None or score["score"] is None:
+        return "–"
+    error = "" if score["stderr"] is None else f" ± {score['stderr']:.3f}"
+    return f"{score['score']:.3f}{error}"

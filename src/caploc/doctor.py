@@ -1,0 +1,85 @@
+"""What this machine can do, what a model looks like, whether a run folder is sound."""
+
+import os
+import platform
+import sqlite3
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+
+from caploc.errors import UserError
+from caploc.folder import RESULT, ROWS, RUN, versions
+from caploc.workbench import ModelOptions
+
+GIB = 2**30
+
+
+def machine_facts() -> dict[str, Any]:
+    """Versions, devices and memory."""
+    cuda = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    return {
+        "python": platform.python_version(),
+        **versions(),
+        "cores": os.cpu_count(),
+        "torch threads": torch.get_num_threads(),
+        "memory free, GiB": round(psutil.virtual_memory().available / GIB, 1),
+        "CUDA devices": ", ".join(cuda) or "none",
+        "MPS": torch.backends.mps.is_available(),
+        "Ray": "installed" if find_spec("ray") else "not installed",
+        "model-written code": "never executed; tasks that need it are refused",
+    }
+
+
+def model_facts(options: ModelOptions) -> dict[str, Any]:
+    """Load and prove a model; say what its grid is.
+
+    Raises:
+        UserError: if it cannot be loaded or does not pass the proof.
+    """
+    options.check()
+    loaded = options.engine().loaded
+    grid = loaded.grid
+    counts = sorted(set(grid.heads_per_layer))
+    groups = sorted(set(grid.group_sizes)) or [1]
+    return {
+        "name": loaded.name,
+        "fingerprint": loaded.fingerprint,
+        "architecture": type(loaded.model).__name__,
+        "parameters": sum(p.numel() for p in loaded.model.parameters()),
+        "dtype": loaded.dtype,
+        "device": str(loaded.device),
+        "layers": grid.layers,
+        "heads a layer": counts[0] if len(counts) == 1 else list(grid.heads_per_layer),
+        "heads": grid.size,
+        "query heads a key-value head": groups[0] if len(groups) == 1 else groups,
+        "proof": "passed: an empty mask is bit-identical, a cut equals zeroed weights",
+    }
+
+
+def folder_facts(folder: Path) -> dict[str, Any]:
+    """What a run folder holds and whether its rows are sound; nothing is changed.
+
+    Raises:
+        UserError: if there is no run in the folder.
+    """
+    path = folder / ROWS
+    if not path.is_file():
+        raise UserError(f"{folder} holds no {ROWS}; name the folder of a run.")
+    try:
+        database = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+        (check,) = database.execute("PRAGMA integrity_check").fetchone()
+        (rows,) = database.execute("SELECT count(*) FROM rows").fetchone()
+        (questions,) = database.execute("SELECT count(*) FROM questions").fetchone()
+        database.close()
+    except sqlite3.DatabaseError as error:
+        raise UserError(f"{path} is damaged ({error}); move it away and run again.") from error
+    return {
+        "rows": rows,
+        "questions": questions,
+        "integrity": check,
+        "study": "present" if (folder / RUN).is_file() else "missing",
+        "result": "present" if (folder / RESULT).is_file() else "not finished yet",
+    }

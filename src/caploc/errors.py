@@ -1,0 +1,58 @@
+"""Every exception that caploc raises on purpose.
+
+CaplocError
+├── UserError            a mistake in what was asked; the command line exits with 2
+│   ├── UnknownName      no such model, task, head, method ...
+│   ├── BadOption        a value outside what is allowed
+│   ├── BadData          an evaluation set that is empty, malformed or out of reach
+│   ├── ModelRefused     a model whose heads could not be found or proved
+│   ├── ModelBusy        a model whose heads another thread has knocked out
+│   └── FolderTaken      a folder that belongs to another run, or to another process
+└── RunFailed            the machine's fault; the command line exits with 1, rows are kept
+    ├── OutOfMemory      even one row does not fit
+    └── StoreFailed      the disk is full, read-only or corrupt
+"""
+
+
+class CaplocError(Exception):
+    """Anything raised on purpose; its text is one sentence for the user."""
+
+
+class UserError(CaplocError):
+    """What was asked cannot be done; the text says what is allowed and what to do."""
+
+
+class UnknownName(UserError, LookupError):
+    """A name that is in no table."""
+
+
+class BadOption(UserError, ValueError):
+    """An option outside its allowed values."""
+
+
+class BadData(UserError):
+    """An evaluation set that cannot be read or used."""
+
+
+class ModelRefused(UserError):
+    """A model that cannot be loaded, or whose heads were not found or did not pass the proof."""
+
+
+class ModelBusy(UserError):
+    """A forward pass through a model whose heads another thread has knocked out."""
+
+
+class FolderTaken(UserError):
+    """A run folder that another study, or another running process, owns."""
+
+
+class RunFailed(CaplocError):
+    """The run stopped; what was measured is stored and the same command resumes it."""
+
+
+class OutOfMemory(RunFailed):
+    """A batch of one row does not fit into memory."""
+
+
+class StoreFailed(RunFailed):
+    """The rows on disk can no longer be written or read."""

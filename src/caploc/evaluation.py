@@ -1,0 +1,156 @@
+"""Scores with chosen heads knocked out: a few tasks once, or one more head at a time."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from caploc.errors import BadOption, UserError
+from caploc.folder import CURVE, EVALUATION, RESULT, RUN, claim, read_json, versions, write_json
+from caploc.heads import Head, Mask
+from caploc.measurement import Cost, Progress, Silent, outcomes_by_example
+from caploc.report.curves import write_curve
+from caploc.store import Row
+from caploc.tasks.catalog import TaskOptions, check_task_name
+from caploc.validation import Comparison, check_limit, compare
+from caploc.workbench import ModelOptions, Workbench
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Which heads to knock out of which model, and the tasks to score it on.
+
+    Without heads the model is scored intact only. `options` go to every task.
+    """
+
+    model: ModelOptions
+    heads: tuple[Head, ...]
+    tasks: tuple[str, ...]
+    options: TaskOptions = field(default_factory=TaskOptions)
+    limit: int | None = None
+
+    def check(self) -> None:
+        """Refuse every mistake that can be seen before data or weights are loaded.
+
+        Raises:
+            UserError: in one sentence.
+        """
+        if not self.tasks:
+            raise BadOption("--tasks names at least one task, such as --tasks demo/addition.")
+        self.options.check()
+        check_limit(self.limit)
+        for name in self.tasks:
+            check_task_name(name)
+        self.model.check().mask(self.heads)
+
+
+def evaluate(
+    evaluation: Evaluation, folder: Path, progress: Progress | None = None, *, command: str = ""
+) -> dict[str, Any]:
+    """Score every task intact and with the heads knocked out; write `evaluation.json`.
+
+    The change is the mean over examples of the difference in outcome, with its standard error:
+    both runs answer the same examples.
+
+    Raises:
+        UserError: for a mistake, before the model is loaded where possible.
+        RunFailed: if the machine gives up; rows already measured are kept.
+    """
+    evaluation.check()
+    tasks = evaluation.model.tasks(evaluation.tasks, evaluation.options)
+    with claim(folder, asdict(evaluation), command) as store:
+        bench = Workbench(evaluation.model.engine(), store)
+        mask = bench.engine.grid.mask(evaluation.heads)
+        compared = [
+            compare(bench.meter(task), mask, evaluation.limit, progress or Silent())
+            for task in tasks
+        ]
+        result = {
+            "schema": 1,
+            "model": evaluation.model.name,
+            "heads": [str(head) for head in evaluation.heads],
+            "tasks": [as_row(comparison, bool(evaluation.heads)) for comparison in compared],
+            "cost": asdict(bench.cost),
+            "command": command,
+            "versions": versions(),
+        }
+        write_json(folder / EVALUATION, result)
+    return result
+
+
+def as_row(comparison: Comparison, cut: bool) -> dict[str, Any]:
+    """One task's scores; what was not asked is None."""
+    row = comparison.as_dict()
+    if not cut:
+        return row | {"knocked_out": None, "change": None}
+    return row | {"change": change(comparison.intact_rows, comparison.knocked_out_rows)}
+
+
+def change(intact: Sequence[Row], knocked_out: Sequence[Row]) -> dict[str, Any] | None:
+    """Mean change of the outcome over examples scored in both, and its standard error."""
+    before, after = outcomes_by_example(intact), outcomes_by_example(knocked_out)
+    differences = [after[example] - before[example] for example in before if example in after]
+    if not differences:
+        return None
+    count = len(differences)
+    stderr = stdev(differences) / count**0.5 if count > 1 else None
+    return {"outcome": fmean(differences), "stderr": stderr, "examples": count}
+
+
+def curve(
+    folder: Path, most: int = 10, limit: int | None = None, progress: Progress | None = None
+) -> dict[str, Any]:
+    """Score a finished run's tasks with its 0, 1, ... `most` most needed heads knocked out.
+
+    Writes `curve.json` and its figure into the run's folder and uses the rows that lie there.
+
+    Raises:
+        UserError: if the folder holds no finished run, or the options mean nothing.
+        RunFailed: if the machine gives up; rows already measured are kept.
+    """
+    if most < 1:
+        raise BadOption(f"--most must be 1 or more; got {most}.")
+    check_limit(limit)
+    result, run = read_json(folder / RESULT), read_json(folder / RUN)
+    study = run["study"]
+    model = ModelOptions(**study["model"])
+    options = TaskOptions(**study["options"])
+    heads = order(result)[:most]
+    if not heads:
+        raise UserError(f"The run in {folder} found no head whose knockout lowers the score.")
+    tasks = [
+        *model.tasks([study["task"]], options),
+        *model.tasks(study["other_tasks"], options.plain()),
+    ]
+    with claim(folder, study, run["command"]) as store:
+        bench = Workbench(model.engine(), store, Cost())
+        if bench.engine.loaded.fingerprint != result["model"]["fingerprint"]:
+            raise UserError(f"The model {model.name} has changed since the run in {folder}.")
+        masks = [bench.engine.grid.mask(heads[:count]) for count in range(len(heads) + 1)]
+        curves = {
+            task.name: points(bench, task.in_metric(), masks, limit, progress or Silent())
+            for task in tasks
+        }
+        drawn = {"schema": 1, "heads": heads, "curves": curves, "cost": asdict(bench.cost)}
+        write_json(folder / CURVE, drawn)
+        write_curve(folder, drawn)
+    return drawn
+
+
+def order(result: dict[str, Any]) -> list[str]:
+    """The heads to knock out one after another: those chosen, then the next most needed."""
+    needed = [row["head"] for row in result["heads"] if (row["effect"] or 0) < 0]
+    return list(dict.fromkeys([*result["top"], *needed]))
+
+
+def points(
+    bench: Workbench, task: Any, masks: Sequence[Mask], limit: int | None, progress: Progress
+) -> list[dict[str, Any]]:
+    """A task's score under each mask."""
+    meter = bench.meter(task)
+    examples = range(min(limit or task.size, task.size))
+    return [
+        asdict(meter.score(meter.under(mask, examples, progress, f"{task.name}, {count} heads")))
+        for count, mask in enumerate(masks)
+    ]

@@ -1,0 +1,161 @@
+"""What a study found, as the stages leave it and as `result.json` keeps it."""
+
+import math
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from caploc.folder import ANSWERS, RESULT, versions, write_json
+from caploc.measurement import Cost
+from caploc.models.loading import LoadedModel
+from caploc.recovery import Estimate, Measurements
+from caploc.report import write_report
+from caploc.store import Row
+from caploc.tasks.harness import HarnessTask
+from caploc.tasks.requests import responses_from_json
+from caploc.tasks.task import Score
+from caploc.validation import Comparison
+
+SCHEMA = 1
+SHOWN = 300  # answers that the report shows
+
+
+@dataclass(frozen=True)
+class Stages:
+    """What each stage left for the next."""
+
+    loaded: LoadedModel
+    task: HarnessTask
+    examples: list[int]
+    intact: Score
+    seen: Measurements
+    estimate: Estimate
+    chosen: list[int]
+    comparisons: list[Comparison] = field(default_factory=list)
+    controls: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Findings:
+    """The result of a study and where it lies."""
+
+    result: dict[str, Any]
+    folder: Path
+    report: Path
+
+
+def write_findings(
+    folder: Path, study: dict[str, Any], stages: Stages, cost: Cost, command: str
+) -> Findings:
+    """Write `result.json`, the answers shown, and the report."""
+    result = as_result(study, stages, cost) | {"command": command, "versions": versions()}
+    answers = shown_answers(stages)
+    write_json(folder / RESULT, result)
+    write_json(folder / ANSWERS, answers)
+    return Findings(result, folder, write_report(folder, result, answers))
+
+
+def as_result(study: dict[str, Any], stages: Stages, cost: Cost) -> dict[str, Any]:
+    """The content of `result.json`; missing is None, never 0."""
+    loaded, task, estimate = stages.loaded, stages.task, stages.estimate
+    heads = loaded.grid.heads
+    first, *others = stages.comparisons
+    return {
+        "schema": SCHEMA,
+        "model": {
+            "name": loaded.name,
+            "fingerprint": loaded.fingerprint,
+            "dtype": loaded.dtype,
+            "device": str(loaded.device),
+        },
+        "task": {
+            "name": task.name,
+            "metric": task.in_metric().metric,
+            "outcome": task.outcome_kind,
+            "examples": task.size,
+            "higher_is_better": task.in_metric().higher_is_better,
+        },
+        "method": method_fields(study, stages),
+        "seed": study["settings"]["seed"],
+        "grid": {
+            "layers": loaded.grid.layers,
+            "heads": list(loaded.grid.heads_per_layer),
+            "group_sizes": list(loaded.grid.group_sizes),
+        },
+        "intact": asdict(stages.intact),
+        "heads": ranked(stages),
+        "top": [str(heads[column]) for column in stages.chosen],
+        "fit": {
+            "estimator": estimate.estimator,
+            "r2_held_out": number(estimate.r2_held_out),
+            "masks": len(stages.seen.masks),
+            "rows": len(stages.seen.outcome),
+        },
+        "validation": {
+            "task": first.as_dict(),
+            "controls": stages.controls,
+            "other_tasks": [comparison.as_dict() for comparison in others],
+        },
+        "cost": asdict(cost) | {"seconds": round(cost.seconds, 3)},
+    }
+
+
+def method_fields(study: dict[str, Any], stages: Stages) -> dict[str, Any]:
+    """The method and the settings it used; those it does not use are None."""
+    draws = study["draws_masks"]
+    return {
+        "name": study["method"],
+        "masks": study["settings"]["masks"] if draws else None,
+        "rate": study["settings"]["rate"] if draws else None,
+        "top": study["settings"]["top"],
+        "examples": len(stages.examples),
+    }
+
+
+def ranked(stages: Stages) -> list[dict[str, Any]]:
+    """Every head, most needed first; heads without an estimate come last."""
+    estimate, chosen = stages.estimate, set(stages.chosen)
+    rows = [
+        {
+            "head": str(head),
+            "layer": head.layer,
+            "index": head.index,
+            "effect": number(estimate.effect[column]),
+            "low": number(estimate.low[column]),
+            "high": number(estimate.high[column]),
+            "q": number(estimate.q[column]),
+            "selected": column in chosen,
+            "universal": None,
+        }
+        for column, head in enumerate(stages.loaded.grid.heads)
+    ]
+    return sorted(rows, key=lambda row: math.inf if row["effect"] is None else row["effect"])
+
+
+def shown_answers(stages: Stages) -> list[dict[str, Any]]:
+    """Answers before and after on the task itself, the differing ones first."""
+    first = stages.comparisons[0]
+    pairs = list(zip(first.intact_rows, first.knocked_out_rows, strict=True))
+    pairs.sort(key=lambda pair: pair[0].outcome == pair[1].outcome)
+    task = stages.task.in_metric()
+    return [answer(task, before, after) for before, after in pairs[:SHOWN]]
+
+
+def answer(task: HarnessTask, before: Row, after: Row) -> dict[str, Any]:
+    """One example, answered with and without the chosen heads."""
+    intact = task.show(before.number, responses_from_json(before.responses))
+    knocked_out = task.show(after.number, responses_from_json(after.responses))
+    return {
+        "example": before.number,
+        "prompt": intact.prompt,
+        "gold": intact.gold,
+        "intact": intact.answer,
+        "knocked_out": knocked_out.answer,
+        "intact_outcome": number(before.outcome),
+        "knocked_out_outcome": number(after.outcome),
+    }
+
+
+def number(value: float) -> float | None:
+    """A number as JSON keeps it: None for NaN."""
+    return None if math.isnan(value) else float(value)

@@ -1,0 +1,30 @@
+"""A name in a table, or the nearest names that exist."""
+
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from typing import TypeVar
+
+from caploc.errors import UnknownName
+
+T = TypeVar("T")
+LISTED = 20  # names beyond this would bury the sentence
+
+
+def pick(table: Mapping[str, T], name: str, kind: str) -> T:
+    """Return `table[name]`.
+
+    Raises:
+        UnknownName: naming the nearest entry and what the table holds.
+    """
+    if name in table:
+        return table[name]
+    raise unknown(table, name, kind)
+
+
+def unknown(names: Iterable[str], name: str, kind: str, where: str = "") -> UnknownName:
+    """Build the error for a name that is not among `names`; `where` says how to list them all."""
+    known = sorted(names)
+    near = get_close_matches(name, known, n=1)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    listed = f" Known: {', '.join(known)}." if len(known) <= LISTED else ""
+    return UnknownName(f"There is no {kind} {name!r}.{hint}{listed}{' ' + where if where else ''}")

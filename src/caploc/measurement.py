@@ -1,0 +1,168 @@
+"""Which rows are open; have them answered; store them."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from caploc.heads import Mask
+from caploc.models.engine import Answer, Ask, Engine
+from caploc.recovery import Measurements
+from caploc.search import Plan, Search
+from caploc.store import Question, Row, Store, pack
+from caploc.tasks.requests import Response, Scored, responses_json
+from caploc.tasks.task import Score, Task
+
+ASKED_AT_ONCE = 20_000  # rows handed to the engine in one go, which it may reorder
+
+
+class Progress(Protocol):
+    """Whoever wants to know how far a measurement is."""
+
+    def start(self, what: str, rows: int) -> None:
+        """So many rows are to come, those already stored included."""
+        ...
+
+    def advance(self, rows: int, tokens: int) -> None:
+        """So many more rows are done; `tokens` were run for them (0: they were stored)."""
+        ...
+
+
+class Silent:
+    """Progress that nobody watches."""
+
+    def start(self, what: str, rows: int) -> None:
+        """Say nothing."""
+
+    def advance(self, rows: int, tokens: int) -> None:
+        """Say nothing."""
+
+
+@dataclass
+class Cost:
+    """What the rows of a run took, whether they were measured now or before."""
+
+    rows: int = 0
+    forward_tokens: int = 0
+    seconds: float = 0.0
+
+    def count(self, rows: Sequence[Row]) -> None:
+        """Add rows."""
+        self.rows += len(rows)
+        self.forward_tokens += sum(row.tokens for row in rows)
+        self.seconds += sum(row.seconds for row in rows)
+
+
+class Meter:
+    """Measures rows of one task on one model, through the store."""
+
+    def __init__(
+        self, engine: Engine, store: Store, task: Task, question: Question, cost: Cost
+    ) -> None:
+        """Read what the store holds of this question."""
+        self.engine, self.store, self.task, self.cost = engine, store, task, cost
+        self.question = store.question_id(question)
+        self.known = store.load(self.question)
+        self.counted: set[tuple[bytes, str]] = set()
+
+    def measure(self, plan: Plan, progress: Progress, what: str) -> list[Row]:
+        """The plan's rows, in its order; those the store has are not asked again."""
+        packed = [pack(mask) for mask in plan.masks]
+        keys = [
+            (packed[mask], self.task.key(int(example)))
+            for mask, example in zip(plan.mask, plan.example, strict=True)
+        ]
+        open_rows = {
+            key: (plan.masks[mask], int(example))
+            for key, mask, example in zip(keys, plan.mask, plan.example, strict=True)
+            if key not in self.known
+        }
+        progress.start(what, len(set(keys)))
+        progress.advance(len(set(keys)) - len(open_rows), 0)
+        todo = list(open_rows.items())
+        for first in range(0, len(todo), ASKED_AT_ONCE):
+            self.ask(todo[first : first + ASKED_AT_ONCE], progress)
+        self.cost.count([self.known[key] for key in set(keys) - self.counted])
+        self.counted.update(keys)
+        return [self.known[key] for key in keys]
+
+    def ask(
+        self, todo: list[tuple[tuple[bytes, str], tuple[Mask, int]]], progress: Progress
+    ) -> None:
+        """Have open rows answered, and store each the moment its batch ends."""
+        asks, waiting = [], []
+        for number, (_, (mask, example)) in enumerate(todo):
+            requests = self.task.requests(example)
+            waiting.append(Waiting([None] * len(requests)))
+            asks += [Ask((number, part), r, mask) for part, r in enumerate(requests)]
+        for batch in self.engine.answer(asks):
+            done = []
+            for number in self.filled(batch, waiting):
+                key, (_, example) = todo[number]
+                row = self.row(key, example, waiting[number])
+                self.known[key] = row
+                done.append(row)
+            self.store.add(self.question, done)
+            progress.advance(len(done), sum(row.tokens for row in done))
+
+    def filled(self, batch: Sequence[Answer], waiting: "list[Waiting]") -> Iterator[int]:
+        """Take in a batch of answers; yield the rows that now have all of theirs."""
+        for answer in batch:
+            number, part = answer.key
+            row = waiting[number]
+            row.responses[part] = answer.response
+            row.tokens += answer.forward_tokens
+            row.seconds += answer.seconds
+            if None not in row.responses:
+                yield number
+
+    def row(self, key: tuple[bytes, str], example: int, waiting: "Waiting") -> Row:
+        """Score a row whose responses are all in."""
+        responses = tuple(response for response in waiting.responses if response is not None)
+        broken = any(isinstance(r, Scored) and math.isnan(r.logprob) for r in responses)
+        item = None if broken else self.task.item(example, responses)
+        outcome = math.nan if broken else self.task.outcome(item)
+        written = responses_json(responses)
+        return Row(*key, example, outcome, item, written, waiting.tokens, waiting.seconds)
+
+    def score(self, rows: Sequence[Row]) -> Score:
+        """The task's own aggregate over rows; rows that could not be scored are left out."""
+        scored = [row for row in rows if row.item is not None]
+        return self.task.score([row.number for row in scored], [row.item for row in scored])
+
+    def under(
+        self, mask: Mask, examples: Sequence[int], progress: Progress, what: str
+    ) -> list[Row]:
+        """The rows of one mask."""
+        return self.measure(Plan.crossed(mask[None], examples), progress, what)
+
+
+@dataclass
+class Waiting:
+    """A row some of whose responses are still out."""
+
+    responses: list[Response | None]
+    tokens: int = 0
+    seconds: float = 0.0
+
+
+def search(meter: Meter, search: Search, heads: int, progress: Progress) -> Measurements:
+    """Let a search plan and look until it has nothing left to ask."""
+    seen = Measurements.none(heads)
+    while (plan := search.plan(seen)) is not None:
+        rows = meter.measure(plan, progress, "masks")
+        seen = seen.joined(as_measurements(plan, rows))
+    return seen
+
+
+def as_measurements(plan: Plan, rows: Sequence[Row]) -> Measurements:
+    """A plan's rows as numbers."""
+    outcomes = np.array([row.outcome for row in rows], dtype=float)
+    return Measurements(plan.masks, plan.mask, plan.example, outcomes)
+
+
+def outcomes_by_example(rows: Sequence[Row]) -> dict[int, float]:
+    """The scored outcomes of one mask's rows."""
+    return {row.number: row.outcome for row in rows if not math.isnan(row.outcome)}

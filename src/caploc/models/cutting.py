@@ -1,0 +1,121 @@
+"""The cut: what a head hands to its output projection, replaced row by row.
+
+Axes: `rows` are masks and, unless one mask serves all, rows of the batch; `heads` are the columns
+of a grid; `width` is the number of values a head hands to its output projection.
+"""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from jaxtyping import Bool
+from torch import Tensor, nn
+
+from caploc.errors import BadOption, ModelBusy
+from caploc.heads import HeadGrid
+
+Projections = Sequence[nn.Module | None]  # one for each layer; None where a layer has no heads
+# (layer, what its heads hand on: batch x time x heads x width) -> what takes its place
+Replacement = Callable[[int, Tensor], Tensor]
+
+
+@contextmanager
+def knocked_out(projections: Projections, grid: HeadGrid, masks: Tensor) -> Iterator[None]:
+    """Silence heads inside the block: row i of the batch loses the heads of `masks[i]`.
+
+    `masks` is boolean, of shape (rows, heads), on any device; True is knocked out.
+    A head writes to the residual stream only through its own slice of the output projection's
+    input, so zeroing that slice removes the head and nothing else. One mask serves a batch of any
+    size. Layers that no mask cuts carry no hook. Only the thread that entered may run the model.
+
+    Raises:
+        BadOption: here if `masks` does not fit the grid; in a forward pass if the batch has
+            another number of rows than `masks`.
+        ModelBusy: in a forward pass from another thread.
+    """
+    with replaced(projections, grid, masks, None):
+        yield
+
+
+@contextmanager
+def replaced(
+    projections: Projections,
+    grid: HeadGrid,
+    masks: Tensor,
+    replacement: Replacement | None,
+    *,
+    every_layer: bool = False,
+) -> Iterator[None]:
+    """`knocked_out`, with `replacement` (None: zero) in place of what the cut heads hand on.
+
+    `every_layer` puts a hook on uncut layers too, for the proof that an empty cut changes nothing.
+    """
+    if masks.ndim != 2 or masks.shape[1] != grid.size:
+        raise BadOption(
+            f"The masks have shape {tuple(masks.shape)}; they need one column for each of the "
+            f"{grid.size} heads, and one row for each row of the batch or one for all."
+        )
+    on_host = masks.cpu()  # asking each layer in turn whether it is cut would wait for the device
+    handles = []
+    try:
+        for layer, columns in enumerate(grid.layer_slices):
+            projection, layer_masks = projections[layer], on_host[:, columns]
+            if projection is not None and (every_layer or bool(layer_masks.any())):
+                hook = _hook(layer, layer_masks, replacement)
+                handles.append(projection.register_forward_pre_hook(hook))
+        # a compiled graph runs on as it was traced, without hooks that came later (torch's
+        # skip_nnmodule_hook_guards): the model would be intact without a word
+        with torch.compiler.set_stance("force_eager"):
+            yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _hook(
+    layer: int, layer_masks: Bool[Tensor, "rows layer_heads"], replacement: Replacement | None
+) -> Callable:
+    owner = threading.get_ident()
+    heads = layer_masks.shape[1]
+    here = layer_masks  # moved to the layer's device once, at its first call
+
+    def hook(module: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        nonlocal here
+        if threading.get_ident() != owner:
+            raise ModelBusy(
+                "Another thread has knocked out heads of this model; wait until its block has "
+                "ended, or load the model once for each thread."
+            )
+        mixed, *rest = args
+        per_head = mixed.unflatten(-1, (heads, -1))
+        here = here.to(per_head.device)
+        cut = fitted_rows(here, per_head)
+        if replacement is None:
+            kept = per_head.masked_fill(cut, 0)
+        else:
+            kept = torch.where(cut, replacement(layer, per_head), per_head)
+        return kept.flatten(-2), *rest
+
+    return hook
+
+
+def fitted_rows(
+    layer_masks: Bool[Tensor, "rows layer_heads"], per_head: Tensor
+) -> Bool[Tensor, "..."]:
+    """The masks shaped to `per_head`: (batch, time, heads, width), or (batch x time, heads, width).
+
+    Raises:
+        BadOption: if the batch has neither as many rows as there are masks nor is there one mask.
+    """
+    rows = len(layer_masks)
+    flattened = per_head.ndim == 3
+    fits = len(per_head) % rows == 0 if flattened else len(per_head) == rows
+    if rows > 1 and not fits:
+        raise BadOption(
+            f"There are {rows} masks for a batch of {len(per_head)} rows; give one mask for each "
+            "row of the batch, or one for all."
+        )
+    if not flattened:
+        return layer_masks[:, None, :, None]
+    return layer_masks.repeat_interleave(len(per_head) // rows, dim=0)[:, :, None]

@@ -1,0 +1,256 @@
+"""Find every attention output projection of a model, by name and shape: where heads are cut.
+
+A projection found here is a guess until `proof.prove` has passed.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
+from torch import nn
+from transformers import PretrainedConfig, PreTrainedModel
+from transformers.pytorch_utils import Conv1D
+
+from caploc.errors import ModelRefused
+from caploc.heads import HeadGrid
+
+# The module that holds a layer's attention; linear attention, convolutions and state spaces, which
+# have no softmax heads, go by other names.
+ATTENTION_NAMES = frozenset(
+    {"self_attn", "self_attention", "attn", "attention", "multi_head_attention"}
+)
+PROJECTION_NAMES = frozenset({"o_proj", "dense", "c_proj", "out_proj", "wo", "Wo"})
+# These hold attention in some layers and a state space in others; only attention calls it o_proj.
+MIXED_NAMES = frozenset({"mixer", "temporal_block"})
+# Heads that work in pairs and write into common values have no slice of their own.
+PAIRED = frozenset({"diffllama"})
+HEAD_COUNTS = ("num_heads", "num_attention_heads", "n_heads", "n_head", "num_q_heads")
+HEAD_WIDTHS = ("v_head_dim", "head_dim", "head_size", "d_head")  # values may be narrower than keys
+KEY_VALUE_HEADS = ("num_kv_heads", "num_key_value_heads", "kv_heads", "num_k_heads", "n_kv_heads")
+LATENT = ("kv_lora_rank", "v_head_dim")
+
+BY_HAND = (
+    "Name them by hand with projections='model.layers.{layer}.self_attn.o_proj' (in the model's "
+    "own names; * matches anything), or with a function that takes the model and returns a module "
+    "or None for each layer."
+)
+Naming = str | Callable[[nn.Module], Sequence[nn.Module | None]] | None
+
+
+def locate(
+    model: PreTrainedModel, naming: Naming = None
+) -> tuple[list[nn.Module | None], HeadGrid]:
+    """Every layer's attention output projection (None: a layer without heads), and the grid.
+
+    `naming` names them by hand: a module name with `{layer}` for the layer's number, in which `*`
+    matches anything, or a function from the model to one module or None for each layer.
+
+    Raises:
+        ModelRefused: if there are none, or one does not fit the model's head count and head width.
+    """
+    config = text_config(model)
+    layers = getattr(config, "num_hidden_layers", None)
+    if not isinstance(layers, int) or layers < 1:
+        raise ModelRefused(
+            f"{_kind(model)} does not say how many layers it has (num_hidden_layers)."
+        )
+    if config.model_type in PAIRED:
+        raise ModelRefused(
+            f"The heads of a {config.model_type} model work in pairs, so that one cannot be cut "
+            "alone."
+        )
+    projections = _named(model, naming, layers) if naming else _found(model, layers)
+    if not any(projections):
+        raise ModelRefused(f"{_kind(model)} has no attention output projections. {BY_HAND}")
+    _refuse_shared(model, projections)
+    shapes = [
+        _shape(model, layer, projection) if projection is not None else (0, 1)
+        for layer, projection in enumerate(projections)
+    ]
+    return projections, HeadGrid(tuple(s[0] for s in shapes), tuple(s[1] for s in shapes))
+
+
+def text_config(model: nn.Module) -> PretrainedConfig:
+    """The config of the part of the model that reads and writes text."""
+    config: Any = model.config
+    return config.get_text_config(decoder=True)
+
+
+def input_width(projection: nn.Module) -> int:
+    """How many values the projection reads: all heads of the layer side by side."""
+    weight = projection.weight
+    # transformers' Conv1D keeps its weight transposed
+    return int(weight.shape[0 if isinstance(projection, Conv1D) else 1])  # type: ignore[index]
+
+
+def module_name(model: nn.Module, module: nn.Module) -> str:
+    """The module's dotted name in the model.
+
+    Raises:
+        ModelRefused: if it is no part of the model.
+    """
+    for name, other in model.named_modules():
+        if other is module:
+            return name
+    raise ModelRefused(f"A projection named by hand is no part of {_kind(model)}. {BY_HAND}")
+
+
+def ancestors(model: nn.Module, name: str) -> Iterator[tuple[str, nn.Module]]:
+    """The modules around the one named, from the nearest out to the model itself."""
+    while "." in name:
+        name = name.rpartition(".")[0]
+        yield name, model.get_submodule(name)
+    yield "", model
+
+
+def layer_part(model: nn.Module, name: str) -> nn.Module:
+    """The direct child of the decoder layer that holds the module named (or the layer, if it does).
+
+    For `model.layers.3.self_attn.o_proj` this is `model.layers.3.self_attn`.
+    """
+    inner = [name, *(around for around, _ in ancestors(model, name))]
+    for part, layer, holder in zip(inner, inner[1:], inner[2:], strict=False):
+        if isinstance(model.get_submodule(holder), nn.ModuleList):
+            return model.get_submodule(part if part != name else layer)
+    return model.get_submodule(inner[1])
+
+
+def _found(model: PreTrainedModel, layers: int) -> list[nn.Module | None]:
+    """Look in the decoder's list of layers for modules whose own and whose parent's name fit."""
+    decoder = model.get_decoder()
+    stacks = [
+        [_output_projection(model, layer) for layer in stack]
+        for stack in decoder.modules()
+        if isinstance(stack, nn.ModuleList) and len(stack) == layers
+    ]
+    stacks = [stack for stack in stacks if any(stack)]
+    if len(stacks) > 1:
+        raise ModelRefused(
+            f"{_kind(model)} has {len(stacks)} lists of {layers} layers with attention. {BY_HAND}"
+        )
+    return stacks[0] if stacks else [None] * layers
+
+
+def _output_projection(model: nn.Module, layer: nn.Module) -> nn.Module | None:
+    found = [
+        module
+        for name, module in layer.named_modules()
+        if _is_output_projection(name) and isinstance(module, nn.Linear | Conv1D)
+    ]
+    if len(found) > 1:
+        raise ModelRefused(
+            f"A layer of {_kind(model)} has {len(found)} attention output projections, and it is "
+            f"not clear which heads are meant. {BY_HAND}"
+        )
+    return found[0] if found else None
+
+
+def _is_output_projection(name: str) -> bool:
+    *_, parent, own = ["", "", *name.split(".")]
+    if parent in MIXED_NAMES:
+        return own == "o_proj"
+    return parent in ATTENTION_NAMES and own in PROJECTION_NAMES
+
+
+def _named(model: nn.Module, naming: str | Callable, layers: int) -> list[nn.Module | None]:
+    if callable(naming):
+        projections = list(naming(model))
+    elif "{layer}" in naming:
+        names = [name for name, _ in model.named_modules()]
+        patterns = [naming.replace("{layer}", str(layer)) for layer in range(layers)]
+        projections = [_one_match(model, names, pattern) for pattern in patterns]
+    else:
+        raise ModelRefused(f"projections={naming!r} has no {{layer}} in it. {BY_HAND}")
+    if len(projections) != layers:
+        raise ModelRefused(
+            f"projections gave {len(projections)} modules for {layers} layers; give None for a "
+            "layer without heads."
+        )
+    for projection in projections:
+        if projection is not None:
+            _refuse_other_kinds(model, projection)
+    return projections
+
+
+def _one_match(model: nn.Module, names: list[str], pattern: str) -> nn.Module | None:
+    # brackets would be a set of letters to fnmatch, and no module name has them
+    matches = [name for name in names if fnmatchcase(name, re.sub(r"([\[?])", r"[\1]", pattern))]
+    if len(matches) > 1:
+        raise ModelRefused(
+            f"projections: {pattern!r} matches {len(matches)} modules, {matches[0]!r} and "
+            f"{matches[1]!r} among them; make it match one for each layer."
+        )
+    return model.get_submodule(matches[0]) if matches else None
+
+
+def _refuse_other_kinds(model: nn.Module, projection: nn.Module) -> None:
+    if not isinstance(projection, nn.Linear | Conv1D):
+        raise ModelRefused(
+            f"{module_name(model, projection)} is a {type(projection).__name__}; an output "
+            "projection must be a torch.nn.Linear or a transformers Conv1D."
+        )
+
+
+def _refuse_shared(model: nn.Module, projections: Sequence[nn.Module | None]) -> None:
+    """Two layers with one projection have no heads of their own to cut."""
+    present = [id(projection.weight) for projection in projections if projection is not None]
+    if len(set(present)) < len(present):
+        raise ModelRefused(
+            f"Layers of {_kind(model)} share one attention output projection, so that a head of "
+            "one layer cannot be cut alone."
+        )
+
+
+def _shape(model: nn.Module, layer: int, projection: nn.Module) -> tuple[int, int]:
+    """Heads of the layer, and how many of them share a key-value head."""
+    name = module_name(model, projection)
+    if not projection.weight.is_floating_point():  # type: ignore[operator]
+        raise ModelRefused(
+            f"{name} has weights of type {projection.weight.dtype}: a quantised model cannot be "
+            "proved; load it in float32, bfloat16 or float16."
+        )
+    sources = [module for _, module in ancestors(model, name)][:-1]
+    config, reads = text_config(model), input_width(projection)
+    heads = _number(sources, config, HEAD_COUNTS, layer)
+    width = _head_width(sources, config, layer, heads)
+    if not heads or not width or heads * width != reads:
+        raise ModelRefused(
+            f"{name} reads {reads} values, but the model has {heads or 'an unknown number of'} "
+            f"heads of {width or 'unknown'} values in layer {layer}. {BY_HAND}"
+        )
+    return heads, _group_size(sources, config, layer, heads)
+
+
+def _head_width(sources: Sequence[Any], config: Any, layer: int, heads: int | None) -> int | None:
+    """How many values each head hands on, from hidden size and head count only as a last resort."""
+    width = _number(sources, config, HEAD_WIDTHS, layer)
+    if width is None and heads:
+        width = config.hidden_size // heads
+    return width
+
+
+def _group_size(sources: Sequence[Any], config: Any, layer: int, heads: int) -> int:
+    if any(hasattr(source, name) for source in sources for name in LATENT):
+        return 1  # latent attention expands its cache to a key and a value for each head
+    groups = _number(sources, None, ("num_key_value_groups",), layer)
+    if groups:
+        return groups
+    key_value_heads = _number(sources, config, KEY_VALUE_HEADS, layer)
+    return heads // key_value_heads if key_value_heads else 1
+
+
+def _number(sources: Sequence[Any], config: Any, names: Sequence[str], layer: int) -> int | None:
+    """The first of `names` that a module around the projection has, else the config has."""
+    for source in [*sources, config]:
+        for name in names:
+            value = getattr(source, name, None)
+            if isinstance(value, list | tuple) and len(value) > layer:
+                value = value[layer]
+            if isinstance(value, int) and not isinstance(value, bool):
+                return value
+    return None
+
+
+def _kind(model: nn.Module) -> str:
+    return f"A model of type {type(model).__name__}"

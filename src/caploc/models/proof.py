@@ -1,0 +1,266 @@
+"""Prove that cutting at the projections found does what is claimed, before anything is measured.
+
+Four things are shown, on short random token ids, each able to fail:
+
+1. *The projections read an attention's output.* In every layer the part that holds the projection
+   (its attention module) is run again on the hidden states it got, with all but the last position
+   changed. What the projection reads at the last position must change too: attention alone carries
+   something from one position to another. Queries, keys, values, gates and everything in a
+   feed-forward block read one position only, so that naming any of them by hand fails here,
+   whatever its width.
+2. *Hooks alone change nothing*: with an empty mask and a hook on every layer the logits are
+   bit-identical.
+3. *A cut is a cut.* Two masks, each with one random head in every layer, in one forward pass as
+   two rows beside an intact one: each row must equal the model with those heads' weight columns
+   set to zero, and the intact row the intact model. This fails if a layer uses the weights without
+   calling the module, or if a mask reaches another row.
+4. *A cut shows*: each of the two rows differs from the intact model.
+
+What stays unproved is the meaning of a slice: that values `h * width` to `(h + 1) * width` belong
+to head h is the convention of every model in transformers, and follows from head count and width.
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
+
+from caploc.errors import ModelRefused
+from caploc.heads import HeadGrid
+from caploc.models.cutting import Projections, knocked_out, replaced
+from caploc.models.projections import BY_HAND, layer_part, module_name, text_config
+
+TOKENS = 8
+# Largest error of a cut, as a share of what the cut changes in the logits (root mean square). With
+# equal batch shapes the two ways of cutting add the same numbers in the same order, so the error is
+# normally 0; routed experts see other batch shapes, and there rounding shows.
+TOLERANCE = {torch.float32: 1e-3, torch.float16: 0.02, torch.bfloat16: 0.05}
+# Share of a change at earlier positions that must arrive at the last one. Without attention it is 0
+# up to rounding; with attention it is of the order of the weight given to the past.
+MIXING = 1e-3
+
+
+@torch.no_grad()
+def prove(
+    model: PreTrainedModel, projections: Projections, grid: HeadGrid, *, seed: int = 0
+) -> None:
+    """Show that the projections are attention outputs and that masks cut what they say.
+
+    The model is left as it was: weights, buffers, hooks and training mode.
+
+    Raises:
+        ModelRefused: naming what could not be shown.
+    """
+    tokens = _tokens(model, seed)
+    masks = _masks(grid, seed)
+    training = model.training
+    model.eval()
+    try:
+        _prove_attention(model, projections, tokens)
+        intact = _logits(model, tokens)
+        _prove_empty_mask(model, projections, grid, tokens, intact)
+        _prove_cut(model, projections, masks, tokens, intact, grid)
+    finally:
+        model.train(training)
+
+
+def _prove_attention(
+    model: PreTrainedModel, projections: Projections, tokens: Int[Tensor, "rows tokens"]
+) -> None:
+    for name, call in _calls(model, projections, tokens).items():
+        before, after = call.reads, call.reads_with_another_past()
+        change = (after - before).abs().float()
+        arrived, sent = change[..., -1, :].max(), change[..., :-1, :].max()
+        if not arrived > MIXING * sent:
+            raise ModelRefused(
+                f"{name} is not an attention output projection: what it reads at one position "
+                f"does not depend on earlier positions. {BY_HAND}"
+            )
+
+
+@dataclass
+class _Call:
+    """One call of the part of a layer that holds a projection, and what the projection read."""
+
+    part: nn.Module
+    projection: nn.Module
+    args: tuple = ()
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    read: list[Tensor] = field(default_factory=list)
+
+    @property
+    def reads(self) -> Float[Tensor, "... tokens width"]:
+        return self.read[0]
+
+    def reads_with_another_past(self) -> Float[Tensor, "... tokens width"]:
+        """Call the part again with the hidden states of all but the last position negated."""
+        with self.listening():
+            args = [_other_past(value) for value in self.args[:1]] + list(self.args[1:])
+            kwargs = dict(self.kwargs)
+            if not args:  # some layers hand their hidden states on by name
+                name = "hidden_states" if "hidden_states" in kwargs else next(iter(kwargs))
+                kwargs[name] = _other_past(kwargs[name])
+            self.part(*args, **kwargs)
+        return self.read[-1]
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Remember calls of the part, and what the projection reads."""
+
+        def remember(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
+            # cloned: a layer may add to its hidden states in place later on
+            self.args = tuple(_cloned(value) for value in args)
+            self.kwargs = {name: _cloned(value) for name, value in kwargs.items()}
+
+        def read(module: nn.Module, args: tuple[Tensor, ...]) -> None:
+            self.read.append(args[0].detach().clone())
+
+        handles = [
+            self.part.register_forward_pre_hook(remember, with_kwargs=True),
+            self.projection.register_forward_pre_hook(read),
+        ]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+
+def _calls(
+    model: PreTrainedModel, projections: Projections, tokens: Int[Tensor, "rows tokens"]
+) -> dict[str, _Call]:
+    """For each projection's name, what its part of the layer was given in one forward pass."""
+    calls = {}
+    with ExitStack() as listening:
+        for projection in projections:
+            if projection is not None:
+                name = module_name(model, projection)
+                calls[name] = _Call(layer_part(model, name), projection)
+                listening.enter_context(calls[name].listening())
+        _logits(model, tokens)
+    for name, call in calls.items():
+        if not call.read:
+            raise ModelRefused(f"{name} is not called in a forward pass. {BY_HAND}")
+    return calls
+
+
+def _other_past(hidden: Float[Tensor, "... tokens width"]) -> Float[Tensor, "... tokens width"]:
+    # negated and not redrawn: the norm stays, so that no model leaves the range it was made for
+    return torch.cat([-hidden[..., :-1, :], hidden[..., -1:, :]], dim=-2)
+
+
+def _cloned(value: Any) -> Any:
+    return value.clone() if isinstance(value, Tensor) else value
+
+
+def _prove_empty_mask(
+    model: PreTrainedModel,
+    projections: Projections,
+    grid: HeadGrid,
+    tokens: Int[Tensor, "rows tokens"],
+    intact: Float[Tensor, "rows tokens vocabulary"],
+) -> None:
+    empty = torch.zeros(1, grid.size, dtype=torch.bool)
+    with replaced(projections, grid, empty, None, every_layer=True):
+        if not torch.equal(_logits(model, tokens), intact):
+            raise ModelRefused(
+                f"{type(model).__name__} gives other logits when no head is knocked out but its "
+                "projections are hooked, or from one run to the next."
+            )
+
+
+def _prove_cut(
+    model: PreTrainedModel,
+    projections: Projections,
+    masks: Bool[Tensor, "rows heads"],
+    tokens: Int[Tensor, "rows tokens"],
+    intact: Float[Tensor, "rows tokens vocabulary"],
+    grid: HeadGrid,
+) -> None:
+    with knocked_out(projections, grid, masks):
+        cut = _logits(model, tokens)
+    for row, mask in enumerate(masks):
+        heads = ", ".join(map(str, grid.named(mask.numpy()))) or "no head"
+        with weights_zeroed(projections, grid, mask):
+            truth = _logits(model, tokens)[row]
+        effect = _size(truth - intact[row])
+        if bool(mask.any()) and not effect > 0:
+            raise ModelRefused(
+                f"{type(model).__name__}: knocking out {heads} leaves the logits as they are, so "
+                f"that the projections found cannot be the attention's outputs. {BY_HAND}"
+            )
+        error = _size(cut[row] - truth)
+        scale = effect if bool(mask.any()) else _size(intact[row])
+        if not error <= TOLERANCE.get(model.dtype, 1e-3) * scale:
+            raise ModelRefused(
+                f"{type(model).__name__}: with {heads} knocked out by a mask the logits differ "
+                f"from those with the heads' weights set to zero, by {error / scale:.2g} of the "
+                f"knockout's effect. {BY_HAND}"
+            )
+
+
+@contextmanager
+def weights_zeroed(
+    projections: Projections, grid: HeadGrid, mask: Bool[Tensor, " heads"]
+) -> Iterator[None]:
+    """The same knockout by another road: the weight columns that read the heads are zero inside.
+
+    On the way out the weights are, bit for bit, what they were.
+    """
+    saved: list[tuple[Tensor, Tensor, Tensor]] = []
+    try:
+        for projection, columns in zip(projections, grid.layer_slices, strict=True):
+            if projection is not None and bool(mask[columns].any()):
+                heads = columns.stop - columns.start
+                per_head = reads_first(projection).unflatten(0, (heads, -1))
+                cut = mask[columns].to(per_head.device)
+                saved.append((per_head, cut, per_head[cut]))
+                per_head[cut] = 0
+        yield
+    finally:
+        for per_head, cut, before in saved:
+            per_head[cut] = before
+
+
+def reads_first(projection: nn.Module) -> Float[Tensor, "reads writes"]:
+    """A view of the projection's weight with what it reads as the first axis."""
+    weight: Tensor = projection.weight.detach()  # type: ignore[operator]
+    return weight if isinstance(projection, Conv1D) else weight.T
+
+
+def _tokens(model: PreTrainedModel, seed: int) -> Int[Tensor, "rows tokens"]:
+    generator = torch.Generator().manual_seed(seed)
+    vocabulary = text_config(model).vocab_size
+    return torch.randint(vocabulary, (3, TOKENS), generator=generator).to(model.device)
+
+
+def _masks(grid: HeadGrid, seed: int) -> Bool[Tensor, "rows heads"]:
+    """Row 0 cuts nothing; rows 1 and 2 cut one random head in each layer, not the same one."""
+    generator = torch.Generator().manual_seed(seed)
+    masks = torch.zeros(3, grid.size, dtype=torch.bool)
+    for columns in grid.layer_slices:
+        heads = columns.stop - columns.start
+        if heads:
+            order = torch.randperm(heads, generator=generator)
+            masks[1, columns.start + order[0]] = True
+            masks[2, columns.start + order[-1]] = True
+    return masks
+
+
+def _logits(
+    model: PreTrainedModel, tokens: Int[Tensor, "rows tokens"]
+) -> Float[Tensor, "rows tokens vocabulary"]:
+    # a mask of ones, because a drawn token may happen to be the padding token
+    return model(
+        input_ids=tokens, attention_mask=torch.ones_like(tokens), use_cache=False
+    ).logits.float()
+
+
+def _size(difference: Tensor) -> float:
+    return float(difference.square().mean().sqrt())

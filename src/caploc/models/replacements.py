@@ -1,0 +1,211 @@
+"""What can take a head's place other than zero: its mean over texts, or its output on one.
+
+The reference texts should resemble what the model is asked, and hold none of the examples asked.
+"""
+
+import inspect
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from caploc.errors import BadData, BadOption
+from caploc.heads import HeadGrid
+from caploc.models.cutting import Projections, Replacement
+
+Values = Float[Tensor, "texts positions layer_heads width"]
+
+
+@dataclass(frozen=True, eq=False)
+class ReferenceOutputs:
+    """What every head hands to its output projection on reference texts.
+
+    `means` has for each layer the mean over all tokens, shape (heads, width), or None for a layer
+    without heads. If recorded per position, `values` has for each layer shape (texts, positions,
+    heads, width) and `lengths` the texts' tokens; past a text's length its values are zero and
+    count nowhere. Otherwise both are empty.
+    """
+
+    grid: HeadGrid
+    means: list[Float[Tensor, "layer_heads width"] | None]
+    values: list[Values | None] = field(default_factory=list)
+    lengths: Int[Tensor, " texts"] = field(default_factory=lambda: torch.zeros(0, dtype=torch.long))
+
+    @property
+    def per_position(self) -> bool:
+        """Whether each position's values were kept."""
+        return bool(self.values)
+
+    def mean_at(self, layer: int) -> Float[Tensor, "positions layer_heads width"] | None:
+        """The layer's mean at each position over the texts that reach it, then the overall mean."""
+        values, overall = self.values[layer], self.means[layer]
+        if values is None or overall is None:
+            return None
+        reached = torch.arange(values.shape[1]) < self.lengths[:, None]
+        counts = reached.sum(0)[:, None, None]
+        return torch.cat([values.float().sum(0) / counts, overall[None]])
+
+
+def record(
+    model: PreTrainedModel,
+    projections: Projections,
+    grid: HeadGrid,
+    tokens: Sequence[Sequence[int]],
+    *,
+    per_position: bool,
+) -> ReferenceOutputs:
+    """Run each text by itself, and keep what every head hands on.
+
+    Raises:
+        BadData: if there is no text, or a text has no token.
+    """
+    if not tokens or not all(len(text) for text in tokens):
+        raise BadData("The reference needs at least one text, and each at least one token.")
+    totals: list[Tensor | None] = [None] * grid.layers
+    texts: list[list[Tensor]] = [[] for _ in range(grid.layers)]
+    for text in tokens:
+        for layer, values in enumerate(_heads_outputs(model, projections, grid, text)):
+            if values is not None:
+                total = values.double().sum(0)  # a sum of many tokens in half precision drifts
+                before = totals[layer]
+                totals[layer] = total if before is None else before + total
+                if per_position:
+                    texts[layer].append(values)
+    count = sum(len(text) for text in tokens)
+    means = [None if total is None else (total / count).float() for total in totals]
+    if not per_position:
+        return ReferenceOutputs(grid, means)
+    padded = [nn.utils.rnn.pad_sequence(t, batch_first=True) if t else None for t in texts]
+    return ReferenceOutputs(grid, means, padded, torch.tensor([len(text) for text in tokens]))
+
+
+@torch.no_grad()
+def _heads_outputs(
+    model: PreTrainedModel, projections: Projections, grid: HeadGrid, text: Sequence[int]
+) -> list[Float[Tensor, "positions layer_heads width"] | None]:
+    """On the host, for each layer, what its heads hand on at each token of the text."""
+    seen: list[Tensor | None] = [None] * grid.layers
+
+    def listen(layer: int) -> Any:
+        def hook(module: nn.Module, args: tuple[Tensor, ...]) -> None:
+            heads = grid.heads_per_layer[layer]
+            seen[layer] = args[0].detach().reshape(len(text), heads, -1).cpu()
+
+        return hook
+
+    with ExitStack() as listening:
+        for layer, projection in enumerate(projections):
+            if projection is not None:
+                handle = projection.register_forward_pre_hook(listen(layer))
+                listening.callback(handle.remove)
+        ids = torch.tensor([list(text)], device=model.device)
+        model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False)
+    return seen
+
+
+class Positions:
+    """Where in its text each token of the forward pass under way stands, from 0."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        # the decoder and not the model, so that a caller may leave out the language-model head
+        self._decoder = model.get_decoder()
+        self._signature = inspect.signature(self._decoder.forward)
+        self._now: Int[Tensor, "rows tokens"] | None = None
+
+    @contextmanager
+    def followed(self) -> Iterator[None]:
+        """Watch the model's forward passes inside the block."""
+        handle = self._decoder.register_forward_pre_hook(self._note, with_kwargs=True)
+        try:
+            yield
+        finally:
+            handle.remove()
+
+    def now(self, like: Tensor) -> Int[Tensor, "rows tokens"]:
+        """The positions on the device of `like`; one row if the same for all rows of the batch."""
+        if self._now is None:
+            raise BadOption("A layer was run by itself; modes other than 'zero' need the model.")
+        return self._now.to(like.device)
+
+    def _note(self, module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
+        given = self._signature.bind_partial(*args, **kwargs).arguments
+        given |= given.pop("kwargs", {})
+        self._now = _positions(given)
+
+
+def _positions(given: dict[str, Any]) -> Int[Tensor, "rows tokens"]:
+    """From the padding mask if there is one, else from the model's own positions, else the cache.
+
+    A model may number its positions otherwise than by token of the text (OPT starts at 2, and
+    without `position_ids` padding counts), so the padding mask comes first.
+    """
+    ids = given.get("input_ids")
+    tokens = (ids if ids is not None else given["inputs_embeds"]).shape[1]
+    mask, own, cache = (
+        given.get(name) for name in ("attention_mask", "position_ids", "past_key_values")
+    )
+    if isinstance(mask, Tensor) and mask.ndim == 2:
+        return (mask.long().cumsum(-1) - 1).clamp(min=0)[:, -tokens:]
+    if isinstance(own, Tensor) and own.ndim == 2:
+        return own
+    past = int(cache.get_seq_length()) if cache is not None else 0
+    return torch.arange(past, past + tokens)[None]
+
+
+def mean_replacement(reference: ReferenceOutputs, positions: Positions | None) -> Replacement:
+    """Each head's mean; with `positions`, its mean at the position, or overall past all texts."""
+    if positions is None:
+
+        def overall(layer: int, per_head: Tensor) -> Tensor:
+            return _like(reference.means[layer], per_head)
+
+        return overall
+    tables = [reference.mean_at(layer) for layer in range(reference.grid.layers)]
+
+    def at_position(layer: int, per_head: Tensor) -> Tensor:
+        table = _like(tables[layer], per_head)
+        return _shaped(table[positions.now(table).clamp(max=len(table) - 1)], per_head)
+
+    return at_position
+
+
+def resample_replacement(
+    reference: ReferenceOutputs, positions: Positions, rows: int, seed: int
+) -> Replacement:
+    """Each head's output on a reference text drawn for each mask and head, at the same position.
+
+    A text shorter than the position is read from its start again.
+    """
+    drawn = np.random.default_rng(seed).integers(
+        len(reference.lengths), size=(rows, reference.grid.size)
+    )
+    slices = reference.grid.layer_slices
+
+    def sample(layer: int, per_head: Tensor) -> Tensor:
+        values = _like(reference.values[layer], per_head)
+        texts = torch.from_numpy(drawn[:, slices[layer]])[:, None, :]
+        lengths = reference.lengths[texts].to(values.device)
+        where = positions.now(values)[..., None] % lengths
+        heads = torch.arange(values.shape[2], device=values.device)
+        return _shaped(values[texts.to(values.device), where, heads], per_head)
+
+    return sample
+
+
+def _like(values: Tensor | None, per_head: Tensor) -> Tensor:
+    assert values is not None, "a layer without heads carries no hook"
+    return values.to(per_head)
+
+
+def _shaped(values: Tensor, per_head: Tensor) -> Tensor:
+    """Rows and tokens as one axis where the projection sees them so."""
+    if per_head.ndim == 4:
+        return values
+    rows = len(per_head) // values.shape[1]
+    return values.expand(rows, *values.shape[1:]).flatten(0, 1)

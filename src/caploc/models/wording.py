@@ -1,0 +1,136 @@
+"""Text to tokens and back, exactly as lm-eval's Hugging Face model does it.
+
+lm-eval decides where a context ends and its continuation begins, when a start token is added and
+how a text too long is cut. Its own class is asked, so that scores agree to the last token.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from jinja2.exceptions import TemplateError
+from lm_eval.models.huggingface import HFLM
+from lm_eval.models.utils import (
+    handle_stop_sequences,
+    normalize_gen_kwargs,
+    postprocess_generated_text,
+)
+from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from caploc.errors import BadOption
+from caploc.tasks.requests import Generate, LogLikelihood, Rolling
+
+REMEMBERED = 50_000  # encoded texts; every mask asks the same ones
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Tokens to read, of which the last `len(continuation)` predictions are scored.
+
+    `inputs` lacks the continuation's last token: nothing is predicted from it.
+    """
+
+    inputs: tuple[int, ...]
+    continuation: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A prompt's tokens, and how its continuation is decoded and cut."""
+
+    tokens: tuple[int, ...]
+    stops: tuple[str, ...]
+    new_tokens: int
+    options: str  # what is left of the generation arguments, as JSON
+
+
+class Wording:
+    """The encodings of one model's requests."""
+
+    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+        """Borrow lm-eval's conventions for this model and tokenizer."""
+        self.harness = HFLM(pretrained=model, tokenizer=tokenizer, backend="causal")
+        self.tokenizer = tokenizer
+        self.end = self.harness.tok_decode(self.harness.eot_token_id, skip_special_tokens=False)
+        self.spans = lru_cache(REMEMBERED)(self._spans)
+        self.prompt = lru_cache(REMEMBERED)(self._prompt)
+
+    def _spans(self, request: LogLikelihood | Rolling) -> tuple[Span, ...]:
+        """What must be read to score a request; several spans for a text beyond the window."""
+        if isinstance(request, LogLikelihood):
+            return (self.span(*self.pair(request)),)
+        windows = get_rolling_token_windows(
+            token_list=self.harness.tok_encode(request.text),
+            prefix_token=self.harness.prefix_token_id,
+            max_seq_len=self.harness.max_length,
+            context_len=1,
+        )
+        return tuple(self.span(*make_disjoint_window(window)) for window in windows)
+
+    def pair(self, request: LogLikelihood) -> tuple[list[int], list[int]]:
+        """Tokens of context and continuation; an empty context becomes the start token."""
+        if request.context:
+            return self.harness._encode_pair(request.context, request.continuation)
+        tokens = self.harness.tok_encode(request.continuation, add_special_tokens=False)
+        start = self.harness.prefix_token_id
+        return ([start], tokens) if tokens[0] != start else (tokens[:1], tokens[1:])
+
+    def span(self, context: Sequence[int], continuation: Sequence[int]) -> Span:
+        """Cut from the left what does not fit the model's window."""
+        whole = [*context, *continuation][-(self.harness.max_length + 1) :]
+        return Span(tuple(whole[:-1]), tuple(continuation))
+
+    def _prompt(self, request: Generate) -> Prompt:
+        """Tokens of a prompt, cut from the left to leave room for the answer.
+
+        Raises:
+            BadOption: if the answer alone would fill the model's window.
+        """
+        options = normalize_gen_kwargs(json.loads(request.options), self.harness.max_gen_toks)
+        stops = handle_stop_sequences(options.pop("until", None), eos=self.end)
+        new_tokens = int(options.pop("max_gen_toks"))
+        room = self.harness.max_length - new_tokens
+        if room <= 0:
+            raise BadOption(
+                f"The task lets answers run to {new_tokens} tokens, and the model's window is "
+                f"{self.harness.max_length}; set max_gen_toks in the task's generation_kwargs."
+            )
+        tokens = self.harness.tok_encode(request.prompt)[-room:]
+        return Prompt(tuple(tokens), tuple(stops), new_tokens, json.dumps(options, sort_keys=True))
+
+    def cut(self, tokens: Sequence[int], stops: Sequence[str]) -> str:
+        """Decode an answer and cut it at its first stop string."""
+        text = self.harness.tok_decode(tokens)
+        return postprocess_generated_text(text, list(stops), think_end_token=None)
+
+
+def chat_template(tokenizer: PreTrainedTokenizerBase) -> Callable[..., str]:
+    """A renderer of messages for tasks, with lm-eval's treatment of the last message.
+
+    Raises:
+        BadOption: if the tokenizer has no chat template.
+    """
+    if tokenizer.chat_template is None:
+        raise BadOption(
+            f"--chat-template: the tokenizer of {tokenizer.name_or_path!r} has none; "
+            "leave the option out, or name an instruction-tuned model."
+        )
+
+    def render(messages: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
+        def template(chosen: list[dict[str, str]]) -> Any:
+            return tokenizer.apply_chat_template(
+                chosen,
+                tokenize=False,
+                add_generation_prompt=add_generation_prompt,
+                continue_final_message=not add_generation_prompt,
+            )
+
+        try:
+            return str(template(messages))
+        except TemplateError:  # templates that refuse a system message get none
+            return str(template([m for m in messages if m["role"] != "system"]))
+
+    return render

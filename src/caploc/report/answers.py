@@ -1,0 +1,101 @@
+"""What the model said before and after, example by example, those that changed first."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from os.path import commonprefix
+from typing import Any
+
+from caploc.report.reading import at, clipped, known, visible
+from caploc.report.units import Kind, Unit, significant
+
+TEXT_BUDGET = 2_000_000  # characters of all answers together, which keeps the page a few MB
+SHORTEST, LONGEST = 200, 4_000  # to which one text may be cut
+
+
+class Status(Enum):
+    """What knocking the heads out did to one answer."""
+
+    BROKEN = "broken"
+    GAINED = "gained"
+    REWORDED = "reworded"  # another text, scored the same
+    UNCHANGED = "unchanged"
+    UNKNOWN = "not measured"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One example, ready to show; a text that is missing is None."""
+
+    example: str
+    status: Status
+    prompt: str
+    gold: str | None
+    intact: str | None
+    same: str  # how far the second answer is like the first
+    differs: str | None  # the rest of it
+    outcomes: str
+
+
+def answer_rows(answers: Sequence[Mapping[str, Any]], unit: Unit) -> list[Answer]:
+    """Turn the answers of a run into rows: broken, gained, reworded, then the rest."""
+    limit = max(SHORTEST, min(LONGEST, TEXT_BUDGET // (4 * max(1, len(answers)))))
+    order = list(Status)
+    rows = [_row(answer, unit, limit) for answer in answers]
+    return sorted(rows, key=lambda row: order.index(row.status))
+
+
+def status_of(answer: Mapping[str, Any], unit: Unit) -> Status:
+    """Compare the two answers to one example.
+
+    Log-probabilities never come out exactly alike, so there an answer whose text is the same is
+    unchanged whatever its outcome.
+    """
+    before, after = (known(answer.get(f"{when}_outcome")) for when in ("intact", "knocked_out"))
+    texts = answer.get("intact"), answer.get("knocked_out")
+    if None in texts and (before is None or after is None):
+        return Status.UNKNOWN
+    same_text = texts[0] == texts[1] and None not in texts
+    if same_text and (unit.kind is Kind.NATS or before == after):
+        return Status.UNCHANGED
+    harm = unit.harm(after - before) if before is not None and after is not None else 0.0
+    if harm > 0:
+        return Status.BROKEN
+    if harm < 0:
+        return Status.GAINED
+    return Status.UNCHANGED if None in texts or same_text else Status.REWORDED
+
+
+def _row(answer: Mapping[str, Any], unit: Unit, limit: int) -> Answer:
+    intact, knocked_out = (_said(at(answer, when)) for when in ("intact", "knocked_out"))
+    same = ""
+    if knocked_out is not None:
+        same = commonprefix([intact or "", knocked_out])
+        # Of a long shared beginning only the end is kept: what differs must not be cut away.
+        knocked_out = clipped(knocked_out[len(same) :], limit)
+        same = clipped(same, limit, keep_end=True)
+    gold = _said(at(answer, "gold"))
+    return Answer(
+        example=visible(at(answer, "example")),
+        status=status_of(answer, unit),
+        prompt=clipped(visible(at(answer, "prompt")), limit, keep_end=True),
+        gold=None if gold is None else clipped(gold, limit),
+        intact=None if intact is None else clipped(intact, limit),
+        same=same,
+        differs=knocked_out,
+        outcomes=_outcomes(answer),
+    )
+
+
+def _said(text: Any) -> str | None:
+    """Line breaks get a mark: whether an answer ends in one can decide its score."""
+    return None if text is None else visible(text).replace("\n", "↵\n")
+
+
+def _outcomes(answer: Mapping[str, Any]) -> str:
+    before, after = (known(answer.get(f"{when}_outcome")) for when in ("intact", "knocked_out"))
+    return " → ".join("–" if outcome is None else _plain(outcome) for outcome in (before, after))
+
+
+def _plain(outcome: float) -> str:
+    return str(int(outcome)) if outcome in (0, 1) else significant(outcome)

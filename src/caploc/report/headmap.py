@@ -1,0 +1,158 @@
+"""The map of all heads, layer by layer: what each cell shows and says."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from caploc.heads import Head, HeadGrid
+from caploc.report import colours
+from caploc.report.reading import Result, at, finite, known
+from caploc.report.units import Unit, outcome_unit
+
+DENSE = 24  # columns from which a cell is too narrow for its number
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One head of the map."""
+
+    head: Head
+    shade: str  # CSS class of its colour; `u` where the head was not measured
+    text: str  # its effect, without the unit
+    note: str  # all that is known of it, a line each
+    top: bool  # knocked out in the check
+    selected: bool
+    starts_group: bool  # the first head of a key-value group, not first in its layer
+
+
+@dataclass(frozen=True, slots=True)
+class HeadMap:
+    """The cells of every layer, and what the legend says."""
+
+    layers: list[list[Cell]]
+    columns: int
+    limit: float  # the largest effect, which has the strongest colour
+    needed_end: str
+    helped_end: str
+    unit: Unit
+    unmeasured: int
+
+    @property
+    def dense(self) -> bool:
+        """Whether the columns are too many for numbers in the cells."""
+        return self.columns > DENSE
+
+    @property
+    def tick(self) -> int:
+        """Every how many columns (and layers, in a dense map) the label is shown."""
+        return 1 if self.columns <= DENSE else 4 if self.columns <= 48 else 8
+
+    @property
+    def uneven(self) -> bool:
+        """Whether some layer has fewer heads than another."""
+        return any(len(layer) < self.columns for layer in self.layers)
+
+
+def head_map(result: Result) -> HeadMap:
+    """Lay the heads of a result out by layer, coloured by effect around zero."""
+    unit, grid = outcome_unit(result), grid_of(result)
+    entries = by_head(result)
+    effects = {head: known(at(entry, "effect")) for head, entry in entries.items()}
+    limit = max((abs(effect) for effect in finite(effects.values())), default=0.0)
+    top = set(at(result, "top") or ())
+    cells = [
+        _cell(head, entries.get(head), _Around(unit, grid, limit, str(head) in top))
+        for head in grid.heads
+    ]
+    return HeadMap(
+        layers=[cells[columns] for columns in grid.layer_slices],
+        columns=max(grid.heads_per_layer, default=0),
+        limit=limit,
+        needed_end=unit.effect(math.copysign(limit, -unit.harm(-1))) if limit else "",
+        helped_end=unit.effect(math.copysign(limit, unit.harm(-1))) if limit else "",
+        unit=unit,
+        unmeasured=sum(effects.get(head) is None for head in grid.heads),
+    )
+
+
+def by_head(result: Result) -> dict[Head, Any]:
+    """Return the entries of a result by their head."""
+    return {
+        Head(int(entry["layer"]), int(entry["index"])): entry for entry in at(result, "heads") or ()
+    }
+
+
+def grid_of(result: Result) -> HeadGrid:
+    """Return the grid of a result; without one, the smallest that holds its heads."""
+    counts = tuple(int(count) for count in at(result, "grid", "heads") or ())
+    if not counts:
+        heads = by_head(result)
+        layers = 1 + max((head.layer for head in heads), default=-1)
+        counts = tuple(
+            1 + max((head.index for head in heads if head.layer == layer), default=-1)
+            for layer in range(layers)
+        )
+    sizes = tuple(int(size or 1) for size in at(result, "grid", "group_sizes") or ())
+    return HeadGrid(counts, sizes if len(sizes) == len(counts) else ())
+
+
+@dataclass(frozen=True, slots=True)
+class _Around:
+    """What a cell needs to know beyond its own entry."""
+
+    unit: Unit
+    grid: HeadGrid
+    limit: float
+    top: bool
+
+
+def _cell(head: Head, entry: Mapping[str, Any] | None, around: _Around) -> Cell:
+    unit, grid = around.unit, around.grid
+    effect = known(at(entry, "effect"))
+    group = grid.group(head)
+    shade = "u"
+    if effect is not None:
+        shade = colours.name(colours.step(unit.harm(effect), around.limit))
+    return Cell(
+        head=head,
+        shade=shade,
+        text=unit.short_effect(effect, around.limit) if effect is not None else "–",
+        note="\n".join(_note(head, entry, around)),
+        top=around.top,
+        selected=at(entry, "selected") is True,
+        starts_group=bool(group) and grid.group(Head(head.layer, head.index - 1)) != group,
+    )
+
+
+def _note(head: Head, entry: Mapping[str, Any] | None, around: _Around) -> list[str]:
+    unit, effect = around.unit, known(at(entry, "effect"))
+    lines = [f"{head}: {unit.effect(effect)}"]
+    interval = interval_text(entry, unit)
+    if interval:
+        lines.append(f"interval {interval}")
+    flags = [
+        text
+        for text, holds in (
+            ("selected", at(entry, "selected") is True),
+            ("knocked out in the check", around.top),
+            ("universal", at(entry, "universal") is True),
+        )
+        if holds
+    ]
+    if flags:
+        lines.append(", ".join(flags))
+    group = around.grid.group(head)
+    if group is not None:
+        size = around.grid.group_sizes[head.layer]
+        last = min((group + 1) * size, around.grid.heads_per_layer[head.layer]) - 1
+        lines.append(f"key-value group {group} (H{group * size}–H{last})")
+    return lines
+
+
+def interval_text(entry: Mapping[str, Any] | None, unit: Unit) -> str:
+    """Write `−45.1 to −37.0`, or nothing where an end is missing."""
+    low, high = known(at(entry, "low")), known(at(entry, "high"))
+    if low is None or high is None:
+        return ""
+    return f"{unit.bare_effect(low)} to {unit.bare_effect(high)}"

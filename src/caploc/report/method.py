@@ -1,0 +1,139 @@
+"""How the heads were found, in words with the run's numbers filled in."""
+
+from typing import Any
+
+from caploc.report.reading import Result, at, counted, inline, number_at
+from caploc.report.units import Kind, outcome_unit, significant
+
+KNOCKOUT = (
+    "A head is knocked out by setting its output to zero before the attention output projection, "
+    "at every position, in the prompt as well as in the text that the model writes."
+)
+DESIGNS = {
+    "css": "{masks} of heads were drawn{rate}, evenly, so that every head is knocked out about "
+    "equally often, and each group was tried on the same {examples}.",
+    "csb": "{masks} of heads were drawn, each head joining a group by chance on its own{rate}, "
+    "and each group was tried on the same {examples}.",
+    "one-shot": "Each head was knocked out alone and tried on {examples}.",
+    "greedy": "Heads were knocked out one after another: in each round, the head whose loss hurts "
+    "most joined those already knocked out. Each choice rests on {examples}.",
+    "adaptive": "Random groups of heads were drawn in rounds{masks_in_all}; each round looked "
+    "harder at the heads that the rounds before had left in doubt. It drew on {examples}.",
+}
+UNLISTED = "The method {name} chose which heads to knock out together; it drew on {examples}."
+
+
+def method_paragraphs(result: Result) -> list[str]:
+    """Describe the knockout, the design, the fit and the check, a paragraph each."""
+    return [text for text in (KNOCKOUT, _design(result), _fit(result), _check(result)) if text]
+
+
+def _design(result: Result) -> str:
+    method = at(result, "method")
+    name = str(at(method, "name") or "")
+    masks = number_at(result, "fit", "masks") or number_at(method, "masks")
+    rate = number_at(method, "rate")
+    examples = number_at(result, "task", "examples") or number_at(method, "examples")
+    return DESIGNS.get(name, UNLISTED).format(
+        name=inline(name) or "of this run",
+        masks=counted(masks, "random group") if masks else "Random groups",
+        masks_in_all=f", {counted(masks, 'group')} in all" if masks else "",
+        rate=f" ({100 * rate:.3g}\u00a0% of all heads each)" if rate is not None else "",
+        examples=counted(examples, "example") if examples else "the task's examples",
+    )
+
+
+def _fit(result: Result) -> str:
+    fit = at(result, "fit")
+    estimator = at(fit, "estimator")
+    if not estimator:
+        return ""
+    rows, masks = number_at(fit, "rows"), number_at(fit, "masks")
+    source = " from " + counted(rows, "row") if rows else ""
+    source += f" under {counted(masks, 'mask')}" if rows and masks else ""
+    outcome = " (here the log-probability)" if outcome_unit(result).kind is Kind.NATS else ""
+    return (
+        f"The estimator {inline(estimator)} worked out each head's effect{source}. An effect is "
+        f"the change of the score{outcome} that knocking out this one head causes; on this page, "
+        f"orange marks the heads that the task needs. {_explained(fit)}"
+    )
+
+
+def _explained(fit: Any) -> str:
+    r2 = number_at(fit, "r2_held_out")
+    if r2 is None:
+        return "How well these effects predict masks that were not fitted was not measured."
+    if r2 <= 0:
+        return (
+            f"They predict masks that were not fitted no better than the average does "
+            f"(R² {significant(r2, 2)}), so single effects say little."
+        )
+    return (
+        f"They explain {100 * r2:.3g}\u00a0% of the variance of masks that were not fitted "
+        f"(R² {significant(r2, 2)})."
+    )
+
+
+def _check(result: Result) -> str:
+    top = at(result, "top") or ()
+    validation = at(result, "validation")
+    if not top or not at(validation, "task"):
+        return ""
+    which = "that head was" if len(top) == 1 else f"the top {len(top)} heads were"
+    text = f"To check the finding, {which} knocked out on {_examples(validation)}"
+    controls = at(validation, "controls")
+    draws = number_at(controls, "draws")
+    if draws:
+        text += f", and so were as many random heads, layer by layer, in {counted(draws, 'draw')}"
+    others = len(at(validation, "other_tasks") or ())
+    if others:
+        text += f"; {counted(others, 'other task')} show what else breaks"
+    return f"{text}. ± is one standard error unless the row says otherwise."
+
+
+def _examples(validation: Any) -> str:
+    examples = number_at(validation, "task", "knocked_out", "examples")
+    return counted(examples, "example") if examples else "the task"
+
+
+def facts(result: Result) -> list[tuple[str, str]]:
+    """Name and value of what it takes to run this again, and what it cost."""
+    cost, model = at(result, "cost"), at(result, "model")
+    rows = [
+        ("Model", at(model, "name")),
+        ("Fingerprint", at(model, "fingerprint")),
+        ("Number format", at(model, "dtype")),
+        ("Task", at(result, "task", "name")),
+        ("Metric", at(result, "task", "metric")),
+        ("Examples", _count(result, "task", "examples")),
+        ("Seed", at(result, "seed")),
+        ("Rows measured", _count(cost, "rows")),
+        ("Forward tokens", _count(cost, "forward_tokens")),
+        ("Time", duration(number_at(cost, "seconds"))),
+    ]
+    for key, value in (at(result, "method") or {}).items():
+        rows.append(("Method" if key == "name" else f"Method: {inline(key)}", value))
+    return [(name, "not recorded" if value is None else inline(value)) for name, value in rows]
+
+
+def versions(result: Result) -> list[tuple[str, str]]:
+    """Name and version of the software that the run used."""
+    recorded = at(result, "versions") or {}
+    return [(inline(name), inline(version)) for name, version in recorded.items()]
+
+
+def duration(seconds: float | None) -> str | None:
+    """Write `33.1 s`, `4 min 5 s` or `2 h 4 min`; None where nothing was recorded."""
+    if seconds is None:
+        return None
+    if seconds < 60:
+        return f"{seconds:.1f}\u00a0s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes}\u00a0min {rest}\u00a0s"
+    return f"{minutes // 60:,}\u00a0h {minutes % 60}\u00a0min"
+
+
+def _count(source: Any, *path: str) -> str | None:
+    value = number_at(source, *path)
+    return None if value is None else f"{value:,.0f}"

@@ -1,0 +1,156 @@
+"""The page over several runs: a row for each, and their heads side by side."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from caploc.heads import Head
+from caploc.report import colours
+from caploc.report.headmap import HeadMap, by_head, head_map
+from caploc.report.method import duration
+from caploc.report.reading import Result, at, finite, inline, known, listed, number_at
+from caploc.report.sentence import Verdict, check_of
+from caploc.report.templates import write_page
+from caploc.report.units import SPACE, Unit, outcome_unit, unit_of_other
+
+VERDICTS = {
+    Verdict.NO_HEADS: "no head found",
+    Verdict.NOT_CHECKED: "not checked",
+    Verdict.UNHURT: "not hurt",
+    Verdict.NOISE: "within the sampling error",
+    Verdict.LIKE_RANDOM: "no more than random heads",
+    Verdict.CARRIED: "carried by these heads",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One row of the table of runs."""
+
+    link: str
+    task: str
+    model: str
+    method: str
+    intact: str
+    knocked_out: str
+    verdict: str
+    general: list[str]  # each other task, before and after
+    top: str
+    rows: str
+    time: str
+    map: HeadMap
+
+
+@dataclass(frozen=True, slots=True)
+class Shaded:
+    """One cell of the matrix: the effect of a head on a task."""
+
+    shade: str
+    text: str
+    note: str
+    top: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """Runs of one model against all heads that are among the top of any of them."""
+
+    model: str
+    heads: list[Head]
+    rows: list[tuple[str, list[Shaded]]]
+
+
+def write_overview(folder: Path, results: Sequence[tuple[str, Result]]) -> Path:
+    """Write `folder/report.html` over several runs, each named by its subfolder of `folder`.
+
+    Returns:
+        The path of the page.
+
+    Raises:
+        OSError: if the folder or the page cannot be written.
+    """
+    runs = [_run(name, result) for name, result in results]
+    models = list(dict.fromkeys(_model_key(result) for _, result in results))
+    chosen = [[result for _, result in results if _model_key(result) == key] for key in models]
+    return write_page(
+        folder,
+        "overview.html.j2",
+        runs=runs,
+        matrices=[_matrix(members) for members in chosen],
+        several_models=len(models) > 1,
+    )
+
+
+def _model_key(result: Result) -> tuple[str, str]:
+    """Heads of two models are not the same heads, even where they share a name."""
+    return str(at(result, "model", "name")), str(at(result, "model", "fingerprint"))
+
+
+def _run(name: str, result: Result) -> Run:
+    check = check_of(result)
+    rows = number_at(result, "cost", "rows")
+    return Run(
+        # The leading dot keeps a folder named like `javascript:` from being taken for a scheme.
+        link=f"./{quote(name, errors='replace')}/report.html",
+        task=check.task,
+        model=inline(at(result, "model", "name") or "not recorded"),
+        method=inline(at(result, "method", "name") or "not recorded"),
+        intact=check.unit.score(check.intact),
+        knocked_out=check.unit.score(check.knocked_out),
+        verdict=VERDICTS[check.verdict],
+        general=_general(result, check.unit),
+        top=listed(check.top) or "none",
+        rows="not recorded" if rows is None else f"{rows:,.0f}",
+        time=duration(number_at(result, "cost", "seconds")) or "not recorded",
+        map=head_map(result),
+    )
+
+
+def _general(result: Result, main: Unit) -> list[str]:
+    texts = []
+    for entry in at(result, "validation", "other_tasks") or ():
+        unit = unit_of_other(entry, main)
+        scores = [unit.score(number_at(entry, when, "score")) for when in ("intact", "knocked_out")]
+        texts.append(f"{inline(at(entry, 'name'))}: {f'{SPACE}→{SPACE}'.join(scores)}")
+    return texts
+
+
+def _matrix(results: Sequence[Result]) -> Matrix:
+    names = {name for result in results for name in at(result, "top") or ()}
+    heads = sorted(
+        head
+        for result in results
+        for head, entry in by_head(result).items()
+        if at(entry, "head") in names
+    )
+    columns = list(dict.fromkeys(heads))
+    several = len({at(result, "method", "name") for result in results}) > 1
+    return Matrix(
+        model=inline(at(results[0], "model", "name") or "a model"),
+        heads=columns,
+        rows=[(_label(result, several), _shades(result, columns)) for result in results],
+    )
+
+
+def _label(result: Result, several_methods: bool) -> str:
+    task = inline(at(result, "task", "name") or "a task")
+    return f"{task} · {inline(at(result, 'method', 'name'))}" if several_methods else task
+
+
+def _shades(result: Result, heads: Sequence[Head]) -> list[Shaded]:
+    """Shade the heads by their effect, relative to the largest of the whole run."""
+    unit, entries = outcome_unit(result), by_head(result)
+    values = finite(known(at(entry, "effect")) for entry in entries.values())
+    limit = max(map(abs, values), default=0.0)
+    top = set(at(result, "top") or ())
+    return [_shaded(head, entries.get(head), unit, limit, str(head) in top) for head in heads]
+
+
+def _shaded(head: Head, entry: Any, unit: Unit, limit: float, top: bool) -> Shaded:
+    effect = known(at(entry, "effect"))
+    if effect is None:
+        return Shaded("u", "–", f"{head}: not measured", top)
+    shade = colours.name(colours.step(unit.harm(effect), limit))
+    return Shaded(shade, unit.short_effect(effect, limit), f"{head}: {unit.effect(effect)}", top)

@@ -1,0 +1,92 @@
+"""Take values out of a result, where anything may be missing, and make any text safe to show."""
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+Result = Mapping[str, Any]  # the content of result.json
+
+NUMERALS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+NAMES_SHOWN = 8  # a sentence with more head names than this is no longer read
+
+# Control codes, invisible characters and those that reverse the direction of reading. The joiners
+# U+200C and U+200D are left alone: Persian and emoji need them.
+UNSEEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e"
+    "\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]"
+)
+
+
+def at(source: Any, *path: str) -> Any:
+    """Return `source[path[0]][path[1]]...`, or None as soon as a step is missing."""
+    for step in path:
+        if not isinstance(source, Mapping):
+            return None
+        source = source.get(step)
+    return source
+
+
+def known(value: Any) -> float | None:
+    """Return the number, or None where there is none (None, NaN or not a number at all)."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return None if math.isnan(value) else float(value)
+
+
+def number_at(source: Any, *path: str) -> float | None:
+    """Return the number at the path, or None where it is missing."""
+    return known(at(source, *path))
+
+
+def visible(text: Any) -> str:
+    """Return the text with each unseen character drawn: `\\x00` as ␀, U+202E as ⟨U+202E⟩.
+
+    Line breaks and tabs stay. Also takes out lone surrogates, which no file can hold.
+    """
+    return UNSEEN.sub(_draw, "" if text is None else str(text))
+
+
+def inline(text: Any) -> str:
+    """Return the text on one line, as names are shown: `visible`, and ␊ for a line break."""
+    return visible(text).replace("\n", "␊").replace("\t", "␉")
+
+
+def _draw(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    if code < 0x20:
+        return chr(0x2400 + code)
+    return "␡" if code == 0x7F else f"⟨U+{code:04X}⟩"
+
+
+def numeral(count: int) -> str:
+    """Write a count: a word up to ten, digits above."""
+    return NUMERALS[count] if 0 <= count < len(NUMERALS) else f"{count:,}"
+
+
+def counted(count: float, noun: str) -> str:
+    """Write `1 row` or `2 rows`, with thousands set apart."""
+    return f"{count:,.0f} {noun}" if count == 1 else f"{count:,.0f} {noun}s"
+
+
+def listed(names: Sequence[str], limit: int = NAMES_SHOWN) -> str:
+    """Write `a, b and c`; past `limit` names, the first ones and how many more there are."""
+    shown = [inline(name) for name in names]
+    if len(shown) > limit:
+        shown = [*shown[: limit - 2], f"{len(names) - limit + 2} more"]
+    if len(shown) < 2:
+        return "".join(shown)
+    return f"{', '.join(shown[:-1])} and {shown[-1]}"
+
+
+def clipped(text: str, limit: int, *, keep_end: bool = False) -> str:
+    """Shorten the text to about `limit` characters and say how many were left out."""
+    if len(text) <= limit:
+        return text
+    left_out = f"[… {len(text) - limit:,} characters left out …]"
+    return f"{left_out}\n{text[-limit:]}" if keep_end else f"{text[:limit]}\n{left_out}"
+
+
+def finite(values: Iterable[float | None]) -> list[float]:
+    """Return the numbers among the values that can be placed on an axis."""
+    return [value for value in values if value is not None and math.isfinite(value)]

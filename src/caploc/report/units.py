@@ -1,0 +1,181 @@
+"""How scores and effects are written: as percentages, in nats, or as the plain numbers they are."""
+
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from caploc.report.reading import Result, at, finite, inline, known, number_at
+
+NOT_MEASURED = "not measured"
+SPACE = "\u00a0"  # a number and its unit stay on one line
+
+# A metric whose name holds one of these words is the share of examples that went right. Others
+# stay plain numbers even between 0 and 1: a correlation of 0.5 is not "50 %".
+SHARE_WORDS = frozenset({"acc", "accuracy", "em", "exact", "f1", "match", "pass", "rate", "share"})
+
+
+class Kind(Enum):
+    """What kind of number a score is."""
+
+    SHARE = "share"  # 0 to 1, written as a percentage
+    NATS = "nats"  # log-probability
+    PLAIN = "plain"  # anything else
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """How to write a task's scores and effects, and which direction is worse."""
+
+    kind: Kind
+    metric: str
+    higher_is_better: bool = True
+
+    @property
+    def noun(self) -> str:
+        """What falls or rises, as a sentence calls it."""
+        if self.kind is Kind.NATS:
+            return "mean log-probability"
+        return "score" if self.kind is Kind.SHARE else inline(self.metric)
+
+    @property
+    def axis(self) -> str:
+        """The unit of an effect, for a legend."""
+        if self.kind is Kind.SHARE:
+            return "percentage points"
+        return "nats" if self.kind is Kind.NATS else inline(self.metric)
+
+    def harm(self, change: float) -> float:
+        """Turn a change of the score into how much worse that is; negative if it is better."""
+        return -change if self.higher_is_better else change
+
+    def bare_score(self, value: float | None) -> str:
+        """Write a score without its unit."""
+        if value is None:
+            return NOT_MEASURED
+        return _percent(value) if self.kind is Kind.SHARE else significant(value)
+
+    def score(self, value: float | None) -> str:
+        """Write a score: `99 %`, `−1.23 nats`, `12.1`."""
+        unit = {Kind.SHARE: "%", Kind.NATS: "nats", Kind.PLAIN: ""}[self.kind]
+        return _joined(self.bare_score(value), unit if value is not None else "")
+
+    def error(self, value: float) -> str:
+        """Write the size of an error, without its unit."""
+        return _percent(value) if self.kind is Kind.SHARE else significant(value, 2)
+
+    def bare_effect(self, value: float | None) -> str:
+        """Write an effect without its unit; percentages change by percentage points."""
+        if value is None:
+            return NOT_MEASURED
+        if self.kind is not Kind.SHARE:
+            return _plus(significant(value, 3 if abs(value) >= 0.1 else 2), value)
+        points = 100 * value
+        return _plus(significant(points, 1 if 0.95 <= abs(points) < 10 else 2, decimals=1), value)
+
+    def short_effect(self, value: float, limit: float) -> str:
+        """Write an effect to fit a cell of a map whose largest is `limit`.
+
+        0.0 is small beside the largest, 0 is no effect at all.
+        """
+        if value == 0 or not math.isfinite(value):
+            return significant(value)
+        factor = 100 if self.kind is Kind.SHARE else 1
+        shown, largest = factor * abs(value), factor * max(limit, abs(value))
+        decimals = max(0 if shown >= 9.95 else 1, 1 - math.floor(math.log10(largest)))
+        text = f"{shown:,.{decimals}f}" if largest > 1e-4 else f"{shown:.0e}"
+        return _plus(_signed(text, value), value) if text.strip("0.") else text
+
+    def effect(self, value: float | None) -> str:
+        """Write an effect: `−41.0 points`, `−0.41 nats`, `3.2`."""
+        unit = {Kind.SHARE: "points", Kind.NATS: "nats", Kind.PLAIN: ""}[self.kind]
+        return _joined(self.bare_effect(value), unit if value is not None else "")
+
+
+def significant(value: float, digits: int = 3, *, decimals: int = 0) -> str:
+    """Write a number with so many digits that count, at least `decimals` after the point."""
+    if not math.isfinite(value):
+        return _signed("∞", value)
+    if value == 0:
+        return "0"
+    magnitude = math.floor(math.log10(abs(value)))
+    if not -5 <= magnitude < 7:
+        return _signed(f"{abs(value):.{digits - 1}e}", value)
+    return _signed(f"{abs(value):,.{max(decimals, digits - 1 - magnitude)}f}", value)
+
+
+def _percent(value: float) -> str:
+    if not math.isfinite(value):
+        return significant(value)
+    return _signed(f"{abs(100 * value):.1f}".removesuffix(".0"), value)
+
+
+def _signed(text: str, value: float) -> str:
+    return f"−{text}" if value < 0 and text.strip("0.") else text
+
+
+def _plus(text: str, value: float) -> str:
+    return f"+{text}" if value > 0 else text
+
+
+def _joined(number: str, unit: str) -> str:
+    return f"{number}{SPACE}{unit}" if unit else number
+
+
+def outcome_unit(result: Result) -> Unit:
+    """Return how effects, and the outcomes of single examples, are written; higher is better.
+
+    They are those of the scores, except where heads were found by log-probability, or where the
+    metric is better when lower: its outcomes are turned, and those of a perplexity are
+    log-likelihoods.
+    """
+    scores = unit_of(result)
+    if at(result, "task", "outcome") == "logprob" or "perplexity" in scores.metric:
+        return Unit(Kind.NATS, scores.metric)
+    if scores.higher_is_better:
+        return scores
+    return Unit(scores.kind, f"negative {scores.metric}")
+
+
+def unit_of(result: Result) -> Unit:
+    """Return how the located task's own scores are written."""
+    task = at(result, "task")
+    metric = str(at(task, "metric") or "score")
+    higher_is_better = at(task, "higher_is_better") is not False
+    validation = at(result, "validation")
+    found_by_metric = at(task, "outcome") != "logprob"
+    scores = [
+        number_at(result, "intact", "score") if found_by_metric else None,
+        number_at(validation, "task", "intact", "score"),
+        number_at(validation, "task", "knocked_out", "score"),
+        *(known(score) for score in at(validation, "controls", "scores") or ()),
+    ]
+    return Unit(_kind(metric, scores), metric, higher_is_better)
+
+
+def unit_of_other(entry: Any, main: Unit) -> Unit:
+    """Return how another task's scores are written.
+
+    An entry that names no metric is taken for a share of examples if the located task's score
+    is one too and both its numbers could be; otherwise its numbers are shown as they are.
+    """
+    scores = [number_at(entry, when, "score") for when in ("intact", "knocked_out")]
+    higher_is_better = at(entry, "higher_is_better") is not False
+    metric = at(entry, "metric")
+    if metric:
+        return Unit(_kind(str(metric), scores), str(metric), higher_is_better)
+    is_share = main.kind is Kind.SHARE and _fit_a_share(scores)
+    return Unit(Kind.SHARE if is_share else Kind.PLAIN, "score", higher_is_better)
+
+
+def _kind(metric: str, scores: Iterable[float | None]) -> Kind:
+    if metric == "logprob":
+        return Kind.NATS
+    words = set(re.split(r"[^a-z0-9]+", metric.lower()))
+    return Kind.SHARE if words & SHARE_WORDS and _fit_a_share(scores) else Kind.PLAIN
+
+
+def _fit_a_share(scores: Iterable[float | None]) -> bool:
+    return all(0 <= score <= 1 for score in finite(scores))

@@ -1,0 +1,1 @@
+"""What is asked of a model, and how an answer scores."""

@@ -1,0 +1,1 @@
+"""The tasks that the demo model was trained for."""

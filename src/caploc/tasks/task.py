@@ -1,0 +1,67 @@
+"""What the rest of caploc needs to know of a task."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from caploc.tasks.requests import Request, Response
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """A task's score over some examples, with the standard error over examples.
+
+    `score` and `stderr` are None where they are not defined (no example; no formula).
+    """
+
+    score: float | None
+    stderr: float | None
+    examples: int
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """One answered example as a reader sees it."""
+
+    prompt: str
+    gold: str | None
+    answer: str
+
+
+class Task(Protocol):
+    """A capability's evaluation set: text in, numbers out."""
+
+    name: str
+    metric: str
+    outcome_kind: str  # "metric" or "logprob"
+    higher_is_better: bool
+    version: str  # everything that can change an outcome besides the example and its responses
+
+    @property
+    def size(self) -> int:
+        """Number of examples."""
+        ...
+
+    def key(self, example: int) -> str:
+        """A digest of everything the example asks and is judged by."""
+        ...
+
+    def requests(self, example: int) -> Sequence[Request]:
+        """What must be asked of the model for one row."""
+        ...
+
+    def item(self, example: int, responses: Sequence[Response]) -> Any:
+        """The task's own per-example result: what its metric aggregates."""
+        ...
+
+    def outcome(self, item: Any) -> float:
+        """One row's outcome; higher is better, whatever the metric."""
+        ...
+
+    def score(self, examples: Sequence[int], items: Sequence[Any]) -> Score:
+        """The task's own aggregate of its items."""
+        ...
+
+    def show(self, example: int, responses: Sequence[Response]) -> Shown:
+        """Prompt, gold answer and the model's answer, for people."""
+        ...

@@ -1,0 +1,80 @@
+"""What every command works on: a model's engine, its tasks, the store, and the running cost."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from caploc.errors import BadOption
+from caploc.heads import HeadGrid
+from caploc.measurement import Cost, Meter
+from caploc.models.engine import BatchEngine
+from caploc.models.loading import check_model, load_model, load_tokenizer
+from caploc.models.wording import chat_template
+from caploc.store import Question, Store
+from caploc.tasks.catalog import TaskOptions, load_task
+from caploc.tasks.harness import HarnessTask
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """Which model, and how it is loaded; see `caploc.load_model`."""
+
+    name: str
+    device: str = "auto"
+    dtype: str = "auto"
+    revision: str | None = None
+    trust_remote_code: bool = False
+    projections: str | None = None
+    batch_size: int | None = None
+
+    def check(self) -> HeadGrid:
+        """Refuse what can be refused before weights are read; return the model's grid.
+
+        Raises:
+            UserError: in one sentence.
+        """
+        if self.batch_size is not None and self.batch_size < 1:
+            raise BadOption(f"--batch-size must be 1 or more; got {self.batch_size}.")
+        return check_model(**self.loading())
+
+    def loading(self) -> dict[str, Any]:
+        """The arguments of `load_model`."""
+        fields = asdict(self)
+        del fields["batch_size"]
+        return fields
+
+    def engine(self) -> BatchEngine:
+        """Load the model, find and prove its heads."""
+        return BatchEngine(load_model(**self.loading()), self.batch_size)
+
+    def tasks(self, names: Sequence[str], options: TaskOptions) -> list[HarnessTask]:
+        """Load tasks and build their requests; of the model only the tokenizer is read.
+
+        Raises:
+            UserError: in one sentence.
+        """
+        chat = None
+        if options.chat_template:
+            chat = chat_template(
+                load_tokenizer(
+                    self.name, revision=self.revision, trust_remote_code=self.trust_remote_code
+                )
+            )
+        return [load_task(name, options, chat) for name in names]
+
+
+@dataclass
+class Workbench:
+    """A loaded model, the store its rows go to, and what they cost so far."""
+
+    engine: BatchEngine
+    store: Store
+    cost: Cost = field(default_factory=Cost)
+
+    def meter(self, task: HarnessTask) -> Meter:
+        """A meter for a task on this model."""
+        loaded = self.engine.loaded
+        question = Question(
+            loaded.fingerprint, loaded.dtype, task.name, task.version, task.outcome_kind
+        )
+        return Meter(self.engine, self.store, task, question, self.cost)

@@ -1,0 +1,15 @@
+"""What every test may use. No test needs a network or a GPU."""
+
+import os
+
+import pytest
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["TQDM_DISABLE"] = "1"
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _one_thread():
+    """Tests run beside each other; each uses one core."""
+    torch = pytest.importorskip("torch")
+    torch.set_num_threads(1)

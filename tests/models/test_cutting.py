@@ -1,0 +1,180 @@
+"""The cut under masks against models whose weights are zero, on every family."""
+
+import pytest
+import torch
+from tiny import FAMILIES, greedy, left_padded, random_masks, random_tokens, tiny, zeroed
+
+from caploc.errors import BadOption, ModelBusy
+from caploc.heads import HeadGrid
+from caploc.models.cutting import knocked_out
+from caploc.models.projections import locate
+
+DTYPES = [torch.float32, torch.bfloat16]
+# Largest difference of a logit, for logits of a few units to tens. Rows of a batch and rows by
+# themselves round differently; bfloat16 keeps 8 bits, and each layer rounds anew.
+TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 0.03}
+ROWS = 4
+
+each_family = pytest.mark.parametrize("name", FAMILIES)
+each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=["float32", "bfloat16"])
+
+
+@torch.no_grad()
+def logits(model, tokens):
+    return model(input_ids=tokens, attention_mask=torch.ones_like(tokens)).logits.float()
+
+
+def close(got, expected, dtype):
+    scale = expected.abs().max()
+    return bool((got - expected).abs().max() <= TOLERANCE[dtype] * scale)
+
+
+@each_dtype
+@each_family
+def test_an_empty_mask_changes_nothing(name, dtype):
+    model = tiny(name, dtype)
+    projections, grid = locate(model)
+    tokens = random_tokens(2, 7)
+    before = logits(model, tokens)
+    with knocked_out(projections, grid, torch.zeros(2, grid.size, dtype=torch.bool)):
+        assert torch.equal(logits(model, tokens), before)
+
+
+@each_dtype
+@each_family
+def test_each_row_equals_the_model_with_those_weights_zeroed_in_the_same_batch(name, dtype):
+    model, masks = tiny(name, dtype), random_masks(name, ROWS)
+    projections, grid = locate(model)
+    tokens = random_tokens(ROWS, 7)
+    with knocked_out(projections, grid, masks):
+        together = logits(model, tokens)
+    intact = logits(model, tokens)
+    for row, mask in enumerate(masks):
+        expected = logits(zeroed(name, dtype, mask), tokens)[row]
+        assert close(together[row], expected, dtype)
+        assert mask.any() == (not close(together[row], intact[row], dtype))
+
+
+@each_family
+def test_each_row_equals_the_model_with_those_weights_zeroed_run_by_itself(name):
+    model, masks = tiny(name), random_masks(name, ROWS)
+    projections, grid = locate(model)
+    tokens = random_tokens(ROWS, 7)
+    with knocked_out(projections, grid, masks):
+        together = logits(model, tokens)
+    for row, mask in enumerate(masks):
+        alone = logits(zeroed(name, torch.float32, mask), tokens[row : row + 1])[0]
+        assert close(together[row], alone, torch.float32)
+
+
+@each_dtype
+@each_family
+def test_generate_with_cache_and_left_padding_gives_the_tokens_of_the_zeroed_models(name, dtype):
+    model, masks = tiny(name, dtype), random_masks(name, ROWS)
+    projections, grid = locate(model)
+    batch = left_padded([7, 3, 5, 6])
+    with knocked_out(projections, grid, masks):
+        together = greedy(model, batch)
+    for row, mask in enumerate(masks):
+        assert together[row].tolist() == greedy(zeroed(name, dtype, mask), batch)[row].tolist()
+    assert not torch.equal(together[1:], greedy(model, batch)[1:])
+
+
+def test_one_mask_serves_a_batch_of_any_size():
+    model, mask = tiny("llama"), random_masks("llama", 2)[1:]
+    projections, grid = locate(model)
+    tokens = random_tokens(3, 5)
+    expected = logits(zeroed("llama", torch.float32, mask[0]), tokens)
+    with knocked_out(projections, grid, mask):
+        assert close(logits(model, tokens), expected, torch.float32)
+        assert close(logits(model, tokens[:1]), expected[:1], torch.float32)
+
+
+def test_flattened_inputs_are_cut_like_the_rows_they_came_from():
+    projection, mixed = torch.nn.Linear(8, 3), torch.randn(2, 5, 8)
+    grid = HeadGrid((4,))
+    masks = torch.tensor([[True, False, False, True], [False, True, False, False]])
+    with knocked_out([projection], grid, masks):
+        expected, got = projection(mixed), projection(mixed.flatten(0, 1))
+    assert torch.allclose(got.unflatten(0, (2, 5)), expected, atol=1e-6)
+
+
+def test_layers_that_no_row_cuts_carry_no_hook():
+    projections, grid = locate(tiny("llama"))
+    with knocked_out(projections, grid, torch.from_numpy(grid.mask(["L1H0"]))[None]):
+        assert [len(projection._forward_pre_hooks) for projection in projections] == [0, 1]
+
+
+@pytest.mark.parametrize("rows", [2, 4])
+def test_a_batch_with_another_number_of_rows_than_masks_is_refused(rows):
+    model = tiny("llama")
+    projections, grid = locate(model)
+    masks = torch.ones(rows, grid.size, dtype=torch.bool)
+    with (
+        knocked_out(projections, grid, masks),
+        pytest.raises(BadOption, match=f"There are {rows} masks for a batch of 3 rows"),
+    ):
+        logits(model, random_tokens(3, 4))
+
+
+@pytest.mark.parametrize("shape", [(8,), (1, 7), (2, 1, 8)])
+def test_masks_that_do_not_fit_the_grid_are_refused(shape):
+    projections, grid = locate(tiny("llama"))
+    with (
+        pytest.raises(BadOption, match="one column for each of the 8 heads"),
+        knocked_out(projections, grid, torch.zeros(shape, dtype=torch.bool)),
+    ):
+        pass
+
+
+def test_hooks_are_gone_after_an_exception():
+    model = tiny("llama")
+    projections, grid = locate(model)
+    tokens = random_tokens(1, 5)
+    before = logits(model, tokens)
+    with (
+        pytest.raises(KeyError),
+        knocked_out(projections, grid, torch.ones(1, grid.size, dtype=torch.bool)),
+    ):
+        raise KeyError
+    assert not any(projection._forward_pre_hooks for projection in projections)
+    assert torch.equal(logits(model, tokens), before)
+
+
+class TakesNoHooks(torch.nn.Identity):
+    """Fails when it is hooked."""
+
+    def register_forward_pre_hook(self, *args, **kwargs):
+        raise KeyError
+
+
+def test_hooks_are_gone_if_entering_fails_half_way():
+    projections, grid = locate(tiny("llama"))
+    broken = [projections[0], TakesNoHooks()]
+    masks = torch.ones(1, grid.size, dtype=torch.bool)
+    with pytest.raises(KeyError), knocked_out(broken, grid, masks):
+        pass
+    assert not projections[0]._forward_pre_hooks
+
+
+def test_a_graph_compiled_before_is_cut_too():
+    model = tiny("llama")
+    projections, grid = locate(model)
+    tokens, mask = random_tokens(1, 5), random_masks("llama", 2)[1:]
+    compiled = torch.compile(model.__call__, backend="eager")
+    intact = logits(compiled, tokens)
+    with knocked_out(projections, grid, mask):
+        cut = logits(compiled, tokens)
+    assert close(cut, logits(zeroed("llama", torch.float32, mask[0]), tokens), torch.float32)
+    assert close(logits(compiled, tokens), intact, torch.float32)
+
+
+def test_another_thread_is_refused_and_the_owner_is_not(in_another_thread):
+    model = tiny("llama")
+    projections, grid = locate(model)
+    tokens, mask = random_tokens(1, 5), random_masks("llama", 2)[1:]
+    with knocked_out(projections, grid, mask):
+        with pytest.raises(ModelBusy, match="Another thread has knocked out heads"):
+            in_another_thread(logits, model, tokens)
+        logits(model, tokens)
+    in_another_thread(logits, model, tokens)

@@ -1,0 +1,173 @@
+"""The engine's answers on the demo model, however rows are batched."""
+
+import itertools
+import random
+
+import numpy as np
+import pytest
+import torch
+
+from caploc.errors import BadOption, OutOfMemory
+from caploc.models.batching import BatchSizer
+from caploc.models.cutting import knocked_out
+from caploc.models.engine import Ask, BatchEngine
+from caploc.models.loading import load_model
+from caploc.tasks.requests import Generate, Generated, LogLikelihood, Rolling, options_json
+
+OPTIONS = options_json({"until": ["\n"], "max_gen_toks": 12, "do_sample": False})
+PROMPTS = ["47+38=", "9-3=", "sort 72941=", "a rhyme for night:", "the pirate on the rain:"]
+
+
+@pytest.fixture(scope="module")
+def loaded():
+    return load_model("demo")
+
+
+@pytest.fixture(scope="module")
+def masks(loaded):
+    drawn = np.random.default_rng(0).random((4, loaded.grid.size)) < 0.1
+    drawn[0] = False
+    return drawn
+
+
+@pytest.fixture(scope="module")
+def asks(masks):
+    requests = [
+        *(Generate(prompt, OPTIONS) for prompt in PROMPTS),
+        *(LogLikelihood("capital of Peru is", text) for text in (" Lima", " Paris", " L")),
+        LogLikelihood("", "The old king"),
+        LogLikelihood("47+38= ", "85"),
+        Rolling("The old king went to the castle."),
+    ]
+    pairs = enumerate(itertools.product(masks, requests))
+    return [Ask((number, 0), request, mask) for number, (mask, request) in pairs]
+
+
+def answers(engine, asks):
+    return {a.key: a for batch in engine.answer(asks) for a in batch}
+
+
+def same(first, second):
+    if isinstance(first, Generated):
+        return first == second
+    near = first.logprob == pytest.approx(second.logprob, abs=1e-4)
+    return near and (first.greedy, first.tokens) == (second.greedy, second.tokens)
+
+
+def test_answers_do_not_depend_on_how_rows_were_batched(loaded, asks):
+    alone = answers(BatchEngine(loaded, 1), asks)
+    shuffled = random.Random(0).sample(asks, len(asks))
+    for size in (3, None):
+        together = answers(BatchEngine(loaded, size), shuffled)
+        assert together.keys() == alone.keys()
+        assert all(same(together[key].response, alone[key].response) for key in alone)
+
+
+def test_a_row_is_answered_as_by_the_model_with_one_mask(loaded, asks):
+    """A second implementation: plain generate, one prompt, one mask."""
+    fast = answers(BatchEngine(loaded), asks)
+    for ask in asks:
+        if not isinstance(ask.request, Generate):
+            continue
+        ids = loaded.tokenizer(ask.request.prompt, return_tensors="pt").input_ids
+        mask = torch.from_numpy(ask.knocked_out[None])
+        with knocked_out(loaded.projections, loaded.grid, mask):
+            output = loaded.model.generate(
+                ids,
+                attention_mask=torch.ones_like(ids),
+                max_new_tokens=12,
+                do_sample=False,
+                pad_token_id=loaded.tokenizer.pad_token_id,
+            )
+        text = loaded.tokenizer.decode(output[0, ids.shape[1] :], skip_special_tokens=True)
+        assert fast[ask.key].response.text == text.split("\n")[0]
+
+
+def test_log_likelihoods_are_sums_over_the_continuation(loaded):
+    (answer,) = answers(
+        BatchEngine(loaded), [Ask((0, 0), LogLikelihood("47+38=", "85"), np.zeros(96, dtype=bool))]
+    ).values()
+    ids = loaded.tokenizer("47+38=85", return_tensors="pt").input_ids
+    logprobs = loaded.model(ids).logits[0].log_softmax(-1)
+    expected = sum(float(logprobs[-3 + i, ids[0, -2 + i]].detach()) for i in range(2))
+    assert answer.response.logprob == pytest.approx(expected, abs=1e-5)
+    assert answer.response.tokens == 2
+
+
+def test_choices_that_differ_in_one_token_share_a_pass_but_masks_never_do(loaded, masks):
+    requests = [LogLikelihood("capital of Peru is", f" {letter}") for letter in "LPQ"]
+    asks = [
+        Ask((m, part), request, mask)
+        for m, mask in enumerate(masks[:2])
+        for part, request in enumerate(requests)
+    ]
+    costs = {key: a.forward_tokens for key, a in answers(BatchEngine(loaded), asks).items()}
+    # Read once for each mask: the start token and the context with its space.
+    assert [costs[m, 0] for m in range(2)] == [20, 20]
+    assert sum(costs.values()) == 40
+
+
+def test_an_answer_that_never_stops_is_cut_at_its_limit(loaded):
+    options = options_json({"until": ["@@"], "max_gen_toks": 5, "do_sample": False})
+    (answer,) = answers(
+        BatchEngine(loaded), [Ask((0, 0), Generate("The old", options), np.zeros(96, dtype=bool))]
+    ).values()
+    assert answer.response.tokens == 5 == len(answer.response.text)
+
+
+def test_stop_strings_of_several_tokens_are_seen_and_cut(loaded):
+    empty = np.zeros(96, dtype=bool)
+    whole = Generate("the pirate on the rain:", OPTIONS.replace("12", "30"))
+    (said,) = answers(BatchEngine(loaded), [Ask((0, 0), whole, empty)]).values()
+    stop = said.response.text[3:6]
+    options = options_json({"until": [stop], "max_gen_toks": 30, "do_sample": False})
+    (cut,) = answers(
+        BatchEngine(loaded), [Ask((0, 0), Generate(whole.prompt, options), empty)]
+    ).values()
+    assert cut.response.text == said.response.text.split(stop)[0]
+    assert cut.response.tokens < said.response.tokens
+
+
+def test_an_answer_longer_than_the_window_is_refused(loaded):
+    options = options_json({"until": [], "max_gen_toks": 4096, "do_sample": False})
+    with pytest.raises(BadOption, match="4096 tokens, and the model's window is 2048"):
+        answers(
+            BatchEngine(loaded), [Ask((0, 0), Generate("a", options), np.zeros(96, dtype=bool))]
+        )
+
+
+def test_out_of_memory_halves_the_batch_and_loses_no_row(loaded):
+    sizer = BatchSizer(loaded.model, 16)
+    tried = []
+
+    def work(batch):
+        tried.append(len(batch))
+        if len(batch) > 4:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return [2 * item for item in batch]
+
+    assert sizer.run(work, list(range(16))) == [2 * item for item in range(16)]
+    assert max(tried) == 16 and sizer.most == 4
+    assert [len(b) for b in sizer.batches(list(range(10)), lambda _: 10)] == [4, 4, 2]
+
+
+def test_a_row_that_does_not_fit_alone_is_one_sentence(loaded):
+    def work(batch):
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    with pytest.raises(OutOfMemory, match="Not even one row fits.*--dtype"):
+        BatchSizer(loaded.model, 4).run(work, [1, 2, 3])
+
+
+def test_other_errors_are_not_taken_for_lack_of_memory(loaded):
+    def work(batch):
+        raise RuntimeError("shapes do not match")
+
+    with pytest.raises(RuntimeError, match="shapes"):
+        BatchSizer(loaded.model, 4).run(work, [1, 2])
+
+
+def test_longer_rows_make_smaller_batches(loaded, monkeypatch):
+    monkeypatch.setattr("caploc.models.batching.free_memory", lambda device: 10 * 2**20)
+    sizer = BatchSizer(loaded.model)
+    assert sizer.rows(10) > sizer.rows(100) >= sizer.rows(10**6) == 1

@@ -1,0 +1,153 @@
+"""Which modules are found as attention output projections, and which grid follows."""
+
+import pytest
+import torch
+from tiny import FAMILIES, GROUPED, MAMBA, SHAPE, build, tiny
+from torch import nn
+from transformers.pytorch_utils import Conv1D
+
+from caploc.errors import ModelRefused
+from caploc.models.projections import input_width, layer_part, locate
+
+each_family = pytest.mark.parametrize("name", FAMILIES)
+
+
+@each_family
+def test_the_grid_is_right(name):
+    _, grid = locate(tiny(name))
+    assert grid.heads_per_layer == FAMILIES[name].heads
+    assert grid.group_sizes == FAMILIES[name].groups
+
+
+@each_family
+def test_the_projections_are_those_named_by_hand(name):
+    model, family = tiny(name), FAMILIES[name]
+    projections, grid = locate(model)
+    for layer, heads in enumerate(family.heads):
+        expected = model.get_submodule(family.naming.format(layer=layer)) if heads else None
+        assert projections[layer] is expected
+    assert locate(model, family.naming) == (projections, grid)
+
+
+def test_a_star_in_a_name_matches_anything():
+    model = tiny("llama")
+    assert locate(model, "model.layers.{layer}.*.o_proj") == locate(model)
+
+
+def test_a_function_may_name_them():
+    model = tiny("llama")
+    named = locate(model, lambda model: [None, model.model.layers[1].self_attn.o_proj])
+    assert named[0] == [None, model.model.layers[1].self_attn.o_proj]
+    assert named[1].heads_per_layer == (0, 4)
+
+
+def test_layer_10_is_not_taken_for_layer_1():
+    model = build("llama", {**GROUPED, "num_hidden_layers": 11})
+    projections, grid = locate(model, "model.layers.{layer}.self_attn.o_proj")
+    assert projections == [layer.self_attn.o_proj for layer in model.model.layers]
+    assert grid.layers == 11
+
+
+def test_a_model_without_attention_is_refused_with_how_to_name_them():
+    with pytest.raises(ModelRefused, match=r"has no attention output projections.*\{layer\}"):
+        locate(build("mamba", MAMBA))
+
+
+def test_another_head_width_than_the_config_says_is_refused():
+    model = build("llama", GROUPED)
+    model.model.layers[1].self_attn.head_dim = 6
+    with pytest.raises(ModelRefused, match="reads 32 values, but the model has 4 heads of 6"):
+        locate(model)
+
+
+def test_hidden_size_over_heads_is_the_last_resort():
+    model = build("gpt2", {name: value for name, value in SHAPE.items() if "inter" not in name})
+    for block in model.transformer.h:
+        del block.attn.head_dim
+    assert locate(model)[1].heads_per_layer == (4, 4)
+
+
+@pytest.mark.parametrize("where", ["module", "config"])
+def test_head_counts_may_differ_from_layer_to_layer(where):
+    model = build("llama", {**GROUPED, "head_dim": 8, "num_key_value_heads": 4})
+    attention = model.model.layers[1].self_attn
+    attention.o_proj = nn.Linear(16, 32, bias=False)
+    attention.num_key_value_groups = 2
+    if where == "module":
+        attention.num_heads = 2
+    else:  # Llama's own config class wants a number, those of other models do not
+        object.__setattr__(model.config, "num_attention_heads", [4, 2])
+    grid = locate(model)[1]
+    assert grid.heads_per_layer == (4, 2)
+    assert grid.group_sizes == (1, 2)
+
+
+def test_latent_attention_has_no_key_value_groups():
+    model = build("deepseek_v3", FAMILIES["deepseek_v3"].config)
+    for layer in model.model.layers:
+        layer.self_attn.num_key_value_groups = 2  # of the cache; each head has a key and a value
+    assert locate(model)[1].group_sizes == (1, 1)
+
+
+@pytest.mark.parametrize("projection", [nn.Linear(3, 5), Conv1D(5, 3)])
+def test_the_input_width_is_what_is_read(projection):
+    assert projection(torch.ones(2, input_width(projection))).shape == (2, 5)
+
+
+@pytest.mark.parametrize("shared", ["module", "weight"])
+def test_layers_that_share_one_projection_are_refused(shared):
+    model = build("llama", GROUPED)
+    first, second = (layer.self_attn for layer in model.model.layers)
+    if shared == "module":
+        second.o_proj = first.o_proj
+    else:
+        second.o_proj.weight = first.o_proj.weight
+    with pytest.raises(ModelRefused, match="share one attention output projection"):
+        locate(model)
+
+
+def test_heads_that_work_in_pairs_are_refused():
+    with pytest.raises(ModelRefused, match="heads of a diffllama model work in pairs"):
+        locate(build("diffllama", GROUPED))
+
+
+def test_two_projections_in_one_layer_are_refused():
+    model = build("llama", GROUPED)
+    model.model.layers[1].attn = model.model.layers[0].self_attn
+    with pytest.raises(ModelRefused, match="has 2 attention output projections"):
+        locate(model)
+
+
+def test_quantised_weights_are_refused():
+    model = build("llama", GROUPED)
+    projection = model.model.layers[0].self_attn.o_proj
+    projection.weight = nn.Parameter(projection.weight.to(torch.int8), requires_grad=False)
+    with pytest.raises(ModelRefused, match="int8: a quantised model cannot be proved"):
+        locate(model)
+
+
+@pytest.mark.parametrize(
+    ("naming", "words"),
+    [
+        ("model.layers.0.self_attn.o_proj", r"has no \{layer\} in it"),
+        ("model.layers.{layer}.self_attn.nothing", "has no attention output projections"),
+        ("model.layers.{layer}.self_attn.*_proj", "matches 4 modules"),
+        ("model.layers.{layer}.self_attn", "is a LlamaAttention; an output projection must be"),
+        ("model.layers.{layer}.self_attn.k_proj", "reads 32 values, but the model has 4 heads"),
+        (lambda model: [None], "gave 1 modules for 2 layers"),
+        (lambda model: [nn.Linear(32, 32), None], "is no part of"),
+    ],
+)
+def test_names_that_fit_nothing_are_refused(naming, words):
+    model = (
+        build("llama", {**GROUPED, "head_dim": 16}) if "k_proj" in str(naming) else tiny("llama")
+    )
+    with pytest.raises(ModelRefused, match=words):
+        locate(model, naming)
+
+
+def test_the_part_of_a_layer_is_its_direct_child():
+    model = tiny("llama")
+    attention = model.model.layers[1].self_attn
+    assert layer_part(model, "model.layers.1.self_attn.o_proj") is attention
+    assert layer_part(model, "model.layers.1.self_attn") is model.model.layers[1]

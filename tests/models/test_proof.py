@@ -1,0 +1,139 @@
+"""The proof passes for every family, leaves the model alone, and fails where it should."""
+
+import copy
+
+import pytest
+import torch
+from tiny import FAMILIES, GROUPED, SHAPE, build, tiny
+from torch import nn
+
+from caploc.errors import ModelRefused
+from caploc.models.projections import locate
+from caploc.models.proof import prove
+
+EQUAL_WIDTHS = {**SHAPE, "num_key_value_heads": 4, "intermediate_size": 32}
+
+
+def proved(model, naming=None):
+    prove(model, *locate(model, naming))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("seed", [0, 1])
+def test_every_family_passes(name, dtype, seed):
+    model = tiny(name, dtype)
+    prove(model, *locate(model), seed=seed)
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2", "deepseek_v3"])
+def test_the_model_is_left_as_it_was(name):
+    model = copy.deepcopy(tiny(name)).train()
+    before = copy.deepcopy(dict(model.state_dict()) | dict(model.named_buffers()))
+    proved(model)
+    after = dict(model.state_dict()) | dict(model.named_buffers())
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert model.training
+    assert not any(m._forward_pre_hooks or m._forward_hooks for m in model.modules())
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "self_attn.q_proj",
+        "self_attn.k_proj",
+        "self_attn.v_proj",
+        "mlp.gate_proj",
+        "mlp.up_proj",
+        "mlp.down_proj",
+    ],
+)
+def test_any_other_linear_of_the_same_width_fails(wrong):
+    model = build("llama", EQUAL_WIDTHS)
+    proved(model)
+    with pytest.raises(ModelRefused, match=f"model.layers.0.{wrong} is not an attention output"):
+        proved(model, f"model.layers.{{layer}}.{wrong}")
+
+
+@pytest.mark.parametrize("wrong", ["self_attention.query_key_value", "mlp.dense_h_to_4h"])
+def test_other_linears_fail_in_parallel_blocks_too(wrong):
+    name = "falcon, one key-value head"
+    with pytest.raises(ModelRefused, match="is not an attention output"):
+        proved(tiny(name), f"transformer.h.{{layer}}.{wrong}")
+
+
+def test_one_wrong_layer_among_right_ones_fails():
+    model = build("llama", EQUAL_WIDTHS)
+    layers = model.model.layers
+    with pytest.raises(ModelRefused, match="layers.1.mlp.down_proj is not an attention output"):
+        proved(model, lambda model: [layers[0].self_attn.o_proj, layers[1].mlp.down_proj])
+
+
+def test_a_layer_that_uses_the_weights_without_calling_the_module_fails():
+    model = build("bloom", {**SHAPE, "pretraining_tp": 2, "slow_but_exact": True})
+    with pytest.raises(ModelRefused, match="dense is not called in a forward pass"):
+        proved(model)
+
+
+class UsesWeightsItself(nn.Linear):
+    """Calls hooks on a copy that is thrown away, like a fused kernel beside its module."""
+
+    def __call__(self, mixed):
+        super().__call__(mixed)
+        return nn.functional.linear(mixed, self.weight)
+
+
+class ForgetsMasks(nn.Linear):
+    """Shuffles the rows of the batch before the hooks see them."""
+
+    def __call__(self, mixed):
+        return super().__call__(mixed.roll(1, dims=0)).roll(-1, dims=0)
+
+
+@pytest.mark.parametrize("kind", [UsesWeightsItself, ForgetsMasks])
+def test_a_cut_that_misses_its_row_fails(kind):
+    model = build("llama", GROUPED)
+    for layer in model.model.layers:
+        layer.self_attn.o_proj.__class__ = kind
+    with pytest.raises(ModelRefused, match="differ from those with the heads' weights set to zero"):
+        proved(model)
+
+
+def test_a_cut_in_one_layer_of_many_that_misses_fails_even_in_bfloat16():
+    model = build("llama", {**GROUPED, "num_hidden_layers": 16}).to(torch.bfloat16)
+    proved(model)
+    model.model.layers[9].self_attn.o_proj.__class__ = UsesWeightsItself
+    with pytest.raises(ModelRefused, match="differ from those with the heads' weights set to zero"):
+        proved(model)
+
+
+def test_attention_that_reaches_no_logit_fails():
+    model = build("llama", GROUPED)
+    for layer in model.model.layers:
+        layer.self_attn.o_proj.weight.zero_()
+    with pytest.raises(ModelRefused, match="leaves the logits as they are"):
+        proved(model)
+
+
+def test_a_model_that_is_never_twice_the_same_fails():
+    model = build("llama", GROUPED)
+    model.lm_head.register_forward_hook(lambda module, args, out: out + torch.rand(1))
+    with pytest.raises(ModelRefused, match="from one run to the next"):
+        proved(model)
+
+
+def test_logits_that_are_no_numbers_fail():
+    model = build("llama", GROUPED)
+    model.lm_head.weight.fill_(float("nan"))
+    with pytest.raises(ModelRefused):
+        proved(model)
+
+
+def test_the_weights_come_back_after_a_failed_proof():
+    model = build("llama", GROUPED)
+    model.model.layers[1].self_attn.o_proj.__class__ = UsesWeightsItself
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(ModelRefused):
+        proved(model)
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())

@@ -1,0 +1,129 @@
+"""A result with every field filled, and a reader of pages."""
+
+import copy
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+HEADS = {"L0H1": -0.41, "L1H3": -0.19, "L0H0": -0.003, "L0H2": 0.0, "L1H0": 0.02, "L0H3": None}
+PLACES = [(layer, index) for layer in range(2) for index in range(4)]
+
+
+def _score(score, stderr=0.01):
+    return {"score": score, "stderr": stderr, "examples": 100}
+
+
+def _head(name, effect):
+    return {
+        "head": name,
+        "layer": int(name[1]),
+        "index": int(name[3:]),
+        "effect": effect,
+        "low": None if effect is None else effect - 0.05,
+        "high": None if effect is None else effect + 0.05,
+        "q": None,
+        "selected": effect is not None and effect < -0.1,
+        "universal": None,
+    }
+
+
+RESULT = {
+    "schema": 1,
+    "model": {"name": "demo", "fingerprint": "ab12", "dtype": "float32"},
+    "task": {
+        "name": "demo/addition",
+        "metric": "exact_match",
+        "outcome": "metric",
+        "examples": 100,
+        "higher_is_better": True,
+    },
+    "method": {"name": "css", "masks": 100, "rate": 0.02, "top": 2},
+    "seed": 7,
+    "grid": {"layers": 2, "heads": [4, 4], "group_sizes": [2, 2]},
+    "intact": _score(0.99),
+    "heads": [_head(name, effect) for name, effect in HEADS.items()],
+    "top": ["L0H1", "L1H3"],
+    "fit": {"estimator": "lasso", "r2_held_out": 0.31, "masks": 100, "rows": 10000},
+    "validation": {
+        "task": {"name": "demo/addition", "intact": _score(0.99), "knocked_out": _score(0.12)},
+        "controls": {"draws": 3, "examples": 100, "scores": [0.9, 0.98, 0.97], "mean": 0.95,
+                     "sd": 0.036},
+        "other_tasks": [
+            {"name": "demo/sentences", "intact": _score(0.98), "knocked_out": _score(0.97)}
+        ],
+    },
+    "cost": {"rows": 10712, "forward_tokens": 123456, "seconds": 33.1},
+    "command": "caploc locate demo --task demo/addition --method css",
+    "versions": {"caploc": "0.1.0", "torch": "2.9"},
+}  # fmt: skip
+
+ANSWERS = [
+    {"example": 3, "prompt": "1+1=", "gold": "2", "intact": "2", "knocked_out": "2",
+     "intact_outcome": 1.0, "knocked_out_outcome": 1.0},
+    {"example": 17, "prompt": "47+38=", "gold": "85", "intact": "85", "knocked_out": "8\n",
+     "intact_outcome": 1.0, "knocked_out_outcome": 0.0},
+]  # fmt: skip
+
+
+class Page(HTMLParser):
+    """Every element of a page, its attributes, and the text outside of script and style."""
+
+    def __init__(self, text):
+        super().__init__(convert_charrefs=True)
+        self.source = text
+        self.elements = []
+        self.scripts = []
+        self.words = []
+        self._inside = None
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag, attributes):
+        """Note the element."""
+        self.elements.append((tag, dict(attributes)))
+        self._inside = tag
+        if tag == "script":
+            self.scripts.append("")
+
+    def handle_endtag(self, tag):
+        """Leave a script or style."""
+        self._inside = None
+
+    def handle_data(self, data):
+        """Note text, apart from scripts."""
+        if self._inside == "script":
+            self.scripts[-1] += data
+        elif self._inside != "style":
+            self.words.append(data)
+
+    @property
+    def text(self):
+        """The text that a reader sees, blanks collapsed."""
+        return " ".join(" ".join(self.words).split())
+
+    def having(self, tag, **wanted):
+        """The attributes of all elements of that tag with these attributes."""
+        return [
+            attributes
+            for name, attributes in self.elements
+            if name == tag and all(attributes.get(key) == value for key, value in wanted.items())
+        ]
+
+
+@pytest.fixture
+def result():
+    """A result of its own for each test, free to change."""
+    return copy.deepcopy(RESULT)
+
+
+@pytest.fixture
+def answers():
+    """Two answers: one unchanged, one broken."""
+    return copy.deepcopy(ANSWERS)
+
+
+@pytest.fixture
+def read_page():
+    """Read a written page."""
+    return lambda path: Page(Path(path).read_text(encoding="utf-8"))

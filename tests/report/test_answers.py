@@ -1,0 +1,57 @@
+"""What the model said before and after."""
+
+import pytest
+
+from caploc.report.answers import LONGEST, Status, answer_rows, status_of
+from caploc.report.reading import inline, visible
+from caploc.report.units import Kind, Unit
+
+SHARE = Unit(Kind.SHARE, "acc")
+
+
+@pytest.mark.parametrize(
+    "before, after, status",
+    [((1.0, "a"), (0.0, "b"), Status.BROKEN), ((0.0, "a"), (1.0, "b"), Status.GAINED),
+     ((1.0, "a"), (1.0, "b"), Status.REWORDED), ((1.0, "a"), (1.0, "a"), Status.UNCHANGED),
+     ((1.0, "a"), (None, None), Status.UNKNOWN), ((1.0, "a"), (0.0, "a"), Status.BROKEN),
+     ((1.0, None), (0.0, None), Status.BROKEN), ((None, "a"), (None, "b"), Status.REWORDED)],
+)  # fmt: skip
+def test_an_answer_is_judged_by_its_outcomes_then_by_its_text(before, after, status):
+    answer = {"intact_outcome": before[0], "intact": before[1],
+              "knocked_out_outcome": after[0], "knocked_out": after[1]}  # fmt: skip
+    assert status_of(answer, SHARE) is status
+
+
+def test_a_log_probability_that_moves_under_the_same_text_is_no_change():
+    answer = {"intact": "B", "knocked_out": "B", "intact_outcome": -1.0,
+              "knocked_out_outcome": -1.1}  # fmt: skip
+    assert status_of(answer, Unit(Kind.NATS, "acc")) is Status.UNCHANGED
+
+
+def test_answers_that_differ_come_first(answers):
+    rows = answer_rows(answers, SHARE)
+    assert [(row.example, row.status) for row in rows] == [
+        ("17", Status.BROKEN), ("3", Status.UNCHANGED),
+    ]  # fmt: skip
+    assert (rows[0].same, rows[0].differs, rows[0].outcomes) == ("8", "↵\n", "1 → 0")
+
+
+def test_a_long_answer_keeps_the_place_where_it_departs(answers):
+    answers[0].update(intact="x" * 9000, knocked_out="x" * 8999 + "yes", prompt="a" * 9000 + "?")
+    row = answer_rows(answers[:1], SHARE)[0]
+    assert row.differs == "yes"
+    assert row.prompt.endswith("?") and "characters left out" in row.prompt
+    assert len(row.same) < LONGEST + 100
+
+
+def test_missing_texts_stay_missing(answers):
+    answers[0].update(gold=None, intact=None, knocked_out=None)
+    row = answer_rows(answers[:1], SHARE)[0]
+    assert (row.gold, row.intact, row.differs) == (None, None, None)
+
+
+def test_unseen_characters_are_drawn():
+    assert visible("a\x00b\x1b[31m\r\x7f") == "a␀b␛[31m␍␡"
+    assert visible("\u202egnp.exe \ud800") == "⟨U+202E⟩gnp.exe ⟨U+D800⟩"
+    assert visible("two\nlines\tand 👩‍🔬") == "two\nlines\tand 👩‍🔬"
+    assert inline("two\nlines") == "two␊lines"

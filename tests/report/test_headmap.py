@@ -1,0 +1,60 @@
+"""The map of all heads."""
+
+from caploc.report.colours import STEPS
+from caploc.report.headmap import head_map
+
+
+def cell(result, name):
+    cells = [cell for layer in head_map(result).layers for cell in layer]
+    return next(cell for cell in cells if str(cell.head) == name)
+
+
+def test_a_needed_head_has_the_strongest_orange_and_tells_all(result):
+    found = cell(result, "L0H1")
+    assert (found.shade, found.text, found.top, found.selected) == (f"n{STEPS}", "−41", True, True)
+    assert found.note.replace("\u00a0", " ").split("\n") == [
+        "L0H1: −41.0 points",
+        "interval −46.0 to −36.0",
+        "selected, knocked out in the check",
+        "key-value group 0 (H0–H1)",
+    ]
+
+
+def test_below_zero_marks_the_needed_head_also_where_a_lower_score_is_better(result):
+    result["task"].update(metric="word_perplexity", higher_is_better=False)
+    result["heads"][0]["effect"] = -3.0
+    assert cell(result, "L0H1").shade == f"n{STEPS}"
+    assert (head_map(result).needed_end, head_map(result).helped_end) == ("+3.00", "−3.00")
+
+
+def test_an_unmeasured_head_is_not_a_head_without_effect(result):
+    assert (cell(result, "L0H3").shade, cell(result, "L0H3").text) == ("u", "–")
+    assert "not measured" in cell(result, "L0H3").note
+    assert (cell(result, "L0H2").shade, cell(result, "L0H2").text) == ("z", "0")
+    assert head_map(result).unmeasured == 3  # two more are not among the result's heads
+
+
+def test_uneven_layers_and_layers_without_heads_keep_their_place(result):
+    result["grid"] = {"layers": 3, "heads": [4, 0, 2], "group_sizes": [4, 1, 1]}
+    result["heads"] = [head for head in result["heads"] if head["layer"] == 0]
+    drawn = head_map(result)
+    assert [len(layer) for layer in drawn.layers] == [4, 0, 2]
+    assert drawn.uneven and drawn.columns == 4
+
+
+def test_groups_are_set_apart(result):
+    starts = [cell.starts_group for cell in head_map(result).layers[0]]
+    assert starts == [False, False, True, False]
+
+
+def test_no_effect_at_all_leaves_the_scale_out(result):
+    for head in result["heads"]:
+        head["effect"] = None
+    drawn = head_map(result)
+    assert drawn.limit == 0 and drawn.needed_end == ""
+    assert {cell.shade for layer in drawn.layers for cell in layer} == {"u"}
+
+
+def test_without_a_grid_the_heads_make_one(result):
+    result["grid"] = None
+    assert [len(layer) for layer in head_map(result).layers] == [4, 4]

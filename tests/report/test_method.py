@@ -1,0 +1,41 @@
+"""The method in words."""
+
+import pytest
+
+from caploc.report.method import DESIGNS, duration, facts, method_paragraphs
+
+
+def test_the_numbers_are_filled_in(result):
+    text = " ".join(method_paragraphs(result)).replace("\u00a0", " ")
+    assert "100 random groups of heads were drawn (2 % of all heads each)" in text
+    assert "lasso worked out each head's effect from 10,000 rows under 100 masks" in text
+    assert "31 % of the variance" in text and "in 3 draws" in text
+
+
+@pytest.mark.parametrize("name", [*DESIGNS, "new <method>", None])
+def test_every_method_reads_well_without_its_numbers(result, name):
+    result.update(method={"name": name}, fit=None, validation=None)
+    result["task"]["examples"] = None
+    text = " ".join(method_paragraphs(result))
+    assert "None" not in text and "  " not in text and "{" not in text
+
+
+def test_a_fit_that_explains_nothing_is_not_praised(result):
+    result["fit"]["r2_held_out"] = -0.2
+    assert "single effects say little" in " ".join(method_paragraphs(result))
+    result["fit"]["r2_held_out"] = None
+    assert "was not measured" in " ".join(method_paragraphs(result))
+
+
+def test_facts_that_are_missing_are_not_recorded(result):
+    result["cost"] = {"rows": None, "forward_tokens": 0, "seconds": None}
+    table = dict(facts(result))
+    assert table["Rows measured"] == table["Time"] == "not recorded"
+    assert table["Forward tokens"] == "0" and table["Seed"] == "7"
+
+
+@pytest.mark.parametrize(
+    "seconds, text", [(33.1, "33.1 s"), (245, "4 min 5 s"), (7440, "2 h 4 min"), (None, None)]
+)
+def test_durations_are_written_for_people(seconds, text):
+    assert (duration(seconds) or "").replace("\u00a0", " ") == (text or "")

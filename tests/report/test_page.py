@@ -1,0 +1,130 @@
+"""The page of one run, as a reader and as a browser see it."""
+
+import base64
+import hashlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+from caploc.report import write_report
+
+HOSTILE = "</script><script>alert(1)</script>\"'><img src=x onerror=alert(2)>\x00\x1b\u202e\ud800"
+LOADING = {"src", "srcset", "data", "poster", "background", "action", "formaction"}
+
+
+def test_the_numbers_of_the_result_are_on_the_page(tmp_path, result, answers, read_page):
+    page = read_page(write_report(tmp_path, result, answers))
+    assert page.source.startswith("<!doctype html>")
+    for text in ("−41.0 points", "−46.0 to −36.0", "99 % ± 1", "12 % ± 1", "95 % ± 3.6",
+                 "−87.0 points", "98 %", "97 %", "10,712", "123,456", "33.1 s", "ab12", "0.31",
+                 "47+38=", "demo/sentences", "lasso", result["command"], "2.9"):  # fmt: skip
+        assert text in page.text.replace("\u00a0", " "), text
+    assert "None" not in page.text
+
+
+def test_hostile_text_stays_text(tmp_path, result, answers, read_page):
+    honest = read_page(write_report(tmp_path / "honest", result, answers))
+    result["command"] = result["task"]["name"] = result["model"]["name"] = HOSTILE
+    result["versions"] = result["method"] = {"name": HOSTILE, HOSTILE: HOSTILE}
+    result["task"]["metric"] = result["fit"]["estimator"] = HOSTILE
+    result["top"][0] = result["heads"][0]["head"] = HOSTILE
+    result["validation"]["other_tasks"][0]["name"] = HOSTILE
+    for answer in answers:
+        answer.update(dict.fromkeys(("prompt", "gold", "intact", "knocked_out"), HOSTILE))
+        answer["example"] = HOSTILE
+    page = read_page(write_report(tmp_path / "hostile", result, answers))
+    assert page.scripts == honest.scripts and len(page.scripts) == 1
+    assert {tag for tag, _ in page.elements} <= {tag for tag, _ in honest.elements} | {"mark"}
+    assert not any(name.startswith("on") for _, names in page.elements for name in names)
+    assert "</script><script>alert(1)</script>\"'><img src=x onerror=alert(2)>␀␛" in page.text
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f\u202e]", page.source)
+
+
+def test_nothing_is_loaded_from_outside(tmp_path, result, answers, read_page):
+    answers[0]["prompt"] = "see https://example.org/x.js"
+    page = read_page(write_report(tmp_path, result, answers))
+    assert not [names for _, names in page.elements if LOADING & set(names)]
+    links = [names["href"] for _, names in page.elements if "href" in names]
+    assert all(link.startswith(("#", "figures/", "data:,")) for link in links)
+    assert "url(" not in page.source and "@import" not in page.source
+    page_without_answers = read_page(write_report(tmp_path, result, []))
+    assert not re.search(r"https?://|//[a-z]+\.", page_without_answers.source)
+
+
+def test_only_the_pages_own_script_may_run(tmp_path, result, answers, read_page):
+    page = read_page(write_report(tmp_path, result, answers))
+    digest = base64.b64encode(hashlib.sha256(page.scripts[0].encode()).digest()).decode()
+    (policy,) = page.having("meta", **{"http-equiv": "Content-Security-Policy"})
+    assert f"script-src 'sha256-{digest}'" in policy["content"]
+    assert "default-src 'none'" in policy["content"]
+
+
+def test_without_script_everything_but_the_filter_is_there(tmp_path, result, answers, read_page):
+    page = read_page(write_report(tmp_path, result, answers))
+    assert "hidden" in page.having("form", id="filters")[0]
+    assert [row["data-status"] for row in page.having("tr") if "data-status" in row] == [
+        "broken", "unchanged",
+    ]  # fmt: skip
+    assert len([cell for cell in page.having("td") if "title" in cell]) == 8
+
+
+def test_the_page_can_be_walked_by_heading_and_label(tmp_path, result, answers, read_page):
+    page = read_page(write_report(tmp_path, result, answers))
+    levels = [int(tag[1]) for tag, _ in page.elements if re.fullmatch("h[1-6]", tag)]
+    assert levels[0] == 1 and levels.count(1) == 1
+    assert all(after - before <= 1 for before, after in zip(levels, levels[1:], strict=False))
+    assert page.having("html", lang="en")
+    identifiers = [names["id"] for _, names in page.elements if names.get("id")]
+    assert len(identifiers) == len(set(identifiers))
+    targets = [names["href"][1:] for names in page.having("a") if names["href"][0] == "#"]
+    assert set(targets) <= set(identifiers)
+
+
+@pytest.mark.parametrize(
+    "key", ["model", "method", "grid", "intact", "fit", "validation", "cost", "command", "versions"]
+)
+def test_a_missing_part_leaves_a_page(tmp_path, result, answers, read_page, key):
+    result[key] = None
+    page = read_page(write_report(tmp_path, result, answers))
+    assert "None" not in re.sub("None of", "", page.text) and "nan" not in page.text.split()
+
+
+def test_a_result_with_nothing_measured_shows_no_zero_percent(tmp_path, result, read_page):
+    for head in result["heads"]:
+        head.update(effect=None, low=None, high=None, selected=None)
+    result.update(intact=None, validation=None, top=[], fit=None)
+    page = read_page(write_report(tmp_path, result, []))
+    scores = [text for text in page.text.split() if text == "0"]
+    assert not scores
+    assert "No answers were recorded." in page.text and "No effects were measured" in page.text
+
+
+def test_layers_without_heads_are_gaps(tmp_path, result, read_page):
+    result["grid"] = {"layers": 3, "heads": [4, 4, 0], "group_sizes": [2, 2, 1]}
+    page = read_page(write_report(tmp_path, result, []))
+    assert page.having("td", **{"class": "gap", "colspan": "4"})
+    assert "no attention heads" in page.text
+
+
+def test_a_large_run_stays_a_small_page(tmp_path, result, answers):
+    result["grid"] = {"layers": 80, "heads": [64] * 80, "group_sizes": [8] * 80}
+    result["heads"] = [
+        {**result["heads"][0], "head": f"L{layer}H{index}", "layer": layer, "index": index}
+        for layer in range(80)
+        for index in range(64)
+    ]
+    long = {"prompt": "q " * 3000, "intact": "word " * 500, "knocked_out": "drow " * 500}
+    many = [{**answers[1], **long, "example": number} for number in range(1000)]
+    assert write_report(tmp_path, result, many).stat().st_size < 4_500_000
+
+
+def test_the_same_result_gives_the_same_page(tmp_path, result, answers):
+    first = write_report(tmp_path / "one", result, answers).read_bytes()
+    assert write_report(tmp_path / "two", result, answers).read_bytes() == first
+
+
+def test_the_report_needs_no_torch():
+    check = "import caploc.report, sys; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", check], check=True)

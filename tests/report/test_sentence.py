@@ -1,0 +1,131 @@
+"""The answer in a sentence: every wording case."""
+
+import pytest
+
+from caploc.report.sentence import headline, second_sentence
+
+NBSP = "\u00a0"
+
+
+def said(result):
+    return headline(result).replace(NBSP, " ")
+
+
+def scores(result, intact, knocked_out):
+    result["intact"]["score"] = intact
+    result["validation"]["task"]["intact"]["score"] = intact
+    result["validation"]["task"]["knocked_out"]["score"] = knocked_out
+
+
+def test_heads_that_carry_a_task_are_named_with_both_scores_and_the_other_task(result):
+    assert said(result) == (
+        "Two of 8 heads carry demo/addition: with L0H1 and L1H3 knocked out, its score falls "
+        "from 99 % to 12 %, while demo/sentences goes from 98 % to 97 %."
+    )
+
+
+def test_one_head_takes_the_singular(result):
+    result["top"] = ["L0H1"]
+    assert said(result).startswith("One of 8 heads carries demo/addition: with L0H1 knocked out")
+    assert "With a random head knocked out instead" in second_sentence(result)
+
+
+def test_without_another_task_the_sentence_ends_earlier(result):
+    result["validation"]["other_tasks"] = []
+    assert said(result).endswith("its score falls from 99 % to 12 %.")
+
+
+def test_another_task_without_scores_is_not_mentioned(result):
+    result["validation"]["other_tasks"][0]["knocked_out"] = None
+    assert "demo/sentences" not in said(result)
+
+
+def test_another_task_that_reads_the_same_stays(result):
+    result["validation"]["other_tasks"][0]["knocked_out"]["score"] = 0.98
+    assert said(result).endswith("while demo/sentences stays at 98 %.")
+
+
+def test_log_probabilities_are_nats_and_not_percentages(result):
+    result["task"]["metric"] = "logprob"
+    result["validation"]["controls"] = None
+    scores(result, -1.2, -5.61)
+    assert "its mean log-probability falls from −1.20 nats to −5.61 nats" in said(result)
+
+
+def test_perplexity_rises_when_it_gets_worse(result):
+    result["task"].update(metric="word_perplexity", higher_is_better=False)
+    result["validation"]["controls"] = None
+    scores(result, 12.1, 45.6)
+    assert "its word_perplexity rises from 12.1 to 45.6 (lower is better)" in said(result)
+    assert "carry" in said(result)
+
+
+@pytest.mark.parametrize("knocked_out, moves", [(0.995, "rises from 99 % to 99.5 %"),
+                                                (0.99, "stays at 99 %")])  # fmt: skip
+def test_a_score_that_does_not_fall_is_said_plainly(result, knocked_out, moves):
+    scores(result, 0.99, knocked_out)
+    assert said(result) == (
+        "Knocking out two of 8 heads, L0H1 and L1H3, does not hurt demo/addition: "
+        f"its score {moves}."
+    )
+
+
+def test_a_lower_perplexity_does_not_hurt(result):
+    result["task"].update(metric="word_perplexity", higher_is_better=False)
+    scores(result, 12.1, 11.9)
+    assert "does not hurt" in said(result)
+
+
+def test_a_fall_within_the_sampling_error_is_not_called_a_find(result):
+    scores(result, 0.99, 0.97)
+    assert "hardly touches demo/addition" in said(result)
+    assert "falls from 99 % to 97 %, which is within the sampling error" in said(result)
+
+
+def test_a_fall_that_random_heads_cause_too_is_not_called_a_find(result):
+    result["validation"]["controls"].update(scores=[0.05, 0.9], mean=0.475)
+    assert "no more than random heads do: its score falls from 99 % to 12 %" in said(result)
+
+
+def test_missing_scores_are_not_measured_and_never_zero(result):
+    scores(result, None, None)
+    assert said(result) == (
+        "Two of 8 heads look most needed for demo/addition: L0H1 and L1H3. "
+        "What knocking them out together does was not measured."
+    )
+    assert second_sentence(result) == ""
+
+
+def test_a_missing_intact_score_alone_is_said(result):
+    scores(result, None, 0.12)
+    assert "the score is 12 %; the intact score was not measured" in said(result)
+
+
+def test_an_intact_score_missing_in_the_check_is_taken_from_the_search(result):
+    result["validation"]["task"]["intact"] = None
+    assert "falls from 99 % to 12 %" in said(result)
+
+
+def test_no_head_found_is_said(result):
+    result["top"] = []
+    assert said(result) == "None of 8 heads was found that demo/addition needs (intact: 99 %)."
+
+
+def test_many_heads_are_cut_short(result):
+    result["top"] = [f"L0H{index}" for index in range(20)]
+    result["grid"] = {"layers": 1, "heads": [5000], "group_sizes": [1]}
+    assert said(result).startswith("20 of 5,000 heads carry demo/addition: with L0H0, L0H1,")
+    assert "L0H5 and 14 more knocked out" in said(result)
+
+
+def test_random_heads_are_compared_or_their_absence_is_said(result):
+    assert second_sentence(result).replace(NBSP, " ") == (
+        "With two random heads knocked out instead (as many in each layer, 3 draws), it is "
+        "95 % on average."
+    )
+    result["validation"]["controls"] = None
+    assert "were not tried" in second_sentence(result)
+
+
+def test_nothing_but_a_task_still_gives_a_sentence():
+    assert "None of 0 heads" in headline({"task": {"name": "x"}})

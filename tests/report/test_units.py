@@ -1,0 +1,71 @@
+"""How numbers are written."""
+
+import math
+
+import pytest
+
+from caploc.report.units import NOT_MEASURED, Kind, Unit, unit_of, unit_of_other
+
+SHARE = Unit(Kind.SHARE, "acc")
+PLAIN = Unit(Kind.PLAIN, "word_perplexity", higher_is_better=False)
+NBSP = "\u00a0"
+
+
+@pytest.mark.parametrize(
+    "value, text",
+    [(0.99, "99 %"), (0.123, "12.3 %"), (0.0, "0 %"), (1.0, "100 %"), (None, NOT_MEASURED)],
+)
+def test_shares_are_percentages(value, text):
+    assert SHARE.score(value).replace(NBSP, " ") == text
+
+
+@pytest.mark.parametrize(
+    "value, text",
+    [(-0.41, "−41.0 points"), (0.0123, "+1.2 points"), (-0.0003, "−0.030 points"),
+     (0.0, "0 points"), (None, NOT_MEASURED)],
+)  # fmt: skip
+def test_effects_on_shares_are_points(value, text):
+    assert SHARE.effect(value).replace(NBSP, " ") == text
+
+
+@pytest.mark.parametrize(
+    "value, text",
+    [(12.14, "12.1"), (1234.5, "1,234"), (-0.5, "−0.500"), (3e8, "3.00e+08"), (math.inf, "∞")],
+)
+def test_other_scores_keep_three_digits(value, text):
+    assert PLAIN.score(value) == text
+
+
+@pytest.mark.parametrize(
+    "unit, value, limit, text",
+    [(SHARE, -0.41, 0.41, "−41"), (SHARE, -0.016, 0.41, "−1.6"), (SHARE, 0.0001, 0.41, "0.0"),
+     (SHARE, 0.0, 0.41, "0"), (PLAIN, 4.1, 4.1, "+4.1"), (PLAIN, 0.0004, 4.1, "0.0"),
+     (PLAIN, 0.0412, 0.0412, "+0.041")],
+)  # fmt: skip
+def test_a_cell_shows_what_counts_beside_the_largest_effect(unit, value, limit, text):
+    assert unit.short_effect(value, limit) == text
+
+
+@pytest.mark.parametrize(
+    "metric, kind",
+    [("exact_match,strict-match", Kind.SHARE), ("acc_norm", Kind.SHARE), ("pass@1", Kind.SHARE),
+     ("word_perplexity", Kind.PLAIN), ("mcc", Kind.PLAIN)],
+)  # fmt: skip
+def test_only_known_shares_become_percentages(result, metric, kind):
+    result["task"]["metric"] = metric
+    assert unit_of(result).kind is kind
+
+
+def test_an_accuracy_in_hundredths_is_not_multiplied_again(result):
+    result["intact"]["score"] = 57.0
+    assert unit_of(result).kind is Kind.PLAIN
+
+
+def test_another_task_may_have_another_kind_of_score():
+    def kind(intact, knocked_out, **more):
+        entry = {"intact": {"score": intact}, "knocked_out": {"score": knocked_out}, **more}
+        return unit_of_other(entry, SHARE).kind
+
+    assert kind(0.98, 0.97) is Kind.SHARE
+    assert kind(12.0, 13.0) is Kind.PLAIN
+    assert kind(0.5, 0.4, metric="mcc") is Kind.PLAIN

@@ -1,0 +1,198 @@
+import json
+
+import pytest
+
+from caploc.errors import BadData, BadOption, UnknownName
+from caploc.tasks.catalog import (
+    DEMO_CAPABILITIES,
+    TaskOptions,
+    check_task_name,
+    load_task,
+    parse_data,
+)
+from caploc.tasks.requests import Generate, Generated, LogLikelihood, Rolling, Scored
+
+GSM8K = [
+    {"question": f"What is {n} and {n}?", "answer": f"Add them.\n#### {2 * n}"} for n in range(8)
+]
+
+
+@pytest.fixture
+def gsm8k_files(tmp_path):
+    for split in ("train", "test"):
+        text = "".join(json.dumps(row) + "\n" for row in GSM8K)
+        (tmp_path / f"{split}.jsonl").write_text(text)
+    return {split: str(tmp_path / f"{split}.jsonl") for split in ("train", "test")}
+
+
+@pytest.mark.parametrize("capability", DEMO_CAPABILITIES)
+def test_every_capability_of_the_demo_has_a_task_of_500_examples(capability):
+    task = load_task(f"demo/{capability}")
+    assert task.size >= 500
+    assert task.higher_is_better
+
+
+def test_each_kind_of_request_is_asked():
+    kinds = {
+        name: type(load_task(f"demo/{name}").requests(0)[0])
+        for name in ("code", "capitals", "recall", "prose")
+    }
+    assert kinds == {
+        "code": Generate,
+        "capitals": LogLikelihood,
+        "recall": LogLikelihood,
+        "prose": Rolling,
+    }
+
+
+def test_a_group_scores_as_it_says():
+    facts = load_task("demo/facts")
+    assert facts.size == 1024
+    examples, items = [0, 1, 2, 600], [1.0, 1.0, 1.0, 0.0]
+    assert facts.score(examples, items).score == 0.5  # mean of its two tasks, not of four rows
+
+
+def test_perplexity_is_aggregated_by_the_task_and_its_outcomes_are_better_when_higher():
+    prose = load_task("demo/prose")
+    items = [prose.item(n, [Scored(-20.0 - n, False, 30)]) for n in range(2)]
+    words = [len(prose.requests(n)[0].text.split()) for n in range(2)]
+    expected = 2.718281828459045 ** (41 / sum(words))
+    assert prose.score([0, 1], items).score == pytest.approx(expected)
+    assert prose.outcome(items[0]) == pytest.approx(-20 / words[0])
+
+
+def test_the_outcome_can_be_the_log_probability_of_the_gold_answer():
+    options = TaskOptions(outcome="logprob")
+    addition = load_task("demo/addition", options)
+    (request,) = addition.requests(0)
+    assert request == LogLikelihood(
+        load_task("demo/addition").requests(0)[0].prompt,
+        addition.show(0, [Scored(-1, True, 2)]).gold,
+    )
+    item = addition.item(0, [Scored(-3.0, False, 2)])
+    assert addition.outcome(item) == -1.5
+    assert addition.score([0, 1], [-1.5, -0.5]).score == -1.0
+    choice = load_task("demo/capitals", options)
+    gold = load_task("demo/capitals").leaves[0].gold(0)
+    assert choice.requests(0)[0].continuation == gold
+    assert addition.in_metric().metric == "exact_match"
+
+
+def test_a_real_task_reads_local_files(gsm8k_files):
+    task = load_task("gsm8k", TaskOptions(data=gsm8k_files))
+    assert (task.size, task.metric, task.leaves[0].filter) == (8, "exact_match", "flexible-extract")
+    request = task.requests(3)[0]
+    assert request.prompt.count("Question:") == 6
+    assert json.loads(request.options)["until"][0] == "Question:"
+    assert task.item(3, [Generated("so it is 6.", 5)]) == 1.0
+    assert task.item(3, [Generated("so it is 7.", 5)]) == 0.0
+
+
+def test_fewshot_examples_can_be_left_out(gsm8k_files):
+    task = load_task("gsm8k", TaskOptions(fewshot=0, data={"test": gsm8k_files["test"]}))
+    assert task.requests(0)[0].prompt.count("Question:") == 1
+
+
+def test_a_metric_and_its_filter_can_be_named(gsm8k_files):
+    task = load_task("gsm8k", TaskOptions(metric="exact_match,strict-match", data=gsm8k_files))
+    assert task.item(3, [Generated("so it is 6.", 5)]) == 0.0
+    assert task.item(3, [Generated("#### 6", 5)]) == 1.0
+
+
+def test_a_task_file_is_a_task(task_file):
+    task = load_task(str(task_file()))
+    assert task.requests(1)[0].prompt == "1+1="
+    assert task.item(1, [Generated("2", 1)]) == 1.0
+
+
+def test_keys_change_with_what_is_asked_and_with_what_is_right(task_file):
+    before = load_task(str(task_file("a")))
+    rows = [{"q": f"{n}+1=", "a": str(n + 1)} for n in range(6)]
+    rows[2]["a"], rows[3]["q"] = "0", "3 + 1 ="
+    after = load_task(str(task_file("a", rows)))
+    same = [before.key(n) == after.key(n) for n in range(6)]
+    assert same == [True, True, False, False, True, True]
+
+
+def test_the_version_changes_with_the_scoring(task_file):
+    plain = load_task(str(task_file("b")))
+    filtered = [{"name": "none", "filter": [{"function": "take_first"}, {"function": "lowercase"}]}]
+    assert load_task(str(task_file("b"))).version == plain.version
+    assert load_task(str(task_file("b", filter_list=filtered))).version != plain.version
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("demo/additon", "Did you mean 'demo/addition'"),
+        ("gsm9k", "Did you mean 'gsm8k'"),
+        ("nowhere.yaml", "There is no task file"),
+    ],
+)
+def test_unknown_tasks_name_the_nearest(name, said):
+    with pytest.raises(UnknownName, match=said):
+        check_task_name(name)
+
+
+@pytest.mark.parametrize("name", ["humaneval", "mbpp", "humaneval_instruct"])
+def test_tasks_that_run_model_written_code_are_refused(name):
+    with pytest.raises(BadOption, match="outside a sandbox"):
+        load_task(name)
+
+
+def test_sampled_answers_are_refused(task_file):
+    options = {"until": ["\n"], "do_sample": True, "temperature": 0.7}
+    with pytest.raises(BadOption, match="decodes greedily"):
+        load_task(str(task_file(generation_kwargs=options)))
+
+
+def test_a_metric_that_is_not_there_is_refused():
+    with pytest.raises(UnknownName, match="exact_match"):
+        load_task("demo/addition", TaskOptions(metric="acc"))
+    with pytest.raises(UnknownName, match="none"):
+        load_task("demo/addition", TaskOptions(metric="exact_match,first"))
+
+
+def test_log_probability_needs_a_gold_answer():
+    with pytest.raises(BadOption, match="no gold answer.*--outcome metric"):
+        load_task("demo/cursing", TaskOptions(outcome="logprob"))
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        ({"test": "absent.jsonl"}, "no such file"),
+        ({"test": "empty.jsonl"}, "is empty"),
+        ({"test": "broken.jsonl", "train": "broken.jsonl"}, "could not be loaded"),
+        ({"test": "other.jsonl", "train": "other.jsonl"}, "lacks a column"),
+        ({"test": "other.jsonl"}, "add --data train=FILE or --fewshot 0"),
+    ],
+)
+def test_bad_data_is_one_sentence(tmp_path, files, said):
+    (tmp_path / "empty.jsonl").touch()
+    (tmp_path / "broken.jsonl").write_text('{"question": "a", "ans\n')
+    (tmp_path / "other.jsonl").write_text('{"text": "a"}\n' * 9)
+    with pytest.raises(BadData, match=said) as refused:
+        load_task("gsm8k", TaskOptions(data={s: str(tmp_path / f) for s, f in files.items()}))
+    assert "\n" not in str(refused.value)
+
+
+def test_files_of_another_kind_are_refused(tmp_path):
+    with pytest.raises(BadOption, match=r"\.jsonl.*'x\.txt'"):
+        TaskOptions(data={"test": str(tmp_path / "x.txt")}).check()
+
+
+def test_data_for_a_group_is_refused(gsm8k_files):
+    with pytest.raises(BadOption, match="group of 2"):
+        load_task("demo/facts", TaskOptions(data=gsm8k_files))
+
+
+@pytest.mark.parametrize("text", ["test", "=x.jsonl", "test="])
+def test_data_options_are_split_and_file(text):
+    with pytest.raises(BadOption, match="SPLIT=FILE"):
+        parse_data([text])
+
+
+def test_a_negative_number_of_examples_in_the_prompt_is_refused():
+    with pytest.raises(BadOption, match="--fewshot"):
+        TaskOptions(fewshot=-1).check()

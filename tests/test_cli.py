@@ -1,0 +1,105 @@
+"""The command line: help, exit codes, one sentence a mistake."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from caploc.cli import app, default_others, slug
+
+ROOT = Path(__file__).parent.parent
+COMMANDS = ["locate", "evaluate", "curve", "report", "tasks", "models", "doctor"]
+
+
+def caploc(*arguments, **options):
+    return subprocess.run(
+        [sys.executable, "-m", "caploc", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        **options,
+    )
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_with_an_example_and_is_documented(command):
+    shown = CliRunner().invoke(app, [command, "--help"])
+    assert shown.exit_code == 0
+    assert f"caploc {command}" in shown.output
+    assert f"caploc {command}" in (ROOT / "docs" / "commands.md").read_text()
+
+
+def test_help_does_not_wait_for_torch():
+    code = "import sys, caploc.cli; sys.exit('torch' in sys.modules or 'lm_eval' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["locate", "demo", "--task", "demo/additon"], "Did you mean 'demo/addition'?"),
+        (["locate", "demo", "--task", "demo/addition", "--method", "cs"], "no method 'cs'"),
+        (["locate", "demo", "--task", "demo/addition", "--rate", "2"], "between 0 and 1; got 2"),
+        (["locate", "nowhere/at/all", "--task", "demo/addition"], "nowhere/at/all"),
+        (["locate", "demo", "--task", "demo/addition", "--data", "x"], "SPLIT=FILE"),
+        (["evaluate", "demo", "--heads", "L7H1", "--tasks", "demo/prose"], "L0 to L5"),
+        (["evaluate", "demo", "--heads", "7", "--tasks", "demo/prose"], "such as L16H21"),
+        (["report", "/nowhere"], "holds no result.json"),
+        (["doctor", "/nowhere"], "holds no rows.sqlite"),
+    ],
+)
+def test_mistakes_are_one_sentence_and_exit_code_2(tmp_path, arguments, said):
+    done = caploc(*arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert said in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+def test_locate_prints_the_heads_and_ends_with_the_reports_path(tmp_path):
+    done = caploc(
+        "locate", "demo", "--task", "demo/addition", "--masks", "20", "--rate", "0.05",
+        "--examples", "5", "--limit", "10", "--controls", "1", "--out", str(tmp_path / "a"),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "demo/addition" in done.stdout
+    assert done.stdout.strip().splitlines()[-1] == f"Report: {tmp_path / 'a' / 'report.html'}"
+    run = json.loads((tmp_path / "a" / "run.json").read_text())
+    assert run["command"].startswith("caploc locate demo --task demo/addition")
+    facts = caploc("doctor", str(tmp_path / "a"), "--json")
+    assert json.loads(facts.stdout)["integrity"] == "ok"
+
+
+def test_json_is_all_that_is_printed(tmp_path):
+    done = caploc(
+        "evaluate",
+        "demo",
+        "--tasks",
+        "demo/recall",
+        "--limit",
+        "4",
+        "--json",
+        "--out",
+        str(tmp_path / "e"),
+    )
+    assert json.loads(done.stdout)["tasks"][0]["intact"]["examples"] == 4
+    assert done.stderr == ""
+
+
+def test_tasks_are_listed_by_a_part_of_their_name():
+    shown = CliRunner().invoke(app, ["tasks", "demo/"])
+    assert {"demo/addition", "demo/facts"} <= set(shown.output.split())
+
+
+def test_names_of_run_folders_are_safe():
+    assert slug("org/model", "css", "a b/c:d") == "org-model-css-a-b-c-d"
+    assert "/" not in slug("../../etc", "x")
+
+
+def test_the_demos_tasks_come_with_its_general_benchmark():
+    assert default_others("demo", "demo/addition") == ["demo/sentences"]
+    assert default_others("demo", "demo/sentences") == []
+    assert default_others("org/model", "gsm8k") == []

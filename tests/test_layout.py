@@ -1,0 +1,83 @@
+"""The walls of the house: which way imports point, and what stays free of torch."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import caploc
+
+PACKAGE = Path(caploc.__file__).parent
+# Each stage may import those above it, never those below.
+ORDER = [
+    "errors",
+    "lookup",
+    "heads",
+    "designs",
+    "recovery",
+    "search",
+    "simulate",
+    "tasks",
+    "models",
+    "store",
+    "folder",
+    "measurement",
+    "validation",
+    "report",
+    "findings",
+    "workbench",
+    "study",
+    "evaluation",
+    "sweep",
+    "doctor",
+    "console",
+    "cli",
+    "__main__",
+]
+MODULES = [
+    path
+    for path in sorted(PACKAGE.rglob("*.py"))
+    if path.parent != PACKAGE or path.stem != "__init__"
+]
+LONGEST = 400
+
+
+def stage(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imported_stages(path: Path) -> set[str]:
+    stages = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("caploc"):
+            first, *rest = node.module.split(".")[1:] or [None]
+            stages |= {first} if first else {alias.name for alias in node.names}
+        elif isinstance(node, ast.Import):
+            stages |= {a.name.split(".")[1] for a in node.names if a.name.startswith("caploc.")}
+    return stages
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_point_one_way(path):
+    here = ORDER.index(stage(path))
+    later = {name for name in imported_stages(path) if ORDER.index(name) > here}
+    assert not later, f"{stage(path)} must not import {', '.join(sorted(later))}"
+
+
+@pytest.mark.parametrize("name", ORDER[: ORDER.index("tasks")])
+def test_the_mathematics_does_not_import_torch(name):
+    code = f"import sys, caploc.{name}; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_files_stay_short(path):
+    assert len(path.read_text().splitlines()) <= LONGEST
+
+
+def test_public_names_are_exactly_all():
+    assert sorted(caploc.__all__) == sorted(set(caploc.__all__))
+    for name in caploc.__all__:
+        assert getattr(caploc, name) is not None

@@ -1,0 +1,288 @@
+"""Studies end to end on the demo model: results, resuming, killing, and what is refused when."""
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import pytest
+
+import caploc
+from caploc.errors import BadOption, FolderTaken, UnknownName, UserError
+from caploc.evaluation import Evaluation, curve, evaluate
+from caploc.measurement import Silent
+from caploc.models.engine import BatchEngine
+from caploc.search import Settings
+from caploc.study import Study, run
+from caploc.sweep import locate_all, rewrite_report
+from caploc.tasks.catalog import TaskOptions
+from caploc.workbench import ModelOptions
+
+DEMO = ModelOptions("demo")
+SMALL = Study(
+    model=DEMO,
+    task="demo/addition",
+    method="one-shot",
+    examples=6,
+    other_tasks=("demo/sentences",),
+    controls=2,
+    limit=20,
+)
+FIELDS = {
+    "schema", "model", "task", "method", "seed", "grid", "intact", "heads", "top", "fit",
+    "validation", "cost", "command", "versions",
+}  # fmt: skip
+HEAD_FIELDS = {"head", "layer", "index", "effect", "low", "high", "q", "selected", "universal"}
+
+
+class Counter(Silent):
+    """Counts the rows that were measured and not merely read."""
+
+    def __init__(self):
+        self.measured = 0
+
+    def advance(self, rows, tokens):
+        self.measured += rows if tokens else 0
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    return run(SMALL, tmp_path_factory.mktemp("run"), command="caploc locate demo ...")
+
+
+def test_a_result_has_every_field(done):
+    result = json.loads((done.folder / "result.json").read_text())
+    assert set(result) == FIELDS
+    assert all(set(row) == HEAD_FIELDS for row in result["heads"])
+    assert len(result["heads"]) == 96
+    assert set(result["intact"]) == {"score", "stderr", "examples"}
+    assert set(result["validation"]) == {"task", "controls", "other_tasks"}
+    assert set(result["cost"]) == {"rows", "forward_tokens", "seconds"}
+
+
+def test_heads_are_ranked_and_the_top_ones_are_selected(done):
+    heads = done.result["heads"]
+    effects = [row["effect"] for row in heads]
+    assert effects == sorted(effects)
+    assert {row["head"] for row in heads if row["selected"]} == set(done.result["top"])
+    assert done.result["top"] == [row["head"] for row in heads[: len(done.result["top"])]]
+
+
+def test_knocking_out_the_found_heads_hurts_the_task_and_not_the_general_one(done):
+    validation = done.result["validation"]
+    task, (general,) = validation["task"], validation["other_tasks"]
+    assert task["intact"]["score"] - task["knocked_out"]["score"] > 0.3
+    assert general["intact"]["score"] - general["knocked_out"]["score"] < 0.3
+    assert len(validation["controls"]["scores"]) == 2
+
+
+def test_the_cost_counts_every_row_once(done):
+    rows = 6 + 96 * 6 + 2 * 20 + 2 * 20 + 2 * 6
+    database = sqlite3.connect(done.folder / "rows.sqlite")
+    (stored,) = database.execute("SELECT count(*) FROM rows").fetchone()
+    # Some of the 20 examples of the final score were among the 6 that heads were found on.
+    assert done.result["cost"]["rows"] == stored
+    assert rows - 12 <= stored <= rows
+
+
+def test_a_second_run_asks_nothing_and_finds_the_same(done):
+    counter = Counter()
+    again = run(SMALL, done.folder, counter, command="caploc locate demo ...")
+    assert counter.measured == 0
+    assert again.result == done.result
+
+
+def test_another_study_in_the_folder_is_refused_with_the_difference(done):
+    with pytest.raises(FolderTaken, match="examples 6, not 7"):
+        run(replace(SMALL, examples=7), done.folder)
+
+
+def test_rows_of_another_model_dtype_or_data_are_not_reused(done):
+    database = sqlite3.connect(done.folder / "rows.sqlite")
+    questions = [json.loads(q) for (q,) in database.execute("SELECT question FROM questions")]
+    (addition,) = [q for q in questions if q["task"] == "demo/addition"]
+    assert addition["model"] == done.result["model"]["fingerprint"]
+    assert addition["dtype"] == "float32"
+
+
+def test_a_killed_run_goes_on_where_it_stopped(done, tmp_path):
+    """kill -9 half way: the rerun ends like the undisturbed run, and no row was asked twice."""
+    arguments = [
+        sys.executable, "-m", "caploc", "locate", "demo", "--task", "demo/addition",
+        "--method", "one-shot", "--examples", "6", "--controls", "2", "--limit", "20",
+        "--batch-size", "8", "--quiet", "--out", str(tmp_path / "killed"),
+    ]  # fmt: skip
+    process = subprocess.Popen(arguments, stderr=subprocess.PIPE)
+    before = wait_for_rows(tmp_path / "killed" / "rows.sqlite", 100)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    process.stderr.close()
+    assert 100 <= before < 600
+    subprocess.run(arguments, check=True, capture_output=True)
+    killed = json.loads((tmp_path / "killed" / "result.json").read_text())
+    expected = json.loads(json.dumps(done.result))
+    for result in (killed, expected):
+        result["cost"].pop("seconds")
+        result.pop("command")
+    assert killed == expected
+    database = sqlite3.connect(tmp_path / "killed" / "rows.sqlite")
+    total, distinct = database.execute(
+        "SELECT count(*), count(DISTINCT hex(mask) || example || question) FROM rows"
+    ).fetchone()
+    assert total == distinct == killed["cost"]["rows"]
+
+
+def wait_for_rows(path, rows):
+    """Wait until so many rows are stored; returns how many there are."""
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        try:
+            database = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+            (count,) = database.execute("SELECT count(*) FROM rows").fetchone()
+            database.close()
+            if count >= rows:
+                return count
+        except sqlite3.OperationalError:
+            pass
+        time.sleep(0.02)
+    raise AssertionError(f"no {rows} rows in two minutes")
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "said"),
+    [
+        ({"method": "csss"}, UnknownName, "Did you mean 'css'"),
+        ({"examples": 0}, BadOption, "--examples must be 1 or more"),
+        ({"controls": -1}, BadOption, "--controls"),
+        ({"limit": 0}, BadOption, "--limit"),
+        ({"task": "demo/nothing"}, UnknownName, "There is no task"),
+        ({"other_tasks": ("demo/sentence",)}, UnknownName, "demo/sentences"),
+        ({"method": "css", "settings": Settings(rate=0.005)}, BadOption, "less than one head"),
+        ({"budget": 10}, BadOption, "needs 96 rows or more"),
+        ({"model": ModelOptions("/nowhere/model")}, UserError, "/nowhere/model"),
+        ({"model": ModelOptions("demo", dtype="float8")}, UserError, "float8"),
+        ({"model": ModelOptions("demo", device="cuda:7")}, UserError, "cuda:7"),
+        ({"model": ModelOptions("demo", batch_size=0)}, BadOption, "--batch-size"),
+    ],
+)
+def test_mistakes_are_seen_before_the_model_is_loaded(monkeypatch, tmp_path, change, error, said):
+    monkeypatch.setattr(ModelOptions, "engine", lambda self: pytest.fail("the model was loaded"))
+    with pytest.raises(error, match=said):
+        run(replace(SMALL, **change), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"examples": 9999}, "between 1 and 512"),
+        ({"task": "demo/cursing", "options": TaskOptions(outcome="logprob")}, "no gold answer"),
+        ({"options": TaskOptions(chat_template=True)}, "--chat-template"),
+    ],
+)
+def test_mistakes_in_the_data_are_seen_before_the_weights_are_read(
+    monkeypatch, tmp_path, change, said
+):
+    monkeypatch.setattr(ModelOptions, "engine", lambda self: pytest.fail("the model was loaded"))
+    with pytest.raises(BadOption, match=said):
+        run(replace(SMALL, **change), tmp_path / "run")
+
+
+def test_a_budget_buys_masks_or_examples():
+    css = replace(SMALL, method="css", budget=1000, examples=20, settings=Settings(rate=0.1))
+    assert css.sized(96).settings.masks == 50
+    assert replace(SMALL, budget=1000).sized(96).examples == 10
+
+
+def test_log_probabilities_find_and_the_metric_confirms(tmp_path):
+    study = replace(
+        SMALL,
+        method="css",
+        settings=Settings(masks=30, rate=0.05),
+        options=TaskOptions(outcome="logprob"),
+    )
+    result = run(study, tmp_path / "run").result
+    assert result["task"]["outcome"] == "logprob"
+    assert result["intact"]["score"] < 0
+    assert result["validation"]["task"]["intact"]["score"] > 0.9
+
+
+def test_several_tasks_load_the_model_once_and_share_a_page(monkeypatch, tmp_path):
+    loads = []
+    engine = ModelOptions.engine
+    monkeypatch.setattr(ModelOptions, "engine", lambda self: loads.append(1) or engine(self))
+    css = replace(SMALL, method="css", settings=Settings(masks=10, rate=0.05))
+    studies = [replace(css, task=f"demo/{name}") for name in ("addition", "subtraction")]
+    sweep = locate_all(studies, tmp_path, Silent())
+    assert len(loads) == 1
+    assert sweep.report == tmp_path / "report.html"
+    assert (tmp_path / "demo-subtraction" / "report.html").is_file()
+    assert "demo/subtraction" in sweep.report.read_text()
+    first, second = (findings.result for findings in sweep.findings)
+    assert first["task"]["name"] != second["task"]["name"]
+    sweep.report.unlink()
+    assert rewrite_report(tmp_path).is_file()
+
+
+def test_a_report_can_be_written_again(done):
+    (done.folder / "report.html").unlink()
+    assert rewrite_report(done.folder).read_text().count("L0H") > 10
+
+
+def test_evaluation_pairs_the_same_examples(done, tmp_path):
+    heads = tuple(caploc.Head.parse(name) for name in done.result["top"])
+    evaluation = Evaluation(DEMO, heads, ("demo/addition", "demo/prose"), limit=20)
+    result = evaluate(evaluation, tmp_path)
+    addition, prose = result["tasks"]
+    known = done.result["validation"]["task"]
+    assert addition["knocked_out"] == known["knocked_out"]
+    drop = known["knocked_out"]["score"] - known["intact"]["score"]
+    assert addition["change"]["outcome"] == pytest.approx(drop)
+    assert prose["knocked_out"]["score"] > prose["intact"]["score"]  # perplexity
+    assert prose["change"]["outcome"] < 0  # outcomes are better when higher
+
+
+def test_evaluation_without_heads_scores_the_intact_model(tmp_path):
+    result = evaluate(Evaluation(DEMO, (), ("demo/recall",), limit=5), tmp_path)
+    assert result["tasks"][0]["knocked_out"] is None
+    assert result["tasks"][0]["intact"]["examples"] == 5
+
+
+@pytest.mark.parametrize(
+    ("heads", "tasks", "said"),
+    [("L9H0", ("demo/prose",), "layers L0 to L5"), ("L0H0", (), "--tasks names at least one")],
+)
+def test_evaluations_of_what_is_not_there_are_refused(tmp_path, heads, tasks, said):
+    evaluation = Evaluation(DEMO, (caploc.Head.parse(heads),), tasks)
+    with pytest.raises(UserError, match=said):
+        evaluate(evaluation, tmp_path / "run")
+
+
+def test_a_curve_starts_intact_and_ends_at_the_chosen_heads(done):
+    drawn = curve(done.folder, most=5, limit=20)
+    points = drawn["curves"]["demo/addition"]
+    known = done.result["validation"]["task"]
+    assert points[0] == known["intact"]
+    assert points[len(done.result["top"])] == known["knocked_out"]
+    assert (done.folder / "figures" / "curve.png").stat().st_size > 1000
+
+
+def test_a_curve_needs_a_finished_run(tmp_path):
+    with pytest.raises(UserError, match=r"holds no result\.json"):
+        curve(tmp_path)
+
+
+def test_a_study_runs_on_a_users_own_folder_of_a_model(tmp_path):
+    """The demo's files, somewhere else, under another name."""
+    source = os.path.join(os.path.dirname(caploc.__file__), "models", "demo")
+    os.symlink(source, tmp_path / "mine")
+    study = replace(SMALL, model=ModelOptions(str(tmp_path / "mine")), method="css")
+    engine = BatchEngine(caploc.load_model("demo"))
+    small = replace(study, settings=Settings(masks=3, rate=0.05), controls=0, other_tasks=())
+    result = run(small, tmp_path / "run", engine=engine).result
+    assert result["validation"]["controls"] is None
+    assert result["fit"]["r2_held_out"] is None
