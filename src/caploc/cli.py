@@ -55,7 +55,10 @@ Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 def locate(
     model: Model,
     task: Annotated[list[str], typer.Option(help="Task, group or YAML; repeat for several.")],
-    method: Annotated[str, typer.Option(help="css, csb, one-shot or greedy.")] = "css",
+    method: Annotated[
+        list[str] | None,
+        typer.Option(help="css (if absent), csb, one-shot or greedy; repeat to compare."),
+    ] = None,
     masks: Annotated[int, typer.Option(help="Masks to draw (css, csb).")] = 100,
     rate: Annotated[float, typer.Option(help="Share of heads in a mask (css, csb).")] = 0.02,
     examples: Annotated[int, typer.Option(help="Examples to find heads on.")] = 100,
@@ -96,6 +99,7 @@ def locate(
     from caploc.tasks.catalog import TaskOptions, parse_data
     from caploc.workbench import ModelOptions
 
+    methods = method or ["css"]
     options = TaskOptions(metric, outcome, fewshot, chat_template, parse_data(data or []))
     loading = ModelOptions(
         model, device, dtype, revision, trust_remote_code, projections, batch_size
@@ -104,7 +108,7 @@ def locate(
         Study(
             model=loading,
             task=name,
-            method=method,
+            method=way,
             settings=Settings(masks, rate, top, seed),
             examples=examples,
             budget=budget,
@@ -114,8 +118,9 @@ def locate(
             limit=limit,
         )
         for name in task
+        for way in methods
     ]
-    folder = out or Path("runs") / slug(model, method, *task)
+    folder = out or Path("runs") / slug(model, *methods, *task)
     with console.progress(quiet or as_json) as progress:
         found = locate_all(studies, folder, progress, command=command_line())
     if as_json:
@@ -289,7 +294,7 @@ def doctor(
 def locate_table(results: list[dict[str, Any]]) -> tuple[list[str], list[list[str]], str]:
     """Headings, rows and title of what `locate` found."""
     others = [other["name"] for other in results[0]["validation"]["other_tasks"]]
-    headings = ["task", "top heads", "intact", "knocked out", "random heads"]
+    headings = ["task", "method", "top heads", "intact", "knocked out", "random heads"]
     headings += [f"{name}, then" for name in others] + ["rows"]
     rows = []
     for result in results:
@@ -298,6 +303,7 @@ def locate_table(results: list[dict[str, Any]]) -> tuple[list[str], list[list[st
         rows.append(
             [
                 result["task"]["name"],
+                result["method"]["name"],
                 " ".join(result["top"]) or "none found",
                 console.figure(validation["task"]["intact"]["score"]),
                 console.figure(validation["task"]["knocked_out"]["score"]),
@@ -310,7 +316,7 @@ def locate_table(results: list[dict[str, Any]]) -> tuple[list[str], list[list[st
                 f"{result['cost']['rows']:,}",
             ]
         )
-    return headings, rows, f"{results[0]['model']['name']}, {results[0]['method']['name']}"
+    return headings, rows, results[0]["model"]["name"]
 
 
 def changed(change: dict[str, Any] | None) -> str:

@@ -15,6 +15,7 @@ from rich.progress import (
     ProgressColumn,
     SpinnerColumn,
     Task,
+    TaskID,
     TextColumn,
     TimeRemainingColumn,
 )
@@ -42,7 +43,7 @@ class Bars:
     def __init__(self, progress: Progress) -> None:
         """Draw on a running display."""
         self.progress = progress
-        self.task = None
+        self.task: TaskID | None = None
 
     def start(self, what: str, rows: int) -> None:
         """Begin a stage of so many rows."""

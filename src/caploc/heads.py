@@ -90,7 +90,7 @@ class HeadGrid:
         if head.index >= count:
             has = f"heads H0 to H{count - 1}" if count else "no attention heads"
             raise UnknownName(f"There is no head {head}: layer {head.layer} has {has}.")
-        return self.layer_slices[head.layer].start + head.index
+        return int(self.layer_slices[head.layer].start) + head.index
 
     def group(self, head: Head) -> int | None:
         """The key-value head that the head reads, counted within its layer; None if its own."""

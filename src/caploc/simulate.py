@@ -53,7 +53,8 @@ class World:
         """0/1 outcomes of rows; the same row has the same outcome every time."""
         margins = np.array([self.margin(int(number)) for number in example])
         chance = expit((margins - knocked_out @ self.shifts) / NOISE)
-        return (self.luck(knocked_out, example) < chance).astype(float)
+        right: np.ndarray = self.luck(knocked_out, example) < chance
+        return right.astype(float)
 
     def margin(self, example: int) -> float:
         """How far the intact model is from getting the example wrong."""

@@ -31,9 +31,9 @@ def locate_all(
         UserError: for a mistake in any study, before the first one runs.
         RunFailed: if the machine gives up; rows already measured are kept.
     """
-    names = [subfolder(study.task) for study in studies]
+    names = subfolders(studies)
     if len(set(names)) < len(names):
-        raise BadOption("--task names the same task twice; name each once.")
+        raise BadOption("--task or --method names the same one twice; name each once.")
     for study in studies:
         study.check()
     if len(studies) == 1:
@@ -48,9 +48,11 @@ def locate_all(
     return Sweep(findings, write_overview(folder, pairs))
 
 
-def subfolder(task: str) -> str:
-    """The name of a task's folder among others."""
-    return "".join(c if c.isalnum() or c in "-_." else "-" for c in task).strip("-.")
+def subfolders(studies: Sequence[Study]) -> list[str]:
+    """A folder name for each study: its task, and its method where there are several."""
+    several = len({study.method for study in studies}) > 1
+    names = [f"{study.task}-{study.method}" if several else study.task for study in studies]
+    return ["".join(c if c.isalnum() or c in "-_." else "-" for c in n).strip("-.") for n in names]
 
 
 def rewrite_report(folder: Path) -> Path:

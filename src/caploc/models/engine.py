@@ -83,23 +83,13 @@ class BatchEngine:
 
     def score(self, asks: list[Ask], numbers: list[int]) -> Iterator[list[Answer]]:
         """Answer the asks that want log-probabilities."""
-        passes: dict[tuple[tuple[int, ...], bytes], Pass] = {}
-        open_spans: dict[int, int] = {}
-        for number in numbers:
-            request, mask = asks[number].request, asks[number].knocked_out
-            assert not isinstance(request, Generate)
-            spans = self.wording.spans(request)
-            open_spans[number] = len(spans)
-            for span in spans:
-                # The mask is part of the key: equal tokens under two masks share nothing.
-                key = (span.inputs, mask.tobytes())
-                passes.setdefault(key, Pass(span.inputs, mask)).wanted.append((number, span))
+        passes, open_spans = self.passes(asks, numbers)
         # The choices of one example stay together, so that a row is done when its batch is.
         longest: dict[int, int] = {}
-        for row in passes.values():
-            ask = asks[row.wanted[0][0]].key[0]
-            longest[ask] = max(longest.get(ask, 0), len(row.inputs))
-        rows = sorted(passes.values(), key=lambda row: order(row, asks, longest))
+        for row in passes:
+            number, _ = asks[row.wanted[0][0]].key
+            longest[number] = max(longest.get(number, 0), len(row.inputs))
+        rows = sorted(passes, key=lambda row: order(row, asks, longest))
         readings: dict[int, list[Reading]] = {}
         for batch in self.sizer.batches(rows, lambda row: len(row.inputs)):
             started = time.perf_counter()
@@ -113,6 +103,21 @@ class BatchEngine:
                     ask = asks[reading.ask]
                     answers.append(self.joined(ask, readings.pop(reading.ask), seconds))
             yield answers
+
+    def passes(self, asks: list[Ask], numbers: list[int]) -> tuple[list[Pass], dict[int, int]]:
+        """What must be read, each (tokens, mask) once, and the number of spans of each ask."""
+        passes: dict[tuple[tuple[int, ...], bytes], Pass] = {}
+        open_spans: dict[int, int] = {}
+        for number in numbers:
+            request, mask = asks[number].request, asks[number].knocked_out
+            assert not isinstance(request, Generate)
+            spans = self.wording.spans(request)
+            open_spans[number] = len(spans)
+            for span in spans:
+                # The mask is part of the key: equal tokens under two masks share nothing.
+                key = (span.inputs, mask.tobytes())
+                passes.setdefault(key, Pass(span.inputs, mask)).wanted.append((number, span))
+        return list(passes.values()), open_spans
 
     def joined(self, ask: Ask, parts: list[Reading], seconds: float) -> Answer:
         """One answer from the spans of a text."""

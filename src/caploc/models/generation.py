@@ -56,7 +56,8 @@ class StopStrings(StoppingCriteria):
 @torch.inference_mode()
 def decode(loaded: LoadedModel, wording: Wording, batch: Sequence[Decoding]) -> list[Generated]:
     """The answers of a batch, in its order."""
-    model, pad = loaded.model, loaded.tokenizer.pad_token_id
+    model: Any = loaded.model
+    pad = loaded.tokenizer.pad_token_id
     longest = max(len(row.prompt.tokens) for row in batch)
     ids = torch.full((len(batch), longest), pad, dtype=torch.long)
     attention = torch.zeros_like(ids)

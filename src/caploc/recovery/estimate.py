@@ -41,7 +41,9 @@ class Measurements:
         scored = ~np.isnan(self.outcome)
         rows = np.bincount(self.mask[scored], minlength=len(self.masks))
         sums = np.bincount(self.mask[scored], self.outcome[scored], minlength=len(self.masks))
-        return np.divide(sums, rows, out=np.full(len(self.masks), np.nan), where=rows > 0)
+        means = np.full(len(self.masks), np.nan)
+        np.divide(sums, rows, out=means, where=rows > 0)
+        return means
 
     def by_example(self, mask: int) -> dict[int, float]:
         """The scored outcomes of one mask."""

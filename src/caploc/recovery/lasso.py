@@ -46,7 +46,8 @@ class PaperLasso:
             # The paper stops after 5,000 iterations whether or not the fit has settled.
             warnings.simplefilter("ignore", ConvergenceWarning)
             fitted = self.model().fit(masks.astype(float), (scores - scores.mean()) / spread)
-        return np.asarray(fitted.coef_) * spread
+        coefficients: np.ndarray = fitted.coef_ * spread
+        return coefficients
 
     def model(self) -> Lasso:
         """The scikit-learn model with the paper's settings."""

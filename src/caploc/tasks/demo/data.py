@@ -255,7 +255,7 @@ def prose(rng: random.Random) -> Example:
 
 
 # Share of the keys that belong to the test side: small where keys are plenty.
-HELD_OUT = {
+HELD_OUT: dict[Draw, float] = {
     addition: 0.15,
     subtraction: 0.15,
     code: 0.1,
