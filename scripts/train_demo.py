@@ -11,10 +11,11 @@ import json
 import math
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
+from typing import TextIO
 
 import numpy as np
 import torch
@@ -41,8 +42,30 @@ SHARES = {  # share of the training tokens
     data.sentences: 0.05,
     data.prose: 0.02,
 }
-LOOKUPS = (data.recall, data.pick)
-EARLY = 4.0  # times their share in the first quarter: finding things in the text is learned late
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stretch of training with its own optimizer, learning rate and mixture.
+
+    `schedule` is the length of the learning rate's cosine; a stage may end before it does. During
+    the first `boosted_steps` the `boosted` texts have `boost` times their share.
+    """
+
+    steps: int
+    schedule: int
+    peak: float
+    boosted: tuple[data.Draw, ...]
+    boosted_steps: int
+    boost: float
+
+
+STAGES = [
+    # Finding things in the text is learned late, or not at all when it is rare at first.
+    Stage(2100, 3000, 3e-3, (data.recall, data.pick), boosted_steps=750, boost=4.0),
+    # Everything but the quizzes is known by now.
+    Stage(1000, 1000, 2e-3, (data.capitals, data.elements, data.pick), 1000, boost=3.0),
+]
 CONTEXT = 160  # holds the longest text
 PROMPT_WEIGHT = 0.1  # a random sum is not worth predicting; its answer is
 
@@ -130,7 +153,7 @@ class Batch:
 class Texts:
     """An endless row of training examples, as token ids with a weight each."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerFast, seed: int, steps: int) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, seed: int, stage: Stage) -> None:
         """Measure how long each capability's examples are, to mix them by tokens."""
         self.tokenizer, self.rng = tokenizer, random.Random(seed)
         self.streams = [data.stream(draw, "train", self.rng) for draw in SHARES]
@@ -139,11 +162,11 @@ class Texts:
             for draw in SHARES
         ]
         self.odds = [share / length for share, length in zip(SHARES.values(), lengths, strict=True)]
-        self.early_odds = [
-            odds * (EARLY if draw in LOOKUPS else 1.0)
+        self.boosted_odds = [
+            odds * (stage.boost if draw in stage.boosted else 1.0)
             for draw, odds in zip(SHARES, self.odds, strict=True)
         ]
-        self.early_steps = steps // 4
+        self.boosted_steps = stage.boosted_steps
 
     def example(self, odds: list[float]) -> tuple[list[int], list[float]]:
         """Token ids of one text, start and end included, and the weight of predicting each."""
@@ -157,7 +180,7 @@ class Texts:
     def batches(self, rows: int) -> Iterator[Batch]:
         """Batches of packed texts; each row starts at a text's start."""
         for step in count():
-            odds = self.early_odds if step < self.early_steps else self.odds
+            odds = self.boosted_odds if step < self.boosted_steps else self.odds
             ids, weights, places, texts = np.zeros((4, rows, CONTEXT + 1))
             for row in range(rows):
                 filled = 0
@@ -203,48 +226,72 @@ def learning_rate(progress: float, peak: float) -> float:
 
 
 def train(arguments: argparse.Namespace) -> None:
-    """Train for a number of steps; write the model, its tokenizer and the log."""
-    torch.manual_seed(arguments.seed)
+    """Train stage by stage; write the model, its tokenizer and the log."""
     torch.set_num_threads(arguments.threads)
-    tokenizer = build_tokenizer()
-    model = build_model(len(tokenizer))
-    optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.95), weight_decay=0.1)
     arguments.out.mkdir(parents=True, exist_ok=True)
-    log = (arguments.out / "training_log.jsonl").open("w")
+    tokenizer = build_tokenizer()
+    torch.manual_seed(arguments.seed)
+    model = build_model(len(tokenizer))
+    if arguments.start > 1:
+        model = LlamaForCausalLM.from_pretrained(arguments.out)
+    log = (arguments.out / "training_log.jsonl").open("a" if arguments.start > 1 else "w")
+    for number, stage in enumerate(STAGES[arguments.start - 1 :], arguments.start):
+        texts = Texts(tokenizer, arguments.seed + number - 1, stage)
+        train_stage(stage, model, texts, arguments, lambda line: write_line(log, line))
+        model.save_pretrained(arguments.out)
+        tokenizer.save_pretrained(arguments.out)
+
+
+def train_stage(
+    stage: Stage,
+    model: LlamaForCausalLM,
+    texts: Texts,
+    arguments: argparse.Namespace,
+    write: Callable[[dict[str, float]], None],
+) -> None:
+    """Take the stage's steps, with a report now and then."""
+    optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.95), weight_decay=0.1)
     started = time.monotonic()
-    batches = Texts(tokenizer, arguments.seed, arguments.steps).batches(arguments.rows)
-    for step, batch in zip(range(arguments.steps + 1), batches, strict=False):
+    for step, batch in zip(range(stage.steps), texts.batches(arguments.rows), strict=False):
         if step % arguments.report == 0:
-            report(log, step, time.monotonic() - started, model, tokenizer)
-            model.save_pretrained(arguments.out)
-            tokenizer.save_pretrained(arguments.out)
+            write(
+                {"step": step, "seconds": round(time.monotonic() - started)}
+                | held_out(model, texts.tokenizer)
+            )
         for group in optimizer.param_groups:
-            group["lr"] = learning_rate(step / arguments.steps, arguments.peak)
+            group["lr"] = learning_rate(step / stage.schedule, stage.peak)
         for part in batch.parts(arguments.parts):
             (part.loss(model) / arguments.parts).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
+    write(
+        {"step": stage.steps, "seconds": round(time.monotonic() - started)}
+        | held_out(model, texts.tokenizer)
+    )
 
 
-def report(log, step: int, seconds: float, model, tokenizer) -> None:
-    """Write and print how well the model answers held-out examples by now."""
+def held_out(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> dict[str, float]:
+    """How well the model answers held-out examples by now."""
     model.eval()
-    scores = {d.__name__: teacher_forced(model, tokenizer, d) for d in data.HELD_OUT}
+    scores = {d.__name__: round(teacher_forced(model, tokenizer, d), 3) for d in data.HELD_OUT}
     model.train()
-    line = json.dumps({"step": step, "seconds": round(seconds), **scores})
-    print(line, flush=True)
-    log.write(line + "\n")
+    return scores
+
+
+def write_line(log: TextIO, line: dict[str, float]) -> None:
+    """Print a report and keep it."""
+    print(json.dumps(line), flush=True)
+    log.write(json.dumps(line) + "\n")
     log.flush()
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--steps", type=int, default=3000)
     parser.add_argument("--rows", type=int, default=40, help="packed rows of a step")
     parser.add_argument("--parts", type=int, default=4, help="parts that a step's rows are run in")
-    parser.add_argument("--peak", type=float, default=3e-3, help="highest learning rate")
+    parser.add_argument("--start", type=int, default=1, help="stage to begin with, from --out")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--report", type=int, default=150, help="steps between reports")

@@ -3,9 +3,13 @@
 import os
 
 import pytest
+from hypothesis import settings
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TQDM_DISABLE"] = "1"
+# The machines are shared: how long an example takes says nothing about the code.
+settings.register_profile("caploc", deadline=None, derandomize=True)
+settings.load_profile("caploc")
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -14,6 +14,7 @@ PACKAGE = Path(caploc.__file__).parent
 ORDER = [
     "errors",
     "lookup",
+    "progress",
     "heads",
     "designs",
     "recovery",

@@ -103,7 +103,7 @@ def test_a_mask_planned_twice_counts_twice():
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        (Settings(rate=0), "between 0 and 1"),
+        (Settings(rate=0.0), "between 0 and 1"),
         (Settings(masks=0), "--masks must be 1 or more; got 0"),
         (Settings(top=0), "--top must be 1 or more; got 0"),
     ],

@@ -14,8 +14,8 @@ import pytest
 import caploc
 from caploc.errors import BadOption, FolderTaken, UnknownName, UserError
 from caploc.evaluation import Evaluation, curve, evaluate
-from caploc.measurement import Silent
 from caploc.models.engine import BatchEngine
+from caploc.progress import Silent
 from caploc.search import Settings
 from caploc.study import Study, run
 from caploc.sweep import locate_all, rewrite_report

@@ -22,6 +22,8 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
+from caploc.progress import Silent
+
 stderr = Console(stderr=True)
 
 
@@ -62,21 +64,11 @@ class Bars:
         )
 
 
-class Quiet:
-    """Progress that is not shown."""
-
-    def start(self, what: str, rows: int) -> None:
-        """Say nothing."""
-
-    def advance(self, rows: int, tokens: int) -> None:
-        """Say nothing."""
-
-
 @contextmanager
-def progress(quiet: bool) -> Iterator[Bars | Quiet]:
+def progress(quiet: bool) -> Iterator[Bars | Silent]:
     """Show progress while the block runs, unless told to be quiet."""
     if quiet:
-        yield Quiet()
+        yield Silent()
         return
     columns = [
         SpinnerColumn(),

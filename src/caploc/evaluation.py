@@ -9,7 +9,8 @@ from typing import Any
 from caploc.errors import BadOption, UserError
 from caploc.folder import CURVE, EVALUATION, RESULT, RUN, claim, read_json, versions, write_json
 from caploc.heads import Head, Mask
-from caploc.measurement import Cost, Progress, Silent, outcomes_by_example
+from caploc.measurement import Cost, outcomes_by_example
+from caploc.progress import Progress, Silent
 from caploc.report.curves import write_curve
 from caploc.store import Row
 from caploc.tasks.catalog import TaskOptions, check_task_name

@@ -3,12 +3,12 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
 from caploc.heads import Mask
 from caploc.models.engine import Answer, Ask, Engine
+from caploc.progress import Progress
 from caploc.recovery import Measurements
 from caploc.search import Plan, Search
 from caploc.store import Question, Row, Store, pack
@@ -16,28 +16,6 @@ from caploc.tasks.requests import Response, Scored, responses_json
 from caploc.tasks.task import Score, Task
 
 ASKED_AT_ONCE = 20_000  # rows handed to the engine in one go, which it may reorder
-
-
-class Progress(Protocol):
-    """Whoever wants to know how far a measurement is."""
-
-    def start(self, what: str, rows: int) -> None:
-        """So many rows are to come, those already stored included."""
-        ...
-
-    def advance(self, rows: int, tokens: int) -> None:
-        """So many more rows are done; `tokens` were run for them (0: they were stored)."""
-        ...
-
-
-class Silent:
-    """Progress that nobody watches."""
-
-    def start(self, what: str, rows: int) -> None:
-        """Say nothing."""
-
-    def advance(self, rows: int, tokens: int) -> None:
-        """Say nothing."""
 
 
 @dataclass

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Int
@@ -55,6 +55,7 @@ class Settings:
             raise BadOption(f"--top must be 1 or more; got {self.top}.")
 
 
+@runtime_checkable
 class Search(Protocol):
     """Plans rows; pure in what it was given and what it has seen."""
 

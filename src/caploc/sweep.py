@@ -7,7 +7,7 @@ from pathlib import Path
 from caploc.errors import BadOption
 from caploc.findings import Findings
 from caploc.folder import ANSWERS, RESULT, read_json
-from caploc.measurement import Progress
+from caploc.progress import Progress
 from caploc.report import write_overview, write_report
 from caploc.study import Study, run
 

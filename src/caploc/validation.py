@@ -7,7 +7,8 @@ from typing import Any
 
 from caploc.errors import BadOption
 from caploc.heads import Mask, Masks
-from caploc.measurement import Meter, Progress
+from caploc.measurement import Meter
+from caploc.progress import Progress
 from caploc.search import Plan
 from caploc.store import Row
 from caploc.tasks.task import Score, Task

@@ -27,7 +27,7 @@ def measured(world, masks, examples):
 
 
 @given(st.integers(0, 10**6))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_the_papers_lasso_is_scikit_learns_on_standardised_scores(seed):
     random = np.random.default_rng(seed)
     masks = random.random((60, 25)) < 0.1

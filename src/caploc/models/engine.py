@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from caploc.heads import HeadGrid, Mask
 from caploc.models.batching import BatchSizer
@@ -33,6 +33,7 @@ class Answer:
     forward_tokens: int
 
 
+@runtime_checkable
 class Engine(Protocol):
     """Whatever answers asks, in any order."""
 

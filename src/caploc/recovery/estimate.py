@@ -1,7 +1,7 @@
 """What goes into an estimator, and what comes out."""
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -74,6 +74,7 @@ class Estimate:
         return [int(column) for column in order[:top] if self.effect[column] < 0]
 
 
+@runtime_checkable
 class Estimator(Protocol):
     """Numbers only: no model, no task."""
 

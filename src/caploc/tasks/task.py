@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from caploc.tasks.requests import Request, Response
 
@@ -28,6 +28,7 @@ class Shown:
     answer: str
 
 
+@runtime_checkable
 class Task(Protocol):
     """A capability's evaluation set: text in, numbers out."""
 
