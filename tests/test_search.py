@@ -72,6 +72,18 @@ def test_greedy_conditions_on_what_it_found():
     assert seen.mask_means()[:3].tolist() == pytest.approx([0.8, 1.0, 0.9])
 
 
+def test_greedy_names_no_head_that_nothing_needs():
+    needless = World(np.zeros(6), 9.0, 0)
+    search = Greedy(6, EXAMPLES[:5], Settings(top=3))
+    seen, _ = finish(search, needless)
+    estimate = METHODS["greedy"].estimator().fit(seen, dict.fromkeys(EXAMPLES[:5], 1.0))
+    assert search.chosen(seen, estimate) == []
+    one = World(np.array([0.0, 0, 99, 0, 0, 0]), 9.0, 0)
+    seen, _ = finish(search, one)
+    estimate = METHODS["greedy"].estimator().fit(seen, dict.fromkeys(EXAMPLES[:5], 1.0))
+    assert search.chosen(seen, estimate) == [2]
+
+
 def test_greedy_stops_when_no_head_is_left():
     world = World.planted(3, 1, seed=0)
     seen, _ = finish(Greedy(3, EXAMPLES[:4], Settings(top=9)), world)
@@ -106,6 +118,7 @@ def test_a_mask_planned_twice_counts_twice():
         (Settings(rate=0.0), "between 0 and 1"),
         (Settings(masks=0), "--masks must be 1 or more; got 0"),
         (Settings(top=0), "--top must be 1 or more; got 0"),
+        (Settings(seed=-1), "--seed must be 0 or more; got -1"),
     ],
 )
 def test_settings_that_mean_nothing_are_refused(settings, said):

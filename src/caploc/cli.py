@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from caploc import console
-from caploc.errors import CaplocError, UserError
+from caploc.errors import CaplocError, Stopped, UserError
 
 os.environ.setdefault("TQDM_DISABLE", "1")  # lm-eval and datasets draw bars of their own
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -102,7 +102,7 @@ def locate(
     methods = method or ["css"]
     options = TaskOptions(metric, outcome, fewshot, chat_template, parse_data(data or []))
     loading = ModelOptions(
-        model, device, dtype, revision, trust_remote_code, projections, batch_size
+        placed(model), device, dtype, revision, trust_remote_code, projections, batch_size
     )
     studies = [
         Study(
@@ -117,7 +117,7 @@ def locate(
             controls=controls,
             limit=limit,
         )
-        for name in task
+        for name in map(placed, task)
         for way in methods
     ]
     folder = out or Path("runs") / slug(model, *methods, *task)
@@ -163,9 +163,11 @@ def evaluate(
     from caploc.workbench import ModelOptions
 
     evaluation = Evaluation(
-        ModelOptions(model, device, dtype, revision, trust_remote_code, projections, batch_size),
+        ModelOptions(
+            placed(model), device, dtype, revision, trust_remote_code, projections, batch_size
+        ),
         tuple(parse_heads(heads)),
-        tuple(name.strip() for name in tasks.split(",") if name.strip()),
+        tuple(placed(name.strip()) for name in tasks.split(",") if name.strip()),
         TaskOptions(metric, outcome, fewshot, chat_template, parse_data(data or [])),
         limit,
     )
@@ -333,6 +335,12 @@ def default_others(model: str, task: str) -> list[str]:
     return [general] if task.startswith("demo/") and task != general else []
 
 
+def placed(name: str) -> str:
+    """A model or task given as a path, as an absolute one: a run is continued from anywhere."""
+    path = Path(name).expanduser()
+    return str(path.absolute()) if path.is_dir() or path.is_file() else name
+
+
 def slug(*parts: str) -> str:
     """A folder name from what a run is about."""
     text = "-".join(parts)
@@ -360,9 +368,9 @@ def main() -> None:
     except UserError as error:
         console.complain(str(error))
         sys.exit(2)
+    except Stopped as error:
+        console.complain(str(error))
+        sys.exit(130)
     except CaplocError as error:
         console.complain(str(error))
         sys.exit(1)
-    except KeyboardInterrupt:
-        console.complain("Stopped. What was measured is kept; the same command continues.")
-        sys.exit(130)

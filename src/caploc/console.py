@@ -22,6 +22,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
+from caploc.errors import Stopped
 from caploc.progress import Silent
 
 stderr = Console(stderr=True)
@@ -66,7 +67,21 @@ class Bars:
 
 @contextmanager
 def progress(quiet: bool) -> Iterator[Bars | Silent]:
-    """Show progress while the block runs, unless told to be quiet."""
+    """Show progress while the block runs, unless told to be quiet.
+
+    Raises:
+        Stopped: on Ctrl-C, which typer would otherwise turn into a silent exit.
+    """
+    try:
+        with bars(quiet) as shown:
+            yield shown
+    except KeyboardInterrupt:
+        raise Stopped("Stopped. What was measured is kept; the same command continues.") from None
+
+
+@contextmanager
+def bars(quiet: bool) -> Iterator[Bars | Silent]:
+    """The display itself."""
     if quiet:
         yield Silent()
         return
@@ -84,7 +99,7 @@ def progress(quiet: bool) -> Iterator[Bars | Silent]:
 
 def say(text: str) -> None:
     """A line of the result, on standard output."""
-    sys.stdout.write(text + "\n")
+    sys.stdout.write(printable(text) + "\n")
 
 
 def say_json(content: Any) -> None:
@@ -94,7 +109,13 @@ def say_json(content: Any) -> None:
 
 def complain(text: str) -> None:
     """An error, on standard error."""
-    stderr.print(f"[bold red]caploc:[/] {escape(text)}", soft_wrap=True, highlight=False)
+    message = escape(printable(text))
+    stderr.print(f"[bold red]caploc:[/] {message}", soft_wrap=True, highlight=False)
+
+
+def printable(text: str) -> str:
+    """Text without control characters: names and data from elsewhere must not steer a terminal."""
+    return "".join(c if c.isprintable() or c == "\n" else "�" for c in text)
 
 
 def show_table(headings: list[str], rows: list[list[str]], title: str = "") -> None:
@@ -103,7 +124,7 @@ def show_table(headings: list[str], rows: list[list[str]], title: str = "") -> N
     for index, heading in enumerate(headings):
         table.add_column(escape(heading), justify="left" if index == 0 else "right")
     for row in rows:
-        table.add_row(*(escape(cell) for cell in row))
+        table.add_row(*(escape(printable(cell)) for cell in row))
     width = None if sys.stdout.isatty() else 160
     Console(width=width).print(table)
 

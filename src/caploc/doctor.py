@@ -69,7 +69,7 @@ def folder_facts(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         raise UserError(f"{folder} holds no {ROWS}; name the folder of a run.")
     try:
-        database = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+        database = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
         (check,) = database.execute("PRAGMA integrity_check").fetchone()
         (rows,) = database.execute("SELECT count(*) FROM rows").fetchone()
         (questions,) = database.execute("SELECT count(*) FROM questions").fetchone()

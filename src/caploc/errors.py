@@ -9,6 +9,7 @@ CaplocError
 │   ├── ModelBusy        a model whose heads another thread has knocked out
 │   └── FolderTaken      a folder that belongs to another run, or to another process
 └── RunFailed            the machine's fault; the command line exits with 1, rows are kept
+    ├── Stopped          by Ctrl-C; the command line exits with 130
     ├── OutOfMemory      even one row does not fit
     └── StoreFailed      the disk is full, read-only or corrupt
 """
@@ -48,6 +49,10 @@ class FolderTaken(UserError):
 
 class RunFailed(CaplocError):
     """The run stopped; what was measured is stored and the same command resumes it."""
+
+
+class Stopped(RunFailed):
+    """The user pressed Ctrl-C."""
 
 
 class OutOfMemory(RunFailed):

@@ -150,7 +150,7 @@ def points(
 ) -> list[dict[str, Any]]:
     """A task's score under each mask."""
     meter = bench.meter(task)
-    examples = range(min(limit or task.size, task.size))
+    examples = task.first(limit)
     return [
         asdict(meter.score(meter.under(mask, examples, progress, f"{task.name}, {count} heads")))
         for count, mask in enumerate(masks)

@@ -24,7 +24,7 @@ def claim(folder: Path, study: dict[str, Any], command: str) -> Store:
     store = Store(folder / ROWS)
     try:
         earlier = read_json(folder / RUN) if (folder / RUN).exists() else None
-        if earlier is not None and earlier.get("study") != study:
+        if earlier is not None and question(earlier.get("study")) != question(study):
             raise FolderTaken(
                 f"{folder} belongs to another run ({differences(earlier.get('study'), study)}); "
                 "choose another --out, or delete the folder."
@@ -37,9 +37,15 @@ def claim(folder: Path, study: dict[str, Any], command: str) -> Store:
     return store
 
 
+def question(study: Any) -> dict[str, Any]:
+    """A study without what changes no outcome: a run may go on elsewhere, in smaller batches."""
+    same = ("model.batch_size", "model.device")
+    return {key: value for key, value in flat(study or {}).items() if key not in same}
+
+
 def differences(earlier: Any, study: dict[str, Any]) -> str:
     """What sets two studies apart, in a few words."""
-    old, new = flat(earlier or {}), flat(study)
+    old, new = question(earlier), question(study)
     changed = [key for key in sorted(old | new) if old.get(key) != new.get(key)]
     return ", ".join(f"{key} {old.get(key)!r}, not {new.get(key)!r}" for key in changed[:3])
 

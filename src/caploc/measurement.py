@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -64,7 +64,11 @@ class Meter:
             self.ask(todo[first : first + ASKED_AT_ONCE], progress)
         self.cost.count([self.known[key] for key in set(keys) - self.counted])
         self.counted.update(keys)
-        return [self.known[key] for key in keys]
+        # A stored row may have been another example's number: the data may have been reordered.
+        return [
+            replace(self.known[key], number=int(example))
+            for key, example in zip(keys, plan.example, strict=True)
+        ]
 
     def ask(
         self, todo: list[tuple[tuple[bytes, str], tuple[Mask, int]]], progress: Progress
@@ -99,7 +103,7 @@ class Meter:
     def row(self, key: tuple[bytes, str], example: int, waiting: "Waiting") -> Row:
         """Score a row whose responses are all in."""
         responses = tuple(response for response in waiting.responses if response is not None)
-        broken = any(isinstance(r, Scored) and math.isnan(r.logprob) for r in responses)
+        broken = any(isinstance(r, Scored) and not math.isfinite(r.logprob) for r in responses)
         item = None if broken else self.task.item(example, responses)
         outcome = math.nan if broken else self.task.outcome(item)
         written = responses_json(responses)

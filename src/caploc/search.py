@@ -53,6 +53,8 @@ class Settings:
             raise BadOption(f"--masks must be 1 or more; got {self.masks}.")
         if self.top < 1:
             raise BadOption(f"--top must be 1 or more; got {self.top}.")
+        if self.seed < 0:
+            raise BadOption(f"--seed must be 0 or more; got {self.seed}.")
 
 
 @runtime_checkable
@@ -118,15 +120,23 @@ class Greedy:
         start = 0
         while start < len(seen.masks):
             end = start + self.heads - len(found)
-            best = start + int(np.argmin(means[start:end]))
+            # A mask that could not be scored is no candidate.
+            best = start + int(np.argmin(np.nan_to_num(means[start:end], nan=np.inf)))
             (new,) = set(np.flatnonzero(seen.masks[best]).tolist()) - set(found)
             found.append(new)
             start = end
         return found
 
     def chosen(self, seen: Measurements, estimate: Estimate) -> list[int]:
-        """The heads in the order in which they were kept."""
-        return self.found(seen)
+        """The heads in the order in which they were kept, as long as each lowered the score."""
+        found = self.found(seen)
+        if not found or not estimate.effect[found[0]] < 0:
+            return []
+        ends = np.cumsum([self.heads - number for number in range(len(found))])
+        rounds = np.split(seen.mask_means(), ends[:-1])
+        lowest = [float(np.nanmin(means)) for means in rounds]
+        lowered = [1, *(after < before for before, after in zip(lowest, lowest[1:], strict=False))]
+        return found[: lowered.index(False)] if False in lowered else found
 
     @property
     def rows(self) -> int:

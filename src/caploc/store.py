@@ -172,7 +172,7 @@ class Store:
                         row.example,
                         row.number,
                         None if np.isnan(row.outcome) else row.outcome,
-                        json.dumps(row.item, default=float),
+                        json.dumps(row.item, default=plain),
                         row.responses,
                         row.tokens,
                         row.seconds,
@@ -191,6 +191,11 @@ class Store:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def plain(value: Any) -> Any:
+    """NumPy numbers and arrays as JSON takes them."""
+    return value.tolist() if hasattr(value, "tolist") else float(value)
 
 
 def as_row(fields: tuple[Any, ...]) -> Row:

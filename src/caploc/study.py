@@ -150,5 +150,5 @@ def validated(
     masks = designs.matched(
         mask, grid.layer_slices, study.controls, seed=study.settings.seed + designs.CONTROLS
     )
-    control = controls(meters[0], masks, stages.examples, progress)
+    control = controls(meters[0], mask, masks, stages.examples, progress)
     return replace(stages, comparisons=compared, controls=control)

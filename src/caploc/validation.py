@@ -37,16 +37,19 @@ class Comparison:
 
 def compare(meter: Meter, knocked_out: Mask, limit: int | None, progress: Progress) -> Comparison:
     """Score a task intact and under the mask, on its first `limit` examples (None: all)."""
-    examples = range(min(limit or meter.task.size, meter.task.size))
+    examples = meter.task.first(limit)
     intact = meter.under(knocked_out & False, examples, progress, f"{meter.task.name}, intact")
     cut = meter.under(knocked_out, examples, progress, f"{meter.task.name}, knocked out")
     return Comparison(meter.task, meter.score(intact), meter.score(cut), intact, cut)
 
 
 def controls(
-    meter: Meter, masks: Masks, examples: Sequence[int], progress: Progress
+    meter: Meter, chosen: Mask, masks: Masks, examples: Sequence[int], progress: Progress
 ) -> dict[str, Any] | None:
-    """Scores with random other heads knocked out; None without masks, or if one is empty."""
+    """Scores with random other heads knocked out, beside the chosen heads' on the same examples.
+
+    None without masks, or if one is empty.
+    """
     if not len(masks) or not masks.any(axis=1).all():
         return None
     rows = meter.measure(Plan.crossed(masks, examples), progress, "random controls")
@@ -54,10 +57,12 @@ def controls(
     scores = [
         meter.score(rows[first : first + count]).score for first in range(0, len(rows), count)
     ]
+    cut = meter.under(chosen, examples, progress, "chosen heads")
     known = [score for score in scores if score is not None]
     return {
         "draws": len(masks),
         "examples": count,
+        "chosen": meter.score(cut).score,
         "scores": scores,
         "mean": fmean(known) if known else None,
         "sd": stdev(known) if len(known) > 1 else None,

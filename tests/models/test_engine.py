@@ -147,8 +147,28 @@ def test_out_of_memory_halves_the_batch_and_loses_no_row(loaded):
         return [2 * item for item in batch]
 
     assert sizer.run(work, list(range(16))) == [2 * item for item in range(16)]
-    assert max(tried) == 16 and sizer.most == 4
-    assert [len(b) for b in sizer.batches(list(range(10)), lambda _: 10)] == [4, 4, 2]
+    assert max(tried) == 16
+
+
+def test_batches_after_out_of_memory_are_smaller(loaded, monkeypatch):
+    monkeypatch.setattr("caploc.models.batching.free_memory", lambda device: 2**24)
+    sizer = BatchSizer(loaded.model)
+    before = sizer.rows(50)
+
+    def work(batch):
+        if len(batch) >= before:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return batch
+
+    sizer.run(work, list(range(before)))
+    assert [len(b) for b in sizer.batches(list(range(before)), lambda _: (50, 1))][0] <= before / 2
+
+
+def test_logits_that_are_kept_count(loaded, monkeypatch):
+    monkeypatch.setattr("caploc.models.batching.free_memory", lambda device: 2**28)
+    sizer = BatchSizer(loaded.model)
+    sizer.scored_bytes = 128_000 * 8  # a vocabulary of today's size
+    assert 1 == sizer.rows(500, scored=500) < sizer.rows(500, scored=1)
 
 
 def test_a_row_that_does_not_fit_alone_is_one_sentence(loaded):

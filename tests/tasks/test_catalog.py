@@ -67,7 +67,7 @@ def test_the_outcome_can_be_the_log_probability_of_the_gold_answer():
     (request,) = addition.requests(0)
     assert request == LogLikelihood(
         load_task("demo/addition").requests(0)[0].prompt,
-        addition.show(0, [Scored(-1, True, 2)]).gold,
+        addition.show(0, [Scored(-1.0, True, 2)]).gold,
     )
     item = addition.item(0, [Scored(-3.0, False, 2)])
     assert addition.outcome(item) == -1.5
@@ -196,3 +196,72 @@ def test_data_options_are_split_and_file(text):
 def test_a_negative_number_of_examples_in_the_prompt_is_refused():
     with pytest.raises(BadOption, match="--fewshot"):
         TaskOptions(fewshot=-1).check()
+
+
+def test_keys_change_with_the_right_answer_alone(task_file):
+    before = load_task(str(task_file("c")))
+    after = load_task(str(task_file("c", doc_to_target="{{a}}0")))
+    assert before.requests(0) == after.requests(0)
+    assert before.key(0) != after.key(0)
+
+
+def test_the_version_changes_with_the_metrics_options(task_file):
+    strict = {"metric": "exact_match", "aggregation": "mean", "higher_is_better": True}
+    loose = strict | {"ignore_case": True}
+    versions = {load_task(str(task_file("d", metric_list=[m]))).version for m in (strict, loose)}
+    assert len(versions) == 2
+
+
+def test_examples_in_the_prompt_come_from_the_split_that_lm_eval_would_take(gsm8k_files, task_file):
+    shots = TaskOptions(fewshot=1, data={"test": gsm8k_files["test"]})
+    path = task_file(
+        "e", training_split="train", doc_to_text="{{question}}", doc_to_target="{{answer}}"
+    )
+    with pytest.raises(BadData, match="add --data train=FILE or --fewshot 0"):
+        load_task(str(path), shots)
+
+
+def test_an_integer_target_without_choices_is_its_own_text(task_file):
+    rows = [{"q": "1+1=", "a": 2}, {"q": "2+2=", "a": 4}]
+    task = load_task(str(task_file("f", rows, doc_to_target="a")))
+    assert task.show(0, [Generated("2", 1)]).gold == "2"
+
+
+def test_beam_search_and_temperatures_are_refused(task_file):
+    for options in ({"temperature": 0.7}, {"do_sample": False, "num_beams": 4}):
+        with pytest.raises(BadOption, match="decodes greedily"):
+            load_task(str(task_file(generation_kwargs=options)))
+
+
+def test_outcomes_of_items_that_are_not_numbers(task_file):
+    task = load_task(str(task_file("g")))
+    assert task.outcome([True, False, False, True]) == 0.5
+    with pytest.raises(BadOption, match="no number for a single example"):
+        task.outcome({"a": 1})
+    task.metric = "f1"
+    assert [task.outcome(item) for item in ([1, 1], [1, 0])] == [1.0, 0.0]
+
+
+def test_a_limit_takes_the_first_examples_of_every_task_of_a_group():
+    facts = load_task("demo/facts")
+    assert facts.first(2) == [0, 1, 512, 513]
+    assert facts.first(None) == list(range(1024))
+
+
+def test_a_group_of_tasks_with_different_metrics_is_refused(tmp_path, task_file):
+    task_file("h")
+    task_file(
+        "i", metric_list=[{"metric": "bleu", "aggregation": "bleu", "higher_is_better": True}]
+    )
+    (tmp_path / "both.yaml").write_text(json.dumps({"group": "both", "task": ["h", "i"]}))
+    with pytest.raises(BadOption, match="different metrics.*--metric"):
+        load_task(str(tmp_path / "both.yaml"))
+
+
+def test_a_perplexity_has_a_bootstrapped_error_and_prints_nothing(capsys):
+    recall = load_task("demo/recall", TaskOptions(metric="perplexity"))
+    score = recall.score(range(4), [-1.0, -2.0, -0.5, -3.0])
+    assert score.score == pytest.approx(2.718281828**1.625)
+    assert 0.5 < score.stderr < 6
+    assert capsys.readouterr().out == ""
+    assert load_task("demo/prose").score([0, 1], [(-9999.0, 1), (-9999.0, 1)]).score is None

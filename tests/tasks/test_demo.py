@@ -100,6 +100,9 @@ def test_equivalent_programs_are_right_however_they_are_written():
         " return \x00",
         " return " + "(" * 3000,
         " return " + "-" * 3000 + "x",
+        " return " + "-" * 1500 + "x",
+        " return " + "~" * 900 + "x",
+        " return 0x" + "f" * 1900 + "()",
         "",
     ],
 )

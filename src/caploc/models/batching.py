@@ -25,17 +25,25 @@ class BatchSizer:
         self.model = model
         self.most = rows or MOST_ROWS.get(model.device.type, 64)
         self.token_bytes = bytes_per_token(model)
+        self.scored_bytes = bytes_per_scored_token(model)
+        self.caution = 1  # doubled whenever a batch did not fit
 
-    def rows(self, length: int) -> int:
-        """Rows that fit when each is `length` tokens long, prompt and answer together."""
-        budget = SHARE * free_memory(self.model.device)
-        return int(max(1, min(self.most, budget // (self.token_bytes * max(length, 1)))))
+    def rows(self, length: int, scored: int = 1) -> int:
+        """Rows that fit when each has `length` tokens, and logits kept for `scored` of them."""
+        budget = SHARE * free_memory(self.model.device) / self.caution
+        each = self.token_bytes * max(length, 1) + self.scored_bytes * scored
+        return int(max(1, min(self.most, budget // each)))
 
-    def batches(self, items: Sequence[T], length: Callable[[T], int]) -> Iterator[list[T]]:
-        """Cut `items`, longest first, into batches; the size is asked anew for each."""
+    def batches(
+        self, items: Sequence[T], size: Callable[[T], tuple[int, int]]
+    ) -> Iterator[list[T]]:
+        """Cut `items`, longest first, into batches; the size is asked anew for each.
+
+        `size` gives an item's tokens, and how many of them keep their logits.
+        """
         done = 0
         while done < len(items):
-            batch = list(items[done : done + self.rows(length(items[done]))])
+            batch = list(items[done : done + self.rows(*size(items[done]))])
             done += len(batch)
             yield batch
 
@@ -58,7 +66,7 @@ class BatchSizer:
         # Outside the handler: the failed batch's tensors are held by the exception until here.
         clear_device_cache(garbage_collection=True)
         half = len(batch) // 2
-        self.most = max(1, half)
+        self.caution *= 2
         return self.run(work, batch[:half]) + self.run(work, batch[half:])
 
 
@@ -74,6 +82,11 @@ def bytes_per_token(model: PreTrainedModel) -> int:
     groups = groups if isinstance(groups, int) else max(groups)
     size = model.dtype.itemsize
     return size * (2 * layers * groups * width + ACTIVATIONS * hidden)
+
+
+def bytes_per_scored_token(model: PreTrainedModel) -> int:
+    """Memory of one position's logits, as the model gives them and in float32."""
+    return int(model.config.get_text_config().vocab_size) * (model.dtype.itemsize + 4)
 
 
 def free_memory(device: torch.device) -> int:

@@ -71,7 +71,7 @@ class BatchEngine:
             groups.setdefault(row.settings, []).append(row)
         for rows in groups.values():
             rows.sort(key=lambda row: -len(row.prompt.tokens))
-            for batch in self.sizer.batches(rows, whole_length):
+            for batch in self.sizer.batches(rows, lambda row: (whole_length(row), 1)):
                 started = time.perf_counter()
                 answers = self.sizer.run(
                     lambda part: decode(self.loaded, self.wording, part), batch
@@ -92,7 +92,7 @@ class BatchEngine:
             longest[number] = max(longest.get(number, 0), len(row.inputs))
         rows = sorted(passes, key=lambda row: order(row, asks, longest))
         readings: dict[int, list[Reading]] = {}
-        for batch in self.sizer.batches(rows, lambda row: len(row.inputs)):
+        for batch in self.sizer.batches(rows, lambda row: (len(row.inputs), row.scored)):
             started = time.perf_counter()
             scored = self.sizer.run(lambda part: score(self.loaded, part), batch)
             seconds = (time.perf_counter() - started) / len(scored)

@@ -43,7 +43,7 @@ class StopStrings(StoppingCriteria):
         self.tail = max(max(len(e), len(s.encode())) for e, s in zip(encoded, stops, strict=True))
         self.done = torch.zeros(rows, dtype=torch.bool)
 
-    def __call__(self, input_ids: Tensor, scores: Tensor, **_: Any) -> Tensor:
+    def __call__(self, input_ids: Tensor, scores: Tensor | None, **_: Any) -> Tensor:
         """Look at the last tokens of every row still speaking."""
         said = input_ids[:, self.start :][:, -self.tail - 1 :]
         open_rows = (~self.done).nonzero().flatten()

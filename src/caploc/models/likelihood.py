@@ -57,12 +57,14 @@ def score(loaded: LoadedModel, batch: Sequence[Pass]) -> list[Reading]:
     results = []
     for number, row in enumerate(batch):
         end = len(row.inputs) - first
-        read = torch.log_softmax(logits[number, end - row.scored : end].float(), dim=-1).cpu()
+        # float32 whatever the model's dtype: in bfloat16 choices would tie.
+        read = torch.log_softmax(logits[number, end - row.scored : end].float(), dim=-1)
+        likeliest = read.argmax(-1).cpu()
         for index, (ask, span) in enumerate(row.wanted):
             tokens = torch.tensor(span.continuation)
-            tail = read[-len(tokens) :]
-            greedy = bool((tail.argmax(-1) == tokens).all())
-            logprob = tail.gather(1, tokens[:, None]).double().sum()
+            greedy = bool((likeliest[-len(tokens) :] == tokens).all())
+            chosen = read[-len(tokens) :].gather(1, tokens[:, None].to(read.device))
+            logprob = chosen.cpu().double().sum()
             cost = 0 if index else len(row.inputs)
             results.append(Reading(ask, float(logprob), greedy, cost))
     return results

@@ -85,9 +85,10 @@ def check_files(source: Source) -> None:
 
 
 def folder_fingerprint(folder: Path) -> str:
-    """A digest of config.json and every *.safetensors: edited weights make another model."""
+    """A digest of every file that changes what the model answers: weights, configs, tokenizer."""
     total = hashlib.blake2b(digest_size=20)
-    for path in sorted([folder / "config.json", *folder.glob("*.safetensors")]):
+    patterns = ("*.safetensors", "*config.json", "*.py", *TOKENIZER)
+    for path in sorted({path for pattern in patterns for path in folder.glob(pattern)}):
         with path.open("rb") as file:
             content = hashlib.file_digest(file, hashlib.blake2b).digest()
         total.update(path.name.encode() + b"\0" + content)

@@ -76,10 +76,19 @@ class Wording:
             return self.harness._encode_pair(request.context, request.continuation)
         tokens = self.harness.tok_encode(request.continuation, add_special_tokens=False)
         start = self.harness.prefix_token_id
-        return ([start], tokens) if tokens[0] != start else (tokens[:1], tokens[1:])
+        return ([start], tokens) if tokens[:1] != [start] else (tokens[:1], tokens[1:])
 
     def span(self, context: Sequence[int], continuation: Sequence[int]) -> Span:
-        """Cut from the left what does not fit the model's window."""
+        """Cut from the left what does not fit the model's window.
+
+        Raises:
+            BadOption: if the continuation is empty, or alone does not fit.
+        """
+        if not 0 < len(continuation) <= self.harness.max_length:
+            raise BadOption(
+                f"The task scores a continuation of {len(continuation)} tokens; the model's window "
+                f"takes 1 to {self.harness.max_length}."
+            )
         whole = [*context, *continuation][-(self.harness.max_length + 1) :]
         return Span(tuple(whole[:-1]), tuple(continuation))
 

@@ -39,6 +39,8 @@ class PaperLasso:
 
     def coefficients(self, masks: Masks, scores: Float[np.ndarray, " masks"]) -> np.ndarray:
         """Effects in score units; all 0 if the scores do not vary."""
+        if not scores.size:
+            return np.full(masks.shape[1], np.nan)
         spread = scores.std()
         if spread == 0:
             return np.zeros(masks.shape[1])
@@ -55,9 +57,9 @@ class PaperLasso:
 
     def held_out(self, masks: Masks, scores: Float[np.ndarray, " masks"]) -> float:
         """R² of predictions for masks left out of the fit; NaN with too few or equal scores."""
-        spread = scores.std()
-        if len(scores) < 2 * FOLDS or spread == 0:
+        if len(scores) < 2 * FOLDS or scores.std() == 0:
             return float("nan")
+        spread = scores.std()
         folds = KFold(FOLDS, shuffle=True, random_state=0)
         target = (scores - scores.mean()) / spread
         with warnings.catch_warnings():

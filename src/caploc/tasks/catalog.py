@@ -15,7 +15,8 @@ from lm_eval.tasks._yaml_loader import load_yaml
 
 from caploc.errors import BadData, BadOption, UnknownName, UserError
 from caploc.lookup import unknown
-from caploc.tasks.harness import ChatTemplate, HarnessTask, Leaf
+from caploc.tasks.harness import HarnessTask
+from caploc.tasks.leaf import ChatTemplate, Leaf
 
 DEMO = Path(__file__).parent / "demo"
 DEMO_CAPABILITIES = (
@@ -23,6 +24,10 @@ DEMO_CAPABILITIES = (
 )
 FORMATS = {".json": "json", ".jsonl": "json", ".csv": "csv", ".parquet": "parquet"}
 OUTCOMES = ("metric", "logprob")
+UNSAFE = (
+    "Task {} executes the code that the model writes, with your rights; caploc does not run "
+    "model-written code outside a sandbox. Choose another task."
+)
 FEWSHOT_SEED = 1234  # lm-eval's own default, so that few-shot examples agree
 
 
@@ -111,10 +116,7 @@ def check_task_name(name: str) -> None:
     manager, spec = find(name)
     for entry in leaf_entries(manager, spec):
         if entry.yaml_path and load_yaml(entry.yaml_path, resolve_func=False).get("unsafe_code"):
-            raise BadOption(
-                f"Task {entry.name} executes the code that the model writes, with your rights; "
-                "caploc does not run model-written code outside a sandbox. Choose another task."
-            )
+            raise BadOption(UNSAFE.format(entry.name))
 
 
 def load_task(
@@ -139,6 +141,7 @@ def load_task(
     group = built if isinstance(built, Group) else None
     tasks = built.get_all_tasks() if group else built if isinstance(built, list) else [built]
     renderer = chat if options.chat_template else None
+    refuse_unsafe(tasks)
     with loading(name):
         for task in tasks:
             if options.fewshot is not None or task.get_config("num_fewshot") is None:
@@ -146,6 +149,13 @@ def load_task(
             task.set_fewshot_seed(seed=FEWSHOT_SEED)
         leaves = [Leaf(task, options.metric, renderer) for task in tasks]
     return HarnessTask(name, leaves, group, options.outcome)
+
+
+def refuse_unsafe(tasks: list[Any]) -> None:
+    """Refuse tasks that only turn out to execute model-written code once they are built."""
+    for task in tasks:
+        if getattr(task, "UNSAFE_CODE", False) or task.get_config("unsafe_code"):
+            raise BadOption(UNSAFE.format(task.task_name))
 
 
 @cache
@@ -242,7 +252,8 @@ def data_overrides(manager: TaskManager, name: str, options: TaskOptions) -> dic
     splits = ("training_split", "validation_split", "test_split", "fewshot_split")
     evaluated = config.get("test_split") or config.get("validation_split")
     shots = options.fewshot if options.fewshot is not None else config.get("num_fewshot") or 0
-    needed = {evaluated} | ({config.get("fewshot_split") or evaluated} if shots else set())
+    wanted = [evaluated, shots_split(config) if shots else None]
+    needed = {str(split) for split in wanted if split}
     if missing := sorted(needed - set(options.data)):
         raise BadData(
             f"Task {name} also reads split {missing[0]!r}"
@@ -258,6 +269,16 @@ def data_overrides(manager: TaskManager, name: str, options: TaskOptions) -> dic
     } | {
         split: config.get(split) if config.get(split) in options.data else None for split in splits
     }
+
+
+def shots_split(config: dict[str, Any]) -> str | None:
+    """The split that examples in the prompt come from, in lm-eval's order; None: from the YAML."""
+    fewshot = config.get("fewshot_config") or {}
+    if fewshot.get("samples") is not None:
+        return None
+    splits = [fewshot.get("split"), config.get("fewshot_split"), config.get("training_split")]
+    splits += [config.get("validation_split"), config.get("test_split")]
+    return next((str(split) for split in splits if split), None)
 
 
 @contextmanager

@@ -63,6 +63,10 @@ class Task(Protocol):
         """The task's own aggregate of its items."""
         ...
 
+    def first(self, limit: int | None) -> list[int]:
+        """The examples of a final score."""
+        ...
+
     def show(self, example: int, responses: Sequence[Response]) -> Shown:
         """Prompt, gold answer and the model's answer, for people."""
         ...

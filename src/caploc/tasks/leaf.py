@@ -1,0 +1,293 @@
+"""One lm-eval task: its documents, its requests by lm-eval's own code, its filter and metric."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from importlib.metadata import version
+from inspect import getmodule, getsource
+from random import Random
+from statistics import stdev
+from typing import Any
+
+from lm_eval.api.instance import Instance
+from lm_eval.api.metrics import mean, mean_stderr
+from lm_eval.api.task import Task as HarnessLeaf
+from lm_eval.models.utils import normalize_gen_kwargs
+
+from caploc.errors import BadData, BadOption, UserError
+from caploc.lookup import unknown
+from caploc.tasks.requests import (
+    Generate,
+    Generated,
+    LogLikelihood,
+    Request,
+    Response,
+    Rolling,
+    Scored,
+    options_json,
+)
+
+BOOTSTRAPS = 200  # for the standard error of metrics that have no formula
+# The metrics of the heads paper where they are not the first that the task lists.
+PREFERRED = {
+    "gsm8k": ("exact_match", "flexible-extract"),
+    "hellaswag": ("acc_norm", "none"),
+    "arc_challenge": ("acc_norm", "none"),
+}
+# Metrics whose items are log-likelihoods although the metric itself is better when lower.
+LIKELIHOOD_METRICS = {"perplexity", "word_perplexity", "byte_perplexity", "bits_per_byte"}
+
+PAIR_METRICS = {"f1", "mcc"}  # their items are (gold, predicted) classes
+
+ChatTemplate = Callable[..., str]
+
+
+class Leaf:
+    """One lm-eval task: its documents, requests, filter and metric."""
+
+    def __init__(self, task: HarnessLeaf, metric: str | None, chat: ChatTemplate | None) -> None:
+        """Build every request, in lm-eval's own order (few-shot draws depend on it).
+
+        Raises:
+            BadData: if there is no example, or one lacks what the task reads.
+            UnknownName: if the task has no such metric or filter.
+            BadOption: if the task samples its answers.
+        """
+        self.task, self.name = task, task.task_name
+        self.metric, self.filter = choose_metric(task, metric)
+        self.chat = chat
+        self.instances = build(task, chat)
+        self.higher_is_better = bool(task.higher_is_better().get(self.metric, True))
+
+    def requests(self, example: int) -> tuple[Request, ...]:
+        """The example's requests, one for each choice."""
+        return tuple(as_request(instance) for instance in self.instances[example])
+
+    def item(self, example: int, responses: Sequence[Response]) -> Any:
+        """The chosen metric of one example, through the chosen filter."""
+        instances = [
+            replace_response(instance, response)
+            for instance, response in zip(self.instances[example], responses, strict=True)
+        ]
+        for ensemble in self.task._filters:
+            if ensemble.name == self.filter:
+                ensemble.apply(instances)
+        filtered = [instance.filtered_resps[self.filter] for instance in instances]
+        return self.task.process_results(instances[0].doc, filtered)[self.metric]
+
+    def aggregate(self, items: Sequence[Any]) -> tuple[float | None, float | None]:
+        """The metric over items, and its standard error where one is known."""
+        if not items:
+            return None, None
+        try:
+            return float(self.aggregation(items)), self.stderr(items)
+        except OverflowError:  # the perplexity of a model that is broken beyond numbers
+            return None, None
+
+    @property
+    def aggregation(self) -> Callable[[Sequence[Any]], float]:
+        """The task's own aggregate of its items."""
+        aggregation: Callable[[Sequence[Any]], float] = self.task.aggregation()[self.metric]
+        return aggregation
+
+    def stderr(self, items: Sequence[Any]) -> float | None:
+        """The formula for a mean, a seeded bootstrap where items are cheap to aggregate."""
+        if len(items) < 2:
+            return None
+        if self.aggregation is mean:
+            return float(mean_stderr(items))
+        if self.metric not in LIKELIHOOD_METRICS | PAIR_METRICS:
+            return None
+        random = Random(0)
+        draws = [self.aggregation(random.choices(items, k=len(items))) for _ in range(BOOTSTRAPS)]
+        return stdev(draws)
+
+    def gold(self, example: int) -> str | None:
+        """The right answer in words, None where the task has none."""
+        doc = self.instances[example][0].doc
+        target = self.task.doc_to_target(doc)
+        if isinstance(target, list):
+            target = target[0] if target else ""
+        if isinstance(target, int) and self.task.config.doc_to_choice is not None:
+            choices = self.task.doc_to_choice(doc)
+            return str(choices[target]) if 0 <= target < len(choices) else None
+        return str(target) or None
+
+    def gold_request(self, example: int) -> LogLikelihood | Rolling:
+        """The request whose log-probability says how sure the model is of the right answer.
+
+        Raises:
+            BadOption: if the task has no right answer.
+        """
+        first, *_ = self.requests(example)
+        if isinstance(first, Rolling):
+            return first
+        gold = self.gold(example)
+        if gold is None:
+            raise BadOption(
+                f"Task {self.name} has no gold answer whose log-probability could be taken; "
+                "use --outcome metric."
+            )
+        if isinstance(first, Generate):
+            delimiter = "" if self.chat else self.task.config.target_delimiter
+            return LogLikelihood(first.prompt, delimiter + gold)
+        choices = self.requests(example)
+        if len(choices) == 1:
+            return first
+        chosen = choices[self.gold_index(example, gold)]
+        assert isinstance(chosen, LogLikelihood)
+        return chosen
+
+    def gold_index(self, example: int, gold: str) -> int:
+        """Which of the requests is the right choice.
+
+        Raises:
+            BadOption: if the task does not say.
+        """
+        doc = self.instances[example][0].doc
+        # Tasks whose choices are contexts (winogrande) keep the right one's number in their text.
+        right = (
+            self.task.doc_to_text(doc) if self.task.multiple_input else self.task.doc_to_target(doc)
+        )
+        index = right if isinstance(right, int) else -1
+        if isinstance(right, str) and gold in self.choices(example):
+            index = self.choices(example).index(gold)
+        if not 0 <= index < len(self.instances[example]):
+            raise BadOption(
+                f"Task {self.name} does not say which choice is right in example {example}, so its "
+                "log-probability cannot be taken; use --outcome metric."
+            )
+        return index
+
+    def definition(self) -> list[Any]:
+        """What turns responses into an outcome, besides the examples themselves."""
+        config = self.task.config
+        scorer = getattr(config, "process_results", None)
+        metrics = [
+            {key: source(value) for key, value in metric.items()}
+            for metric in getattr(config, "metric_list", None) or ()
+        ]
+        filters = getattr(config, "filter_list", None)
+        names = [self.name, self.task.VERSION, self.metric, self.filter, version("lm_eval")]
+        return [*names, filters, metrics, source(scorer)]
+
+    def choices(self, example: int) -> list[str]:
+        """The answers offered, empty where the model writes its own."""
+        if self.task.config.doc_to_choice is None:
+            return []
+        return [str(choice) for choice in self.task.doc_to_choice(self.instances[example][0].doc)]
+
+    def answer(self, example: int, responses: Sequence[Response]) -> str:
+        """What the model said or picked."""
+        first = responses[0]
+        if isinstance(first, Generated):
+            return first.text
+        if len(responses) == 1:
+            greedy = " (its first choice)" if first.greedy else ""
+            return f"log-probability {first.logprob:.2f}{greedy}"
+        likelihoods = [r.logprob for r in responses if isinstance(r, Scored)]
+        best = likelihoods.index(max(likelihoods))
+        choices = self.choices(example)
+        return choices[best] if best < len(choices) else f"choice {best}"
+
+
+def build(task: HarnessLeaf, chat: ChatTemplate | None) -> list[list[Instance]]:
+    """All instances of a task, grouped by document.
+
+    Raises:
+        BadData: if there is none, or a document lacks what the task reads.
+    """
+    try:
+        task.build_all_requests(
+            apply_chat_template=chat is not None, chat_template=chat, fewshot_as_multiturn=True
+        )
+    except UserError:
+        raise
+    except Exception as error:  # templates and user functions fail in ways of their own
+        raise BadData(
+            f"The examples of task {task.task_name} do not fit its definition "
+            f"({type(error).__name__}: {error}); their columns are "
+            f"{', '.join(map(str, task.features)) if hasattr(task, 'features') else 'unknown'}."
+        ) from error
+    grouped: dict[int, list[Instance]] = {}
+    for instance in task.instances:
+        grouped.setdefault(instance.doc_id, []).append(instance)
+    for instances in grouped.values():
+        instances.sort(key=lambda instance: instance.idx)
+        check_greedy(task.task_name, instances[0])
+        as_request(instances[0])
+    return list(grouped.values())
+
+
+def check_greedy(name: str, instance: Instance) -> None:
+    """Refuse a task that samples: one mask must give one answer.
+
+    Raises:
+        BadOption: if it does.
+    """
+    if instance.request_type != "generate_until":
+        return
+    options = normalize_gen_kwargs(instance.args[1])
+    if options.get("do_sample") or options.get("num_beams", 1) != 1:
+        raise BadOption(
+            f"Task {name} samples or searches for its answers; caploc decodes greedily. Copy its "
+            "YAML, set do_sample to false and num_beams to 1 in its generation_kwargs, and pass "
+            "the file as the task."
+        )
+
+
+def as_request(instance: Instance) -> Request:
+    """One lm-eval instance as a request.
+
+    Raises:
+        BadOption: for a kind that caploc does not ask (images, sound).
+    """
+    arguments = instance.args
+    match instance.request_type, arguments:
+        case "generate_until", (str(prompt), dict(options)):
+            return Generate(prompt, options_json(options))
+        case "loglikelihood", (str(context), str(continuation)):
+            return LogLikelihood(context, continuation)
+        case "loglikelihood_rolling", (str(text),):
+            return Rolling(text)
+    raise BadOption(
+        f"Task {instance.task_name} asks {instance.request_type!r} with {len(arguments)} parts; "
+        "caploc asks text only (generate_until, loglikelihood, loglikelihood_rolling)."
+    )
+
+
+def replace_response(instance: Instance, response: Response) -> Instance:
+    """A copy of the instance that holds this response, as lm-eval's model would have left it."""
+    raw: Any
+    if isinstance(response, Generated):
+        raw = response.text
+    elif instance.request_type == "loglikelihood_rolling":
+        raw = response.logprob
+    else:
+        raw = (response.logprob, response.greedy)
+    repeats = instance.repeats or 1
+    return replace(instance, resps=[raw] * repeats, filtered_resps={}, metadata=instance.metadata)
+
+
+def choose_metric(task: HarnessLeaf, wanted: str | None) -> tuple[str, str]:
+    """Metric and filter: those named (`metric` or `metric,filter`), the paper's, or the first.
+
+    Raises:
+        UnknownName: if the task has no such metric or filter.
+    """
+    metrics = list(task.aggregation())
+    filters = [ensemble.name for ensemble in task._filters]
+    default = PREFERRED.get(task.task_name, ("", ""))
+    if default[0] not in metrics or default[1] not in filters:
+        default = metrics[0], filters[0]
+    metric, _, chosen = wanted.partition(",") if wanted else (default[0], "", default[1])
+    if metric not in metrics:
+        raise unknown(metrics, metric, f"metric of task {task.task_name}")
+    chosen = chosen or (default[1] if metric == default[0] else filters[0])
+    if chosen not in filters:
+        raise unknown(filters, chosen, f"filter of task {task.task_name}")
+    return metric, chosen
+
+
+def source(value: Any) -> Any:
+    """A value as it can be compared: a function by the text of the file it is from."""
+    return getsource(getmodule(value) or value) if callable(value) else value
