@@ -5,13 +5,15 @@ INSTALLED := $(VENV)/.installed
 INSTALLED_DEV := $(VENV)/.installed-dev
 # The demo's capabilities, in the order in which they are shown.
 CAPABILITIES := addition subtraction sorting code rhyming cursing capitals elements recall
+METHODS := css csb one-shot greedy
+DEMO := --masks 100 --rate 0.05 --examples 50 --limit 200
 OUT ?= runs/demo
 
 .PHONY: demo test check bench demo-model truth clean
 
-demo: $(INSTALLED)  ## install, localize every capability of the demo model, write a report
-	$(BIN)/caploc locate demo $(CAPABILITIES:%=--task demo/%) --method css --masks 100 --rate 0.05 \
-		--examples 50 --limit 200 --out $(OUT)
+demo: $(INSTALLED)  ## install, compare the methods on one capability, localize all, write reports
+	$(BIN)/caploc locate demo --task demo/addition $(METHODS:%=--method %) $(DEMO) --out $(OUT)-methods
+	$(BIN)/caploc locate demo $(CAPABILITIES:%=--task demo/%) --method css $(DEMO) --out $(OUT)
 
 test: $(INSTALLED_DEV)  ## the default tests: offline, minutes
 	$(BIN)/pytest -n 2 $(TESTS)

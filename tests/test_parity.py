@@ -25,7 +25,7 @@ KINDS = {
     "demo/prose": ["word_perplexity,none", "bits_per_byte,none"],  # rolling
     "demo/facts": ["acc,none"],  # a group
 }
-HEADS = ["L0H0", "L0H9", "L1H3", "L2H7", "L3H1", "L5H15"]
+HEADS = ["L0H10", "L0H15", "L0H13", "L1H0", "L5H1", "L5H15"]
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # lm-eval's own evaluator warns of its own
 

@@ -24,7 +24,10 @@ def test_below_zero_marks_the_needed_head_also_where_a_lower_score_is_better(res
     result["task"].update(metric="word_perplexity", higher_is_better=False)
     result["heads"][0]["effect"] = -3.0
     assert cell(result, "L0H1").shade == f"n{STEPS}"
-    assert (head_map(result).needed_end, head_map(result).helped_end) == ("+3.00", "−3.00")
+    assert (head_map(result).needed_end, head_map(result).helped_end) == (
+        "−3.00\u00a0nats",
+        "+3.00\u00a0nats",
+    )
 
 
 def test_an_unmeasured_head_is_not_a_head_without_effect(result):
