@@ -18,9 +18,6 @@ demo: $(INSTALLED)  ## install, compare the methods on one capability, localize 
 test: $(INSTALLED_DEV)  ## the default tests: offline, minutes
 	$(BIN)/pytest -n 2 $(TESTS)
 
-test-slow: $(INSTALLED_DEV)
-	$(BIN)/pytest -m slow
-
 check: $(INSTALLED_DEV)  ## lint, format, types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .

@@ -1,8 +1,10 @@
 """The command line: help, exit codes, one sentence a mistake."""
 
 import json
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -103,3 +105,38 @@ def test_the_demos_tasks_come_with_its_general_benchmark():
     assert default_others("demo", "demo/addition") == ["demo/sentences"]
     assert default_others("demo", "demo/sentences") == []
     assert default_others("org/model", "gsm8k") == []
+
+
+def test_ctrl_c_keeps_the_rows_and_says_so(tmp_path):
+    process = subprocess.Popen(
+        [
+            sys.executable, "-m", "caploc", "locate", "demo", "--task", "demo/addition",
+            "--method", "one-shot", "--batch-size", "4", "--out", str(tmp_path / "run"),
+        ],
+        stderr=subprocess.PIPE,
+        text=True,
+    )  # fmt: skip
+    rows = tmp_path / "run" / "rows.sqlite-wal"
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and not (rows.exists() and rows.stat().st_size > 50_000):
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "the same command continues" in " ".join(said.split())
+    assert "Traceback" not in said
+    facts = json.loads(caploc("doctor", str(tmp_path / "run"), "--json").stdout)
+    assert facts["integrity"] == "ok" and facts["rows"] > 0
+
+
+def test_a_report_that_cannot_be_written_is_one_sentence(tmp_path):
+    arguments = [
+        "locate", "demo", "--task", "demo/addition", "--masks", "3", "--rate", "0.05",
+        "--examples", "3", "--limit", "5", "--controls", "0", "--out", str(tmp_path / "run"), "-q",
+    ]  # fmt: skip
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "figures").write_text("a file where a folder should be")
+    done = caploc(*arguments)
+    assert done.returncode == 1
+    assert "rows that were measured are kept" in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr

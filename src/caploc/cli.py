@@ -374,3 +374,9 @@ def main() -> None:
     except CaplocError as error:
         console.complain(str(error))
         sys.exit(1)
+    except OSError as error:  # a full disk while the report or a figure is written, say
+        console.complain(
+            f"A file could not be used ({error}); rows that were measured are kept. Free disk "
+            "space or check the rights, then run the same command again."
+        )
+        sys.exit(1)
