@@ -22,6 +22,7 @@ ORDER = [
     "simulate",
     "tasks",
     "models",
+    "engine",
     "store",
     "folder",
     "measurement",

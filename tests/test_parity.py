@@ -8,8 +8,8 @@ from lm_eval import simple_evaluate
 from lm_eval.models.huggingface import HFLM
 
 import caploc
+from caploc.engine import BatchEngine
 from caploc.measurement import Cost, Meter
-from caploc.models.engine import BatchEngine
 from caploc.models.loading import load_model
 from caploc.progress import Silent
 from caploc.store import Question, Store

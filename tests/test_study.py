@@ -12,9 +12,9 @@ from dataclasses import replace
 import pytest
 
 import caploc
+from caploc.engine import BatchEngine
 from caploc.errors import BadOption, FolderTaken, UnknownName, UserError
 from caploc.evaluation import Evaluation, curve, evaluate
-from caploc.models.engine import BatchEngine
 from caploc.progress import Silent
 from caploc.search import Settings
 from caploc.study import Study, run

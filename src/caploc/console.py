@@ -54,7 +54,7 @@ class Bars:
             self.progress.stop_task(self.task)
         self.task = self.progress.add_task(escape(what), total=rows, measured=0, tokens=0)
 
-    def advance(self, rows: int, tokens: int) -> None:
+    def advance(self, rows: int, tokens: float) -> None:
         """Count rows; those without tokens were stored before."""
         if self.task is None:
             return

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from caploc.engine import Answer, Ask, Engine
 from caploc.heads import Mask
-from caploc.models.engine import Answer, Ask, Engine
 from caploc.progress import Progress
 from caploc.recovery import Measurements
 from caploc.search import Plan, Search
@@ -23,13 +23,15 @@ class Cost:
     """What the rows of a run took, whether they were measured now or before."""
 
     rows: int = 0
-    forward_tokens: int = 0
+    forward_tokens: float = 0.0  # run, in units of a pass through all layers
+    plain_tokens: int = 0  # of reading and saying every row alone
     seconds: float = 0.0
 
     def count(self, rows: Sequence[Row]) -> None:
         """Add rows."""
         self.rows += len(rows)
         self.forward_tokens += sum(row.tokens for row in rows)
+        self.plain_tokens += sum(row.plain_tokens for row in rows)
         self.seconds += sum(row.seconds for row in rows)
 
 
@@ -96,6 +98,7 @@ class Meter:
             row = waiting[number]
             row.responses[part] = answer.response
             row.tokens += answer.forward_tokens
+            row.plain_tokens += answer.plain_tokens
             row.seconds += answer.seconds
             if None not in row.responses:
                 yield number
@@ -107,7 +110,16 @@ class Meter:
         item = None if broken else self.task.item(example, responses)
         outcome = math.nan if broken else self.task.outcome(item)
         written = responses_json(responses)
-        return Row(*key, example, outcome, item, written, waiting.tokens, waiting.seconds)
+        return Row(
+            *key,
+            number=example,
+            outcome=outcome,
+            item=item,
+            responses=written,
+            tokens=waiting.tokens,
+            plain_tokens=waiting.plain_tokens,
+            seconds=waiting.seconds,
+        )
 
     def score(self, rows: Sequence[Row]) -> Score:
         """The task's own aggregate over rows; rows that could not be scored are left out."""
@@ -126,7 +138,8 @@ class Waiting:
     """A row some of whose responses are still out."""
 
     responses: list[Response | None]
-    tokens: int = 0
+    tokens: float = 0.0
+    plain_tokens: int = 0
     seconds: float = 0.0
 
 

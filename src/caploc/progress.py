@@ -11,7 +11,7 @@ class Progress(Protocol):
         """So many rows are to come, those already stored included."""
         ...
 
-    def advance(self, rows: int, tokens: int) -> None:
+    def advance(self, rows: int, tokens: float) -> None:
         """So many more rows are done; `tokens` were run for them (0: they were stored)."""
         ...
 
@@ -22,5 +22,5 @@ class Silent:
     def start(self, what: str, rows: int) -> None:
         """Say nothing."""
 
-    def advance(self, rows: int, tokens: int) -> None:
+    def advance(self, rows: int, tokens: float) -> None:
         """Say nothing."""

@@ -20,7 +20,7 @@ from filelock import FileLock, Timeout
 from caploc.errors import FolderTaken, StoreFailed
 from caploc.heads import Mask
 
-SCHEMA = 1
+SCHEMA = 2
 TABLES = """
 CREATE TABLE IF NOT EXISTS questions (
     id INTEGER PRIMARY KEY, digest TEXT NOT NULL UNIQUE, question TEXT NOT NULL
@@ -33,7 +33,8 @@ CREATE TABLE IF NOT EXISTS rows (
     outcome REAL,                -- NULL where it could not be scored
     item TEXT NOT NULL,          -- what the task's metric aggregates, JSON
     responses TEXT NOT NULL,     -- what the model answered, JSON
-    tokens INTEGER NOT NULL,     -- tokens run through the model for this row
+    tokens REAL NOT NULL,        -- tokens run for this row, in passes through all layers
+    plain_tokens INTEGER NOT NULL, -- tokens of reading and saying it alone
     seconds REAL NOT NULL,       -- the row's share of its batch
     PRIMARY KEY (question, mask, example)
 ) WITHOUT ROWID;
@@ -67,7 +68,8 @@ class Row:
     outcome: float
     item: Any
     responses: str
-    tokens: int
+    tokens: float
+    plain_tokens: int
     seconds: float
 
 
@@ -150,7 +152,8 @@ class Store:
         """Every row of a question by mask and example."""
         with self.guarded():
             found = self.database.execute(
-                "SELECT mask, example, number, outcome, item, responses, tokens, seconds "
+                "SELECT mask, example, number, outcome, item, responses, tokens, "
+                "plain_tokens, seconds "
                 "FROM rows WHERE question = ?",
                 (question,),
             )
@@ -164,7 +167,7 @@ class Store:
         """
         with self.guarded(), self.database:
             self.database.executemany(
-                "INSERT OR REPLACE INTO rows VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                "INSERT OR REPLACE INTO rows VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 [
                     (
                         question,
@@ -172,9 +175,10 @@ class Store:
                         row.example,
                         row.number,
                         None if np.isnan(row.outcome) else row.outcome,
-                        json.dumps(row.item, default=plain),
+                        json.dumps(row.item, default=as_plain),
                         row.responses,
                         row.tokens,
+                        row.plain_tokens,
                         row.seconds,
                     )
                     for row in rows
@@ -193,14 +197,14 @@ class Store:
         self.close()
 
 
-def plain(value: Any) -> Any:
+def as_plain(value: Any) -> Any:
     """NumPy numbers and arrays as JSON takes them."""
     return value.tolist() if hasattr(value, "tolist") else float(value)
 
 
 def as_row(fields: tuple[Any, ...]) -> Row:
     """A row as read from the file."""
-    mask, example, number, outcome, item, responses, tokens, seconds = fields
+    mask, example, number, outcome, item, responses, tokens, plain, seconds = fields
     return Row(
         mask,
         example,
@@ -209,5 +213,6 @@ def as_row(fields: tuple[Any, ...]) -> Row:
         json.loads(item),
         responses,
         tokens,
+        plain,
         seconds,
     )

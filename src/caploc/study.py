@@ -5,12 +5,12 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from caploc import designs
+from caploc.engine import BatchEngine
 from caploc.errors import BadOption
 from caploc.findings import Findings, Stages, write_findings
 from caploc.folder import claim
 from caploc.lookup import pick
 from caploc.measurement import outcomes_by_example, search
-from caploc.models.engine import BatchEngine
 from caploc.progress import Progress, Silent
 from caploc.search import METHODS, Settings, column_mask
 from caploc.tasks.catalog import TaskOptions, check_task_name

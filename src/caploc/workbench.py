@@ -4,12 +4,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from caploc.engine import BatchEngine, chat_template
 from caploc.errors import BadOption
 from caploc.heads import HeadGrid
 from caploc.measurement import Cost, Meter
-from caploc.models.engine import BatchEngine
 from caploc.models.loading import check_model, load_model, load_tokenizer
-from caploc.models.wording import chat_template
 from caploc.store import Question, Store
 from caploc.tasks.catalog import TaskOptions, load_task
 from caploc.tasks.harness import HarnessTask

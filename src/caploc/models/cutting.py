@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
 from caploc.errors import BadOption, ModelBusy
@@ -21,20 +21,28 @@ Replacement = Callable[[int, Tensor], Tensor]
 
 
 @contextmanager
-def knocked_out(projections: Projections, grid: HeadGrid, masks: Tensor) -> Iterator[None]:
+def knocked_out(
+    projections: Projections,
+    grid: HeadGrid,
+    masks: Tensor,
+    *,
+    packed: Int[Tensor, " tokens"] | None = None,
+) -> Iterator[None]:
     """Silence heads inside the block: row i of the batch loses the heads of `masks[i]`.
 
     `masks` is boolean, of shape (rows, heads), on any device; True is knocked out.
     A head writes to the residual stream only through its own slice of the output projection's
     input, so zeroing that slice removes the head and nothing else. One mask serves a batch of any
     size. Layers that no mask cuts carry no hook. Only the thread that entered may run the model.
+    With `packed` the batch is one sequence in which many rows stand end to end, and `packed` says
+    which row of `masks` each of its tokens belongs to.
 
     Raises:
         BadOption: here if `masks` does not fit the grid; in a forward pass if the batch has
             another number of rows than `masks`.
         ModelBusy: in a forward pass from another thread.
     """
-    with replaced(projections, grid, masks, None):
+    with replaced(projections, grid, masks, None, packed=packed):
         yield
 
 
@@ -46,6 +54,7 @@ def replaced(
     replacement: Replacement | None,
     *,
     every_layer: bool = False,
+    packed: Int[Tensor, " tokens"] | None = None,
 ) -> Iterator[None]:
     """`knocked_out`, with `replacement` (None: zero) in place of what the cut heads hand on.
 
@@ -62,7 +71,7 @@ def replaced(
         for layer, columns in enumerate(grid.layer_slices):
             projection, layer_masks = projections[layer], on_host[:, columns]
             if projection is not None and (every_layer or bool(layer_masks.any())):
-                hook = _hook(layer, layer_masks, replacement)
+                hook = _hook(layer, layer_masks, replacement, packed)
                 handles.append(projection.register_forward_pre_hook(hook))
         # a compiled graph runs on as it was traced, without hooks that came later (torch's
         # skip_nnmodule_hook_guards): the model would be intact without a word
@@ -74,11 +83,15 @@ def replaced(
 
 
 def _hook(
-    layer: int, layer_masks: Bool[Tensor, "rows layer_heads"], replacement: Replacement | None
+    layer: int,
+    layer_masks: Bool[Tensor, "rows layer_heads"],
+    replacement: Replacement | None,
+    packed: Int[Tensor, " tokens"] | None,
 ) -> Callable:
     owner = threading.get_ident()
     heads = layer_masks.shape[1]
-    here = layer_masks  # moved to the layer's device once, at its first call
+    # moved to the layer's device once, at its first call
+    here = layer_masks if packed is None else layer_masks[packed]
 
     def hook(module: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         nonlocal here
@@ -90,7 +103,7 @@ def _hook(
         mixed, *rest = args
         per_head = mixed.unflatten(-1, (heads, -1))
         here = here.to(per_head.device)
-        cut = fitted_rows(here, per_head)
+        cut = fitted_rows(here, per_head) if packed is None else fitted_tokens(here, per_head)
         if replacement is None:
             kept = per_head.masked_fill(cut, 0)
         else:
@@ -119,3 +132,10 @@ def fitted_rows(
     if not flattened:
         return layer_masks[:, None, :, None]
     return layer_masks.repeat_interleave(len(per_head) // rows, dim=0)[:, :, None]
+
+
+def fitted_tokens(
+    layer_masks: Bool[Tensor, "tokens layer_heads"], per_head: Tensor
+) -> Bool[Tensor, "..."]:
+    """The masks of packed tokens, shaped to `per_head`: (1, tokens, heads, width), or without 1."""
+    return layer_masks[..., None] if per_head.ndim == 3 else layer_masks[None, :, :, None]

@@ -116,6 +116,15 @@ def layer_part(model: nn.Module, name: str) -> nn.Module:
     return model.get_submodule(inner[1])
 
 
+def decoder_layers(model: nn.Module, projections: Sequence[nn.Module | None]) -> list[nn.Module]:
+    """The decoder's layers, bottom up; empty where the projections stand in no one list."""
+    present = next(projection for projection in projections if projection is not None)
+    for _, around in ancestors(model, module_name(model, present)):
+        if isinstance(around, nn.ModuleList) and len(around) == len(projections):
+            return list(around)
+    return []
+
+
 def _found(model: PreTrainedModel, layers: int) -> list[nn.Module | None]:
     """Look in the decoder's list of layers for modules whose own and whose parent's name fit."""
     decoder = model.get_decoder()

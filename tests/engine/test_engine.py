@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
+from caploc.engine import Ask, BatchEngine
+from caploc.engine.memory import BatchSizer
 from caploc.errors import BadOption, OutOfMemory
-from caploc.models.batching import BatchSizer
 from caploc.models.cutting import knocked_out
-from caploc.models.engine import Ask, BatchEngine
 from caploc.models.loading import load_model
 from caploc.tasks.requests import Generate, Generated, LogLikelihood, Rolling, options_json
 
@@ -151,7 +151,7 @@ def test_out_of_memory_halves_the_batch_and_loses_no_row(loaded):
 
 
 def test_batches_after_out_of_memory_are_smaller(loaded, monkeypatch):
-    monkeypatch.setattr("caploc.models.batching.free_memory", lambda device: 2**24)
+    monkeypatch.setattr("caploc.engine.memory.free_memory", lambda device: 2**24)
     sizer = BatchSizer(loaded.model)
     before = sizer.rows(50)
 
@@ -165,7 +165,7 @@ def test_batches_after_out_of_memory_are_smaller(loaded, monkeypatch):
 
 
 def test_logits_that_are_kept_count(loaded, monkeypatch):
-    monkeypatch.setattr("caploc.models.batching.free_memory", lambda device: 2**28)
+    monkeypatch.setattr("caploc.engine.memory.free_memory", lambda device: 2**28)
     sizer = BatchSizer(loaded.model)
     sizer.scored_bytes = 128_000 * 8  # a vocabulary of today's size
     assert 1 == sizer.rows(500, scored=500) < sizer.rows(500, scored=1)
@@ -188,6 +188,6 @@ def test_other_errors_are_not_taken_for_lack_of_memory(loaded):
 
 
 def test_longer_rows_make_smaller_batches(loaded, monkeypatch):
-    monkeypatch.setattr("caploc.models.batching.free_memory", lambda device: 10 * 2**20)
+    monkeypatch.setattr("caploc.engine.memory.free_memory", lambda device: 10 * 2**20)
     sizer = BatchSizer(loaded.model)
     assert sizer.rows(10) > sizer.rows(100) >= sizer.rows(10**6) == 1

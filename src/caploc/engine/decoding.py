@@ -1,0 +1,295 @@
+"""Greedy answers to many rows at once: a row that is done leaves, and the next takes its slot."""
+
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from caploc.engine.attention import Shared, Step, shared_layers
+from caploc.engine.drafts import Drafting, Odds, timed
+from caploc.engine.intact import Intact, KnockedOut, Meter
+from caploc.engine.keys import Segment, Slots
+from caploc.engine.packed import Chunk, IntoSlots, PackedModel, Pass
+from caploc.engine.planning import Plan, Stage, Wanted
+from caploc.engine.stops import Stops
+
+SECONDS = 0.5  # answers are handed on at least so often, so that little is lost if all is killed
+REFILL = 8  # new rows are read when a slot in so many is free: several in one pass cost less
+
+
+@dataclass(eq=False)
+class Running:
+    """A row in a slot. `kept` is how many of its own tokens have keys in the slot."""
+
+    wanted: Wanted
+    segment: Segment | None
+    kept: int
+    cost: float  # tokens run for it, in units of a pass through all layers
+    said: list[int] = field(default_factory=list)
+    draft: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Spoken:
+    """A row's answer, up to the token that ended it, and the tokens run for it."""
+
+    wanted: Wanted
+    tokens: list[int]
+    cost: float
+
+
+class Decoder:
+    """Answers the rows of a plan; what drafts learn on the way outlives it."""
+
+    def __init__(
+        self,
+        packed: PackedModel,
+        plan: Plan,
+        prompts: Sequence[tuple[int, ...]],
+        masks: Sequence[KnockedOut],
+        stops: Stops,
+        drafting: Drafting,
+    ) -> None:
+        """Decode with what the plan says."""
+        self.packed, self.plan, self.masks, self.stops = packed, plan, masks, stops
+        self.answers = drafting.answers
+        self.first_odds, self.later_odds = drafting.first, drafting.later
+        self.own = [plan.own(number, tokens) for number, tokens in enumerate(prompts)]
+        self.meter = Meter(packed.depth)
+        self.intact = Intact(packed, plan.prefixes, plan.prefix_depths, plan.tokens, self.meter)
+        self.queue: deque[Wanted] = deque()
+        longest = max(map(len, self.own), default=0) + stops.limit
+        self.room = Slots(plan.slots, longest, packed.depth)
+        self.heads = torch.zeros((plan.slots, packed.loaded.grid.size), dtype=torch.bool)
+        self.running: list[Running | None] = []
+        self.done: list[Spoken] = []
+        self.sharing: tuple[list[int], list[list[Shared]]] = [], []
+
+    def run(self) -> Iterator[list[Spoken]]:
+        """Answer every row once, in lists as they end."""
+        stages, last = deque(self.plan.stages), time.monotonic()
+        while stages or self.queue or self.running:
+            if not self.queue and stages and not (stages[0].waits and self.running):
+                self.begin(stages.popleft())
+            self.admit()
+            self.close_gaps()
+            if self.running:
+                self.step()
+                self.close_gaps()
+            if len(self.done) >= self.plan.slots or time.monotonic() - last > SECONDS:
+                yield self.hand_on()
+                last = time.monotonic()
+        yield self.hand_on()
+
+    def hand_on(self) -> list[Spoken]:
+        """What is done; then nothing is."""
+        done, self.done = self.done, []
+        return done
+
+    @torch.inference_mode()
+    def begin(self, stage: Stage) -> None:
+        """Record what the stage starts from, and queue its rows."""
+        chunks = []
+        for prompt in stage.recorded:
+            number = self.plan.prefix[prompt]
+            segment = self.intact.prefix(number).segment if number is not None else None
+            said = self.answers(prompt).draft([], self.stops.limit - 1)
+            tokens = (*self.own[prompt], *said)
+            chunks.append(Chunk(tokens, self.intact.heads, [0], segment))
+        self.intact.record(stage.recorded, chunks, stage.depths)
+        self.queue.extend(stage.rows)
+
+    # New rows
+
+    def admit(self) -> None:
+        """Read prompts of new rows into free slots, when there are enough of both."""
+        gaps = [slot for slot, row in enumerate(self.running) if row is None]
+        free = gaps + list(range(len(self.running), self.plan.slots))
+        while self.queue and len(free) * REFILL >= self.plan.slots:
+            rows, start = self.together(len(free))
+            slots, free = free[: len(rows)], free[len(rows) :]
+            self.running += [None] * (max(slots) + 1 - len(self.running))
+            self.open(rows, slots, start)
+            free = [slot for slot in slots if self.running[slot] is None] + free
+
+    def together(self, most: int) -> tuple[list[Wanted], int]:
+        """The next rows that can be read in one pass: all start at one depth."""
+        rows: list[Wanted] = []
+        tokens, depth = 0, self.start(self.queue[0])
+        while self.queue and len(rows) < most and self.start(self.queue[0]) == depth:
+            tokens += len(self.own[self.queue[0].prompt])
+            if rows and tokens > self.plan.tokens:
+                break
+            rows.append(self.queue.popleft())
+        return rows, depth
+
+    def start(self, row: Wanted) -> int:
+        """The depth at which a row's prompt can be started."""
+        record = self.intact.records.get(row.prompt)
+        return record.start(self.masks[row.mask].cut) if record else 0
+
+    @torch.inference_mode()
+    def open(self, rows: Sequence[Wanted], slots: Sequence[int], start: int) -> None:
+        """Read prompts and first drafts in one pass, and say each row's first tokens."""
+        began, chunks, opened = time.perf_counter(), [], []
+        for row, slot in zip(rows, slots, strict=True):
+            mask, own = self.masks[row.mask], self.own[row.prompt]
+            segment = self.intact.segment(self.plan.prefix[row.prompt], mask)
+            draft = self.first_draft(row, start)
+            self.heads[slot] = mask.heads
+            chunk = Chunk(
+                (*own, *draft),
+                mask.heads,
+                range(len(own) - 1, len(own) + len(draft)),
+                segment,
+                residual=self.residual(row, len(own) + len(draft), start),
+            )
+            cost = self.meter.run(len(chunk.tokens), start) + self.meter.pay()
+            chunks.append(chunk)
+            opened.append(Running(row, segment, len(own), cost, draft=draft))
+        lengths = [len(chunk.tokens) for chunk in chunks]
+        keeper = IntoSlots(
+            self.room,
+            self.packed.here([s for s, n in zip(slots, lengths, strict=True) for _ in range(n)]),
+            self.packed.here([place for n in lengths for place in range(n)]),
+        )
+        best = self.packed.read(chunks, start, keeper).argmax(-1).tolist()
+        self.share_below(rows, slots, lengths, start)
+        seconds = (time.perf_counter() - began) / sum(lengths)
+        self.first_odds.checking = timed(self.first_odds.checking, seconds)
+        self.later_odds.checking = self.first_odds.checking
+        self.hear(opened, slots, best, self.first_odds)
+
+    def residual(self, row: Wanted, tokens: int, start: int) -> torch.Tensor | None:
+        """The recorded residual stream that goes into layer `start`."""
+        if not start:
+            return None
+        return self.intact.records[row.prompt].residual[start][:tokens]
+
+    def first_draft(self, row: Wanted, start: int) -> list[int]:
+        """A draft of the whole answer; a row that starts above the bottom needs it recorded."""
+        answers = self.answers(row.prompt)
+        if not answers.root.next:
+            return []
+        draft = answers.draft([], min(self.first_odds.length(), self.stops.limit - 1))
+        if start:
+            recorded = self.intact.records[row.prompt].tokens[len(self.own[row.prompt]) :]
+            same = [a == b for a, b in zip(draft, recorded, strict=False)]
+            draft = draft[: same.index(False) if False in same else len(same)]
+        return draft
+
+    def share_below(
+        self, rows: Sequence[Wanted], slots: Sequence[int], lengths: Sequence[int], start: int
+    ) -> None:
+        """Give rows that started above the bottom the intact keys of the layers below."""
+        if not start:
+            return
+        by_prompt: dict[tuple[int, int], list[int]] = {}
+        for row, slot, length in zip(rows, slots, lengths, strict=True):
+            by_prompt.setdefault((row.prompt, length), []).append(slot)
+        for (prompt, length), members in by_prompt.items():
+            self.room.share(start, members, self.intact.records[prompt].segment.part(0, length))
+
+    # Running rows
+
+    @torch.inference_mode()
+    def step(self) -> None:
+        """Feed each running row its last token and its draft, in one pass."""
+        began, rows = time.perf_counter(), [row for row in self.running if row is not None]
+        self.draft(rows)
+        fed = [[row.said[-1], *row.draft] for row in rows]
+        slots = [slot for slot, tokens in enumerate(fed) for _ in tokens]
+        kept = [row.kept for row in rows]
+        places = [kept[slot] + n for slot, tokens in enumerate(fed) for n in range(len(tokens))]
+        before = [row.segment.length if row.segment else 0 for row in rows]
+        positions = [before[slot] + place for slot, place in zip(slots, places, strict=True)]
+        here = self.packed.here
+        step = Step(
+            self.room,
+            here(slots),
+            here(places),
+            here(kept),
+            self.shared(rows),
+            longest=max(map(len, fed)),
+            reach=max(places) + 1,
+        )
+        logits = self.packed.forward(
+            Pass(
+                here([token for tokens in fed for token in tokens]),
+                here(positions),
+                self.heads[: len(rows)],
+                torch.tensor(slots),
+                step,
+                torch.arange(len(slots), device=self.packed.device),
+            )
+        )
+        best = logits.argmax(-1).tolist()
+        seconds = time.perf_counter() - began
+        if len(slots) == len(rows):
+            self.first_odds.saying = timed(self.first_odds.saying, seconds / len(rows))
+            self.later_odds.saying = self.first_odds.saying
+        for row, tokens in zip(rows, fed, strict=True):
+            row.cost += self.meter.run(len(tokens))
+            row.kept += 1
+        self.hear(rows, range(len(rows)), best, self.later_odds)
+
+    def draft(self, rows: Sequence[Running]) -> None:
+        """Draft what other masks' answers to the same prompt say next."""
+        longest = self.later_odds.length()
+        for row in rows:
+            left = self.stops.limit - 1 - len(row.said)
+            row.draft = []
+            if longest and left:
+                row.draft = self.answers(row.wanted.prompt).draft(row.said, min(longest, left))
+
+    def shared(self, rows: Sequence[Running]) -> list[list[Shared]]:
+        """The segments that rows read; looked up anew only when other rows run."""
+        now = [id(row) for row in rows]
+        if now != self.sharing[0]:
+            segments = [row.segment for row in rows]
+            found = shared_layers(segments, self.packed.depth, self.packed.device)
+            self.sharing = now, found
+        return self.sharing[1]
+
+    def hear(
+        self, rows: Sequence[Running], slots: Sequence[int], best: Sequence[int], odds: Odds
+    ) -> None:
+        """Take in what each row would say after each token it was fed, as far as drafts held."""
+        first = 0
+        for row, slot in zip(rows, slots, strict=True):
+            said = best[first : first + 1 + len(row.draft)]
+            first += len(said)
+            accepted = 0
+            while accepted < len(row.draft) and row.draft[accepted] == said[accepted]:
+                accepted += 1
+            if row.draft:
+                odds.saw(len(row.draft), accepted)
+            over = False
+            for token in said[: accepted + 1]:
+                row.said.append(token)
+                over = self.stops.over(row.said)
+                if over:
+                    break
+            row.kept += accepted
+            self.running[slot] = None if over else row
+            if over:
+                self.answers(row.wanted.prompt).add(row.said[:-1])
+                self.done.append(Spoken(row.wanted, row.said, row.cost + self.meter.pay()))
+
+    @torch.inference_mode()
+    def close_gaps(self) -> None:
+        """Move the last rows into free slots, so that running rows stand without gaps."""
+        gaps = [slot for slot, row in enumerate(self.running) if row is None]
+        count = len(self.running) - len(gaps)
+        targets = [slot for slot in gaps if slot < count]
+        sources = [s for s, row in enumerate(self.running) if s >= count and row is not None]
+        if targets:
+            moved = [self.running[source] for source in sources]
+            kept = max(row.kept for row in moved if row is not None)
+            self.room.move(sources, targets, kept)
+            self.heads[targets] = self.heads[sources]
+            for target, row in zip(targets, moved, strict=True):
+                self.running[target] = row
+        del self.running[count:]

@@ -1,0 +1,151 @@
+"""What the intact model computed, kept so that knocked-out rows can start where they differ.
+
+Below a mask's first knocked-out layer nothing differs from the intact model: neither the residual
+stream nor the keys and values. A row whose prompt is recorded takes both from the record and starts
+at the deepest recorded depth that its mask leaves intact. A prefix, shared by all prompts, is
+recorded once, and read once for each mask from the depth where that mask begins to matter.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from weakref import WeakValueDictionary
+
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
+from caploc.engine.keys import Segment
+from caploc.engine.packed import Chunk, IntoSegment, PackedModel
+from caploc.engine.stack import Residual
+
+Mask = Bool[Tensor, " heads"]
+
+
+@dataclass(frozen=True)
+class KnockedOut:
+    """A mask, and its first knocked-out layer (the number of layers if it knocks out nothing)."""
+
+    number: int
+    heads: Mask
+    cut: int
+
+
+@dataclass(eq=False)
+class Record:
+    """The intact model's residual stream and keys over some tokens."""
+
+    tokens: tuple[int, ...]
+    segment: Segment
+    residual: dict[int, Residual]
+
+    def start(self, cut: int) -> int:
+        """The deepest recorded depth at or below a mask's first cut."""
+        return max((depth for depth in self.residual if depth <= cut), default=0)
+
+    def part(self, first: int, last: int) -> "Record":
+        """The record of some of the tokens, as views."""
+        residual = {depth: stream[first:last] for depth, stream in self.residual.items()}
+        return Record(self.tokens[first:last], self.segment.part(first, last), residual)
+
+
+class Meter:
+    """Tokens run through the model, in units of a pass through all its layers, not yet paid for."""
+
+    def __init__(self, layers: int) -> None:
+        """Start at nothing."""
+        self.layers, self.due = layers, 0.0
+
+    def run(self, tokens: int, start: int = 0) -> float:
+        """What so many tokens cost that start at this depth."""
+        return tokens * (1 - start / self.layers)
+
+    def add(self, tokens: int, start: int = 0) -> None:
+        """Note a pass that belongs to no one row."""
+        self.due += self.run(tokens, start)
+
+    def pay(self) -> float:
+        """What is due; then nothing is."""
+        due, self.due = self.due, 0.0
+        return due
+
+
+class Intact:
+    """Records of prompts and prefixes, and each mask's own reading of a prefix."""
+
+    def __init__(
+        self,
+        packed: PackedModel,
+        prefixes: Sequence[Sequence[int]],
+        prefix_depths: Sequence[int],
+        most_tokens: int,
+        meter: Meter,
+    ) -> None:
+        """Nothing is recorded before it is asked for."""
+        self.packed, self.meter, self.most_tokens = packed, meter, most_tokens
+        self.prefixes, self.prefix_depths = prefixes, prefix_depths
+        self.heads = torch.zeros(packed.loaded.grid.size, dtype=torch.bool)
+        self.records: dict[int, Record] = {}
+        self.of_prefix: dict[int, Record] = {}
+        # A mask's prefix lives as long as a row that reads it.
+        self.read: WeakValueDictionary[tuple[int, int], Segment] = WeakValueDictionary()
+
+    def prefix(self, number: int) -> Record:
+        """The intact record of a prefix."""
+        if number not in self.of_prefix:
+            self.of_prefix.clear()  # stages go through the prefixes one after another
+            tokens = self.prefixes[number]
+            chunk = Chunk(tokens, self.heads, [len(tokens) - 1])
+            (self.of_prefix[number],) = self.recorded([chunk], self.prefix_depths)
+        return self.of_prefix[number]
+
+    def segment(self, number: int | None, mask: KnockedOut) -> Segment | None:
+        """The keys of a prefix under a mask."""
+        if number is None:
+            return None
+        intact = self.prefix(number)
+        if mask.cut == self.packed.depth:
+            return intact.segment
+        key = number, mask.number
+        segment = self.read.get(key)
+        if segment is None:
+            segment = self.read[key] = self.under(intact, mask)
+        return segment
+
+    def under(self, intact: Record, mask: KnockedOut) -> Segment:
+        """Read a recorded prefix under a mask, from its first cut on."""
+        start, keeper = intact.start(mask.cut), IntoSegment(self.packed.depth)
+        tokens = intact.tokens
+        chunk = Chunk(tokens, mask.heads, [len(tokens) - 1], residual=intact.residual.get(start))
+        self.packed.read([chunk], start, keeper)
+        self.meter.add(len(tokens), start)
+        return keeper.segment.above(start, intact.segment)
+
+    def record(
+        self, prompts: Sequence[int], chunks: Sequence[Chunk], depths: Sequence[int]
+    ) -> None:
+        """Record prompts, in place of those recorded before."""
+        self.records.clear()
+        first = 0
+        while first < len(prompts):
+            last, tokens = first, 0
+            while last < len(prompts) and (
+                last == first or tokens + len(chunks[last].tokens) <= self.most_tokens
+            ):
+                tokens += len(chunks[last].tokens)
+                last += 1
+            found = self.recorded(chunks[first:last], depths)
+            self.records.update(zip(prompts[first:last], found, strict=True))
+            first = last
+
+    def recorded(self, chunks: Sequence[Chunk], depths: Sequence[int]) -> list[Record]:
+        """Read chunks under no mask, and keep everything."""
+        keeper = IntoSegment(self.packed.depth)
+        with self.packed.stack.recorded(depths) as residual:
+            self.packed.read(chunks, 0, keeper)
+        tokens = tuple(token for chunk in chunks for token in chunk.tokens)
+        self.meter.add(len(tokens))
+        whole, records, first = Record(tokens, keeper.segment, residual), [], 0
+        for chunk in chunks:
+            records.append(whole.part(first, first + len(chunk.tokens)))
+            first += len(chunk.tokens)
+        return records

@@ -1,0 +1,102 @@
+"""Keys and values that outlive a forward pass: shared segments, and the slots of running rows.
+
+Axes: `groups` are key-value heads; `width` is that of a key or a value.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from jaxtyping import Float, Int
+from torch import Tensor
+
+Keys = Float[Tensor, "groups tokens width"]
+
+
+@dataclass(eq=False)
+class Segment:
+    """Keys and values of consecutive tokens in each layer (None where a layer has no attention).
+
+    Segments may share tensors: below a mask's first knocked-out layer its keys and values are
+    those of the intact model, and the same tensors stand in both.
+    """
+
+    length: int
+    keys: list[Keys | None]
+    values: list[Keys | None]
+
+    @classmethod
+    def empty(cls, layers: int) -> "Segment":
+        """No tokens yet."""
+        return cls(0, [None] * layers, [None] * layers)
+
+    def above(self, layers: int, lower: "Segment") -> "Segment":
+        """This segment, with the first `layers` layers of another in place of its own."""
+        return Segment(
+            self.length,
+            lower.keys[:layers] + self.keys[layers:],
+            lower.values[:layers] + self.values[layers:],
+        )
+
+    def part(self, first: int, last: int) -> "Segment":
+        """Views of the tokens from `first` up to `last`."""
+        return Segment(
+            last - first,
+            [None if k is None else k[:, first:last] for k in self.keys],
+            [None if v is None else v[:, first:last] for v in self.values],
+        )
+
+
+@dataclass(eq=False)
+class Slots:
+    """Room for the keys and values of `rows` running rows, `length` own tokens each.
+
+    Running rows hold the first slots without gaps, so that a step reads one block of memory. A
+    layer's tensors are made when its first keys come, on their device and of their type.
+    """
+
+    rows: int
+    length: int
+    layers: int
+    keys: list[Float[Tensor, "rows groups tokens width"] | None] = field(init=False)
+    values: list[Float[Tensor, "rows groups tokens width"] | None] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.keys, self.values = [None] * self.layers, [None] * self.layers
+
+    def write(
+        self,
+        layer: int,
+        slots: Int[Tensor, " tokens"],
+        places: Int[Tensor, " tokens"],
+        keys: Keys,
+        values: Keys,
+    ) -> None:
+        """Put each token's key and value into its row's slot, at its place there."""
+        for kept, new in ((self.keys, keys), (self.values, values)):
+            room = self._room(kept, layer, new)
+            room[slots, :, places] = new.transpose(0, 1)
+
+    def share(self, layers: int, slots: Sequence[int], segment: Segment) -> None:
+        """Copy a segment's first `layers` layers to the beginning of some slots."""
+        for layer in range(layers):
+            for kept, source in ((self.keys, segment.keys), (self.values, segment.values)):
+                new = source[layer]
+                if new is not None:
+                    room = self._room(kept, layer, new)
+                    for slot in slots:
+                        room[slot, :, : segment.length] = new
+
+    def move(self, sources: Sequence[int], targets: Sequence[int], length: int) -> None:
+        """Copy the first `length` tokens of some slots to others."""
+        for kept in (self.keys, self.values):
+            for room in kept:
+                if room is not None:
+                    room[targets, :, :length] = room[sources, :, :length]
+
+    def _room(self, kept: list[Tensor | None], layer: int, new: Keys) -> Tensor:
+        room = kept[layer]
+        if room is None:
+            groups, _, width = new.shape
+            room = new.new_zeros((self.rows, groups, self.length, width))
+            kept[layer] = room
+        return room

@@ -1,0 +1,149 @@
+"""What there is to work with, what a model takes of it, and what to do when it was too little."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import psutil
+import torch
+from accelerate.utils.memory import clear_device_cache, should_reduce_batch_size
+from transformers import PreTrainedModel
+
+from caploc.engine.planning import Sizes
+from caploc.errors import OutOfMemory
+
+T = TypeVar("T")
+R = TypeVar("R")
+SHARE = 0.5  # of the free memory; the rest is for other processes, and for what is not foreseen
+MOST_ROWS = {"cpu": 256, "mps": 128, "cuda": 1024}
+MOST_TOKENS = {"cpu": 2048, "mps": 4096, "cuda": 16384}  # of a pass; more make it no faster
+ACTIVATIONS = 24  # hidden-sized vectors alive per token while a layer runs, gates included
+SCORES = 12  # bytes of one attention weight on its way through a softmax in float32
+
+
+class BatchSizer:
+    """Decides the rows of a batch from their lengths; shrinks for good after out-of-memory."""
+
+    def __init__(
+        self, model: PreTrainedModel, rows: int | None = None, memory: int | None = None
+    ) -> None:
+        """Size for this model; `rows` and `memory` (bytes beside the weights) set limits."""
+        self.model, self.memory = model, memory
+        self.most = rows or MOST_ROWS.get(model.device.type, 64)
+        self.token_bytes = bytes_per_token(model)
+        self.scored_bytes = bytes_per_scored_token(model)
+        self.caution = 1  # doubled whenever a batch did not fit
+
+    def budget(self) -> int:
+        """Bytes that may be used beside the weights."""
+        most = self.memory or SHARE * free_memory(self.model.device)
+        return int(most / self.caution)
+
+    def sizes(self) -> Sizes:
+        """What the planner needs to know."""
+        shape, device = Shape.of(self.model), self.model.device.type
+        return Sizes(
+            layers=shape.layers,
+            keys=shape.keys,
+            residual=shape.residual,
+            working=ACTIVATIONS * shape.residual,
+            scores=shape.heads * SCORES,
+            logits=bytes_per_scored_token(self.model),
+            memory=self.budget(),
+            most_rows=self.most,
+            most_tokens=MOST_TOKENS.get(device, 4096),
+        )
+
+    def rows(self, length: int, scored: int = 1) -> int:
+        """Rows that fit when each has `length` tokens, and logits kept for `scored` of them."""
+        budget = self.budget()
+        each = self.token_bytes * max(length, 1) + self.scored_bytes * scored
+        return int(max(1, min(self.most, budget // each)))
+
+    def batches(
+        self, items: Sequence[T], size: Callable[[T], tuple[int, int]]
+    ) -> Iterator[list[T]]:
+        """Cut `items`, longest first, into batches; the size is asked anew for each.
+
+        `size` gives an item's tokens, and how many of them keep their logits.
+        """
+        done = 0
+        while done < len(items):
+            batch = list(items[done : done + self.rows(*size(items[done]))])
+            done += len(batch)
+            yield batch
+
+    def run(self, work: Callable[[list[T]], list[R]], batch: list[T]) -> list[R]:
+        """Do the work, in halves if the batch does not fit.
+
+        Raises:
+            OutOfMemory: if a single row does not fit.
+        """
+        try:
+            return work(batch)
+        except Exception as error:
+            self.shrink(error, smallest=len(batch) == 1)
+        # Outside the handler: the failed batch's tensors are held by the exception until here.
+        clear_device_cache(garbage_collection=True)
+        half = len(batch) // 2
+        return self.run(work, batch[:half]) + self.run(work, batch[half:])
+
+    def shrink(self, error: Exception, *, smallest: bool) -> None:
+        """Take half from now on, if the error says that memory ran out; otherwise raise it.
+
+        Raises:
+            OutOfMemory: if a single row did not fit.
+        """
+        if not should_reduce_batch_size(error):
+            raise error
+        if smallest:
+            raise OutOfMemory(
+                f"Not even one row fits into the memory of {self.model.device}; use a smaller "
+                "dtype (--dtype bfloat16), fewer examples in the prompt, or a larger device."
+            ) from error
+        self.caution *= 2
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A decoder's size, in bytes of its own dtype."""
+
+    layers: int
+    heads: int  # of a layer
+    keys: int  # keys and values of one token in one layer
+    residual: int  # one token's residual stream
+
+    @classmethod
+    def of(cls, model: PreTrainedModel) -> "Shape":
+        """Read it from the config."""
+        config: Any = model.config.get_text_config()
+        hidden, size = config.hidden_size, model.dtype.itemsize
+        heads = largest(getattr(config, "num_attention_heads", None)) or 1
+        groups = largest(getattr(config, "num_key_value_heads", None)) or heads
+        width = getattr(config, "head_dim", None) or hidden // heads
+        return cls(config.num_hidden_layers, heads, 2 * groups * width * size, hidden * size)
+
+
+def largest(number: int | Sequence[int] | None) -> int | None:
+    """A number that some configs give for each layer."""
+    return max(number) if isinstance(number, list | tuple) else number  # type: ignore[return-value]
+
+
+def bytes_per_token(model: PreTrainedModel) -> int:
+    """Memory that one token of one row takes: its keys and values, and a layer's activations."""
+    shape = Shape.of(model)
+    return shape.layers * shape.keys + ACTIVATIONS * shape.residual
+
+
+def bytes_per_scored_token(model: PreTrainedModel) -> int:
+    """Memory of one position's logits, as the model gives them and in float32."""
+    return int(model.config.get_text_config().vocab_size) * (model.dtype.itemsize + 4)
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes that can still be taken on the device."""
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return int(free + kept)
+    return int(psutil.virtual_memory().available)

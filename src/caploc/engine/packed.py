@@ -1,0 +1,168 @@
+"""One forward pass over packed rows, each token under its own row's mask."""
+
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from caploc.engine.attention import Attention, Block, Keeper, Reading, Switch
+from caploc.engine.keys import Keys, Segment, Slots
+from caploc.engine.stack import Residual, Stack
+from caploc.models.cutting import knocked_out
+from caploc.models.loading import LoadedModel
+from caploc.models.projections import decoder_layers
+
+
+@dataclass(eq=False)
+class Chunk:
+    """A row's tokens in a pass that reads it from its beginning, after its segment.
+
+    `tree` and `depths` are for rows that branch: which of the row's tokens each token reads, and
+    how many tokens of the row stand before it on its branch. `start` residuals replace the layers
+    below; all chunks of a pass start at the same depth.
+    """
+
+    tokens: Sequence[int]
+    mask: Bool[Tensor, " heads"]
+    read: Sequence[int]  # places whose next-token logits are wanted
+    segment: Segment | None = None
+    tree: Bool[Tensor, "length length"] | None = None
+    depths: Sequence[int] | None = None
+    residual: Residual | None = None
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Chunks of equal shape share a block of attention."""
+        return len(self.tokens), id(self.segment), id(self.tree)
+
+
+@dataclass(eq=False)
+class Pass:
+    """One forward pass over packed tokens.
+
+    `owners` are the tokens' rows in `masks`; the logits after the tokens at the places `read` are
+    wanted. With `start`, `residual` goes into that layer and those below are skipped.
+    """
+
+    tokens: Int[Tensor, " tokens"]
+    positions: Int[Tensor, " tokens"]
+    masks: Bool[Tensor, "rows heads"]
+    owners: Int[Tensor, " tokens"]
+    attention: Attention
+    read: Int[Tensor, " read"]
+    start: int = 0
+    residual: Residual | None = None
+
+
+class PackedModel:
+    """A model that reads packed rows."""
+
+    def __init__(self, loaded: LoadedModel, longest: int) -> None:
+        """Find the decoder's layers; rows of at most `longest` tokens are given to it."""
+        self.loaded, self.model, self.longest = loaded, loaded.model, longest
+        self.device = loaded.model.device
+        self.depth = len(loaded.projections)
+        self.stack = Stack(decoder_layers(loaded.model, loaded.projections))
+        self.switch = Switch(loaded.model)
+        self.picks = "logits_to_keep" in inspect.signature(loaded.model.forward).parameters
+
+    def forward(self, one: Pass) -> Float[Tensor, "read vocabulary"]:
+        """The logits a pass wants."""
+        where = {"logits_to_keep": one.read} if self.picks else {}
+        projections, grid = self.loaded.projections, self.loaded.grid
+        with (
+            knocked_out(projections, grid, one.masks, packed=one.owners),
+            self.stack.started(one.start, one.residual),
+            self.switch.attending(one.attention),
+        ):
+            logits: Tensor = self.model(
+                input_ids=one.tokens[None],
+                position_ids=one.positions[None],
+                use_cache=False,
+                **where,
+            ).logits[0]
+        return logits if self.picks else logits[one.read]
+
+    def read(
+        self, chunks: Sequence[Chunk], start: int = 0, keeper: Keeper | None = None
+    ) -> Float[Tensor, "read vocabulary"]:
+        """Read rows from their beginning, and return the logits each wants, chunk by chunk."""
+        tokens: list[int] = []
+        positions: list[int] = []
+        owners: list[int] = []
+        read: list[int] = []
+        for number, chunk in enumerate(chunks):
+            before = chunk.segment.length if chunk.segment else 0
+            depths = chunk.depths or range(len(chunk.tokens))
+            positions += [before + depth for depth in depths]
+            owners += [number] * len(chunk.tokens)
+            read += [len(tokens) + place for place in chunk.read]
+            tokens += chunk.tokens
+        residual = None
+        if start:
+            residual = torch.cat([c.residual for c in chunks if c.residual is not None])
+        return self.forward(
+            Pass(
+                self.here(tokens),
+                self.here(positions),
+                torch.stack([chunk.mask for chunk in chunks]),
+                torch.tensor(owners),
+                Reading(blocks(chunks), keeper),
+                self.here(read),
+                start,
+                residual,
+            )
+        )
+
+    def here(self, numbers: Sequence[int]) -> Int[Tensor, " numbers"]:
+        """Numbers on the model's device."""
+        return torch.tensor(numbers, dtype=torch.long).to(self.device, non_blocking=True)
+
+
+def blocks(chunks: Sequence[Chunk]) -> list[Block]:
+    """Neighbours of equal shape, as blocks."""
+    found: list[Block] = []
+    first, last = 0, None
+    for chunk in chunks:
+        if chunk.shape == last:
+            found[-1].rows += 1
+        else:
+            found.append(Block(first, 1, len(chunk.tokens), chunk.segment, chunk.tree))
+        first, last = first + len(chunk.tokens), chunk.shape
+    return found
+
+
+@dataclass(eq=False)
+class IntoSlots:
+    """Keeps a pass in the slots of its rows."""
+
+    room: Slots
+    slots: Int[Tensor, " tokens"]
+    places: Int[Tensor, " tokens"]
+
+    def keep(self, layer: int, keys: Keys, values: Keys) -> None:
+        """Write one layer's keys and values."""
+        self.room.write(layer, self.slots, self.places, keys, values)
+
+
+@dataclass(eq=False)
+class IntoSegment:
+    """Keeps a whole pass as one segment."""
+
+    layers: int
+    segment: Segment = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.segment = Segment.empty(self.layers)
+
+    def keep(self, layer: int, keys: Keys, values: Keys) -> None:
+        """Keep one layer's keys and values.
+
+        Made contiguous: queries read them many times, and what they are views of is let go.
+        """
+        self.segment.length = keys.shape[1]
+        self.segment.keys[layer] = keys.contiguous()
+        self.segment.values[layer] = values.contiguous()

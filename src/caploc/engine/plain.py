@@ -1,0 +1,136 @@
+"""The plain way, for models and options that packed rows do not know: transformers' own calls.
+
+Rows are padded into batches, each under its own mask; nothing is shared, and no row leaves before
+the last is done. It is also the second implementation that the packed engine is tested against.
+"""
+
+import inspect
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+from transformers import StoppingCriteria, StoppingCriteriaList
+
+from caploc.engine.stops import Stops
+from caploc.engine.wording import Prompt
+from caploc.models.cutting import knocked_out
+from caploc.models.loading import LoadedModel
+
+
+@dataclass(frozen=True)
+class Speech:
+    """A prompt to be continued under a mask. All rows of a batch share the prompt's settings."""
+
+    prompt: Prompt
+    mask: Bool[np.ndarray, " heads"]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Tokens to be read under a mask, and the continuations to be scored at their end."""
+
+    inputs: tuple[int, ...]
+    mask: Bool[np.ndarray, " heads"]
+    wanted: list[tuple[int, ...]]
+
+
+class StopStrings(StoppingCriteria):
+    """A row is done when one of the stop strings appears in what it has said."""
+
+    def __init__(self, stops: Stops, start: int, rows: int) -> None:
+        """Watch answers that begin at position `start`."""
+        self.stops, self.start = stops, start
+        self.done = torch.zeros(rows, dtype=torch.bool)
+
+    def __call__(self, input_ids: Tensor, scores: Tensor | None, **_: Any) -> Tensor:
+        """Look at the last token of every row still speaking."""
+        said = input_ids[:, self.start :].tolist()
+        for row in (~self.done).nonzero().flatten().tolist():
+            self.done[row] = self.stops.stopped(said[row])
+        return self.done.to(input_ids.device)
+
+
+@torch.inference_mode()
+def speak(loaded: LoadedModel, stops: Stops, batch: Sequence[Speech]) -> list[list[int]]:
+    """The tokens of each answer, up to the one that ended it."""
+    model: Any = loaded.model
+    pad = loaded.tokenizer.pad_token_id
+    longest = max(len(row.prompt.tokens) for row in batch)
+    ids = torch.full((len(batch), longest), pad, dtype=torch.long)
+    attention = torch.zeros_like(ids)
+    for number, row in enumerate(batch):
+        length = len(row.prompt.tokens)
+        ids[number, longest - length :] = torch.tensor(row.prompt.tokens)
+        attention[number, longest - length :] = 1
+    masks = torch.from_numpy(np.stack([row.mask for row in batch]))
+    with knocked_out(loaded.projections, loaded.grid, masks):
+        output = model.generate(
+            input_ids=ids.to(model.device),
+            attention_mask=attention.to(model.device),
+            max_new_tokens=stops.limit,
+            stopping_criteria=StoppingCriteriaList([StopStrings(stops, longest, len(batch))]),
+            pad_token_id=pad,
+            use_cache=True,
+            **greedy(json.loads(batch[0].prompt.options)),
+        )
+    return [ended(tokens, stops) for tokens in output[:, longest:].tolist()]
+
+
+def greedy(options: dict[str, Any]) -> dict[str, Any]:
+    """Generation arguments as `generate` takes them for greedy decoding."""
+    unused = {"temperature", "top_p", "top_k", "do_sample"}
+    return {k: v for k, v in options.items() if k not in unused} | {"do_sample": False}
+
+
+def ended(tokens: Sequence[int], stops: Stops) -> list[int]:
+    """An answer without the padding that followed while other rows went on."""
+    for count in range(1, len(tokens) + 1):
+        if stops.over(tokens[:count]):
+            return list(tokens[:count])
+    return list(tokens)
+
+
+@torch.inference_mode()
+def score(loaded: LoadedModel, batch: Sequence[Reading]) -> list[list[tuple[float, bool]]]:
+    """Summed log-probability, and whether every token was the likeliest, for each continuation."""
+    model = loaded.model
+    longest = max(len(row.inputs) for row in batch)
+    first = min(len(row.inputs) - max(map(len, row.wanted)) for row in batch)
+    ids = torch.zeros((len(batch), longest), dtype=torch.long)
+    for number, row in enumerate(batch):
+        # Padding on the right: a causal model's earlier positions never see it.
+        ids[number, : len(row.inputs)] = torch.tensor(row.inputs)
+    masks = torch.from_numpy(np.stack([row.mask for row in batch]))
+    with knocked_out(loaded.projections, loaded.grid, masks):
+        logits = last_logits(model, ids.to(model.device), first)
+    results = []
+    for number, row in enumerate(batch):
+        end = len(row.inputs) - first
+        wanted = [torch.tensor(tokens, device=logits.device) for tokens in row.wanted]
+        results.append([judged(logits[number, end - len(w) : end], w) for w in wanted])
+    return results
+
+
+def judged(logits: Tensor, wanted: Tensor) -> tuple[float, bool]:
+    """Summed log-probability of the tokens wanted, and whether each was the likeliest.
+
+    In float32 whatever the model's dtype: in bfloat16 choices would tie.
+    """
+    read = torch.log_softmax(logits.float(), dim=-1)
+    chosen = read.gather(1, wanted[:, None])
+    return float(chosen.double().sum()), bool((read.argmax(-1) == wanted).all())
+
+
+def last_logits(model: torch.nn.Module, ids: Tensor, first: int) -> Tensor:
+    """Logits from position `first` on, without computing the others where the model allows it."""
+    if "logits_to_keep" in inspect.signature(model.forward).parameters:
+        positions = torch.arange(first, ids.shape[1], device=ids.device)
+        kept: Tensor = model(ids, use_cache=False, logits_to_keep=positions).logits
+        return kept
+    every: Tensor = model(ids, use_cache=False).logits
+    return every[:, first:]

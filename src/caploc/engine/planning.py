@@ -1,0 +1,293 @@
+"""The planner: which tokens are shared, in what order rows run, and how many at a time.
+
+Pure: it sees token ids, the depth of each mask's first cut and sizes in bytes, and no model.
+docs/engine.md explains the rules and shows a batch over time.
+
+A *prompt* here is a row's tokens before anything is said, whatever the mask; its *own* tokens are
+those after the prefix it shares with other prompts. A *depth* is a layer at which a pass can start.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+Tokens = Sequence[int]
+
+SHORTEST = 8  # tokens; a shorter prefix costs more to look after than it saves
+DEEPEST = 200  # nested prefixes beyond this are one
+MARGIN = 1.2  # a record must save this many times what it costs
+RECORDS, KEPT = 0.35, 0.5  # shares of the memory for records, and for running rows' keys
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A row: the prompt and the mask of these numbers. `number` is the asker's own."""
+
+    number: int
+    prompt: int
+    mask: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """What a model takes, in bytes, and what there is."""
+
+    layers: int
+    keys: int  # of one token in one layer, values included
+    residual: int  # one token's residual stream
+    working: int  # of one token while it is read
+    scores: int  # of one row's attention to one token, all heads of a layer
+    logits: int  # of one read position
+    memory: int  # to be used for all of it
+    most_rows: int
+    most_tokens: int  # of one pass; more make it no faster
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Rows that run in this order, after these prompts have been recorded at these depths.
+
+    One that `waits` begins when all rows before it are done: it starts from their answers.
+    """
+
+    rows: tuple[Wanted, ...]
+    recorded: tuple[int, ...] = ()
+    depths: tuple[int, ...] = ()
+    waits: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to do. `prefix[p]` is the number in `prefixes` of prompt p's prefix, None for none.
+
+    `prefix_depths` are where the prefixes' own records can be started from.
+    """
+
+    prefixes: tuple[tuple[int, ...], ...]
+    prefix: tuple[int | None, ...]
+    prefix_depths: tuple[int, ...]
+    stages: tuple[Stage, ...]
+    slots: int
+    tokens: int  # most tokens of one pass
+    smallest: bool  # less memory would not make it any smaller
+
+    def own(self, prompt: int, tokens: Tokens) -> Tokens:
+        """A prompt's tokens after its prefix."""
+        number = self.prefix[prompt]
+        return tokens if number is None else tokens[len(self.prefixes[number]) :]
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What is to be planned.
+
+    `stems` are each prompt's tokens that may be shared, `lengths` how many tokens a pass over the
+    whole prompt has, `answers` how many more a row may come to say, `cuts` each mask's first
+    knocked-out layer (the number of layers if none is). Rows whose numbers are in `first` are
+    answered before the others.
+    """
+
+    stems: Sequence[Tokens]
+    lengths: Sequence[int]
+    answers: int
+    cuts: Sequence[int]
+    wanted: Sequence[Wanted]
+    first: Collection[int] = ()
+
+
+def plan(work: Work, sizes: Sizes) -> Plan:
+    """Plan rows."""
+    groups = shared_prefixes(work.stems)
+    prefixes = tuple(tuple(work.stems[members[0]][:length]) for length, members in groups if length)
+    prefix: list[int | None] = [None] * len(work.stems)
+    for number, (_, members) in enumerate(group for group in groups if group[0]):
+        for prompt in members:
+            prefix[prompt] = number
+    return Planner(work, sizes, prefixes, tuple(prefix)).plan()
+
+
+def shared_prefixes(stems: Sequence[Tokens]) -> list[tuple[int, list[int]]]:
+    """Groups of stems, each with the length of its shared prefix (0: none).
+
+    The grouping with which the fewest tokens are read for each mask: a group's prefix once and
+    each member's rest. Stems that share a prefix are neighbours when sorted, and a group is best
+    split, if at all, where neighbours share least.
+    """
+    order = sorted(range(len(stems)), key=lambda n: tuple(stems[n]))
+    shared = [
+        min(common(stems[a], stems[b]), len(stems[a]) - 1, len(stems[b]) - 1)
+        for a, b in zip(order, order[1:], strict=False)
+    ]
+    _, groups = _best(order, shared, 0)
+    return groups
+
+
+def common(first: Tokens, second: Tokens) -> int:
+    """How many tokens two texts begin with alike."""
+    for count, (one, other) in enumerate(zip(first, second, strict=False)):
+        if one != other:
+            return count
+    return min(len(first), len(second))
+
+
+def _best(
+    order: list[int], shared: list[int], depth: int
+) -> tuple[int, list[tuple[int, list[int]]]]:
+    """The most tokens that grouping can save, and the groups."""
+    least = min(shared, default=0)
+    kept = least * len(shared) if least >= SHORTEST else 0
+    whole = (kept, [(least if kept else 0, order)])
+    if not shared or depth > DEEPEST or max(shared) < SHORTEST:
+        return whole
+    saved, groups, first = 0, [], 0
+    for place in [n for n, length in enumerate(shared) if length == least] + [len(shared)]:
+        part_saved, part = _best(order[first : place + 1], shared[first:place], depth + 1)
+        saved, first = saved + part_saved, place + 1
+        groups += part
+    return (saved, groups) if saved > kept else whole
+
+
+def thinned(tokens: int, memory: float, sizes: Sizes) -> tuple[int, ...]:
+    """As many depths, evenly apart, as the memory for so many tokens' records allows; or none."""
+    every = 1
+    while every < sizes.layers:
+        depths = tuple(range(every, sizes.layers, every))
+        if tokens * record_bytes(depths, sizes) <= memory:
+            return depths
+        every *= 2
+    return ()
+
+
+def record_bytes(depths: Sequence[int], sizes: Sizes) -> int:
+    """Memory of one recorded token: the residual at each depth, and the keys of all layers."""
+    return sizes.residual * len(depths) + sizes.keys * sizes.layers
+
+
+class Planner:
+    """Plans rows whose prefixes are known."""
+
+    def __init__(
+        self,
+        work: Work,
+        sizes: Sizes,
+        prefixes: tuple[tuple[int, ...], ...],
+        prefix: tuple[int | None, ...],
+    ) -> None:
+        """Take what `plan` found."""
+        self.work, self.sizes, self.prefixes, self.prefix = work, sizes, prefixes, prefix
+        self.before = [len(prefixes[n]) if n is not None else 0 for n in prefix]
+        self.own = [n - shared for n, shared in zip(work.lengths, self.before, strict=True)]
+        self.memory = RECORDS * sizes.memory / 2  # for the records of prompts, and of prefixes
+
+    def plan(self) -> Plan:
+        """The whole plan."""
+        longest = max([1, *self.own, *map(len, self.prefixes)])
+        tokens, slots = self.pass_tokens(longest), self.slots()
+        return Plan(
+            self.prefixes,
+            self.prefix,
+            self.prefix_depths(),
+            tuple(self.in_turn()),
+            slots,
+            tokens,
+            smallest=slots == 1 and tokens == longest,
+        )
+
+    def pass_tokens(self, longest: int) -> int:
+        """Most tokens of one pass: what memory allows, but the longest row must fit."""
+        sizes = self.sizes
+        rest = (1 - RECORDS - KEPT) * sizes.memory
+        return max(longest, min(sizes.most_tokens, int(rest / (sizes.working + sizes.logits))))
+
+    def slots(self) -> int:
+        """Rows that can run at a time, each with its own keys and its part of its mask's prefix."""
+        wanted, sizes = self.work.wanted, self.sizes
+        if not wanted:
+            return 1
+        members = {(row.mask, self.prefix[row.prompt]) for row in wanted}
+        together = len(wanted) / len(members)  # rows that share one prefix under one mask
+        token, shared = sizes.keys * sizes.layers, max(self.before)
+        longest = max(self.own[row.prompt] for row in wanted) + self.work.answers
+        each = token * (longest + shared / together) + sizes.scores * (longest + shared)
+        each += sizes.working + sizes.logits
+        spare = 2 * token * shared  # the prefix before and the prefix to come
+        return max(1, min(sizes.most_rows, len(wanted), int((KEPT * sizes.memory - spare) / each)))
+
+    def prefix_depths(self) -> tuple[int, ...]:
+        """Depths at which the intact prefixes' residual stream is kept."""
+        pairs = {(self.prefix[row.prompt], row.mask) for row in self.work.wanted}
+        skipped = sum(self.work.cuts[mask] for number, mask in pairs if number is not None)
+        if not self.prefixes or skipped < MARGIN * self.sizes.layers * len(self.prefixes):
+            return ()
+        return thinned(max(map(len, self.prefixes)), self.memory, self.sizes)
+
+    def in_turn(self) -> Iterator[Stage]:
+        """The stages: rows in `first` as one, longest prompts first, then all others."""
+        early = [row for row in self.work.wanted if row.number in self.work.first]
+        late = [row for row in self.work.wanted if row.number not in self.work.first]
+        if early:
+            early.sort(
+                key=lambda row: (self.prefix[row.prompt] or 0, -self.own[row.prompt], row.prompt)
+            )
+            yield Stage(tuple(early))
+        for number, stage in enumerate(self.stages(late)):
+            yield replace(stage, waits=bool(early) and number == 0)
+
+    def stages(self, wanted: Iterable[Wanted]) -> Iterator[Stage]:
+        """Rows in their order.
+
+        With a prefix the rows of one mask stay together, so that its prefix is read once; all
+        prompts are recorded at once, or none if memory does not allow it. Without, prompts are
+        taken in blocks that fit, and the rows of one prompt stay together. In both, masks that cut
+        low come first: they break more, and a broken row says more.
+        """
+        by_prefix: dict[int | None, list[Wanted]] = defaultdict(list)
+        for row in wanted:
+            by_prefix[self.prefix[row.prompt]].append(row)
+        cuts, own = self.work.cuts, self.own
+        for number in sorted(by_prefix, key=lambda number: (number is None, number)):
+            rows = by_prefix[number]
+            worth = self.worth_recording(rows)
+            if number is None:
+                yield from self.blocks(rows, worth)
+            else:
+                depths = thinned(sum(map(self.recorded_tokens, worth)), self.memory, self.sizes)
+                rows.sort(key=lambda row: (cuts[row.mask], row.mask, own[row.prompt], row.prompt))
+                yield Stage(tuple(rows), tuple(sorted(worth)) if depths else (), depths)
+
+    def blocks(self, rows: Iterable[Wanted], worth: set[int]) -> Iterator[Stage]:
+        """Stages of rows without a prefix: as many prompts at a time as can be recorded."""
+        by_prompt: dict[int, list[Wanted]] = defaultdict(list)
+        for row in rows:
+            by_prompt[row.prompt].append(row)
+        prompts = sorted(by_prompt, key=lambda prompt: (-self.own[prompt], prompt))
+        depths = thinned(max(map(self.recorded_tokens, prompts)), self.memory, self.sizes)
+        cuts, own = self.work.cuts, self.own
+        while prompts:
+            block = self.first_block(prompts, depths)
+            prompts = prompts[len(block) :]
+            chosen = [row for prompt in block for row in by_prompt[prompt]]
+            chosen.sort(key=lambda row: (cuts[row.mask], -own[row.prompt], row.prompt, row.mask))
+            recorded = tuple(prompt for prompt in block if prompt in worth) if depths else ()
+            yield Stage(tuple(chosen), recorded, depths if recorded else ())
+
+    def first_block(self, prompts: Sequence[int], depths: Sequence[int]) -> Sequence[int]:
+        """As many of the prompts as can be recorded together; at least one."""
+        size = 0
+        for count, prompt in enumerate(prompts):
+            size += self.recorded_tokens(prompt) * record_bytes(depths, self.sizes)
+            if count and size > self.memory:
+                return prompts[:count]
+        return prompts
+
+    def recorded_tokens(self, prompt: int) -> int:
+        """Tokens of a prompt's record: its own and its answer."""
+        return self.own[prompt] + self.work.answers
+
+    def worth_recording(self, rows: Iterable[Wanted]) -> set[int]:
+        """Prompts whose rows would skip more layers than recording takes."""
+        skipped: Counter[int] = Counter()
+        for row in rows:
+            skipped[row.prompt] += self.work.cuts[row.mask]
+        least = MARGIN * self.sizes.layers
+        return {prompt for prompt, layers in skipped.items() if layers >= least}

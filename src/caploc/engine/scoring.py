@@ -1,0 +1,126 @@
+"""Log-probabilities of many rows: each reads its passage once, after its mask's prefix."""
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from caploc.engine.intact import Intact, KnockedOut, Meter
+from caploc.engine.packed import Chunk, PackedModel
+from caploc.engine.passages import Passage
+from caploc.engine.plain import judged
+from caploc.engine.planning import Plan, Stage, Wanted
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A row's spans, each with its summed log-probability and whether it was the likeliest."""
+
+    wanted: Wanted
+    spans: list[tuple[int, float, bool]]
+    cost: float  # tokens run for it, in units of a pass through all layers
+
+
+class Scorer:
+    """Scores the rows of a plan."""
+
+    def __init__(
+        self,
+        packed: PackedModel,
+        plan: Plan,
+        passages: Sequence[Passage],
+        masks: Sequence[KnockedOut],
+        most_read: int,
+    ) -> None:
+        """Score with what the plan says, at most `most_read` positions in one pass."""
+        self.packed, self.plan, self.masks, self.most_read = packed, plan, masks, most_read
+        shared = [0 if n is None else len(plan.prefixes[n]) for n in plan.prefix]
+        self.own = [p.after(count) for p, count in zip(passages, shared, strict=True)]
+        self.trees = [passage.tree() for passage in self.own]
+        self.depths = [passage.depths for passage in self.own]
+        self.meter = Meter(packed.depth)
+        self.intact = Intact(packed, plan.prefixes, plan.prefix_depths, plan.tokens, self.meter)
+
+    def run(self) -> Iterator[list[Judged]]:
+        """Score every row once, a list for each pass."""
+        for stage in self.plan.stages:
+            self.begin(stage)
+            queue = deque(stage.rows)
+            while queue:
+                yield self.judge(*self.together(queue))
+
+    @torch.inference_mode()
+    def begin(self, stage: Stage) -> None:
+        """Record what the stage starts from."""
+        chunks = []
+        for prompt in stage.recorded:
+            number = self.plan.prefix[prompt]
+            before = self.intact.prefix(number).segment if number is not None else None
+            chunk = Chunk(
+                self.own[prompt].tokens,
+                self.intact.heads,
+                [0],
+                before,
+                self.trees[prompt],
+                self.depths[prompt],
+            )
+            chunks.append(chunk)
+        self.intact.record(stage.recorded, chunks, stage.depths)
+
+    def together(self, queue: deque[Wanted]) -> tuple[list[Wanted], int]:
+        """The next rows that fit into one pass and start at one depth."""
+        rows: list[Wanted] = []
+        tokens, read, depth = 0, 0, self.start(queue[0])
+        while queue and self.start(queue[0]) == depth:
+            passage = self.own[queue[0].prompt]
+            tokens += len(passage.tokens)
+            read += sum(len(target.places) for target in passage.targets)
+            if rows and (tokens > self.plan.tokens or read > self.most_read):
+                break
+            rows.append(queue.popleft())
+        return rows, depth
+
+    def start(self, row: Wanted) -> int:
+        """The depth at which a row can be started."""
+        record = self.intact.records.get(row.prompt)
+        return record.start(self.masks[row.mask].cut) if record else 0
+
+    @torch.inference_mode()
+    def judge(self, rows: Sequence[Wanted], start: int) -> list[Judged]:
+        """Read rows in one pass."""
+        chunks = []
+        for row in rows:
+            passage, mask = self.own[row.prompt], self.masks[row.mask]
+            residual = self.intact.records[row.prompt].residual[start] if start else None
+            chunk = Chunk(
+                passage.tokens,
+                mask.heads,
+                sorted({place for target in passage.targets for place in target.places}),
+                self.intact.segment(self.plan.prefix[row.prompt], mask),
+                self.trees[row.prompt],
+                self.depths[row.prompt],
+                residual,
+            )
+            chunks.append(chunk)
+        logits = self.packed.read(chunks, start)
+        judged_rows, first = [], 0
+        for row, chunk in zip(rows, chunks, strict=True):
+            here = logits[first : first + len(chunk.read)]
+            cost = self.meter.run(len(chunk.tokens), start) + self.meter.pay()
+            judged_rows.append(Judged(row, self.spans(row, chunk.read, here), cost))
+            first += len(chunk.read)
+        return judged_rows
+
+    def spans(
+        self, row: Wanted, read: Sequence[int], logits: Tensor
+    ) -> list[tuple[int, float, bool]]:
+        """Each span's result, from the logits at the places read."""
+        at = {place: number for number, place in enumerate(read)}
+        results = []
+        for target in self.own[row.prompt].targets:
+            chosen = logits[[at[place] for place in target.places]]
+            wanted = torch.tensor(target.tokens, device=logits.device)
+            results.append((target.span, *judged(chosen, wanted)))
+        return results

@@ -1,0 +1,67 @@
+"""The decoder layers of a model: note what goes into them, and start above the first of them."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+Residual = Float[Tensor, "tokens hidden"]
+
+
+class Stack:
+    """The decoder layers, bottom up. Depth d is the residual stream that goes into layer d."""
+
+    def __init__(self, layers: Sequence[nn.Module]) -> None:
+        """Watch these layers."""
+        self.layers = list(layers)
+
+    @contextmanager
+    def recorded(self, depths: Sequence[int]) -> Iterator[dict[int, Residual]]:
+        """Inside the block, keep the residual stream of a packed forward pass at these depths."""
+        kept: dict[int, Residual] = {}
+        with ExitStack() as hooks:
+            for depth in depths:
+
+                def note(
+                    module: nn.Module,
+                    args: tuple[Any, ...],
+                    kwargs: dict[str, Any],
+                    depth: int = depth,
+                ) -> None:
+                    # cloned: some layers add to their input in place
+                    kept[depth] = _hidden(args, kwargs)[0].clone()
+
+                handle = self.layers[depth].register_forward_pre_hook(note, with_kwargs=True)
+                hooks.callback(handle.remove)
+            yield kept
+
+    @contextmanager
+    def started(self, depth: int, residual: Residual | None) -> Iterator[None]:
+        """Inside the block, skip the layers below `depth`; `residual` goes into that layer.
+
+        Whatever the model does outside its layers (embedding, rotary positions, final norm) is
+        done as always.
+        """
+        if depth == 0 or residual is None:
+            yield
+            return
+        skipped = self.layers[:depth]
+        for layer in skipped[:-1]:
+            layer.forward = _passed  # an attribute of the instance hides the method of the class
+        skipped[-1].forward = lambda *args, **kwargs: residual[None]
+        try:
+            yield
+        finally:
+            for layer in skipped:
+                del layer.forward
+
+
+def _hidden(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    hidden: Tensor = args[0] if args else kwargs["hidden_states"]
+    return hidden
+
+
+def _passed(*args: Any, **kwargs: Any) -> Tensor:
+    return _hidden(args, kwargs)

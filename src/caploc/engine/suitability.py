@@ -1,0 +1,180 @@
+"""Which models and which options packed rows can serve; all others go the plain way."""
+
+from copy import deepcopy
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from caploc.engine.attention import Step, Unsupported, shared_layers
+from caploc.engine.intact import Intact, KnockedOut, Meter
+from caploc.engine.keys import Slots
+from caploc.engine.packed import Chunk, IntoSlots, PackedModel, Pass
+from caploc.engine.plain import greedy
+from caploc.models.cutting import knocked_out
+from caploc.models.loading import LoadedModel
+from caploc.models.projections import text_config
+from caploc.models.proof import TOLERANCE
+
+UNLIMITED = 10**9
+# What a generation config may say beside what makes no difference to greedy decoding.
+HARMLESS = frozenset(
+    {
+        "bos_token_id",
+        "cache_implementation",
+        "do_sample",
+        "eos_token_id",
+        "max_length",
+        "max_new_tokens",
+        "output_attentions",
+        "output_hidden_states",
+        "pad_token_id",
+        "return_dict_in_generate",
+        "temperature",
+        "top_k",
+        "top_p",
+        "min_p",
+        "transformers_version",
+        "use_cache",
+        "_from_model_config",
+    }
+)
+# Rotary positions that depend on the longest row of a batch.
+MOVING_ROTARY = frozenset({"dynamic", "longrope"})
+LAYERS_KNOWN = frozenset({"full_attention", "sliding_attention"})
+PREFIX, OWN, AGAIN = 4, (3, 5), 2  # tokens of the proof: shared, each row's own, a step's
+
+
+def packed_model(loaded: LoadedModel) -> PackedModel | None:
+    """The model ready for packed rows, or None if they would not give its answers.
+
+    Shown on a few random tokens: rows of different lengths packed end to end, a shared prefix under
+    each row's own mask, a start above the first layer and steps that go on from kept keys must give
+    the logits of plain forward passes.
+    """
+    longest = longest_packed(loaded.model)
+    if longest < PREFIX + max(OWN) + AGAIN:
+        return None
+    try:
+        packed = PackedModel(loaded, longest)
+        return packed if packed.stack.layers and proved(packed) else None
+    except (Unsupported, TypeError, ValueError, RuntimeError, IndexError, AttributeError):
+        return None  # the ways in which a model can be built otherwise than packed rows suppose
+
+
+def longest_packed(model: PreTrainedModel) -> int:
+    """The longest row that packed rows can serve: none for some models, up to a window for others.
+
+    Packed rows attend to everything before them, so that a row must fit a sliding window whole.
+    """
+    config: Any = text_config(model)
+    kinds = set(getattr(config, "layer_types", None) or ())
+    rotary = getattr(config, "rope_parameters", None) or {}
+    # some models have a set of rotary parameters for each kind of layer
+    every = [rotary, *(part for part in rotary.values() if isinstance(part, dict))]
+    if kinds - LAYERS_KNOWN or any(part.get("rope_type") in MOVING_ROTARY for part in every):
+        return 0
+    window = getattr(config, "sliding_window", None)
+    used = getattr(config, "use_sliding_window", True) and kinds != {"full_attention"}
+    return window if window and used else UNLIMITED
+
+
+def greedy_only(model: PreTrainedModel, options: dict[str, Any]) -> bool:
+    """Whether these generation arguments ask for the likeliest token each time and nothing else."""
+    config = deepcopy(model.generation_config)
+    unknown: Any = config.update(**greedy(options))  # type: ignore[no-untyped-call]
+    said = {name for name, value in config.to_diff_dict().items() if value is not None}
+    return not unknown and not said - HARMLESS
+
+
+def end_tokens(model: PreTrainedModel, options: dict[str, Any]) -> list[int]:
+    """The tokens that end an answer."""
+    ends: Any = options.get("eos_token_id", model.generation_config.eos_token_id)
+    return [] if ends is None else list(ends) if isinstance(ends, list | tuple) else [int(ends)]
+
+
+@torch.inference_mode()
+def proved(packed: PackedModel, seed: int = 0) -> bool:
+    """Whether packed rows give the logits of plain forward passes."""
+    generator = torch.Generator().manual_seed(seed)
+    vocabulary = text_config(packed.model).vocab_size
+
+    def drawn(count: int) -> list[int]:
+        return torch.randint(vocabulary, (count,), generator=generator).tolist()
+
+    prefix, own, again = drawn(PREFIX), [drawn(n) for n in OWN], [drawn(AGAIN) for _ in OWN]
+    masks = [_one_head(packed, layer) for layer in (0, packed.depth - 1)]
+    got = _packed_logits(packed, prefix, own, again, masks)
+    tolerance = TOLERANCE.get(packed.model.dtype, 1e-3)
+    for row, mask in enumerate(masks):
+        tokens = torch.tensor([[*prefix, *own[row], *again[row]]], device=packed.device)
+        with knocked_out(packed.loaded.projections, packed.loaded.grid, mask.heads[None]):
+            logits = packed.model(
+                input_ids=tokens, attention_mask=torch.ones_like(tokens), use_cache=False
+            ).logits[0]
+        truth = logits[PREFIX + OWN[row] - 1 :].float()
+        error = (got[row].float() - truth).square().mean().sqrt()
+        if not error <= tolerance * truth.std():
+            return False
+    return True
+
+
+def _one_head(packed: PackedModel, layer: int) -> KnockedOut:
+    """A mask of one head, in the first layer from `layer` on (or back) that has heads."""
+    slices = packed.loaded.grid.layer_slices
+    order = [*range(layer, packed.depth), *reversed(range(layer))]
+    found = next(n for n in order if slices[n].stop > slices[n].start)
+    heads = torch.zeros(packed.loaded.grid.size, dtype=torch.bool)
+    heads[slices[found].start] = True
+    return KnockedOut(layer, heads, found)
+
+
+def _packed_logits(
+    packed: PackedModel,
+    prefix: list[int],
+    own: list[list[int]],
+    again: list[list[int]],
+    masks: list[KnockedOut],
+) -> list[Float[Tensor, "said vocabulary"]]:
+    """Each row's logits after its own last token, and after each token of a step."""
+    every = tuple(range(1, packed.depth))
+    intact = Intact(packed, [prefix], every, UNLIMITED, Meter(packed.depth))
+    before = intact.prefix(0).segment
+    recorded = [Chunk(tokens, intact.heads, [0], before) for tokens in own]
+    intact.record([0, 1], recorded, every)
+    room = Slots(len(own), max(OWN) + AGAIN, packed.depth)
+    segments, first = [intact.segment(0, mask) for mask in masks], []
+    for row, mask in enumerate(masks):
+        record, length = intact.records[row], len(own[row])
+        start = record.start(mask.cut)
+        keeper = IntoSlots(room, packed.here([row] * length), packed.here(range(length)))
+        chunk = Chunk(own[row], mask.heads, [length - 1], segments[row])
+        chunk.residual = record.residual.get(start)
+        first.append(packed.read([chunk], start, keeper))
+        room.share(start, [row], record.segment)
+    slots = [row for row in range(len(own)) for _ in range(AGAIN)]
+    places = [len(own[row]) + n for row in range(len(own)) for n in range(AGAIN)]
+    shared = shared_layers(segments, packed.depth, packed.device)
+    step = Step(
+        room,
+        packed.here(slots),
+        packed.here(places),
+        packed.here([len(tokens) for tokens in own]),
+        shared,
+        AGAIN,
+        max(places) + 1,
+    )
+    logits = packed.forward(
+        Pass(
+            packed.here([token for tokens in again for token in tokens]),
+            packed.here([PREFIX + place for place in places]),
+            torch.stack([mask.heads for mask in masks]),
+            torch.tensor(slots),
+            step,
+            packed.here(range(len(slots))),
+        )
+    )
+    more = logits.reshape(len(own), AGAIN, -1)
+    return [torch.cat(pair) for pair in zip(first, more, strict=True)]
