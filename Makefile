@@ -1,6 +1,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+PEERS := .venv-peers
 INSTALLED := $(VENV)/.installed
 INSTALLED_DEV := $(VENV)/.installed-dev
 # The demo's capabilities, in the order in which they are shown.
@@ -9,7 +10,7 @@ METHODS := css csb one-shot greedy
 DEMO := --masks 100 --rate 0.05 --examples 50 --limit 200
 OUT ?= runs/demo
 
-.PHONY: demo test check bench demo-model truth clean
+.PHONY: demo test check bench bench-gpu bench-peers demo-model truth clean
 
 demo: $(INSTALLED)  ## install, compare the methods on one capability, localize all, write reports
 	$(BIN)/caploc locate demo --task demo/addition $(METHODS:%=--method %) $(DEMO) --out $(OUT)-methods
@@ -31,8 +32,17 @@ demo-model: $(INSTALLED_DEV)  ## train the demo model again, about an hour on tw
 truth: $(INSTALLED)  ## every single head's effect on every capability of the demo model
 	$(BIN)/python scripts/truth.py
 
-bench: $(INSTALLED_DEV)
-	$(BIN)/python bench/engine.py
+# Freed memory is kept, for all contenders alike: taking it anew costs some of them a tenth.
+KEPT := MALLOC_MMAP_THRESHOLD_=4294967296 MALLOC_TRIM_THRESHOLD_=17179869184
+
+bench: $(INSTALLED)  ## the engine against plain transformers, on one CPU thread: about an hour
+	$(KEPT) $(BIN)/python bench/engine.py
+
+bench-gpu: $(INSTALLED)  ## the same on the shapes of Llama 3 1B and 8B; needs a CUDA device
+	$(KEPT) $(BIN)/python bench/engine.py --gpu
+
+bench-peers: $(PEERS)/.installed  ## TransformerLens, nnsight and pyvene beside them, a small case
+	$(KEPT) $(PEERS)/bin/python bench/engine.py --peers
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -45,5 +55,13 @@ $(INSTALLED_DEV): $(INSTALLED)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@
 
+# Their dependencies stay out of the project's own environment, and out of git.
+$(PEERS)/.installed: pyproject.toml constraints.txt bench/peers.txt
+	$(PYTHON) -m venv $(PEERS)
+	echo '*' > $(PEERS)/.gitignore
+	$(PEERS)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt \
+		-e . -r bench/peers.txt
+	touch $@
+
 clean:
-	rm -rf $(VENV) build runs .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(PEERS) build runs .pytest_cache .mypy_cache .ruff_cache

@@ -1,110 +1,218 @@
-"""How fast rows are answered: caploc against one mask a call, on the demo model.
+"""How fast rows are answered: caploc against what others do, answers compared row by row.
 
-    python bench/engine.py --masks 100 --examples 40
+    python bench/engine.py                                  everything that a CPU can show
+    python bench/engine.py --models 25m --workloads a,b     part of it
+    python bench/engine.py --only hooks,masks,fresh         what rows per second do not show
+    python bench/engine.py --gpu                            large shapes in bfloat16
 
-Both answer the same rows in one process on the same threads; the texts are checked equal. The hook
-loop is what a careful user writes: per mask one `generate` over all examples, hooks on the output
-projections. Times are medians over repeats, after one warm-up; the spread is the range.
+Each part replaces its own entry in engine.json, and the table and the plot are drawn from all.
 """
 
 import argparse
-import time
-from collections.abc import Callable
-from statistics import median
+import logging
+import os
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Any
 
-import numpy as np
-import torch
+# before torch and the libraries that read them are imported
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
-from caploc import designs
-from caploc.models.cutting import knocked_out
-from caploc.models.engine import Ask, BatchEngine
-from caploc.models.loading import LoadedModel, load_model
-from caploc.tasks.catalog import load_task
-from caploc.tasks.requests import Generate, Generated
+import datasets
+import transformers
 
-Texts = dict[tuple[int, int], str]
+import extras
+import gpu
+import models
+import peers
+import plot
+import workloads
+from caploc.models.loading import LoadedModel
+from contenders import Batched, Caploc, Contender, Reference
+from measuring import measure, say
+from table import Results, entry
+from workloads import Size
 
-
-def hook_loop(loaded: LoadedModel, masks: np.ndarray, requests: list[Generate]) -> Texts:
-    """One mask a call, all examples in it."""
-    tokenizer = loaded.tokenizer
-    tokenizer.padding_side = "left"
-    batch = tokenizer([request.prompt for request in requests], return_tensors="pt", padding=True)
-    texts: Texts = {}
-    for number, mask in enumerate(masks):
-        with (
-            torch.inference_mode(),
-            knocked_out(loaded.projections, loaded.grid, torch.from_numpy(mask[None])),
-        ):
-            output = loaded.model.generate(
-                **batch,
-                max_new_tokens=16,
-                do_sample=False,
-                stop_strings=["\n"],
-                tokenizer=tokenizer,
-                pad_token_id=tokenizer.pad_token_id,
-            )
-        for example, tokens in enumerate(output[:, batch["input_ids"].shape[1] :]):
-            text = tokenizer.decode(tokens, skip_special_tokens=True)
-            texts[number, example] = text.split("\n")[0]
-    return texts
-
-
-def caploc_engine(engine: BatchEngine, masks: np.ndarray, requests: list[Generate]) -> Texts:
-    """All rows at once, each under its own mask."""
-    asks = [
-        Ask((number, example), request, mask)
-        for number, mask in enumerate(masks)
-        for example, request in enumerate(requests)
-    ]
-    texts = {}
-    for answers in engine.answer(asks):
-        for answer in answers:
-            assert isinstance(answer.response, Generated)
-            texts[answer.key] = answer.response.text
-    return texts
-
-
-def timed(work: Callable[[], Texts], repeats: int) -> tuple[Texts, list[float]]:
-    """The texts and the seconds of each repeat, after a warm-up."""
-    texts, seconds = work(), []
-    for _ in range(repeats):
-        started = time.perf_counter()
-        work()
-        seconds.append(time.perf_counter() - started)
-    return texts, seconds
+# Masks x examples: such that the slowest rival takes about two minutes on one core of 2024.
+SIZES = {
+    "25m": {"a": Size(5, 20), "b": Size(10, 24), "c": Size(8, 24), "e": Size(10, 12)},
+    "140m": {"a": Size(3, 6), "b": Size(3, 10), "c": Size(3, 6)},
+    "demo": {"d": Size(40, 80), "f": Size(20, 16)},
+}
+GPU_SIZES = {
+    name: {"a": Size(4, 64), "b": Size(4, 64), "c": Size(4, 64), "e": Size(16, 16)}
+    for name in models.ON_DEVICE
+}
+PEER_SIZES = {"25m": {"p": Size(12, 8), "a": Size(2, 4)}}
+OTHER_SIZE = Size(4, 8)  # of a workload asked for on a model that has it not among its own
+# Rows in a batch of the row-batched contenders: the fastest of those tried (`--only batches`). On a
+# CPU the choice matters little where rows are long: one already fills a core.
+BATCHES = {"a": 16, "b": 8, "c": 8, "d": 64, "e": 16, "f": 64, "p": 64}
+GPU_BATCH = 64
+TRIED = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+CONTENDERS = ("reference", "hook loop", "rows", "caploc")
+# Where a row takes many seconds the loop is left out: it is a little slower than rows everywhere.
+FEWER_CONTENDERS = {"140m": ("reference", "rows", "caploc")}
+# The loop takes as long as rows do or longer, and is timed on generation only.
+LOOPED = ("a", "d", "f", "p")
+REFERENCE_MASKS, REFERENCE_ROWS = 2, 4  # timed by the reference procedure, which is then scaled
+EXTRAS = ("hooks", "masks", "fresh")
+PARTS = ("workloads", *EXTRAS, "batches")
 
 
 def main() -> None:
-    """Time both; print a Markdown table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--masks", type=int, default=100)
-    parser.add_argument("--examples", type=int, default=40)
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--threads", type=int, default=2)
+    """Measure what was asked for."""
+    arguments = parse()
+    quiet()
+    if arguments.gpu:
+        gpu.check()
+    results = Results(arguments.out, "peers" if arguments.peers else "engine")
+    for name, names in chosen(arguments).items():
+        if "workloads" in arguments.only and names:
+            run_workloads(name, names, arguments, results)
+        if "batches" in arguments.only and names:
+            try_batches(name, names, arguments)
+    run_extras(arguments, results)
+    if results.workloads:
+        plot.draw(results.workloads, results.file.with_suffix(".png"))
+        print(results.markdown())
+
+
+def parse() -> argparse.Namespace:
+    """The command line; without --only, all parts, or the workloads alone if some are named."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    add = parser.add_argument
+    add("--workloads", type=names_of(workloads.RECIPES), help="such as a,b (see the table)")
+    add("--models", type=names_of(models.NAMES), help=", ".join(models.NAMES))
+    add("--contenders", type=names_of(CONTENDERS), help=", ".join(CONTENDERS))
+    add("--only", type=names_of(PARTS), help=", ".join(PARTS))
+    add("--repeats", type=int, default=3)
+    add("--threads", type=int, default=1, help="more swing where cores are shared")
+    add("--masks", type=int, help="override the number of masks")
+    add("--examples", type=int, help="override the number of examples")
+    add("--batch", type=int, help="override the batch of the row-batched contender")
+    add("--peers", action="store_true", help="also TransformerLens, nnsight and pyvene")
+    add("--gpu", action="store_true", help="the large shapes, on the first CUDA device")
+    add("--out", type=Path, default=Path("docs/bench"), help="folder of the results")
     arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
-    loaded, task = load_model("demo"), load_task("demo/addition")
-    masks = designs.stratified(loaded.grid.size, arguments.masks, rate=0.02, seed=0)
-    requests = [task.requests(example)[0] for example in range(arguments.examples)]
-    engine = BatchEngine(loaded)
-    contenders = {
-        "hook loop": lambda: hook_loop(loaded, masks, requests),
-        "caploc": lambda: caploc_engine(engine, masks, requests),
-    }
-    rows = arguments.masks * arguments.examples
-    reference: Texts | None = None
-    base = 0.0
-    print("| contender | rows/s | seconds (range) | speed | texts equal |\n|---|---|---|---|---|")
-    for name, work in contenders.items():
-        texts, seconds = timed(work, arguments.repeats)
-        reference, base = reference or texts, base or median(seconds)
-        equal = sum(texts[key] == reference[key] for key in texts)
-        print(
-            f"| {name} | {rows / median(seconds):,.0f} | {median(seconds):.2f} "
-            f"({min(seconds):.2f}-{max(seconds):.2f}) | {base / median(seconds):.1f}x "
-            f"| {equal} of {rows} |"
-        )
+    named = arguments.workloads or arguments.models or arguments.gpu or arguments.peers
+    arguments.only = arguments.only or (["workloads"] if named else ["workloads", *EXTRAS])
+    return arguments
+
+
+def names_of(known: Collection[str]) -> Callable[[str], list[str]]:
+    """A reader of comma-separated names that refuses unknown ones."""
+
+    def read(text: str) -> list[str]:
+        found = text.split(",")
+        unknown = [name for name in found if name not in known]
+        if unknown:
+            raise argparse.ArgumentTypeError(f"no {unknown[0]!r}; known: {', '.join(known)}")
+        return found
+
+    return read
+
+
+def quiet() -> None:
+    """Leave standard error to the progress lines."""
+    logs: Any = transformers.utils.logging
+    logs.set_verbosity_error()
+    logs.disable_progress_bar()
+    datasets.disable_progress_bars()
+    logging.getLogger("lm_eval").setLevel(logging.ERROR)
+
+
+def chosen(arguments: argparse.Namespace) -> dict[str, dict[str, Size]]:
+    """The workloads of each model, with their sizes."""
+    sizes = GPU_SIZES if arguments.gpu else PEER_SIZES if arguments.peers else SIZES
+    plan: dict[str, dict[str, Size]] = {}
+    for model in arguments.models or sizes:
+        own = sizes.get(model, {})
+        for workload in arguments.workloads or own:
+            if (model == "demo") == (workload in workloads.OF_THE_DEMO):
+                size = own.get(workload, OTHER_SIZE)
+                plan.setdefault(model, {})[workload] = Size(
+                    arguments.masks or size.masks, arguments.examples or size.examples
+                )
+    return plan
+
+
+def run_workloads(
+    name: str, sizes: dict[str, Size], arguments: argparse.Namespace, results: Results
+) -> None:
+    """All contenders on all workloads of one model."""
+    loaded = models.load(name)
+    contenders = contenders_for(name, loaded, arguments)
+    for workload_name, size in sizes.items():
+        workload = workloads.build(workload_name, loaded, size)
+        say(f"{name}/{workload_name}: {workload.title}, {size.masks} x {size.examples}")
+        batch = arguments.batch or (GPU_BATCH if arguments.gpu else BATCHES[workload_name])
+        for contender in contenders:
+            if isinstance(contender, Batched | peers.Peer) and not contender.one_mask:
+                contender.batch = batch
+        fit = [
+            contender
+            for contender in contenders
+            if peers.fits(contender, workload.asks)
+            and (contender.name != "hook loop" or workload_name in LOOPED)
+        ]
+        timings, character = measure(workload, fit, arguments.repeats, arguments.threads)
+        found = entry(loaded, workload, timings, character)
+        if arguments.gpu:
+            found |= gpu.shares(loaded, timings)
+        results.put("workloads", f"{name}/{workload_name}", found, arguments.threads)
+
+
+def contenders_for(
+    name: str, loaded: LoadedModel, arguments: argparse.Namespace
+) -> list[Contender]:
+    """Those asked for; caploc and every peer get a copy of the model that no one else touches."""
+    made: list[Contender] = []
+    for wanted in arguments.contenders or FEWER_CONTENDERS.get(name, CONTENDERS):
+        if wanted == "reference" and name in models.ON_DEVICE:
+            say("reference: skipped, for there are no files that it could reload")
+        elif wanted == "reference":
+            made.append(Reference(loaded, REFERENCE_MASKS, REFERENCE_ROWS))
+        elif wanted == "caploc":
+            made.append(Caploc(models.load(name)))
+        else:
+            made.append(Batched(loaded, one_mask=wanted == "hook loop"))
+    if arguments.peers:
+        made += peers.present(lambda: models.load(name))
+    return made
+
+
+def try_batches(name: str, sizes: dict[str, Size], arguments: argparse.Namespace) -> None:
+    """The row-batched contender at several batch sizes, to choose its best."""
+    loaded = models.load(name)
+    for workload_name, size in sizes.items():
+        workload = workloads.build(workload_name, loaded, size)
+        contenders: list[Contender] = []
+        for batch in (batch for batch in TRIED if batch <= workload.rows):
+            contenders.append(Batched(loaded, one_mask=False, batch=batch))
+            contenders[-1].name = f"batch {batch}"
+        timings, _ = measure(workload, contenders, arguments.repeats, arguments.threads)
+        for tried, timing in timings.items():
+            speeds = ", ".join(f"{workload.rows / wall:.2f}" for wall in timing.wall)
+            print(f"{name}/{workload_name} {tried}: {speeds} rows/s", flush=True)
+
+
+def run_extras(arguments: argparse.Namespace, results: Results) -> None:
+    """What rows per second do not show, on the 25 M model and, for hooks, the demo."""
+    threads, repeats = arguments.threads, arguments.repeats
+    size = Size(arguments.masks, arguments.examples) if arguments.masks else None
+    names = arguments.models or ["25m", "demo"]
+    if "hooks" in arguments.only:
+        for name in names:
+            say(f"hooks on {name}")
+            results.put("extras", f"hooks {name}", extras.hooks(name, threads), threads)
+    if "masks" in arguments.only:
+        say("ten times the masks")
+        results.put("extras", "masks", extras.masks(names[0], threads, repeats, size), threads)
+    if "fresh" in arguments.only:
+        say("a fresh mask for every row")
+        results.put("extras", "fresh", extras.fresh(names[0], threads, repeats, size), threads)
 
 
 if __name__ == "__main__":

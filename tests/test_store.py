@@ -14,7 +14,7 @@ QUESTION = Question("weights", "float32", "task", "1", "metric")
 
 
 def row(mask=b"\x80", example="e0", number=0, outcome=1.0, item=1.0):
-    return Row(mask, example, number, outcome, item, "[]", 12, 0.5)
+    return Row(mask, example, number, outcome, item, "[]", 12.5, 20, 0.5)
 
 
 @pytest.fixture

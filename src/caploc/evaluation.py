@@ -72,7 +72,7 @@ def evaluate(
             "model": evaluation.model.name,
             "heads": [str(head) for head in evaluation.heads],
             "tasks": [as_row(comparison, bool(evaluation.heads)) for comparison in compared],
-            "cost": asdict(bench.cost),
+            "cost": bench.cost.as_dict(),
             "command": command,
             "versions": versions(),
         }
@@ -133,7 +133,7 @@ def curve(
             task.name: points(bench, task.in_metric(), masks, limit, progress or Silent())
             for task in tasks
         }
-        drawn = {"schema": 1, "heads": heads, "curves": curves, "cost": asdict(bench.cost)}
+        drawn = {"schema": 1, "heads": heads, "curves": curves, "cost": bench.cost.as_dict()}
         write_json(folder / CURVE, drawn)
         write_curve(folder, drawn)
     return drawn

@@ -96,7 +96,7 @@ def as_result(study: dict[str, Any], stages: Stages, cost: Cost) -> dict[str, An
             "controls": stages.controls,
             "other_tasks": [comparison.as_dict() for comparison in others],
         },
-        "cost": asdict(cost) | {"seconds": round(cost.seconds, 3)},
+        "cost": cost.as_dict(),
     }
 
 

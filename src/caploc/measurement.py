@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
@@ -26,6 +26,11 @@ class Cost:
     forward_tokens: float = 0.0  # run, in units of a pass through all layers
     plain_tokens: int = 0  # of reading and saying every row alone
     seconds: float = 0.0
+
+    def as_dict(self) -> dict[str, int | float]:
+        """As files hold it: whole tokens, thousandths of a second."""
+        whole = {"forward_tokens": round(self.forward_tokens), "seconds": round(self.seconds, 3)}
+        return asdict(self) | whole
 
     def count(self, rows: Sequence[Row]) -> None:
         """Add rows."""

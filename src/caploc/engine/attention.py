@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -33,6 +33,7 @@ class Unsupported(Exception):
     """The model asks something of attention that packed attention does not know."""
 
 
+@runtime_checkable
 class Attention(Protocol):
     """Answers one pass's queries, layer by layer."""
 
@@ -107,7 +108,7 @@ def partial(
     On a CPU this is the kernel behind `scaled_dot_product_attention`, which hides the second.
     """
     if queries.device.type == "cpu":
-        return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(  # type: ignore[no-any-return]
+        return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
             queries, keys, values, 0.0, False, attn_mask=bias, scale=scale
         )
     scores = ((queries * scale) @ keys.transpose(-1, -2)).float()
@@ -126,7 +127,7 @@ def merged(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]) -> Tenso
 
 def split(tensor: Tensor, axis: int, shape: tuple[int, int]) -> Tensor:
     """One axis as two; -1 stands for what is left."""
-    parts: Tensor = tensor.unflatten(axis, shape)  # type: ignore[no-untyped-call]
+    parts: Tensor = tensor.unflatten(axis, shape)
     return parts
 
 
@@ -197,6 +198,7 @@ class Block:
         return self.bias
 
 
+@runtime_checkable
 class Keeper(Protocol):
     """Keeps a pass's keys and values."""
 

@@ -60,7 +60,8 @@ class Decoder:
         self.meter = Meter(packed.depth)
         self.intact = Intact(packed, plan.prefixes, plan.prefix_depths, plan.tokens, self.meter)
         self.queue: deque[Wanted] = deque()
-        longest = max(map(len, self.own), default=0) + stops.limit
+        wanted = {row.prompt for stage in plan.stages for row in stage.rows}
+        longest = max((len(self.own[prompt]) for prompt in wanted), default=0) + stops.limit
         self.room = Slots(plan.slots, longest, packed.depth)
         self.heads = torch.zeros((plan.slots, packed.loaded.grid.size), dtype=torch.bool)
         self.running: list[Running | None] = []
@@ -108,22 +109,25 @@ class Decoder:
         gaps = [slot for slot, row in enumerate(self.running) if row is None]
         free = gaps + list(range(len(self.running), self.plan.slots))
         while self.queue and len(free) * REFILL >= self.plan.slots:
-            rows, start = self.together(len(free))
+            rows, drafts, start = self.together(len(free))
             slots, free = free[: len(rows)], free[len(rows) :]
             self.running += [None] * (max(slots) + 1 - len(self.running))
-            self.open(rows, slots, start)
+            self.open(rows, drafts, slots, start)
             free = [slot for slot in slots if self.running[slot] is None] + free
 
-    def together(self, most: int) -> tuple[list[Wanted], int]:
-        """The next rows that can be read in one pass: all start at one depth."""
+    def together(self, most: int) -> tuple[list[Wanted], list[list[int]], int]:
+        """The next rows that can be read in one pass, and their drafts: all start at one depth."""
         rows: list[Wanted] = []
+        drafts: list[list[int]] = []
         tokens, depth = 0, self.start(self.queue[0])
         while self.queue and len(rows) < most and self.start(self.queue[0]) == depth:
-            tokens += len(self.own[self.queue[0].prompt])
+            draft = self.first_draft(self.queue[0], depth)
+            tokens += len(self.own[self.queue[0].prompt]) + len(draft)
             if rows and tokens > self.plan.tokens:
                 break
             rows.append(self.queue.popleft())
-        return rows, depth
+            drafts.append(draft)
+        return rows, drafts, depth
 
     def start(self, row: Wanted) -> int:
         """The depth at which a row's prompt can be started."""
@@ -131,13 +135,19 @@ class Decoder:
         return record.start(self.masks[row.mask].cut) if record else 0
 
     @torch.inference_mode()
-    def open(self, rows: Sequence[Wanted], slots: Sequence[int], start: int) -> None:
+    def open(
+        self,
+        rows: Sequence[Wanted],
+        drafts: Sequence[list[int]],
+        slots: Sequence[int],
+        start: int,
+    ) -> None:
         """Read prompts and first drafts in one pass, and say each row's first tokens."""
         began, chunks, opened = time.perf_counter(), [], []
-        for row, slot in zip(rows, slots, strict=True):
+        self.sharing = [], []  # other rows will run, and what none of them reads is let go
+        for row, draft, slot in zip(rows, drafts, slots, strict=True):
             mask, own = self.masks[row.mask], self.own[row.prompt]
             segment = self.intact.segment(self.plan.prefix[row.prompt], mask)
-            draft = self.first_draft(row, start)
             self.heads[slot] = mask.heads
             chunk = Chunk(
                 (*own, *draft),
@@ -173,7 +183,8 @@ class Decoder:
         answers = self.answers(row.prompt)
         if not answers.root.next:
             return []
-        draft = answers.draft([], min(self.first_odds.length(), self.stops.limit - 1))
+        room = min(self.stops.limit - 1, self.plan.tokens - len(self.own[row.prompt]))
+        draft = answers.draft([], min(self.first_odds.length(), room))
         if start:
             recorded = self.intact.records[row.prompt].tokens[len(self.own[row.prompt]) :]
             same = [a == b for a, b in zip(draft, recorded, strict=False)]
@@ -237,12 +248,11 @@ class Decoder:
 
     def draft(self, rows: Sequence[Running]) -> None:
         """Draft what other masks' answers to the same prompt say next."""
-        longest = self.later_odds.length()
+        longest, room = self.later_odds.length(), self.plan.tokens - len(rows)
         for row in rows:
-            left = self.stops.limit - 1 - len(row.said)
-            row.draft = []
-            if longest and left:
-                row.draft = self.answers(row.wanted.prompt).draft(row.said, min(longest, left))
+            left = min(longest, self.stops.limit - 1 - len(row.said), room)
+            row.draft = self.answers(row.wanted.prompt).draft(row.said, left) if left > 0 else []
+            room -= len(row.draft)
 
     def shared(self, rows: Sequence[Running]) -> list[list[Shared]]:
         """The segments that rows read; looked up anew only when other rows run."""

@@ -88,7 +88,7 @@ class Generation:
         for batch in self.sizer.batches(members, size):
             said = self.sizer.run(speak, batch)
             yield [
-                self.done(ask, prompt, tokens, len(prompt.tokens) + len(tokens))
+                self.done(ask, prompt, tokens, float(len(prompt.tokens) + len(tokens)))
                 for (ask, prompt), tokens in zip(batch, said, strict=True)
             ]
 
@@ -111,12 +111,15 @@ class Generation:
         }
         order = sorted(first) + [pair for pair in pairs if pair not in first]
         rows = [Wanted(number, *pair) for number, pair in enumerate(order)]
+        due = 0.0  # intact answers that nobody asked for are paid by the next row
         for batch in self.run(settings, texts, masks, rows, len(first)):
-            yield [
-                self.done(ask, texts[spoken.wanted.prompt], spoken.tokens, spoken.cost)
-                for spoken in batch
-                for ask in asked[spoken.wanted.prompt, spoken.wanted.mask]
-            ]
+            done: list[Done] = []
+            for spoken in batch:
+                prompt, due = texts[spoken.wanted.prompt], due + spoken.cost
+                askers = asked[spoken.wanted.prompt, spoken.wanted.mask]
+                done += [self.done(a, prompt, spoken.tokens, due / len(askers)) for a in askers]
+                due = 0.0 if askers else due
+            yield done
 
     def run(
         self,
@@ -128,10 +131,11 @@ class Generation:
     ) -> Iterator[list[Spoken]]:
         """Run rows of packed prompts to their end, so many of them before the others."""
         stops, packed = self.stopping(settings), self.packed
-        assert packed is not None
+        assert packed is not None or not rows
         tokens = [prompt.tokens for prompt in prompts]
 
         def decoder(still_open: Sequence[Wanted]) -> Decoder:
+            assert packed is not None
             work = Work(
                 stems=[text[:-1] for text in tokens],
                 lengths=[len(text) for text in tokens],
@@ -140,7 +144,7 @@ class Generation:
                 wanted=still_open,
                 first=range(first),
             )
-            planned = plan(work, self.sizer.sizes())
+            planned = plan(work, self.sizer.sizes(drafted=LATER))
             return Decoder(
                 packed,
                 planned,

@@ -86,8 +86,10 @@ class Intact:
         self.heads = torch.zeros(packed.loaded.grid.size, dtype=torch.bool)
         self.records: dict[int, Record] = {}
         self.of_prefix: dict[int, Record] = {}
-        # A mask's prefix lives as long as a row that reads it.
+        # A mask's prefix lives as long as a row that reads it, and until another mask's is read:
+        # the rows of one mask come one after another.
         self.read: WeakValueDictionary[tuple[int, int], Segment] = WeakValueDictionary()
+        self.latest: Segment | None = None
 
     def prefix(self, number: int) -> Record:
         """The intact record of a prefix."""
@@ -108,7 +110,8 @@ class Intact:
         key = number, mask.number
         segment = self.read.get(key)
         if segment is None:
-            segment = self.read[key] = self.under(intact, mask)
+            self.latest = None
+            segment = self.latest = self.read[key] = self.under(intact, mask)
         return segment
 
     def under(self, intact: Record, mask: KnockedOut) -> Segment:

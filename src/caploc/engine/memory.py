@@ -17,8 +17,13 @@ R = TypeVar("R")
 SHARE = 0.5  # of the free memory; the rest is for other processes, and for what is not foreseen
 MOST_ROWS = {"cpu": 256, "mps": 128, "cuda": 1024}
 MOST_TOKENS = {"cpu": 2048, "mps": 4096, "cuda": 16384}  # of a pass; more make it no faster
-ACTIVATIONS = 24  # hidden-sized vectors alive per token while a layer runs, gates included
-SCORES = 12  # bytes of one attention weight on its way through a softmax in float32
+# Vectors alive per token while a layer runs: of the residual stream's size, of all heads' queries
+# (rotated, grouped and padded ones among them), and of the feed-forward block's inner size.
+RESIDUALS, QUERIES, INNER = 4, 6, 4
+# Bytes of one attention weight on its way through a softmax. The CPU's kernel keeps none of them,
+# only the bias that says which tokens are read.
+SCORES = {"cpu": 4}
+SCORES_ELSEWHERE = 12
 
 
 class BatchSizer:
@@ -39,19 +44,20 @@ class BatchSizer:
         most = self.memory or SHARE * free_memory(self.model.device)
         return int(most / self.caution)
 
-    def sizes(self) -> Sizes:
-        """What the planner needs to know."""
+    def sizes(self, drafted: int = 0) -> Sizes:
+        """What the planner needs to know; a step drafts so many tokens for a row, or fewer."""
         shape, device = Shape.of(self.model), self.model.device.type
         return Sizes(
             layers=shape.layers,
             keys=shape.keys,
             residual=shape.residual,
-            working=ACTIVATIONS * shape.residual,
-            scores=shape.heads * SCORES,
+            working=shape.working,
+            scores=shape.heads * SCORES.get(device, SCORES_ELSEWHERE),
             logits=bytes_per_scored_token(self.model),
             memory=self.budget(),
             most_rows=self.most,
             most_tokens=MOST_TOKENS.get(device, 4096),
+            drafted=drafted,
         )
 
     def rows(self, length: int, scored: int = 1) -> int:
@@ -112,6 +118,7 @@ class Shape:
     heads: int  # of a layer
     keys: int  # keys and values of one token in one layer
     residual: int  # one token's residual stream
+    working: int  # of one token while a layer reads it
 
     @classmethod
     def of(cls, model: PreTrainedModel) -> "Shape":
@@ -121,7 +128,19 @@ class Shape:
         heads = largest(getattr(config, "num_attention_heads", None)) or 1
         groups = largest(getattr(config, "num_key_value_heads", None)) or heads
         width = getattr(config, "head_dim", None) or hidden // heads
-        return cls(config.num_hidden_layers, heads, 2 * groups * width * size, hidden * size)
+        working = RESIDUALS * hidden + QUERIES * heads * width + INNER * inner_size(config)
+        keys = 2 * groups * width * size
+        return cls(config.num_hidden_layers, heads, keys, hidden * size, working * size)
+
+
+def inner_size(config: Any) -> int:
+    """Values of one token inside a feed-forward block, those of all its experts included."""
+    names = ("intermediate_size", "ffn_dim", "ffn_hidden_size", "n_inner")
+    sizes = (largest(getattr(config, name, None)) for name in names)
+    plain = next((size for size in sizes if size), 4 * config.hidden_size)
+    expert = largest(getattr(config, "moe_intermediate_size", None)) or plain
+    experts = largest(getattr(config, "num_experts_per_tok", None)) or 0
+    return int(max(plain, expert * experts))
 
 
 def largest(number: int | Sequence[int] | None) -> int | None:
@@ -132,7 +151,7 @@ def largest(number: int | Sequence[int] | None) -> int | None:
 def bytes_per_token(model: PreTrainedModel) -> int:
     """Memory that one token of one row takes: its keys and values, and a layer's activations."""
     shape = Shape.of(model)
-    return shape.layers * shape.keys + ACTIVATIONS * shape.residual
+    return shape.layers * shape.keys + shape.working
 
 
 def bytes_per_scored_token(model: PreTrainedModel) -> int:

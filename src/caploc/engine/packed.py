@@ -119,7 +119,9 @@ class PackedModel:
 
     def here(self, numbers: Sequence[int]) -> Int[Tensor, " numbers"]:
         """Numbers on the model's device."""
-        return torch.tensor(numbers, dtype=torch.long).to(self.device, non_blocking=True)
+        pinned = self.device.type == "cuda"  # copied while the host goes on
+        host = torch.tensor(list(numbers), dtype=torch.long, pin_memory=pinned)
+        return host.to(self.device, non_blocking=True)
 
 
 def blocks(chunks: Sequence[Chunk]) -> list[Block]:

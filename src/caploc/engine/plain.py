@@ -50,6 +50,9 @@ class StopStrings(StoppingCriteria):
     def __call__(self, input_ids: Tensor, scores: Tensor | None, **_: Any) -> Tensor:
         """Look at the last token of every row still speaking."""
         said = input_ids[:, self.start :].tolist()
+        if len(said) != len(self.done):  # beams, which change places
+            stopped = [self.stops.stopped(tokens) for tokens in said]
+            return torch.tensor(stopped, device=input_ids.device)
         for row in (~self.done).nonzero().flatten().tolist():
             self.done[row] = self.stops.stopped(said[row])
         return self.done.to(input_ids.device)
@@ -68,7 +71,9 @@ def speak(loaded: LoadedModel, stops: Stops, batch: Sequence[Speech]) -> list[li
         ids[number, longest - length :] = torch.tensor(row.prompt.tokens)
         attention[number, longest - length :] = 1
     masks = torch.from_numpy(np.stack([row.mask for row in batch]))
-    with knocked_out(loaded.projections, loaded.grid, masks):
+    options = greedy(json.loads(batch[0].prompt.options))
+    beams = options.get("num_beams") or model.generation_config.num_beams or 1
+    with knocked_out(loaded.projections, loaded.grid, masks.repeat_interleave(beams, dim=0)):
         output = model.generate(
             input_ids=ids.to(model.device),
             attention_mask=attention.to(model.device),
@@ -76,7 +81,7 @@ def speak(loaded: LoadedModel, stops: Stops, batch: Sequence[Speech]) -> list[li
             stopping_criteria=StoppingCriteriaList([StopStrings(stops, longest, len(batch))]),
             pad_token_id=pad,
             use_cache=True,
-            **greedy(json.loads(batch[0].prompt.options)),
+            **options,
         )
     return [ended(tokens, stops) for tokens in output[:, longest:].tolist()]
 

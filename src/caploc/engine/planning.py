@@ -11,10 +11,14 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+from jaxtyping import Int
+
 Tokens = Sequence[int]
 
-SHORTEST = 8  # tokens; a shorter prefix costs more to look after than it saves
-DEEPEST = 200  # nested prefixes beyond this are one
+# A shared prefix is another pass, and rows wait for their mask's turn: what it must save before it
+# is worth looking after, in tokens of a mask, and the shortest that is.
+UPKEEP, SHORTEST = 256, 16
 MARGIN = 1.2  # a record must save this many times what it costs
 RECORDS, KEPT = 0.35, 0.5  # shares of the memory for records, and for running rows' keys
 
@@ -36,11 +40,12 @@ class Sizes:
     keys: int  # of one token in one layer, values included
     residual: int  # one token's residual stream
     working: int  # of one token while it is read
-    scores: int  # of one row's attention to one token, all heads of a layer
+    scores: int  # of one token's attention to another, all heads of a layer
     logits: int  # of one read position
     memory: int  # to be used for all of it
     most_rows: int
     most_tokens: int  # of one pass; more make it no faster
+    drafted: int = 0  # most tokens drafted for a row in a step
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,17 +114,39 @@ def plan(work: Work, sizes: Sizes) -> Plan:
 def shared_prefixes(stems: Sequence[Tokens]) -> list[tuple[int, list[int]]]:
     """Groups of stems, each with the length of its shared prefix (0: none).
 
-    The grouping with which the fewest tokens are read for each mask: a group's prefix once and
-    each member's rest. Stems that share a prefix are neighbours when sorted, and a group is best
-    split, if at all, where neighbours share least.
+    The grouping that saves most tokens of a mask: a group's prefix is read once, at a price, and
+    each member's rest. Stems that share a prefix are neighbours when sorted, so that the best
+    grouping of the first n comes from the best ones of fewer and every choice of the last group.
     """
     order = sorted(range(len(stems)), key=lambda n: tuple(stems[n]))
     shared = [
         min(common(stems[a], stems[b]), len(stems[a]) - 1, len(stems[b]) - 1)
         for a, b in zip(order, order[1:], strict=False)
     ]
-    _, groups = _best(order, shared, 0)
-    return groups
+    saved, starts = np.zeros(len(order) + 1), [0] * (len(order) + 1)
+    least = np.full(len(order), max(map(len, stems), default=0))  # shared by stems from each on
+    for end in range(1, len(order) + 1):
+        if end > 1:
+            np.minimum(least[: end - 1], shared[end - 2], out=least[: end - 1])
+        spared = np.arange(end - 1, -1, -1)  # members that need not read the prefix
+        total = saved[:end] + gain(least[:end], spared)
+        starts[end] = int(total.argmax())
+        saved[end] = total[starts[end]]
+    groups, end = [], len(order)
+    while end:
+        start = starts[end]
+        length = min(shared[start : end - 1], default=0)
+        worth = bool(gain(np.array([length]), np.array([end - start - 1]))[0])
+        groups.append((length if worth else 0, order[start:end]))
+        end = start
+    return groups[::-1]
+
+
+def gain(
+    length: Int[np.ndarray, " groups"], spared: Int[np.ndarray, " groups"]
+) -> Int[np.ndarray, " groups"]:
+    """Tokens a mask saves with groups of such prefixes; `spared` members need not read theirs."""
+    return np.where(length >= SHORTEST, np.maximum(length * spared - UPKEEP, 0), 0)
 
 
 def common(first: Tokens, second: Tokens) -> int:
@@ -128,23 +155,6 @@ def common(first: Tokens, second: Tokens) -> int:
         if one != other:
             return count
     return min(len(first), len(second))
-
-
-def _best(
-    order: list[int], shared: list[int], depth: int
-) -> tuple[int, list[tuple[int, list[int]]]]:
-    """The most tokens that grouping can save, and the groups."""
-    least = min(shared, default=0)
-    kept = least * len(shared) if least >= SHORTEST else 0
-    whole = (kept, [(least if kept else 0, order)])
-    if not shared or depth > DEEPEST or max(shared) < SHORTEST:
-        return whole
-    saved, groups, first = 0, [], 0
-    for place in [n for n, length in enumerate(shared) if length == least] + [len(shared)]:
-        part_saved, part = _best(order[first : place + 1], shared[first:place], depth + 1)
-        saved, first = saved + part_saved, place + 1
-        groups += part
-    return (saved, groups) if saved > kept else whole
 
 
 def thinned(tokens: int, memory: float, sizes: Sizes) -> tuple[int, ...]:
@@ -183,35 +193,43 @@ class Planner:
         """The whole plan."""
         longest = max([1, *self.own, *map(len, self.prefixes)])
         tokens, slots = self.pass_tokens(longest), self.slots()
+        depths, stages = self.prefix_depths(), tuple(self.in_turn())
+        recorded = depths or any(stage.recorded for stage in stages)
         return Plan(
             self.prefixes,
             self.prefix,
-            self.prefix_depths(),
-            tuple(self.in_turn()),
+            depths,
+            stages,
             slots,
             tokens,
-            smallest=slots == 1 and tokens == longest,
+            smallest=slots == 1 and tokens == longest and not recorded,
         )
 
     def pass_tokens(self, longest: int) -> int:
         """Most tokens of one pass: what memory allows, but the longest row must fit."""
         sizes = self.sizes
+        each = sizes.working + sizes.logits + sizes.scores * max(self.work.lengths, default=0)
         rest = (1 - RECORDS - KEPT) * sizes.memory
-        return max(longest, min(sizes.most_tokens, int(rest / (sizes.working + sizes.logits))))
+        return max(longest, min(sizes.most_tokens, int(rest / each)))
 
     def slots(self) -> int:
-        """Rows that can run at a time, each with its own keys and its part of its mask's prefix."""
+        """Rows that can run at a time, each with its own keys, and their masks' prefixes."""
         wanted, sizes = self.work.wanted, self.sizes
         if not wanted:
             return 1
-        members = {(row.mask, self.prefix[row.prompt]) for row in wanted}
-        together = len(wanted) / len(members)  # rows that share one prefix under one mask
         token, shared = sizes.keys * sizes.layers, max(self.before)
         longest = max(self.own[row.prompt] for row in wanted) + self.work.answers
-        each = token * (longest + shared / together) + sizes.scores * (longest + shared)
-        each += sizes.working + sizes.logits
-        spare = 2 * token * shared  # the prefix before and the prefix to come
-        return max(1, min(sizes.most_rows, len(wanted), int((KEPT * sizes.memory - spare) / each)))
+        each = token * longest + sizes.working + sizes.logits
+        each += sizes.scores * (1 + sizes.drafted) * (longest + shared)
+        spare = 3 * token * shared  # the intact prefix, the one before and the one to come
+        readers = Counter((row.mask, self.prefix[row.prompt]) for row in wanted)
+        slots, taken = 0, spare
+        # At worst the masks that run together are those with fewest rows.
+        for count in sorted(readers.values()):
+            taken += token * shared
+            slots += max(0, min(count, int((KEPT * sizes.memory - taken) / each)))
+            taken += count * each
+        return max(1, min(sizes.most_rows, slots))
 
     def prefix_depths(self) -> tuple[int, ...]:
         """Depths at which the intact prefixes' residual stream is kept."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
 import torch
 from accelerate.utils.memory import clear_device_cache
@@ -49,6 +49,7 @@ class Masks:
         return self.numbers[key]
 
 
+@runtime_checkable
 class Finished(Protocol):
     """A row's result."""
 
@@ -61,6 +62,7 @@ class Finished(Protocol):
 T = TypeVar("T", bound=Finished)
 
 
+@runtime_checkable
 class Runner(Protocol[T]):
     """Runs a plan's rows."""
 

@@ -84,7 +84,7 @@ def longest_packed(model: PreTrainedModel) -> int:
 def greedy_only(model: PreTrainedModel, options: dict[str, Any]) -> bool:
     """Whether these generation arguments ask for the likeliest token each time and nothing else."""
     config = deepcopy(model.generation_config)
-    unknown: Any = config.update(**greedy(options))  # type: ignore[no-untyped-call]
+    unknown: Any = config.update(**greedy(options))
     said = {name for name, value in config.to_diff_dict().items() if value is not None}
     return not unknown and not said - HARMLESS
 

@@ -71,7 +71,7 @@ def replaced(
         for layer, columns in enumerate(grid.layer_slices):
             projection, layer_masks = projections[layer], on_host[:, columns]
             if projection is not None and (every_layer or bool(layer_masks.any())):
-                hook = _hook(layer, layer_masks, replacement, packed)
+                hook = _Cut(layer, layer_masks, replacement, packed)
                 handles.append(projection.register_forward_pre_hook(hook))
         # a compiled graph runs on as it was traced, without hooks that came later (torch's
         # skip_nnmodule_hook_guards): the model would be intact without a word
@@ -82,60 +82,63 @@ def replaced(
             handle.remove()
 
 
-def _hook(
-    layer: int,
-    layer_masks: Bool[Tensor, "rows layer_heads"],
-    replacement: Replacement | None,
-    packed: Int[Tensor, " tokens"] | None,
-) -> Callable:
-    owner = threading.get_ident()
-    heads = layer_masks.shape[1]
-    # moved to the layer's device once, at its first call
-    here = layer_masks if packed is None else layer_masks[packed]
+class _Cut:
+    """The hook of one layer: replaces what the cut heads of each row hand on.
 
-    def hook(module: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        nonlocal here
-        if threading.get_ident() != owner:
+    `layer_masks` is boolean, of shape (rows, heads of the layer).
+    """
+
+    def __init__(
+        self,
+        layer: int,
+        layer_masks: Bool[Tensor, "rows layer_heads"],
+        replacement: Replacement | None,
+        packed: Int[Tensor, " tokens"] | None,
+    ) -> None:
+        """Cut for the thread that asks."""
+        self.layer, self.replacement, self.packed = layer, replacement, packed is not None
+        self.owner = threading.get_ident()
+        # a packed token is a row of its own
+        self.masks = layer_masks if packed is None else layer_masks[packed]
+        self.pairs = self.masks.nonzero(as_tuple=True)
+
+    def __call__(self, module: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """What the projection reads instead."""
+        if threading.get_ident() != self.owner:
             raise ModelBusy(
                 "Another thread has knocked out heads of this model; wait until its block has "
                 "ended, or load the model once for each thread."
             )
         mixed, *rest = args
-        per_head = mixed.unflatten(-1, (heads, -1))
-        here = here.to(per_head.device)
-        cut = fitted_rows(here, per_head) if packed is None else fitted_tokens(here, per_head)
-        if replacement is None:
-            kept = per_head.masked_fill(cut, 0)
-        else:
-            kept = torch.where(cut, replacement(layer, per_head), per_head)
-        return kept.flatten(-2), *rest
+        per_head = mixed.unflatten(-1, (self.masks.shape[1], -1))
+        if not self.packed:
+            self.check(per_head)
+        if self.masks.device != per_head.device:  # moved once, at the first call
+            self.masks = self.masks.to(per_head.device)
+            self.pairs = tuple(numbers.to(per_head.device) for numbers in self.pairs)
+        return self.replaced(per_head).flatten(-2), *rest
 
-    return hook
+    def replaced(self, per_head: Tensor) -> Tensor:
+        """`per_head` with the cut heads' values replaced."""
+        rows, heads = self.masks.shape
+        if self.replacement is None:
+            kept = per_head.clone(memory_format=torch.contiguous_format)
+            # writing the few cut slices costs a fraction of a pass over all with a mask
+            kept.view(rows, -1, heads, kept.shape[-1]).transpose(1, 2)[self.pairs] = 0
+            return kept
+        each = per_head.reshape(rows, -1, heads, per_head.shape[-1])
+        new = self.replacement(self.layer, per_head).expand_as(per_head).reshape(each.shape)
+        return torch.where(self.masks[:, None, :, None], new, each).reshape(per_head.shape)
 
+    def check(self, per_head: Tensor) -> None:
+        """Refuse a batch with neither as many rows as there are masks nor one mask for all.
 
-def fitted_rows(
-    layer_masks: Bool[Tensor, "rows layer_heads"], per_head: Tensor
-) -> Bool[Tensor, "..."]:
-    """The masks shaped to `per_head`: (batch, time, heads, width), or (batch x time, heads, width).
-
-    Raises:
-        BadOption: if the batch has neither as many rows as there are masks nor is there one mask.
-    """
-    rows = len(layer_masks)
-    flattened = per_head.ndim == 3
-    fits = len(per_head) % rows == 0 if flattened else len(per_head) == rows
-    if rows > 1 and not fits:
-        raise BadOption(
-            f"There are {rows} masks for a batch of {len(per_head)} rows; give one mask for each "
-            "row of the batch, or one for all."
-        )
-    if not flattened:
-        return layer_masks[:, None, :, None]
-    return layer_masks.repeat_interleave(len(per_head) // rows, dim=0)[:, :, None]
-
-
-def fitted_tokens(
-    layer_masks: Bool[Tensor, "tokens layer_heads"], per_head: Tensor
-) -> Bool[Tensor, "..."]:
-    """The masks of packed tokens, shaped to `per_head`: (1, tokens, heads, width), or without 1."""
-    return layer_masks[..., None] if per_head.ndim == 3 else layer_masks[None, :, :, None]
+        `per_head` is (batch, time, heads, width), or (batch x time, heads, width).
+        """
+        rows = len(self.masks)
+        fits = len(per_head) % rows == 0 if per_head.ndim == 3 else len(per_head) == rows
+        if rows > 1 and not fits:
+            raise BadOption(
+                f"There are {rows} masks for a batch of {len(per_head)} rows; give one mask for "
+                "each row of the batch, or one for all."
+            )

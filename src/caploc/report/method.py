@@ -108,7 +108,7 @@ def facts(result: Result) -> list[tuple[str, str]]:
         ("Examples", _count(result, "task", "examples")),
         ("Seed", at(result, "seed")),
         ("Rows measured", _count(cost, "rows")),
-        ("Forward tokens", _count(cost, "forward_tokens")),
+        ("Forward tokens", _tokens(cost)),
         ("Time", duration(number_at(cost, "seconds"))),
     ]
     for key, value in (at(result, "method") or {}).items():
@@ -132,6 +132,15 @@ def duration(seconds: float | None) -> str | None:
     if minutes < 60:
         return f"{minutes}\u00a0min {rest}\u00a0s"
     return f"{minutes // 60:,}\u00a0h {minutes % 60}\u00a0min"
+
+
+def _tokens(cost: Any) -> str | None:
+    """Tokens run, and how many fewer they are than those of every row run alone."""
+    count = _count(cost, "forward_tokens")
+    run, alone = number_at(cost, "forward_tokens"), number_at(cost, "plain_tokens")
+    if run is None or not alone:
+        return count
+    return f"{count}, {1 - run / alone:.0%} fewer than row by row ({alone:,.0f})"
 
 
 def _count(source: Any, *path: str) -> str | None:

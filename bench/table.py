@@ -1,0 +1,203 @@
+"""The results: a JSON file that a later run updates in part, and the Markdown table made of it."""
+
+import json
+import os
+import platform
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+
+from caploc.models.loading import LoadedModel
+from measuring import Character, Timing
+from models import NAMES
+from workloads import Workload
+
+Entry = dict[str, Any]
+HEADER = (
+    "| workload | contender | rows/s | seconds (range) | CPU s | answer tokens/s "
+    "| against rows | against reference | answers as rows |\n"
+    "|---|---|--:|--:|--:|--:|--:|--:|---|"
+)
+
+
+def setting(threads: int) -> Entry:
+    """Where and with what it was measured."""
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    return {
+        "machine": gpu or f"{processor()}, {os.cpu_count()} cores",
+        "threads": threads,
+        "memory_kept": "MALLOC_TRIM_THRESHOLD_" in os.environ,
+        "torch": torch.__version__,
+        "transformers": version("transformers"),
+        "caploc": version("caploc"),
+        "date": time.strftime("%Y-%m-%d"),
+    }
+
+
+def processor() -> str:
+    """The CPU's name."""
+    information = Path("/proc/cpuinfo")
+    lines = information.read_text().splitlines() if information.is_file() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def entry(
+    loaded: LoadedModel, workload: Workload, timings: dict[str, Timing], character: Character
+) -> Entry:
+    """What is kept of one workload on one model."""
+    return {
+        "title": workload.title,
+        "masks": workload.size.masks,
+        "examples": workload.size.examples,
+        "rows": workload.rows,
+        "parameters": sum(p.numel() for p in loaded.model.parameters()),
+        "layers": loaded.grid.layers,
+        "heads": loaded.grid.size,
+        "answers": asdict(character),
+        "contenders": {name: asdict(timing) for name, timing in timings.items()},
+    }
+
+
+class Results:
+    """`workloads` by "model/workload" and `extras` by name; saved after each, so none is lost."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        """Go on from what `name`.json in the folder has."""
+        self.file = folder / f"{name}.json"
+        kept = json.loads(self.file.read_text()) if self.file.is_file() else {}
+        self.workloads: dict[str, Entry] = kept.get("workloads", {})
+        self.extras: dict[str, Entry] = kept.get("extras", {})
+
+    def put(self, part: str, name: str, found: Entry, threads: int) -> None:
+        """Replace one entry; write the JSON and the Markdown beside it."""
+        getattr(self, part)[name] = found | {"setting": setting(threads)}
+        self.workloads = dict(sorted(self.workloads.items(), key=lambda pair: place_of(pair[0])))
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        document = {"workloads": self.workloads, "extras": self.extras}
+        self.file.write_text(json.dumps(document, indent=1) + "\n")
+        self.file.with_suffix(".md").write_text(self.markdown())
+
+    def markdown(self) -> str:
+        """Everything measured, model by model."""
+        picture = f"![rows per second]({self.file.stem}.png)"
+        parts = ["# The engine's benchmark", INTRODUCTION, picture]
+        for model in dict.fromkeys(name.split("/")[0] for name in self.workloads):
+            chosen = {n: e for n, e in self.workloads.items() if n.split("/")[0] == model}
+            parts.append(section(model, chosen))
+        if self.extras:
+            parts.append("## Beyond rows per second")
+            parts += [found["sentence"] for _, found in sorted(self.extras.items())]
+        return "\n\n".join(parts) + "\n"
+
+
+INTRODUCTION = """\
+Written by `bench/engine.py`; the numbers are in the JSON file beside it.
+
+- *reference*: the paper's procedure. Reload the model for every mask, zero the heads' weights, one
+  prompt at a time. Timed on a few masks and rows, and scaled.
+- *hook loop*: one mask a call, its examples in batches of 16.
+- *rows*: what an expert does. Rows of many masks in one `generate` or forward pass, sorted by
+  length, in the batch size that is fastest here; choices of one token are read off one pass.
+- *caploc*: a new engine for every run, so that nothing is kept from the last one.
+
+Seconds are medians over repeats in which the contenders took turns, with the range; CPU seconds are
+the process's own. The last column counts the texts equal to those of *rows*, or gives the largest
+difference of a log-probability from theirs, in nats."""
+
+
+def place_of(name: str) -> tuple[int, str]:
+    """Small models first."""
+    model, _, workload = name.partition("/")
+    return NAMES.index(model), workload
+
+
+def section(model: str, chosen: dict[str, Entry]) -> str:
+    """One model's table, and what its workloads are."""
+    first = next(iter(chosen.values()))
+    size = f"{first['parameters'] / 1e6:,.0f} M parameters"
+    shape = f"{first['layers']} layers, {first['heads']} heads"
+    lines = [f"## {model}: {size}, {shape}", "", HEADER]
+    lines += [row for name, found in chosen.items() for row in rows(name.split("/")[1], found)]
+    lines += [""] + [f"- {caption(name.split('/')[1], found)}" for name, found in chosen.items()]
+    return "\n".join(lines)
+
+
+def rows(workload: str, found: Entry) -> Iterator[str]:
+    """A line for each contender, the slowest first."""
+    timings = {name: found["contenders"][name] for name in slowest_first(found)}
+    for name, timing in timings.items():
+        wall, cpu = timing["wall"], timing["cpu"]
+        spoken = timing["answer_tokens"] / median(wall)
+        cells = [
+            workload,
+            f"**{name}**" if name == "caploc" else name,
+            f"{found['rows'] / median(wall):,.2f}",
+            f"{median(wall):,.1f} ({min(wall):,.1f}-{max(wall):,.1f})",
+            f"{median(cpu):,.1f}",
+            f"{spoken:,.0f}" if spoken else "–",
+            *(against(timings, timing, rival) for rival in ("rows", "reference")),
+            agreement(timing["agreement"]),
+        ]
+        yield f"| {' | '.join(cells)} |"
+
+
+def slowest_first(found: Entry) -> list[str]:
+    """The contenders by their seconds."""
+    contenders = found["contenders"]
+    return sorted(contenders, key=lambda name: -median(contenders[name]["wall"]))
+
+
+def against(timings: dict[str, Entry], timing: Entry, rival: str) -> str:
+    """How many times as fast as the rival."""
+    if rival not in timings:
+        return "–"
+    return f"{median(timings[rival]['wall']) / median(timing['wall']):,.2f}x"
+
+
+def agreement(found: Entry | None) -> str:
+    """Equal texts, and the largest difference of scores."""
+    if found is None:
+        return "–"
+    parts = []
+    if found["texts"]:
+        parts.append(f"{found['equal']} of {found['texts']}")
+        if found["equal"] < found["texts"]:
+            parts.append(f"first word {found['begun_equal']}")
+    if found["scores"]:
+        parts.append(f"within {found['difference']:.1g} ({found['scores']})")
+    return ", ".join(parts)
+
+
+def caption(workload: str, found: Entry) -> str:
+    """What was asked, and what the answers are like."""
+    place, answers = found["setting"], found["answers"]
+    parts = [
+        f"**{workload}** {found['title']}: {found['masks']} masks x {found['examples']} examples",
+    ]
+    if answers["mean_tokens"] is not None:
+        parts.append(
+            f"answers of {answers['mean_tokens']:.0f} tokens in the mean "
+            f"(intact {answers['mean_tokens_intact']:.0f}), "
+            f"{answers['as_intact']:.0%} as the intact model's"
+        )
+    parts += [
+        f"{name} {timing['scaled']}"
+        for name, timing in found["contenders"].items()
+        if timing["scaled"]
+    ]
+    if found.get("shares"):
+        shares = ", ".join(f"{name} {share:.0%}" for name, share in found["shares"].items())
+        parts.append(f"share of the device's measured {found['peak']:,.0f} TFLOP/s: {shares}")
+    parts.append(
+        f"{place['machine']}, {place['threads']} of its threads, "
+        f"{'freed memory kept' if place['memory_kept'] else 'allocator as it comes'}, "
+        f"torch {place['torch']}, transformers {place['transformers']}, {place['date']}"
+    )
+    return "; ".join(parts) + "."

@@ -1,0 +1,178 @@
+"""What is asked of every contender: requests under masks, every mask on every example."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from answering import Ask
+from caploc import designs
+from caploc.heads import Masks
+from caploc.models.loading import LoadedModel
+from caploc.tasks.catalog import load_task
+from caploc.tasks.requests import Generate, LogLikelihood, Request, options_json
+from models import STOP, kept_words
+
+RATE = 0.02  # of the heads in a mask
+QUESTION = (60, 120)  # tokens, least and most
+LETTERS = 4
+SHORT_TASKS = "addition subtraction sorting rhyming cursing capitals elements recall".split()
+Row = tuple[Request, ...]  # what one example asks
+
+
+@dataclass(frozen=True)
+class Size:
+    """How many masks, and on how many examples each."""
+
+    masks: int
+    examples: int
+
+
+@dataclass(frozen=True)
+class Workload:
+    """All that is asked; `intact` asks every example once with no head knocked out."""
+
+    name: str
+    title: str
+    size: Size
+    asks: list[Ask]
+    intact: list[Ask]
+
+    @property
+    def rows(self) -> int:
+        """Rows of measurement: the choices of one question are one row."""
+        return len({ask.key[0] for ask in self.asks})
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a workload is made: its examples, and the design its masks come from."""
+
+    title: str
+    examples: Callable[[LoadedModel, int], list[Row]]
+    masks: Callable[[int, int], Masks]
+
+
+def build(name: str, loaded: LoadedModel, size: Size) -> Workload:
+    """The workload for this model: masks of its heads crossed with examples in its words."""
+    recipe = RECIPES[name]
+    examples = recipe.examples(loaded, size.examples)
+    masks = recipe.masks(loaded.grid.size, size.masks)
+    intact = np.zeros((1, loaded.grid.size), dtype=bool)
+    return Workload(name, recipe.title, size, crossed(masks, examples), crossed(intact, examples))
+
+
+def crossed(masks: Masks, examples: Sequence[Row]) -> list[Ask]:
+    """Every mask on every example; the key is (row, choice)."""
+    return [
+        Ask((number * len(examples) + example, choice), request, mask)
+        for number, mask in enumerate(masks)
+        for example, requests in enumerate(examples)
+        for choice, request in enumerate(requests)
+    ]
+
+
+def paired(masks: Masks, examples: Sequence[Row]) -> list[Ask]:
+    """A mask of its own for every row: mask i on example i, over and over the examples."""
+    return [
+        Ask((number, choice), request, mask)
+        for number, mask in enumerate(masks)
+        for choice, request in enumerate(examples[number % len(examples)])
+    ]
+
+
+def random_heads(heads: int, masks: int) -> Masks:
+    """Stratified masks of RATE of the heads."""
+    return designs.stratified(heads, masks, rate=RATE, seed=0)
+
+
+def spread_heads(heads: int, masks: int) -> Masks:
+    """Single heads, evenly spread over the grid, so that every depth has its share."""
+    count = min(masks, heads)
+    columns = ((np.arange(count) + 0.5) * heads / count).astype(int)
+    singles: Masks = designs.singles(heads)[columns]
+    return singles
+
+
+def gsm8k(loaded: LoadedModel, count: int) -> list[Row]:
+    """Eight worked examples before every question, answered in free text."""
+    texts = Texts(loaded)
+    prefix = texts.words(800)
+    return [(texts.generate(f"{prefix} {texts.words(*QUESTION)}", 128),) for _ in range(count)]
+
+
+def mmlu(loaded: LoadedModel, count: int) -> list[Row]:
+    """Five worked questions before every question, answered with one of four letters."""
+    texts = Texts(loaded)
+    prefix, letters = texts.words(600), texts.words(LETTERS).split()
+    return [texts.choices(f"{prefix} {texts.words(*QUESTION)}", letters) for _ in range(count)]
+
+
+def hellaswag(loaded: LoadedModel, count: int) -> list[Row]:
+    """A paragraph with four long endings, and nothing before it."""
+    texts = Texts(loaded)
+    return [
+        texts.choices(texts.words(*QUESTION), [texts.words(20, 40) for _ in range(LETTERS)])
+        for _ in range(count)
+    ]
+
+
+def equal_lengths(loaded: LoadedModel, count: int) -> list[Row]:
+    """Prompts of one length, which every peer can batch."""
+    texts = Texts(loaded)
+    return [(texts.generate(texts.words(48), 24),) for _ in range(count)]
+
+
+def short_tasks(loaded: LoadedModel, count: int) -> list[Row]:
+    """The demo's tasks with short answers, turn by turn."""
+    tasks = [load_task(f"demo/{name}") for name in SHORT_TASKS]
+    return [tasks[n % len(tasks)].requests(n // len(tasks)) for n in range(count)]
+
+
+def code(loaded: LoadedModel, count: int) -> list[Row]:
+    """The demo's longest answers: 50 to 70 tokens of code."""
+    task = load_task("demo/code")
+    return [task.requests(example) for example in range(count)]
+
+
+class Texts:
+    """Random words of a model's own vocabulary, the same for every run.
+
+    On a GPU answers run to a fixed length: in bfloat16 contenders soon say different words, and
+    with a stop string would stop at different times.
+    """
+
+    def __init__(self, loaded: LoadedModel) -> None:
+        """Draw from the words that the model's tokenizer knows."""
+        self.kept = kept_words(len(loaded.tokenizer))
+        self.random = np.random.default_rng(0)
+        self.fixed_length = loaded.device.type == "cuda"
+
+    def words(self, least: int, most: int | None = None) -> str:
+        """So many words, or `least` to `most` of them."""
+        count = self.random.integers(least, (most or least) + 1)
+        return " ".join(self.random.choice(self.kept, size=count))
+
+    def generate(self, prompt: str, limit: int) -> Generate:
+        """An answer of at most `limit` tokens that ends with the first full stop."""
+        if self.fixed_length:
+            options = {"until": [], "max_gen_toks": limit // 2, "do_sample": False}
+        else:
+            options = {"until": [STOP], "max_gen_toks": limit, "do_sample": False}
+        return Generate(prompt, options_json(options))
+
+    def choices(self, context: str, endings: Sequence[str]) -> Row:
+        """How likely is each ending?"""
+        return tuple(LogLikelihood(context, f" {ending}") for ending in endings)
+
+
+RECIPES = {
+    "a": Recipe("gsm8k-shaped: prefix 800, question 60-120, answer to 128", gsm8k, random_heads),
+    "b": Recipe("mmlu-shaped: prefix 600, question 60-120, four letters", mmlu, random_heads),
+    "c": Recipe("hellaswag-shaped: context 60-120, four endings 20-40", hellaswag, random_heads),
+    "d": Recipe("the demo's short tasks", short_tasks, random_heads),
+    "e": Recipe("one-shot greedy: single heads on the examples of (a)", gsm8k, spread_heads),
+    "f": Recipe("the demo's code: answers of 50-70 tokens", code, random_heads),
+    "p": Recipe("equal prompts of 48, answer to 24", equal_lengths, random_heads),
+}
+OF_THE_DEMO = ("d", "f")  # the others are in the words of random models

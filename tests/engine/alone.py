@@ -1,0 +1,88 @@
+"""A second implementation, one row at a time; and tiny models with a tokenizer around them."""
+
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from caploc.models.cutting import knocked_out
+from caploc.models.loading import LoadedModel
+from caploc.models.projections import locate
+
+WORDS = 61
+PAD, START = 0, 1  # also ends a text, as lm-eval reads a text from its end token on
+
+
+def words(tokens):
+    """Token ids as text; each word is one token."""
+    return " ".join(f"w{token:02}" for token in tokens)
+
+
+def word_tokenizer():
+    """A tokenizer of 61 words."""
+    vocabulary = {words([number]): number for number in range(WORDS)}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=words([2])))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token=words([PAD]), eos_token=words([START])
+    )
+
+
+def around(model, tokenizer=None):
+    """The model as the engine takes it."""
+    projections, grid = locate(model)
+    return LoadedModel(
+        model=model,
+        tokenizer=tokenizer or word_tokenizer(),
+        grid=grid,
+        projections=projections,
+        name="tiny",
+        fingerprint="tiny",
+        dtype=str(model.dtype).removeprefix("torch."),
+        device=model.device,
+    )
+
+
+def answers(engine, asks):
+    """Answers by key; every ask is answered once."""
+    found = [answer for batch in engine.answer(asks) for answer in batch]
+    assert sorted(answer.key for answer in found) == sorted(ask.key for ask in asks)
+    return {answer.key: answer for answer in found}
+
+
+def responses(engine, asks):
+    """Responses by key."""
+    return {key: answer.response for key, answer in answers(engine, asks).items()}
+
+
+def under(loaded, mask):
+    """The model without the heads of one mask."""
+    return knocked_out(loaded.projections, loaded.grid, torch.from_numpy(mask)[None])
+
+
+@torch.inference_mode()
+def said(loaded, tokens, mask, limit, **options):
+    """The tokens of plain greedy decoding, without a stop string."""
+    ids = torch.tensor([list(tokens)])
+    with under(loaded, mask):
+        output = loaded.model.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            max_new_tokens=limit,
+            do_sample=False,
+            pad_token_id=loaded.tokenizer.pad_token_id,
+            **options,
+        )
+    return output[0, len(tokens) :].tolist()
+
+
+@torch.inference_mode()
+def scored(loaded, context, continuation, mask):
+    """Summed log-probability of tokens after others, and whether each was the likeliest."""
+    # the last token is scored and not read: nothing is predicted from it
+    ids = torch.tensor([[*context, *continuation[:-1]]])
+    with under(loaded, mask):
+        logits = loaded.model(input_ids=ids, attention_mask=torch.ones_like(ids)).logits[0]
+    read = logits[len(context) - 1 :].double().log_softmax(-1)
+    wanted = torch.tensor(list(continuation))
+    likeliest = bool((read.argmax(-1) == wanted).all())
+    return float(read[torch.arange(len(wanted)), wanted].sum()), likeliest

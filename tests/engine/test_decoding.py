@@ -1,0 +1,192 @@
+"""Texts on the demo model: refilled slots, drafts, prefixes under masks, and what they cost."""
+
+from os.path import commonprefix
+
+import numpy as np
+import pytest
+from alone import answers, responses, said
+
+from caploc.engine import Ask, BatchEngine
+from caploc.engine.attention import shared_layers
+from caploc.engine.decoding import Decoder
+from caploc.engine.generation import ENOUGH
+from caploc.engine.intact import Intact
+from caploc.models.loading import load_model
+from caploc.tasks.requests import Generate, options_json
+
+pytestmark = pytest.mark.usefixtures("short_prefixes")
+LIMIT = 8
+OWN = ["47+38=", "9-3=", "sort 72941=", "6*7=", "a rhyme for night:", "capital of Peru is"]
+PROMPTS = [f"12+34=46\n7-5=2\nreverse abc=cba\n{own}" for own in OWN]
+
+
+@pytest.fixture(scope="module")
+def loaded():
+    return load_model("demo")
+
+
+@pytest.fixture(scope="module")
+def masks(loaded):
+    """One that cuts nothing, and some that begin to cut in different layers."""
+    drawn = np.zeros((7, loaded.grid.size), dtype=bool)
+    for number in range(1, 7):
+        drawn[number, loaded.grid.layer_slices[number - 1].start + number :: 9] = True
+    return drawn
+
+
+def asks_for(prompts, masks, limit=LIMIT):
+    options = options_json({"until": ["\n"], "max_gen_toks": limit, "do_sample": False})
+    pairs = [(mask, prompt) for mask in masks for prompt in prompts]
+    return [Ask((n, 0), Generate(prompt, options), mask) for n, (mask, prompt) in enumerate(pairs)]
+
+
+@pytest.fixture(scope="module")
+def truth(loaded, masks):
+    """Texts said one row at a time."""
+    found = {}
+    for ask in asks_for(PROMPTS, masks):
+        tokens = loaded.tokenizer.encode(ask.request.prompt)
+        text = loaded.tokenizer.decode(said(loaded, tokens, ask.knocked_out, LIMIT))
+        found[ask.key] = text.split("\n")[0].split(loaded.tokenizer.eos_token)[0]
+    return found
+
+
+def texts(engine, asks):
+    return {key: response.text for key, response in responses(engine, asks).items()}
+
+
+@pytest.mark.parametrize("slots", [None, 1, 3, 8])
+def test_refilled_slots_say_what_one_row_says_alone(loaded, masks, truth, slots):
+    assert texts(BatchEngine(loaded, slots), asks_for(PROMPTS, masks)) == truth
+
+
+def test_masks_keep_their_own_readings_of_a_prefix(loaded, masks, truth):
+    """Rows of two masks that differ in one prefix token's keys must not read each other's."""
+    engine, count = BatchEngine(loaded), len(OWN)
+    assert len({text for key, text in truth.items() if key[0] % count == 0}) > 1
+    for number in range(len(masks) - 1):
+        pair = [number * count, (number + 1) * count]
+        chosen = [ask for ask in asks_for(PROMPTS, masks) if ask.key[0] // count * count in pair]
+        assert texts(engine, chosen) == {ask.key: truth[ask.key] for ask in chosen}
+
+
+def test_wrong_drafts_change_no_answer(loaded, masks, truth):
+    engine, asks = BatchEngine(loaded), asks_for(PROMPTS, masks)
+    for ask in asks:
+        prompt = engine.generation.wording.prompt(ask.request)
+        for garbage in ([70] * 5, [71, 72], [loaded.tokenizer.encode("8")[0], 73, 74]):
+            engine.generation.known(prompt).add(garbage)
+    assert texts(engine, asks) == truth
+    checked = [odds.reached for pair in engine.generation.odds.values() for odds in pair]
+    assert any(checked), "no draft was read"
+
+
+def test_right_drafts_change_no_answer_either(loaded, masks, truth):
+    engine, asks = BatchEngine(loaded), asks_for(PROMPTS, masks)
+    assert texts(engine, asks) == texts(engine, asks) == truth
+
+
+def test_a_row_by_itself_costs_what_it_reads_and_says(loaded, masks):
+    for mask in masks[:2]:
+        (ask,) = asks_for(PROMPTS[:1], mask[None])
+        (answer,) = answers(BatchEngine(loaded), [ask]).values()
+        prompt = len(loaded.tokenizer.encode(PROMPTS[0]))
+        assert answer.plain_tokens == prompt + answer.response.tokens
+        # nothing is read after the last token said
+        assert answer.forward_tokens == answer.plain_tokens - 1
+
+
+def test_a_prefix_is_read_once_for_each_mask_from_where_the_mask_cuts(loaded):
+    """One token is said, so that nothing is drafted and every pass can be counted by hand."""
+    layers, cut, count = loaded.grid.layers, 3, ENOUGH
+    columns = range(loaded.grid.layer_slices[cut].start, loaded.grid.layer_slices[cut].stop)
+    masks = np.zeros((count, loaded.grid.size), dtype=bool)
+    for mask, column in zip(masks, columns, strict=False):
+        mask[column] = True
+    found = answers(BatchEngine(loaded), asks_for(PROMPTS, masks, limit=1)).values()
+    tokens = [loaded.tokenizer.encode(prompt) for prompt in PROMPTS]
+    prefix = len(commonprefix([text[:-1] for text in tokens]))
+    own = sum(map(len, tokens)) - prefix * len(tokens)
+    intact = prefix + own + own  # its prefix, its answers for drafts, and its records
+    above = (prefix + own) * (1 - cut / layers)
+    assert sum(a.forward_tokens for a in found) == pytest.approx(intact + count * above)
+    assert sum(a.plain_tokens for a in found) == count * (sum(map(len, tokens)) + len(tokens))
+
+
+def test_masks_that_cut_at_the_bottom_share_nothing_but_their_own_prompts(loaded):
+    """A prefix cache that forgot the mask would read the prefix once."""
+    masks = np.zeros((3, loaded.grid.size), dtype=bool)
+    masks[0, 0] = masks[1, 1] = masks[2, 2] = True
+    found = answers(BatchEngine(loaded), asks_for(PROMPTS, masks, limit=1)).values()
+    tokens = [loaded.tokenizer.encode(prompt) for prompt in PROMPTS]
+    prefix = len(commonprefix([text[:-1] for text in tokens]))
+    own = sum(map(len, tokens)) - prefix * len(tokens)
+    assert sum(a.forward_tokens for a in found) == pytest.approx(prefix + 3 * (prefix + own))
+
+
+def test_crossed_masks_and_examples_cost_less_than_each_row_alone(loaded, masks):
+    found = answers(BatchEngine(loaded), asks_for(PROMPTS, masks)).values()
+    run, alone = (sum(getattr(a, n) for a in found) for n in ("forward_tokens", "plain_tokens"))
+    assert 0 < run < alone / 2
+    assert all(a.forward_tokens >= 0 for a in found)
+
+
+def test_a_row_asked_twice_is_answered_twice_and_paid_once(loaded, masks):
+    once = asks_for(PROMPTS[:2], masks[:2])
+    again = [Ask((ask.key[0], 1), ask.request, ask.knocked_out) for ask in once]
+    single, double = (answers(BatchEngine(loaded), a) for a in (once, [*once, *again]))
+    for ask in once:
+        first, second = double[ask.key[0], 0], double[ask.key[0], 1]
+        assert first.response == second.response == single[ask.key].response
+    assert sum(a.forward_tokens for a in double.values()) == pytest.approx(
+        sum(a.forward_tokens for a in single.values())
+    )
+
+
+def test_running_rows_hold_the_first_slots_without_gaps(loaded, masks, monkeypatch):
+    step, seen = Decoder.step, []
+
+    def watched(decoder):
+        assert None not in decoder.running
+        assert len(decoder.running) <= decoder.plan.slots == 4
+        seen.append(len(decoder.running))
+        step(decoder)
+
+    monkeypatch.setattr(Decoder, "step", watched)
+    asks = asks_for(PROMPTS, masks)
+    assert len(texts(BatchEngine(loaded, 4), asks)) == len(asks)
+    assert 4 in seen and min(seen) < 4  # the last rows end one by one
+
+
+@pytest.mark.parametrize("slots", [1, 3])
+def test_running_rows_read_their_own_segments(loaded, masks, monkeypatch, slots):
+    """Also where a new row takes the place in memory of one that has left, and thus its id."""
+    monkeypatch.setattr("caploc.engine.decoding.id", lambda row: 0, raising=False)
+    shared, steps = Decoder.shared, []
+
+    def watched(decoder, rows):
+        got = shared(decoder, rows)
+        fresh = shared_layers([row.segment for row in rows], decoder.packed.depth, loaded.device)
+        for layer, own in zip(got, fresh, strict=True):
+            assert [(id(p.keys), p.count) for p in layer] == [(id(p.keys), p.count) for p in own]
+        steps.append(len(rows))
+        return got
+
+    monkeypatch.setattr(Decoder, "shared", watched)
+    texts(BatchEngine(loaded, slots), asks_for(PROMPTS[:3], masks))
+    assert steps
+
+
+def test_a_mask_reads_its_prefix_once_and_keeps_it_no_longer_than_its_rows_run(
+    loaded, masks, monkeypatch
+):
+    engine, kept, under = BatchEngine(loaded, 2), [], Intact.under
+
+    def watched(intact, *given):
+        kept.append(len(intact.read))
+        return under(intact, *given)
+
+    monkeypatch.setattr(Intact, "under", watched)
+    texts(engine, asks_for(PROMPTS, masks))
+    assert len(kept) == len(masks) - 1  # each mask that cuts, once
+    assert max(kept) <= 2

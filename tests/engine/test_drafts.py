@@ -1,0 +1,139 @@
+"""Drafts and their odds against what they are the answer to."""
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from caploc.engine.drafts import (
+    FIRST,
+    GROWTH,
+    MOST,
+    PROBES,
+    REMEMBERED,
+    UNKNOWN_PRICE,
+    Answers,
+    Odds,
+    timed,
+)
+
+answers = st.lists(st.integers(0, 2), max_size=5).map(tuple)
+
+
+def remembered(texts):
+    memory = Answers()
+    for text in texts:
+        memory.add(text)
+    return memory
+
+
+@given(st.lists(answers, max_size=20), answers, st.integers(0, 6))
+def test_a_draft_goes_on_as_most_answers_did(texts, said, longest):
+    drafted = tuple(remembered(texts).draft(said, longest))
+    assert len(drafted) <= longest
+    for end in range(len(drafted)):
+        so_far = (*said, *drafted[:end])
+        next_tokens = Counter(
+            text[len(so_far)]
+            for text in texts
+            if len(text) > len(so_far) and text[: len(so_far)] == so_far
+        )
+        assert next_tokens[drafted[end]] == max(next_tokens.values())
+    if len(drafted) < longest:  # nothing more is known
+        whole = (*said, *drafted)
+        assert not any(len(t) > len(whole) and t[: len(whole)] == whole for t in texts)
+
+
+def test_the_majority_is_of_those_that_began_alike():
+    memory = remembered([(1, 2), (1, 2), (1, 3), (4, 3), (4, 3), (4, 3), (4, 5)])
+    assert memory.draft((), 9) == [4, 3]
+    assert memory.draft((1,), 9) == [2]
+    assert memory.draft((4,), 9) == [3]
+    assert memory.draft((5,), 9) == []
+
+
+def test_only_so_many_different_answers_are_kept_and_later_ones_still_count():
+    memory = remembered([(0, n) for n in range(MOST)])
+    memory.add((0, MOST))
+    assert MOST not in memory.root.next[0].next
+    memory.add((0, 5))
+    assert memory.draft((0,), 1) == [5]
+    assert memory.root.next[0].times == MOST + 2
+
+
+def test_drafts_that_are_always_right_grow_to_the_longest():
+    odds, lengths = Odds(longest=100), []
+    for _ in range(8):
+        lengths.append(odds.length())
+        odds.saw(lengths[-1], lengths[-1])
+    assert lengths[:3] == [FIRST, GROWTH * FIRST + FIRST, 100]
+    assert set(lengths[3:]) == {100}
+
+
+def test_drafts_that_are_never_right_end_but_for_a_probe_now_and_then():
+    odds = Odds(longest=100)
+    for _ in range(20):
+        odds.saw(5, 0)
+    lengths = [odds.length() for _ in range(10 * PROBES)]
+    assert Counter(lengths) == {0: 10 * (PROBES - 1), 1: 10}
+
+
+def test_drafts_pay_again_after_they_did_not():
+    odds = Odds(longest=100)
+    for _ in range(20):
+        odds.saw(5, 0)
+    for _ in range(40):
+        odds.saw(1, 1)
+    assert odds.length() >= 1
+
+
+@pytest.mark.parametrize("price", [0.1, 0.3, 0.7, 0.95])
+@pytest.mark.parametrize("chance", [0.5, 0.9])
+def test_a_draft_is_as_long_as_its_last_token_is_worth_its_price(price, chance):
+    """If each token is right with the same chance, token i is reached and right chance**i times."""
+    odds, rows = Odds(longest=1000), 10_000
+    odds.checking, odds.saying = price, 1.0
+    deep = 60
+    odds.reached = [rows * chance**place for place in range(deep)]
+    odds.right = [reached * chance for reached in odds.reached]
+    expected = max(place for place in range(deep) if chance**place >= price)
+    assert abs(odds.length() - expected) <= (chance**expected < price * 1.01)
+
+
+@given(st.lists(st.tuples(st.integers(1, 6), st.integers(0, 6)), min_size=1, max_size=50))
+def test_the_share_of_right_drafts_is_that_of_kaplan_and_meier(seen):
+    odds = Odds(longest=100)
+    for drafted, right in seen:
+        odds.saw(drafted, min(right, drafted))
+    for place, (reached, right) in enumerate(zip(odds.reached, odds.right, strict=True)):
+        assert reached == sum(d > place and r >= place for d, r in seen)
+        assert right == sum(d > place and r > place for d, r in seen)
+
+
+def test_long_ago_counts_less():
+    odds = Odds(longest=10)
+    for _ in range(REMEMBERED):
+        odds.saw(1, 1)
+    for _ in range(2 * REMEMBERED):
+        odds.saw(1, 0)
+    assert odds.right[0] / odds.reached[0] < 0.2
+
+
+def test_a_price_is_known_when_both_have_been_timed():
+    odds = Odds(longest=10)
+    assert odds.price() == UNKNOWN_PRICE
+    odds.checking = 2.0
+    assert odds.price() == UNKNOWN_PRICE
+    odds.saying = 8.0
+    assert odds.price() == 0.25
+    odds.checking = 80.0
+    assert odds.price() == 1.0
+
+
+def test_a_running_mean_starts_at_the_first_and_comes_to_the_last():
+    mean = timed(0.0, 5.0)
+    assert mean == 5.0
+    for _ in range(100):
+        mean = timed(mean, 1.0)
+    assert mean == pytest.approx(1.0, abs=1e-3)

@@ -1,0 +1,177 @@
+"""What packed rows may serve, and that all else is answered as `generate` would."""
+
+import copy
+
+import numpy as np
+import pytest
+from alone import around, responses, said, scored, words
+from tiny import FAMILIES, GROUPED, build, random_tokens, tiny
+
+from caploc.engine import Ask, BatchEngine
+from caploc.engine.packed import PackedModel
+from caploc.engine.suitability import (
+    UNLIMITED,
+    end_tokens,
+    greedy_only,
+    longest_packed,
+    packed_model,
+    proved,
+)
+from caploc.tasks.requests import Generate, LogLikelihood, options_json
+
+LIMIT = 6
+
+
+def model_with(**config):
+    """A model of which only the config is looked at."""
+    model = copy.copy(tiny("llama"))
+    model.config = copy.deepcopy(model.config)
+    for name, value in config.items():
+        setattr(model.config, name, value)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("config", "longest"),
+    [
+        ({}, UNLIMITED),
+        ({"sliding_window": None}, UNLIMITED),
+        ({"sliding_window": 32}, 32),
+        ({"sliding_window": 32, "use_sliding_window": False}, UNLIMITED),
+        ({"sliding_window": 32, "use_sliding_window": True}, 32),
+        ({"sliding_window": 32, "layer_types": ["full_attention"] * 2}, UNLIMITED),
+        ({"sliding_window": 32, "layer_types": ["full_attention", "sliding_attention"]}, 32),
+        ({"layer_types": ["full_attention", "linear_attention"]}, 0),
+        ({"layer_types": ["chunked_attention"]}, 0),
+        ({"rope_parameters": {"rope_type": "default"}}, UNLIMITED),
+        ({"rope_parameters": {"rope_type": "llama3", "factor": 8.0}}, UNLIMITED),
+        ({"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}}, 0),
+        ({"rope_parameters": {"rope_type": "longrope"}}, 0),
+        ({"rope_parameters": {"full_attention": {"rope_type": "dynamic"}}}, 0),
+    ],
+)
+def test_rows_are_packed_up_to_the_length_at_which_all_attend_to_all(config, longest):
+    assert longest_packed(model_with(**config)) == longest
+
+
+@pytest.mark.parametrize("family", ["mistral", "qwen2"])
+def test_rows_beyond_a_sliding_window_go_the_plain_way(family):
+    window = {"sliding_window": 16}
+    if family == "qwen2":
+        window |= {"use_sliding_window": True, "max_window_layers": 1}
+    loaded = around(build(family, {**GROUPED, **window}))
+    engine = BatchEngine(loaded)
+    assert engine.packed.longest == 16
+    mask = np.zeros(loaded.grid.size, dtype=bool)
+    mask[1] = True
+    options = options_json({"until": [], "max_gen_toks": LIMIT, "do_sample": False})
+    prompts = [random_tokens(1, length).tolist()[0] for length in (5, 9, 10, 11, 30)]
+    asks = [Ask((n, 0), Generate(words(p), options), mask) for n, p in enumerate(prompts)]
+    asks += [
+        Ask((10 + n, 0), LogLikelihood(words(p), " w05 w06"), mask) for n, p in enumerate(prompts)
+    ]
+    got = responses(engine, asks)
+    for number, prompt in enumerate(prompts):
+        expected = words(said(loaded, prompt, mask, LIMIT)).split(" w01")[0]
+        assert got[number, 0].text.split() == expected.replace("w00", "").split()
+        logprob, _ = scored(loaded, prompt, [5, 6], mask)
+        assert got[10 + number, 0].logprob == pytest.approx(logprob, abs=1e-3)
+
+
+def test_a_window_too_short_for_the_proof_is_not_packed():
+    assert packed_model(around(build("mistral", {**GROUPED, "sliding_window": 10}))) is None
+
+
+def test_a_model_that_attends_otherwise_is_not_packed():
+    """With the family's own window the logits of packed rows differ, and the proof says so."""
+    loaded = around(build("mistral", {**GROUPED, "sliding_window": 5}))
+    assert not proved(PackedModel(loaded, UNLIMITED))
+    assert proved(PackedModel(around(tiny("llama")), UNLIMITED))
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_the_proof_leaves_the_model_as_it_was(name):
+    model = tiny(name)
+    usual = model.config._attn_implementation
+    packed_model(around(model))
+    assert model.config._attn_implementation == usual
+    assert not any("forward" in vars(module) for module in model.modules())
+    assert not any(module._forward_pre_hooks for module in model.modules())
+
+
+HARD = [
+    {"repetition_penalty": 1.7},
+    {"num_beams": 3},
+    {"min_new_tokens": 4},
+    {"suppress_tokens": list(range(2, 40))},
+    {"no_repeat_ngram_size": 2},
+]
+EASY = [{}, {"temperature": 0.0}, {"top_p": 0.9, "top_k": 5}, {"use_cache": True}]
+each_hard = pytest.mark.parametrize("options", HARD, ids=lambda options: next(iter(options)))
+
+
+@each_hard
+def test_options_that_change_what_is_said_are_not_packed(options):
+    assert not greedy_only(tiny("llama"), options)
+
+
+@pytest.mark.parametrize("options", EASY, ids=str)
+def test_options_that_make_no_difference_to_greedy_decoding_are_packed(options):
+    assert greedy_only(tiny("llama"), options)
+
+
+@pytest.fixture(params=["in the request", "in the model's own config"])
+def place(request):
+    return request.param
+
+
+@each_hard
+def test_such_rows_are_answered_as_generate_would(options, place):
+    own = {} if place == "in the request" else options
+    loaded, plain = (around(build("llama", GROUPED)) for _ in range(2))
+    for model in (loaded.model, plain.model):
+        model.generation_config.eos_token_id = list(range(2, 20))
+    for name, value in own.items():
+        setattr(loaded.model.generation_config, name, value)
+    asked = {} if own else options
+    masks = np.zeros((2, loaded.grid.size), dtype=bool)
+    masks[1, 3] = True
+    kwargs = {"until": [], "max_gen_toks": LIMIT, "do_sample": False, **asked}
+    prompts = random_tokens(3, 6).tolist()
+    asks = [
+        Ask((3 * m + n, 0), Generate(words(prompt), options_json(kwargs)), mask)
+        for m, mask in enumerate(masks)
+        for n, prompt in enumerate(prompts)
+    ]
+    engine = BatchEngine(loaded, 2)
+    assert engine.packed is not None
+    got = responses(engine, asks)
+    differ = 0
+    for ask in asks:
+        prompt = prompts[ask.key[0] % 3]
+        expected = said(plain, prompt, ask.knocked_out, LIMIT, **options)
+        text = words(expected).split(" w01")[0].replace("w00", "")
+        assert got[ask.key].text.split() == text.split()
+        differ += expected != said(plain, prompt, ask.knocked_out, LIMIT)
+    assert differ, "the option made no difference"
+
+
+def test_end_tokens_are_none_one_or_several():
+    model = build("llama", GROUPED)
+    assert end_tokens(model, {}) == []
+    model.generation_config.eos_token_id = 7
+    assert end_tokens(model, {}) == [7]
+    model.generation_config.eos_token_id = [7, 9]
+    assert end_tokens(model, {}) == [7, 9]
+    assert end_tokens(model, {"eos_token_id": 3}) == [3]
+
+
+def test_any_of_several_end_tokens_ends_an_answer():
+    loaded = around(build("llama", GROUPED))
+    mask = np.zeros(loaded.grid.size, dtype=bool)
+    prompt = random_tokens(1, 6).tolist()[0]
+    free = said(loaded, prompt, mask, LIMIT)
+    loaded.model.generation_config.eos_token_id = [60, free[2]]
+    options = options_json({"until": [], "max_gen_toks": LIMIT, "do_sample": False})
+    got = responses(BatchEngine(loaded), [Ask((0, 0), Generate(words(prompt), options), mask)])
+    assert got[0, 0].tokens == free.index(free[2]) + 1
