@@ -21,8 +21,9 @@ from caploc.engine.wording import Prompt, Wording
 from caploc.models.loading import LoadedModel
 from caploc.tasks.requests import Generate, Generated
 
-# Masks under which a prompt must be asked for its intact answer to be worth having first.
-ENOUGH = 6
+# Masks under which a prompt must be asked for its intact answer to be worth having first: all other
+# rows wait for it, and where drafts do not hold it is no more than a sixteenth too much.
+ENOUGH = 16
 ALL, LATER = 10**6, 16  # most tokens of a first draft, and of one in a step, which pads its rows
 REMEMBERED = 4_000  # prompts whose answers are kept for drafts
 Settings = tuple[tuple[str, ...], int, str]

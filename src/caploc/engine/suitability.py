@@ -1,5 +1,6 @@
 """Which models and which options packed rows can serve; all others go the plain way."""
 
+import logging
 from copy import deepcopy
 from typing import Any
 
@@ -18,6 +19,7 @@ from caploc.models.loading import LoadedModel
 from caploc.models.projections import text_config
 from caploc.models.proof import TOLERANCE
 
+LOG = logging.getLogger(__name__)
 UNLIMITED = 10**9
 # What a generation config may say beside what makes no difference to greedy decoding.
 HARMLESS = frozenset(
@@ -60,8 +62,10 @@ def packed_model(loaded: LoadedModel) -> PackedModel | None:
     try:
         packed = PackedModel(loaded, longest)
         return packed if packed.stack.layers and proved(packed) else None
-    except (Unsupported, TypeError, ValueError, RuntimeError, IndexError, AttributeError):
-        return None  # the ways in which a model can be built otherwise than packed rows suppose
+    # the ways in which a model can be built otherwise than packed rows suppose
+    except (Unsupported, TypeError, ValueError, RuntimeError, IndexError, AttributeError) as error:
+        LOG.info("%s is served the plain way: %s", loaded.name, error)
+        return None
 
 
 def longest_packed(model: PreTrainedModel) -> int:
