@@ -16,6 +16,7 @@ from caploc.engine.planning import Plan, Stage, Wanted
 from caploc.engine.stops import Stops
 
 SECONDS = 0.5  # answers are handed on at least so often, so that little is lost if all is killed
+PADDING = 2  # times the tokens of a step that its attention may pad them to
 REFILL = 8  # new rows are read when a slot in so many is free: several in one pass cost less
 
 
@@ -253,6 +254,10 @@ class Decoder:
             left = min(longest, self.stops.limit - 1 - len(row.said), room)
             row.draft = self.answers(row.wanted.prompt).draft(row.said, left) if left > 0 else []
             room -= len(row.draft)
+        fed = [1 + len(row.draft) for row in rows]
+        if max(fed) * len(rows) > PADDING * sum(fed):  # attention pads every row to the longest
+            for row in rows:
+                row.draft = []
 
     def shared(self, rows: Sequence[Running]) -> list[list[Shared]]:
         """The segments that rows read; looked up anew only when other rows run."""
