@@ -10,7 +10,7 @@ METHODS := css csb one-shot greedy
 DEMO := --masks 100 --rate 0.05 --examples 50 --limit 200
 OUT ?= runs/demo
 
-.PHONY: demo test check bench bench-gpu bench-peers demo-model truth clean
+.PHONY: demo test check bench bench-ideas bench-gpu bench-peers demo-model truth clean
 
 demo: $(INSTALLED)  ## install, compare the methods on one capability, localize all, write reports
 	$(BIN)/caploc locate demo --task demo/addition $(METHODS:%=--method %) $(DEMO) --out $(OUT)-methods
@@ -37,6 +37,9 @@ KEPT := MALLOC_MMAP_THRESHOLD_=4294967296 MALLOC_TRIM_THRESHOLD_=17179869184
 
 bench: $(INSTALLED)  ## the engine against plain transformers, on one CPU thread: about an hour
 	$(KEPT) $(BIN)/python bench/engine.py
+
+bench-ideas: $(INSTALLED)  ## what each of the engine's ideas is worth: a quarter of an hour
+	$(KEPT) $(BIN)/python bench/ideas.py
 
 bench-gpu: $(INSTALLED)  ## the same on the shapes of Llama 3 1B and 8B; needs a CUDA device
 	$(KEPT) $(BIN)/python bench/engine.py --gpu
