@@ -1,5 +1,6 @@
 """The command line: help, exit codes, one sentence a mistake."""
 
+import contextlib
 import json
 import signal
 import subprocess
@@ -11,6 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 from caploc.cli import app, default_others, slug
+from caploc.console import interruptible
+from caploc.progress import Silent
 
 ROOT = Path(__file__).parent.parent
 COMMANDS = ["locate", "evaluate", "curve", "report", "tasks", "models", "doctor"]
@@ -105,6 +108,14 @@ def test_the_demos_tasks_come_with_its_general_benchmark():
     assert default_others("demo", "demo/addition") == ["demo/sentences"]
     assert default_others("demo", "demo/sentences") == []
     assert default_others("org/model", "gsm8k") == []
+
+
+def test_a_ctrl_c_that_got_lost_is_heard_at_the_next_batch():
+    with pytest.raises(KeyboardInterrupt), interruptible(Silent()) as progress:
+        with contextlib.suppress(KeyboardInterrupt):  # as a finalizer would
+            signal.raise_signal(signal.SIGINT)
+        progress.start("masks", 10)
+        progress.advance(1, 5.0)
 
 
 def test_ctrl_c_keeps_the_rows_and_says_so(tmp_path):

@@ -1,7 +1,9 @@
 """What the terminal shows: progress, tables, errors. Text from a model is never taken as markup."""
 
 import json
+import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -65,16 +67,57 @@ class Bars:
         )
 
 
+class Interruptible:
+    """Progress that stops when Ctrl-C was pressed, even if the exception got lost.
+
+    Python throws away what is raised inside a finalizer or a weak reference's callback, and a
+    signal may come just then; every batch asks again.
+    """
+
+    def __init__(self, shown: "Bars | Silent") -> None:
+        """Pass everything on to `shown`."""
+        self.shown, self.asked = shown, False
+
+    def press(self, *_: object) -> None:
+        """The signal's handler."""
+        self.asked = True
+        raise KeyboardInterrupt
+
+    def start(self, what: str, rows: int) -> None:
+        """Begin a stage of so many rows."""
+        self.shown.start(what, rows)
+
+    def advance(self, rows: int, tokens: float) -> None:
+        """Count rows, unless it is time to stop."""
+        if self.asked:
+            raise KeyboardInterrupt
+        self.shown.advance(rows, tokens)
+
+
 @contextmanager
-def progress(quiet: bool) -> Iterator[Bars | Silent]:
+def interruptible(shown: "Bars | Silent") -> Iterator[Interruptible]:
+    """Listen for Ctrl-C inside the block; only the main thread hears it."""
+    stopping = Interruptible(shown)
+    if threading.current_thread() is not threading.main_thread():
+        yield stopping
+        return
+    before = signal.signal(signal.SIGINT, stopping.press)
+    try:
+        yield stopping
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def progress(quiet: bool) -> Iterator[Interruptible]:
     """Show progress while the block runs, unless told to be quiet.
 
     Raises:
         Stopped: on Ctrl-C, which typer would otherwise turn into a silent exit.
     """
     try:
-        with bars(quiet) as shown:
-            yield shown
+        with bars(quiet) as shown, interruptible(shown) as stopping:
+            yield stopping
     except KeyboardInterrupt:
         raise Stopped("Stopped. What was measured is kept; the same command continues.") from None
 
