@@ -3,7 +3,7 @@
 Everything else in a decoder works token by token, so that rows packed end to end need no padding.
 Attention alone must know which token belongs to which row. transformers hands every attention
 layer's queries, keys and values to the function its config names; the one registered here passes
-them to whatever `attending` has set for this thread.
+them to whatever `Switch.attending` has set for this thread.
 
 Axes: `tokens` are those of all rows of the pass; `heads` query heads; `groups` key-value heads.
 """
@@ -23,7 +23,7 @@ from transformers import AttentionInterface, PreTrainedModel
 from caploc.engine.keys import Segment, Slots
 
 NAME = "caploc_packed"
-# What some models hand to attention beside queries, keys and values, and packed attention ignores.
+# What some models hand to attention that packed attention does not know, and refuses.
 UNKNOWN = ("softcap", "s_aux", "position_bias", "head_mask")
 Queries = Float[Tensor, "heads tokens width"]
 Keys = Float[Tensor, "groups tokens width"]
@@ -50,8 +50,7 @@ _local = threading.local()
 class Switch:
     """Sets a model's attention function, for which transformers looks into its configs.
 
-    What `set_attn_implementation` does, without going through all modules each time: a small model
-    spends longer on that than on a step.
+    What `set_attn_implementation` does, without going through all modules in every pass.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
@@ -118,6 +117,16 @@ def partial(
     return weights @ values, scores.logsumexp(-1)
 
 
+def together(
+    asked: Float[Tensor, "rows groups asked width"], keys: Keys, values: Keys, scale: float
+) -> tuple[Float[Tensor, "rows groups asked read"], Float[Tensor, "rows groups asked"]]:
+    """`partial` attention of many rows to one segment, in one product for all of them."""
+    everyone = asked.transpose(0, 1).flatten(1, 2)[None]
+    read, weight = partial(everyone, keys[None], values[None], scale, None)
+    shape = (len(asked), -1)
+    return split(read[0], 1, shape).transpose(0, 1), split(weight[0], 1, shape).transpose(0, 1)
+
+
 def merged(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]) -> Tensor:
     """Attention to two parts, from the attention to each."""
     (read, weight), (other, other_weight) = first, second
@@ -178,13 +187,7 @@ class Block:
             return ungrouped(own[0], self.length)
         kept, kept_values = self.segment.keys[layer], self.segment.values[layer]
         assert kept is not None and kept_values is not None
-        together = asked.transpose(0, 1).flatten(1, 2)[None]
-        read, weight = partial(together, kept[None], kept_values[None], scale, None)
-        shape = (self.rows, -1)
-        before = (
-            split(read[0], 1, shape).transpose(0, 1),
-            split(weight[0], 1, shape).transpose(0, 1),
-        )
+        before = together(asked, kept, kept_values, scale)
         return ungrouped(merged(before, own), self.length)
 
     def mask(self, asked: Tensor) -> Float[Tensor, "asked length"]:
@@ -240,7 +243,6 @@ class Shared:
     keys: Keys
     values: Keys
     rows: Int[Tensor, " members"] | slice
-    count: int
 
 
 def shared_layers(
@@ -263,15 +265,15 @@ def shared_layers(
             if keys is not None and values is not None:
                 readers.setdefault(id(keys), []).extend(rows)
                 tensors[id(keys)] = keys, values
-        found.append([Shared(*tensors[key], *_rows(r, device)) for key, r in readers.items()])
+        found.append([Shared(*tensors[key], _rows(r, device)) for key, r in readers.items()])
     return found
 
 
-def _rows(rows: list[int], device: torch.device) -> tuple[Int[Tensor, " members"] | slice, int]:
+def _rows(rows: list[int], device: torch.device) -> Int[Tensor, " members"] | slice:
     rows = sorted(rows)
     if rows[-1] - rows[0] == len(rows) - 1:
-        return slice(rows[0], rows[-1] + 1), len(rows)
-    return torch.tensor(rows, device=device), len(rows)
+        return slice(rows[0], rows[-1] + 1)
+    return torch.tensor(rows, device=device)
 
 
 @dataclass(eq=False)
@@ -308,14 +310,8 @@ class Step:
 
     def _add(self, part: Shared, asked: Tensor, read: Tensor, weight: Tensor, scale: float) -> None:
         """Let the rows of a segment read it, all together."""
-        together = asked[part.rows].transpose(0, 1).flatten(1, 2)[None]
-        before, before_weight = partial(together, part.keys[None], part.values[None], scale, None)
-        shape = (part.count, -1)
-        first = (
-            split(before[0], 1, shape).transpose(0, 1),
-            split(before_weight[0], 1, shape).transpose(0, 1),
-        )
-        read[part.rows] = merged(first, (read[part.rows], weight[part.rows]))
+        before = together(asked[part.rows], part.keys, part.values, scale)
+        read[part.rows] = merged(before, (read[part.rows], weight[part.rows]))
 
     def _mask(self, asked: Tensor) -> Float[Tensor, "rows groups asked reach"]:
         """Which own tokens each row's queries read, as a bias."""
