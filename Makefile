@@ -6,15 +6,15 @@ INSTALLED := $(VENV)/.installed
 INSTALLED_DEV := $(VENV)/.installed-dev
 # The demo's capabilities, in the order in which they are shown.
 CAPABILITIES := addition subtraction sorting code rhyming cursing capitals elements recall
-METHODS := css csb one-shot greedy
-DEMO := --masks 100 --rate 0.05 --examples 50 --limit 200
+METHODS := adaptive css one-shot greedy
+DEMO := --rate 0.05 --limit 200
 OUT ?= runs/demo
 
-.PHONY: demo test check bench bench-ideas bench-gpu bench-peers demo-model truth clean
+.PHONY: demo test check bench bench-recovery bench-ideas bench-gpu bench-peers demo-model truth clean
 
 demo: $(INSTALLED)  ## install, compare the methods on one capability, localize all, write reports
 	$(BIN)/caploc locate demo --task demo/addition $(METHODS:%=--method %) $(DEMO) --out $(OUT)-methods
-	$(BIN)/caploc locate demo $(CAPABILITIES:%=--task demo/%) --method css $(DEMO) --out $(OUT)
+	$(BIN)/caploc locate demo $(CAPABILITIES:%=--task demo/%) --goal set $(DEMO) --out $(OUT)
 
 test: $(INSTALLED_DEV)  ## the default tests: offline, minutes
 	$(BIN)/pytest -n 2 $(TESTS)
@@ -37,6 +37,9 @@ KEPT := MALLOC_MMAP_THRESHOLD_=4294967296 MALLOC_TRIM_THRESHOLD_=17179869184
 
 bench: $(INSTALLED)  ## the engine against plain transformers, on one CPU thread: about an hour
 	$(KEPT) $(BIN)/python bench/engine.py
+
+bench-recovery: $(INSTALLED)  ## how well heads are found, against rivals: about an hour
+	$(BIN)/python bench/recovery.py --simulator --planted --demo
 
 bench-ideas: $(INSTALLED)  ## what each of the engine's ideas is worth: a quarter of an hour
 	$(KEPT) $(BIN)/python bench/ideas.py

@@ -11,9 +11,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from caploc import cli, tables
 from caploc.cli import app, default_others, slug
 from caploc.console import interruptible
+from caploc.models.planted import Planted, write_planted
 from caploc.progress import Silent
+from caploc.workbench import ModelOptions
 
 ROOT = Path(__file__).parent.parent
 COMMANDS = ["locate", "evaluate", "curve", "report", "tasks", "models", "doctor"]
@@ -42,6 +45,25 @@ def test_help_does_not_wait_for_torch():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+LOCATE = ["locate", "demo", "--task", "demo/addition"]
+
+
+@pytest.fixture
+def typed(monkeypatch, capsys, tmp_path):
+    """Run a command in this process, which must not load a model; exit code and what it said."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(cli, "hush", lambda: None)  # it is for good
+    monkeypatch.setattr(ModelOptions, "engine", lambda self: pytest.fail("the model was loaded"))
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["caploc", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        return ended.value.code, " ".join(capsys.readouterr().err.split())
+
+    return run
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -54,28 +76,61 @@ def test_help_does_not_wait_for_torch():
         (["evaluate", "demo", "--heads", "7", "--tasks", "demo/prose"], "such as L16H21"),
         (["report", "/nowhere"], "holds no result.json"),
         (["doctor", "/nowhere"], "holds no rows.sqlite"),
+        ([*LOCATE, "--goal", "both"], "--goal must be one of heads, set; got 'both'."),
+        ([*LOCATE, "--recall", "0"], "--recall must lie above 0 and at most at 1; got 0."),
+        ([*LOCATE, "--recall", "2"], "--recall must lie above 0 and at most at 1; got 2."),
+        ([*LOCATE, "--method", "css", "--estimator", "ridge"], "There is no estimator 'ridge'."),
+        ([*LOCATE, "--budget", "50"], "--budget 50 is too small: adaptive needs 192 rows or more"),
+        ([*LOCATE, "--budget", "-3"], "--budget -3 is too small"),
+        ([*LOCATE, "--method", "one-shot", "--budget", "95"], "one-shot needs 96 rows or more."),
+        ([*LOCATE, "--controls", "-1"], "--controls must be 0 or more; got -1."),
     ],
 )
-def test_mistakes_are_one_sentence_and_exit_code_2(tmp_path, arguments, said):
-    done = caploc(*arguments, cwd=tmp_path)
-    assert done.returncode == 2
-    assert said in " ".join(done.stderr.split())
-    assert "Traceback" not in done.stderr
+def test_mistakes_are_one_sentence_and_exit_code_2(typed, tmp_path, arguments, said):
+    code, printed = typed(*arguments)
+    assert code == 2
+    assert printed.startswith("caploc: ") and said in printed
     assert not (tmp_path / "runs").exists()
 
 
-def test_locate_prints_the_heads_and_ends_with_the_reports_path(tmp_path):
+def test_a_mistake_shows_no_traceback(tmp_path):
+    done = caploc("locate", "demo", "--task", "demo/additon", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "Did you mean 'demo/addition'?" in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr
+
+
+def test_locate_prints_heads_and_notes_and_ends_with_the_reports_path(tmp_path):
+    """With nothing but a model and a task the method is adaptive."""
+    planted = Planted(needed=2, universal=1, strengths=(0.3, 0.3), examples=300, seed=3)
+    truth = write_planted(tmp_path / "model", planted)
     done = caploc(
-        "locate", "demo", "--task", "demo/addition", "--masks", "20", "--rate", "0.05",
-        "--examples", "5", "--limit", "10", "--controls", "1", "--out", str(tmp_path / "a"),
+        "locate", str(tmp_path / "model"), "--task", str(tmp_path / "model" / "planted.yaml"),
+        "--also", str(tmp_path / "model" / "other.yaml"), "--top", "2", "--limit", "20",
+        "--controls", "2", "--device", "cpu", "--out", str(tmp_path / "a"),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert "demo/addition" in done.stdout
+    result = json.loads((tmp_path / "a" / "result.json").read_text())
+    assert result["method"]["name"] == "adaptive"
+    assert set(result["top"]) == {str(head) for head in truth.needed}
+    printed = " ".join(done.stdout.split())
+    assert all(head in printed for head in result["top"])
+    assert result["search"]["notes"]
+    assert all(f"planted.yaml: {note}" in printed for note in result["search"]["notes"])
     assert done.stdout.strip().splitlines()[-1] == f"Report: {tmp_path / 'a' / 'report.html'}"
     run = json.loads((tmp_path / "a" / "run.json").read_text())
-    assert run["command"].startswith("caploc locate demo --task demo/addition")
-    facts = caploc("doctor", str(tmp_path / "a"), "--json")
+    assert run["command"].startswith("caploc locate")
+    facts = CliRunner().invoke(app, ["doctor", str(tmp_path / "a"), "--json"])
     assert json.loads(facts.stdout)["integrity"] == "ok"
+
+
+def test_the_table_shows_scores_of_the_examples_that_random_heads_are_scored_on():
+    score = {"score": 0.9}
+    held_out = {"fresh": True, "intact": 0.8, "knocked_out": 0.1}
+    validation = {"held_out": held_out, "task": {"intact": score, "knocked_out": score}}
+    assert tables.scores(validation) == (0.8, 0.1)
+    held_out["fresh"] = False
+    assert tables.scores(validation) == (0.9, 0.9)
 
 
 def test_json_is_all_that_is_printed(tmp_path):
@@ -142,7 +197,7 @@ def test_ctrl_c_keeps_the_rows_and_says_so(tmp_path):
 
 def test_a_report_that_cannot_be_written_is_one_sentence(tmp_path):
     arguments = [
-        "locate", "demo", "--task", "demo/addition", "--masks", "3", "--rate", "0.05",
+        *LOCATE, "--method", "css", "--masks", "3", "--rate", "0.05",
         "--examples", "3", "--limit", "5", "--controls", "0", "--out", str(tmp_path / "run"), "-q",
     ]  # fmt: skip
     (tmp_path / "run").mkdir()

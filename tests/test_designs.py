@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from caploc import designs
 from caploc.errors import BadOption
+from caploc.heads import HeadGrid
 
 STRATIFIED_SEED_7 = [[3, 6, 11], [0, 8, 9], [2, 5, 7], [1, 4, 10]]
 BERNOULLI_SEED_7 = [[3, 6], [8, 9, 11], [0, 7, 8, 9, 11]]
@@ -83,3 +84,136 @@ def test_more_examples_keep_the_first_ones(size, seed, data):
 def test_more_examples_than_there_are_is_refused(count):
     with pytest.raises(BadOption, match=f"between 1 and 10.*got {count}"):
         designs.draw_examples(10, count, seed=0)
+
+
+allowed_masks = st.lists(st.booleans(), min_size=1, max_size=40).filter(any).map(np.array)
+
+
+@given(allowed=allowed_masks, masks=st.integers(0, 40), seed=st.integers(0, 99), data=st.data())
+def test_scattered_masks_cut_so_many_allowed_heads_and_use_all_equally(allowed, masks, seed, data):
+    size = data.draw(st.integers(1, int(allowed.sum())))
+    drawn = designs.scattered(allowed, masks, size=size, random=designs.generator(seed))
+    assert drawn.shape == (masks, allowed.size)
+    assert (drawn.sum(axis=1) == size).all()
+    assert not drawn[:, ~allowed].any()
+    assert np.ptp(drawn.sum(axis=0)[allowed]) <= 1
+    again = designs.scattered(allowed, masks, size=size, random=designs.generator(seed))
+    assert (again == drawn).all()
+
+
+def test_scattered_masks_pair_heads_by_chance():
+    """No two heads are kept together or apart: 3 of 12 meet in 3/12 * 2/11 of the masks."""
+    drawn = designs.scattered(np.ones(12, dtype=bool), 4000, size=3, random=designs.generator(1))
+    together = (drawn.astype(float).T @ drawn)[np.triu_indices(12, 1)] / len(drawn)
+    expected = 3 / 12 * 2 / 11
+    # 66 pairs: the largest of so many normal deviations stays within four standard errors.
+    assert together == pytest.approx(
+        np.full(66, expected), abs=4 * (expected * (1 - expected) / 4000) ** 0.5
+    )
+
+
+@pytest.mark.parametrize("size", [0, 4])
+def test_a_mask_of_more_heads_than_are_allowed_is_refused(size):
+    allowed = np.array([True, True, True, False])
+    with pytest.raises(BadOption, match=f"mask of {size} heads cannot be drawn from 3"):
+        designs.scattered(allowed, 1, size=size, random=designs.generator(0))
+
+
+chances = st.lists(st.floats(0, 1), min_size=1, max_size=30).map(np.array)
+
+
+@given(chance=chances, masks=st.integers(1, 60), seed=st.integers(0, 99))
+def test_weighted_masks_cut_a_head_as_often_as_its_chance_says(chance, masks, seed):
+    drawn = designs.weighted(chance, masks, random=designs.generator(seed))
+    wanted, cut = chance * masks, drawn.sum(axis=0)
+    # To rounding: a sum of 60 chances is exact to 1e-12.
+    assert (cut >= np.floor(wanted - 1e-9)).all() and (cut <= np.ceil(wanted + 1e-9)).all()
+    again = designs.weighted(chance, masks, random=designs.generator(seed))
+    assert (again == drawn).all()
+
+
+def test_weighted_masks_cut_heads_at_their_chance_in_every_mask():
+    """The counts are even, yet any one mask is as likely as another."""
+    chance = np.array([0.0, 0.05, 0.3, 0.3, 1.0])
+    random = designs.generator(3)
+    drawn = np.array([designs.weighted(chance, 7, random=random) for _ in range(3000)])
+    share = drawn.mean(axis=0)
+    assert (share[:, 0] == 0).all() and (share[:, 4] == 1).all()
+    # Four standard errors of a share of 3,000 draws.
+    assert share == pytest.approx(np.tile(chance, (7, 1)), abs=4 * (0.3 * 0.7 / 3000) ** 0.5)
+
+
+def test_weighted_masks_of_one_draw_pair_heads_by_chance():
+    """Heads of one chance do not march in step: a quarter of a quarter of the masks has both."""
+    drawn = designs.weighted(np.full(12, 0.25), 2000, random=designs.generator(4)).astype(float)
+    together = (drawn.T @ drawn)[np.triu_indices(12, 1)] / 2000
+    assert together == pytest.approx(np.full(66, 1 / 16), abs=4 * (1 / 16 * 15 / 16 / 2000) ** 0.5)
+
+
+@given(examples=st.integers(1, 30), rows=st.integers(0, 90), seed=st.integers(0, 99))
+def test_rows_are_spread_evenly_over_examples(examples, rows, seed):
+    numbers = [7 * number + 3 for number in range(examples)]
+    drawn = designs.spread(numbers, rows, random=designs.generator(seed))
+    counts = [int((drawn == number).sum()) for number in numbers]
+    assert sum(counts) == len(drawn) == rows
+    assert np.ptp(counts) <= 1
+    assert (designs.spread(numbers, rows, random=designs.generator(seed)) == drawn).all()
+
+
+def test_single_masks_cut_each_head_alone():
+    assert [row.nonzero()[0].tolist() for row in designs.singles(4)] == [[0], [1], [2], [3]]
+
+
+layers = st.lists(st.integers(0, 6), min_size=1, max_size=5)
+
+
+@given(layers=layers, seed=st.integers(0, 99), data=st.data())
+def test_controls_draw_heads_to_avoid_only_where_a_layer_has_too_few_others(layers, seed, data):
+    slices = HeadGrid(tuple(layers)).layer_slices
+    mask, avoid = (
+        np.array(data.draw(st.lists(st.booleans(), min_size=n, max_size=n)), dtype=bool)
+        for n in (sum(layers), sum(layers))
+    )
+    for control in designs.matched(mask, slices, 3, seed=seed, avoid=avoid):
+        assert not (control & mask).any()
+        for columns in slices:
+            inside, others = int(mask[columns].sum()), ~mask[columns]
+            assert control[columns].sum() == min(inside, others.sum())
+            welcome = int((others & ~avoid[columns]).sum())
+            assert (control & avoid)[columns].sum() == max(control[columns].sum() - welcome, 0)
+
+
+def test_neighbours_replace_each_head_by_another_of_its_group():
+    groups = [[0, 1, 2, 3], [4, 5, 6, 7], [8]]
+    mask = np.zeros(9, dtype=bool)
+    mask[[0, 1, 6]] = True
+    drawn = designs.neighbours(mask, groups, 50, seed=2)
+    assert not (drawn & mask).any()
+    assert (drawn[:, :4].sum(axis=1) == 2).all() and (drawn[:, 4:8].sum(axis=1) == 1).all()
+    assert set(drawn[:, 4:8].nonzero()[1].tolist()) == {0, 1, 3}
+    assert (drawn == designs.neighbours(mask, groups, 50, seed=2)).all()
+
+
+def test_a_head_without_others_in_its_group_has_no_neighbours():
+    mask = np.array([True, True, False, True])
+    assert designs.neighbours(mask, [[0], [1], [2], [3]], 5, seed=0).shape == (0, 4)
+    assert designs.neighbours(mask, [[0, 1], [2, 3]], 0, seed=0).shape == (0, 4)
+    # The first group is in the mask whole; of the second, one is left.
+    assert designs.neighbours(mask, [[0, 1], [2, 3]], 2, seed=0).tolist() == [[0, 0, 1, 0]] * 2
+
+
+@given(heads=st.integers(1, 300), rate=st.floats(0.001, 0.999))
+def test_a_mask_has_its_share_of_the_heads_rounded_down_or_is_refused(heads, rate):
+    if rate * heads < 1:
+        with pytest.raises(BadOption, match=f"of {heads} heads is less than one head a mask"):
+            designs.check_mask_size(heads, rate)
+    else:
+        assert designs.check_mask_size(heads, rate) == int(rate * heads)
+
+
+def test_the_rate_that_a_refusal_names_is_enough():
+    for heads in range(2, 400):
+        with pytest.raises(BadOption) as refused:
+            designs.check_mask_size(heads, 0.9 / heads)
+        least = float(str(refused.value).split("use ")[1].split()[0])
+        assert designs.check_mask_size(heads, least) >= 1

@@ -34,7 +34,9 @@ ORDER = [
     "evaluation",
     "sweep",
     "doctor",
+    "interactions",
     "console",
+    "tables",
     "cli",
     "__main__",
 ]

@@ -34,9 +34,15 @@ SMALL = Study(
 )
 FIELDS = {
     "schema", "model", "task", "method", "seed", "grid", "intact", "heads", "top", "fit",
-    "validation", "cost", "command", "versions",
+    "search", "validation", "cost", "command", "versions",
 }  # fmt: skip
-HEAD_FIELDS = {"head", "layer", "index", "effect", "low", "high", "q", "selected", "universal"}
+HEAD_FIELDS = {
+    "head", "layer", "index", "effect", "low", "high", "q", "top_chance", "selected", "critical",
+    "universal",
+}  # fmt: skip
+HELD_OUT_FIELDS = {
+    "fresh", "examples", "intact", "knocked_out", "change", "together", "prediction",
+}  # fmt: skip
 
 
 class Counter(Silent):
@@ -60,7 +66,10 @@ def test_a_result_has_every_field(done):
     assert all(set(row) == HEAD_FIELDS for row in result["heads"])
     assert len(result["heads"]) == 96
     assert set(result["intact"]) == {"score", "stderr", "examples"}
-    assert set(result["validation"]) == {"task", "controls", "other_tasks"}
+    assert set(result["validation"]) == {"task", "controls", "held_out", "other_tasks"}
+    assert set(result["validation"]["held_out"]) == HELD_OUT_FIELDS
+    assert result["search"] == {"critical": [], "universal": [], "notes": []}
+    assert {row["top_chance"] for row in result["heads"]} == {None}
     assert set(result["cost"]) == {"rows", "forward_tokens", "plain_tokens", "seconds"}
 
 
@@ -78,6 +87,35 @@ def test_knocking_out_the_found_heads_hurts_the_task_more_than_random_heads(done
     assert task["intact"]["score"] - task["knocked_out"]["score"] > 0.3
     assert len(controls["scores"]) == 2
     assert controls["chosen"] < min(controls["scores"])
+    assert task["change"]["verdict"] == "changed"
+
+
+def test_the_check_is_on_examples_that_the_heads_were_not_found_on(done):
+    validation = done.result["validation"]
+    assert validation["held_out"]["fresh"] is True
+    assert validation["held_out"]["examples"] == validation["controls"]["examples"] == 20
+    assert validation["held_out"]["knocked_out"] == validation["controls"]["chosen"]
+    found, fresh = SMALL.drawn(512)
+    assert len(found) == 6 and not set(found) & set(fresh)
+
+
+@pytest.mark.parametrize(
+    ("method", "examples", "size", "count", "fresh"),
+    [("adaptive", None, 512, 341, 171), ("adaptive", None, 5000, 400, 600),
+     ("adaptive", None, 58, 39, 0), ("adaptive", 30, 58, 30, 28), ("css", None, 512, 100, 412),
+     ("one-shot", None, 60, 60, 0), ("css", 45, 60, 45, 0)],
+)  # fmt: skip
+def test_examples_for_the_check_are_kept_where_a_task_has_enough(
+    method, examples, size, count, fresh
+):
+    found, kept = replace(SMALL, method=method, examples=examples).drawn(size)
+    assert (len(found), len(kept)) == (count, fresh)
+    assert len({*found, *kept}) == count + fresh
+
+
+def test_the_method_is_adaptive_and_controls_are_twenty_if_nothing_is_said():
+    study = Study(DEMO, "demo/addition")
+    assert (study.method, study.controls, study.settings.goal) == ("adaptive", 20, "heads")
 
 
 def test_heads_of_the_quizzes_are_no_heads_of_plain_sentences(tmp_path):
@@ -90,12 +128,13 @@ def test_heads_of_the_quizzes_are_no_heads_of_plain_sentences(tmp_path):
 
 
 def test_the_cost_counts_every_row_once(done):
-    rows = 6 + 96 * 6 + 2 * 20 + 2 * 20 + 3 * 6
+    """The search, the final scores, and all that is checked on 20 held-out examples."""
+    search, scores = 6 + 96 * 6, 4 * 20
+    check = 20 * (2 + 2 + 2 + 5) + 30 * 20
     database = sqlite3.connect(done.folder / "rows.sqlite")
     (stored,) = database.execute("SELECT count(*) FROM rows").fetchone()
-    # Some of the 20 examples of the final score may be among the 6 that heads were found on.
     assert done.result["cost"]["rows"] == stored
-    assert rows - 18 <= stored <= rows
+    assert search < stored <= search + scores + check
 
 
 def test_a_second_run_asks_nothing_and_finds_the_same(done):
@@ -201,7 +240,13 @@ def wait_for_rows(path, rows):
         ({"task": "demo/nothing"}, UnknownName, "There is no task"),
         ({"other_tasks": ("demo/sentence",)}, UnknownName, "demo/sentences"),
         ({"method": "css", "settings": Settings(rate=0.005)}, BadOption, "less than one head"),
-        ({"budget": 10}, BadOption, "needs 96 rows or more"),
+        ({"settings": Settings(budget=10)}, BadOption, "one-shot needs 96 rows or more"),
+        ({"method": "adaptive", "settings": Settings(budget=100)}, BadOption, "192 rows or more"),
+        ({"method": "css", "settings": Settings(budget=5, rate=0.1)}, BadOption, "css needs 6"),
+        ({"settings": Settings(goal="pairs")}, BadOption, "--goal must be one of heads, set"),
+        ({"settings": Settings(recall=0.0)}, BadOption, "--recall must lie above 0"),
+        ({"settings": Settings(recall=1.5)}, BadOption, "got 1.5"),
+        ({"settings": Settings(estimator="laso")}, UnknownName, "Did you mean 'lasso'"),
         ({"model": ModelOptions("/nowhere/model")}, UserError, "/nowhere/model"),
         ({"model": ModelOptions("demo", dtype="float8")}, UserError, "float8"),
         ({"model": ModelOptions("demo", device="cuda:7")}, UserError, "cuda:7"),
@@ -232,9 +277,11 @@ def test_mistakes_in_the_data_are_seen_before_the_weights_are_read(
 
 
 def test_a_budget_buys_masks_or_examples():
-    css = replace(SMALL, method="css", budget=1000, examples=20, settings=Settings(rate=0.1))
-    assert css.sized(96).settings.masks == 50
-    assert replace(SMALL, budget=1000).sized(96).examples == 10
+    budget = Settings(budget=1000, rate=0.1)
+    css = replace(SMALL, method="css", examples=20, settings=budget).sized(96)
+    assert css.settings.masks == 50 and css.settings.budget is None
+    assert replace(SMALL, settings=budget).sized(96).examples == 10
+    assert replace(SMALL, method="adaptive", settings=budget).sized(96).settings.budget == 1000
 
 
 def test_log_probabilities_find_and_the_metric_confirms(tmp_path):

@@ -13,15 +13,18 @@ HOMES = {
     "HeadGrid": "heads",
     "LoadedModel": "models.loading",
     "ModelOptions": "workbench",
+    "Planted": "models.planted",
     "Settings": "search",
     "Study": "study",
     "TaskOptions": "tasks.catalog",
+    "World": "simulate",
     "curve": "evaluation",
     "evaluate": "evaluation",
     "knockout": "models.knockout",
     "load_model": "models.loading",
     "reference_outputs": "models.knockout",
     "run": "study",
+    "write_planted": "models.planted",
 }
 
 __all__ = list(HOMES)  # noqa: PLE0604  (the names are the table's)

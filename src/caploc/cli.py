@@ -9,11 +9,11 @@ import shlex
 import sys
 import warnings
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from caploc import console
+from caploc import console, tables
 from caploc.errors import CaplocError, Stopped, UserError
 
 os.environ.setdefault("TQDM_DISABLE", "1")  # lm-eval and datasets draw bars of their own
@@ -60,15 +60,27 @@ def locate(
     task: Annotated[list[str], typer.Option(help="Task, group or YAML; repeat for several.")],
     method: Annotated[
         list[str] | None,
-        typer.Option(help="css (if absent), csb, one-shot or greedy; repeat to compare."),
+        typer.Option(help="adaptive (if absent), css, csb, one-shot, greedy; repeat to compare."),
     ] = None,
     masks: Annotated[int, typer.Option(help="Masks to draw (css, csb).")] = 100,
     rate: Annotated[float, typer.Option(help="Share of heads in a mask (css, csb).")] = 0.02,
-    examples: Annotated[int, typer.Option(help="Examples to find heads on.")] = 100,
-    budget: Annotated[
-        int | None, typer.Option(help="Rows to spend; sets masks, or examples.")
+    examples: Annotated[
+        int | None, typer.Option(help="Examples to find heads on; by method and task if absent.")
     ] = None,
+    budget: Annotated[
+        int | None, typer.Option(help="Rows to spend at most (16 a head if absent).")
+    ] = None,
+    goal: Annotated[
+        str, typer.Option(help="heads that matter most alone, or the set that breaks most.")
+    ] = "heads",
+    recall: Annotated[
+        float, typer.Option(help="Expected recall of the top at which adaptive stops.")
+    ] = 0.85,
     top: Annotated[int, typer.Option(help="Heads to name at most.")] = 5,
+    estimator: Annotated[
+        str | None,
+        typer.Option(help="For css, csb, one-shot: lasso, lasso-cv, logistic, means, spike-slab."),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Draws examples, masks and controls.")] = 0,
     outcome: Annotated[str, typer.Option(help="metric, or logprob of the gold answer.")] = "metric",
     metric: Annotated[str | None, typer.Option(help="The task's metric[,filter] to use.")] = None,
@@ -78,7 +90,7 @@ def locate(
     also: Annotated[
         list[str] | None, typer.Option(help="Another task to score before and after; repeat.")
     ] = None,
-    controls: Annotated[int, typer.Option(help="Random sets of heads to compare with.")] = 5,
+    controls: Annotated[int, typer.Option(help="Random sets of heads to compare with.")] = 20,
     limit: Limit = None,
     device: Device = "auto",
     dtype: Dtype = "auto",
@@ -102,7 +114,7 @@ def locate(
     from caploc.tasks.catalog import TaskOptions, parse_data
     from caploc.workbench import ModelOptions
 
-    methods = method or ["css"]
+    methods = method or ["adaptive"]
     options = TaskOptions(metric, outcome, fewshot, chat_template, parse_data(data or []))
     loading = ModelOptions(
         placed(model), device, dtype, revision, trust_remote_code, projections, batch_size
@@ -112,9 +124,8 @@ def locate(
             model=loading,
             task=name,
             method=way,
-            settings=Settings(masks, rate, top, seed),
+            settings=Settings(masks, rate, top, seed, goal, budget, recall, None, estimator),
             examples=examples,
-            budget=budget,
             options=options,
             other_tasks=tuple(also or default_others(model, name)),
             controls=controls,
@@ -130,7 +141,10 @@ def locate(
         results = [findings.result for findings in found.findings]
         console.say_json(results[0] if len(results) == 1 else results)
         return
-    console.show_table(*locate_table([findings.result for findings in found.findings]))
+    console.show_table(*tables.locate_table([findings.result for findings in found.findings]))
+    for findings in found.findings:
+        for note in findings.result["search"]["notes"]:
+            console.say(f"{findings.result['task']['name']}: {note}")
     console.say(f"Report: {found.report}")
 
 
@@ -185,7 +199,7 @@ def evaluate(
             row["name"],
             console.with_error(row["intact"]),
             console.with_error(row["knocked_out"]),
-            changed(row["change"]),
+            tables.changed(row["change"]),
             str(row["intact"]["examples"]),
         ]
         for row in result["tasks"]
@@ -221,6 +235,33 @@ def curve(
     ]
     console.show_table(["knocked out, one more each line", *names], rows)
     console.say(f"Figure: {folder / 'figures' / 'curve.png'}")
+
+
+@app.command()
+def interactions(
+    folder: Annotated[Path, typer.Argument(help="A finished run's folder.")],
+    most: Annotated[int, typer.Option(help="Chosen heads to look at, at most.")] = 5,
+    examples: Annotated[int, typer.Option(help="Examples that every contrast is on.")] = 100,
+    budget: Annotated[
+        int | None, typer.Option(help="Rows of the screen for backups (4 a head if absent).")
+    ] = None,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Ask whether a run's heads stand in for each other, and which heads back them up.
+
+    Example: caploc interactions runs/addition
+    """
+    from caploc.interactions import interactions as run
+
+    with console.progress(quiet or as_json) as progress:
+        told = run(folder, most, examples, budget, progress)
+    if as_json:
+        console.say_json(told)
+        return
+    console.show_table(*tables.interaction_table(told))
+    console.say(told["limits"])
+    console.say(f"Written: {folder / 'interactions.json'}")
 
 
 @app.command()
@@ -294,42 +335,6 @@ def doctor(
         console.say_json(facts)
         return
     console.show_table(["fact", "value"], [[k, str(v)] for k, v in facts.items()])
-
-
-def locate_table(results: list[dict[str, Any]]) -> tuple[list[str], list[list[str]], str]:
-    """Headings, rows and title of what `locate` found."""
-    others = [other["name"] for other in results[0]["validation"]["other_tasks"]]
-    headings = ["task", "method", "top heads", "intact", "knocked out", "random heads"]
-    headings += [f"{name}, then" for name in others] + ["rows"]
-    rows = []
-    for result in results:
-        validation = result["validation"]
-        controls = validation["controls"]
-        rows.append(
-            [
-                result["task"]["name"],
-                result["method"]["name"],
-                " ".join(result["top"]) or "none found",
-                console.figure(validation["task"]["intact"]["score"]),
-                console.figure(validation["task"]["knocked_out"]["score"]),
-                console.figure(controls["mean"] if controls else None),
-                *(
-                    f"{console.figure(other['intact']['score'])} → "
-                    f"{console.figure(other['knocked_out']['score'])}"
-                    for other in validation["other_tasks"]
-                ),
-                f"{result['cost']['rows']:,}",
-            ]
-        )
-    return headings, rows, results[0]["model"]["name"]
-
-
-def changed(change: dict[str, Any] | None) -> str:
-    """A change of outcome and its standard error."""
-    if change is None:
-        return "–"
-    error = "" if change["stderr"] is None else f" ± {change['stderr']:.3f}"
-    return f"{change['outcome']:+.3f}{error}"
 
 
 def default_others(model: str, task: str) -> list[str]:

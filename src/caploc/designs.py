@@ -4,7 +4,11 @@ Asking for more masks never changes the earlier ones, and a seed gives the same 
 machine (the bit generator is named, not NumPy's default of the day).
 """
 
+from collections.abc import Sequence
+from math import ceil
+
 import numpy as np
+from jaxtyping import Float, Int
 
 from caploc.errors import BadOption
 from caploc.heads import Mask, Masks
@@ -27,6 +31,22 @@ def check_rate(rate: float) -> None:
         raise BadOption(f"--rate is the share of heads in a mask, between 0 and 1; got {rate:g}.")
 
 
+def check_mask_size(heads: int, rate: float) -> int:
+    """Heads in a mask at a rate, rounded down.
+
+    Raises:
+        BadOption: if that is not a single head.
+    """
+    check_rate(rate)
+    each = int(rate * heads)
+    if each == 0:
+        raise BadOption(
+            f"--rate {rate:g} of {heads} heads is less than one head a mask; "
+            f"use {ceil(10_000 / heads) / 10_000:.4f} or more."
+        )
+    return each
+
+
 def bernoulli(heads: int, masks: int, *, rate: float, seed: int) -> Masks:
     """Knock out each head on its own with chance `rate` (CSB of the heads paper).
 
@@ -45,13 +65,7 @@ def stratified(heads: int, masks: int, *, rate: float, seed: int) -> Masks:
     Raises:
         BadOption: if `rate` is not strictly between 0 and 1, or too small for a single head.
     """
-    check_rate(rate)
-    each = int(rate * heads)
-    if each == 0:
-        raise BadOption(
-            f"--rate {rate:g} of {heads} heads is less than one head a mask; "
-            f"use {1 / heads:.4f} or more."
-        )
+    each = check_mask_size(heads, rate)
     random = generator(seed)
     used = np.zeros(heads, dtype=int)
     knocked_out = np.zeros((masks, heads), dtype=bool)
@@ -62,24 +76,94 @@ def stratified(heads: int, masks: int, *, rate: float, seed: int) -> Masks:
     return knocked_out
 
 
+def scattered(allowed: Mask, masks: int, *, size: int, random: np.random.Generator) -> Masks:
+    """Masks of `size` different heads each, every allowed head about equally often.
+
+    A random order of the heads is cut into masks; when it runs out another one is drawn, and heads
+    that the open mask has already wait until it is full. Counts differ by 1 at most. Measured on
+    simulated models, no other balance (by layer, by pairs) does better.
+
+    Raises:
+        BadOption: if fewer than `size` heads are allowed.
+    """
+    columns = np.flatnonzero(allowed)
+    if not 0 < size <= len(columns):
+        raise BadOption(f"A mask of {size} heads cannot be drawn from {len(columns)}.")
+    knocked_out = np.zeros((masks, allowed.size), dtype=bool)
+    left = np.zeros(0, dtype=int)
+    for mask in knocked_out:
+        if len(left) < size:
+            order = random.permutation(columns)
+            waits = np.isin(order, left)
+            left = np.concatenate([left, order[~waits], order[waits]])
+        mask[left[:size]] = True
+        left = left[size:]
+    return knocked_out
+
+
+def weighted(
+    chance: Float[np.ndarray, " heads"], masks: int, *, random: np.random.Generator
+) -> Masks:
+    """Masks that knock out head h with chance `chance[h]`, as evenly as chance allows.
+
+    Systematic sampling down the masks: head h is knocked out `floor` or `ceil` of `chance[h] masks`
+    times, at random masks.
+    """
+    start = random.random(chance.size)
+    steps = np.floor(start + np.arange(1, masks + 1)[:, None] * chance)
+    knocked_out = np.diff(steps, axis=0, prepend=np.floor(start)[None]) > 0
+    return random.permuted(knocked_out, axis=0)
+
+
+def spread(
+    examples: Sequence[int], rows: int, *, random: np.random.Generator
+) -> Int[np.ndarray, " rows"]:
+    """An example for each row: every one used equally often, in a random order."""
+    rounds = max(1, -(-rows // len(examples)))
+    drawn = np.concatenate([random.permutation(examples) for _ in range(rounds)])
+    return drawn[:rows].astype(int)
+
+
 def singles(heads: int) -> Masks:
     """One mask for each head, knocking out it alone."""
     return np.eye(heads, dtype=bool)
 
 
-def matched(mask: Mask, layer_slices: list[slice], draws: int, *, seed: int) -> Masks:
+def matched(
+    mask: Mask, layer_slices: list[slice], draws: int, *, seed: int, avoid: Mask | None = None
+) -> Masks:
     """Random masks with as many heads in each layer as `mask`, none of its own.
 
-    Where a layer has too few other heads, all of the others are drawn.
+    Heads to `avoid` are drawn only where a layer has too few others; where it has too few even so,
+    all of the others are drawn.
     """
     random = generator(seed)
+    avoid = mask if avoid is None else avoid
     controls = np.zeros((draws, mask.size), dtype=bool)
     for control in controls:
         for columns in layer_slices:
             others = np.flatnonzero(~mask[columns]) + columns.start
             count = min(int(mask[columns].sum()), others.size)
-            control[random.choice(others, size=count, replace=False)] = True
+            order = random.permutation(others)
+            control[order[np.argsort(avoid[order], kind="stable")][:count]] = True
     return controls
+
+
+def neighbours(mask: Mask, groups: Sequence[Sequence[int]], draws: int, *, seed: int) -> Masks:
+    """Random masks that replace each head of `mask` by another one of its group.
+
+    Heads without a group, or whose group is in the mask whole, are replaced by none; no masks at
+    all if none is left.
+    """
+    random = generator(seed)
+    masks = np.zeros((draws, mask.size), dtype=bool)
+    for drawn in masks:
+        for group in groups:
+            inside = np.asarray(group, dtype=int)
+            others = inside[~mask[inside]]
+            count = min(int(mask[inside].sum()), others.size)
+            drawn[random.choice(others, size=count, replace=False)] = True
+    return masks if draws and masks.any(axis=1).all() else masks[:0]
 
 
 def draw_examples(size: int, count: int, *, seed: int) -> list[int]:

@@ -3,16 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from statistics import fmean, stdev
 from typing import Any
 
 from caploc.errors import BadOption, UserError
 from caploc.folder import CURVE, EVALUATION, RESULT, RUN, claim, read_json, versions, write_json
 from caploc.heads import Head, Mask
-from caploc.measurement import Cost, outcomes_by_example
+from caploc.measurement import Cost
 from caploc.progress import Progress, Silent
 from caploc.report.curves import write_curve
-from caploc.store import Row
 from caploc.tasks.catalog import TaskOptions, check_task_name
 from caploc.validation import Comparison, check_limit, compare
 from caploc.workbench import ModelOptions, Workbench
@@ -64,7 +62,7 @@ def evaluate(
         bench = Workbench(evaluation.model.engine(), store)
         mask = bench.engine.grid.mask(evaluation.heads)
         compared = [
-            compare(bench.meter(task), mask, evaluation.limit, progress or Silent())
+            compare(bench.meter(task), mask, task.first(evaluation.limit), progress or Silent())
             for task in tasks
         ]
         result = {
@@ -85,18 +83,7 @@ def as_row(comparison: Comparison, cut: bool) -> dict[str, Any]:
     row = comparison.as_dict()
     if not cut:
         return row | {"knocked_out": None, "change": None}
-    return row | {"change": change(comparison.intact_rows, comparison.knocked_out_rows)}
-
-
-def change(intact: Sequence[Row], knocked_out: Sequence[Row]) -> dict[str, Any] | None:
-    """Mean change of the outcome over examples scored in both, and its standard error."""
-    before, after = outcomes_by_example(intact), outcomes_by_example(knocked_out)
-    differences = [after[example] - before[example] for example in before if example in after]
-    if not differences:
-        return None
-    count = len(differences)
-    stderr = stdev(differences) / count**0.5 if count > 1 else None
-    return {"outcome": fmean(differences), "stderr": stderr, "examples": count}
+    return row
 
 
 def curve(

@@ -8,8 +8,8 @@ from typing import Any
 from caploc.folder import ANSWERS, RESULT, versions, write_json
 from caploc.measurement import Cost
 from caploc.models.loading import LoadedModel
-from caploc.recovery import Estimate, Measurements
 from caploc.report import write_report
+from caploc.search import Found
 from caploc.store import Row
 from caploc.tasks.harness import HarnessTask
 from caploc.tasks.requests import responses_from_json
@@ -27,12 +27,11 @@ class Stages:
     loaded: LoadedModel
     task: HarnessTask
     examples: list[int]
+    fresh: list[int]
     intact: Score
-    seen: Measurements
-    estimate: Estimate
-    chosen: list[int]
+    found: Found
     comparisons: list[Comparison] = field(default_factory=list)
-    controls: dict[str, Any] | None = None
+    held_out: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,8 @@ def write_findings(
 
 def as_result(study: dict[str, Any], stages: Stages, cost: Cost) -> dict[str, Any]:
     """The content of `result.json`; missing is None, never 0."""
-    loaded, task, estimate = stages.loaded, stages.task, stages.estimate
+    loaded, task, found = stages.loaded, stages.task, stages.found
+    estimate = found.estimate
     heads = loaded.grid.heads
     first, *others = stages.comparisons
     return {
@@ -84,16 +84,19 @@ def as_result(study: dict[str, Any], stages: Stages, cost: Cost) -> dict[str, An
         },
         "intact": asdict(stages.intact),
         "heads": ranked(stages),
-        "top": [str(heads[column]) for column in stages.chosen],
+        "top": [str(heads[column]) for column in found.chosen],
         "fit": {
             "estimator": estimate.estimator,
             "r2_held_out": number(estimate.r2_held_out),
-            "masks": len(stages.seen.masks),
-            "rows": len(stages.seen.outcome),
+            "noise_ceiling": number(estimate.ceiling),
+            "masks": len(found.seen.masks),
+            "rows": len(found.seen.outcome),
         },
+        "search": told(stages) | {"notes": found.notes},
         "validation": {
             "task": first.as_dict(),
-            "controls": stages.controls,
+            "controls": stages.held_out.get("controls"),
+            "held_out": {k: v for k, v in stages.held_out.items() if k != "controls"},
             "other_tasks": [comparison.as_dict() for comparison in others],
         },
         "cost": cost.as_dict(),
@@ -108,13 +111,31 @@ def method_fields(study: dict[str, Any], stages: Stages) -> dict[str, Any]:
         "masks": study["settings"]["masks"] if draws else None,
         "rate": study["settings"]["rate"] if draws else None,
         "top": study["settings"]["top"],
+        "goal": stages.found.told.get("goal"),
         "examples": len(stages.examples),
+    }
+
+
+def told(stages: Stages) -> dict[str, Any]:
+    """What an adaptive search says of itself, heads by name; nothing for the other methods."""
+    heads = stages.loaded.grid.heads
+    named = {"shortlist", "tied"}
+    found = stages.found
+    return {
+        **{
+            key: [str(heads[column]) for column in value] if key in named else value
+            for key, value in found.told.items()
+        },
+        "critical": [str(heads[column]) for column in found.critical],
+        "universal": [str(heads[column]) for column in found.universal],
     }
 
 
 def ranked(stages: Stages) -> list[dict[str, Any]]:
     """Every head, most needed first; heads without an estimate come last."""
-    estimate, chosen = stages.estimate, set(stages.chosen)
+    found, estimate = stages.found, stages.found.estimate
+    chances = estimate.top_chance
+    known = bool(stages.comparisons[1:])  # only another task can show that a head is universal
     rows = [
         {
             "head": str(head),
@@ -124,8 +145,10 @@ def ranked(stages: Stages) -> list[dict[str, Any]]:
             "low": number(estimate.low[column]),
             "high": number(estimate.high[column]),
             "q": number(estimate.q[column]),
-            "selected": column in chosen,
-            "universal": None,
+            "top_chance": None if chances is None else number(chances[column]),
+            "selected": column in found.chosen,
+            "critical": column in found.critical,
+            "universal": column in found.universal if known and column in found.critical else None,
         }
         for column, head in enumerate(stages.loaded.grid.heads)
     ]

@@ -9,7 +9,7 @@ from caploc.errors import FolderTaken, StoreFailed, UserError
 from caploc.store import Store
 
 RUN, RESULT, ANSWERS, ROWS = "run.json", "result.json", "answers.json", "rows.sqlite"
-EVALUATION, CURVE = "evaluation.json", "curve.json"
+EVALUATION, CURVE, INTERACTIONS = "evaluation.json", "curve.json", "interactions.json"
 PACKAGES = ("caploc", "torch", "transformers", "lm_eval", "scikit-learn", "numpy")
 
 

@@ -97,6 +97,16 @@ class HeadGrid:
         size = self.group_sizes[head.layer] if self.group_sizes else 1
         return head.index // size if size > 1 else None
 
+    @property
+    def groups(self) -> list[list[int]]:
+        """The columns of the query heads that read each key-value head; single ones included."""
+        found: list[list[int]] = []
+        for layer, columns in enumerate(self.layer_slices):
+            size = self.group_sizes[layer] if self.group_sizes else 1
+            inside = range(columns.start, columns.stop)
+            found += [list(inside[first : first + size]) for first in range(0, len(inside), size)]
+        return found
+
     def mask(self, heads: Iterable[Head | str]) -> Mask:
         """The mask that knocks out the heads named.
 
@@ -108,6 +118,13 @@ class HeadGrid:
         for head in heads:
             knocked_out[self.column(Head.parse(head) if isinstance(head, str) else head)] = True
         return knocked_out
+
+    def named_in(self, names: Iterable[str]) -> list[Head]:
+        """The heads of these names, each checked to exist."""
+        found = [Head.parse(name) for name in names]
+        for head in found:
+            self.column(head)
+        return found
 
     def named(self, knocked_out: Mask) -> list[Head]:
         """The heads that a mask knocks out."""

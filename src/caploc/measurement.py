@@ -1,8 +1,9 @@
 """Which rows are open; have them answered; store them."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 
@@ -10,11 +11,12 @@ from caploc.engine import Answer, Ask, Engine
 from caploc.heads import Mask
 from caploc.progress import Progress
 from caploc.recovery import Measurements
-from caploc.search import Plan, Search
+from caploc.search import Plan
 from caploc.store import Question, Row, Store, pack
 from caploc.tasks.requests import Response, Scored, responses_json
 from caploc.tasks.task import Score, Task
 
+Result = TypeVar("Result")
 ASKED_AT_ONCE = 20_000  # rows handed to the engine in one go, which it may reorder
 
 
@@ -148,13 +150,21 @@ class Waiting:
     seconds: float = 0.0
 
 
-def search(meter: Meter, search: Search, heads: int, progress: Progress) -> Measurements:
-    """Let a search plan and look until it has nothing left to ask."""
-    seen = Measurements.none(heads)
-    while (plan := search.plan(seen)) is not None:
-        rows = meter.measure(plan, progress, "masks")
-        seen = seen.joined(as_measurements(plan, rows))
-    return seen
+def search(
+    meters: Sequence[Meter], search: Generator[Plan, Measurements, Result], progress: Progress
+) -> Result:
+    """Let a search plan and look until it has found what it can; what it found.
+
+    `meters` are those of the task and of the tasks beside it, as plans number them.
+    """
+    try:
+        plan = next(search)
+        while True:
+            rows = meters[plan.task].measure(plan, progress, plan.what)
+            plan = search.send(as_measurements(plan, rows))
+    except StopIteration as end:
+        result: Result = end.value
+        return result
 
 
 def as_measurements(plan: Plan, rows: Sequence[Row]) -> Measurements:

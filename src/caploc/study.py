@@ -10,33 +10,43 @@ from caploc.errors import BadOption
 from caploc.findings import Findings, Stages, write_findings
 from caploc.folder import claim
 from caploc.lookup import pick
-from caploc.measurement import outcomes_by_example, search
+from caploc.measurement import Meter, search
 from caploc.progress import Progress, Silent
-from caploc.search import METHODS, Settings, column_mask
+from caploc.search import METHODS, Problem, Settings, column_mask
 from caploc.tasks.catalog import TaskOptions, check_task_name
 from caploc.tasks.harness import HarnessTask
-from caploc.validation import check_limit, compare, controls
+from caploc.validation import Check, check_limit, compare, held_out
 from caploc.workbench import ModelOptions, Workbench
+
+PAPER_EXAMPLES = 100  # that the paper's methods find heads on
+ADAPTIVE_EXAMPLES = 400  # that the adaptive search draws on, at most
+FINDING = 2 / 3  # of a small task's examples, to find heads on; the rest is for the check
+FRESH = 600  # examples kept for the check, at most
+CHECKED = 100  # of them that controls and held-out masks are measured on
+FEWEST_FRESH = 20  # below which there is no check on fresh examples
+ELSEWHERE = 24  # examples of each other task, to tell heads that break everything
 
 
 @dataclass(frozen=True)
 class Study:
     """What to do: one task on one model with one method. Everything else follows from it.
 
-    `budget`, in rows, decides the number of masks (or, for methods that draw none, of examples).
-    `other_tasks` are scored before and after, to see what else breaks; `limit` caps the examples
-    of every final score; `controls` is the number of random sets of heads to compare with.
+    `settings.budget`, in rows, is what an adaptive search may spend; for the other methods it
+    decides the number of masks (or, for those that draw none, of examples). `examples` are those
+    that heads are found on (None: as many as suits the method and the task). `other_tasks` are
+    scored before and after, to see what else breaks; `limit` caps the examples of every final
+    score; `controls` is the number of random sets of heads to compare with, and 0 leaves out that
+    check and the held-out masks.
     """
 
     model: ModelOptions
     task: str
-    method: str = "css"
+    method: str = "adaptive"
     settings: Settings = field(default_factory=Settings)
-    examples: int = 100
-    budget: int | None = None
+    examples: int | None = None
     options: TaskOptions = field(default_factory=TaskOptions)
     other_tasks: tuple[str, ...] = ()
-    controls: int = 5
+    controls: int = 20
     limit: int | None = None
 
     def check(self) -> "Study":
@@ -47,43 +57,57 @@ class Study:
         Raises:
             UserError: in one sentence.
         """
-        method = pick(METHODS, self.method, "method")
+        pick(METHODS, self.method, "method")
         self.settings.check()
         self.options.check()
-        if self.examples < 1:
+        if self.examples is not None and self.examples < 1:
             raise BadOption(f"--examples must be 1 or more; got {self.examples}.")
         if self.controls < 0:
             raise BadOption(f"--controls must be 0 or more; got {self.controls}.")
         check_limit(self.limit)
         for name in (self.task, *self.other_tasks):
             check_task_name(name)
-        heads = self.model.check().size
-        sized = self.sized(heads)
-        method.search(heads, [0], sized.settings)
-        return sized
+        return self.sized(self.model.check().size)
 
     def sized(self, heads: int) -> "Study":
-        """The study with its budget of rows spent: on masks, or on examples.
+        """The study with a budget of rows turned into masks, or into examples.
 
         Raises:
-            BadOption: if the budget does not buy one round.
+            BadOption: if the budget does not buy one round, or the masks cannot be drawn.
         """
-        if self.budget is None:
+        method, budget = METHODS[self.method], self.settings.budget
+        if method.masks is None:
+            self.settings.check_budget(heads)
             return self
-        method = METHODS[self.method]
         if method.draws_masks:
-            need = self.examples
-            bought = self.budget // need
-            sized = replace(self, settings=replace(self.settings, masks=bought))
-        else:
-            need = method.search(heads, [0], self.settings).rows
-            bought = self.budget // need
-            sized = replace(self, examples=bought)
+            designs.check_mask_size(heads, self.settings.rate)
+        if budget is None:
+            return self
+        examples = self.examples or PAPER_EXAMPLES
+        need = examples if method.draws_masks else method.masks(Problem(heads, (), self.settings))
+        bought = budget // need
         if bought < 1:
             raise BadOption(
-                f"--budget {self.budget} is too small: {self.method} needs {need} rows or more."
+                f"--budget {budget} is too small: {self.method} needs {need} rows or more."
             )
-        return replace(sized, budget=None)
+        settings = replace(self.settings, budget=None)
+        if method.draws_masks:
+            return replace(self, settings=replace(settings, masks=bought), examples=examples)
+        return replace(self, settings=settings, examples=bought)
+
+    def drawn(self, size: int) -> tuple[list[int], list[int]]:
+        """The examples to find heads on, and fresh ones for the check, of a task of that size.
+
+        Raises:
+            BadOption: if there are not as many as asked for.
+        """
+        adaptive = METHODS[self.method].masks is None
+        usual = min(ADAPTIVE_EXAMPLES, max(1, round(FINDING * size)))
+        count = self.examples or (usual if adaptive else min(PAPER_EXAMPLES, size))
+        order = designs.draw_examples(size, count, seed=self.settings.seed)
+        longer = designs.draw_examples(size, min(size, count + FRESH), seed=self.settings.seed)
+        fresh = longer[count:]
+        return order, fresh if len(fresh) >= FEWEST_FRESH else []
 
 
 def run(
@@ -107,48 +131,71 @@ def run(
     study = study.check()
     (task,) = study.model.tasks([study.task], study.options)
     others = study.model.tasks(study.other_tasks, study.options.plain())
-    examples = designs.draw_examples(task.size, study.examples, seed=study.settings.seed)
+    study.drawn(task.size)
     with claim(folder, asdict(study), command) as store:
         bench = Workbench(engine or study.model.engine(), store)
-        stages = locate(study, bench, task, examples, progress)
+        stages = locate(study, bench, [task, *others], progress)
         stages = validated(study, bench, stages, [task, *others], progress)
         fields = asdict(study) | {"draws_masks": METHODS[study.method].draws_masks}
         return write_findings(folder, fields, stages, bench.cost, command)
 
 
 def locate(
-    study: Study, bench: Workbench, task: HarnessTask, examples: list[int], progress: Progress
+    study: Study, bench: Workbench, tasks: Sequence[HarnessTask], progress: Progress
 ) -> Stages:
-    """Measure what the method's search asks for, and estimate every head's effect."""
+    """Measure what the method's search asks for, and see what it found."""
+    task = tasks[0]
+    examples, fresh = study.drawn(task.size)
+    # What else a critical head breaks is judged in the other tasks' own metric.
+    meters = [bench.meter(task), *(bench.meter(other.in_metric()) for other in tasks[1:])]
     heads = bench.engine.grid.size
-    method = METHODS[study.method]
-    plan = method.search(heads, examples, study.settings)
-    meter = bench.meter(task)
-    intact = meter.under(column_mask(heads, []), examples, progress, "intact")
-    seen = search(meter, plan, heads, progress)
-    estimate = method.estimator().fit(seen, outcomes_by_example(intact))
+    intact = meters[0].under(column_mask(heads, []), examples, progress, "intact")
+    problem = Problem(
+        heads=heads,
+        examples=examples,
+        settings=study.settings,
+        fresh=fresh,
+        others=[other.first(None)[:ELSEWHERE] for other in tasks[1:]],
+        shared=shared_price(bench, meters[0], examples, progress),
+        chance=task.chance,
+    )
     return Stages(
         loaded=bench.engine.loaded,
         task=task,
         examples=examples,
-        intact=meter.score(intact),
-        seen=seen,
-        estimate=estimate,
-        chosen=plan.chosen(seen, estimate),
+        fresh=fresh,
+        intact=meters[0].score(intact),
+        found=search(meters, METHODS[study.method].search(problem), progress),
     )
+
+
+def shared_price(
+    bench: Workbench, meter: Meter, examples: Sequence[int], progress: Progress
+) -> float:
+    """Tokens that one mask reads for all rows, as a multiple of those that each row takes alone."""
+    requests = [meter.task.requests(example)[0] for example in examples]
+    shared = bench.engine.shared_tokens(requests)
+    rows = meter.under(column_mask(bench.engine.grid.size, []), examples, progress, "intact")
+    whole = sum(row.plain_tokens for row in rows) / len(rows)
+    return shared / max(whole - shared, 1.0)
 
 
 def validated(
     study: Study, bench: Workbench, stages: Stages, tasks: Sequence[HarnessTask], progress: Progress
 ) -> Stages:
-    """Score the chosen heads on every example, on other tasks, and against random heads."""
-    grid = bench.engine.grid
-    mask = column_mask(grid.size, stages.chosen)
+    """Score the chosen heads on every example, on other tasks, and on fresh examples."""
+    mask = column_mask(bench.engine.grid.size, stages.found.chosen)
     # The claim is made in the task's own metric, whatever signal found the heads.
     meters = [bench.meter(task.in_metric()) for task in tasks]
-    compared = [compare(meter, mask, study.limit, progress) for meter in meters]
-    masks = designs.matched(
-        mask, grid.layer_slices, study.controls, seed=study.settings.seed + designs.CONTROLS
+    compared = [compare(meter, mask, meter.task.first(study.limit), progress) for meter in meters]
+    check = Check(
+        meter=meters[0],
+        grid=bench.engine.grid,
+        examples=(stages.fresh or stages.examples)[: min(CHECKED, study.limit or CHECKED)],
+        fresh=bool(stages.fresh),
+        draws=study.controls,
+        seed=study.settings.seed + designs.CONTROLS,
+        progress=progress,
     )
-    control = controls(meters[0], mask, masks, stages.examples, progress)
-    return replace(stages, comparisons=compared, controls=control)
+    rate = stages.found.told.get("rate", study.settings.rate)
+    return replace(stages, comparisons=compared, held_out=held_out(check, stages.found, rate))

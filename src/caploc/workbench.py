@@ -69,11 +69,14 @@ class Workbench:
     engine: BatchEngine
     store: Store
     cost: Cost = field(default_factory=Cost)
+    meters: dict[Question, Meter] = field(default_factory=dict)
 
     def meter(self, task: HarnessTask) -> Meter:
-        """A meter for a task on this model."""
+        """The meter of a task on this model; one a question, so that no row is counted twice."""
         loaded = self.engine.loaded
         question = Question(
             loaded.fingerprint, loaded.dtype, task.name, task.version, task.outcome_kind
         )
-        return Meter(self.engine, self.store, task, question, self.cost)
+        if question not in self.meters:
+            self.meters[question] = Meter(self.engine, self.store, task, question, self.cost)
+        return self.meters[question]

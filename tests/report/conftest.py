@@ -66,6 +66,31 @@ ANSWERS = [
 ]  # fmt: skip
 
 
+SEARCH = {
+    "goal": "heads", "budget": 2000, "rows": 1996, "stopped_by": "budget",
+    "expected_recall": 0.65, "wanted_recall": 0.85, "forecast": {"2": 0.69, "4": 0.76},
+    "rate": 0.04, "group": 1, "scale": 0.9, "signal_to_noise": 2.9,
+    "shortlist": ["L0H1", "L1H3", "L0H0"], "checked_on": 53, "fresh": True,
+    "tied": ["L0H0", "L1H0"], "critical": ["L1H3", "L1H0"], "universal": ["L1H0"],
+    "notes": ["Only 2 of the 3 heads asked for are needed beyond doubt."],
+}  # fmt: skip
+HELD_OUT = {
+    "fresh": True, "examples": 90, "intact": 1.0, "knocked_out": 0.22,
+    "change": {"outcome": -0.78, "stderr": 0.04, "low": -0.86, "high": -0.7, "margin": 0.03,
+               "verdict": "changed", "examples": 90},
+    "together": {"joint_drop": 0.78, "sum_of_drops": 0.27, "ratio": 2.89, "low": 2.1, "high": 4.4},
+    "prediction": {"r2": 0.75, "ceiling": 0.9, "slope": 2.5, "masks": 30, "examples": 20},
+}  # fmt: skip
+CONTROLS = {
+    "examples": 90, "chosen": 0.22, "draws": 3, "scores": [0.9, 0.98, 0.97], "mean": 0.95,
+    "sd": 0.036, "deviations": 20.3,
+    "same_groups": {"draws": 1, "heads": 2, "scores": [0.91], "mean": 0.91, "sd": None,
+                    "deviations": None},
+}  # fmt: skip
+OTHER_CHANGE = {"outcome": -0.01, "stderr": 0.01, "low": -0.04, "high": 0.02, "margin": 0.03,
+                "verdict": "open", "examples": 100}  # fmt: skip
+
+
 class Page(HTMLParser):
     """Every element of a page, its attributes, and the text outside of script and style."""
 
@@ -115,6 +140,23 @@ class Page(HTMLParser):
 def result():
     """A result of its own for each test, free to change."""
     return copy.deepcopy(RESULT)
+
+
+@pytest.fixture
+def sure(result):
+    """A result of the adaptive search, with all that it says of itself and of held-out examples."""
+    result["method"] = {"name": "adaptive", "masks": None, "rate": None, "top": 3, "goal": "heads",
+                        "examples": 341}  # fmt: skip
+    chances = {"L0H1": 0.997, "L1H3": 0.9, "L0H0": 0.3}
+    for head in result["heads"]:
+        name = head["head"]
+        head.update(top_chance=chances.get(name, 0.0), critical=name in SEARCH["critical"])
+        head.update(universal=name == "L1H0" if head["critical"] else None)
+    result["search"] = copy.deepcopy(SEARCH)
+    result["validation"]["held_out"] = copy.deepcopy(HELD_OUT)
+    result["validation"]["controls"] = copy.deepcopy(CONTROLS)
+    result["validation"]["other_tasks"][0]["change"] = dict(OTHER_CHANGE)
+    return result
 
 
 @pytest.fixture

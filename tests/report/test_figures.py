@@ -38,6 +38,13 @@ def test_the_scale_is_centred_on_zero_and_in_points(result):
     assert image.get_clim() == pytest.approx((-41, 41))
 
 
+def test_heads_that_break_tasks_are_marked_and_explained(sure):
+    axes = heads_figure(sure).axes[0]
+    signs = {line.get_marker(): list(line.get_xdata()) for line in axes.lines}
+    assert signs == {"o": [3], "x": [0]}
+    assert "cross: breaks another task too" in axes.get_xlabel()
+
+
 def settings():
     """The settings that our style changes; to look at the backend would already choose one."""
     return {key: matplotlib.rcParams[key] for key in HOUSE_STYLE}

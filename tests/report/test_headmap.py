@@ -11,11 +11,11 @@ def cell(result, name):
 
 def test_a_needed_head_has_the_strongest_orange_and_tells_all(result):
     found = cell(result, "L0H1")
-    assert (found.shade, found.text, found.top, found.selected) == (f"n{STEPS}", "−41", True, True)
+    assert (found.shade, found.text, found.marks) == (f"n{STEPS}", "−41", " t")
     assert found.note.replace("\u00a0", " ").split("\n") == [
         "L0H1: −41.0 points",
-        "interval −46.0 to −36.0",
-        "selected, knocked out in the check",
+        "95 % interval −46.0 to −36.0",
+        "named (knocked out in the check)",
         "key-value group 0 (H0–H1)",
     ]
 
@@ -61,3 +61,23 @@ def test_no_effect_at_all_leaves_the_scale_out(result):
 def test_without_a_grid_the_heads_make_one(result):
     result["grid"] = None
     assert [len(layer) for layer in head_map(result).layers] == [4, 4]
+
+
+def test_a_cell_tells_what_the_search_says_of_its_head(sure):
+    assert cell(sure, "L1H3").note.replace("\u00a0", " ").split("\n")[2:5] == [
+        "belongs to the top 3 with a chance of 90 %",
+        "checked alone on up to 53 fresh examples",
+        "named (knocked out in the check), critical (breaks the task alone)",
+    ]
+    assert "not checked alone" in cell(sure, "L0H2").note
+    assert "left out: universal (breaks another task too)" in cell(sure, "L1H0").note
+
+
+def test_critical_and_universal_heads_and_candidates_are_marked(sure):
+    marks = {name: cell(sure, name).marks for name in ("L0H1", "L1H3", "L0H0", "L1H0", "L0H2")}
+    assert marks == {"L0H1": " t", "L1H3": " t c", "L0H0": " d", "L1H0": " c x", "L0H2": ""}
+    assert head_map(sure).marks == {"named", "critical", "universal", "candidate", "tied"}
+
+
+def test_a_map_without_a_search_has_no_such_marks(result):
+    assert head_map(result).marks == {"named"}

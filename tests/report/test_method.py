@@ -39,3 +39,42 @@ def test_facts_that_are_missing_are_not_recorded(result):
 )
 def test_durations_are_written_for_people(seconds, text):
     assert (duration(seconds) or "").replace("\u00a0", " ") == (text or "")
+
+
+def paragraphs(result):
+    return " ".join(method_paragraphs(result)).replace("\u00a0", " ")
+
+
+def test_the_adaptive_search_is_told_in_its_own_numbers(sure):
+    text = paragraphs(sure)
+    for wanted in (
+        "(4 % of all heads each), each on one example, in rounds, 100 groups in all",
+        "It drew on 341 examples, and of these only on what the intact model gets right",
+        "half of each group was drawn by each head's chance to belong to the top",
+        "The likeliest heads, 3 of them, were then knocked out alone on 53 examples that the "
+        "groups were not tried on",
+        "75 % of the variance of masks that were not fitted",
+        "knocked out on 90 held-out examples (and on 100 examples of the task as they come)",
+    ):
+        assert wanted in text, wanted
+    sure["search"].update(group=7, fresh=False)
+    assert "each on 7 examples" in paragraphs(sure)
+    assert "on 53 examples that the groups were tried on too" in paragraphs(sure)
+
+
+def test_the_goal_of_a_set_has_words_of_its_own(sure):
+    sure["search"]["goal"] = "set"
+    assert "The goal was the set that breaks most" in paragraphs(sure)
+    assert "The likeliest heads" not in paragraphs(sure)
+
+
+def test_a_search_that_found_nothing_to_do_reads_well(sure):
+    sure["search"] = {"critical": [], "universal": [], "notes": ["At chance."]}
+    sure.update(top=[], fit={"estimator": "spike-slab", "masks": 0, "rows": 0})
+    text = paragraphs(sure)
+    assert "None" not in text and "{" not in text and "knocked out alone" not in text
+
+
+def test_settings_that_a_method_does_not_use_are_no_facts(sure):
+    table = dict(facts(sure))
+    assert "Method: masks" not in table and table["Method: examples"] == "341"

@@ -21,6 +21,12 @@ def test_each_run_is_a_row_with_its_link(tmp_path, result, read_page):
     assert set(columns) == {"L0H1", "L1H0", "L1H3"}
 
 
+def test_scores_are_those_of_held_out_examples_and_say_so(tmp_path, sure, read_page):
+    text = read_page(write_overview(tmp_path, [("a", sure)])).text.replace("\u00a0", " ")
+    assert "100 % 22 % carried by these heads" in text
+    assert "on held-out examples, wherever a run has any" in text
+
+
 def test_runs_of_two_models_share_no_matrix(tmp_path, result, read_page):
     other = copy.deepcopy(result)
     other["model"]["fingerprint"] = "another"

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+import caploc.report.page
 from caploc.report import write_report
 
 HOSTILE = "</script><script>alert(1)</script>\"'><img src=x onerror=alert(2)>\x00\x1b\u202e\ud800"
@@ -22,6 +23,62 @@ def test_the_numbers_of_the_result_are_on_the_page(tmp_path, result, answers, re
                  "47+38=", "demo/sentences", "lasso", result["command"], "2.9"):  # fmt: skip
         assert text in page.text.replace("\u00a0", " "), text
     assert "None" not in page.text
+
+
+def test_how_sure_it_is_stands_on_the_page(tmp_path, sure, answers, read_page):
+    page = read_page(write_report(tmp_path, sure, answers))
+    text = page.text.replace("\u00a0", " ")
+    for wanted in ("What to know", sure["search"]["notes"][0], "How sure is this?",
+                   "65 %, wanted 85 %", "left out: universal", "up to 53 fresh", "> 99 %",
+                   "100 % → 22 %", "cannot prove that effects add up",
+                   "2.9 (2.1 to 4.4)"):  # fmt: skip
+        assert wanted in text, wanted
+    assert text.index("What to know") < text.index("Where the heads are")
+    assert "None" not in text
+    assert page.having("a", href="#sureness")
+
+
+def test_a_page_without_a_search_has_no_empty_section(tmp_path, result, answers, read_page):
+    page = read_page(write_report(tmp_path, result, answers))
+    assert "How sure" not in page.text and "What to know" not in page.text
+
+
+PARTS = [("search",), ("validation",), ("validation", "held_out"), ("validation", "controls")]
+
+
+@pytest.fixture
+def without_figures(monkeypatch):
+    """Figures take longer than the page."""
+    monkeypatch.setattr(caploc.report.page, "write_heads_figure", lambda *_: None)
+
+
+@pytest.mark.parametrize("path", PARTS, ids=".".join)
+def test_any_of_the_new_fields_may_be_missing(
+    tmp_path, sure, answers, read_page, without_figures, path
+):
+    part = sure
+    for step in path:
+        part = part[step]
+    for key, value in list(part.items()):
+        part[key] = None
+        text = read_page(write_report(tmp_path, sure, answers)).text
+        assert "None" not in text and "nan" not in text.split()
+        del part[key]
+        assert read_page(write_report(tmp_path, sure, answers)).text == text
+        part[key] = value
+
+
+def test_hostile_notes_and_names_of_heads_stay_text(tmp_path, sure, answers, read_page):
+    honest = read_page(write_report(tmp_path / "honest", sure, answers))
+    sure["search"].update(notes=[HOSTILE], shortlist=[HOSTILE, "L0H1"], tied=[HOSTILE])
+    sure["search"].update(goal=HOSTILE, stopped_by=HOSTILE, forecast={HOSTILE: 0.5})
+    sure["heads"][2]["head"] = HOSTILE
+    sure["validation"]["other_tasks"][0]["change"]["verdict"] = HOSTILE
+    page = read_page(write_report(tmp_path / "hostile", sure, answers))
+    assert page.scripts == honest.scripts and len(page.scripts) == 1
+    assert not page.having("img")
+    assert not any(name.startswith("on") for _, names in page.elements for name in names)
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f\u202e]", page.source)
 
 
 def test_hostile_text_stays_text(tmp_path, result, answers, read_page):

@@ -127,5 +127,50 @@ def test_random_heads_are_compared_or_their_absence_is_said(result):
     assert "were not tried" in second_sentence(result)
 
 
+def test_held_out_examples_carry_the_verdict_where_there_are_any(sure):
+    assert said(sure) == (
+        "Two of 8 heads carry demo/addition: with L0H1 and L1H3 knocked out, its score on 90 "
+        "held-out examples falls from 100 % to 22 %, while demo/sentences goes from 98 % to 97 %, "
+        "which may be chance."
+    )
+    assert second_sentence(sure).replace(NBSP, " ") == (
+        "With two random heads knocked out instead (as many in each layer, 3 draws), it is 95 % on "
+        "average, 20 standard deviations above what is left without the named heads. The search "
+        "for candidates used other examples."
+    )
+
+
+def test_without_held_out_examples_the_drop_may_be_overstated(sure):
+    sure["validation"]["held_out"]["fresh"] = False
+    assert "falls from 99 % to 12 %" in said(sure) and "held-out" not in said(sure)
+    text = second_sentence(sure).replace(NBSP, " ")
+    assert "it is 95 % on average, where it is 22 % without the named heads." in text
+    assert text.endswith("found on some of these examples: the drop may be overstated.")
+
+
+@pytest.mark.parametrize(
+    ("high", "verdict", "words"),
+    [(0.01, "open", "which is within the sampling error"),
+     (-0.005, "unchanged", "surely by less than 3 points")],
+)  # fmt: skip
+def test_an_interval_decides_what_is_noise_and_what_is_slight(sure, high, verdict, words):
+    held_out = sure["validation"]["held_out"]
+    held_out["knocked_out"] = 0.99
+    held_out["change"].update(outcome=-0.01, low=-0.02, high=high, verdict=verdict)
+    assert "hardly touches demo/addition" in said(sure) and words in said(sure)
+
+
+def test_random_heads_are_compared_on_their_own_examples(sure):
+    """The whole task's drop is larger than the controls', and theirs is of other examples."""
+    sure["validation"]["held_out"]["fresh"] = False
+    sure["validation"]["controls"]["scores"] = [0.2, 0.98]
+    assert "no more than random heads do" in said(sure)
+
+
+def test_a_path_is_called_by_its_last_part(sure):
+    sure["task"]["name"] = "/home/someone/tasks/sums.yaml"
+    assert "carry sums.yaml: with" in said(sure)
+
+
 def test_nothing_but_a_task_still_gives_a_sentence():
     assert "None of 0 heads" in headline({"task": {"name": "x"}})

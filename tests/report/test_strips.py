@@ -1,8 +1,9 @@
-"""Scores before and after, and the table of heads."""
+"""Scores before and after."""
 
 import pytest
 
-from caploc.report.strips import MARGIN, Axis, comparisons, head_table
+from caploc.report.strips import MARGIN, Axis, comparisons, interval, verdict
+from caploc.report.units import Kind, Unit
 
 
 def test_an_axis_keeps_its_marks_inside():
@@ -43,16 +44,49 @@ def test_missing_scores_draw_nothing_and_say_so(result):
     assert row.bars[1].value is None
 
 
-def test_top_and_selected_heads_are_listed_with_what_is_known(result):
-    table = head_table(result)
-    assert [row.head for row in table.rows] == ["L0H1", "L1H3"]
-    assert table.intervals and not table.q and not table.universal
-    assert table.rows[0].interval == "−46.0 to −36.0"
+def test_held_out_examples_come_first_and_the_whole_task_after_the_random_heads(sure):
+    rows = comparisons(sure)
+    assert [row.name for row in rows] == [
+        "demo/addition, held-out examples", "demo/addition, random heads instead",
+        "demo/addition, other heads of the same groups", "demo/addition", "demo/sentences",
+    ]  # fmt: skip
+    assert "not used to find candidates" in rows[0].detail
+    assert "those of the search among them" in rows[3].detail
+    assert [row.knocked_out.replace("\u00a0", " ") for row in rows] == [
+        "22 %", "95 % ± 3.6", "91 %", "12 % ± 1", "97 % ± 1",
+    ]  # fmt: skip
+    assert {row.intact[:5] for row in rows[:3]} == {"100\u00a0%"}
 
 
-def test_without_a_choice_the_most_needed_are_listed(result):
-    result["top"] = []
-    for head in result["heads"]:
-        head["selected"] = None
-    assert [row.head for row in head_table(result).rows][:2] == ["L0H1", "L1H3"]
-    assert all(row.selected is None for row in head_table(result).rows)
+def test_examples_of_the_search_are_not_called_held_out(sure):
+    sure["validation"]["held_out"]["fresh"] = False
+    row = comparisons(sure)[0]
+    assert "held-out" not in row.name and "that the heads were found on" in row.detail
+
+
+def test_without_a_head_nothing_was_knocked_out(sure):
+    sure["top"] = []
+    rows = comparisons(sure)
+    assert [row.name for row in rows] == ["demo/addition", "demo/sentences"]
+    assert {row.knocked_out for row in rows} == {row.change for row in rows} == {"not measured"}
+    assert {row.interval + row.verdict for row in rows} == {""}
+
+
+def test_changes_have_their_interval_and_verdict(sure):
+    rows = {row.name: row for row in comparisons(sure)}
+    held_out, other = rows["demo/addition, held-out examples"], rows["demo/sentences"]
+    assert (held_out.interval, held_out.verdict) == ("−86.0 to −70.0", "changed")
+    assert (other.interval, other.verdict) == ("−4.0 to +2.0", "open")
+    assert rows["demo/addition"].interval == rows["demo/addition"].verdict == ""
+
+
+def test_a_change_within_the_margin_says_the_margin():
+    said = verdict({"verdict": "unchanged", "margin": 0.03})
+    assert said.replace("\u00a0", " ") == "unchanged within 3 points"
+    assert verdict({"verdict": "<b>"}) == verdict(None) == ""
+
+
+def test_the_change_of_a_perplexity_is_in_nats():
+    perplexity = Unit(Kind.PLAIN, "word_perplexity", higher_is_better=False)
+    assert interval({"low": -0.5, "high": -0.1}, perplexity) == "−0.500 to −0.100\u00a0nats"
+    assert interval({"low": None, "high": -0.1}, perplexity) == ""

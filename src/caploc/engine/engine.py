@@ -1,16 +1,17 @@
 """Many masks, many requests: each kind of ask to those who know it."""
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from caploc.engine.asks import Answer, Ask
 from caploc.engine.generation import Generation
 from caploc.engine.likelihood import Likelihood
 from caploc.engine.memory import BatchSizer
+from caploc.engine.planning import shared_prefixes
 from caploc.engine.suitability import packed_model
 from caploc.engine.wording import Wording
 from caploc.models.loading import LoadedModel
-from caploc.tasks.requests import Generate
+from caploc.tasks.requests import Generate, Request
 
 
 class BatchEngine:
@@ -24,11 +25,22 @@ class BatchEngine:
         `batch_size` caps the rows that run at a time, `memory` the bytes used beside the weights.
         """
         self.loaded, self.grid = loaded, loaded.grid
-        wording = Wording(loaded.model, loaded.tokenizer)
+        self.wording = wording = Wording(loaded.model, loaded.tokenizer)
         sizer = BatchSizer(loaded.model, batch_size, memory)
         self.packed = packed_model(loaded)
         self.generation = Generation(loaded, wording, sizer, self.packed)
         self.likelihood = Likelihood(loaded, wording, sizer, self.packed)
+
+    def shared_tokens(self, requests: Sequence[Request]) -> float:
+        """Tokens that a mask reads once for all of these requests, a mean over requests.
+
+        0 where rows are answered the plain way, which shares nothing.
+        """
+        if self.packed is None or not requests:
+            return 0.0
+        stems = [self.wording.stem(request) for request in requests]
+        groups = shared_prefixes(stems)
+        return sum(length * len(members) for length, members in groups) / len(stems)
 
     def answer(self, asks: Iterable[Ask]) -> Iterator[list[Answer]]:
         """Answer every ask once; those that want text first, since they need most memory."""

@@ -21,7 +21,7 @@ from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from caploc.errors import BadOption
-from caploc.tasks.requests import Generate, LogLikelihood, Rolling
+from caploc.tasks.requests import Generate, LogLikelihood, Request, Rolling
 
 REMEMBERED = 50_000  # encoded texts; every mask asks the same ones
 
@@ -77,6 +77,12 @@ class Wording:
         tokens = self.harness.tok_encode(request.continuation, add_special_tokens=False)
         start = self.harness.prefix_token_id
         return ([start], tokens) if tokens[:1] != [start] else (tokens[:1], tokens[1:])
+
+    def stem(self, request: Request) -> tuple[int, ...]:
+        """The tokens that a request begins with, as far as they are given to read."""
+        if isinstance(request, Generate):
+            return self.prompt(request).tokens
+        return self.spans(request)[0].inputs
 
     def span(self, context: Sequence[int], continuation: Sequence[int]) -> Span:
         """Cut from the left what does not fit the model's window.

@@ -1,12 +1,12 @@
 """What goes into an estimator, and what comes out."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
-from caploc.heads import Masks
+from caploc.heads import Mask, Masks
 
 
 @dataclass(frozen=True)
@@ -14,12 +14,19 @@ class Measurements:
     """Outcomes of rows: row r measured `masks[mask[r]]` on example `example[r]`.
 
     A mask that was planned twice stands here twice. NaN marks an outcome that could not be scored.
+    `round` counts the looks: rows of one round were planned together.
     """
 
     masks: Masks
     mask: Int[np.ndarray, " rows"]
     example: Int[np.ndarray, " rows"]
     outcome: Float[np.ndarray, " rows"]
+    rounds: Int[np.ndarray, " rows"] | None = None
+
+    @property
+    def round(self) -> Int[np.ndarray, " rows"]:
+        """The round of each row, from 0."""
+        return np.zeros(len(self.mask), dtype=int) if self.rounds is None else self.rounds
 
     @classmethod
     def none(cls, heads: int) -> "Measurements":
@@ -34,6 +41,7 @@ class Measurements:
             np.concatenate([self.mask, later.mask + len(self.masks)]),
             np.concatenate([self.example, later.example]),
             np.concatenate([self.outcome, later.outcome]),
+            np.concatenate([self.round, later.round + self.round.max(initial=-1) + 1]),
         )
 
     def mask_means(self) -> Float[np.ndarray, " masks"]:
@@ -45,9 +53,34 @@ class Measurements:
         np.divide(sums, rows, out=means, where=rows > 0)
         return means
 
-    def by_example(self, mask: int) -> dict[int, float]:
-        """The scored outcomes of one mask."""
-        rows = (self.mask == mask) & ~np.isnan(self.outcome)
+    def touching(self, heads: Mask) -> Bool[np.ndarray, " rows"]:
+        """Rows whose mask knocks out any of these heads."""
+        inside: np.ndarray = self.masks @ heads.astype(np.int64) > 0
+        rows: np.ndarray = inside[self.mask]
+        return rows
+
+    def table(self) -> Float[np.ndarray, "masks examples"] | None:
+        """Outcomes by mask and example, if every mask was measured on the same examples."""
+        numbers, place = np.unique(self.example, return_inverse=True)
+        if len(self.outcome) != len(self.masks) * len(numbers) or np.isnan(self.outcome).any():
+            return None
+        outcomes = np.full((len(self.masks), len(numbers)), np.nan)
+        outcomes[self.mask, place] = self.outcome
+        return None if np.isnan(outcomes).any() else outcomes
+
+    def where(self, rows: Bool[np.ndarray, " rows"]) -> "Measurements":
+        """Some of the rows, with the masks as they are."""
+        return replace(
+            self,
+            mask=self.mask[rows],
+            example=self.example[rows],
+            outcome=self.outcome[rows],
+            rounds=self.round[rows],
+        )
+
+    def by_example(self) -> dict[int, float]:
+        """The scored outcomes; the last of an example that stands here several times."""
+        rows = ~np.isnan(self.outcome)
         pairs = zip(self.example[rows], self.outcome[rows], strict=True)
         return {int(example): float(outcome) for example, outcome in pairs}
 
@@ -57,7 +90,9 @@ class Estimate:
     """The effect of every head, in units of the outcome; NaN where it was not estimated.
 
     `low` and `high` bound it with 95 % confidence; `q` is the false discovery rate at which the
-    head would be named. All are NaN for an estimator that does not know.
+    head would be named; `top_chance` its chance to be among the most needed. All are NaN for an
+    estimator that does not know. `ceiling` is the largest held-out R² that the noise of the scores
+    leaves to any prediction.
     """
 
     estimator: str
@@ -66,12 +101,17 @@ class Estimate:
     high: Float[np.ndarray, " heads"]
     q: Float[np.ndarray, " heads"]
     r2_held_out: float = float("nan")
+    ceiling: float = float("nan")
+    top_chance: Float[np.ndarray, " heads"] | None = None
+
+    def order(self) -> list[int]:
+        """All columns, the most needed head (most negative effect) first, unknown ones as idle."""
+        order = np.argsort(np.nan_to_num(self.effect, nan=0.0), kind="stable")
+        return [int(column) for column in order]
 
     def needed(self, top: int) -> list[int]:
-        """Columns of the `top` most needed heads, most negative effect first; fewer if fewer are
-        negative."""
-        order = np.argsort(np.nan_to_num(self.effect, nan=0.0), kind="stable")
-        return [int(column) for column in order[:top] if self.effect[column] < 0]
+        """Columns of the `top` most needed heads; fewer if fewer effects are negative."""
+        return [column for column in self.order()[:top] if self.effect[column] < 0]
 
 
 @runtime_checkable
@@ -81,3 +121,37 @@ class Estimator(Protocol):
     def fit(self, seen: Measurements, intact: dict[int, float]) -> Estimate:
         """Estimate every head's effect; `intact` holds the intact outcome of each example."""
         ...
+
+
+def survived(seen: Measurements, intact: dict[int, float]) -> Bool[np.ndarray, " rows"]:
+    """Rows whose outcome is still right, or for other outcomes than 0 and 1, still near.
+
+    Near is a loss of at most 1.5 standard deviations of the intact outcomes over examples. A row
+    that could not be scored did not survive.
+    """
+    before = np.array([intact[int(example)] for example in seen.example])
+    values = np.array(list(intact.values()))
+    if np.isin(values, (0.0, 1.0)).all():
+        alive: np.ndarray = seen.outcome >= 0.5
+        return alive
+    near: np.ndarray = seen.outcome > before - 1.5 * max(float(values.std()), 1e-9)
+    return near
+
+
+def noise_ceiling(outcomes: Float[np.ndarray, "masks examples"]) -> float:
+    """Largest R² that any prediction of the mask means can have, with so few examples.
+
+    `1 - noise / variance of the means`, where noise is what two ways (mask and example) leave
+    unexplained of single outcomes, over the number of examples; between 0 and 1, and NaN if
+    there is nothing to tell apart.
+    """
+    masks, examples = outcomes.shape
+    if masks < 2 or examples < 2:
+        return float("nan")
+    means = outcomes.mean(axis=1)
+    variance = float(means.var(ddof=1))
+    if variance == 0:
+        return float("nan")
+    left = outcomes - means[:, None] - outcomes.mean(axis=0) + outcomes.mean()
+    noise = float((left**2).sum()) / ((masks - 1) * (examples - 1)) / examples
+    return float(np.clip(1 - noise / variance, 0.0, 1.0))

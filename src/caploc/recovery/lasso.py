@@ -10,7 +10,7 @@ from sklearn.metrics import r2_score
 from sklearn.model_selection import KFold, cross_val_predict
 
 from caploc.heads import Masks
-from caploc.recovery.estimate import Estimate, Measurements
+from caploc.recovery.estimate import Estimate, Measurements, noise_ceiling
 
 FOLDS = 5
 
@@ -35,7 +35,14 @@ class PaperLasso:
         masks, scores = seen.masks[measured], scores[measured]
         unknown = np.full(seen.masks.shape[1], np.nan)
         effect = np.where(masks.any(axis=0), self.coefficients(masks, scores), np.nan)
-        return Estimate("lasso", effect, unknown, unknown, unknown, self.held_out(masks, scores))
+        table = seen.table()
+        return Estimate(
+            "lasso",
+            effect,
+            *(unknown, unknown, unknown),
+            r2_held_out=self.held_out(masks, scores),
+            ceiling=float("nan") if table is None else noise_ceiling(table),
+        )
 
     def coefficients(self, masks: Masks, scores: Float[np.ndarray, " masks"]) -> np.ndarray:
         """Effects in score units; all 0 if the scores do not vary."""

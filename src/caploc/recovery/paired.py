@@ -6,6 +6,7 @@ import numpy as np
 from scipy import stats
 
 from caploc.recovery.estimate import Estimate, Measurements
+from caploc.recovery.screening import false_discovery_rates
 
 CONFIDENCE = 0.95
 
@@ -21,17 +22,14 @@ class PairedDifferences:
         """Compare every single-head mask with the intact model."""
         heads = seen.masks.shape[1]
         effect, low, high, p = (np.full(heads, np.nan) for _ in range(4))
-        for mask in np.flatnonzero(seen.masks.sum(axis=1) == 1):
-            head = int(seen.masks[mask].argmax())
-            outcomes = seen.by_example(int(mask))
+        single = seen.masks.sum(axis=1) == 1
+        cut = np.where(single, seen.masks.argmax(axis=1), -1)[seen.mask]
+        for head in np.flatnonzero(seen.masks[single].any(axis=0)):
+            outcomes = seen.where(cut == head).by_example()
             differences = np.array([o - intact[e] for e, o in outcomes.items() if e in intact])
             if differences.size:
                 effect[head], low[head], high[head], p[head] = paired(differences)
-        tested = ~np.isnan(p)
-        q = np.full(heads, np.nan)
-        if tested.any():
-            q[tested] = stats.false_discovery_control(p[tested])
-        return Estimate("paired", effect, low, high, q)
+        return Estimate("paired", effect, low, high, false_discovery_rates(p))
 
 
 def paired(differences: np.ndarray) -> tuple[float, float, float, float]:

@@ -21,7 +21,8 @@ from matplotlib.ticker import MaxNLocator
 from caploc.heads import Head, HeadGrid
 from caploc.report import colours
 from caploc.report.headmap import by_head, grid_of
-from caploc.report.reading import Result, at, inline, known
+from caploc.report.reading import Result, at, called, inline, known
+from caploc.report.standing import standings
 from caploc.report.units import Kind, Unit, outcome_unit
 
 FONT = "DejaVu Sans"  # comes with matplotlib, so a figure looks the same on every machine
@@ -75,7 +76,7 @@ def heads_figure(result: Result) -> Figure:
     effects = _effects(result, shape)
     _draw_effects(figure, axes, effects, unit)
     _mark_heads(axes, result, grid)
-    task, model = at(result, "task", "name"), at(result, "model", "name")
+    task, model = called(at(result, "task", "name")), called(at(result, "model", "name"))
     title = f"{task or 'a task'} in {model or 'a model'}"
     axes.set_title(drawable(title, int(12 * size[0])), loc="left", fontsize=9)
     return figure
@@ -111,7 +112,9 @@ def _draw_effects(figure: Figure, axes: Axes, effects: np.ndarray, unit: Unit) -
     axes.grid(which="minor", color="white", linewidth=0.5)
     axes.tick_params(which="minor", length=0)
     bar = figure.colorbar(image, ax=axes, aspect=8 * figure.get_figheight(), pad=0.02)
-    bar.set_label(drawable(f"change of the score ({unit.axis})", int(14 * figure.get_figheight())))
+    room = int(14 * figure.get_figheight())
+    label = f"change of the score ({unit.axis})"
+    bar.set_label(drawable(label if len(label) <= room else f"change ({unit.axis})", room))
     bar.outline.set_linewidth(0.6)
 
 
@@ -123,20 +126,44 @@ def _colour_map() -> LinearSegmentedColormap:
 
 
 def _mark_heads(axes: Axes, result: Result, grid: HeadGrid) -> None:
-    """Outline and hatch heads, and say under the map what these marks mean."""
-    entries, names = by_head(result), set(at(result, "top") or ())
+    """Outline, cross and hatch heads, and say under the map what these marks mean."""
+    entries, known_of = by_head(result), standings(result)
     missing = [head for head in grid.heads if known(at(entries.get(head), "effect")) is None]
-    selected = [head for head, entry in entries.items() if at(entry, "selected") is True]
-    top = [head for head, entry in entries.items() if at(entry, "head") in names]
+    stands = {head: known_of.of(str(head), entry) for head, entry in entries.items()}
+    selected = [head for head, each in stands.items() if each.selected and not each.named]
+    named = [head for head, each in stands.items() if each.named]
+    universal = [head for head, each in stands.items() if each.universal is True]
+    critical = [h for h, each in stands.items() if each.critical and h not in universal]
     _squares(axes, missing, hatch="//////", edgecolor=GREY, linewidth=0)
     _squares(axes, selected, edgecolor=INK, linewidth=0.7)
-    _squares(axes, top, edgecolor=INK, linewidth=1.8)
+    _squares(axes, named, edgecolor=INK, linewidth=1.8)
+    _signs(axes, critical, "o")
+    _signs(axes, universal, "x")
     marks = {
         "outlined: selected": selected,
-        "bold: knocked out in the check": top,
+        "bold: knocked out in the check": named,
+        "dot: breaks the task alone": critical,
+        "cross: breaks another task too": universal,
         "hatched: not measured": missing,
     }
-    axes.set_xlabel("; ".join(["head", *(text for text, heads in marks.items() if heads)]))
+    axes.set_xlabel(
+        "; ".join(["head", *(text for text, heads in marks.items() if heads)]), wrap=True
+    )
+
+
+def _signs(axes: Axes, heads: Sequence[Head], marker: str) -> None:
+    """Draw a sign on each head, in a colour that stands out from the strongest orange."""
+    size = 7 if marker == "x" else 3
+    axes.plot(
+        [head.index for head in heads],
+        [head.layer for head in heads],
+        marker,
+        color=INK,
+        markeredgecolor=INK if marker == "x" else "white",
+        markeredgewidth=1.0 if marker == "x" else 0.5,
+        markersize=size,
+        zorder=4,
+    )
 
 
 def _squares(axes: Axes, heads: Sequence[Head], **style: Any) -> None:

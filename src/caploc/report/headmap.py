@@ -8,6 +8,7 @@ from typing import Any
 from caploc.heads import Head, HeadGrid
 from caploc.report import colours
 from caploc.report.reading import Result, at, finite, known
+from caploc.report.standing import MEANINGS, Standing, Standings, standings
 from caploc.report.units import Unit, outcome_unit
 
 DENSE = 24  # columns from which a cell is too narrow for its number
@@ -21,9 +22,21 @@ class Cell:
     shade: str  # CSS class of its colour; `u` where the head was not measured
     text: str  # its effect, without the unit
     note: str  # all that is known of it, a line each
-    top: bool  # knocked out in the check
-    selected: bool
+    standing: Standing
     starts_group: bool  # the first head of a key-value group, not first in its layer
+
+    @property
+    def marks(self) -> str:
+        """CSS classes of its standing, each after a blank."""
+        stands = self.standing
+        signs = {
+            " t": stands.named,
+            " s": stands.selected and not stands.named,
+            " d": stands.candidate,
+            " c": stands.critical,
+            " x": stands.universal is True,
+        }
+        return "".join(sign for sign, holds in signs.items() if holds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +50,12 @@ class HeadMap:
     helped_end: str
     unit: Unit
     unmeasured: int
+
+    @property
+    def marks(self) -> set[str]:
+        """The words of all standings that some cell has."""
+        words = (word for layer in self.layers for cell in layer for word in cell.standing.words)
+        return {word.removeprefix("left out: ") for word in words}
 
     @property
     def dense(self) -> bool:
@@ -60,11 +79,8 @@ def head_map(result: Result) -> HeadMap:
     entries = by_head(result)
     effects = {head: known(at(entry, "effect")) for head, entry in entries.items()}
     limit = max((abs(effect) for effect in finite(effects.values())), default=0.0)
-    top = set(at(result, "top") or ())
-    cells = [
-        _cell(head, entries.get(head), _Around(unit, grid, limit, str(head) in top))
-        for head in grid.heads
-    ]
+    around = _Around(unit, grid, limit, standings(result))
+    cells = [_cell(head, entries.get(head), around) for head in grid.heads]
     return HeadMap(
         layers=[cells[columns] for columns in grid.layer_slices],
         columns=max(grid.heads_per_layer, default=0),
@@ -104,12 +120,13 @@ class _Around:
     unit: Unit
     grid: HeadGrid
     limit: float
-    top: bool
+    known_of: Standings
 
 
 def _cell(head: Head, entry: Mapping[str, Any] | None, around: _Around) -> Cell:
     unit, grid = around.unit, around.grid
     effect = known(at(entry, "effect"))
+    standing = around.known_of.of(str(head), entry)
     group = grid.group(head)
     shade = "u"
     if effect is not None:
@@ -118,36 +135,46 @@ def _cell(head: Head, entry: Mapping[str, Any] | None, around: _Around) -> Cell:
         head=head,
         shade=shade,
         text=unit.short_effect(effect, around.limit) if effect is not None else "–",
-        note="\n".join(_note(head, entry, around)),
-        top=around.top,
-        selected=at(entry, "selected") is True,
+        note="\n".join(_note(head, entry, around, standing)),
+        standing=standing,
         starts_group=bool(group) and grid.group(Head(head.layer, head.index - 1)) != group,
     )
 
 
-def _note(head: Head, entry: Mapping[str, Any] | None, around: _Around) -> list[str]:
+def _note(
+    head: Head, entry: Mapping[str, Any] | None, around: _Around, standing: Standing
+) -> list[str]:
     unit, effect = around.unit, known(at(entry, "effect"))
     lines = [f"{head}: {unit.effect(effect)}"]
     interval = interval_text(entry, unit)
     if interval:
-        lines.append(f"interval {interval}")
-    flags = [
-        text
-        for text, holds in (
-            ("selected", at(entry, "selected") is True),
-            ("knocked out in the check", around.top),
-            ("universal", at(entry, "universal") is True),
-        )
-        if holds
-    ]
-    if flags:
-        lines.append(", ".join(flags))
-    group = around.grid.group(head)
-    if group is not None:
-        size = around.grid.group_sizes[head.layer]
-        last = min((group + 1) * size, around.grid.heads_per_layer[head.layer]) - 1
-        lines.append(f"key-value group {group} (H{group * size}–H{last})")
-    return lines
+        lines.append(f"95 % interval {interval}")
+    if standing.chance:
+        lines.append(f"belongs to {around.known_of.place} with a chance of {standing.chance}")
+    if standing.alone:
+        lines.append(_alone(standing.alone))
+    if standing.words:
+        lines.append(", ".join(_explained(word) for word in standing.words))
+    return lines + _group_note(head, around.grid)
+
+
+def _alone(where: str) -> str:
+    plain = {"no": "not checked alone", "yes": "checked alone"}
+    return plain.get(where, f"checked alone on {where} examples")
+
+
+def _explained(word: str) -> str:
+    meaning = MEANINGS.get(word.removeprefix("left out: "))
+    return f"{word} ({meaning})" if meaning else word
+
+
+def _group_note(head: Head, grid: HeadGrid) -> list[str]:
+    group = grid.group(head)
+    if group is None:
+        return []
+    size = grid.group_sizes[head.layer]
+    last = min((group + 1) * size, grid.heads_per_layer[head.layer]) - 1
+    return [f"key-value group {group} (H{group * size}–H{last})"]
 
 
 def interval_text(entry: Mapping[str, Any] | None, unit: Unit) -> str:

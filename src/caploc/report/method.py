@@ -17,29 +17,59 @@ DESIGNS = {
     "one-shot": "Each head was knocked out alone and tried on {examples}.",
     "greedy": "Heads were knocked out one after another: in each round, the head whose loss hurts "
     "most joined those already knocked out. Each choice rests on {examples}.",
-    "adaptive": "Random groups of heads were drawn in rounds{masks_in_all}; each round looked "
-    "harder at the heads that the rounds before had left in doubt. It drew on {examples}.",
+    "adaptive": "Random groups of heads were knocked out{rate}, {each}, in rounds{masks_in_all}. "
+    "It drew on {examples}, and of these only on what the intact model gets right: only there can "
+    "a knockout take something away. After a first, even part, half of each group was drawn by "
+    "each head's chance to belong to the top, so that most rows went where the question was open. "
+    "Heads that break the task alone were set aside on the way.",
 }
 UNLISTED = "The method {name} chose which heads to knock out together; it drew on {examples}."
+CHOOSING = {
+    "heads": "The likeliest heads{shortlist} were then knocked out alone{checked}; more of these "
+    "rows went to heads at the border of the top. Named are those of the top that are needed "
+    "beyond doubt, by both parts together.",
+    "set": "The goal was the set that breaks most. So the strongest heads were knocked out for "
+    "good, and a further screen asked, of the examples still right, what the others do now; again, "
+    "until the set was full. This set and the heads that are strongest alone were both knocked out "
+    "on other examples, and the more damaging of the two is named. Effects are those of single "
+    "heads{checked}.",
+}
 
 
 def method_paragraphs(result: Result) -> list[str]:
-    """Describe the knockout, the design, the fit and the check, a paragraph each."""
-    return [text for text in (KNOCKOUT, _design(result), _fit(result), _check(result)) if text]
+    """Describe the knockout, the design, the choice, the fit and the check, a paragraph each."""
+    texts = (KNOCKOUT, _design(result), _choosing(result), _fit(result), _check(result))
+    return [text for text in texts if text]
 
 
 def _design(result: Result) -> str:
-    method = at(result, "method")
+    method, search = at(result, "method"), at(result, "search")
     name = str(at(method, "name") or "")
     masks = number_at(result, "fit", "masks") or number_at(method, "masks")
-    rate = number_at(method, "rate")
-    examples = number_at(result, "task", "examples") or number_at(method, "examples")
+    rate = number_at(method, "rate") or number_at(search, "rate")
+    examples = number_at(method, "examples") or number_at(result, "task", "examples")
+    group = number_at(search, "group") or 1
     return DESIGNS.get(name, UNLISTED).format(
         name=inline(name) or "of this run",
         masks=counted(masks, "random group") if masks else "Random groups",
         masks_in_all=f", {counted(masks, 'group')} in all" if masks else "",
         rate=f" ({100 * rate:.3g}\u00a0% of all heads each)" if rate is not None else "",
+        each="each on one example" if group == 1 else f"each on {counted(group, 'example')}",
         examples=counted(examples, "example") if examples else "the task's examples",
+    )
+
+
+def _choosing(result: Result) -> str:
+    """How an adaptive search came from its rows to the heads that it names."""
+    search = at(result, "search")
+    shortlist, checked = at(search, "shortlist"), number_at(search, "checked_on")
+    if shortlist is None:
+        return ""
+    kind = {True: "that the groups were not tried on", False: "that the groups were tried on too"}
+    where = kind.get(at(search, "fresh"), "")
+    return CHOOSING.get(str(at(search, "goal")), CHOOSING["heads"]).format(
+        shortlist=f", {len(shortlist)} of them," if shortlist else "",
+        checked=f" on {counted(checked, 'example')} {where}".rstrip() if checked else "",
     )
 
 
@@ -55,12 +85,13 @@ def _fit(result: Result) -> str:
     return (
         f"The estimator {inline(estimator)} worked out each head's effect{source}. An effect is "
         f"the change of the score{outcome} that knocking out this one head causes; on this page, "
-        f"orange marks the heads that the task needs. {_explained(fit)}"
+        f"orange marks the heads that the task needs. {_explained(result)}"
     )
 
 
-def _explained(fit: Any) -> str:
-    r2 = number_at(fit, "r2_held_out")
+def _explained(result: Result) -> str:
+    r2 = number_at(result, "validation", "held_out", "prediction", "r2")
+    r2 = number_at(result, "fit", "r2_held_out") if r2 is None else r2
     if r2 is None:
         return "How well these effects predict masks that were not fitted was not measured."
     if r2 <= 0:
@@ -92,8 +123,13 @@ def _check(result: Result) -> str:
 
 
 def _examples(validation: Any) -> str:
+    """Held-out examples where there are any, and then the task as it comes."""
     examples = number_at(validation, "task", "knocked_out", "examples")
-    return counted(examples, "example") if examples else "the task"
+    whole = counted(examples, "example") if examples else "the task"
+    fresh = number_at(validation, "held_out", "examples")
+    if at(validation, "held_out", "fresh") is not True or not fresh:
+        return whole
+    return f"{counted(fresh, 'held-out example')} (and on {whole} of the task as they come)"
 
 
 def facts(result: Result) -> list[tuple[str, str]]:
@@ -105,14 +141,15 @@ def facts(result: Result) -> list[tuple[str, str]]:
         ("Number format", at(model, "dtype")),
         ("Task", at(result, "task", "name")),
         ("Metric", at(result, "task", "metric")),
-        ("Examples", _count(result, "task", "examples")),
+        ("Examples of the task", _count(result, "task", "examples")),
         ("Seed", at(result, "seed")),
         ("Rows measured", _count(cost, "rows")),
         ("Forward tokens", _tokens(cost)),
         ("Time", duration(number_at(cost, "seconds"))),
     ]
     for key, value in (at(result, "method") or {}).items():
-        rows.append(("Method" if key == "name" else f"Method: {inline(key)}", value))
+        if value is not None:  # a setting that the method does not use
+            rows.append(("Method" if key == "name" else f"Method: {inline(key)}", value))
     return [(name, "not recorded" if value is None else inline(value)) for name, value in rows]
 
 

@@ -10,7 +10,7 @@ from caploc.heads import Head
 from caploc.report import colours
 from caploc.report.headmap import HeadMap, by_head, head_map
 from caploc.report.method import duration
-from caploc.report.reading import Result, at, finite, inline, known, listed, number_at
+from caploc.report.reading import Result, at, called, finite, inline, known, listed, number_at
 from caploc.report.sentence import Verdict, check_of
 from caploc.report.templates import write_page
 from caploc.report.units import SPACE, Unit, outcome_unit, unit_of_other
@@ -20,6 +20,7 @@ VERDICTS = {
     Verdict.NOT_CHECKED: "not checked",
     Verdict.UNHURT: "not hurt",
     Verdict.NOISE: "within the sampling error",
+    Verdict.SLIGHT: "hardly touched",
     Verdict.LIKE_RANDOM: "no more than random heads",
     Verdict.CARRIED: "carried by these heads",
 }
@@ -80,6 +81,7 @@ def write_overview(folder: Path, results: Sequence[tuple[str, Result]]) -> Path:
         runs=runs,
         matrices=[_matrix(members) for members in chosen],
         several_models=len(models) > 1,
+        held_out=any(check_of(result).held_out for _, result in results),
     )
 
 
@@ -95,7 +97,7 @@ def _run(name: str, result: Result) -> Run:
         # The leading dot keeps a folder named like `javascript:` from being taken for a scheme.
         link=f"./{quote(name, errors='replace')}/report.html",
         task=check.task,
-        model=inline(at(result, "model", "name") or "not recorded"),
+        model=called(at(result, "model", "name") or "not recorded"),
         method=inline(at(result, "method", "name") or "not recorded"),
         intact=check.unit.score(check.intact),
         knocked_out=check.unit.score(check.knocked_out),
@@ -113,7 +115,7 @@ def _general(result: Result, main: Unit) -> list[str]:
     for entry in at(result, "validation", "other_tasks") or ():
         unit = unit_of_other(entry, main)
         scores = [unit.score(number_at(entry, when, "score")) for when in ("intact", "knocked_out")]
-        texts.append(f"{inline(at(entry, 'name'))}: {f'{SPACE}→{SPACE}'.join(scores)}")
+        texts.append(f"{called(at(entry, 'name'))}: {f'{SPACE}→{SPACE}'.join(scores)}")
     return texts
 
 
@@ -128,14 +130,14 @@ def _matrix(results: Sequence[Result]) -> Matrix:
     columns = list(dict.fromkeys(heads))
     several = len({at(result, "method", "name") for result in results}) > 1
     return Matrix(
-        model=inline(at(results[0], "model", "name") or "a model"),
+        model=called(at(results[0], "model", "name") or "a model"),
         heads=columns,
         rows=[(_label(result, several), _shades(result, columns)) for result in results],
     )
 
 
 def _label(result: Result, several_methods: bool) -> str:
-    task = inline(at(result, "task", "name") or "a task")
+    task = called(at(result, "task", "name") or "a task")
     return f"{task} · {inline(at(result, 'method', 'name'))}" if several_methods else task
 
 

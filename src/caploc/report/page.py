@@ -8,10 +8,12 @@ from caploc.report import colours
 from caploc.report.answers import Status, answer_rows
 from caploc.report.figures import write_heads_figure
 from caploc.report.headmap import head_map
+from caploc.report.headtable import head_table
 from caploc.report.method import facts, method_paragraphs, versions
-from caploc.report.reading import Result, at, inline, visible
+from caploc.report.reading import Result, at, called, inline, visible
 from caploc.report.sentence import headline, second_sentence
-from caploc.report.strips import comparisons, head_table
+from caploc.report.strips import comparisons
+from caploc.report.sureness import questions
 from caploc.report.templates import write_page
 from caploc.report.units import outcome_unit
 
@@ -37,10 +39,12 @@ def write_report(folder: Path, result: Result, answers: Answers) -> Path:
     return write_page(
         folder,
         "report.html.j2",
-        task=inline(at(result, "task", "name") or "a task"),
-        model=inline(at(result, "model", "name") or "a model"),
+        task=called(at(result, "task", "name") or "a task"),
+        model=called(at(result, "model", "name") or "a model"),
         headline=headline(result),
         second_sentence=second_sentence(result),
+        notes=[inline(note) for note in at(result, "search", "notes") or ()],
+        questions=questions(result),
         comparisons=comparisons(result),
         map=head_map(result),
         table=head_table(result),

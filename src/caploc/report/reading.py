@@ -52,6 +52,12 @@ def inline(text: Any) -> str:
     return visible(text).replace("\n", "␊").replace("\t", "␉")
 
 
+def called(name: Any) -> str:
+    """Return the name of a task or model as a sentence calls it: of a path, its last part."""
+    text = inline(name)
+    return text.rstrip("/").rsplit("/", 1)[-1] or text if text.startswith("/") else text
+
+
 def _draw(match: re.Match[str]) -> str:
     code = ord(match[0])
     if code < 0x20:

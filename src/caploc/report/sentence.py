@@ -1,6 +1,7 @@
 """The answer in a sentence or two, worded by what was found."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
@@ -8,15 +9,15 @@ from typing import Any
 from caploc.report.reading import (
     Result,
     at,
+    called,
     counted,
     finite,
-    inline,
     known,
     listed,
     number_at,
     numeral,
 )
-from caploc.report.units import Unit, unit_of, unit_of_other
+from caploc.report.units import Unit, significant, unit_of, unit_of_other
 
 # 95 % of a normal distribution. The two runs share their examples, so the true error of their
 # difference is smaller; we would rather call a real drop noise than the reverse.
@@ -30,13 +31,14 @@ class Verdict(Enum):
     NOT_CHECKED = auto()  # one of the two scores is missing
     UNHURT = auto()  # the score is as good as before, or better
     NOISE = auto()  # worse, by no more than the sampling error
+    SLIGHT = auto()  # worse for sure, and by less than the margin
     LIKE_RANDOM = auto()  # worse, and so it is without random heads
     CARRIED = auto()  # worse, and random heads do less or were not tried
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The scores that the verdict rests on."""
+    """The scores that the verdict rests on: on held-out examples, where there are any."""
 
     unit: Unit
     task: str
@@ -44,7 +46,10 @@ class Check:
     heads: int
     intact: float | None
     knocked_out: float | None
-    noise: float | None  # how far two scores may lie apart by the choice of examples alone
+    held_out: int  # examples that the heads were not found on; 0 if the scores are of others
+    noise: bool  # the scores may lie apart by the choice of examples alone
+    slight: float | None  # the margin, if the change surely stays within it
+    beside: tuple[float | None, float | None]  # intact and knocked out, where random heads were
     random: list[float]  # scores without random heads instead
 
     @property
@@ -54,39 +59,82 @@ class Check:
             return Verdict.NO_HEADS
         if self.intact is None or self.knocked_out is None:
             return Verdict.NOT_CHECKED
-        harm = self.unit.harm(self.knocked_out - self.intact)
-        if not harm > 0:
+        if not self.unit.harm(self.knocked_out - self.intact) > 0:
             return Verdict.UNHURT
-        if self.noise is not None and harm <= self.noise:
+        if self.noise:
             return Verdict.NOISE
-        if self.random and harm <= max(self.unit.harm(s - self.intact) for s in self.random):
-            return Verdict.LIKE_RANDOM
-        return Verdict.CARRIED
+        if self.slight is not None:
+            return Verdict.SLIGHT
+        return Verdict.LIKE_RANDOM if self.like_random else Verdict.CARRIED
+
+    @property
+    def like_random(self) -> bool:
+        """Whether some random heads, on the same examples, hurt as much."""
+        intact, chosen = self.beside
+        if not self.random or intact is None or chosen is None:
+            return False
+        harm = self.unit.harm(chosen - intact)
+        return harm <= max(self.unit.harm(score - intact) for score in self.random)
 
 
 def check_of(result: Result) -> Check:
     """Gather what the verdict rests on; a score missing in the check is taken from the search."""
-    task = at(result, "validation", "task")
+    part, held_out = _basis(result)
     controls = at(result, "validation", "controls")
     scores = [known(score) for score in at(controls, "scores") or [at(controls, "mean")]]
     counts = at(result, "grid", "heads") or ()
-    intact = number_at(task, "intact", "score")
+    intact, knocked_out = part.get("intact"), part.get("knocked_out")
+    intact = number_at(result, "intact", "score") if intact is None else intact
     return Check(
         unit=unit_of(result),
-        task=inline(at(result, "task", "name") or "the task"),
+        task=called(at(result, "task", "name") or "the task"),
         top=[str(name) for name in at(result, "top") or ()],
         heads=sum(counts) or len(at(result, "heads") or ()),
-        intact=number_at(result, "intact", "score") if intact is None else intact,
-        knocked_out=number_at(task, "knocked_out", "score"),
-        noise=_noise(task),
+        intact=intact,
+        knocked_out=knocked_out,
+        held_out=held_out,
+        noise=_noise(part, intact, knocked_out),
+        slight=_slight(part),
+        beside=_beside(result, intact, knocked_out),
         random=finite(scores),
     )
 
 
-def _noise(task: Any) -> float | None:
-    errors = [number_at(task, when, "stderr") for when in ("intact", "knocked_out")]
-    present = [error for error in errors if error is not None]
-    return NOISE_WIDTH * math.hypot(*present) if present else None
+def _basis(result: Result) -> tuple[dict[str, Any], int]:
+    """Both scores, their errors and their change; how many held-out examples they are of."""
+    fresh, whole = at(result, "validation", "held_out"), at(result, "validation", "task")
+    if at(fresh, "fresh") is True and number_at(fresh, "knocked_out") is not None:
+        scores = {when: number_at(fresh, when) for when in ("intact", "knocked_out")}
+        examples = int(number_at(fresh, "examples") or 0)
+        return scores | {"change": at(fresh, "change")}, examples
+    scores = {when: number_at(whole, when, "score") for when in ("intact", "knocked_out")}
+    errors = [number_at(whole, when, "stderr") for when in ("intact", "knocked_out")]
+    return scores | {"change": at(whole, "change"), "errors": errors}, 0
+
+
+def _beside(
+    result: Result, intact: float | None, knocked_out: float | None
+) -> tuple[float | None, float | None]:
+    """Both scores on the examples of the controls, which may be others than the verdict's."""
+    chosen = number_at(result, "validation", "controls", "chosen")
+    same = number_at(result, "validation", "held_out", "intact")
+    return (intact, knocked_out) if chosen is None or same is None else (same, chosen)
+
+
+def _noise(part: Mapping[str, Any], intact: float | None, knocked_out: float | None) -> bool:
+    """Outcomes are better when higher: an interval that reaches above 0 is no sure loss."""
+    high = number_at(part, "change", "high")
+    if high is not None:
+        return high >= 0
+    present = finite(part.get("errors") or ())
+    if not present or intact is None or knocked_out is None:
+        return False
+    return abs(knocked_out - intact) <= NOISE_WIDTH * math.hypot(*present)
+
+
+def _slight(part: Mapping[str, Any]) -> float | None:
+    unchanged = at(part, "change", "verdict") == "unchanged"
+    return number_at(part, "change", "margin") if unchanged else None
 
 
 def headline(result: Result) -> str:
@@ -103,22 +151,25 @@ def headline(result: Result) -> str:
             others = _others(result, check.unit)
             return (
                 f"{_capital(few)} {verb} {check.task}: with {names} knocked out, "
-                f"its {check.unit.noun} {_moves(check)}{others}."
+                f"its {_moves(check)}{others}."
             )
         case Verdict.LIKE_RANDOM:
             return (
                 f"Knocking out {few}, {names}, hurts {check.task}, but no more than random heads "
-                f"do: its {check.unit.noun} {_moves(check)}."
+                f"do: its {_moves(check)}."
             )
-        case Verdict.NOISE:
-            return (
-                f"Knocking out {few}, {names}, hardly touches {check.task}: its "
-                f"{check.unit.noun} {_moves(check)}, which is within the sampling error."
-            )
-    return (
-        f"Knocking out {few}, {names}, does not hurt {check.task}: "
-        f"its {check.unit.noun} {_moves(check)}."
-    )
+    return f"Knocking out {few}, {names}, {_hardly(check)}."
+
+
+def _hardly(check: Check) -> str:
+    """What is said of heads whose loss does little."""
+    if check.verdict is Verdict.NOISE:
+        tail = "which is within the sampling error"
+        return f"hardly touches {check.task}: its {_moves(check)}, {tail}"
+    if check.verdict is Verdict.SLIGHT:
+        points = f"{100 * (check.slight or 0):.3g}\u00a0points"
+        return f"hardly touches {check.task}: its {_moves(check)}, surely by less than {points}"
+    return f"does not hurt {check.task}: its {_moves(check)}"
 
 
 def _no_heads(check: Check) -> str:
@@ -141,17 +192,19 @@ def _not_checked(check: Check, names: str, few: str) -> str:
 
 
 def _moves(check: Check) -> str:
-    """`falls from 99 % to 12 %`; a small move that reads the same on both sides is said so."""
+    """`score falls from 99 % to 12 %`; a small move that reads the same on both sides is said."""
     unit, before, after = check.unit, check.intact, check.knocked_out
+    where = f" on {counted(check.held_out, 'held-out example')}" if check.held_out else ""
+    noun = f"{unit.noun}{where}"
     if before is None or after is None:
-        return "was not measured"
+        return f"{noun} was not measured"
     if before == after:
-        return f"stays at {unit.score(after)}"
+        return f"{noun} stays at {unit.score(after)}"
     if unit.score(before) == unit.score(after):
-        return f"stays at about {unit.score(after)}"
+        return f"{noun} stays at about {unit.score(after)}"
     verb = "falls" if after < before else "rises"
     better = "" if unit.higher_is_better else " (lower is better)"
-    return f"{verb} from {unit.score(before)} to {unit.score(after)}{better}"
+    return f"{noun} {verb} from {unit.score(before)} to {unit.score(after)}{better}"
 
 
 def _others(result: Result, main: Unit) -> str:
@@ -163,10 +216,10 @@ def _others(result: Result, main: Unit) -> str:
             continue
         unit = unit_of_other(entry, main)
         texts = unit.score(before), unit.score(after)
-        moves = (
-            f"stays at {texts[1]}" if texts[0] == texts[1] else f"goes from {' to '.join(texts)}"
-        )
-        clauses.append(f"{inline(at(entry, 'name'))} {moves}")
+        same = texts[0] == texts[1]
+        moves = f"stays at {texts[1]}" if same else f"goes from {' to '.join(texts)}"
+        chance = "" if same or at(entry, "change", "verdict") != "open" else ", which may be chance"
+        clauses.append(f"{called(at(entry, 'name'))} {moves}{chance}")
     return f", while {listed(clauses[:2])}" if clauses else ""
 
 
@@ -175,6 +228,11 @@ def second_sentence(result: Result) -> str:
     check = check_of(result)
     if check.verdict in (Verdict.NO_HEADS, Verdict.NOT_CHECKED):
         return ""
+    sentences = [_random(check, result), _used_before(check, result)]
+    return " ".join(sentence for sentence in sentences if sentence)
+
+
+def _random(check: Check, result: Result) -> str:
     if not check.random:
         return "Random heads were not tried instead, so how special these heads are is open."
     controls = at(result, "validation", "controls")
@@ -185,8 +243,29 @@ def second_sentence(result: Result) -> str:
     average = " on average" if draws > 1 else ""
     return (
         f"With {a_head} knocked out instead (as many in each layer, {counted(draws, 'draw')}), "
-        f"it is {check.unit.score(mean)}{average}."
+        f"it is {check.unit.score(mean)}{average}{_beside_random(check, controls)}."
     )
+
+
+def _beside_random(check: Check, controls: Any) -> str:
+    """How far off the named heads lie, or their score where it is of other examples."""
+    named = "that head" if len(check.top) == 1 else "the named heads"
+    chosen, deviations = check.beside[1], number_at(controls, "deviations")
+    if not check.held_out and chosen is not None and chosen != check.knocked_out:
+        return f", where it is {check.unit.score(chosen)} without {named}"
+    if deviations is None:
+        return ""
+    side = "above" if deviations > 0 else "below"
+    distance = f"{significant(abs(deviations), 2)}\u00a0standard deviations"
+    return f", {distance} {side} what is left without {named}"
+
+
+def _used_before(check: Check, result: Result) -> str:
+    if check.held_out:
+        return "The search for candidates used other examples."
+    if at(result, "validation", "held_out", "fresh") is False:
+        return "The heads were found on some of these examples: the drop may be overstated."
+    return ""
 
 
 def _capital(text: str) -> str:

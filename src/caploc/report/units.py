@@ -125,14 +125,20 @@ def _joined(number: str, unit: str) -> str:
 
 
 def outcome_unit(result: Result) -> Unit:
-    """Return how effects, and the outcomes of single examples, are written; higher is better.
-
-    They are those of the scores, except where heads were found by log-probability, or where the
-    metric is better when lower: its outcomes are turned, and those of a perplexity are
-    log-likelihoods.
-    """
+    """Return how effects, and the outcomes that found the heads, are written; higher is better."""
     scores = unit_of(result)
-    if at(result, "task", "outcome") == "logprob" or "perplexity" in scores.metric:
+    if at(result, "task", "outcome") == "logprob":
+        return Unit(Kind.NATS, scores.metric)
+    return unit_of_outcomes(scores)
+
+
+def unit_of_outcomes(scores: Unit) -> Unit:
+    """Return how outcomes of single examples, and their changes, are written; higher is better.
+
+    They are those of the scores, except where the metric is better when lower: its outcomes are
+    turned, and those of a perplexity are log-likelihoods.
+    """
+    if "perplexity" in scores.metric:
         return Unit(Kind.NATS, scores.metric)
     if scores.higher_is_better:
         return scores
@@ -150,6 +156,7 @@ def unit_of(result: Result) -> Unit:
         number_at(result, "intact", "score") if found_by_metric else None,
         number_at(validation, "task", "intact", "score"),
         number_at(validation, "task", "knocked_out", "score"),
+        number_at(validation, "held_out", "knocked_out"),
         *(known(score) for score in at(validation, "controls", "scores") or ()),
     ]
     return Unit(_kind(metric, scores), metric, higher_is_better)

@@ -33,6 +33,7 @@ class HarnessTask:
         self.metric = "logprob" if outcome_kind == "logprob" else leaves[0].metric
         self.higher_is_better = outcome_kind == "logprob" or leaves[0].higher_is_better
         self.version = digest([leaf.definition() for leaf in leaves])
+        self.keys: dict[int, str] = {}
         if len({(leaf.metric, leaf.filter, leaf.higher_is_better) for leaf in leaves}) > 1:
             raise BadOption(
                 f"The tasks of {name} are scored by different metrics "
@@ -53,6 +54,14 @@ class HarnessTask:
         """Number of examples."""
         return len(self.places)
 
+    @property
+    def chance(self) -> float:
+        """The accuracy of guessing among the choices offered; 0 where there are none."""
+        if self.outcome_kind != "metric" or not self.metric.startswith("acc"):
+            return 0.0
+        counts = [len(leaf.requests(doc)) for leaf, doc in self.places]
+        return sum(1 / count if count > 1 else 0.0 for count in counts) / max(len(counts), 1)
+
     def requests(self, example: int) -> tuple[Request, ...]:
         """What must be asked for one row."""
         leaf, doc = self.places[example]
@@ -61,12 +70,17 @@ class HarnessTask:
         return leaf.requests(doc)
 
     def key(self, example: int) -> str:
-        """A digest of the requests and of the document they are judged by."""
-        leaf, doc = self.places[example]
-        asked = [[type(r).__name__, repr(r)] for r in self.requests(example)]
-        document = leaf.instances[doc][0].doc
-        right = leaf.task.doc_to_target(document)
-        return digest([leaf.name, asked, document, right, leaf.choices(doc)])
+        """A digest of the requests and of the document they are judged by.
+
+        Every row asks for it, and lm-eval compiles its templates anew each time: it is kept.
+        """
+        if example not in self.keys:
+            leaf, doc = self.places[example]
+            asked = [[type(r).__name__, repr(r)] for r in self.requests(example)]
+            document = leaf.instances[doc][0].doc
+            right = leaf.task.doc_to_target(document)
+            self.keys[example] = digest([leaf.name, asked, document, right, leaf.choices(doc)])
+        return self.keys[example]
 
     def item(self, example: int, responses: Sequence[Response]) -> Any:
         """The per-example result: the metric's own, or the mean log-probability of a token."""

@@ -1,0 +1,400 @@
+"""Planted models: transformers whose responsible heads are known because their weights say so.
+
+`write_planted` writes a Llama checkpoint whose weights are put together by hand, two tasks for it
+and the truth. Everything in the residual stream counts in shares of the accuracy: 0.01 is a point.
+
+How it answers `colour ruby item417`: the item's own embedding says its colour with 1 and "unsure"
+with `1 + total - margin`, where `total` is what all needed heads and backups carry. Attention is
+uniform (the queries are zero); each needed head takes the colour of the key word ("ruby") to the
+last position and adds its strength to it. So the example is right as long as its margin is larger
+than what the cut heads carried. Margins lie evenly between -0.1 and 0.9: the accuracy is 0.9, and a
+needed head costs its strength. A backup and its needed head write to a lane of their own too, from
+which the last layer's feed-forward block takes back whatever the two carry beyond what the needed
+head carries alone. Every embedding says "um", louder than all else; the universal heads silence it
+together. All else that heads read and write is noise, which moves only words that never win.
+
+No head reads what another one writes, and one large constant in the residual stream makes every
+norm a fixed scale, so that in float32 a cut does what the truth says in every example.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float32
+from safetensors.torch import save_file
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
+from transformers import LlamaConfig, PreTrainedTokenizerFast
+
+from caploc.designs import generator
+from caploc.errors import BadOption
+from caploc.heads import Head, HeadGrid
+
+MOST_NEEDED = 20
+INTACT = 0.9
+POINTS = 100  # in an accuracy of 1; every strength is a whole number of them
+DRAWN = (8, 30)  # points that a head costs when its strength is not given
+STRENGTHS = [points / POINTS for points in range(1, 51)]  # above, a pair's loss might not show
+
+KEYS = ["blood rose ruby", "grass leaf lime", "sky sea ink", "sun lemon gold"]
+COLOURS = dict(zip(("red", "green", "blue", "yellow"), map(str.split, KEYS), strict=True))
+OPPOSITES = {"north": "south", "south": "north", "east": "west", "west": "east"}
+UNSURE, GARBAGE = "unsure", "um"
+ANSWERS = (*COLOURS, *OPPOSITES, UNSURE, GARBAGE)
+PROMPT = 3  # tokens, over which uniform attention takes the mean
+SPECIAL = {"eos_token": "<end>", "pad_token": "<pad>", "unk_token": "<unk>"}
+
+EACH = len(COLOURS)
+WIDTH = 2 * EACH  # values of a head: one for each colour, then noise
+NOISE = 16
+LOUDNESS = 0.1  # of the noise that the heads together add, root mean square
+SHARPNESS = 10.0  # logits for an accuracy of 1
+# Places in the residual stream; last come the lanes of the pairs.
+CONSTANT = 0
+KEYED = slice(1, 1 + EACH)
+HEARD = slice(KEYED.stop, KEYED.stop + NOISE)
+HUMMED = slice(HEARD.stop, HEARD.stop + NOISE)
+SAID = {answer: HUMMED.stop + number for number, answer in enumerate(ANSWERS)}
+COLOURS_SAID = slice(HUMMED.stop, HUMMED.stop + EACH)
+LANES = HUMMED.stop + len(ANSWERS)
+
+TRUTH = "truth.json"
+TASK = """\
+task: {name}
+dataset_path: json
+dataset_kwargs: {{data_files: {{test: {data}}}}}
+test_split: test
+output_type: generate_until
+doc_to_text: "{{{{prompt}}}}"
+doc_to_target: "{{{{answer}}}}"
+generation_kwargs: {{until: ["\\n"], max_gen_toks: 1, do_sample: false}}
+metric_list: [{{metric: exact_match, aggregation: mean, higher_is_better: true}}]
+metadata: {{version: 1}}
+"""
+OTHER_EXAMPLES = [
+    {"prompt": f"opposite place{place} {word}", "answer": answer}
+    for place in range(25)
+    for word, answer in OPPOSITES.items()
+]
+
+Examples = list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Planted:
+    """What to plant: a model of `layers` x `heads`, and how many heads of each kind.
+
+    `needed` heads carry the task: each alone costs its entry of `strengths`, a share of the
+    accuracy in whole points (absent: drawn between 0.08 and 0.30; exact if `examples` is a multiple
+    of 100). The first `backups` of them have a backup. The loss of any of the `universal` heads
+    breaks every answer of every task.
+    """
+
+    layers: int = 4
+    heads: int = 8
+    needed: int = 5
+    backups: int = 0
+    universal: int = 0
+    strengths: tuple[float, ...] = ()
+    examples: int = 600
+    seed: int = 0
+
+    def check(self) -> None:
+        """Refuse what cannot be planted.
+
+        Raises:
+            BadOption: naming the number that is wrong.
+        """
+        most = {"needed": MOST_NEEDED, "backups": self.needed}
+        for name in "layers heads needed backups universal examples seed".split():
+            value, least = getattr(self, name), int(name not in ("backups", "universal", "seed"))
+            if not least <= value <= most.get(name, value):
+                allowed = f"from {least} to {most[name]}" if name in most else f"{least} or more"
+                raise BadOption(f"{name} must be {allowed}; got {value}.")
+        planted, present = self.needed + self.backups + self.universal, self.layers * self.heads
+        if planted > present:
+            raise BadOption(
+                f"{planted} heads are to be planted, and a model of {self.layers} layers with "
+                f"{self.heads} heads each has {present}; plant fewer, or ask for a larger model."
+            )
+        if (given := len(self.strengths)) not in (0, self.needed):
+            raise BadOption(f"strengths has one for each needed head, or none; got {given}.")
+        for strength in self.strengths:
+            if strength not in STRENGTHS:
+                raise BadOption(f"strengths are 0.01, 0.02 ... {STRENGTHS[-1]}; got {strength}.")
+
+
+@dataclass(frozen=True)
+class Backup:
+    """A head that saves `share` of the accuracy when the needed head `behind` is cut."""
+
+    behind: Head
+    share: float
+
+
+@dataclass(frozen=True)
+class Truth:
+    """Which heads a planted model depends on, and by how much.
+
+    `needed` has what each head alone costs, a share of the accuracy; `backups` cost nothing alone.
+    `margins` has a number for each example of the task, in the task's order.
+    """
+
+    needed: Mapping[Head, float]
+    backups: Mapping[Head, Backup]
+    universal: tuple[Head, ...]
+    margins: tuple[float, ...]
+
+    def right(self, cut: Iterable[Head | str] = ()) -> Bool[np.ndarray, " examples"]:
+        """Which examples are answered rightly with these heads cut.
+
+        All whose margin is larger than the strengths of the needed heads cut, plus the shares of
+        the backups cut together with theirs; none if a universal head is cut.
+
+        Raises:
+            BadOption: if a name is malformed.
+        """
+        gone = {Head.parse(head) if isinstance(head, str) else head for head in cut}
+        lost = sum(cost for head, cost in self.needed.items() if head in gone)
+        for head, backup in self.backups.items():
+            lost += backup.share if {head, backup.behind} <= gone else 0
+        return (np.array(self.margins) > lost) & gone.isdisjoint(self.universal)
+
+    def accuracy(self, cut: Iterable[Head | str] = ()) -> float:
+        """The share of the task's examples answered rightly with these heads cut."""
+        return float(self.right(cut).mean())
+
+
+def write_planted(folder: Path | str, plan: Planted) -> Truth:
+    """Write a planted model, its tasks and its truth into a folder; return the truth.
+
+    `planted.yaml` is the task that the heads are planted for, `other.yaml` one that needs only the
+    universal heads; both name their data by absolute path, so write anew rather than move the
+    folder. `truth.json` names the planted heads. A seed gives the same model on every machine.
+
+    Raises:
+        BadOption: if the plan cannot be, or the folder is a file or holds something else.
+    """
+    plan.check()
+    place = Path(folder).expanduser().absolute()
+    if place.exists() and not place.is_dir():
+        raise BadOption(f"{str(place)!r} is a file; name a folder that the model can be put in.")
+    if place.is_dir() and any(place.iterdir()) and not (place / TRUTH).is_file():
+        raise BadOption(f"{str(place)!r} holds something else; name a new or an empty folder.")
+    place.mkdir(parents=True, exist_ok=True)
+    random = generator(plan.seed)
+    examples = _examples(plan.examples, random)
+    truth = _truth(plan, examples, random)
+    (place / TRUTH).write_text(json.dumps(_plain(plan, truth), indent=2) + "\n")
+    _write_task(place, "planted", examples)
+    _write_task(place, "other", OTHER_EXAMPLES)
+    _Model(plan, truth, examples, random).write(place)
+    return truth
+
+
+def _truth(plan: Planted, examples: Examples, random: np.random.Generator) -> Truth:
+    heads = HeadGrid((plan.heads,) * plan.layers).heads
+    order = iter([heads[column] for column in random.permutation(len(heads))])
+    drawn = random.integers(*DRAWN, size=(2, MOST_NEEDED), endpoint=True) / POINTS
+    costs = plan.strengths or drawn[0][: plan.needed].tolist()
+    needed = {next(order): cost for cost in costs}
+    pairs = list(zip(needed, drawn[1].tolist(), strict=False))[: plan.backups]
+    return Truth(
+        needed=needed,
+        backups={next(order): Backup(behind, share) for behind, share in pairs},
+        universal=tuple(next(order) for _ in range(plan.universal)),
+        margins=tuple(example["margin"] for example in examples),
+    )
+
+
+def _examples(count: int, random: np.random.Generator) -> Examples:
+    """Examples of the planted task; their margins lie half a point beside every strength."""
+    levels = random.permutation(np.arange(count) * POINTS // count).tolist()
+    colours = random.permutation(np.arange(count) % EACH).tolist()
+    examples = []
+    for number, (level, index) in enumerate(zip(levels, colours, strict=True)):
+        colour, keys = list(COLOURS.items())[index]
+        prompt = f"colour {keys[random.integers(len(keys))]} item{number}"
+        margin = round((level + 0.5) / POINTS - (1 - INTACT), 3)
+        examples.append({"prompt": prompt, "answer": colour, "margin": margin})
+    return examples
+
+
+def _write_task(place: Path, name: str, examples: Examples) -> None:
+    data = place / f"{name}.jsonl"
+    data.write_text("".join(json.dumps(example) + "\n" for example in examples))
+    (place / f"{name}.yaml").write_text(TASK.format(name=name, data=json.dumps(str(data))))
+
+
+def _plain(plan: Planted, truth: Truth) -> dict[str, Any]:
+    """The truth as JSON takes it; the margins stand beside the examples."""
+    return {
+        "needed": {str(head): cost for head, cost in truth.needed.items()},
+        "backups": {
+            str(head): {"behind": str(backup.behind), "share": backup.share}
+            for head, backup in truth.backups.items()
+        },
+        "universal": list(map(str, truth.universal)),
+        "plan": asdict(plan),
+    }
+
+
+@dataclass(frozen=True)
+class _Model:
+    """The weights and the vocabulary of a planted model."""
+
+    plan: Planted
+    truth: Truth
+    examples: Examples
+    random: np.random.Generator
+
+    def write(self, place: Path) -> None:
+        """Write config, weights and tokenizer."""
+        self.config.save_pretrained(place)
+        tensors = {name: torch.tensor(array).contiguous() for name, array in self.weights().items()}
+        save_file(tensors, place / "model.safetensors", metadata={"format": "pt"})
+        words = Tokenizer(WordLevel(self.words, SPECIAL["unk_token"]))
+        words.pre_tokenizer = WhitespaceSplit()
+        PreTrainedTokenizerFast(tokenizer_object=words, **SPECIAL).save_pretrained(place)
+
+    @cached_property
+    def words(self) -> dict[str, int]:
+        """The token of every word; those of the items come last."""
+        words = [*SPECIAL.values(), *ANSWERS, *" ".join(KEYS).split()]
+        for example in OTHER_EXAMPLES + self.examples:
+            words += example["prompt"].split()
+        return {word: token for token, word in enumerate(dict.fromkeys(words))}
+
+    @cached_property
+    def config(self) -> LlamaConfig:
+        places = LANES + EACH * self.plan.backups
+        return LlamaConfig(
+            architectures=["LlamaForCausalLM"],
+            vocab_size=len(self.words),
+            hidden_size=-(-places // self.plan.heads) * self.plan.heads,  # a multiple of the heads
+            intermediate_size=EACH * max(self.plan.backups, 1),
+            num_hidden_layers=self.plan.layers,
+            num_attention_heads=self.plan.heads,
+            head_dim=WIDTH,
+            hidden_act="relu",
+            bos_token_id=None,
+            eos_token_id=0,
+            pad_token_id=1,
+            dtype="float32",
+        )
+
+    @property
+    def total(self) -> float:
+        """What the colour gets from all needed heads and backups, which is never more."""
+        return sum(self.carried[head][0] for head in self.truth.needed)
+
+    @property
+    def silencing(self) -> float:
+        """What a universal head takes from "um": more than twice the loudest answer."""
+        return 3 * (2 + self.total)
+
+    @property
+    def constant(self) -> float:
+        """So large that all else changes the norm by less than 1e-4."""
+        return 100 * self.silencing * (2 + self.plan.universal)
+
+    def weights(self) -> dict[str, np.ndarray]:
+        """Every weight, by its name in transformers."""
+        hidden = self.config.hidden_size
+        # undoes the norm, which divides by the root mean square: constant / sqrt(hidden)
+        scale = np.full(hidden, self.constant / np.sqrt(hidden), np.float32)
+        weights = {
+            "model.embed_tokens.weight": self.embeddings(),
+            "model.norm.weight": scale,
+            "lm_head.weight": self.readout(),
+        }
+        for number in range(self.plan.layers):
+            parts = self.attention(number) | self.saturation(number)
+            parts |= {"input_layernorm": scale, "post_attention_layernorm": scale}
+            weights |= {f"model.layers.{number}.{name}.weight": w for name, w in parts.items()}
+        return weights
+
+    def embeddings(self) -> Float32[np.ndarray, "words hidden"]:
+        """A row for each word: the constant, noise, "um", and what the word means."""
+        table = np.zeros((len(self.words), self.config.hidden_size), np.float32)
+        table[:, CONSTANT] = self.constant
+        table[:, HEARD] = self.random.standard_normal((len(table), NOISE))
+        table[:, SAID[GARBAGE]] = self.silencing * (self.plan.universal - 0.5)
+        for place, keys in enumerate(COLOURS.values(), start=KEYED.start):
+            table[[self.words[key] for key in keys], place] = 1
+        for word, answer in OPPOSITES.items():
+            table[self.words[word], SAID[answer]] = 1
+        for row, example in zip(table[-len(self.examples) :], self.examples, strict=True):
+            row[SAID[example["answer"]]] = 1
+            row[SAID[UNSURE]] = 1 + self.total - example["margin"]
+        return table
+
+    def readout(self) -> Float32[np.ndarray, "words hidden"]:
+        """A row for each word: its answer's place, or noise for words that are no answer."""
+        table = np.zeros((len(self.words), self.config.hidden_size), np.float32)
+        table[:, HUMMED] = self.random.standard_normal((len(table), NOISE)) / np.sqrt(NOISE)
+        for answer in ANSWERS:
+            table[self.words[answer]] = 0
+            table[self.words[answer], SAID[answer]] = 1
+        return table * np.float32(SHARPNESS)
+
+    def attention(self, layer: int) -> dict[str, np.ndarray]:
+        """A layer's heads: noise, and in the planted ones what they are for."""
+        values = self.plan.heads * WIDTH
+        silent, reads = np.zeros((2, values, self.config.hidden_size), np.float32)
+        writes = np.zeros((self.config.hidden_size, values), np.float32)
+        reads[:, HEARD] = self.random.standard_normal((values, NOISE)) / np.sqrt(NOISE)
+        share = LOUDNESS / np.sqrt(values * self.plan.layers)
+        writes[HUMMED] = self.random.standard_normal((NOISE, values)) * share
+        for head in (*self.truth.universal, *self.carried):
+            if head.layer == layer:
+                own = slice(head.index * WIDTH, head.index * WIDTH + EACH)
+                self.plant(head, reads[own], writes[:, own])
+        parts = zip("qkvo", (silent, silent, reads, writes), strict=True)
+        return {f"self_attn.{letter}_proj": part for letter, part in parts}
+
+    def plant(self, head: Head, reads: np.ndarray, writes: np.ndarray) -> None:
+        """Write what a planted head is for over the first values of its noise.
+
+        `reads` (colours, hidden) and `writes` (hidden, colours) are views of its layer's weights.
+        """
+        reads[:], writes[:] = 0, 0
+        if head in self.truth.universal:
+            reads[0, CONSTANT] = 1 / self.constant
+            writes[SAID[GARBAGE], 0] = -self.silencing
+        else:
+            reads[:, KEYED] = np.eye(EACH)
+            share, lane = self.carried[head]
+            writes[COLOURS_SAID] = writes[lane] = np.eye(EACH) * share * PROMPT
+
+    @cached_property
+    def carried(self) -> dict[Head, tuple[float, slice]]:
+        """What each needed head and each backup adds to the colour, and to which lane as well."""
+        carried = {head: (cost, COLOURS_SAID) for head, cost in self.truth.needed.items()}
+        for number, (head, backup) in enumerate(self.truth.backups.items()):
+            lane = slice(LANES + number * EACH, LANES + (number + 1) * EACH)
+            carried[head] = backup.share, lane
+            carried[backup.behind] = self.truth.needed[backup.behind] + backup.share, lane
+        return carried
+
+    def saturation(self, layer: int) -> dict[str, np.ndarray]:
+        """The feed-forward block: in the last layer, colour by colour, `said -= relu(lane - most)`.
+
+        `most` is what the needed head carries alone; the other layers' blocks are zero.
+        """
+        inner = self.config.intermediate_size
+        gate, up, adds = np.zeros((3, inner, self.config.hidden_size), np.float32)
+        if layer == self.plan.layers - 1 and self.plan.backups:
+            most = [self.carried[backup.behind][0] for backup in self.truth.backups.values()]
+            gate[:, LANES : LANES + inner] = np.eye(inner)
+            gate[:, CONSTANT] = -np.repeat(most, EACH) / self.constant
+            up[:, CONSTANT] = 1 / self.constant
+            adds[:, COLOURS_SAID] = -np.tile(np.eye(EACH), (self.plan.backups, 1))
+        return {"mlp.gate_proj": gate, "mlp.up_proj": up, "mlp.down_proj": adds.T}

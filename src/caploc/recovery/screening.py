@@ -1,0 +1,211 @@
+"""Every head's effect from rows whose masks were drawn at random, with errors that hold.
+
+A sparse Bayesian fit explains what the strongest heads do; each head's effect is then estimated
+from what the fit leaves (one step of Newton's method, as in the debiased Lasso). Because the masks
+are drawn by us, the estimate needs no model of the network to be right on average.
+"""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from jaxtyping import Bool, Float
+from scipy import sparse, stats
+
+from caploc.recovery.rows import Rows
+from caploc.recovery.spikes import spike_and_slab
+
+STRONGEST = 256  # heads that the sparse fit may use
+FEWEST = 2.0  # cuts of a head below which its effect is not estimated
+
+
+@dataclass(frozen=True)
+class Effects:
+    """Effect of each head and its standard error over examples; NaN where hardly measured.
+
+    `freedom` are the degrees of freedom of the error, which is itself an estimate: with 50 cuts of
+    a head, errors of four standard errors are twice as frequent as a normal distribution has it.
+    None stands for very many.
+    """
+
+    effect: Float[np.ndarray, " heads"]
+    stderr: Float[np.ndarray, " heads"]
+    freedom: Float[np.ndarray, " heads"] | None = None
+
+    @classmethod
+    def unknown(cls, heads: int) -> "Effects":
+        """Nothing known of any head."""
+        return cls(np.full(heads, np.nan), np.full(heads, np.nan))
+
+    @property
+    def known_freedom(self) -> Float[np.ndarray, " heads"]:
+        """The degrees of freedom; infinite where they are very many."""
+        return np.full(len(self.effect), np.inf) if self.freedom is None else self.freedom
+
+    def p(self) -> Float[np.ndarray, " heads"]:
+        """Two-sided p of Student's t-test of no effect; NaN where it is unknown."""
+        known = np.isfinite(self.effect) & (self.stderr > 0)
+        t = np.abs(self.effect[known] / self.stderr[known])
+        p = np.full(len(self.effect), np.nan)
+        p[known] = 2 * stats.t.sf(t, self.known_freedom[known])
+        return p
+
+    def half_width(self) -> Float[np.ndarray, " heads"]:
+        """Half of the 95 % interval."""
+        wide: np.ndarray = stats.t.ppf(0.975, self.known_freedom) * self.stderr
+        return wide
+
+    def scaled(self, factor: float) -> "Effects":
+        """The same in other units."""
+        return replace(self, effect=factor * self.effect, stderr=factor * self.stderr)
+
+    def only(self, heads: Bool[np.ndarray, " heads"]) -> "Effects":
+        """Unknown for all other heads."""
+        return replace(
+            self,
+            effect=np.where(heads, self.effect, np.nan),
+            stderr=np.where(heads, self.stderr, np.nan),
+        )
+
+
+def screened(rows: Rows, *, weighted: bool = True) -> Effects:
+    """The effect of every head, and its standard error.
+
+    With residuals `u` of the sparse fit `b` and `x` centred within rounds (each round cuts a head
+    with a chance of its own), the effect is `b + sum(w x u) / sum(w x x)`. Its variance is the sum
+    over examples of `(sum over the example's rows of w x u)²`, over `sum(w x x)²`, since rows of
+    one example are not independent; where a mask has several rows the same sum over masks is added,
+    and that over single rows taken off (Cameron, Gelbach and Miller, 2011). `weighted` False
+    ignores the weights `w`: steadier, for ranking.
+    """
+    if rows.count < 2:
+        return Effects.unknown(rows.cuts.shape[1])
+    outcome = rows.residuals()
+    return one_step(rows, outcome, fitted(rows.cuts, outcome), weighted)
+
+
+def means_apart(rows: Rows) -> Effects:
+    """Difference of the mean residuals of rows with and without each head, nothing fitted."""
+    heads = rows.cuts.shape[1]
+    if rows.count < 2:
+        return Effects.unknown(heads)
+    return one_step(rows, rows.residuals(), np.zeros(heads), weighted=True)
+
+
+def one_step(
+    rows: Rows,
+    outcome: Float[np.ndarray, " rows"],
+    start: Float[np.ndarray, " heads"],
+    weighted: bool,
+) -> Effects:
+    """From a fit to every head's effect and standard error, as `screened` says."""
+    design = Centred.of(rows, rows.weight if weighted else np.ones(rows.count))
+    left = outcome - rows.cuts @ start
+    left = left - design.round_means(left)
+    power = design.power()
+    estimated = power > FEWEST
+    safe = np.where(estimated, power, 1.0)
+    step = design.moment(left) / safe
+    variance = design.clustered(left, step, rows.example)
+    if len(np.unique(rows.mask)) < rows.count:
+        single = design.clustered(left, step, np.arange(rows.count))
+        both = variance + design.clustered(left, step, rows.mask) - single
+        variance = np.maximum(both, variance)
+    cuts = np.asarray(rows.cuts.sum(axis=0)).ravel()
+    clusters = np.minimum(cuts, len(np.unique(rows.example)))
+    found = Effects(start + step, np.sqrt(variance) / safe, np.maximum(clusters - 1, 1.0))
+    return found.only(estimated)
+
+
+def fitted(
+    cuts: sparse.csr_matrix, outcome: Float[np.ndarray, " rows"]
+) -> Float[np.ndarray, " heads"]:
+    """The sparse fit on the heads that differ most; 0 for all others."""
+    rows = len(outcome)
+    share = np.asarray(cuts.mean(axis=0)).ravel()
+    moment = cuts.T @ outcome - rows * share * outcome.mean()
+    power = rows * share * (1 - share)
+    z = np.abs(moment) / np.sqrt(np.maximum(power, 1e-9))
+    chosen = np.sort(np.argsort(-z, kind="stable")[:STRONGEST])
+    inside = cuts[:, chosen]
+    gram = (inside.T @ inside).toarray() - rows * np.outer(share[chosen], share[chosen])
+    total = float(((outcome - outcome.mean()) ** 2).sum())
+    coefficients = np.zeros(cuts.shape[1])
+    coefficients[chosen] = spike_and_slab(gram, moment[chosen], total, rows)
+    return coefficients
+
+
+@dataclass(frozen=True)
+class Centred:
+    """Cuts less their mean within each round, weighted, without making them dense."""
+
+    cuts: sparse.csr_matrix
+    weight: Float[np.ndarray, " rows"]
+    member: sparse.csr_matrix  # rounds x rows
+    share: Float[np.ndarray, "rounds heads"]
+
+    @classmethod
+    def of(cls, rows: Rows, weight: Float[np.ndarray, " rows"]) -> "Centred":
+        """Centre the cuts of rows."""
+        member = indicator(rows.round)
+        total = member @ weight
+        share = (member @ rows.cuts.multiply(weight[:, None])).toarray() / total[:, None]
+        return cls(rows.cuts, weight, member, share)
+
+    def round_means(self, values: Float[np.ndarray, " rows"]) -> Float[np.ndarray, " rows"]:
+        """The weighted mean of each row's round."""
+        means = (self.member @ (self.weight * values)) / (self.member @ self.weight)
+        spread_out: np.ndarray = self.member.T @ means
+        return spread_out
+
+    def power(self) -> Float[np.ndarray, " heads"]:
+        """`sum(w x x)` for each head."""
+        total = self.member @ self.weight
+        power: np.ndarray = (total[:, None] * self.share * (1 - self.share)).sum(axis=0)
+        return power
+
+    def moment(self, left: Float[np.ndarray, " rows"]) -> Float[np.ndarray, " heads"]:
+        """`sum(w x u)` for each head; `u` has mean zero in every round."""
+        moment: np.ndarray = self.cuts.T @ (self.weight * left)
+        return moment
+
+    @cached_property
+    def cut_squares(self) -> sparse.csr_matrix:
+        """`w x x` of a row that cuts the head less that of one that does not; 0 for the latter."""
+        cuts = self.cuts.tocoo()
+        of_row = self.member.tocsc().indices
+        less = 1 - 2 * self.share[of_row[cuts.row], cuts.col]
+        return sparse.csr_matrix((self.weight[cuts.row] * less, (cuts.row, cuts.col)), cuts.shape)
+
+    def clustered(
+        self,
+        left: Float[np.ndarray, " rows"],
+        step: Float[np.ndarray, " heads"],
+        example: np.ndarray,
+    ) -> Float[np.ndarray, " heads"]:
+        """Sum over examples of the squared sum over their rows of `w x (u - x step)`."""
+        group = indicator(example)
+        scaled = self.weight * left
+        sums = (group @ self.cuts.multiply(scaled[:, None])).toarray()
+        sums -= (group @ sparse.diags(scaled) @ self.member.T).toarray() @ self.share
+        weights = (group @ sparse.diags(self.weight) @ self.member.T).toarray()
+        sums -= ((group @ self.cut_squares).toarray() + weights @ self.share**2) * step
+        count = max(group.shape[0], 2)
+        total: np.ndarray = (sums**2).sum(axis=0) * count / (count - 1)
+        return total
+
+
+def indicator(group: np.ndarray) -> sparse.csr_matrix:
+    """Groups x rows: 1 where a row belongs to a group."""
+    _, place = np.unique(group, return_inverse=True)
+    ones = np.ones(len(place))
+    return sparse.csr_matrix((ones, (place, np.arange(len(place)))))
+
+
+def false_discovery_rates(p: Float[np.ndarray, " heads"]) -> Float[np.ndarray, " heads"]:
+    """The rate at which each head would be named (Benjamini and Hochberg, 1995); NaN stays NaN."""
+    rates = np.full(len(p), np.nan)
+    known = np.isfinite(p)
+    if known.any():
+        rates[known] = stats.false_discovery_control(p[known])
+    return rates

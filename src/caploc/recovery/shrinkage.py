@@ -1,0 +1,128 @@
+"""What the spread of all heads' estimates says about each: a prior, posteriors, and who is on top.
+
+The prior is a mixture of normals around zero, of many widths and a point at zero, whose weights are
+fitted to all estimates together (adaptive shrinkage: Stephens 2017, "False discovery rates: a new
+deal"). Few strong heads among many idle ones make a prior with a sharp peak and heavy tails.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+
+from caploc.designs import generator
+
+STEPS = 200  # of expectation maximization
+DRAWS = 1000  # from the posterior, for the chance to belong to the top
+
+
+@dataclass(frozen=True)
+class Posterior:
+    """Each head's effect given its estimate: a mixture of normals, one row a head."""
+
+    weight: Float[np.ndarray, "heads parts"]
+    centre: Float[np.ndarray, "heads parts"]
+    spread: Float[np.ndarray, "heads parts"]
+
+    @property
+    def mean(self) -> Float[np.ndarray, " heads"]:
+        """The expected effect."""
+        expected: np.ndarray = (self.weight * self.centre).sum(axis=1)
+        return expected
+
+    @property
+    def deviation(self) -> Float[np.ndarray, " heads"]:
+        """The standard deviation of the effect."""
+        second = (self.weight * (self.centre**2 + self.spread**2)).sum(axis=1)
+        deviation: np.ndarray = np.sqrt(np.maximum(second - self.mean**2, 0))
+        return deviation
+
+    def draws(self, count: int = DRAWS, *, seed: int = 0) -> Float[np.ndarray, "draws heads"]:
+        """Effects drawn from the posterior, heads apart."""
+        random = generator(seed)
+        heads, parts = self.weight.shape
+        head = np.arange(heads)
+        # One sorted array for all heads: head h's cumulative weights lie between h and h + 1.
+        ends = (self.weight.cumsum(axis=1) + head[:, None])[:, :-1]
+        place = np.searchsorted(np.sort(ends.ravel()), random.random((count, heads)) + head)
+        part = np.clip(place - head * (parts - 1), 0, parts - 1)
+        normal = random.standard_normal((count, heads))
+        drawn: np.ndarray = self.centre[head, part] + self.spread[head, part] * normal
+        return drawn
+
+
+def shrink(effect: Float[np.ndarray, " heads"], stderr: Float[np.ndarray, " heads"]) -> Posterior:
+    """The posterior of every head's effect; without an estimate (NaN) a head has the prior."""
+    known = np.isfinite(effect) & np.isfinite(stderr) & (stderr > 0)
+    precision = np.where(known, 1 / np.where(known, stderr, 1.0) ** 2, 0.0)
+    data = np.where(known, effect, 0.0)
+    widths = ladder(effect[known], stderr[known])
+    if not known.any():
+        shape = (len(effect), 1)
+        return Posterior(np.ones(shape), np.zeros(shape), np.zeros(shape))
+    share = fitted_shares(effect[known], stderr[known], widths)
+    spread = 1 / np.sqrt(precision[:, None] + 1 / np.maximum(widths, 1e-9) ** 2)
+    spread = np.where(widths == 0, 0.0, spread)
+    centre = spread**2 * precision[:, None] * data[:, None]
+    fit = np.where(known[:, None], likelihood(data, np.where(known, stderr, 1.0), widths), 1.0)
+    weight = share * fit
+    return Posterior(weight / weight.sum(axis=1, keepdims=True), centre, spread)
+
+
+def ladder(
+    effect: Float[np.ndarray, " known"], stderr: Float[np.ndarray, " known"]
+) -> Float[np.ndarray, " parts"]:
+    """Widths of the prior's parts: zero, then from below the errors to beyond the effects."""
+    if not len(effect):
+        return np.zeros(1)
+    low = float(np.median(stderr)) / 4
+    high = max(2 * float(np.abs(effect).max()), 2 * low)
+    return np.concatenate([[0.0], low * 2 ** np.arange(0, np.log2(high / low) + 0.5, 0.5)])
+
+
+def likelihood(
+    effect: Float[np.ndarray, " heads"],
+    stderr: Float[np.ndarray, " heads"],
+    widths: Float[np.ndarray, " parts"],
+) -> Float[np.ndarray, "heads parts"]:
+    """Density of each estimate under each part, up to a factor per head."""
+    variance = stderr[:, None] ** 2 + widths**2
+    log_density = -0.5 * (np.log(variance) + effect[:, None] ** 2 / variance)
+    density: np.ndarray = np.exp(log_density - log_density.max(axis=1, keepdims=True))
+    return density
+
+
+def fitted_shares(
+    effect: Float[np.ndarray, " known"],
+    stderr: Float[np.ndarray, " known"],
+    widths: Float[np.ndarray, " parts"],
+) -> Float[np.ndarray, " parts"]:
+    """Shares of the parts that make the estimates likeliest; the point at zero has a head start.
+
+    The penalty of 10 pseudo-heads at zero is that of Stephens (2017): it makes the prior expect
+    idle heads unless the estimates speak against it.
+    """
+    density = likelihood(effect, stderr, widths)
+    share = np.full(len(widths), 1 / len(widths))
+    extra = np.zeros(len(widths))
+    extra[0] = min(10.0, 0.1 * len(effect))
+    for _ in range(STEPS):
+        each = share * density
+        each /= each.sum(axis=1, keepdims=True)
+        share = each.sum(axis=0) + extra
+        share /= share.sum()
+    return share
+
+
+def top_chances(posterior: Posterior, top: int, *, seed: int = 0) -> Float[np.ndarray, " heads"]:
+    """Chance of each head to be among the `top` most needed (most negative effects)."""
+    drawn = posterior.draws(seed=seed)
+    top = min(top, drawn.shape[1])
+    if top == drawn.shape[1]:
+        return np.ones(top)
+    # Idle heads are drawn as exactly 0: chance decides among equals, not the column's number.
+    drawn = drawn + 1e-9 * generator(seed + 1).standard_normal(drawn.shape)
+    lowest = np.argpartition(drawn, top - 1, axis=1)[:, :top]
+    counts = np.bincount(lowest.ravel(), minlength=drawn.shape[1])
+    chances: np.ndarray = counts / len(drawn)
+    return chances

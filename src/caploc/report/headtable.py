@@ -1,0 +1,110 @@
+"""The table of the heads that count: effects with their intervals, and where each head stands."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from caploc.report.headmap import interval_text
+from caploc.report.reading import Result, at, finite, inline, known
+from caploc.report.standing import Standing, Standings, standings
+from caploc.report.strips import Axis, Bar
+from caploc.report.units import Unit, outcome_unit
+
+HEADS_LISTED = 24  # rows of the table; the map has all heads
+LIKELIEST = 10  # rows if no head stands out
+
+
+@dataclass(frozen=True, slots=True)
+class HeadRow:
+    """One row of the table of heads."""
+
+    rank: str
+    head: str
+    effect: str
+    interval: str
+    q: str
+    standing: Standing
+    bar: Bar
+    zero: float | None
+    side: str  # CSS class: needed, helped or neither
+
+
+@dataclass(frozen=True, slots=True)
+class HeadTable:
+    """The heads that count, most needed first, and which columns have anything to show."""
+
+    rows: list[HeadRow]
+    place: str  # what the chances are chances of
+    intervals: bool
+    chances: bool
+    alone: bool
+    q: bool
+    named: bool  # whether any of the rows is named
+    left_out: int  # heads that belong here but are too many to list
+
+    @property
+    def title(self) -> str:
+        """What the table shows."""
+        if not self.rows:
+            return "No effects were measured"
+        return "The heads that count" if self.named else "The likeliest heads, none of them named"
+
+
+def head_table(result: Result) -> HeadTable:
+    """List the top, the selected, and what else the search looked at closely.
+
+    If there are none of these, the ten most needed.
+    """
+    known_of, unit = standings(result), outcome_unit(result)
+    entries = list(at(result, "heads") or ())
+    chosen = _chosen(entries, known_of)
+    chosen = chosen or [e for e in entries if known(at(e, "effect")) is not None][:LIKELIEST]
+    shown = chosen[:HEADS_LISTED]
+    fields = ("effect", "low", "high")
+    values = finite(known(at(entry, field)) for entry in shown for field in fields)
+    axis = Axis(min([0.0, *values]), max([0.0, *values]))
+    rows = [_row(number, e, known_of, unit, axis) for number, e in enumerate(shown, start=1)]
+    return HeadTable(
+        rows=rows,
+        place=known_of.place,
+        intervals=any(row.interval != "–" for row in rows),
+        chances=any(row.standing.chance for row in rows),
+        alone=any(row.standing.alone for row in rows),
+        q=any(row.q != "–" for row in rows),
+        named=any(row.standing.named for row in rows),
+        left_out=len(chosen) - len(shown),
+    )
+
+
+def _chosen(entries: list[Any], known_of: Standings) -> list[Any]:
+    """The top in its own order, then all others that have a standing."""
+    by_name = {str(at(entry, "head")): entry for entry in entries}
+    top = [by_name[name] for name in known_of.top if name in by_name]
+    others = [
+        entry
+        for name, entry in by_name.items()
+        if name not in known_of.top and known_of.of(name, entry).words
+    ]
+    return top + others
+
+
+def _row(number: int, entry: Any, known_of: Standings, unit: Unit, axis: Axis) -> HeadRow:
+    name, effect = str(at(entry, "head")), known(at(entry, "effect"))
+    low, high, q = (known(at(entry, field)) for field in ("low", "high", "q"))
+    standing = known_of.of(name, entry)
+    return HeadRow(
+        rank=str(number) if standing.named or not known_of.top else "–",
+        head=inline(name),
+        effect=unit.effect(effect),
+        interval=interval_text(entry, unit) or "–",
+        q="–" if q is None else "<\u00a00.001" if q < 0.001 else f"{q:.2g}",
+        standing=standing,
+        bar=Bar(axis.place(effect), axis.place(low), axis.place(high)),
+        zero=axis.place(0.0),
+        side=_side(unit.harm(effect or 0.0)),
+    )
+
+
+def _side(harm: float) -> str:
+    if harm == 0:
+        return "neither"
+    return "needed" if harm > 0 else "helped"

@@ -1,0 +1,60 @@
+"""Searches: each plans rows, looks at what came back, plans again. They know no model.
+
+A search is a generator: it yields a `Plan`, is sent the plan's `Measurements`, and returns what it
+`Found`. It is pure in its problem and in what it is sent, so a run that was stopped goes through
+the same plans again and only measures what is missing.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from caploc.search.adaptive import adaptive
+from caploc.search.fixed import csb, css, one_shot
+from caploc.search.greedy import greedy, rounds
+from caploc.search.plan import Found, Plan, Problem, Search, Settings, column_mask
+
+
+@dataclass(frozen=True)
+class Method:
+    """A way to find heads: how it searches, and what its rows are spent on.
+
+    `masks` is the number of masks that it measures on every example; None for a search that spends
+    a budget of rows as it sees fit.
+    """
+
+    about: str
+    search: Callable[[Problem], Search]
+    masks: Callable[[Problem], int] | None = None
+    draws_masks: bool = False  # uses --masks and --rate
+
+
+METHODS = {
+    "adaptive": Method("scattered masks where the question is open, then a check alone", adaptive),
+    "css": Method(
+        "stratified random masks and the Lasso (the paper's)",
+        css,
+        lambda problem: problem.settings.masks,
+        draws_masks=True,
+    ),
+    "csb": Method(
+        "Bernoulli random masks and the Lasso (the paper's)",
+        csb,
+        lambda problem: problem.settings.masks,
+        draws_masks=True,
+    ),
+    "one-shot": Method(
+        "every head alone, the largest drops", one_shot, lambda problem: problem.heads
+    ),
+    "greedy": Method("every head alone, again after each one found", greedy, rounds),
+}
+
+__all__ = [
+    "METHODS",
+    "Found",
+    "Method",
+    "Plan",
+    "Problem",
+    "Search",
+    "Settings",
+    "column_mask",
+]

@@ -1,0 +1,117 @@
+"""The adaptive search: screen, look, screen where the question is open, then check the shortlist.
+
+Every row has a mask of its own, so that a budget buys as many masks as rows. Heads that break the
+task alone are set aside on the way. The shortlist is then knocked out head by head on examples that
+the screen never used.
+"""
+
+from collections.abc import Generator
+
+import numpy as np
+from scipy import stats
+
+from caploc import designs
+from caploc.recovery import Estimate, Measurements
+from caploc.recovery.rows import is_binary
+from caploc.search.conclusion import Conclusion
+from caploc.search.inquiry import Inquiry, right_of
+from caploc.search.plan import Found, Plan, Problem, Search, intact_plan
+from caploc.search.screen import SPARE, Screen
+from caploc.search.sets import breaking_set
+from caploc.search.shortlist import LOOKS, Shortlist
+from caploc.search.telling import notes, told
+
+CHECKING = 0.2  # share of the rows kept for the shortlist alone on fresh examples
+FEWEST_CHECKED = 40  # examples that each head of the shortlist is tried on, rows permitting
+FEWEST_RIGHT = 10  # examples that the intact model must get right
+ABOVE_CHANCE = 0.05  # largest p at which an intact score counts as better than guessing
+
+
+def adaptive(problem: Problem) -> Search:
+    """The heads that matter most alone, or with the goal `set` those that do most together."""
+    intact = (yield intact_plan(problem, problem.examples)).by_example()
+    hopeless = nothing_to_lose(problem, intact)
+    if hopeless:
+        return nothing_found(problem, intact, hopeless)
+    inquiry = Inquiry(problem, designs.generator(problem.settings.seed), intact)
+    screen = Screen(problem, right_of(intact), intact, inquiry.random)
+    if problem.settings.goal == "set":
+        return (yield from breaking_set(inquiry, screen))
+    yield from inquiry.screening(screen, int((1 - CHECKING) * inquiry.budget))
+    shortlist = Shortlist(problem, candidates(inquiry, screen), inquiry.random)
+    yield from check(inquiry, screen, shortlist)
+    conclusion = Conclusion(screen, shortlist, tuple(inquiry.universal))
+    return Found(
+        chosen=conclusion.named,
+        ranking=conclusion.ranking,
+        estimate=conclusion.estimate(),
+        seen=screen.seen,
+        critical=inquiry.critical,
+        universal=inquiry.universal,
+        told=told(inquiry, conclusion),
+        notes=notes(inquiry, conclusion, conclusion.named),
+    )
+
+
+def candidates(inquiry: Inquiry, screen: Screen) -> list[int]:
+    """The shortlist: critical heads of this task, and those the screen has highest."""
+    own = [column for column in inquiry.critical if column not in inquiry.universal]
+    mean = np.where(screen.free, screen.posterior().mean, np.inf)
+    order = np.argsort(mean, kind="stable")[: inquiry.problem.settings.top + SPARE]
+    return own + [int(column) for column in order if np.isfinite(mean[column])]
+
+
+def check(
+    inquiry: Inquiry, screen: Screen, shortlist: Shortlist
+) -> Generator[Plan, Measurements, None]:
+    """Knock out the shortlist alone: all its heads, those at the border, those still in doubt.
+
+    A share of the rows is for the first two; what is left of the budget may go to top heads that
+    are not yet beyond doubt, half as many examples again at each look.
+    """
+    least = FEWEST_CHECKED * len(shortlist.heads)
+    share = CHECKING / (1 - CHECKING) * inquiry.spent
+    left = inquiry.left
+    rows = int(min(left, max(share, least)))
+    yield from shortlist.even(rows)
+    for limit, which in ((rows, "contested"), (left, "doubtful")):
+        for _ in range(LOOKS):
+            heads = getattr(Conclusion(screen, shortlist, tuple(inquiry.universal)), which)
+            step = -(-len(shortlist.intact) // 2)
+            count = min((limit - shortlist.rows) // max(len(heads), 1), step)
+            if not heads or count < 1 or not shortlist.waiting:
+                break
+            yield from shortlist.more(heads, count)
+    inquiry.spent += shortlist.rows
+
+
+def nothing_to_lose(problem: Problem, intact: dict[int, float]) -> str | None:
+    """Why no knockout could show anything, if so."""
+    if not intact:
+        return "None of the intact model's answers could be scored: there is nothing to compare."
+    if not is_binary(intact):
+        spread = np.ptp(list(intact.values()))
+        return None if spread else "The intact model's outcomes do not differ: nothing to measure."
+    right = int(sum(intact.values()))
+    if right < min(FEWEST_RIGHT, len(intact)):
+        return (
+            f"The intact model gets {right} of {len(intact)} examples right: there is nothing a "
+            "knockout could take away. Use a task that the model can do, more examples, or "
+            "--outcome logprob."
+        )
+    if problem.chance:
+        test = stats.binomtest(right, len(intact), problem.chance, alternative="greater")
+        if test.pvalue > ABOVE_CHANCE:
+            return (
+                f"The intact model gets {right} of {len(intact)} examples right, no better than "
+                f"guessing ({problem.chance:.0%}): the task is at chance and no head is named. Use "
+                "--outcome logprob, or a model that can do the task."
+            )
+    return None
+
+
+def nothing_found(problem: Problem, intact: dict[int, float], why: str) -> Found:
+    """No head, and the reason."""
+    unknown = np.full(problem.heads, np.nan)
+    estimate = Estimate("spike-slab", unknown, unknown, unknown, unknown)
+    return Found([], estimate.order(), estimate, Measurements.none(problem.heads), notes=[why])

@@ -1,0 +1,41 @@
+"""Heads that step in for others: what a screen sees with the found heads gone."""
+
+from collections.abc import Generator, Sequence
+
+from caploc import designs
+from caploc.recovery import Measurements
+from caploc.search.inquiry import Inquiry, right_of
+from caploc.search.plan import Plan, Problem, column_mask, intact_plan
+from caploc.search.screen import Screen
+from caploc.search.sets import strongest
+
+FEWEST_RIGHT = 8  # examples still right without the found heads, to see anything
+
+
+def standing_in(
+    problem: Problem, found: Sequence[int], critical: Sequence[int], rows: int
+) -> Generator[Plan, Measurements, list[int]]:
+    """Heads that are needed once the found ones are gone, the most needed first.
+
+    Found heads are added one by one, as long as enough examples stay right: a backup shows only
+    where there is something left to lose. None if the first alone leaves too little.
+    """
+    measured = yield intact_plan(problem, problem.examples)
+    intact = measured.by_example()
+    inquiry = Inquiry(problem, designs.generator(problem.settings.seed), intact)
+    base: list[int] = []
+    left = intact
+    for column in found:
+        mask = column_mask(problem.heads, [*base, column])
+        plan = Plan.crossed(mask[None], right_of(intact), what="found heads")
+        after = (yield from inquiry.ask(plan)).by_example()
+        if len(right_of(after)) >= max(FEWEST_RIGHT, len(right_of(intact)) // 5):
+            base, left = [*base, column], after
+    if not base:
+        return []
+    avoid = problem.empty()
+    avoid[[*critical, *found]] = True
+    avoid[base] = False
+    screen = Screen(problem, right_of(left), left, inquiry.random, base=base, avoid=avoid)
+    yield from inquiry.screening(screen, inquiry.spent + rows)
+    return strongest(screen, problem.settings.top)

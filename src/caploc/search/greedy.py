@@ -1,0 +1,44 @@
+"""Greedy search: the head whose knockout hurts most stays out, and again."""
+
+from itertools import pairwise
+
+import numpy as np
+
+from caploc import designs
+from caploc.recovery import Estimate, Measurements, PairedDifferences
+from caploc.search.plan import Found, Plan, Problem, Search, intact_plan
+
+
+def greedy(problem: Problem) -> Search:
+    """Knock out every head alone, keep the one with the largest drop, repeat with it gone."""
+    intact = (yield intact_plan(problem, problem.examples)).by_example()
+    seen = Measurements.none(problem.heads)
+    found: list[int] = []
+    lowest: list[float] = []
+    while len(found) < min(problem.settings.top, problem.heads):
+        others = [column for column in range(problem.heads) if column not in found]
+        masks = designs.singles(problem.heads)
+        masks[:, found] = True
+        measured = yield Plan.crossed(masks[others], problem.examples)
+        seen = seen.joined(measured)
+        # A mask that could not be scored is no candidate; the lowest column wins a tie.
+        means = np.nan_to_num(measured.mask_means(), nan=np.inf)
+        found.append(others[int(np.argmin(means))])
+        lowest.append(float(means.min()))
+    estimate = PairedDifferences().fit(seen, intact)
+    chosen = found[: lowering(found, lowest, estimate)]
+    rest = [column for column in estimate.order() if column not in chosen]
+    return Found(chosen, chosen + rest, estimate, seen)
+
+
+def lowering(found: list[int], lowest: list[float], estimate: Estimate) -> int:
+    """How many of the heads found each lowered the score further."""
+    if not found or not estimate.effect[found[0]] < 0:
+        return 0
+    falls = [after < before for before, after in pairwise(lowest)]
+    return 1 + (falls.index(False) if False in falls else len(falls))
+
+
+def rounds(problem: Problem) -> int:
+    """Masks of all rounds: one round of heads after another, each one head shorter."""
+    return sum(problem.heads - found for found in range(min(problem.settings.top, problem.heads)))

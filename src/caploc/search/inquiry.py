@@ -1,0 +1,158 @@
+"""The running part of an adaptive search: rounds, rates, and heads that break everything."""
+
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from math import log
+
+import numpy as np
+
+from caploc.recovery import Measurements
+from caploc.recovery.estimate import survived
+from caploc.recovery.rows import is_binary
+from caploc.recovery.shrinkage import top_chances
+from caploc.search.critical import (
+    ALONE,
+    DEVIATIONS,
+    ELSEWHERE,
+    SURVIVORS,
+    SUSPECTED,
+    alone,
+    broken,
+    suspects,
+)
+from caploc.search.plan import Plan, Problem, intact_plan
+from caploc.search.screen import Screen
+
+OPENING = 0.7  # rows a head that are drawn evenly before any focus
+ROUND = 0.3  # rows a head in each of the first rounds
+GROWTH = 0.25  # rows of a later round, as a share of those before
+LEAST_ROUND = 100
+LEAST_OPENING = 300  # rows, so that small models find their rate too
+PER_HEAD = 16  # rows a head, at most, if no budget is given
+LEAST_BUDGET = 2000
+ALIVE = 0.6  # of what the intact model gets right, to be left under a mask
+# Heads in a mask, whatever is left: with many others gone a screen tells what heads do together,
+# which is what a set is wanted for, and not what one does alone.
+MOST = {"heads": 0.06, "set": 0.15}
+TRIED_ELSEWHERE = 12  # right answers of another task that a critical head is tried on
+
+Rowwise = Generator[Plan, Measurements, None]
+
+
+@dataclass
+class Inquiry:
+    """What an adaptive search has spent and found out besides effects."""
+
+    problem: Problem
+    random: np.random.Generator
+    intact: dict[int, float]
+    critical: list[int] = field(default_factory=list)
+    cleared: list[int] = field(default_factory=list)
+    universal: list[int] = field(default_factory=list)
+    spent: int = 0
+    promised: float = 0.0
+
+    @property
+    def budget(self) -> int:
+        """The most rows to plan; intact rows, which every method needs, are not counted."""
+        asked = self.problem.settings.budget
+        return asked or max(LEAST_BUDGET, PER_HEAD * self.problem.heads)
+
+    @property
+    def left(self) -> int:
+        """Rows of the budget that are not spent."""
+        return max(self.budget - self.spent, 0)
+
+    def ask(self, plan: Plan) -> Generator[Plan, Measurements, Measurements]:
+        """Have rows measured, and count them."""
+        self.spent += len(plan.mask)
+        return (yield plan)
+
+    def screening(self, screen: Screen, until: int) -> Rowwise:
+        """Rows in rounds until so many were spent or the top heads are known well enough."""
+        heads = int(screen.free.sum())
+        while self.spent < until and screen.free.any():
+            done = len(screen.seen.outcome)
+            step = max(LEAST_ROUND, int(ROUND * heads), int(GROWTH * done))
+            plan = screen.next_rows(min(step, until - self.spent))
+            screen.take((yield from self.ask(plan)))
+            yield from self.set_aside(screen)
+            if len(screen.seen.outcome) < max(OPENING * heads, LEAST_OPENING):
+                retune(screen)
+                continue
+            screen.look()
+            self.promised = expected_recall(screen)
+            if self.promised < self.problem.settings.recall:
+                continue
+            known = len(self.critical)
+            yield from self.set_aside(screen, SUSPECTED)
+            if len(self.critical) == known:
+                break
+
+    def set_aside(self, screen: Screen, doubt: float = DEVIATIONS) -> Rowwise:
+        """Find heads that break everything, try them alone, and draw them no more.
+
+        Suspicions that the budget leaves no rows to confirm are dropped.
+        """
+        most = ALONE + TRIED_ELSEWHERE * len(self.problem.others)
+        known = screen.avoid.copy()
+        known[[*screen.base, *self.cleared]] = True
+        alive = survived(screen.seen, screen.intact)
+        for column in suspects(screen.seen, alive, known, doubt):
+            tried = self.random.permutation(screen.examples)[:ALONE].tolist()
+            if self.left < most:
+                return
+            plan = alone(self.problem.heads, [column], tried, screen.base)
+            rows = yield from self.ask(plan)
+            if not broken(rows, screen.intact, SURVIVORS / ALONE):
+                self.cleared.append(column)
+                continue
+            self.critical.append(column)
+            screen.avoid[column] = True
+            if (yield from self.breaks_others(column)):
+                self.universal.append(column)
+
+    def breaks_others(self, column: int) -> Generator[Plan, Measurements, bool]:
+        """Does the head alone take half of what is right in another task?"""
+        for task, examples in enumerate(self.problem.others, start=1):
+            if not len(examples):
+                continue
+            intact = (yield intact_plan(self.problem, examples, task=task)).by_example()
+            tried = right_of(intact)[:TRIED_ELSEWHERE]
+            if not tried:
+                continue
+            rows = yield from self.ask(alone(self.problem.heads, [column], tried, [], task))
+            if broken(rows, intact, ELSEWHERE):
+                return True
+        return False
+
+
+def right_of(intact: dict[int, float]) -> list[int]:
+    """Examples that a knockout can take something from: the right ones, or all if not 0/1."""
+    binary = is_binary(intact)
+    return [example for example, outcome in intact.items() if outcome or not binary]
+
+
+def retune(screen: Screen) -> None:
+    """Choose the rate under which `ALIVE` of the right answers should be left.
+
+    With a share `a` alive under masks at a rate, each head costs about `-log(a)` over their number;
+    the rate changes by a factor of two at most in a round.
+    """
+    newest = screen.seen.round == screen.seen.round.max()
+    last = newest & ~screen.seen.touching(screen.avoid)
+    if not last.any():
+        return
+    alive = survived(screen.seen.where(last), screen.intact)
+    left = (alive.sum() + 0.5) / (len(alive) + 1)
+    wanted = screen.rate * log(ALIVE) / min(log(left), -0.01)
+    most = MOST[screen.problem.settings.goal]
+    lowest = max(1 / screen.problem.heads, screen.rate / 2)
+    screen.rate = float(np.clip(wanted, lowest, max(lowest, min(2 * screen.rate, most))))
+
+
+def expected_recall(screen: Screen) -> float:
+    """The mean chance of the top heads to be truly among the top, as the screen has it."""
+    top = min(screen.problem.settings.top, screen.problem.heads)
+    chances = top_chances(screen.posterior(), top, seed=len(screen.seen.outcome))
+    return float(np.sort(chances)[::-1][:top].mean())

@@ -1,0 +1,162 @@
+"""What a search is given, what it asks for, and what it hands back."""
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int
+
+from caploc import designs
+from caploc.errors import BadOption
+from caploc.heads import Mask, Masks
+from caploc.lookup import pick
+from caploc.recovery import ESTIMATORS, Estimate, Measurements
+
+GOALS = ("heads", "set")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Rows to measure next: row r is `masks[mask[r]]` on example `example[r]` of task `task`.
+
+    Task 0 is the one that heads are searched for; the others are those named beside it. `what` says
+    in a word or two what the rows are for, to whoever watches.
+    """
+
+    masks: Masks
+    mask: Int[np.ndarray, " rows"]
+    example: Int[np.ndarray, " rows"]
+    task: int = 0
+    what: str = "masks"
+
+    @classmethod
+    def crossed(
+        cls, masks: Masks, examples: Sequence[int], *, task: int = 0, what: str = "masks"
+    ) -> "Plan":
+        """Every mask on every example."""
+        return cls(
+            masks,
+            np.repeat(np.arange(len(masks)), len(examples)),
+            np.tile(np.asarray(examples, dtype=int), len(masks)),
+            task,
+            what,
+        )
+
+    @classmethod
+    def scattered(cls, masks: Masks, examples: Int[np.ndarray, " rows"], what: str) -> "Plan":
+        """Each mask on its own run of examples: as many for every mask as the division gives."""
+        mask = np.arange(len(examples)) * len(masks) // max(len(examples), 1)
+        return cls(masks, mask, examples, 0, what)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a search may be told. Each uses what it needs.
+
+    `budget` is the most rows an adaptive search may plan (None: 16 a head, and 2,000 at least); it
+    stops earlier once the expected recall of its top heads reaches `recall`. `goal` says whether
+    the heads that matter most alone are wanted, or the set that breaks the task most. `group` is
+    the number of examples that one scattered mask is used for (None: as the price of a shared
+    prompt makes best). `estimator` is for masks drawn beforehand (None: the method's own).
+    """
+
+    masks: int = 100
+    rate: float = 0.02
+    top: int = 5
+    seed: int = 0
+    goal: str = "heads"
+    budget: int | None = None
+    recall: float = 0.85
+    group: int | None = None
+    estimator: str | None = None
+
+    def check(self) -> None:
+        """Refuse values that mean nothing.
+
+        Raises:
+            BadOption: with the value and what is allowed.
+        """
+        designs.check_rate(self.rate)
+        for name in ("masks", "top"):
+            if getattr(self, name) < 1:
+                raise BadOption(f"--{name} must be 1 or more; got {getattr(self, name)}.")
+        if self.seed < 0:
+            raise BadOption(f"--seed must be 0 or more; got {self.seed}.")
+        if self.goal not in GOALS:
+            raise BadOption(f"--goal must be one of {', '.join(GOALS)}; got {self.goal!r}.")
+        if not 0 < self.recall <= 1:
+            raise BadOption(f"--recall must lie above 0 and at most at 1; got {self.recall:g}.")
+        if self.estimator is not None:
+            pick(ESTIMATORS, self.estimator, "estimator")
+        if self.group is not None and self.group < 1:
+            raise BadOption(f"--group must be 1 or more; got {self.group}.")
+
+    def check_budget(self, heads: int) -> None:
+        """Refuse a budget that no adaptive search can use.
+
+        Raises:
+            BadOption: if it is less than two rows a head.
+        """
+        if self.budget is not None and self.budget < 2 * heads:
+            raise BadOption(
+                f"--budget {self.budget} is too small: adaptive needs {2 * heads} rows or more, "
+                f"two for each of the {heads} heads."
+            )
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Among how many heads, on which examples.
+
+    Heads are searched for on `examples`; `fresh` ones, disjoint, are kept for the check of what was
+    found. `others` holds some examples of each other task. `shared` is the price of reading what
+    all prompts begin with, as a multiple of the rest of a row; `chance` the score of guessing.
+    """
+
+    heads: int
+    examples: Sequence[int]
+    settings: Settings
+    fresh: Sequence[int] = ()
+    others: Sequence[Sequence[int]] = ()
+    shared: float = 0.0
+    chance: float = 0.0
+
+    def empty(self) -> Mask:
+        """The mask that knocks out nothing."""
+        return np.zeros(self.heads, dtype=bool)
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a search found.
+
+    `chosen` are the columns to name, the most needed first; `ranking` all columns in the order in
+    which the search would name them. `critical` heads each break the task alone, and `universal`
+    ones of them break another task too. `told` holds what else there is to say, as `result.json`
+    keeps it; `notes` are sentences for the reader.
+    """
+
+    chosen: list[int]
+    ranking: list[int]
+    estimate: Estimate
+    seen: Measurements
+    critical: list[int] = field(default_factory=list)
+    universal: list[int] = field(default_factory=list)
+    told: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+
+Search = Generator[Plan, Measurements, Found]
+
+
+def column_mask(heads: int, columns: Sequence[int]) -> Mask:
+    """The mask that knocks out the heads of these columns."""
+    mask = np.zeros(heads, dtype=bool)
+    mask[list(columns)] = True
+    return mask
+
+
+def intact_plan(problem: Problem, examples: Sequence[int], *, task: int = 0) -> Plan:
+    """Examples with no head knocked out."""
+    return Plan.crossed(problem.empty()[None], examples, task=task, what="intact")

@@ -1,0 +1,143 @@
+"""The goal `set`: which heads break the task most together.
+
+A head whose backup steps in costs nothing alone. So the strongest heads of a screen are knocked out
+for good, and a further screen asks, of the examples that are still right, what the others do now;
+again, until the set is full. The set and the heads that are strongest alone are then both knocked
+out on fresh examples, and the more damaging of the two is the answer.
+"""
+
+from collections.abc import Generator
+
+import numpy as np
+from scipy import stats
+
+from caploc.recovery import Measurements
+from caploc.search.conclusion import LEVEL, Conclusion
+from caploc.search.inquiry import Inquiry, right_of
+from caploc.search.plan import Found, Plan, column_mask, intact_plan
+from caploc.search.screen import Screen
+from caploc.search.shortlist import Shortlist
+from caploc.search.telling import notes, told
+
+AT_ONCE = 2  # heads that one screen adds
+COMPARING = 0.1  # share of the budget for the two sets on fresh examples and for single heads
+MOST_COMPARED = 300  # fresh examples for the comparison, at most
+FEWEST_RIGHT = 8  # examples still right, below which the set has nothing left to break
+BEYOND_DOUBT = 2.0  # standard errors that a head must lower the score by to join the set
+
+Choosing = Generator[Plan, Measurements, list[int]]
+
+
+def breaking_set(inquiry: Inquiry, screen: Screen) -> Generator[Plan, Measurements, Found]:
+    """Screen, keep the strongest out, screen again; then compare with the strongest alone."""
+    top = min(inquiry.problem.settings.top, inquiry.problem.heads)
+    end = int((1 - COMPARING) * inquiry.budget)
+    yield from inquiry.screening(screen, end // stages(top))
+    own = [column for column in inquiry.critical if column not in inquiry.universal]
+    grown, conditional = own[:top], screen
+    while new := strongest(conditional, min(AT_ONCE, top - len(grown))):
+        grown += new
+        share = (end - inquiry.spent) // max(stages(top - len(grown)), 1)
+        asked = right_of(inquiry.intact)[: max(share, 0) // 2]
+        if len(grown) >= top or not asked:
+            break
+        conditional = yield from under(inquiry, conditional, grown, asked)
+        if len(conditional.examples) < FEWEST_RIGHT:
+            break
+        yield from inquiry.screening(conditional, inquiry.spent + share - len(asked))
+    alone = (own + weakest_last(screen))[:top]
+    full = grown + [column for column in alone if column not in grown][: top - len(grown)]
+    chosen = yield from more_damaging(inquiry, full if grown else [], alone)
+    return (yield from concluded(inquiry, screen, chosen))
+
+
+def stages(heads: int) -> int:
+    """Screens that so many heads should take."""
+    return -(-heads // AT_ONCE)
+
+
+def under(
+    inquiry: Inquiry, before: Screen, base: list[int], asked: list[int]
+) -> Generator[Plan, Measurements, Screen]:
+    """A screen with the base gone, on those of the examples that are still right under it."""
+    problem = inquiry.problem
+    mask = column_mask(problem.heads, base)
+    plan = Plan.crossed(mask[None], asked, what="heads found so far")
+    left = (yield from inquiry.ask(plan)).by_example()
+    avoid = problem.empty()
+    avoid[[*inquiry.critical, *inquiry.universal]] = True
+    avoid[base] = False
+    return Screen(
+        problem,
+        right_of(left),
+        left,
+        inquiry.random,
+        before.rate,
+        list(base),
+        avoid,
+        before.look(),
+    )
+
+
+def strongest(screen: Screen, count: int) -> list[int]:
+    """The heads with the largest expected drops, as far as they are beyond doubt."""
+    found, mean = screen.effects(), screen.posterior().mean
+    with np.errstate(invalid="ignore"):
+        sure = screen.free & (found.effect < -BEYOND_DOUBT * found.stderr)
+    order = np.argsort(np.where(sure, mean, np.inf), kind="stable")[:count]
+    return [int(column) for column in order if sure[column]]
+
+
+def weakest_last(screen: Screen) -> list[int]:
+    """All free heads, by their expected effect with nothing else gone."""
+    mean = np.where(screen.free, screen.posterior().mean, np.inf)
+    return [int(column) for column in np.argsort(mean, kind="stable") if screen.free[column]]
+
+
+def more_damaging(inquiry: Inquiry, first: list[int], second: list[int]) -> Choosing:
+    """The set that leaves less of the fresh examples; none if neither takes anything for sure.
+
+    The level is shared between the sets compared (Bonferroni).
+    """
+    problem = inquiry.problem
+    if not first:
+        return []
+    fresh = list(problem.fresh) or list(problem.examples)
+    sets = [first] if set(first) == set(second) else [first, second]
+    share = max(2, min(MOST_COMPARED, int(COMPARING * inquiry.budget / 4)))
+    count = min(share, len(fresh), inquiry.left // len(sets))
+    if not count:
+        return []
+    examples = inquiry.random.permutation(fresh)[:count].tolist()
+    intact = (yield intact_plan(problem, examples)).by_example()
+    masks = np.stack([column_mask(problem.heads, each) for each in sets])
+    measured = yield from inquiry.ask(Plan.crossed(masks, examples, what="whole sets"))
+    best = int(np.argmin(np.nan_to_num(measured.mask_means(), nan=np.inf)))
+    outcomes = measured.where(measured.mask == best).by_example()
+    drop = np.array([outcomes[e] - intact[e] for e in outcomes if e in intact])
+    if not drop.size or np.ptp(drop) == 0:
+        return sets[best] if drop.sum() < 0 else []
+    test = stats.ttest_1samp(drop, 0.0, alternative="less")
+    return sets[best] if test.pvalue < LEVEL / len(sets) else []
+
+
+def concluded(
+    inquiry: Inquiry, screen: Screen, chosen: list[int]
+) -> Generator[Plan, Measurements, Found]:
+    """Each head of the set alone, for its own effect, and what the first screen says of all."""
+    shortlist = Shortlist(inquiry.problem, list(chosen), inquiry.random)
+    left = max(inquiry.budget - inquiry.spent, 0)
+    yield from shortlist.more(chosen, min(MOST_COMPARED, left // max(len(chosen), 1)))
+    inquiry.spent += shortlist.rows
+    conclusion = Conclusion(screen, shortlist, tuple(inquiry.universal))
+    rest = [column for column in conclusion.ranking if column not in chosen]
+    return Found(
+        chosen=chosen,
+        ranking=chosen + rest,
+        estimate=conclusion.estimate(),
+        seen=screen.seen,
+        critical=inquiry.critical,
+        universal=inquiry.universal,
+        told=told(inquiry, conclusion),
+        notes=notes(inquiry, conclusion, chosen),
+    )

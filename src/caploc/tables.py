@@ -1,0 +1,71 @@
+"""The tables that commands print: headings, rows and title from results."""
+
+from typing import Any
+
+from caploc import console
+
+MOST_SHOWN = 25  # interactions
+
+
+def locate_table(results: list[dict[str, Any]]) -> tuple[list[str], list[list[str]], str]:
+    """Headings, rows and title of what `locate` found."""
+    others = [other["name"] for other in results[0]["validation"]["other_tasks"]]
+    headings = ["task", "method", "top heads", "intact", "knocked out", "random heads"]
+    headings += [f"{name}, then" for name in others] + ["rows"]
+    rows = []
+    for result in results:
+        validation = result["validation"]
+        controls = validation["controls"]
+        intact, knocked_out = scores(validation)
+        rows.append(
+            [
+                result["task"]["name"],
+                result["method"]["name"],
+                " ".join(result["top"]) or "none found",
+                console.figure(intact),
+                console.figure(knocked_out),
+                console.figure(controls["mean"] if controls else None),
+                *(
+                    f"{console.figure(other['intact']['score'])} → "
+                    f"{console.figure(other['knocked_out']['score'])}"
+                    for other in validation["other_tasks"]
+                ),
+                f"{result['cost']['rows']:,}",
+            ]
+        )
+    return headings, rows, results[0]["model"]["name"]
+
+
+def scores(validation: dict[str, Any]) -> tuple[float | None, float | None]:
+    """The score intact and knocked out on held-out examples, those of the controls; else on all."""
+    held_out = validation["held_out"]
+    if held_out["fresh"]:
+        return held_out["intact"], held_out["knocked_out"]
+    return validation["task"]["intact"]["score"], validation["task"]["knocked_out"]["score"]
+
+
+def changed(change: dict[str, Any] | None) -> str:
+    """A change of outcome and its standard error."""
+    if change is None:
+        return "–"
+    error = "" if change["stderr"] is None else f" ± {change['stderr']:.3f}"
+    return f"{change['outcome']:+.3f}{error}"
+
+
+def interaction_table(told: dict[str, Any]) -> tuple[list[str], list[list[str]], str]:
+    """Headings, rows and title of what `interactions` found, the surest first."""
+    headings = ["heads", "and", "contrast", "95 % interval", "q", "meaning"]
+    rows = [
+        [
+            " ".join(row["first"]),
+            " ".join(row["second"]),
+            console.figure(row["effect"]),
+            f"{console.figure(row['low'])} to {console.figure(row['high'])}",
+            console.figure(row["q"]),
+            row["meaning"],
+        ]
+        for row in told["interactions"][:MOST_SHOWN]
+    ]
+    left = len(told["interactions"]) - len(rows)
+    more = f"; {left} more in the file" if left else ""
+    return headings, rows, f"{told['examples']} examples{more}"

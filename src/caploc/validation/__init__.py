@@ -1,0 +1,7 @@
+"""Does a finding hold on what it has not seen: fresh examples, random heads, other tasks?"""
+
+from caploc.validation.check import Check
+from caploc.validation.comparison import Comparison, change, check_limit, compare
+from caploc.validation.held_out import held_out
+
+__all__ = ["Check", "Comparison", "change", "check_limit", "compare", "held_out"]

@@ -1,0 +1,105 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import pages
+import rivals
+import worlds
+from caploc.search import METHODS, Problem, Settings
+from caploc.simulate import World
+from driving import Done, drive
+from truths import Truth, cells, scores, summary
+
+HEADS = 100
+NEEDED = 4
+WORLD = World.planted(HEADS, NEEDED, drop=0.3, seed=3)
+SETTINGS = Settings(top=NEEDED, masks=200, rate=0.05, budget=4000)
+PROBLEM = Problem(HEADS, list(range(100)), SETTINGS)
+
+
+@pytest.fixture(scope="module")
+def found():
+    return {
+        rival: drive(rival(PROBLEM), worlds.Simulated(WORLD))
+        for rival in (rivals.flat, rivals.halving, rivals.regression, rivals.css_searched)
+    }
+
+
+def test_every_rival_finds_strong_heads(found):
+    for rival, done in found.items():
+        assert set(done.found.ranking[:NEEDED]) == set(WORLD.planted_heads), rival
+        assert sorted(done.found.ranking) == list(range(HEADS)), rival
+
+
+def test_rows_are_counted_without_the_intact_ones(found):
+    assert found[rivals.flat].rows == SETTINGS.budget
+    cutting = found[rivals.regression].found.seen.masks.any(axis=1)
+    assert found[rivals.regression].rows == 100 * cutting.sum()
+    assert found[rivals.css_searched].rows == len(rivals.RATES) * 400 * 100 + 12 * 100
+    assert 0 < found[rivals.halving].rows <= SETTINGS.budget
+
+
+def test_more_flat_rows_keep_the_first_ones():
+    few, many = (
+        plans(rivals.flat, replace(SETTINGS, budget=rows), worlds.Simulated(WORLD))[1]
+        for rows in (100, 250)
+    )
+    assert (many.masks[:100] == few.masks).all()
+    assert (many.example[:100] == few.example).all()
+
+
+def test_struck_heads_are_never_knocked_out_and_keep_no_place():
+    struck = [0, 7, WORLD.planted_heads[0]]
+    search = rivals.without(METHODS["greedy"].search, struck)
+    settings = replace(SETTINGS, top=2)
+    assert not any(plan.masks[:, struck].any() for plan in plans(search, settings))
+    problem = replace(PROBLEM, settings=settings)
+    done = drive(search(problem), worlds.Simulated(WORLD))
+    assert set(done.found.ranking[:2]) <= set(WORLD.planted_heads[1:])
+    assert np.isnan(done.found.estimate.effect[struck]).all()
+    assert sorted(done.found.ranking) == sorted(set(range(HEADS)) - set(struck))
+
+
+def plans(search, settings, answer=None):
+    """Every plan of a search."""
+    seen, answer = [], answer or worlds.Simulated(WORLD)
+    drive(
+        search(replace(PROBLEM, settings=settings)),
+        lambda plan: (seen.append(plan), answer(plan))[1],
+    )
+    return seen
+
+
+def test_the_truth_itself_scores_in_full(found):
+    effects = WORLD.single_effects()
+    truth = Truth(effects, frozenset(WORLD.planted_heads), lambda columns: 1.0)
+    one_shot = drive(METHODS["one-shot"].search(PROBLEM), worlds.Simulated(WORLD))
+    estimate = replace(one_shot.found.estimate, low=effects - 0.01, high=effects + 0.01)
+    ranking = np.argsort(effects, kind="stable").tolist()
+    perfect = replace(one_shot.found, ranking=ranking, estimate=estimate)
+    scored = scores(Done(perfect, 10, 0.0), truth, NEEDED)
+    assert scored["recall"] == scored["damage"] == scored["coverage"] == 1
+
+
+def test_false_discoveries_are_the_idle_share_of_those_with_a_small_q(found):
+    idle = np.ones(HEADS, dtype=bool)
+    idle[WORLD.planted_heads] = False
+    truth = Truth(WORLD.single_effects(), frozenset(), lambda columns: 1.0, idle=idle)
+    done = found[rivals.flat]
+    q = np.full(HEADS, 0.9)
+    q[[*WORLD.planted_heads[:3], int(np.flatnonzero(idle)[0])]] = 0.01
+    named = replace(done.found, estimate=replace(done.found.estimate, q=q))
+    scored = scores(replace(done, found=named), truth, NEEDED)
+    assert scored["discovered"] == 4 and scored["false"] == 0.25
+
+
+def test_a_summary_leaves_out_what_is_missing():
+    runs = [{"recall": 0.2, "promised": float("nan")}, {"recall": 0.4}]
+    assert summary(runs) == {"recall": {"mean": 0.3, "runs": 2, "error": 0.1}}
+
+
+def test_the_page_has_a_line_for_every_cell():
+    runs = {("flat rows", "1,000"): [{"recall": 0.5, "rows": 1000.0, "thinking": 0.1}] * 2}
+    parts = {"simulator": {"strong": {"cells": cells(runs)}}, "planted": {}, "demo": {}}
+    assert "| flat rows | 1,000 | 1,000 | 0.1 | 0.50 ± 0.00 |" in pages.page(parts, "recovery")

@@ -1,0 +1,123 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from caploc.recovery import Estimate, Measurements, noise_ceiling
+from caploc.recovery.estimate import survived
+
+NAN = float("nan")
+
+
+def measurements(masks, mask, example, outcome):
+    return Measurements(
+        np.array(masks, dtype=bool), np.array(mask), np.array(example), np.array(outcome)
+    )
+
+
+TWO = measurements([[1, 0, 0], [0, 1, 1]], [0, 1, 1], [5, 5, 6], [1.0, NAN, 0.5])
+
+
+def random_measurements(seed, rows=12):
+    random = np.random.default_rng(seed)
+    return Measurements(
+        random.random((4, 3)) < 0.5,
+        random.integers(0, 4, rows),
+        random.integers(0, 6, rows),
+        random.choice([0.0, 1.0, NAN], rows),
+    )
+
+
+@given(seeds=st.lists(st.integers(0, 99), min_size=1, max_size=4))
+def test_joined_measurements_keep_every_rows_mask_and_number_the_rounds(seeds):
+    parts = [random_measurements(seed) for seed in seeds]
+    whole = Measurements.none(3)
+    for part in parts:
+        whole = whole.joined(part)
+    cut = np.concatenate([part.masks[part.mask] for part in parts])
+    assert (whole.masks[whole.mask] == cut).all()
+    assert whole.example.tolist() == [e for part in parts for e in part.example]
+    outcomes = np.concatenate([part.outcome for part in parts])
+    assert np.array_equal(whole.outcome, outcomes, equal_nan=True)
+    assert whole.round.tolist() == np.repeat(np.arange(len(parts)), 12).tolist()
+
+
+def test_means_leave_out_what_could_not_be_scored():
+    assert TWO.mask_means().tolist() == [1.0, 0.5]
+    unscored = measurements([[1]], [0], [0], [NAN])
+    assert np.isnan(unscored.mask_means()).all()
+
+
+def test_rows_that_touch_heads_are_those_whose_mask_cuts_any_of_them():
+    assert TWO.touching(np.array([False, True, False])).tolist() == [False, True, True]
+    assert not TWO.touching(np.zeros(3, dtype=bool)).any()
+
+
+def test_of_an_example_asked_twice_the_last_outcome_counts():
+    twice = measurements([[1]], [0, 0, 0], [4, 4, 5], [1.0, 0.0, NAN])
+    assert twice.by_example() == {4: 0.0}
+
+
+def test_some_rows_keep_their_masks_and_their_round():
+    whole = TWO.joined(TWO)
+    part = whole.where(np.array([False, False, True, True, False, False]))
+    assert part.mask.tolist() == [1, 2] and part.example.tolist() == [6, 5]
+    assert part.round.tolist() == [0, 1]
+    assert part.masks is whole.masks
+
+
+def test_outcomes_form_a_table_only_if_every_mask_has_every_example():
+    masks = [[1, 0], [0, 1]]
+    full = measurements(masks, [1, 0, 0, 1], [8, 8, 3, 3], [1.0, 2.0, 3.0, 4.0])
+    assert full.table().tolist() == [[3.0, 2.0], [4.0, 1.0]]
+    assert measurements(masks, [1, 0, 0], [8, 8, 3], [1.0, 2.0, 3.0]).table() is None
+    assert measurements(masks, [1, 0, 0, 1], [8, 8, 3, 3], [1.0, 2.0, 3.0, NAN]).table() is None
+    # As many rows as a full table has, but one pair stands twice.
+    assert measurements(masks, [1, 0, 0, 0], [8, 8, 3, 3], [1.0, 2.0, 3.0, 4.0]).table() is None
+
+
+def test_the_most_needed_head_comes_first_and_unknown_ones_count_as_idle():
+    unknown = np.full(4, NAN)
+    effect = np.array([0.1, NAN, -0.3, -0.1])
+    estimate = Estimate("any", effect, unknown, unknown, unknown)
+    assert estimate.order() == [2, 3, 1, 0]
+    assert estimate.needed(4) == [2, 3] and estimate.needed(1) == [2]
+
+
+def test_a_row_survives_if_it_is_right_or_has_lost_little():
+    seen = measurements([[1]], [0, 0, 0], [0, 1, 2], [1.0, 0.0, NAN])
+    assert survived(seen, {0: 1.0, 1: 1.0, 2: 1.0}).tolist() == [True, False, False]
+    # Intact outcomes -1 and -3 have a standard deviation of 1: a loss of 1.5 is the border.
+    near = measurements([[1]], [0] * 4, [0, 0, 1, 1], [-2.4, -2.6, -4.4, NAN])
+    assert survived(near, {0: -1.0, 1: -3.0}).tolist() == [True, False, True, False]
+
+
+def test_the_ceiling_is_what_the_noise_of_few_examples_leaves():
+    """Truth of variance 0.04 under noise of variance 0.25: means of 10 are 0.04 / 0.065 signal."""
+    random = np.random.default_rng(0)
+    truth = 0.2 * random.standard_normal((4000, 1)) + 0.5 * random.standard_normal(10)
+    outcomes = truth + 0.5 * random.standard_normal((4000, 10))
+    assert noise_ceiling(outcomes) == pytest.approx(0.04 / 0.065, abs=0.02)
+
+
+def test_the_ceiling_of_a_table_is_that_of_its_analysis_of_variance():
+    table = np.array([[1.0, 0.0, 1.0], [0.0, 0.0, 1.0], [0.0, 0.0, 0.0], [1.0, 1.0, 1.0]])
+    rows, columns = table.shape
+    means = table.mean(axis=1)
+    between = columns * ((means - table.mean()) ** 2).sum() / (rows - 1)
+    fitted = means[:, None] + table.mean(axis=0) - table.mean()
+    within = ((table - fitted) ** 2).sum() / ((rows - 1) * (columns - 1))
+    # 1 - 1/F of the masks: what is not noise in the variance of their means.
+    assert noise_ceiling(table) == pytest.approx(1 - within / between)
+
+
+def test_the_ceiling_is_one_without_noise_and_zero_without_signal():
+    masks, examples = np.array([[0.0], [1.0], [0.5]]), np.array([0.0, 0.3])
+    assert noise_ceiling(masks + examples) == pytest.approx(1)
+    crossing = np.array([[0.0, 1.0], [1.0, 0.1]])
+    assert noise_ceiling(crossing) == 0
+
+
+@pytest.mark.parametrize("shape", [(1, 5), (5, 1), (4, 4)])
+def test_there_is_no_ceiling_where_nothing_can_be_told_apart(shape):
+    assert np.isnan(noise_ceiling(np.ones(shape)))

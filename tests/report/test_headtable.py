@@ -1,0 +1,80 @@
+"""The table of the heads that count."""
+
+from caploc.report.headtable import HEADS_LISTED, head_table
+
+
+def rows(result):
+    return {row.head: row for row in head_table(result).rows}
+
+
+def test_top_and_selected_heads_are_listed_with_what_is_known(result):
+    table = head_table(result)
+    assert [row.head for row in table.rows] == ["L0H1", "L1H3"]
+    assert table.intervals and not table.q and not table.chances and not table.alone
+    assert table.rows[0].interval == "−46.0 to −36.0"
+    assert table.title == "The heads that count"
+
+
+def test_without_a_choice_the_most_needed_are_listed(result):
+    result["top"] = []
+    for head in result["heads"]:
+        head["selected"] = None
+    table = head_table(result)
+    assert [row.head for row in table.rows][:2] == ["L0H1", "L1H3"]
+    assert all(not row.standing.words for row in table.rows)
+    assert "none of them named" in table.title
+
+
+def test_a_selected_head_beyond_the_top_says_so(result):
+    result["top"] = ["L0H1"]
+    assert rows(result)["L1H3"].standing.words == ["selected"]
+
+
+def test_the_named_come_first_in_their_order_then_candidates_and_those_left_out(sure):
+    sure["top"] = ["L1H3", "L0H1"]
+    table = head_table(sure)
+    assert [(row.rank, row.head) for row in table.rows] == [
+        ("1", "L1H3"), ("2", "L0H1"), ("–", "L0H0"), ("–", "L1H0"),
+    ]  # fmt: skip
+    assert [row.standing.words for row in table.rows] == [
+        ["named", "critical"], ["named"], ["candidate", "tied"], ["left out: universal", "tied"],
+    ]  # fmt: skip
+    assert table.chances and table.alone and table.place == "the top 3"
+    sure["search"]["goal"] = "set"
+    assert head_table(sure).place == "the top 3 alone"
+
+
+def test_chances_are_not_rounded_to_certainty_and_a_head_left_out_has_none(sure):
+    sure["heads"][0]["top_chance"], sure["heads"][1]["top_chance"] = 0.997, 0.004
+    found = rows(sure)
+    texts = [found[name].standing.chance for name in ("L0H1", "L1H3", "L0H0", "L1H0")]
+    assert [text.replace("\u00a0", " ") for text in texts] == ["> 99 %", "< 1 %", "30 %", ""]
+
+
+def test_what_was_checked_alone_says_on_what(sure):
+    assert rows(sure)["L0H0"].standing.alone == "up to 53 fresh"
+    sure["search"]["fresh"] = False
+    assert rows(sure)["L0H0"].standing.alone == "up to 53 used before"
+    sure["search"]["shortlist"] = ["L0H1"]
+    assert rows(sure)["L1H3"].standing.alone == "no"
+    sure["search"]["checked_on"] = 0
+    assert rows(sure)["L0H1"].standing.alone == "no"
+
+
+def test_a_dot_without_an_effect_is_on_neither_side(result):
+    result["top"] = ["L0H1", "L0H2", "L1H0"]
+    found = rows(result)
+    assert [found[name].side for name in result["top"]] == ["needed", "neither", "helped"]
+
+
+def test_effects_found_by_log_probability_are_nats(result):
+    result["task"]["outcome"] = "logprob"
+    assert rows(result)["L0H1"].effect == "−0.410\u00a0nats"
+
+
+def test_a_long_list_is_cut_and_says_by_how_much(result):
+    result["heads"] = [
+        {**result["heads"][0], "head": f"L0H{index}", "index": index, "selected": True}
+        for index in range(HEADS_LISTED + 3)
+    ]
+    assert head_table(result).left_out == 3

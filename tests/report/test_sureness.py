@@ -1,0 +1,134 @@
+"""The section that says how sure the finding is."""
+
+import pytest
+
+from caploc.report.sureness import questions
+
+
+def signs(result):
+    """Every sign by its name: figure and reading."""
+    return {
+        sign.name: (sign.figure.replace("\u00a0", " "), sign.reading.replace("\u00a0", " "))
+        for question in questions(result)
+        for sign in question.signs
+    }
+
+
+def test_an_old_result_has_no_such_section(result):
+    assert questions(result) == []
+    result["search"] = {"critical": [], "universal": [], "notes": []}
+    assert questions(result) == []
+
+
+def test_every_question_is_answered(sure):
+    assert [question.title for question in questions(sure)] == [
+        "Are these the right heads?", "Does it hold on other examples?",
+        "Do the effects add up?", "What else breaks?",
+    ]  # fmt: skip
+
+
+def test_the_search_says_its_recall_what_stopped_it_and_what_more_rows_would_give(sure):
+    said = signs(sure)
+    assert said["Expected recall"][0] == "65 %, wanted 85 %"
+    assert said["With more rows"] == (
+        "69 % and 76 %",
+        "The forecast of the expected recall is 69 % with twice and 76 % with four times the rows. "
+        "That would still not be what was wanted.",
+    )
+    assert said["Rows spent"] == (
+        "1,996 of 2,000", "The search stopped because its budget was spent.",
+    )  # fmt: skip
+    assert said["Ties"][0] == "2 heads" and "L0H0 and L1H0" in said["Ties"][1]
+    assert said["Signal to noise"][0] == "2.9"
+    drawing = questions(sure)[0].signs[0].drawing
+    assert drawing.bar.value < drawing.later[0] < drawing.later[1] < drawing.line
+
+
+def test_a_search_that_stopped_early_says_why(sure):
+    sure["search"].update(stopped_by="recall", tied=[], forecast={"2": 0.9, "4": 0.95})
+    said = signs(sure)
+    assert "had reached what was wanted" in said["Rows spent"][1]
+    assert said["Ties"][0] == "none" and "That would still" not in said["With more rows"][1]
+    sure["search"].update(stopped_by=None, rows=None, signal_to_noise=0.4, forecast=None)
+    assert "mostly noise" in signs(sure)["Signal to noise"][1]
+    assert not {"Rows spent", "With more rows"} & set(signs(sure))
+
+
+def test_a_set_has_no_expected_recall(sure):
+    sure["search"]["goal"] = "set"
+    said = signs(sure)
+    assert said["Expected recall"][0] == "not for sets"
+    assert "With more rows" not in said and "Ties" not in said and "Rows spent" in said
+
+
+def test_the_check_has_its_interval_and_its_distance_from_random_heads(sure):
+    said = signs(sure)
+    assert said["Held-out examples"] == (
+        "100 % → 22 %",
+        "On 90 examples that the search for candidates never used, the change is −78.0 points "
+        "(95 % interval −86.0 to −70.0): it is beyond doubt.",
+    )
+    assert said["Random heads"][0] == "20 sd below"
+    assert "3 draws leave a score of 95 % ± 3.6" in said["Random heads"][1]
+    assert said["Neighbours in the groups"][0] == "91 %"
+    assert "1 draw of 2 heads leaves a score of 91 %" in said["Neighbours in the groups"][1]
+
+
+def test_a_check_on_used_examples_says_so(sure):
+    sure["validation"]["held_out"].update(fresh=False, change=None)
+    name, reading = "Examples of the search", "The task has none left over, so on 90 examples"
+    assert signs(sure)[name][1].startswith(reading)
+    assert signs(sure)[name][1].endswith("the change was not measured.")
+
+
+def test_controls_without_a_spread_or_without_draws_are_said(sure):
+    sure["validation"]["controls"].update(sd=0.0, deviations=None, same_groups=None)
+    assert signs(sure)["Random heads"][0] == "95 %"
+    assert "all alike" in signs(sure)["Random heads"][1]
+    sure["validation"]["controls"] = None
+    assert signs(sure)["Random heads"][0] == "not measured"
+
+
+def test_without_heads_nothing_is_said_of_their_check(sure):
+    sure["top"] = []
+    sure["validation"]["held_out"].update(together=None)
+    assert [question.title for question in questions(sure)] == [
+        "Are these the right heads?", "Do the effects add up?",
+    ]  # fmt: skip
+
+
+def test_a_high_r2_is_shown_beside_its_ceiling_and_proves_nothing(sure):
+    figure, reading = signs(sure)["R² on held-out masks"]
+    assert figure == "0.75, ceiling 0.90"
+    assert "explains 75 % of the variance of 30 held-out masks, on 20 examples each" in reading
+    assert "A high R² cannot prove that effects add up" in reading
+    sure["validation"]["held_out"]["prediction"].update(ceiling=None, slope=-1.0)
+    figure, reading = signs(sure)["R² on held-out masks"]
+    assert figure == "0.75" and "not measured" in reading and "predict nothing" in reading
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "words"),
+    [(2.1, 4.4, "The heads stand in for each other"), (0.2, 0.8, "losses overlap"),
+     (0.8, 1.3, "nothing speaks against losses that add up"),
+     (None, None, "Alone they take nothing")],
+)  # fmt: skip
+def test_the_drop_together_is_read_by_its_interval(sure, low, high, words):
+    ratio = None if low is None else (low + high) / 2
+    sure["validation"]["held_out"]["together"].update(ratio=ratio, low=low, high=high)
+    figure, reading = signs(sure)["Drop together over drops alone"]
+    assert words in reading and "Together −78.0 points, one at a time −27.0 points" in reading
+    assert "Below 1, heads do the same work or little is left to lose; above 1" in reading
+    assert (figure == "not measured") == (ratio is None)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "figure", "words"),
+    [("open", "open", "too few examples"), ("changed", "changed", "beyond doubt"),
+     ("unchanged", "unchanged within 3 points", "unchanged within 3 points."),
+     (None, "not measured", "the change is −1.0 points")],
+)  # fmt: skip
+def test_what_else_breaks_has_a_verdict_for_each_task(sure, verdict, figure, words):
+    sure["validation"]["other_tasks"][0]["change"]["verdict"] = verdict
+    said = signs(sure)["demo/sentences"]
+    assert said[0] == figure and words in said[1]

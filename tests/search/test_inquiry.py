@@ -1,0 +1,162 @@
+from math import log
+
+import numpy as np
+import pytest
+from driven import answered, breaking, drive, inside, problem
+
+from caploc import designs
+from caploc.recovery import Measurements
+from caploc.recovery.shrinkage import top_chances
+from caploc.search.inquiry import ALIVE, MOST, Inquiry, expected_recall, retune, right_of
+from caploc.search.plan import intact_plan
+from caploc.search.screen import Screen
+from caploc.simulate import World
+
+
+def begun(world, **given):
+    """An inquiry and its screen in a world, before the first row."""
+    asked = problem(world.heads, **{"top": 3} | given)
+    intact = answered(intact_plan(asked, asked.examples), inside(world)).by_example()
+    inquiry = Inquiry(asked, designs.generator(asked.settings.seed), intact)
+    return inquiry, Screen(asked, right_of(intact), intact, inquiry.random)
+
+
+@pytest.mark.parametrize(
+    ("heads", "budget", "rows"), [(64, None, 2000), (1024, None, 16384), (64, 128, 128)]
+)
+def test_without_a_budget_sixteen_rows_a_head_are_spent_at_most(heads, budget, rows):
+    asked = problem(heads, budget=budget)
+    assert Inquiry(asked, designs.generator(0), {}).budget == rows
+
+
+def test_only_what_is_right_is_asked_and_everything_if_outcomes_are_no_answers():
+    assert right_of({3: 1.0, 4: 0.0, 5: 1.0}) == [3, 5]
+    assert right_of({3: -0.1, 4: -2.0}) == [3, 4]
+
+
+def test_screening_stops_once_the_top_is_known_well_enough():
+    world = World.planted(64, 3, drop=0.4, seed=1)
+    inquiry, screen = begun(world)
+    run = drive(inquiry.screening(screen, 2000), inside(world))
+    assert inquiry.promised >= 0.85 and run.rows == inquiry.spent < 1000
+    patient, other = begun(world, recall=1.0)
+    assert drive(patient.screening(other, 2000), inside(world)).rows > run.rows
+
+
+def test_screening_spends_what_it_may_and_no_more():
+    world = World(np.zeros(64), 1.5, 0)
+    inquiry, screen = begun(world)
+    assert drive(inquiry.screening(screen, 777), inside(world)).rows == inquiry.spent == 777
+    assert inquiry.promised < 0.85
+
+
+def test_rounds_grow_and_the_first_rows_draw_all_heads_evenly():
+    world = World(np.zeros(200), 1.5, 0)
+    inquiry, screen = begun(world)
+    plans = drive(inquiry.screening(screen, 900), inside(world)).of("screen")
+    sizes = [len(plan.mask) for plan in plans]
+    assert sizes[:2] == [100, 100] and sizes == sorted(sizes[:-1]) + sizes[-1:]
+    assert sizes[-2] > 120
+    for plan in plans[:2]:
+        assert np.ptp(plan.masks.sum(axis=0)) <= 1
+
+
+def test_screening_ends_where_no_head_is_left_to_draw():
+    world = breaking(4, range(4))
+    inquiry, screen = begun(world)
+    drive(inquiry.screening(screen, 2000), inside(world))
+    assert sorted(inquiry.critical) == [0, 1, 2, 3] and not screen.free.any()
+    assert inquiry.spent < 2000
+
+
+def test_critical_heads_are_found_confirmed_alone_and_drawn_no_more():
+    world = breaking(64, [5, 40])
+    inquiry, screen = begun(world)
+    run = drive(inquiry.screening(screen, 1500), inside(world))
+    assert set(inquiry.critical) == {5, 40} and inquiry.universal == []
+    tried = run.of("critical heads")
+    assert sorted(plan.masks.nonzero()[1].tolist() for plan in tried) == [[5], [40]]
+    assert all(len(plan.mask) == 12 for plan in tried)
+    said = [plan.what for plan in run.plans]
+    after = run.plans[len(said) - said[::-1].index("critical heads") :]
+    assert after and not any(plan.masks[:, [5, 40]].any() for plan in after)
+
+
+def test_a_suspect_that_does_no_harm_alone_is_cleared_for_good():
+    """A head under which all is lost while screening, and nothing alone."""
+    world = World(np.zeros(64), 20.0, 0)
+
+    def answer(plan):
+        lost = plan.masks[:, 9] & (plan.masks.sum(axis=1) > 1)
+        return np.where(lost[plan.mask], 0.0, 1.0)
+
+    inquiry, screen = begun(world)
+    run = drive(inquiry.screening(screen, 1500), answer)
+    assert inquiry.cleared == [9] and inquiry.critical == []
+    assert len(run.of("critical heads")) == 1
+    assert not screen.avoid[9]
+
+
+def test_a_head_that_takes_half_of_another_task_is_universal():
+    world = breaking(64, [5, 40])
+    other, third = breaking(64, [40], seed=8), World(np.zeros(64), 3.0, 9)
+    inquiry, screen = begun(world, others=[[], range(24), range(24)])
+    run = drive(inquiry.screening(screen, 1500), inside(world, world, third, other))
+    assert set(inquiry.critical) == {5, 40} and inquiry.universal == [40]
+    assert {plan.task for plan in run.plans} == {0, 2, 3}
+
+
+def test_a_task_that_nothing_is_right_in_tells_nothing_of_a_head():
+    world, hopeless = breaking(64, [5]), World(np.zeros(64), -30.0, 0)
+    inquiry, screen = begun(world, others=[range(24)])
+    drive(inquiry.screening(screen, 1000), inside(world, hopeless))
+    assert inquiry.critical == [5] and inquiry.universal == []
+
+
+def test_the_rate_follows_what_is_left_alive():
+    """A share a alive at a rate: each head costs -log(a) over their number."""
+    _, screen = begun(World(np.zeros(100), 3.0, 0))
+    rows = screen.next_rows(200)
+    for alive, rate in (
+        (60, 0.04),
+        (98, 0.08),
+        (45, 0.04 * log(ALIVE) / log(90.5 / 201)),
+        (0, 0.02),
+    ):
+        screen.rate = 0.04
+        outcome = (np.arange(200) < 2 * alive).astype(float)
+        screen.seen = Measurements(rows.masks, rows.mask, rows.example, outcome)
+        retune(screen)
+        assert screen.rate == pytest.approx(rate, rel=0.02)
+
+
+def test_the_rate_never_leaves_less_than_a_head_nor_more_than_there_is_use_for():
+    _, screen = begun(World(np.zeros(20), 3.0, 0))
+    rows = screen.next_rows(100)
+    for outcome, lowest, highest in ((0.0, 1 / 20, 1 / 20), (1.0, MOST, MOST)):
+        screen.seen = Measurements(rows.masks, rows.mask, rows.example, np.full(100, outcome))
+        for _ in range(10):
+            retune(screen)
+        assert lowest <= screen.rate <= highest
+
+
+def test_heads_set_aside_do_not_lower_the_rate():
+    _, screen = begun(World(np.zeros(20), 3.0, 0))
+    rows = screen.next_rows(100)
+    outcome = np.where(rows.masks[:, 3][rows.mask], 0.0, 1.0)
+    screen.seen = Measurements(rows.masks, rows.mask, rows.example, outcome)
+    screen.rate, screen.avoid[3] = 0.05, True
+    retune(screen)
+    assert screen.rate == pytest.approx(0.1)
+    # Rows of nothing but heads set aside say nothing.
+    screen.avoid[:] = True
+    retune(screen)
+    assert screen.rate == pytest.approx(0.1)
+
+
+def test_the_expected_recall_is_the_mean_chance_of_those_likeliest_on_top():
+    world = World.planted(30, 3, drop=0.3, seed=1)
+    _, screen = begun(world)
+    screen.take(answered(screen.next_rows(300), inside(world)))
+    chances = np.sort(top_chances(screen.posterior(), 3, seed=300))[-3:]
+    assert expected_recall(screen) == pytest.approx(chances.mean())

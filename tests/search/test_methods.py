@@ -1,0 +1,103 @@
+"""The contract of every method: being listed in `METHODS` is being tested."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from driven import breaking, drive, inside, problem, with_holes
+
+from caploc.search import METHODS
+from caploc.simulate import World
+
+EXAMPLES = range(60)
+
+
+def search(name, world, **given):
+    given = {"masks": 80, "rate": 0.1, "top": 3, "examples": EXAMPLES} | given
+    return METHODS[name].search(problem(world.heads, **given))
+
+
+@pytest.mark.parametrize("name", METHODS)
+class TestEveryMethod:
+    def test_finds_planted_heads(self, name):
+        world = World.planted(24, 3, drop=0.4, seed=1)
+        found = drive(search(name, world), inside(world)).found
+        assert set(found.chosen) == set(world.planted_heads)
+
+    def test_asks_as_many_masks_of_every_example_as_it_says(self, name):
+        world = World.planted(12, 2, seed=1)
+        given = {"masks": 7, "rate": 0.2, "examples": range(20)}
+        run = drive(search(name, world, **given), inside(world))
+        if METHODS[name].masks is None:
+            assert run.rows <= run.found.told["budget"]
+        else:
+            assert run.rows == 20 * METHODS[name].masks(problem(12, top=3, masks=7))
+
+    def test_asks_first_what_the_intact_model_does(self, name):
+        world = World.planted(12, 2, seed=1)
+        first = next(search(name, world))
+        assert not first.masks.any() and first.example.tolist() == list(EXAMPLES)
+
+    def test_is_pure_in_what_it_is_sent(self, name):
+        world = World.planted(16, 2, drop=0.3, seed=2)
+        one, other = (drive(search(name, world, seed=4), inside(world)) for _ in range(2))
+        for first, second in zip(one.plans, other.plans, strict=True):
+            assert (first.masks == second.masks).all() and (first.mask == second.mask).all()
+            assert (first.example == second.example).all() and first.task == second.task
+        assert one.found.ranking == other.found.ranking
+        assert np.array_equal(one.found.estimate.effect, other.found.estimate.effect, True)
+
+    def test_ranks_every_head_once_and_the_chosen_ones_first(self, name):
+        for world in (World.planted(16, 2, drop=0.3, seed=2), breaking(16, [3, 5])):
+            found = drive(search(name, world, top=4), inside(world)).found
+            assert sorted(found.ranking) == list(range(16))
+            assert found.ranking[: len(found.chosen)] == found.chosen
+            assert len(found.chosen) <= 4
+            assert len(found.estimate.effect) == 16
+
+    def test_stands_outcomes_that_could_not_be_scored(self, name):
+        world = World.planted(24, 3, drop=0.4, seed=1)
+        found = drive(search(name, world), with_holes(inside(world), 0.15)).found
+        assert set(found.chosen) == set(world.planted_heads)
+
+    def test_names_nothing_where_nothing_can_be_scored(self, name):
+        world = World.planted(12, 2, seed=1)
+        found = drive(search(name, world), lambda plan: np.full(len(plan.mask), np.nan)).found
+        assert found.chosen == [] and sorted(found.ranking) == list(range(12))
+
+    def test_names_nothing_where_no_outcome_ever_changes(self, name):
+        needless = World(np.zeros(12), 20.0, 0)
+        found = drive(search(name, needless), inside(needless)).found
+        assert found.chosen == []
+
+    def test_asks_for_more_than_there_are_heads_and_gets_them_in_order(self, name):
+        world = World(np.array([4.0, 0, 0, 2.0, 0, 0]), 3.0, 0)
+        given = {"top": 9, "rate": 0.34, "examples": range(200)}
+        found = drive(search(name, world, **given), inside(world)).found
+        assert found.ranking[:2] == [0, 3] and found.chosen[:1] == [0]
+        assert len(found.chosen) <= 6
+
+    def test_works_on_continuous_outcomes(self, name):
+        world = World.planted(24, 3, drop=0.4, seed=1)
+        found = drive(search(name, world), inside(world, ask=World.logprobs)).found
+        assert set(found.chosen) == set(world.planted_heads)
+        effects = [found.estimate.effect[column] for column in found.ranking[:3]]
+        assert max(effects) < 0
+
+    def test_never_asks_another_task_unless_given_one(self, name):
+        world = breaking(12, [2])
+        run = drive(search(name, world), inside(world))
+        assert {plan.task for plan in run.plans} == {0}
+
+
+def test_plans_say_what_they_are_for():
+    world = breaking(24, [2])
+    run = drive(search("adaptive", world), inside(world))
+    said = [plan.what for plan in run.plans]
+    assert said[0] == "intact" and said[1] == "screen" and said[-1] == "shortlist alone"
+    assert "critical heads" in said
+    assert all(said for said in said)
+    # The shortlist comes last, once the screen is over.
+    assert not any(
+        first == "shortlist alone" and second == "screen" for first, second in pairwise(said)
+    )

@@ -1,0 +1,90 @@
+import numpy as np
+import pytest
+from driven import FRESH, SEARCHED, drive, inside, problem, with_holes
+
+from caploc import designs
+from caploc.recovery import PairedDifferences
+from caploc.search.shortlist import Shortlist
+from caploc.simulate import World
+
+WORLD = World.planted(20, 3, drop=0.4, seed=1)
+HEADS = [*WORLD.planted_heads, 0, 1]
+
+
+def shortlist(heads=HEADS, **given):
+    return Shortlist(problem(20, **given), list(heads), designs.generator(2))
+
+
+def test_half_of_the_rows_go_to_all_heads_alike():
+    listed = shortlist()
+    run = drive(listed.even(200), inside(WORLD))
+    assert run.rows == listed.rows == 100
+    assert [plan.what for plan in run.plans] == ["intact", "shortlist alone"]
+    asked = run.plans[1]
+    assert (asked.masks == np.eye(20, dtype=bool)[HEADS]).all()
+    assert listed.asked()[HEADS].tolist() == [20] * 5 and listed.asked().sum() == 100
+
+
+def test_all_heads_see_the_same_fresh_examples_and_none_twice():
+    listed = shortlist()
+    drive(listed.more(HEADS, 30), inside(WORLD))
+    drive(listed.more(HEADS[:2], 50), inside(WORLD))
+    single = listed.seen.masks.argmax(axis=1)[listed.seen.mask]
+    seen = [listed.seen.example[single == head].tolist() for head in HEADS]
+    assert seen[0] == seen[1] and seen[0][:30] == seen[2] == seen[4]
+    assert len(set(seen[0])) == 80 and set(seen[0]) <= set(FRESH)
+    assert set(listed.intact) == set(seen[0])
+
+
+def test_examples_run_out_quietly():
+    listed = shortlist(fresh=range(300, 310))
+    assert drive(listed.more(HEADS, 25), inside(WORLD)).rows == 50
+    assert drive(listed.more(HEADS, 25), inside(WORLD)).plans == []
+
+
+@pytest.mark.parametrize(("heads", "count"), [([], 5), (HEADS, 0), (HEADS, -3)])
+def test_no_heads_or_no_examples_plan_no_rows(heads, count):
+    listed = shortlist()
+    assert drive(listed.more(heads, count), inside(WORLD)).plans == []
+    assert len(listed.waiting) == len(FRESH)
+
+
+def test_without_fresh_examples_those_of_the_screen_must_do():
+    listed = shortlist(fresh=())
+    assert sorted(listed.waiting) == list(SEARCHED)
+
+
+def test_effects_are_paired_differences_with_students_errors():
+    listed = shortlist()
+    drive(listed.more(HEADS, 60), inside(WORLD))
+    found = listed.effects()
+    reference = PairedDifferences().fit(listed.seen, listed.intact)
+    assert np.array_equal(found.effect, reference.effect, equal_nan=True)
+    assert np.isnan(found.stderr[[h for h in range(20) if h not in HEADS]]).all()
+    head = HEADS[0]
+    outcomes = listed.seen.where(listed.seen.masks.argmax(axis=1)[listed.seen.mask] == head)
+    differences = [o - listed.intact[e] for e, o in outcomes.by_example().items()]
+    assert found.stderr[head] == pytest.approx(np.std(differences, ddof=1) / np.sqrt(60))
+    assert found.freedom[head] == 59
+
+
+def test_no_error_is_below_that_of_half_an_example():
+    """No answer of forty changed: the next one still may."""
+    needless = World(np.zeros(20), 30.0, 0)
+    listed = shortlist()
+    drive(listed.more(HEADS, 40), inside(needless))
+    found = listed.effects()
+    assert (found.effect[HEADS] == 0).all()
+    assert found.stderr[HEADS] == pytest.approx(np.full(5, 0.5 / 40))
+
+
+def test_examples_that_could_not_be_scored_do_not_count_as_asked():
+    listed = shortlist()
+    drive(listed.more(HEADS, 60), with_holes(inside(WORLD), 0.4))
+    missing = np.isnan(listed.seen.outcome)
+    assert missing.any() and listed.asked().sum() == (~missing).sum() < listed.rows
+    assert np.isfinite(listed.effects().stderr[HEADS]).all()
+
+
+def test_before_any_row_nothing_is_known():
+    assert np.isnan(shortlist().effects().effect).all()
