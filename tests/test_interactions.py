@@ -25,7 +25,7 @@ def planted(tmp_path_factory):
     study = Study(
         ModelOptions(str(folder / "model"), device="cpu"),
         str(folder / "model" / "planted.yaml"),
-        settings=Settings(top=3, budget=900, recall=0.99),
+        settings=Settings(top=3, budget=2000, recall=0.99),
         controls=0,
         limit=50,
     )

@@ -61,6 +61,7 @@ def test_heads_that_break_the_task_are_critical_and_those_that_break_another_uni
     assert found.chosen[0] == 7 and set(found.chosen) == {7, 30}
     assert found.ranking[-1] == 20 and np.isnan(found.estimate.q[20])
     assert found.estimate.effect[7] < -0.8
+    assert 7 in found.told["shortlist"] and 20 not in found.told["shortlist"]
     assert found.estimate.top_chance[20] == 0
 
 

@@ -50,7 +50,7 @@ def test_fewer_heads_than_asked_for_are_owned_up_to():
 
 def test_a_recall_short_of_what_was_wanted_is_said_with_what_more_rows_would_give():
     world = World(np.where(np.arange(24) < 6, 1.2, 0.0), 2.5, 3)
-    said = found(world, budget=900, recall=1.0)
+    said = found(world, budget=1800, recall=1.0)
     assert len(said.chosen) == 3 and said.told["expected_recall"] < 1
     assert said.notes[0] == (
         f"The search ended at an expected recall of {said.told['expected_recall']:.0%}; twice "
