@@ -91,7 +91,7 @@ def test_a_set_that_is_not_full_is_said_to_be_so():
 def test_a_check_on_few_examples_or_on_used_ones_is_said_to_be_so():
     few = looked(checked=20)
     (said,) = notes(inquiry(), few, few.named)
-    assert said == "The shortlist was checked on 20 examples only; its intervals are wide."
+    assert said == "The shortlist was checked on few examples (20); its intervals are wide."
     used = found(PLANTED, fresh=(), budget=1000)
     assert "found on, and its effects may be overstated" in used.notes[-1]
     assert not used.told["fresh"] and found(PLANTED).told["fresh"]

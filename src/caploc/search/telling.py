@@ -131,5 +131,5 @@ def check(inquiry: Inquiry, conclusion: Conclusion) -> str:
             "on those it was found on, and its effects may be overstated."
         )
     if 0 < count < FEW:
-        return f"The shortlist was checked on {count} examples only; its intervals are wide."
+        return f"The shortlist was checked on few examples ({count}); its intervals are wide."
     return ""
