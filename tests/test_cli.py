@@ -12,7 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 from caploc import cli, tables
-from caploc.cli import app, default_others, slug
+from caploc.cli import app
+from caploc.cli.options import default_others, slug
 from caploc.console import interruptible
 from caploc.models.planted import Planted, write_planted
 from caploc.progress import Silent

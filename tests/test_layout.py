@@ -31,6 +31,7 @@ ORDER = [
     "findings",
     "workbench",
     "study",
+    "finished",
     "evaluation",
     "sweep",
     "doctor",

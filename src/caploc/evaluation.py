@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from caploc.errors import BadOption, UserError
-from caploc.folder import CURVE, EVALUATION, RESULT, RUN, claim, read_json, versions, write_json
+from caploc.finished import FinishedRun
+from caploc.folder import CURVE, EVALUATION, claim, versions, write_json
 from caploc.heads import Head, Mask
-from caploc.measurement import Cost
 from caploc.progress import Progress, Silent
 from caploc.report.curves import write_curve
 from caploc.tasks.catalog import TaskOptions, check_task_name
@@ -100,24 +100,15 @@ def curve(
     if most < 1:
         raise BadOption(f"--most must be 1 or more; got {most}.")
     check_limit(limit)
-    result, run = read_json(folder / RESULT), read_json(folder / RUN)
-    study = run["study"]
-    model = ModelOptions(**study["model"])
-    options = TaskOptions(**study["options"])
-    heads = order(result)[:most]
+    run = FinishedRun.read(folder)
+    heads = order(run.result)[:most]
     if not heads:
         raise UserError(f"The run in {folder} found no head whose knockout lowers the score.")
-    tasks = [
-        *model.tasks([study["task"]], options),
-        *model.tasks(study["other_tasks"], options.plain()),
-    ]
-    with claim(folder, study, run["command"]) as store:
-        bench = Workbench(model.engine(), store, Cost())
-        if bench.engine.loaded.fingerprint != result["model"]["fingerprint"]:
-            raise UserError(f"The model {model.name} has changed since the run in {folder}.")
+    tasks = run.tasks()
+    with run.workbench() as bench:
         masks = [bench.engine.grid.mask(heads[:count]) for count in range(len(heads) + 1)]
         curves = {
-            task.name: points(bench, task.in_metric(), masks, limit, progress or Silent())
+            task.name: points(bench, task, masks, limit, progress or Silent())
             for task in tasks
         }
         drawn = {"schema": 1, "heads": heads, "curves": curves, "cost": bench.cost.as_dict()}

@@ -27,7 +27,7 @@ class Stages:
     loaded: LoadedModel
     task: HarnessTask
     examples: list[int]
-    fresh: list[int]
+    kept: list[int]  # examples that the search never saw
     intact: Score
     found: Found
     comparisons: list[Comparison] = field(default_factory=list)

@@ -7,7 +7,7 @@ lose.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from caploc.errors import BadOption, UserError
-from caploc.folder import INTERACTIONS, RESULT, RUN, claim, read_json, write_json
+from caploc.finished import FinishedRun
+from caploc.folder import INTERACTIONS, write_json
 from caploc.heads import HeadGrid, Mask
 from caploc.measurement import Meter, search
 from caploc.progress import Progress, Silent
@@ -23,10 +24,8 @@ from caploc.recovery import paired
 from caploc.recovery.screening import false_discovery_rates
 from caploc.search import Plan, Problem, Settings, column_mask
 from caploc.search.backups import standing_in
-from caploc.study import Study
-from caploc.tasks.catalog import TaskOptions
+from caploc.study import shared_price
 from caploc.validation.comparison import number
-from caploc.workbench import ModelOptions, Workbench
 
 LEVEL = 0.05  # false discovery rate at which an interaction is named
 PER_HEAD = 4  # rows a head of the screen for backups, if no budget is given
@@ -106,38 +105,30 @@ def interactions(
     for name, value in (("most", most), ("examples", examples), ("budget", budget)):
         if value is not None and value < 1:
             raise BadOption(f"--{name} must be 1 or more; got {value}.")
-    result, run = read_json(folder / RESULT), read_json(folder / RUN)
-    if not result["top"]:
+    run = FinishedRun.read(folder)
+    if not run.result["top"]:
         raise UserError(f"The run in {folder} named no head; there is nothing to combine.")
-    study = restored(run["study"])
-    (task,) = study.model.tasks([study.task], study.options.plain())
-    with claim(folder, run["study"], run["command"]) as store:
-        bench = Workbench(study.model.engine(), store)
-        if bench.engine.loaded.fingerprint != result["model"]["fingerprint"]:
-            raise UserError(f"The model {study.model.name} has changed since the run in {folder}.")
+    task, *_ = run.tasks()
+    with run.workbench() as bench:
         grid = bench.engine.grid
-        chosen = [grid.column(head) for head in grid.named_in(result["top"][:most])]
-        critical = [
-            grid.column(head)
-            for head in grid.named_in(result.get("search", {}).get("critical", []))
-        ]
-        found, fresh = study.drawn(task.size)
-        table = Table(bench.meter(task), (fresh or found)[:examples], progress or Silent())
-        settings = Settings(seed=study.settings.seed, recall=1.0, top=most)
-        problem = Problem(grid.size, found, settings, fresh=fresh)
+        chosen = columns(grid, run.result["top"][:most])
+        found, kept = run.study.drawn(task.size)
+        table = Table(bench.meter(task), (kept or found)[:examples], progress or Silent())
+        problem = Problem(
+            heads=grid.size,
+            examples=found,
+            settings=Settings(seed=run.study.settings.seed, recall=1.0, top=most),
+            shared=shared_price(bench, table.meter, found, table.progress),
+        )
+        critical = columns(grid, run.result["search"]["critical"])
         generator = standing_in(problem, chosen, critical, budget or PER_HEAD * grid.size)
         stand_ins = search([table.meter], generator, table.progress)
-        rows = [
-            *table.contrasts(list(pairs(chosen)), "pairs"),
-            *table.contrasts(list(behind(chosen, stand_ins)), "backups"),
-            *table.contrasts(list(groups(grid, chosen)), "key-value groups"),
-        ]
         told = {
             "schema": 1,
             "heads": [str(grid.heads[column]) for column in chosen],
             "stand_ins": [str(grid.heads[column]) for column in stand_ins],
             "examples": len(table.examples),
-            "interactions": described(rows, grid),
+            "interactions": described(asked(table, grid, chosen, stand_ins), grid),
             "limits": LIMITS,
             "cost": bench.cost.as_dict(),
         }
@@ -145,11 +136,20 @@ def interactions(
     return told
 
 
-def restored(fields: dict[str, Any]) -> Study:
-    """The study of a run, from its file."""
-    model, options = ModelOptions(**fields["model"]), TaskOptions(**fields["options"])
-    study = Study(model, fields["task"], fields["method"], Settings(**fields["settings"]))
-    return replace(study, examples=fields["examples"], options=options)
+def columns(grid: HeadGrid, names: Sequence[str]) -> list[int]:
+    """The columns of heads given by name."""
+    return [grid.column(head) for head in grid.named_in(names)]
+
+
+def asked(
+    table: Table, grid: HeadGrid, chosen: Sequence[int], stand_ins: Sequence[int]
+) -> list[dict[str, Any]]:
+    """Every contrast of the three questions."""
+    return [
+        *table.contrasts(list(pairs(chosen)), "pairs"),
+        *table.contrasts(list(behind(chosen, stand_ins)), "backups"),
+        *table.contrasts(list(groups(grid, chosen)), "key-value groups"),
+    ]
 
 
 def pairs(chosen: Sequence[int]) -> Iterator[Contrast]:

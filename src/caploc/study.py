@@ -22,7 +22,7 @@ PAPER_EXAMPLES = 100  # that the paper's methods find heads on
 ADAPTIVE_EXAMPLES = 400  # that the adaptive search draws on, at most
 FINDING = 2 / 3  # of a small task's examples, to find heads on; the rest is for the check
 FRESH = 600  # examples kept for the check, at most
-CHECKED = 100  # of them that controls and held-out masks are measured on
+CHECKED = 100  # of them that no search sees: the finding, controls and held-out masks are on them
 FEWEST_FRESH = 20  # below which there is no check on fresh examples
 ELSEWHERE = 24  # examples of each other task, to tell heads that break everything
 
@@ -96,7 +96,7 @@ class Study:
         return replace(self, settings=settings, examples=bought)
 
     def drawn(self, size: int) -> tuple[list[int], list[int]]:
-        """The examples to find heads on, and fresh ones for the check, of a task of that size.
+        """The examples to find heads on, and others kept for the checks, of a task of that size.
 
         Raises:
             BadOption: if there are not as many as asked for.
@@ -145,7 +145,8 @@ def locate(
 ) -> Stages:
     """Measure what the method's search asks for, and see what it found."""
     task = tasks[0]
-    examples, fresh = study.drawn(task.size)
+    examples, kept = study.drawn(task.size)
+    held_out = kept[: min(CHECKED, len(kept) // 2)]
     # What else a critical head breaks is judged in the other tasks' own metric.
     meters = [bench.meter(task), *(bench.meter(other.in_metric()) for other in tasks[1:])]
     heads = bench.engine.grid.size
@@ -154,7 +155,7 @@ def locate(
         heads=heads,
         examples=examples,
         settings=study.settings,
-        fresh=fresh,
+        fresh=kept[len(held_out) :],
         others=[other.first(None)[:ELSEWHERE] for other in tasks[1:]],
         shared=shared_price(bench, meters[0], examples, progress),
         chance=task.chance,
@@ -163,7 +164,7 @@ def locate(
         loaded=bench.engine.loaded,
         task=task,
         examples=examples,
-        fresh=fresh,
+        kept=held_out,
         intact=meters[0].score(intact),
         found=search(meters, METHODS[study.method].search(problem), progress),
     )
@@ -183,7 +184,7 @@ def shared_price(
 def validated(
     study: Study, bench: Workbench, stages: Stages, tasks: Sequence[HarnessTask], progress: Progress
 ) -> Stages:
-    """Score the chosen heads on every example, on other tasks, and on fresh examples."""
+    """Score the chosen heads on every example, on other tasks, and on those kept."""
     mask = column_mask(bench.engine.grid.size, stages.found.chosen)
     # The claim is made in the task's own metric, whatever signal found the heads.
     meters = [bench.meter(task.in_metric()) for task in tasks]
@@ -191,8 +192,8 @@ def validated(
     check = Check(
         meter=meters[0],
         grid=bench.engine.grid,
-        examples=(stages.fresh or stages.examples)[: min(CHECKED, study.limit or CHECKED)],
-        fresh=bool(stages.fresh),
+        examples=(stages.kept or stages.examples)[: min(CHECKED, study.limit or CHECKED)],
+        fresh=bool(stages.kept),
         draws=study.controls,
         seed=study.settings.seed + designs.CONTROLS,
         progress=progress,

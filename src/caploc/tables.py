@@ -44,6 +44,33 @@ def scores(validation: dict[str, Any]) -> tuple[float | None, float | None]:
     return validation["task"]["intact"]["score"], validation["task"]["knocked_out"]["score"]
 
 
+def evaluation_table(result: dict[str, Any]) -> tuple[list[str], list[list[str]], str]:
+    """Headings, rows and title of what `evaluate` measured."""
+    headings = ["task", "intact", "knocked out", "change", "examples"]
+    rows = [
+        [
+            row["name"],
+            console.with_error(row["intact"]),
+            console.with_error(row["knocked_out"]),
+            changed(row["change"]),
+            str(row["intact"]["examples"]),
+        ]
+        for row in result["tasks"]
+    ]
+    heads = ", ".join(result["heads"]) or "nothing"
+    return headings, rows, f"{result['model']}, knocked out: {heads}"
+
+
+def curve_table(drawn: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Headings and rows of a curve, one more head knocked out each row."""
+    names = list(drawn["curves"])
+    rows = [
+        [head, *(console.figure(drawn["curves"][name][count]["score"]) for name in names)]
+        for count, head in enumerate(["none", *drawn["heads"]])
+    ]
+    return ["knocked out, one more each line", *names], rows
+
+
 def changed(change: dict[str, Any] | None) -> str:
     """A change of outcome and its standard error."""
     if change is None:

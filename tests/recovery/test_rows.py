@@ -83,7 +83,7 @@ def test_a_kind_of_example_counts_as_much_as_its_share_of_the_examples():
     seen = Measurements(masks, np.arange(6), np.array([0, 1, 2, 3, 3, 3]), np.ones(6))
     assert Rows.of(seen, intact).weight.tolist() == [1.5, 1.5, 1.5, 0.5, 0.5, 0.5]
     only_right = seen.where(seen.example < 3)
-    assert Rows.of(only_right, intact).weight.tolist() == [0.75] * 3
+    assert Rows.of(only_right, intact).weight.tolist() == [1.0] * 3
 
 
 def test_only_right_and_wrong_answers_have_kinds():

@@ -76,13 +76,13 @@ def test_effects_are_those_of_free_heads_from_rows_without_heads_to_avoid():
     screen.intact = answered(intact_plan(screen.problem, range(50)), inside(world)).by_example()
     screen.take(answered(screen.next_rows(600), inside(world)))
     screen.take(answered(screen.next_rows(400), inside(world)))
-    everything = screened(Rows.of(screen.seen, screen.intact), weighted=False)
+    everything = screened(Rows.of(screen.seen, screen.intact))
     assert np.array_equal(screen.effects().effect, everything.effect)
     screen.avoid[4] = True
     clean = screen.seen.where(~screen.seen.masks[:, 4][screen.seen.mask])
     assert 0 < len(clean.outcome) < 1000
     assert clean.round.tolist() == sorted(clean.round) and set(clean.round) == {0, 1}
-    fewer = screened(Rows.of(clean, screen.intact), weighted=False)
+    fewer = screened(Rows.of(clean, screen.intact))
     effects = screen.effects()
     assert np.isnan([effects.effect[4], effects.stderr[4]]).all()
     others = np.delete(np.arange(40), 4)

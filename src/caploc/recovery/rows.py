@@ -18,7 +18,7 @@ class Rows:
 
     `kind` tells the intact model's right answers (1) from its wrong ones (0); outcomes that are not
     0 and 1 are all of kind 1. `weight` undoes an unequal use of the kinds: rows of a kind count as
-    much as its share of the examples.
+    much as its share of the examples; its mean is 1.
     """
 
     cuts: sparse.csr_matrix
@@ -51,6 +51,7 @@ class Rows:
         share = np.bincount(list(before.values()), minlength=2) / max(len(before), 1)
         used = np.bincount(kind, minlength=2) / max(len(kind), 1)
         weight = np.divide(share, used, out=np.ones(2), where=used > 0)[kind]
+        weight /= weight.mean() if len(weight) else 1.0
         return cls(cuts, seen.mask[keep], outcome, example, seen.round[keep], kind, weight)
 
     @property

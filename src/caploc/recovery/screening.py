@@ -68,20 +68,19 @@ class Effects:
         )
 
 
-def screened(rows: Rows, *, weighted: bool = True) -> Effects:
+def screened(rows: Rows) -> Effects:
     """The effect of every head, and its standard error.
 
     With residuals `u` of the sparse fit `b` and `x` centred within rounds (each round cuts a head
     with a chance of its own), the effect is `b + sum(w x u) / sum(w x x)`. Its variance is the sum
     over examples of `(sum over the example's rows of w x u)²`, over `sum(w x x)²`, since rows of
     one example are not independent; where a mask has several rows the same sum over masks is added,
-    and that over single rows taken off (Cameron, Gelbach and Miller, 2011). `weighted` False
-    ignores the weights `w`: steadier, for ranking.
+    and that over single rows taken off (Cameron, Gelbach and Miller, 2011).
     """
     if rows.count < 2:
         return Effects.unknown(rows.cuts.shape[1])
     outcome = rows.residuals()
-    return one_step(rows, outcome, fitted(rows.cuts, outcome), weighted)
+    return one_step(rows, outcome, fitted(rows.cuts, outcome))
 
 
 def means_apart(rows: Rows) -> Effects:
@@ -89,17 +88,14 @@ def means_apart(rows: Rows) -> Effects:
     heads = rows.cuts.shape[1]
     if rows.count < 2:
         return Effects.unknown(heads)
-    return one_step(rows, rows.residuals(), np.zeros(heads), weighted=True)
+    return one_step(rows, rows.residuals(), np.zeros(heads))
 
 
 def one_step(
-    rows: Rows,
-    outcome: Float[np.ndarray, " rows"],
-    start: Float[np.ndarray, " heads"],
-    weighted: bool,
+    rows: Rows, outcome: Float[np.ndarray, " rows"], start: Float[np.ndarray, " heads"]
 ) -> Effects:
     """From a fit to every head's effect and standard error, as `screened` says."""
-    design = Centred.of(rows, rows.weight if weighted else np.ones(rows.count))
+    design = Centred.of(rows)
     left = outcome - rows.cuts @ start
     left = left - design.round_means(left)
     power = design.power()
@@ -145,9 +141,9 @@ class Centred:
     share: Float[np.ndarray, "rounds heads"]
 
     @classmethod
-    def of(cls, rows: Rows, weight: Float[np.ndarray, " rows"]) -> "Centred":
+    def of(cls, rows: Rows) -> "Centred":
         """Centre the cuts of rows."""
-        member = indicator(rows.round)
+        member, weight = indicator(rows.round), rows.weight
         total = member @ weight
         share = (member @ rows.cuts.multiply(weight[:, None])).toarray() / total[:, None]
         return cls(rows.cuts, weight, member, share)

@@ -8,7 +8,7 @@ deal"). Few strong heads among many idle ones make a prior with a sharp peak and
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from caploc.designs import generator
 
@@ -23,6 +23,10 @@ class Posterior:
     weight: Float[np.ndarray, "heads parts"]
     centre: Float[np.ndarray, "heads parts"]
     spread: Float[np.ndarray, "heads parts"]
+
+    def of(self, heads: Bool[np.ndarray, " all"]) -> "Posterior":
+        """Of some of the heads."""
+        return Posterior(self.weight[heads], self.centre[heads], self.spread[heads])
 
     @property
     def mean(self) -> Float[np.ndarray, " heads"]:

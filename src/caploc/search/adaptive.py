@@ -6,6 +6,7 @@ the screen never used.
 """
 
 from collections.abc import Generator
+from operator import attrgetter
 
 import numpy as np
 from scipy import stats
@@ -19,7 +20,7 @@ from caploc.search.plan import Found, Plan, Problem, Search, intact_plan
 from caploc.search.screen import SPARE, Screen
 from caploc.search.sets import breaking_set
 from caploc.search.shortlist import LOOKS, Shortlist
-from caploc.search.telling import notes, told
+from caploc.search.telling import reported
 
 CHECKING = 0.2  # share of the rows kept for the shortlist alone on fresh examples
 FEWEST_CHECKED = 40  # examples that each head of the shortlist is tried on, rows permitting
@@ -41,16 +42,7 @@ def adaptive(problem: Problem) -> Search:
     shortlist = Shortlist(problem, candidates(inquiry, screen), inquiry.random)
     yield from check(inquiry, screen, shortlist)
     conclusion = Conclusion(screen, shortlist, tuple(inquiry.universal))
-    return Found(
-        chosen=conclusion.named,
-        ranking=conclusion.ranking,
-        estimate=conclusion.estimate(),
-        seen=screen.seen,
-        critical=inquiry.critical,
-        universal=inquiry.universal,
-        told=told(inquiry, conclusion),
-        notes=notes(inquiry, conclusion, conclusion.named),
-    )
+    return reported(inquiry, conclusion, conclusion.named, conclusion.ranking)
 
 
 def candidates(inquiry: Inquiry, screen: Screen) -> list[int]:
@@ -74,9 +66,9 @@ def check(
     left = inquiry.left
     rows = int(min(left, max(share, least)))
     yield from shortlist.even(rows)
-    for limit, which in ((rows, "contested"), (left, "doubtful")):
+    for limit, asked in ((rows, attrgetter("contested")), (left, attrgetter("doubtful"))):
         for _ in range(LOOKS):
-            heads = getattr(Conclusion(screen, shortlist, tuple(inquiry.universal)), which)
+            heads = asked(Conclusion(screen, shortlist, tuple(inquiry.universal)))
             step = -(-len(shortlist.intact) // 2)
             count = min((limit - shortlist.rows) // max(len(heads), 1), step)
             if not heads or count < 1 or not shortlist.waiting:

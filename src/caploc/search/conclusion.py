@@ -68,8 +68,10 @@ class Conclusion:
     @cached_property
     def chances(self) -> Float[np.ndarray, " heads"]:
         """Of each head to belong to the top."""
-        chances = top_chances(self.posterior, self.top, seed=self.shortlist.rows)
-        chances[list(self.struck)] = 0.0
+        kept = np.ones(len(self.both.effect), dtype=bool)
+        kept[list(self.struck)] = False
+        chances = np.zeros(len(kept))
+        chances[kept] = top_chances(self.posterior.of(kept), self.top, seed=self.shortlist.rows)
         return chances
 
     @cached_property

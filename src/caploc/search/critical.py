@@ -65,12 +65,9 @@ def deviations(
     return found
 
 
-def alone(
-    heads: int, columns: list[int], examples: list[int], base: list[int], task: int = 0
-) -> Plan:
-    """Each head, with the base gone, on every one of the examples."""
+def alone(heads: int, columns: list[int], examples: list[int], task: int = 0) -> Plan:
+    """Each head by itself on every one of the examples."""
     masks = designs.singles(heads)[columns]
-    masks[:, base] = True
     return Plan.crossed(masks, examples, task=task, what="critical heads")
 
 

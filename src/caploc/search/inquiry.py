@@ -76,7 +76,8 @@ class Inquiry:
             step = max(LEAST_ROUND, int(ROUND * heads), int(GROWTH * done))
             plan = screen.next_rows(min(step, until - self.spent))
             screen.take((yield from self.ask(plan)))
-            yield from self.set_aside(screen)
+            if not screen.base:  # under a base no row is left to compare with
+                yield from self.set_aside(screen)
             if len(screen.seen.outcome) < max(OPENING * heads, LEAST_OPENING):
                 retune(screen)
                 continue
@@ -85,7 +86,8 @@ class Inquiry:
             if self.promised < self.problem.settings.recall:
                 continue
             known = len(self.critical)
-            yield from self.set_aside(screen, SUSPECTED)
+            if not screen.base:
+                yield from self.set_aside(screen, SUSPECTED)
             if len(self.critical) == known:
                 break
 
@@ -96,13 +98,13 @@ class Inquiry:
         """
         most = ALONE + TRIED_ELSEWHERE * len(self.problem.others)
         known = screen.avoid.copy()
-        known[[*screen.base, *self.cleared]] = True
+        known[self.cleared] = True
         alive = survived(screen.seen, screen.intact)
         for column in suspects(screen.seen, alive, known, doubt):
             tried = self.random.permutation(screen.examples)[:ALONE].tolist()
             if self.left < most:
                 return
-            plan = alone(self.problem.heads, [column], tried, screen.base)
+            plan = alone(self.problem.heads, [column], tried)
             rows = yield from self.ask(plan)
             if not broken(rows, screen.intact, SURVIVORS / ALONE):
                 self.cleared.append(column)
@@ -121,7 +123,7 @@ class Inquiry:
             tried = right_of(intact)[:TRIED_ELSEWHERE]
             if not tried:
                 continue
-            rows = yield from self.ask(alone(self.problem.heads, [column], tried, [], task))
+            rows = yield from self.ask(alone(self.problem.heads, [column], tried, task))
             if broken(rows, intact, ELSEWHERE):
                 return True
         return False

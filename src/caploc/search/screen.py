@@ -27,8 +27,7 @@ class Screen:
     """Rows of masks that all knock out `base`, on examples that are still right under it.
 
     Only where the model is right can a knockout take something away, so wrong examples are not
-    asked: at an accuracy of 35 % that finds as much with a third of the rows. `avoid` marks heads
-    that are never drawn. `intact` holds the outcomes under `base`.
+    asked. `avoid` marks heads that are never drawn. `intact` holds the outcomes under `base`.
     """
 
     problem: Problem
@@ -67,7 +66,7 @@ class Screen:
         return self.problem.settings.group or best_group(self.problem.shared)
 
     def next_rows(self, count: int) -> Plan:
-        """So many rows: even masks, or half of each by the chance to belong to the top."""
+        """So many rows: even masks, or `FOCUS` of each by the chance to belong to the top."""
         group = min(self.group, count)
         masks = -(-count // group)
         if self.chances is None:
@@ -101,7 +100,7 @@ class Screen:
         state = (len(self.seen.outcome), int(self.avoid.sum()))
         if state not in self.known:
             # Every look asks several times; only the latest is worth its memory.
-            found = screened(self.rows(), weighted=False).only(self.free)
+            found = screened(self.rows()).only(self.free)
             self.known = {state: (found, shrink(found.effect, found.stderr))}
         return self.known[state][0]
 

@@ -17,7 +17,7 @@ from caploc.search.inquiry import Inquiry, right_of
 from caploc.search.plan import Found, Plan, column_mask, intact_plan
 from caploc.search.screen import Screen
 from caploc.search.shortlist import Shortlist
-from caploc.search.telling import notes, told
+from caploc.search.telling import reported
 
 AT_ONCE = 2  # heads that one screen adds
 COMPARING = 0.1  # share of the budget for the two sets on fresh examples and for single heads
@@ -45,7 +45,7 @@ def breaking_set(inquiry: Inquiry, screen: Screen) -> Generator[Plan, Measuremen
         if len(conditional.examples) < FEWEST_RIGHT:
             break
         yield from inquiry.screening(conditional, inquiry.spent + share - len(asked))
-    alone = (own + weakest_last(screen))[:top]
+    alone = (own + strongest_first(screen))[:top]
     full = grown + [column for column in alone if column not in grown][: top - len(grown)]
     chosen = yield from more_damaging(inquiry, full if grown else [], alone)
     return (yield from concluded(inquiry, screen, chosen))
@@ -88,7 +88,7 @@ def strongest(screen: Screen, count: int) -> list[int]:
     return [int(column) for column in order if sure[column]]
 
 
-def weakest_last(screen: Screen) -> list[int]:
+def strongest_first(screen: Screen) -> list[int]:
     """All free heads, by their expected effect with nothing else gone."""
     mean = np.where(screen.free, screen.posterior().mean, np.inf)
     return [int(column) for column in np.argsort(mean, kind="stable") if screen.free[column]]
@@ -126,18 +126,8 @@ def concluded(
 ) -> Generator[Plan, Measurements, Found]:
     """Each head of the set alone, for its own effect, and what the first screen says of all."""
     shortlist = Shortlist(inquiry.problem, list(chosen), inquiry.random)
-    left = max(inquiry.budget - inquiry.spent, 0)
-    yield from shortlist.more(chosen, min(MOST_COMPARED, left // max(len(chosen), 1)))
+    yield from shortlist.more(chosen, min(MOST_COMPARED, inquiry.left // max(len(chosen), 1)))
     inquiry.spent += shortlist.rows
     conclusion = Conclusion(screen, shortlist, tuple(inquiry.universal))
     rest = [column for column in conclusion.ranking if column not in chosen]
-    return Found(
-        chosen=chosen,
-        ranking=chosen + rest,
-        estimate=conclusion.estimate(),
-        seen=screen.seen,
-        critical=inquiry.critical,
-        universal=inquiry.universal,
-        told=told(inquiry, conclusion),
-        notes=notes(inquiry, conclusion, chosen),
-    )
+    return reported(inquiry, conclusion, chosen, chosen + rest)

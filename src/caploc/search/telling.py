@@ -6,8 +6,25 @@ import numpy as np
 
 from caploc.search.conclusion import LEVEL, Conclusion
 from caploc.search.inquiry import Inquiry
+from caploc.search.plan import Found
 
 FEW = 50  # examples on which the shortlist is checked, below which the reader is warned
+
+
+def reported(
+    inquiry: Inquiry, conclusion: Conclusion, chosen: list[int], ranking: list[int]
+) -> Found:
+    """What the search hands back."""
+    return Found(
+        chosen=chosen,
+        ranking=ranking,
+        estimate=conclusion.estimate(),
+        seen=conclusion.screen.seen,
+        critical=inquiry.critical,
+        universal=inquiry.universal,
+        told=told(inquiry, conclusion),
+        notes=notes(inquiry, conclusion, chosen),
+    )
 
 
 def told(inquiry: Inquiry, conclusion: Conclusion) -> dict[str, Any]:

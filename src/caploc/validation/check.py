@@ -16,8 +16,8 @@ from caploc.search import Plan
 class Check:
     """What is checked, on what.
 
-    `fresh` tells whether the examples were never used to find the heads; a task with too few has
-    none left, and then those of the search must do.
+    `fresh` tells whether no search saw the examples, neither to find heads nor to check a
+    shortlist; a task with too few has none left, and then those of the search must do.
     """
 
     meter: Meter

@@ -1,4 +1,4 @@
-"""The finding on examples that the search never used, beside random heads.
+"""The finding on examples that the search never saw, beside random heads.
 
 Everything here is measured on the same examples: the chosen heads together and each alone, random
 sets of other heads, and masks that the effects should predict.

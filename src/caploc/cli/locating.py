@@ -1,0 +1,129 @@
+"""Find heads."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from caploc import console, tables
+from caploc.cli.options import (
+    Batch,
+    Chat,
+    Data,
+    Device,
+    Dtype,
+    Fewshot,
+    Json,
+    Limit,
+    Model,
+    Projections,
+    Quiet,
+    Revision,
+    Trust,
+    command_line,
+    default_others,
+    placed,
+    slug,
+)
+
+
+def locate(
+    model: Model,
+    task: Annotated[list[str], typer.Option(help="Task, group or YAML; repeat for several.")],
+    method: Annotated[
+        list[str] | None,
+        typer.Option(help="adaptive (if absent), css, csb, one-shot, greedy; repeat to compare."),
+    ] = None,
+    masks: Annotated[int, typer.Option(help="Masks to draw (css, csb).")] = 100,
+    rate: Annotated[float, typer.Option(help="Share of heads in a mask (css, csb).")] = 0.02,
+    examples: Annotated[
+        int | None, typer.Option(help="Examples to find heads on; by method and task if absent.")
+    ] = None,
+    budget: Annotated[
+        int | None, typer.Option(help="Rows to spend at most (16 a head if absent).")
+    ] = None,
+    goal: Annotated[
+        str, typer.Option(help="heads that matter most alone, or the set that breaks most.")
+    ] = "heads",
+    recall: Annotated[
+        float, typer.Option(help="Expected recall of the top at which adaptive stops.")
+    ] = 0.85,
+    top: Annotated[int, typer.Option(help="Heads to name at most.")] = 5,
+    estimator: Annotated[
+        str | None,
+        typer.Option(help="For css, csb, one-shot: lasso, lasso-cv, logistic, means, spike-slab."),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Draws examples, masks and controls.")] = 0,
+    outcome: Annotated[str, typer.Option(help="metric, or logprob of the gold answer.")] = "metric",
+    metric: Annotated[str | None, typer.Option(help="The task's metric[,filter] to use.")] = None,
+    fewshot: Fewshot = None,
+    chat_template: Chat = False,
+    data: Data = None,
+    also: Annotated[
+        list[str] | None, typer.Option(help="Another task to score before and after; repeat.")
+    ] = None,
+    controls: Annotated[int, typer.Option(help="Random sets of heads to compare with.")] = 20,
+    limit: Limit = None,
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    revision: Revision = None,
+    trust_remote_code: Trust = False,
+    projections: Projections = None,
+    batch_size: Batch = None,
+    out: Annotated[Path | None, typer.Option(help="Run folder; resumes what lies there.")] = None,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Find the heads that a task depends on, and check the finding.
+
+    Example: caploc locate demo --task demo/addition --method one-shot --out runs/addition
+
+    The same command continues a run that was stopped.
+    """
+    from caploc.search import Settings
+    from caploc.study import Study
+    from caploc.sweep import locate_all
+    from caploc.tasks.catalog import TaskOptions, parse_data
+    from caploc.workbench import ModelOptions
+
+    methods = method or ["adaptive"]
+    options = TaskOptions(metric, outcome, fewshot, chat_template, parse_data(data or []))
+    loading = ModelOptions(
+        placed(model), device, dtype, revision, trust_remote_code, projections, batch_size
+    )
+    studies = [
+        Study(
+            model=loading,
+            task=name,
+            method=way,
+            settings=Settings(
+                masks=masks,
+                rate=rate,
+                top=top,
+                seed=seed,
+                goal=goal,
+                budget=budget,
+                recall=recall,
+                estimator=estimator,
+            ),
+            examples=examples,
+            options=options,
+            other_tasks=tuple(also or default_others(model, name)),
+            controls=controls,
+            limit=limit,
+        )
+        for name in map(placed, task)
+        for way in methods
+    ]
+    folder = out or Path("runs") / slug(model, *methods, *task)
+    with console.progress(quiet or as_json) as progress:
+        found = locate_all(studies, folder, progress, command=command_line())
+    if as_json:
+        results = [findings.result for findings in found.findings]
+        console.say_json(results[0] if len(results) == 1 else results)
+        return
+    console.show_table(*tables.locate_table([findings.result for findings in found.findings]))
+    for findings in found.findings:
+        for note in findings.result["search"]["notes"]:
+            console.say(f"{findings.result['task']['name']}: {note}")
+    console.say(f"Report: {found.report}")

@@ -1,0 +1,123 @@
+"""Score chosen heads, and ask more of a finished run."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from caploc import console, tables
+from caploc.cli.options import (
+    Batch,
+    Chat,
+    Data,
+    Device,
+    Dtype,
+    Fewshot,
+    Json,
+    Limit,
+    Model,
+    Projections,
+    Quiet,
+    Revision,
+    Trust,
+    command_line,
+    placed,
+    slug,
+)
+
+
+def evaluate(
+    model: Model,
+    tasks: Annotated[str, typer.Option(help="Tasks, separated by commas.")],
+    heads: Annotated[str, typer.Option(help="Heads to knock out, such as L0H5,L1H3.")] = "",
+    metric: Annotated[str | None, typer.Option(help="The task's metric[,filter] to use.")] = None,
+    outcome: Annotated[str, typer.Option(help="metric, or logprob of the gold answer.")] = "metric",
+    fewshot: Fewshot = None,
+    chat_template: Chat = False,
+    data: Data = None,
+    limit: Limit = None,
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    revision: Revision = None,
+    trust_remote_code: Trust = False,
+    projections: Projections = None,
+    batch_size: Batch = None,
+    out: Annotated[Path | None, typer.Option(help="Run folder; resumes what lies there.")] = None,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Score tasks with no head and with the given heads knocked out.
+
+    Example: caploc evaluate demo --heads L0H5,L0H14 --tasks demo/addition,demo/sentences
+    """
+    from caploc.evaluation import Evaluation
+    from caploc.evaluation import evaluate as run
+    from caploc.heads import parse_heads
+    from caploc.tasks.catalog import TaskOptions, parse_data
+    from caploc.workbench import ModelOptions
+
+    evaluation = Evaluation(
+        ModelOptions(
+            placed(model), device, dtype, revision, trust_remote_code, projections, batch_size
+        ),
+        tuple(parse_heads(heads)),
+        tuple(placed(name.strip()) for name in tasks.split(",") if name.strip()),
+        TaskOptions(metric, outcome, fewshot, chat_template, parse_data(data or [])),
+        limit,
+    )
+    folder = out or Path("runs") / slug(model, "evaluate", heads or "intact", *evaluation.tasks)
+    with console.progress(quiet or as_json) as progress:
+        result = run(evaluation, folder, progress, command=command_line())
+    if as_json:
+        console.say_json(result)
+        return
+    console.show_table(*tables.evaluation_table(result))
+    console.say(f"Written: {folder / 'evaluation.json'}")
+
+
+def curve(
+    folder: Annotated[Path, typer.Argument(help="A finished run's folder.")],
+    most: Annotated[int, typer.Option(help="Heads to knock out at most.")] = 10,
+    limit: Limit = None,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Score a run's tasks with 0, 1, 2, ... of its most needed heads knocked out.
+
+    Example: caploc curve runs/addition --most 10
+    """
+    from caploc.evaluation import curve as run
+
+    with console.progress(quiet or as_json) as progress:
+        drawn = run(folder, most, limit, progress)
+    if as_json:
+        console.say_json(drawn)
+        return
+    console.show_table(*tables.curve_table(drawn))
+    console.say(f"Figure: {folder / 'figures' / 'curve.png'}")
+
+
+def interactions(
+    folder: Annotated[Path, typer.Argument(help="A finished run's folder.")],
+    most: Annotated[int, typer.Option(help="Chosen heads to look at, at most.")] = 5,
+    examples: Annotated[int, typer.Option(help="Examples that every contrast is on.")] = 100,
+    budget: Annotated[
+        int | None, typer.Option(help="Rows of the screen for backups (4 a head if absent).")
+    ] = None,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Ask whether a run's heads stand in for each other, and which heads back them up.
+
+    Example: caploc interactions runs/addition
+    """
+    from caploc.interactions import interactions as run
+
+    with console.progress(quiet or as_json) as progress:
+        told = run(folder, most, examples, budget, progress)
+    if as_json:
+        console.say_json(told)
+        return
+    console.show_table(*tables.interaction_table(told))
+    console.say(told["limits"])
+    console.say(f"Written: {folder / 'interactions.json'}")

@@ -1,0 +1,69 @@
+"""A finished run opened again: its study, its result, and its model and rows to ask more of."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from caploc.errors import UserError
+from caploc.folder import RESULT, RUN, claim, read_json
+from caploc.search import Settings
+from caploc.study import Study
+from caploc.tasks.catalog import TaskOptions
+from caploc.tasks.harness import HarnessTask
+from caploc.workbench import ModelOptions, Workbench
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """What lies in the folder of a run that ended."""
+
+    folder: Path
+    study: Study
+    result: dict[str, Any]
+    written: dict[str, Any]  # run.json, as the run left it
+
+    @classmethod
+    def read(cls, folder: Path) -> "FinishedRun":
+        """Read the folder.
+
+        Raises:
+            UserError: if it holds no finished run.
+        """
+        result, written = read_json(folder / RESULT), read_json(folder / RUN)
+        return cls(folder, restored(written["study"]), result, written)
+
+    def tasks(self) -> list[HarnessTask]:
+        """The run's task and those beside it, asked as the run did and judged by their metric."""
+        study = self.study
+        tasks = study.model.tasks([study.task], study.options)
+        tasks += study.model.tasks(study.other_tasks, study.options.plain())
+        return [task.in_metric() for task in tasks]
+
+    @contextmanager
+    def workbench(self) -> Iterator[Workbench]:
+        """The run's model, proved to be the same, and its rows.
+
+        Raises:
+            UserError: if the model has changed since.
+        """
+        with claim(self.folder, self.written["study"], self.written["command"]) as store:
+            bench = Workbench(self.study.model.engine(), store)
+            if bench.engine.loaded.fingerprint != self.result["model"]["fingerprint"]:
+                raise UserError(
+                    f"The model {self.study.model.name} has changed since the run in "
+                    f"{self.folder}; run `caploc locate` into a new folder."
+                )
+            yield bench
+
+
+def restored(fields: dict[str, Any]) -> Study:
+    """The study of a run, from its file."""
+    parts = {
+        "model": ModelOptions(**fields["model"]),
+        "options": TaskOptions(**fields["options"]),
+        "settings": Settings(**fields["settings"]),
+        "other_tasks": tuple(fields["other_tasks"]),
+    }
+    return Study(**fields | parts)

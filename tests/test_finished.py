@@ -1,0 +1,43 @@
+"""A finished run opened again asks what the run asked."""
+
+from dataclasses import asdict
+
+import pytest
+
+from caploc.errors import UserError
+from caploc.finished import FinishedRun, restored
+from caploc.search import Settings
+from caploc.study import Study
+from caploc.tasks.catalog import TaskOptions
+from caploc.workbench import ModelOptions
+
+
+def study(**options):
+    return Study(
+        ModelOptions("demo", device="cpu"),
+        "demo/addition",
+        "css",
+        settings=Settings(masks=7, top=2),
+        options=TaskOptions(**options),
+        other_tasks=("demo/sentences",),
+        controls=3,
+    )
+
+
+def test_a_study_comes_back_from_its_file():
+    written = study(fewshot=2, outcome="logprob")
+    assert restored(asdict(written)) == written
+
+
+def test_the_task_is_asked_as_the_run_did_and_judged_by_its_metric(tmp_path):
+    shots = FinishedRun(tmp_path, study(fewshot=2, outcome="logprob"), {}, {})
+    plain = FinishedRun(tmp_path, study(), {}, {})
+    (task, other), (bare, same) = shots.tasks(), plain.tasks()
+    assert task.outcome_kind == "metric" and task.metric == bare.metric
+    assert len(task.requests(0)[0].prompt) > 2 * len(bare.requests(0)[0].prompt)
+    assert other.requests(0) == same.requests(0)
+
+
+def test_a_folder_without_a_finished_run_is_refused(tmp_path):
+    with pytest.raises(UserError, match=r"holds no result\.json"):
+        FinishedRun.read(tmp_path)
