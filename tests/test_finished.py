@@ -41,3 +41,10 @@ def test_the_task_is_asked_as_the_run_did_and_judged_by_its_metric(tmp_path):
 def test_a_folder_without_a_finished_run_is_refused(tmp_path):
     with pytest.raises(UserError, match=r"holds no result\.json"):
         FinishedRun.read(tmp_path)
+
+
+def test_a_run_of_another_version_is_refused_in_a_sentence(tmp_path):
+    (tmp_path / "result.json").write_text("{}")
+    (tmp_path / "run.json").write_text('{"study": {"model": {"name": "demo"}, "depth": 3}}')
+    with pytest.raises(UserError, match="was written by another version of caploc"):
+        FinishedRun.read(tmp_path)

@@ -1,11 +1,21 @@
 """How plans of a search become rows; the rows themselves are tested with the engine and study."""
 
-import numpy as np
+import os
+import threading
+import time
 
-from caploc.measurement import Meter, as_measurements, outcomes_by_example, search
+import numpy as np
+import pytest
+
+from caploc.engine import Answer
+from caploc.errors import RunFailed
+from caploc.heads import HeadGrid
+from caploc.measurement import Cost, Meter, as_measurements, outcomes_by_example, search
 from caploc.progress import Silent
 from caploc.search import Plan
-from caploc.store import Row
+from caploc.store import Question, Row, Store
+from caploc.tasks.requests import Generate, Generated
+from caploc.tasks.task import Score
 
 
 def row(number, outcome):
@@ -54,3 +64,102 @@ def test_rows_without_a_score_are_missing_and_not_wrong():
     measured = as_measurements(Plan.crossed(np.eye(1, dtype=bool), [3, 4]), rows)
     assert measured.outcome[0] == 1 and np.isnan(measured.outcome[1])
     assert outcomes_by_example(rows) == {3: 1.0}
+
+
+class Squares:
+    """A task of numbers whose scoring can be watched: `scoring(example)` is called for each."""
+
+    name, metric, outcome_kind, version = "squares", "acc", "metric", "1"
+    higher_is_better, chance, size = True, 0.0, 100
+
+    def __init__(self, executes_code, scoring):
+        self.executes_code, self.scoring = executes_code, scoring
+
+    def in_metric(self):
+        return self
+
+    def key(self, example):
+        return str(example)
+
+    def requests(self, example):
+        return [Generate(str(example), "{}")]
+
+    def item(self, example, responses):
+        self.scoring(example)
+        return float(responses[0].text) ** 2
+
+    def outcome(self, item):
+        return item
+
+    def score(self, examples, items):
+        return Score(sum(items) / len(items), None, len(items))
+
+    def first(self, limit):
+        return list(range(limit or self.size))
+
+    def show(self, example, responses):
+        raise NotImplementedError
+
+
+class Echo:
+    """An engine that says its prompt back, in batches of four."""
+
+    grid = HeadGrid((2,))
+
+    def answer(self, asks):
+        asks = list(asks)
+        for first in range(0, len(asks), 4):
+            yield [
+                Answer(ask.key, Generated(ask.request.prompt, 1), seconds=0.0, forward_tokens=1.0,
+                       plain_tokens=1)
+                for ask in asks[first : first + 4]
+            ]  # fmt: skip
+
+
+@pytest.fixture
+def meter_of(tmp_path):
+    with Store(tmp_path / "rows.sqlite") as store:
+        yield lambda task: Meter(
+            Echo(), store, task, Question("m", "d", "t", "1", "metric"), Cost()
+        )
+
+
+def under_none(meter, examples):
+    return meter.under(np.zeros(2, dtype=bool), examples, Silent(), "")
+
+
+def test_programs_of_a_batch_are_scored_side_by_side(meter_of, monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    together = threading.Barrier(4, timeout=20)  # breaks unless all four of a batch wait at once
+    rows = under_none(meter_of(Squares(True, lambda _: together.wait())), range(8))
+    assert [row.outcome for row in rows] == [n**2 for n in range(8)]
+
+
+def test_other_tasks_are_scored_where_the_engine_runs(meter_of):
+    threads = set()
+    under_none(meter_of(Squares(False, lambda _: threads.add(threading.get_ident()))), range(8))
+    assert threads == {threading.get_ident()}
+
+
+def test_rows_scored_side_by_side_are_stored_in_order(meter_of, monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    # The first of a batch is the last to be done.
+    meter = meter_of(Squares(True, lambda example: time.sleep(0.02 * (3 - example % 4))))
+    stored = []
+    monkeypatch.setattr(meter.store, "add", lambda _, rows: stored.append(rows))
+    under_none(meter, [5, 3, 8, 1, 0])
+    assert [[row.number for row in batch] for batch in stored] == [[5, 3, 8, 1], [0]]
+
+
+@pytest.mark.parametrize("executes_code", [True, False])
+def test_a_failure_in_scoring_ends_the_run_and_keeps_the_batches_before(meter_of, executes_code):
+    def scoring(example):
+        if example in (5, 6):
+            raise RunFailed(f"example {example}")
+
+    meter = meter_of(Squares(executes_code, scoring))
+    with pytest.raises(RunFailed, match="example 5"):
+        under_none(meter, range(12))
+    assert sorted(int(key) for _, key in meter.store.load(meter.question)) == [0, 1, 2, 3]
+    meter.task.scoring = lambda _: None
+    assert [row.outcome for row in under_none(meter, range(12))] == [n**2 for n in range(12)]

@@ -173,7 +173,10 @@ def test_reordered_data_is_paired_with_its_own_outcomes(tmp_path):
         (tmp_path / "rows.jsonl").write_text("".join(json.dumps(line) + "\n" for line in order))
         counter = Counter()
         results.append((evaluate(evaluation, tmp_path / "run", counter)["tasks"], counter.measured))
-    assert results[0][0] == results[1][0]
+    (one,), (other,) = results[0][0], results[1][0]
+    lost, as_lost = one.pop("failures"), other.pop("failures")
+    assert one == other
+    assert lost["categories"] == as_lost["categories"]  # its samples are of the first examples
     assert [measured for _, measured in results] == [16, 0]
 
 
@@ -346,6 +349,34 @@ def test_evaluations_of_what_is_not_there_are_refused(tmp_path, heads, tasks, sa
     evaluation = Evaluation(DEMO, (caploc.Head.parse(heads),), tasks)
     with pytest.raises(UserError, match=said):
         evaluate(evaluation, tmp_path / "run")
+
+
+def test_a_disjoint_score_leaves_out_what_the_search_saw(tmp_path):
+    """The first answers shown are those that changed; 30 examples are all shown."""
+    study = replace(SMALL, examples=8, limit=30, controls=0, disjoint=True)
+    result = run(study, tmp_path / "apart").result
+    answers = json.loads((tmp_path / "apart" / "answers.json").read_text())
+    examples, kept = study.drawn(512)
+    searched = set(examples) | set(kept[min(100, len(kept) // 2) :])
+    assert result["validation"]["task"]["intact"]["examples"] == 30
+    assert searched.isdisjoint(answer["example"] for answer in answers)
+    together = run(replace(study, disjoint=False), tmp_path / "together")
+    shown = json.loads((tmp_path / "together" / "answers.json").read_text())
+    assert [answer["example"] for answer in shown if answer["example"] in searched]
+    assert together.result["heads"] == result["heads"]
+
+
+def test_a_disjoint_score_needs_examples_that_are_left(tmp_path):
+    with pytest.raises(BadOption, match="--disjoint leaves none of the 512 examples"):
+        run(replace(SMALL, examples=512, disjoint=True), tmp_path)
+
+
+def test_every_answer_says_how_it_failed(done):
+    result = done.result["validation"]["task"]["failures"]
+    answers = json.loads((done.folder / "answers.json").read_text())
+    kinds = {answer["kind"] for answer in answers}
+    assert kinds <= set(result["categories"]) and "right" in kinds
+    assert sum(part["count"] for part in result["categories"].values()) == result["examples"]
 
 
 def test_a_curve_starts_intact_and_ends_at_the_chosen_heads(done):

@@ -12,6 +12,7 @@ import torch
 
 from caploc.errors import UserError
 from caploc.folder import RESULT, ROWS, RUN, versions
+from caploc.sandbox import protection
 from caploc.workbench import ModelOptions
 
 GIB = 2**30
@@ -29,7 +30,7 @@ def machine_facts() -> dict[str, Any]:
         "CUDA devices": ", ".join(cuda) or "none",
         "MPS": torch.backends.mps.is_available(),
         "Ray": "installed" if find_spec("ray") else "not installed",
-        "model-written code": "never executed; tasks that need it are refused",
+        "model-written code": protection().statement,
     }
 
 

@@ -12,7 +12,7 @@ from caploc.heads import Head, Mask
 from caploc.progress import Progress, Silent
 from caploc.report.curves import write_curve
 from caploc.tasks.catalog import TaskOptions, check_task_name
-from caploc.validation import Comparison, check_limit, compare
+from caploc.validation import Comparison, check_limit, compare, failures
 from caploc.workbench import ModelOptions, Workbench
 
 
@@ -40,7 +40,7 @@ class Evaluation:
         self.options.check()
         check_limit(self.limit)
         for name in self.tasks:
-            check_task_name(name)
+            check_task_name(name, self.options)
         self.model.check().mask(self.heads)
 
 
@@ -80,10 +80,10 @@ def evaluate(
 
 def as_row(comparison: Comparison, cut: bool) -> dict[str, Any]:
     """One task's scores; what was not asked is None."""
-    row = comparison.as_dict()
     if not cut:
-        return row | {"knocked_out": None, "change": None}
-    return row
+        return comparison.as_dict() | {"knocked_out": None, "change": None, "failures": None}
+    found = failures(comparison.task, comparison.intact_rows, comparison.knocked_out_rows)
+    return comparison.as_dict() | {"failures": found.as_dict()}
 
 
 def curve(
@@ -108,8 +108,7 @@ def curve(
     with run.workbench() as bench:
         masks = [bench.engine.grid.mask(heads[:count]) for count in range(len(heads) + 1)]
         curves = {
-            task.name: points(bench, task, masks, limit, progress or Silent())
-            for task in tasks
+            task.name: points(bench, task, masks, limit, progress or Silent()) for task in tasks
         }
         drawn = {"schema": 1, "heads": heads, "curves": curves, "cost": bench.cost.as_dict()}
         write_json(folder / CURVE, drawn)

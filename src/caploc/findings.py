@@ -1,6 +1,7 @@
 """What a study found, as the stages leave it and as `result.json` keeps it."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,9 @@ from caploc.models.loading import LoadedModel
 from caploc.report import write_report
 from caploc.search import Found
 from caploc.store import Row
-from caploc.tasks.harness import HarnessTask
 from caploc.tasks.requests import responses_from_json
-from caploc.tasks.task import Score
-from caploc.validation import Comparison
+from caploc.tasks.task import Score, Task
+from caploc.validation import Comparison, Failures
 
 SCHEMA = 1
 SHOWN = 300  # answers that the report shows
@@ -25,12 +25,14 @@ class Stages:
     """What each stage left for the next."""
 
     loaded: LoadedModel
-    task: HarnessTask
+    task: Task
     examples: list[int]
     kept: list[int]  # examples that the search never saw
+    seen: list[int]  # those that it did
     intact: Score
     found: Found
     comparisons: list[Comparison] = field(default_factory=list)
+    failures: list[Failures] = field(default_factory=list)  # of each comparison
     held_out: dict[str, Any] = field(default_factory=dict)
 
 
@@ -59,7 +61,10 @@ def as_result(study: dict[str, Any], stages: Stages, cost: Cost) -> dict[str, An
     loaded, task, found = stages.loaded, stages.task, stages.found
     estimate = found.estimate
     heads = loaded.grid.heads
-    first, *others = stages.comparisons
+    first, *others = [
+        comparison.as_dict() | {"failures": failures.as_dict()}
+        for comparison, failures in zip(stages.comparisons, stages.failures, strict=True)
+    ]
     return {
         "schema": SCHEMA,
         "model": {
@@ -94,10 +99,10 @@ def as_result(study: dict[str, Any], stages: Stages, cost: Cost) -> dict[str, An
         },
         "search": told(stages) | {"notes": found.notes},
         "validation": {
-            "task": first.as_dict(),
+            "task": first,
             "controls": stages.held_out.get("controls"),
             "held_out": {k: v for k, v in stages.held_out.items() if k != "controls"},
-            "other_tasks": [comparison.as_dict() for comparison in others],
+            "other_tasks": others,
         },
         "cost": cost.as_dict(),
     }
@@ -105,30 +110,31 @@ def as_result(study: dict[str, Any], stages: Stages, cost: Cost) -> dict[str, An
 
 def method_fields(study: dict[str, Any], stages: Stages) -> dict[str, Any]:
     """The method and the settings it used; those it does not use are None."""
-    draws = study["draws_masks"]
+    told = stages.found.told
+    kept = told if "settings" in told else study["settings"] if study["draws_masks"] else {}
     return {
         "name": study["method"],
-        "masks": study["settings"]["masks"] if draws else None,
-        "rate": study["settings"]["rate"] if draws else None,
+        "masks": kept.get("masks"),
+        "rate": kept.get("rate"),
         "top": study["settings"]["top"],
-        "goal": stages.found.told.get("goal"),
+        "goal": told.get("goal"),
         "examples": len(stages.examples),
     }
 
 
 def told(stages: Stages) -> dict[str, Any]:
-    """What an adaptive search says of itself, heads by name; nothing for the other methods."""
-    heads = stages.loaded.grid.heads
-    named = {"shortlist", "tied"}
-    found = stages.found
-    return {
-        **{
-            key: [str(heads[column]) for column in value] if key in named else value
-            for key, value in found.told.items()
-        },
-        "critical": [str(heads[column]) for column in found.critical],
-        "universal": [str(heads[column]) for column in found.universal],
-    }
+    """What a search says of itself, heads by name."""
+    heads, found = stages.loaded.grid.heads, stages.found
+
+    def names(columns: Sequence[int]) -> list[str]:
+        return [str(heads[column]) for column in columns]
+
+    said = dict(found.told)
+    for key in said.keys() & {"shortlist", "tied"}:
+        said[key] = names(said[key])
+    if "settings" in said:
+        said["settings"] = [each | {"heads": names(each["heads"])} for each in said["settings"]]
+    return said | {"critical": names(found.critical), "universal": names(found.universal)}
 
 
 def ranked(stages: Stages) -> list[dict[str, Any]]:
@@ -161,10 +167,14 @@ def shown_answers(stages: Stages) -> list[dict[str, Any]]:
     pairs = list(zip(first.intact_rows, first.knocked_out_rows, strict=True))
     pairs.sort(key=lambda pair: pair[0].outcome == pair[1].outcome)
     task = stages.task.in_metric()
-    return [answer(task, before, after) for before, after in pairs[:SHOWN]]
+    kinds = stages.failures[0].labels
+    return [
+        answer(task, before, after) | {"kind": kinds.get(after.number)}
+        for before, after in pairs[:SHOWN]
+    ]
 
 
-def answer(task: HarnessTask, before: Row, after: Row) -> dict[str, Any]:
+def answer(task: Task, before: Row, after: Row) -> dict[str, Any]:
     """One example, answered with and without the chosen heads."""
     intact = task.show(before.number, responses_from_json(before.responses))
     knocked_out = task.show(after.number, responses_from_json(after.responses))

@@ -11,7 +11,7 @@ from caploc.folder import RESULT, RUN, claim, read_json
 from caploc.search import Settings
 from caploc.study import Study
 from caploc.tasks.catalog import TaskOptions
-from caploc.tasks.harness import HarnessTask
+from caploc.tasks.task import Task
 from caploc.workbench import ModelOptions, Workbench
 
 
@@ -29,12 +29,18 @@ class FinishedRun:
         """Read the folder.
 
         Raises:
-            UserError: if it holds no finished run.
+            UserError: if it holds no finished run, or one of another version.
         """
         result, written = read_json(folder / RESULT), read_json(folder / RUN)
-        return cls(folder, restored(written["study"]), result, written)
+        try:
+            return cls(folder, restored(written["study"]), result, written)
+        except (KeyError, TypeError) as error:
+            raise UserError(
+                f"The run in {folder} was written by another version of caploc ({error}); run "
+                "`caploc locate` again into a new folder."
+            ) from error
 
-    def tasks(self) -> list[HarnessTask]:
+    def tasks(self) -> list[Task]:
         """The run's task and those beside it, asked as the run did and judged by their metric."""
         study = self.study
         tasks = study.model.tasks([study.task], study.options)

@@ -14,8 +14,8 @@ from caploc.measurement import Meter, search
 from caploc.progress import Progress, Silent
 from caploc.search import METHODS, Problem, Settings, column_mask
 from caploc.tasks.catalog import TaskOptions, check_task_name
-from caploc.tasks.harness import HarnessTask
-from caploc.validation import Check, check_limit, compare, held_out
+from caploc.tasks.task import Task
+from caploc.validation import Check, check_limit, compare, failures, held_out
 from caploc.workbench import ModelOptions, Workbench
 
 PAPER_EXAMPLES = 100  # that the paper's methods find heads on
@@ -36,7 +36,8 @@ class Study:
     that heads are found on (None: as many as suits the method and the task). `other_tasks` are
     scored before and after, to see what else breaks; `limit` caps the examples of every final
     score; `controls` is the number of random sets of heads to compare with, and 0 leaves out that
-    check and the held-out masks.
+    check and the held-out masks. `disjoint` keeps the examples that the search saw out of the
+    task's final score, in which the paper leaves them.
     """
 
     model: ModelOptions
@@ -48,6 +49,7 @@ class Study:
     other_tasks: tuple[str, ...] = ()
     controls: int = 20
     limit: int | None = None
+    disjoint: bool = False
 
     def check(self) -> "Study":
         """Refuse every mistake that can be seen before data or weights are loaded.
@@ -66,7 +68,7 @@ class Study:
             raise BadOption(f"--controls must be 0 or more; got {self.controls}.")
         check_limit(self.limit)
         for name in (self.task, *self.other_tasks):
-            check_task_name(name)
+            check_task_name(name, self.options)
         return self.sized(self.model.check().size)
 
     def sized(self, heads: int) -> "Study":
@@ -76,14 +78,14 @@ class Study:
             BadOption: if the budget does not buy one round, or the masks cannot be drawn.
         """
         method, budget = METHODS[self.method], self.settings.budget
+        examples = self.examples or PAPER_EXAMPLES
         if method.masks is None:
-            self.settings.check_budget(heads)
+            method.check(Problem(heads, range(examples), self.settings))
             return self
         if method.draws_masks:
             designs.check_mask_size(heads, self.settings.rate)
         if budget is None:
             return self
-        examples = self.examples or PAPER_EXAMPLES
         need = examples if method.draws_masks else method.masks(Problem(heads, (), self.settings))
         bought = budget // need
         if bought < 1:
@@ -95,15 +97,28 @@ class Study:
             return replace(self, settings=replace(settings, masks=bought), examples=examples)
         return replace(self, settings=settings, examples=bought)
 
+    def check_disjoint(self, size: int) -> None:
+        """Refuse a task that has too few examples for what is asked.
+
+        Raises:
+            BadOption: if the search takes more than there are, or all that could be judged.
+        """
+        examples, kept = self.drawn(size)
+        if self.disjoint and len(examples) + len(kept) == size and not kept:
+            raise BadOption(
+                f"--disjoint leaves none of the {size} examples of {self.task} to judge on; lower "
+                "--examples."
+            )
+
     def drawn(self, size: int) -> tuple[list[int], list[int]]:
         """The examples to find heads on, and others kept for the checks, of a task of that size.
 
         Raises:
             BadOption: if there are not as many as asked for.
         """
-        adaptive = METHODS[self.method].masks is None
         usual = min(ADAPTIVE_EXAMPLES, max(1, round(FINDING * size)))
-        count = self.examples or (usual if adaptive else min(PAPER_EXAMPLES, size))
+        scattered = METHODS[self.method].scattered
+        count = self.examples or (usual if scattered else min(PAPER_EXAMPLES, size))
         order = designs.draw_examples(size, count, seed=self.settings.seed)
         longer = designs.draw_examples(size, min(size, count + FRESH), seed=self.settings.seed)
         fresh = longer[count:]
@@ -131,7 +146,7 @@ def run(
     study = study.check()
     (task,) = study.model.tasks([study.task], study.options)
     others = study.model.tasks(study.other_tasks, study.options.plain())
-    study.drawn(task.size)
+    study.check_disjoint(task.size)
     with claim(folder, asdict(study), command) as store:
         bench = Workbench(engine or study.model.engine(), store)
         stages = locate(study, bench, [task, *others], progress)
@@ -140,9 +155,7 @@ def run(
         return write_findings(folder, fields, stages, bench.cost, command)
 
 
-def locate(
-    study: Study, bench: Workbench, tasks: Sequence[HarnessTask], progress: Progress
-) -> Stages:
+def locate(study: Study, bench: Workbench, tasks: Sequence[Task], progress: Progress) -> Stages:
     """Measure what the method's search asks for, and see what it found."""
     task = tasks[0]
     examples, kept = study.drawn(task.size)
@@ -165,6 +178,7 @@ def locate(
         task=task,
         examples=examples,
         kept=held_out,
+        seen=[*examples, *problem.fresh],
         intact=meters[0].score(intact),
         found=search(meters, METHODS[study.method].search(problem), progress),
     )
@@ -182,13 +196,18 @@ def shared_price(
 
 
 def validated(
-    study: Study, bench: Workbench, stages: Stages, tasks: Sequence[HarnessTask], progress: Progress
+    study: Study, bench: Workbench, stages: Stages, tasks: Sequence[Task], progress: Progress
 ) -> Stages:
     """Score the chosen heads on every example, on other tasks, and on those kept."""
     mask = column_mask(bench.engine.grid.size, stages.found.chosen)
     # The claim is made in the task's own metric, whatever signal found the heads.
     meters = [bench.meter(task.in_metric()) for task in tasks]
-    compared = [compare(meter, mask, meter.task.first(study.limit), progress) for meter in meters]
+    used = set(stages.seen) if study.disjoint else set[int]()
+    compared = [
+        compare(meter, mask, left(meter.task, used if not place else set(), study.limit), progress)
+        for place, meter in enumerate(meters)
+    ]
+    broken = [failures(each.task, each.intact_rows, each.knocked_out_rows) for each in compared]
     check = Check(
         meter=meters[0],
         grid=bench.engine.grid,
@@ -199,4 +218,16 @@ def validated(
         progress=progress,
     )
     rate = stages.found.told.get("rate", study.settings.rate)
-    return replace(stages, comparisons=compared, held_out=held_out(check, stages.found, rate))
+    return replace(
+        stages,
+        comparisons=compared,
+        failures=broken,
+        held_out=held_out(check, stages.found, rate),
+    )
+
+
+def left(task: Task, used: set[int], limit: int | None) -> list[int]:
+    """The examples of a final score that are not among the used ones."""
+    if not used:
+        return task.first(limit)
+    return [example for example in task.first(None) if example not in used][:limit]

@@ -3,6 +3,7 @@
 from typing import Any
 
 from caploc import console
+from caploc.report.failing import lost
 
 MOST_SHOWN = 25  # interactions
 
@@ -46,7 +47,7 @@ def scores(validation: dict[str, Any]) -> tuple[float | None, float | None]:
 
 def evaluation_table(result: dict[str, Any]) -> tuple[list[str], list[list[str]], str]:
     """Headings, rows and title of what `evaluate` measured."""
-    headings = ["task", "intact", "knocked out", "change", "examples"]
+    headings = ["task", "intact", "knocked out", "change", "examples", "lost"]
     rows = [
         [
             row["name"],
@@ -54,6 +55,7 @@ def evaluation_table(result: dict[str, Any]) -> tuple[list[str], list[list[str]]
             console.with_error(row["knocked_out"]),
             changed(row["change"]),
             str(row["intact"]["examples"]),
+            lost(row["failures"]) or "–",
         ]
         for row in result["tasks"]
     ]
@@ -96,3 +98,48 @@ def interaction_table(told: dict[str, Any]) -> tuple[list[str], list[list[str]],
     left = len(told["interactions"]) - len(rows)
     more = f"; {left} more in the file" if left else ""
     return headings, rows, f"{told['examples']} examples{more}"
+
+
+def universal_table(told: dict[str, Any]) -> tuple[list[str], list[list[str]], str]:
+    """Headings, rows and title of the candidates, with the share of each score that they cost."""
+    names = list(dict.fromkeys(t["task"] for c in told["candidates"] for t in c["trials"]))
+    rows = []
+    for candidate in told["candidates"]:
+        trials = {trial["task"]: trial for trial in candidate["trials"]}
+        costs = [cost(trials.get(name)) for name in names]
+        rows.append([candidate["head"], candidate["verdict"], *costs])
+    title = f"{told['model']}: share of the score that one head alone costs; * beyond doubt"
+    return ["head", "", *names], rows, title
+
+
+def cost(trial: dict[str, Any] | None) -> str:
+    """What a head costs a task, with a star where it is more than the share asked for."""
+    if trial is None:
+        return "–"
+    star = "*" if trial["verdict"] == "needed" else ""
+    share = round(100 * trial["share"])
+    return f"{share} %{star}"
+
+
+def own_table(told: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Headings and rows of each run's heads, and of those left without universal ones."""
+    rows = [[run["task"], " ".join(run["top"]), " ".join(run["own"])] for run in told["tasks"]]
+    return ["task", "heads", "without universal ones"], rows
+
+
+def plan_table(expected: list[dict[str, Any]]) -> tuple[list[str], list[list[str]], str]:
+    """Headings, rows and title of what a reproduction would take."""
+    headings = ["model", "heads", "parameters", "masks", "rows", "tokens", "H200 hours"]
+    rows = [
+        [
+            one["model"],
+            f"{one['heads']:,}",
+            f"{one['parameters'] / 1e9:.2f} B",
+            f"{one['masks']:,}",
+            f"{one['rows']:,}",
+            f"{(one['read'] + one['said']) / 1e6:,.0f} M",
+            f"{one['h200_hours']:,.1f}" if one["h200_hours"] >= 0.05 else "< 0.1",
+        ]
+        for one in expected
+    ]
+    return headings, rows, "From nothing, at rates that are assumed and not measured"

@@ -10,8 +10,8 @@ from caploc.heads import HeadGrid
 from caploc.measurement import Cost, Meter
 from caploc.models.loading import check_model, load_model, load_tokenizer
 from caploc.store import Question, Store
-from caploc.tasks.catalog import TaskOptions, load_task
-from caploc.tasks.harness import HarnessTask
+from caploc.tasks.catalog import TaskOptions, load_task, wants_chat_template
+from caploc.tasks.task import Task
 
 
 @dataclass(frozen=True)
@@ -46,19 +46,21 @@ class ModelOptions:
         """Load the model, find and prove its heads."""
         return BatchEngine(load_model(**self.loading()), self.batch_size)
 
-    def tasks(self, names: Sequence[str], options: TaskOptions) -> list[HarnessTask]:
+    def tasks(self, names: Sequence[str], options: TaskOptions) -> list[Task]:
         """Load tasks and build their requests; of the model only the tokenizer is read.
+
+        A task that wants a chat template gets the plain prompt where the tokenizer has none.
 
         Raises:
             UserError: in one sentence.
         """
         chat = None
-        if options.chat_template:
-            chat = chat_template(
-                load_tokenizer(
-                    self.name, revision=self.revision, trust_remote_code=self.trust_remote_code
-                )
+        if options.chat_template or any(map(wants_chat_template, names)):
+            tokenizer = load_tokenizer(
+                self.name, revision=self.revision, trust_remote_code=self.trust_remote_code
             )
+            if options.chat_template or tokenizer.chat_template is not None:
+                chat = chat_template(tokenizer)
         return [load_task(name, options, chat) for name in names]
 
 
@@ -71,7 +73,7 @@ class Workbench:
     cost: Cost = field(default_factory=Cost)
     meters: dict[Question, Meter] = field(default_factory=dict)
 
-    def meter(self, task: HarnessTask) -> Meter:
+    def meter(self, task: Task) -> Meter:
         """The meter of a task on this model; one a question, so that no row is counted twice."""
         loaded = self.engine.loaded
         question = Question(

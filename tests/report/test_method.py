@@ -50,7 +50,7 @@ def test_the_adaptive_search_is_told_in_its_own_numbers(sure):
     for wanted in (
         "(4 % of all heads each), each on one example, in rounds, 100 groups in all",
         "It drew on 341 examples, and of these only on what the intact model gets right",
-        "half of each group was drawn by each head's chance to belong to the top",
+        "most of each group was drawn by each head's chance to belong to the top",
         "The likeliest heads, 3 of them, were then knocked out alone on 53 examples that the "
         "groups were not tried on",
         "75 % of the variance of masks that were not fitted",

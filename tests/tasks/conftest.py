@@ -11,11 +11,12 @@ def task_file(tmp_path):
 
     def write(name="mine", rows=None, **changes):
         rows = rows or [{"q": f"{n}+1=", "a": str(n + 1)} for n in range(6)]
-        (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        data = tmp_path / f"{name}.jsonl"
+        data.write_text("".join(json.dumps(row) + "\n" for row in rows))
         config = {
             "task": name,
             "dataset_path": "json",
-            "dataset_kwargs": {"data_files": {"test": str(tmp_path / "rows.jsonl")}},
+            "dataset_kwargs": {"data_files": {"test": str(data)}},
             "test_split": "test",
             "output_type": "generate_until",
             "doc_to_text": "{{q}}",

@@ -1,6 +1,7 @@
 import json
 
 import pytest
+import yaml
 
 from caploc.errors import BadData, BadOption, UnknownName
 from caploc.tasks.catalog import (
@@ -136,7 +137,7 @@ def test_unknown_tasks_name_the_nearest(name, said):
 
 @pytest.mark.parametrize("name", ["humaneval", "mbpp", "humaneval_instruct"])
 def test_tasks_that_run_model_written_code_are_refused(name):
-    with pytest.raises(BadOption, match="outside a sandbox"):
+    with pytest.raises(BadOption, match=r"--allow-code \(in a sandbox, see docs/security\.md\)"):
         load_task(name)
 
 
@@ -265,3 +266,22 @@ def test_a_perplexity_has_a_bootstrapped_error_and_prints_nothing(capsys):
     assert 0.5 < score.stderr < 6
     assert capsys.readouterr().out == ""
     assert load_task("demo/prose").score([0, 1], [(-9999.0, 1), (-9999.0, 1)]).score is None
+
+
+def test_the_part_of_an_answer_that_is_judged(gsm8k_files):
+    task = load_task("gsm8k", TaskOptions(data=gsm8k_files))
+    assert task.extracted(3, [Generated("so it is 6 or 7", 5)]) == "7"
+    assert task.extracted(3, [Generated("I do not know", 5)]) is None
+    assert load_task("demo/addition").extracted(0, [Generated("85", 2)]) == "85"
+
+
+def test_the_version_does_not_depend_on_where_a_function_lies_in_memory(task_file, tmp_path):
+    (tmp_path / "picking.py").write_text("def pick(answers, docs):\n    return answers\n")
+    path = task_file("j")
+    filters = "filter_list:\n- name: own\n  filter:\n"
+    filters += "  - {function: custom, filter_fn: !function picking.pick}\n"
+    path.write_text(yaml.safe_dump(json.loads(path.read_text())) + filters)
+    before = load_task(str(path))
+    assert "0x" not in json.dumps(before.leaves[0].definition(), default=str)
+    (tmp_path / "picking.py").write_text("def pick(answers, docs):\n    return answers[::1]\n")
+    assert load_task(str(path)).version != before.version

@@ -11,7 +11,7 @@ import warnings
 import typer
 
 from caploc import console
-from caploc.cli import locating, looking, measuring
+from caploc.cli import locating, looking, measuring, paper
 from caploc.errors import CaplocError, Stopped, UserError
 
 os.environ.setdefault("TQDM_DISABLE", "1")  # lm-eval and datasets draw bars of their own
@@ -34,6 +34,8 @@ for command in (
     measuring.evaluate,
     measuring.curve,
     measuring.interactions,
+    measuring.universal,
+    paper.reproduce,
     looking.report,
     looking.tasks,
     looking.models,

@@ -7,6 +7,7 @@ import typer
 
 from caploc import console, tables
 from caploc.cli.options import (
+    AllowCode,
     Batch,
     Chat,
     Data,
@@ -22,6 +23,7 @@ from caploc.cli.options import (
     Trust,
     command_line,
     default_others,
+    numbers,
     placed,
     slug,
 )
@@ -32,10 +34,18 @@ def locate(
     task: Annotated[list[str], typer.Option(help="Task, group or YAML; repeat for several.")],
     method: Annotated[
         list[str] | None,
-        typer.Option(help="adaptive (if absent), css, csb, one-shot, greedy; repeat to compare."),
+        typer.Option(
+            help="adaptive (if absent), css, csb, css-search, csb-search, one-shot, greedy; repeat."
+        ),
     ] = None,
     masks: Annotated[int, typer.Option(help="Masks to draw (css, csb).")] = 100,
     rate: Annotated[float, typer.Option(help="Share of heads in a mask (css, csb).")] = 0.02,
+    mask_counts: Annotated[
+        str, typer.Option(help="Numbers of masks to try (css-search, csb-search).")
+    ] = "100,200,300,400",
+    rates: Annotated[
+        str | None, typer.Option(help="Rates to try (css-search, csb-search); .01 to .1 if absent.")
+    ] = None,
     examples: Annotated[
         int | None, typer.Option(help="Examples to find heads on; by method and task if absent.")
     ] = None,
@@ -64,6 +74,10 @@ def locate(
     ] = None,
     controls: Annotated[int, typer.Option(help="Random sets of heads to compare with.")] = 20,
     limit: Limit = None,
+    disjoint: Annotated[
+        bool, typer.Option("--disjoint", help="Score the task on examples no search saw only.")
+    ] = False,
+    allow_code: AllowCode = False,
     device: Device = "auto",
     dtype: Dtype = "auto",
     revision: Revision = None,
@@ -87,7 +101,9 @@ def locate(
     from caploc.workbench import ModelOptions
 
     methods = method or ["adaptive"]
-    options = TaskOptions(metric, outcome, fewshot, chat_template, parse_data(data or []))
+    options = TaskOptions(
+        metric, outcome, fewshot, chat_template, parse_data(data or []), allow_code
+    )
     loading = ModelOptions(
         placed(model), device, dtype, revision, trust_remote_code, projections, batch_size
     )
@@ -105,12 +121,15 @@ def locate(
                 budget=budget,
                 recall=recall,
                 estimator=estimator,
+                mask_counts=numbers(mask_counts, int),
+                rates=numbers(rates, float) if rates else None,
             ),
             examples=examples,
             options=options,
             other_tasks=tuple(also or default_others(model, name)),
             controls=controls,
             limit=limit,
+            disjoint=disjoint,
         )
         for name in map(placed, task)
         for way in methods

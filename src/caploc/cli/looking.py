@@ -27,15 +27,17 @@ def report(folder: Annotated[Path, typer.Argument(help="A finished run's folder.
 
 
 def tasks(
-    text: Annotated[str, typer.Argument(help="Show names that contain this.")] = "demo/",
+    text: Annotated[
+        str | None, typer.Argument(help="Show names that contain this; caploc's own if absent.")
+    ] = None,
 ) -> None:
-    """List tasks and groups: the demo's, and every one that lm-eval registers.
+    """List tasks and groups: caploc's own, and every one that lm-eval registers.
 
     Example: caploc tasks arithmetic
     """
-    from caploc.tasks.catalog import task_names
+    from caploc.tasks.catalog import own_task_names, task_names
 
-    found = [name for name in task_names() if text in name]
+    found = own_task_names() if text is None else [n for n in task_names() if text in n]
     for name in found:
         console.say(name)
     if not found:

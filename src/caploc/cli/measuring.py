@@ -7,6 +7,7 @@ import typer
 
 from caploc import console, tables
 from caploc.cli.options import (
+    AllowCode,
     Batch,
     Chat,
     Data,
@@ -21,6 +22,7 @@ from caploc.cli.options import (
     Revision,
     Trust,
     command_line,
+    parse_families,
     placed,
     slug,
 )
@@ -36,6 +38,7 @@ def evaluate(
     chat_template: Chat = False,
     data: Data = None,
     limit: Limit = None,
+    allow_code: AllowCode = False,
     device: Device = "auto",
     dtype: Dtype = "auto",
     revision: Revision = None,
@@ -62,7 +65,7 @@ def evaluate(
         ),
         tuple(parse_heads(heads)),
         tuple(placed(name.strip()) for name in tasks.split(",") if name.strip()),
-        TaskOptions(metric, outcome, fewshot, chat_template, parse_data(data or [])),
+        TaskOptions(metric, outcome, fewshot, chat_template, parse_data(data or []), allow_code),
         limit,
     )
     folder = out or Path("runs") / slug(model, "evaluate", heads or "intact", *evaluation.tasks)
@@ -121,3 +124,37 @@ def interactions(
     console.show_table(*tables.interaction_table(told))
     console.say(told["limits"])
     console.say(f"Written: {folder / 'interactions.json'}")
+
+
+def universal(
+    folders: Annotated[
+        list[Path], typer.Argument(help="Folders of finished runs of one model, a task each.")
+    ],
+    family: Annotated[
+        list[str] | None,
+        typer.Option(help="NAME=TASK,TASK: tasks that count as one; repeat."),
+    ] = None,
+    examples: Annotated[int, typer.Option(help="Examples of each task to try heads on.")] = 100,
+    out: Annotated[Path | None, typer.Option(help="Folder; resumes what lies there.")] = None,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Find heads that many tasks need, and each run's heads without them.
+
+    Example: caploc universal runs/demo/demo-addition runs/demo/demo-code runs/demo/demo-cursing
+    """
+    from caploc.finished import FinishedRun
+    from caploc.universal import Trials
+    from caploc.universal import universal as run
+
+    families = parse_families(family or [])
+    runs = [FinishedRun.read(folder) for folder in folders]
+    where = out or Path("runs") / slug("universal", *(folder.name for folder in folders))
+    with console.progress(quiet or as_json) as progress:
+        told = run(Trials(runs, families, examples), where, progress, command=command_line())
+    if as_json:
+        console.say_json(told)
+        return
+    console.show_table(*tables.universal_table(told))
+    console.show_table(*tables.own_table(told))
+    console.say(f"Written: {where / 'universal.json'}")

@@ -2,10 +2,15 @@
 
 import shlex
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
+
+from caploc.errors import BadOption
+
+Number = TypeVar("Number", int, float)
 
 Model = Annotated[str, typer.Argument(help="Hugging Face id, local folder, or `demo`.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")]
@@ -19,10 +24,16 @@ Projections = Annotated[
 Batch = Annotated[int | None, typer.Option(help="Most rows in a batch; found by itself if absent.")]
 Data = Annotated[
     list[str] | None,
-    typer.Option(help="SPLIT=FILE: read a split from a file (jsonl, csv, parquet)."),
+    typer.Option(
+        help="SPLIT=FILE: read a split from a file (jsonl, csv, parquet); words=FILE: swear words."
+    ),
 ]
 Fewshot = Annotated[
     int | None, typer.Option(help="Examples in the prompt; the task's own if absent.")
+]
+AllowCode = Annotated[
+    bool,
+    typer.Option("--allow-code", help="Run code that the model writes, in a sandbox."),
 ]
 Chat = Annotated[bool, typer.Option("--chat-template", help="Use the model's chat template.")]
 Limit = Annotated[int | None, typer.Option(help="Score on the first N examples only.")]
@@ -34,6 +45,33 @@ def default_others(model: str, task: str) -> list[str]:
     """The demo's general benchmark goes with the demo's tasks; others are named by the user."""
     general = "demo/sentences"
     return [general] if task.startswith("demo/") and task != general else []
+
+
+def numbers(text: str, kind: Callable[[str], Number]) -> tuple[Number, ...]:
+    """Comma-separated numbers.
+
+    Raises:
+        BadOption: if one is none.
+    """
+    try:
+        return tuple(kind(part) for part in text.split(",") if part.strip())
+    except ValueError:
+        raise BadOption(f"{text!r} is no list of numbers; write them as 100,200.") from None
+
+
+def parse_families(texts: list[str]) -> dict[str, str]:
+    """`math=gsm8k,arithmetic` as the family of each task.
+
+    Raises:
+        BadOption: if one is not of that form.
+    """
+    families: dict[str, str] = {}
+    for text in texts:
+        name, equals, tasks = text.partition("=")
+        if not (name and equals and tasks):
+            raise BadOption(f"--family takes NAME=TASK,TASK; got {text!r}.")
+        families |= {task.strip(): name for task in tasks.split(",") if task.strip()}
+    return families
 
 
 def placed(name: str) -> str:

@@ -125,6 +125,22 @@ def check_model(
     return _check_source(find(name, revision), trust_remote_code, projections)
 
 
+def model_shape(
+    name: str, *, revision: str | None = None, trust_remote_code: bool = False
+) -> tuple[HeadGrid, int]:
+    """The heads and the number of parameters of a model of which only the config.json is needed.
+
+    Raises:
+        UnknownName: if there is no such model or revision.
+        ModelRefused: if it has no configuration, or the heads are not found.
+    """
+    source = find(name, revision)
+    if "config.json" not in source.files:
+        raise ModelRefused(f"{source.name} has no config.json, so it is no transformers model.")
+    empty = _empty(source, trust_remote_code)
+    return locate(empty)[1], sum(parameter.numel() for parameter in empty.parameters())
+
+
 def load_tokenizer(
     name: str, *, revision: str | None = None, trust_remote_code: bool = False
 ) -> PreTrainedTokenizerBase:
@@ -159,6 +175,11 @@ def pick_device(name: str) -> torch.device:
 
 def _check_source(source: Source, trust_remote_code: bool, naming: Naming) -> HeadGrid:
     check_files(source)
+    return locate(_empty(source, trust_remote_code), naming)[1]
+
+
+def _empty(source: Source, trust_remote_code: bool) -> PreTrainedModel:
+    """The model without values, from its configuration alone."""
     with _one_sentence(source.name):
         config = AutoConfig.from_pretrained(
             source.place, revision=source.revision, trust_remote_code=trust_remote_code
@@ -166,8 +187,10 @@ def _check_source(source: Source, trust_remote_code: bool, naming: Naming) -> He
         _refuse_other_models(source.name, config)
         # on the meta device a model has its modules and shapes, and no values
         with torch.device("meta"):
-            empty = AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)
-    return locate(empty, naming)[1]
+            empty: PreTrainedModel = AutoModelForCausalLM.from_config(
+                config, trust_remote_code=trust_remote_code
+            )
+    return empty
 
 
 def _refuse_other_models(name: str, config: PretrainedConfig) -> None:

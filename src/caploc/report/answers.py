@@ -6,7 +6,7 @@ from enum import Enum
 from os.path import commonprefix
 from typing import Any
 
-from caploc.report.reading import at, clipped, known, visible
+from caploc.report.reading import at, clipped, inline, known, visible
 from caploc.report.units import Kind, Unit, significant
 
 TEXT_BUDGET = 2_000_000  # characters of all answers together, which keeps the page a few MB
@@ -35,6 +35,7 @@ class Answer:
     same: str  # how far the second answer is like the first
     differs: str | None  # the rest of it
     outcomes: str
+    kind: str = ""  # of the second answer, where it is not right: empty, loop, wrong content ...
 
 
 def answer_rows(answers: Sequence[Mapping[str, Any]], unit: Unit) -> list[Answer]:
@@ -84,6 +85,7 @@ def _row(answer: Mapping[str, Any], unit: Unit, limit: int) -> Answer:
         same=same,
         differs=knocked_out,
         outcomes=_outcomes(answer),
+        kind="" if at(answer, "kind") in (None, "right") else inline(at(answer, "kind")),
     )
 
 

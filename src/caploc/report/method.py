@@ -14,12 +14,20 @@ DESIGNS = {
     "equally often, and each group was tried on the same {examples}.",
     "csb": "{masks} of heads were drawn, each head joining a group by chance on its own{rate}, "
     "and each group was tried on the same {examples}.",
+    "css-search": "Groups of heads were drawn for several numbers of groups and sizes of a group, "
+    "each tried on the same {examples}. The heads that each of these settings found were knocked "
+    "out together there, and the setting whose heads cost most was kept: {masks}{rate}, drawn "
+    "evenly, so that every head is knocked out about equally often.",
+    "csb-search": "Groups of heads were drawn for several numbers of groups and sizes of a group, "
+    "each tried on the same {examples}. The heads that each of these settings found were knocked "
+    "out together there, and the setting whose heads cost most was kept: {masks}{rate}, each head "
+    "joining a group by chance on its own.",
     "one-shot": "Each head was knocked out alone and tried on {examples}.",
     "greedy": "Heads were knocked out one after another: in each round, the head whose loss hurts "
     "most joined those already knocked out. Each choice rests on {examples}.",
     "adaptive": "Random groups of heads were knocked out{rate}, {each}, in rounds{masks_in_all}. "
     "It drew on {examples}, and of these only on what the intact model gets right: only there can "
-    "a knockout take something away. After a first, even part, half of each group was drawn by "
+    "a knockout take something away. After a first, even part, most of each group was drawn by "
     "each head's chance to belong to the top, so that most rows went where the question was open. "
     "Heads that break the task alone were set aside on the way.",
 }

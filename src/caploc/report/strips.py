@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from caploc.report.failing import lost
 from caploc.report.reading import Result, at, called, counted, finite, known, number_at
 from caploc.report.units import (
     NOT_MEASURED,
@@ -63,6 +64,7 @@ class Comparison:
     bars: tuple[Bar, Bar]
     draws: list[float]  # places of the random draws
     ends: tuple[str, str]  # what the ends of the axis stand for
+    lost: str = ""  # the capability, or the ability to answer, and by which kinds of answers
 
 
 def comparisons(result: Result) -> list[Comparison]:
@@ -135,8 +137,18 @@ def _held_out(name: str, held_out: Any, unit: Unit, axis: Axis) -> Comparison:
 
 def _whole(name: str, scores: tuple[Any, Any], unit: Unit, axis: Axis) -> Comparison:
     row = _compared(name, scores[0], at(scores[1], "knocked_out"), unit, axis)
-    change = at(scores[1], "change")
-    return replace(row, interval=interval(change, unit), verdict=verdict(change))
+    return told_more(row, scores[1], unit)
+
+
+def told_more(row: Comparison, entry: Any, unit: Unit) -> Comparison:
+    """The same with the interval of the change, the verdict on it, and what was lost."""
+    change = at(entry, "change")
+    return replace(
+        row,
+        interval=interval(change, unit),
+        verdict=verdict(change),
+        lost=lost(at(entry, "failures")),
+    )
 
 
 def _other(entry: Any, main: Unit) -> Comparison:
@@ -144,8 +156,7 @@ def _other(entry: Any, main: Unit) -> Comparison:
     pair = at(entry, "intact"), at(entry, "knocked_out")
     axis = _axis(finite(number_at(score, "score") for score in pair), unit)
     row = _compared(called(at(entry, "name") or "another task"), *pair, unit, axis)
-    change = at(entry, "change")
-    return replace(row, interval=interval(change, unit), verdict=verdict(change))
+    return told_more(row, entry, unit)
 
 
 def interval(change: Any, unit: Unit) -> str:

@@ -7,11 +7,15 @@ the same plans again and only measures what is missing.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
+from caploc import designs
+from caploc.search import choices
 from caploc.search.adaptive import adaptive
 from caploc.search.fixed import csb, css, one_shot
 from caploc.search.greedy import greedy, rounds
 from caploc.search.plan import Found, Plan, Problem, Search, Settings, column_mask
+from caploc.search.tuned import csb_search, css_search
 
 
 @dataclass(frozen=True)
@@ -19,17 +23,25 @@ class Method:
     """A way to find heads: how it searches, and what its rows are spent on.
 
     `masks` is the number of masks that it measures on every example; None for a search that spends
-    a budget of rows as it sees fit.
+    a budget of rows as it sees fit, whose `check` refuses settings and budgets it cannot use. A
+    `scattered` search asks little of each example, and wants more of them than the paper's.
     """
 
     about: str
     search: Callable[[Problem], Search]
     masks: Callable[[Problem], int] | None = None
     draws_masks: bool = False  # uses --masks and --rate
+    scattered: bool = False
+    check: Callable[[Problem], None] = lambda problem: None
 
 
 METHODS = {
-    "adaptive": Method("scattered masks where the question is open, then a check alone", adaptive),
+    "adaptive": Method(
+        "scattered masks where the question is open, then a check alone",
+        adaptive,
+        scattered=True,
+        check=lambda problem: problem.settings.check_budget(problem.heads),
+    ),
     "css": Method(
         "stratified random masks and the Lasso (the paper's)",
         css,
@@ -41,6 +53,16 @@ METHODS = {
         csb,
         lambda problem: problem.settings.masks,
         draws_masks=True,
+    ),
+    "css-search": Method(
+        "css with the masks and rate whose heads break most (the paper's search)",
+        css_search,
+        check=partial(choices.check, draw=designs.stratified),
+    ),
+    "csb-search": Method(
+        "csb with the masks and rate whose heads break most (the paper's search)",
+        csb_search,
+        check=partial(choices.check, draw=designs.bernoulli),
     ),
     "one-shot": Method(
         "every head alone, the largest drops", one_shot, lambda problem: problem.heads

@@ -2,6 +2,7 @@
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -59,6 +60,8 @@ class Settings:
     the heads that matter most alone are wanted, or the set that breaks the task most. `group` is
     the number of examples that one scattered mask is used for (None: as the price of a shared
     prompt makes best). `estimator` is for masks drawn beforehand (None: the method's own).
+    `mask_counts` and `rates` (None: those of the paper) span the settings that a search for the
+    best of them tries.
     """
 
     masks: int = 100
@@ -70,6 +73,8 @@ class Settings:
     recall: float = 0.85
     group: int | None = None
     estimator: str | None = None
+    mask_counts: Sequence[int] = (100, 200, 300, 400)
+    rates: Sequence[float] | None = None
 
     def check(self) -> None:
         """Refuse values that mean nothing.
@@ -91,6 +96,25 @@ class Settings:
             pick(ESTIMATORS, self.estimator, "estimator")
         if self.group is not None and self.group < 1:
             raise BadOption(f"--group must be 1 or more; got {self.group}.")
+        self.check_spans()
+
+    def check_spans(self) -> None:
+        """Refuse numbers of masks, or rates, that are out of range or do not rise.
+
+        Raises:
+            BadOption: with the values and what is allowed.
+        """
+        if not rising(self.mask_counts) or self.mask_counts[0] < 1:
+            raise BadOption(
+                "--mask-counts must be 1 or more, each larger than the one before; got "
+                f"{listed(self.mask_counts)}."
+            )
+        rates = self.rates
+        if rates is not None and not (rising(rates) and rates[0] > 0 and rates[-1] < 1):
+            raise BadOption(
+                "--rates must be shares of the heads between 0 and 1, each larger than the one "
+                f"before; got {listed(rates)}."
+            )
 
     def check_budget(self, heads: int) -> None:
         """Refuse a budget that no adaptive search can use.
@@ -148,6 +172,16 @@ class Found:
 
 
 Search = Generator[Plan, Measurements, Found]
+
+
+def rising(values: Sequence[int] | Sequence[float]) -> bool:
+    """Whether there are any, each larger than the one before."""
+    return len(values) > 0 and all(first < second for first, second in pairwise(values))
+
+
+def listed(values: Sequence[int] | Sequence[float]) -> str:
+    """Numbers as a user wrote them."""
+    return ", ".join(f"{value:g}" for value in values) or "none"
 
 
 def column_mask(heads: int, columns: Sequence[int]) -> Mask:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from functools import cached_property
 from hashlib import blake2b
 from typing import Any
 
@@ -33,6 +34,7 @@ class HarnessTask:
         self.metric = "logprob" if outcome_kind == "logprob" else leaves[0].metric
         self.higher_is_better = outcome_kind == "logprob" or leaves[0].higher_is_better
         self.version = digest([leaf.definition() for leaf in leaves])
+        self.executes_code = any(leaf.executes_code for leaf in leaves)
         self.keys: dict[int, str] = {}
         if len({(leaf.metric, leaf.filter, leaf.higher_is_better) for leaf in leaves}) > 1:
             raise BadOption(
@@ -54,7 +56,7 @@ class HarnessTask:
         """Number of examples."""
         return len(self.places)
 
-    @property
+    @cached_property
     def chance(self) -> float:
         """The accuracy of guessing among the choices offered; 0 where there are none."""
         if self.outcome_kind != "metric" or not self.metric.startswith("acc"):
@@ -140,12 +142,13 @@ class HarnessTask:
         leaf = self.leaves[0]
         value_key, stderr_key = metric_keys(leaf)
         aggregated = self.group.aggregate(metrics) if self.group else {}
-        value = aggregated.get(value_key)
-        stderr = aggregated.get(stderr_key)
+        value, stderr = aggregated.get(value_key), aggregated.get(stderr_key)
         if value is None:
-            values = [m[value_key] for m in metrics.values()]
-            value = sum(values) / len(values) if values else None
-        return Score(value, stderr if isinstance(stderr, float) else None, examples)
+            value, stderr = mean_of_scores(
+                [metric[value_key] for metric in metrics.values()],
+                [known(metric[stderr_key]) for metric in metrics.values()],
+            )
+        return Score(value, known(stderr), examples)
 
     def show(self, example: int, responses: Sequence[Response]) -> Shown:
         """Prompt, gold answer and the model's answer."""
@@ -154,6 +157,11 @@ class HarnessTask:
         prompt = {Generate: "prompt", LogLikelihood: "context", Rolling: "text"}[type(first)]
         gold = None if isinstance(first, Rolling) else leaf.gold(doc)
         return Shown(getattr(first, prompt), gold, leaf.answer(doc, responses))
+
+    def extracted(self, example: int, responses: Sequence[Response]) -> str | None:
+        """What the task's filter takes out of the answer, None if it finds nothing."""
+        leaf, doc = self.places[example]
+        return leaf.extracted(doc, responses)
 
 
 def metric_keys(leaf: Leaf) -> tuple[str, str]:
@@ -169,6 +177,25 @@ def leaf_metrics(leaf: Leaf, value: Any, stderr: Any, examples: int) -> dict[str
         stderr_key: "N/A" if stderr is None else stderr,
         "sample_len": examples,
     }
+
+
+def known(stderr: Any) -> float | None:
+    """A standard error, None where lm-eval has none to give."""
+    return float(stderr) if isinstance(stderr, float) else None
+
+
+def mean_of_scores(
+    scores: Sequence[float | None], stderrs: Sequence[float | None]
+) -> tuple[float | None, float | None]:
+    """The plain mean of independent scores and its standard error; None where one is missing."""
+    values = [score for score in scores if score is not None]
+    errors = [stderr for stderr in stderrs if stderr is not None]
+    if not values or len(values) < len(scores):
+        return None, None
+    mean = sum(values) / len(values)
+    if len(errors) < len(values):
+        return mean, None
+    return mean, sum(error**2 for error in errors) ** 0.5 / len(values)
 
 
 def single(leaf: Leaf, item: Any) -> float:

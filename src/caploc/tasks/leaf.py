@@ -2,8 +2,10 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from importlib.metadata import version
-from inspect import getmodule, getsource
+from inspect import getsourcefile
+from pathlib import Path
 from random import Random
 from statistics import stdev
 from typing import Any
@@ -15,6 +17,7 @@ from lm_eval.models.utils import normalize_gen_kwargs
 
 from caploc.errors import BadData, BadOption, UserError
 from caploc.lookup import unknown
+from caploc.tasks.programs import executes_code, judgement
 from caploc.tasks.requests import (
     Generate,
     Generated,
@@ -37,6 +40,8 @@ PREFERRED = {
 LIKELIHOOD_METRICS = {"perplexity", "word_perplexity", "byte_perplexity", "bits_per_byte"}
 
 PAIR_METRICS = {"f1", "mcc"}  # their items are (gold, predicted) classes
+NOT_FOUND = "[invalid]"  # what lm-eval's filters leave of an answer without what they look for
+SOLUTIONS = ("canonical_solution", "code")  # columns of code tasks that hold a right program
 
 ChatTemplate = Callable[..., str]
 
@@ -54,6 +59,7 @@ class Leaf:
         """
         self.task, self.name = task, task.task_name
         self.metric, self.filter = choose_metric(task, metric)
+        self.executes_code = executes_code(task)
         self.chat = chat
         self.instances = build(task, chat)
         self.higher_is_better = bool(task.higher_is_better().get(self.metric, True))
@@ -64,6 +70,11 @@ class Leaf:
 
     def item(self, example: int, responses: Sequence[Response]) -> Any:
         """The chosen metric of one example, through the chosen filter."""
+        doc = self.instances[example][0].doc
+        return self.task.process_results(doc, self.filtered(example, responses))[self.metric]
+
+    def filtered(self, example: int, responses: Sequence[Response]) -> list[Any]:
+        """What the chosen filter makes of the responses."""
         instances = [
             replace_response(instance, response)
             for instance, response in zip(self.instances[example], responses, strict=True)
@@ -71,8 +82,13 @@ class Leaf:
         for ensemble in self.task._filters:
             if ensemble.name == self.filter:
                 ensemble.apply(instances)
-        filtered = [instance.filtered_resps[self.filter] for instance in instances]
-        return self.task.process_results(instances[0].doc, filtered)[self.metric]
+        return [instance.filtered_resps[self.filter] for instance in instances]
+
+    def extracted(self, example: int, responses: Sequence[Response]) -> str | None:
+        """The part of a written answer that the metric judges, None if the filter finds none."""
+        found = self.filtered(example, responses)[0]
+        found = found[0] if isinstance(found, list) and found else found
+        return found if isinstance(found, str) and found != NOT_FOUND else None
 
     def aggregate(self, items: Sequence[Any]) -> tuple[float | None, float | None]:
         """The metric over items, and its standard error where one is known."""
@@ -104,6 +120,8 @@ class Leaf:
     def gold(self, example: int) -> str | None:
         """The right answer in words, None where the task has none."""
         doc = self.instances[example][0].doc
+        if self.executes_code:  # the target is the tests
+            return next((str(doc[column]) for column in SOLUTIONS if doc.get(column)), None)
         target = self.task.doc_to_target(doc)
         if isinstance(target, list):
             target = target[0] if target else ""
@@ -128,8 +146,11 @@ class Leaf:
                 "use --outcome metric."
             )
         if isinstance(first, Generate):
-            delimiter = "" if self.chat else self.task.config.target_delimiter
-            return LogLikelihood(first.prompt, delimiter + gold)
+            # A program continues its prompt as it stands: a space more would break its indentation.
+            joined = self.chat or self.executes_code
+            return LogLikelihood(
+                first.prompt, gold if joined else self.task.config.target_delimiter + gold
+            )
         choices = self.requests(example)
         if len(choices) == 1:
             return first
@@ -162,13 +183,11 @@ class Leaf:
         """What turns responses into an outcome, besides the examples themselves."""
         config = self.task.config
         scorer = getattr(config, "process_results", None)
-        metrics = [
-            {key: source(value) for key, value in metric.items()}
-            for metric in getattr(config, "metric_list", None) or ()
-        ]
-        filters = getattr(config, "filter_list", None)
+        metrics = source(getattr(config, "metric_list", None) or [])
+        filters = source(getattr(config, "filter_list", None))
         names = [self.name, self.task.VERSION, self.metric, self.filter, version("lm_eval")]
-        return [*names, filters, metrics, source(scorer)]
+        judged = [judgement()] if self.executes_code else []
+        return [*names, filters, metrics, source(scorer), *judged]
 
     def choices(self, example: int) -> list[str]:
         """The answers offered, empty where the model writes its own."""
@@ -274,7 +293,7 @@ def choose_metric(task: HarnessLeaf, wanted: str | None) -> tuple[str, str]:
     Raises:
         UnknownName: if the task has no such metric or filter.
     """
-    metrics = list(task.aggregation())
+    metrics = metric_names(task)
     filters = [ensemble.name for ensemble in task._filters]
     default = PREFERRED.get(task.task_name, ("", ""))
     if default[0] not in metrics or default[1] not in filters:
@@ -288,6 +307,34 @@ def choose_metric(task: HarnessLeaf, wanted: str | None) -> tuple[str, str]:
     return metric, chosen
 
 
+def metric_names(task: HarnessLeaf) -> list[str]:
+    """The names under which a task's results hold its metrics.
+
+    `pass_at_k` gives one result for each of its `k` (`pass@1`). lm-eval learns their names from the
+    first answer; they are entered here as it would, so that one can be chosen before.
+    """
+    aggregations, options = task.aggregation(), getattr(task, "_metric_fn_kwargs", {})
+    tries = options.get("pass_at_k", {}).get("k", [])
+    expanded = [f"pass@{k}" for k in (tries if isinstance(tries, list) else [tries])]
+    for name in expanded:
+        aggregations[name] = aggregations["pass_at_k"]
+    return [name for name in aggregations if not (expanded and name == "pass_at_k")]
+
+
 def source(value: Any) -> Any:
-    """A value as it can be compared: a function by the text of the file it is from."""
-    return getsource(getmodule(value) or value) if callable(value) else value
+    """A value as it can be compared: functions in it by the text of the file they are from."""
+    if isinstance(value, dict):
+        return {key: source(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [source(part) for part in value]
+    if not callable(value):
+        return value
+    if isinstance(value, partial):
+        return [source(part) for part in (value.func, value.args, value.keywords)]
+    if hasattr(value, "definition"):
+        return value.definition()
+    try:
+        file = getsourcefile(value)
+    except TypeError:  # a built-in, or an object with `__call__`
+        file = None
+    return Path(file).read_text() if file else getattr(value, "__qualname__", str(type(value)))

@@ -37,10 +37,20 @@ class Task(Protocol):
     outcome_kind: str  # "metric" or "logprob"
     higher_is_better: bool
     version: str  # everything that can change an outcome besides the example and its responses
+    executes_code: bool  # whether `item` runs, in the sandbox, a program that the model wrote
 
     @property
     def size(self) -> int:
         """Number of examples."""
+        ...
+
+    @property
+    def chance(self) -> float:
+        """The mean outcome of guessing; 0 where nothing is offered to guess among."""
+        ...
+
+    def in_metric(self) -> "Task":
+        """The same task with its own metric as the outcome."""
         ...
 
     def key(self, example: int) -> str:

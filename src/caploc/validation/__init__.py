@@ -2,6 +2,16 @@
 
 from caploc.validation.check import Check
 from caploc.validation.comparison import Comparison, change, check_limit, compare
+from caploc.validation.failures import Failures, failures
 from caploc.validation.held_out import held_out
 
-__all__ = ["Check", "Comparison", "change", "check_limit", "compare", "held_out"]
+__all__ = [
+    "Check",
+    "Comparison",
+    "Failures",
+    "change",
+    "check_limit",
+    "compare",
+    "failures",
+    "held_out",
+]

@@ -49,7 +49,9 @@ def body(program: str) -> list[ast.stmt]:
         raise BadProgram("too long")
     try:
         with warnings.catch_warnings():
+            # an odd escape is one or the other, by the version of Python
             warnings.simplefilter("ignore", SyntaxWarning)
+            warnings.simplefilter("ignore", DeprecationWarning)
             statements = ast.parse(program).body
     except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
         raise BadProgram(f"not Python: {error}") from error

@@ -1,0 +1,12 @@
+"""The heads paper again: its tables and figures from one command, on any models.
+
+`preset` says what is measured on what, and `reading` reads it; `laboratory` measures and `ledger`
+remembers; `selection` takes universal heads out; `tables`, `universals`, `figures` and `analyses`
+fill exhibits, `markdown`, `latex`, `drawing` and `files` write them; `reckoning` tells what all
+that would take; `published` holds the paper's figures.
+"""
+
+from caploc.reproduce.reading import read_preset
+from caploc.reproduce.run import EXHIBITS, planned, reproduce
+
+__all__ = ["EXHIBITS", "planned", "read_preset", "reproduce"]

@@ -1,0 +1,198 @@
+"""What the paper says in words, measured: sharing, scale, ways to fail, the price of choosing."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from caploc import sharing as statistics
+from caploc.errors import BadOption
+from caploc.heads import Head
+from caploc.reproduce.cells import general, score_value, shown
+from caploc.reproduce.exhibit import NOTHING, Cell, Exhibit, Value
+from caploc.reproduce.laboratory import Scored
+from caploc.reproduce.preset import Benchmark, PresetModel
+from caploc.reproduce.selection import Lab, named, universal
+from caploc.reproduce.tables import FILTERED
+
+LONGEST = 90  # characters of an answer shown in a cell
+KINDS = 4  # of answers shown in a cell
+FEWEST_MODELS = 3  # of a trend with size
+
+
+def sharing(lab: Lab) -> Exhibit:
+    """Heads and key-value groups that benchmarks share, beside what chance would give."""
+    rows: list[tuple[Cell, ...]] = []
+    for model in lab.preset.models:
+        found = {b.label: named(lab, model, b) for b in lab.preset.localized}
+        for pair in statistics.overlaps(found, model.grid, draws=lab.draws):
+            names = " ".join(pair.heads) or NOTHING
+            heads, groups = against_chance(pair.head_chance), against_chance(pair.group_chance)
+            rows.append((model.label, f"{pair.first}, {pair.second}", names, *heads, *groups))
+        for own in statistics.together(found, model.grid, draws=lab.draws):
+            names = "; ".join(" ".join(group) for group in own.groups) or NOTHING
+            blank = ("",) * 4
+            rows.append(
+                (model.label, f"{own.task} alone", names, *blank, *against_chance(own.chance))
+            )
+    of_heads = ("heads", "by chance", "p", "p in layers")
+    of_groups = ("key-value groups", "groups by chance", "p of groups", "p of groups in layers")
+    notes = [
+        "Heads and key-value groups in common; by chance, as many heads a task, drawn from the "
+        "whole grid. p: one-sided, at least so many; in layers: heads drawn so that each task "
+        "keeps its number in every layer. No p is corrected for the number of pairs.",
+        "A task alone: pairs of its heads that share a key-value head.",
+        FILTERED,
+    ]
+    columns = ("model", "tasks", "which", *of_heads, *of_groups)
+    return Exhibit("sharing", "Heads that tasks share", columns, rows, notes)
+
+
+def against_chance(chance: statistics.Chance) -> tuple[Cell, ...]:
+    """How many, how many by chance, and how surprising, from the whole grid and within layers."""
+    return (
+        Value(chance.count, digits=0),
+        Value(chance.expected, digits=2),
+        Value(chance.p, digits=4),
+        Value(chance.p_in_layers, digits=4),
+    )
+
+
+def scale(lab: Lab) -> Exhibit:
+    """How strongly each capability is localized, model by model, and the trend with size."""
+    rows: list[tuple[Cell, ...]] = []
+    notes = [
+        "Strength: the share of the task's score above chance that its heads take, less the share "
+        "of the general score; ± is a standard error. A dash: an intact score that is not clearly "
+        "above chance, of which there is no share."
+    ]
+    for benchmark in lab.preset.localized:
+        strengths: dict[str, statistics.Strength] = {}
+        sizes: dict[str, float] = {}
+        for model in lab.preset.models:
+            found = strength(lab, model, benchmark)
+            value = Value(found.strength, found.stderr) if found else Value(None)
+            sizes[model.label] = model.parameters
+            rows.append((benchmark.label, model.label, Value(model.parameters / 1e9), value))
+            if found is not None:
+                strengths[model.label] = found
+        if len(strengths) >= FEWEST_MODELS:
+            told = statistics.trend(strengths, sizes)
+            notes.append(f"{benchmark.label}: {in_words(told)}")
+        elif len(lab.preset.models) >= FEWEST_MODELS:
+            notes.append(f"{benchmark.label}: too few models for a trend.")
+    if len(lab.preset.models) < FEWEST_MODELS:
+        notes.append(f"A trend with size takes {FEWEST_MODELS} models or more.")
+    columns = ("task", "model", "billions of parameters", "strength")
+    return Exhibit("scale", "Localization and scale", columns, rows, [*notes, FILTERED])
+
+
+def in_words(told: statistics.Trend) -> str:
+    """A trend as a note."""
+    if told.rho is None:
+        return "no rank correlation with size, the strengths being equal."
+    return (
+        f"rank correlation with size {told.rho:+.2f}, two-sided p {told.p:.3f}; with "
+        f"{len(told.models)} models no p can be below {told.least_p:.3f}."
+    )
+
+
+def strength(lab: Lab, model: PresetModel, benchmark: Benchmark) -> statistics.Strength | None:
+    """How localized a benchmark is; None where a score is missing or no better than chance."""
+    heads = named(lab, model, benchmark)
+    task, rest = lab.score(model, benchmark, heads), general(lab, model, heads)
+    one, other = as_scores(task), as_scores(rest)
+    if one is None or other is None:
+        return None
+    try:
+        return statistics.localization(one, other)
+    except BadOption:
+        return None
+
+
+def as_scores(found: Scored) -> statistics.Scores | None:
+    """What the statistics take; None if anything is missing."""
+    known = (found.intact, found.intact_stderr, found.score, found.stderr)
+    if None in known:
+        return None
+    return statistics.Scores(*known, found.drop_stderr, found.chance)  # type: ignore[arg-type]
+
+
+def failures(lab: Lab) -> Exhibit:
+    """How a model fails without a benchmark's own heads, and without each universal head."""
+    rows: list[tuple[Cell, ...]] = []
+    model = lab.preset.leader
+    for benchmark in lab.preset.localized:
+        sets = [(f"{benchmark.label} heads", named(lab, model, benchmark))]
+        sets += [(str(head), [head]) for head in universal(lab, model)]
+        rows += [failing(lab, model, benchmark, name, heads) for name, heads in sets]
+    columns = ("task", "heads knocked out", "score", "lost", "kinds of answers", "for example")
+    notes = [
+        f"On {model.label} only. Lost: the capability (answers are well-formed and wrong), speech "
+        f"(answers are broken), or a mix. At most {KINDS} kinds are shown, and the beginning of an "
+        "answer of the commonest that is not right.",
+        FILTERED,
+    ]
+    return Exhibit("failures", "How knocked-out models fail", columns, rows, notes)
+
+
+def failing(
+    lab: Lab, model: PresetModel, benchmark: Benchmark, name: str, heads: Sequence[Head]
+) -> tuple[Cell, ...]:
+    """A row: the score, the verdict, the kinds of answers, one of the commonest broken ones."""
+    told = lab.failures(model, benchmark, heads)
+    kinds = {kind: part for kind, part in told["categories"].items() if part["count"]}
+    ordered = sorted(kinds, key=lambda kind: -kinds[kind]["count"])
+    shares = [f"{kind} {100 * kinds[kind]['share']:.0f} %" for kind in ordered[:KINDS]]
+    return (
+        benchmark.label,
+        name,
+        score_value(shown(lab, model, benchmark, heads)),
+        told["verdict"] or "cannot be told",
+        ", ".join(shares) or NOTHING,
+        next(examples(told, ordered), NOTHING),
+    )
+
+
+def examples(told: dict[str, Any], ordered: Sequence[str]) -> Iterator[str]:
+    """How an answer of each kind that is not right begins, on one line and in quotes."""
+    for kind in ordered:
+        samples = told["samples"].get(kind) or []
+        if kind != "right" and samples:
+            text = " ".join(str(samples[0]["knocked_out"]).split())
+            yield f"“{text[:LONGEST]}{'…' * (len(text) > LONGEST)}”"
+
+
+def choice(lab: Lab) -> Exhibit:
+    """Every setting that the main search tried, and how much its choice flatters itself."""
+    preset, model = lab.preset, lab.preset.leader
+    rows: list[tuple[Cell, ...]] = []
+    notes = [
+        f"On {model.label} only: the joint drop of the heads that a setting finds, on the examples "
+        "that they were found and chosen on, and on others. The kept one has the largest drop "
+        "there; of equals, the fewest masks and the lowest rate."
+    ]
+    for benchmark in preset.localized:
+        told = lab.search(model, benchmark, preset.main).told
+        rows += settings(benchmark, told)
+        if surplus := told.get("optimism"):
+            notes.append(
+                f"{benchmark.label}: the kept setting flatters itself by {surplus['value']:.3f} "
+                f"(95 % interval {surplus['low']:.3f} to {surplus['high']:.3f})."
+            )
+    if not rows:
+        notes.insert(0, f"{preset.main} has one setting, and nothing to choose.")
+    columns = ("task", "masks", "rate", "drop where chosen", "drop on others", "kept")
+    title = "The choice of masks and rate"
+    return Exhibit("choice", title, columns, rows, notes)
+
+
+def settings(benchmark: Benchmark, told: dict[str, Any]) -> Iterator[tuple[Cell, ...]]:
+    """A row for each setting that a search tried."""
+    for number, setting in enumerate(told.get("settings", [])):
+        yield (
+            benchmark.label,
+            Value(setting["masks"], digits=0),
+            Value(setting["rate"], digits=2),
+            Value(setting["drop"], setting["stderr"]),
+            Value(setting["held_out_drop"], setting["held_out_stderr"]),
+            "kept" if number == told["chosen"] else "",
+        )

@@ -1,0 +1,156 @@
+"""The paper's figures 1 to 4, as tables and as pictures."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from caploc.heads import Head
+from caploc.reproduce import drawing, published
+from caploc.reproduce.cells import average, mean, score_value, shown
+from caploc.reproduce.exhibit import NOTHING, Cell, Exhibit, Value
+from caploc.reproduce.preset import KNOWLEDGE, Benchmark, PresetModel
+from caploc.reproduce.selection import Lab, knowledge_heads, named
+from caploc.reproduce.tables import FILTERED, leading
+
+SHOWN = 2  # heads of a model in figure 3; the paper finds one or two
+FEWEST_AXES = 3  # of a radar
+
+
+def fig1(lab: Lab) -> Exhibit:
+    """Every benchmark, intact and with one capability's heads gone."""
+    preset, model = lab.preset, lab.preset.leader
+    axes = [benchmark for benchmark in preset.benchmarks if benchmark.group != KNOWLEDGE]
+    sets: dict[str, tuple[str, list[Head]]] = {"intact": ("", [])}
+    for benchmark in leading(preset.capabilities):
+        sets[f"{benchmark.label} heads"] = (benchmark.label, named(lab, model, benchmark))
+    rows: list[tuple[Cell, ...]] = [
+        (name, *row_of(lab, model, axes, heads, source)) for name, (source, heads) in sets.items()
+    ]
+    columns = ("heads knocked out", *(benchmark.label for benchmark in axes))
+    title = f"Figure 1: {preset.top} heads of a capability knocked out, {model.label}"
+    notes = [f"On {model.label} only.", FILTERED]
+    if len(axes) < FEWEST_AXES:
+        return Exhibit("fig1", title, columns, rows, ["Too few benchmarks for a picture.", *notes])
+    notes.insert(0, "In the picture every axis is a share of the intact score.")
+    draw = partial(drawing.radar, columns[1:], named_series(rows))
+    return Exhibit("fig1", title, columns, rows, notes, draw)
+
+
+def row_of(
+    lab: Lab, model: PresetModel, benchmarks: Sequence[Benchmark], heads: list[Head], source: str
+) -> list[Value]:
+    """Scores of the benchmarks; `source` is the benchmark that the heads were found on."""
+    return [
+        score_value(
+            shown(lab, model, benchmark, heads),
+            published.score(model.label, source, len(heads), [benchmark.label]),
+        )
+        for benchmark in benchmarks
+    ]
+
+
+def named_series(rows: Sequence[tuple[Cell, ...]]) -> dict[str, list[Value]]:
+    """The numbers of each row, by its name."""
+    return {str(name): [v for v in cells if isinstance(v, Value)] for name, *cells in rows}
+
+
+def fig2(lab: Lab) -> Exhibit:
+    """Score against the number of heads knocked out, one benchmark's, one after another."""
+    preset, model = lab.preset, lab.preset.leader
+    source = preset.localized[0]
+    heads = named(lab, model, source, count=preset.most)
+    lines = {twin.label: [twin] for twin in preset.kindred(source)}
+    if code := [b for b in preset.of_group("code") if b.label not in lines]:
+        lines["code"] = code
+    lines["general"] = list(preset.general)
+    rows: list[tuple[Cell, ...]] = []
+    for count in range(len(heads) + 1):
+        gone = heads[:count]
+        cells = [
+            score_value(
+                mean(lab, model, group, gone),
+                published.score(model.label, source.label, count, [b.label for b in group]),
+            )
+            for group in lines.values()
+        ]
+        rows.append((str(count), str(gone[-1]) if gone else NOTHING, *cells))
+    title = f"Figure 2: {source.label} heads knocked out one after another, {model.label}"
+    draw = partial(drawing.curves, tuple(lines), [row[2:] for row in rows])
+    notes = [f"On {model.label} only.", FILTERED]
+    columns = ("heads", "the last of them", *lines)
+    return Exhibit("fig2", title, columns, rows, notes, draw)
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One bar of every group: a model without some heads, which the paper calls by `key`."""
+
+    model: PresetModel
+    what: str
+    key: str
+    heads: list[Head]
+
+
+def fig3(lab: Lab) -> Exhibit:
+    """Single heads that knowledge questions share, on every model that has some."""
+    bars: list[Bar] = []
+    for model in lab.preset.models:
+        heads = knowledge_heads(lab, model)[:SHOWN]
+        bars += [Bar(model, "intact", "", [])] if heads else []
+        bars += [Bar(model, str(head), str(head), [head]) for head in heads]
+    title = "Figure 3: heads that knowledge questions share"
+    notes = [f"At most {SHOWN} heads of a model, those of the most subjects."]
+    if not bars:
+        subjects = ", ".join(subject.label for subject in lab.preset.subjects) or "no subject"
+        notes = [f"No head is among the first {lab.preset.top} of two of {subjects}."]
+    return knowledge_bars(lab, "fig3", title, bars, notes)
+
+
+def fig4(lab: Lab) -> Exhibit:
+    """Each subject's own heads, on the first model."""
+    model = lab.preset.leader
+    bars = [
+        Bar(model, f"{subject.label} heads", subject.label, named(lab, model, subject))
+        for subject in lab.preset.subjects
+    ]
+    title = f"Figure 4: heads of each subject of knowledge, {model.label}"
+    if not bars:
+        return knowledge_bars(lab, "fig4", title, [], ["There is no subject of knowledge."])
+    bars.insert(0, Bar(model, "intact", "", []))
+    return knowledge_bars(lab, "fig4", title, bars, [f"On {model.label} only."])
+
+
+def knowledge_bars(
+    lab: Lab, name: str, title: str, bars: Sequence[Bar], notes: list[str]
+) -> Exhibit:
+    """Bars over the subjects, the other questions with choices, and the rest of the general ones.
+
+    The paper's general score in these figures leaves out MMLU, which stands beside it.
+    """
+    preset = lab.preset
+    groups = {b.label: [b] for b in preset.benchmarks if b.group == KNOWLEDGE or b.choice}
+    groups["general"] = [benchmark for benchmark in preset.general if not benchmark.choice]
+    several = len({bar.model.label for bar in bars}) > 1
+    rows: list[tuple[Cell, ...]] = []
+    guessing: list[Value] = []
+    for bar in bars:
+        key = (bar.model.label, bar.key, len(bar.heads))
+        cells = [
+            score_value(
+                mean(lab, bar.model, group, bar.heads),
+                published.knowledge(*key, [b.label for b in group]),
+            )
+            for group in groups.values()
+        ]
+        guessing = [guessed(lab, bar, group) for group in groups.values()]
+        rows.append((f"{bar.model.label}, {bar.what}" if several else bar.what, *cells))
+    draw = partial(drawing.bars, tuple(groups), named_series(rows), guessing) if rows else None
+    rows += [("guessing", *guessing)] if rows else []
+    notes = [*notes, "The general score leaves out the questions beside it.", FILTERED]
+    return Exhibit(name, title, ("heads knocked out", *groups), rows, notes, draw)
+
+
+def guessed(lab: Lab, bar: Bar, benchmarks: Sequence[Benchmark]) -> Value:
+    """The mean score of guessing, if there is something to guess among in every benchmark."""
+    chances = [lab.score(bar.model, b, bar.heads).chance for b in benchmarks]
+    return Value(average(chance or None for chance in chances))

@@ -1,0 +1,75 @@
+"""Exhibits as files: Markdown, CSV and LaTeX, and for a figure PDF and PNG."""
+
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+
+from matplotlib import rc_context
+
+from caploc.report.figures import HOUSE_STYLE
+from caploc.reproduce import latex, markdown
+from caploc.reproduce.exhibit import Exhibit, Value
+from caploc.reproduce.preset import Preset
+
+COLUMNS = ("row", "column", "value", "stderr", "published", "difference")
+PICTURES = (".pdf", ".png")
+
+
+def write(exhibit: Exhibit, folder: Path) -> list[Path]:
+    """Write an exhibit into a folder; the files. A picture that it no longer has is removed.
+
+    Raises:
+        OSError: if the folder or a file cannot be written.
+    """
+    files = [folder / f"{exhibit.name}{ending}" for ending in (".csv", ".md", ".tex")]
+    with files[0].open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([COLUMNS, *long_form(exhibit)])
+    files[1].write_text(markdown.page(exhibit), encoding="utf-8")
+    files[2].write_text(latex.page(exhibit), encoding="utf-8")
+    pictures = [folder / f"{exhibit.name}{ending}" for ending in PICTURES]
+    if exhibit.draw is None:
+        for picture in pictures:
+            picture.unlink(missing_ok=True)
+        return files
+    with rc_context(HOUSE_STYLE):
+        figure = exhibit.draw()
+        # Without a date the same numbers give the same file.
+        figure.savefig(pictures[0], bbox_inches="tight", metadata={"CreationDate": None})
+        figure.savefig(pictures[1], bbox_inches="tight", dpi=200)
+    return [*files, *pictures]
+
+
+def long_form(exhibit: Exhibit) -> list[list[int | str | float | None]]:
+    """Every cell on a line of its own, as `COLUMNS`; a text is a value without the rest.
+
+    Rows are counted from 0. What is not known is empty, and never 0.
+    """
+    lines: list[list[int | str | float | None]] = []
+    for number, row in enumerate(exhibit.rows):
+        for column, cell in zip(exhibit.columns, row, strict=True):
+            if isinstance(cell, Value):
+                parts = [cell.number, cell.stderr, cell.published, cell.difference]
+                lines.append([number, column, *parts])
+            else:
+                lines.append([number, column, cell, None, None, None])
+    return lines
+
+
+def write_index(folder: Path, preset: Preset, exhibits: Sequence[Exhibit], command: str) -> None:
+    """One page with the exhibits of a command.
+
+    Raises:
+        OSError: if it cannot be written.
+    """
+    head = [
+        f"# {markdown.escaped(f'{preset.name}: {preset.about}')}",
+        "",
+        *(f"    {line}" for line in command.splitlines()),
+        "",
+        "± is a standard error over examples, of a drop that of paired differences. Heads are "
+        f"found with {markdown.escaped(preset.main)} unless a table says otherwise. A dash is "
+        "something that was not measured, or is not defined.",
+        "",
+    ]
+    text = "\n".join([*head, *map(markdown.page, exhibits)])
+    (folder / "index.md").write_text(text, encoding="utf-8")

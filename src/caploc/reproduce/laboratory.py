@@ -1,0 +1,285 @@
+"""Where a reproduction measures: models in turn, one store, every answer written down once."""
+
+import gc
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from caploc.errors import BadOption, UserError
+from caploc.folder import claim
+from caploc.heads import Head
+from caploc.measurement import search
+from caploc.models.sources import find
+from caploc.progress import Progress
+from caploc.reproduce.ledger import Ledger, digest
+from caploc.reproduce.preset import Benchmark, Preset, PresetModel, SearchSpec
+from caploc.search import METHODS, Found, Problem, Search
+from caploc.sharing.chance import DRAWS
+from caploc.store import Store
+from caploc.tasks.catalog import wants_chat_template
+from caploc.tasks.task import Task
+from caploc.validation import Comparison, compare, failures
+from caploc.workbench import Workbench
+
+LEDGER = "measured.jsonl"
+# What of a benchmark changes nothing that is measured.
+UNMEASURED = {
+    "label",
+    "group",
+    "family",
+    "localize",
+    "relative",
+    "choice",
+    "examples",
+    "parts",
+    "identify_examples",
+    "tokens",
+}
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A benchmark's score intact and with some heads knocked out, on the same examples.
+
+    Scores and `drop`, what the knockout takes, are in the benchmark's own unit; errors are over
+    examples, `drop_stderr` of paired differences. None is what is not defined or not known.
+    """
+
+    intact: float | None
+    intact_stderr: float | None
+    score: float | None
+    stderr: float | None
+    drop: float | None
+    drop_stderr: float | None
+    examples: int
+    chance: float
+
+
+@dataclass(frozen=True)
+class Searched:
+    """What a search found, and what it took.
+
+    `ranking` holds all heads, the most needed first; the search itself names the first `chosen` of
+    them. `rows` are those asked with heads knocked out on the examples that heads are found on, and
+    `masks` how many times all of these examples that is; rows that only check are not counted.
+    """
+
+    ranking: tuple[Head, ...]
+    chosen: int
+    masks: int
+    rows: int
+    told: dict[str, Any]
+
+
+@dataclass
+class Laboratory:
+    """Measures what exhibits ask for, on one model after another."""
+
+    preset: Preset
+    folder: Path
+    store: Store
+    ledger: Ledger
+    progress: Progress
+    allow_code: bool = False
+    # These two as `selection.Lab` says.
+    struck: dict[str, list[Head]] = field(default_factory=dict)
+    draws: int = DRAWS
+    weights: dict[str, str] = field(default_factory=dict)  # by model
+    loaded: dict[str, Workbench] = field(default_factory=dict)
+    tasks: dict[tuple[str, str, str], Task] = field(default_factory=dict)
+    found: dict[str, Searched] = field(default_factory=dict)
+
+    def identify(self, model: PresetModel) -> None:
+        """Write down which weights the model's label stands for here, and in which dtype.
+
+        Raises:
+            UserError: if it stands for others: their answers must not be taken for its own.
+        """
+        here = {"weights": find(model.name, model.revision).fingerprint(), "dtype": model.dtype}
+        if self.ledger.recall({"identity of": model.label}, lambda: here) != here:
+            raise UserError(
+                f"In {self.folder} the label {model.label!r} stands for other weights or another "
+                f"dtype than {model.name} as {model.dtype}; choose another --out, or another label "
+                "for this model (--model LABEL=NAME)."
+            )
+        self.weights[model.label] = here["weights"]
+
+    def bench(self, model: PresetModel) -> Workbench:
+        """The model, loaded; the one before makes room.
+
+        Its tasks come first, so that what is wrong with one is said before weights are read.
+        """
+        if model.label not in self.loaded:
+            for benchmark in self.preset.benchmarks:
+                self.task(model, benchmark, benchmark.task)
+                if benchmark.localize:
+                    self.task(model, benchmark, benchmark.searched)
+            self.loaded.clear()
+            gc.collect()  # a model is full of cycles
+            bench = Workbench(model.options().engine(), self.store)
+            if bench.engine.loaded.fingerprint != self.weights[model.label]:
+                raise UserError(f"{model.name} has changed since this command began; try again.")
+            self.loaded[model.label] = bench
+        return self.loaded[model.label]
+
+    def task(self, model: PresetModel, benchmark: Benchmark, name: str) -> Task:
+        """A benchmark's task, or the one that heads are found on, as this model is asked it.
+
+        Raises:
+            UserError: if it cannot be loaded, or what it measures is better when lower.
+        """
+        chatting = benchmark.chat_template or wants_chat_template(name)
+        key = (model.label if chatting else "", benchmark.label, name)
+        if key not in self.tasks:
+            (task,) = model.options().tasks([name], benchmark.options(self.allow_code))
+            if not task.higher_is_better:
+                raise BadOption(
+                    f"Benchmark {benchmark.label}: {task.metric} of {name} is better when lower, "
+                    "and a drop is of a score that is better when higher; choose another metric."
+                )
+            self.tasks[key] = task
+        return self.tasks[key]
+
+    def asked(self, model: PresetModel, benchmark: Benchmark, name: str) -> dict[str, Any]:
+        """All of a benchmark that can change an answer; of files, what is in them."""
+        fields = benchmark.model_dump(mode="json", exclude=UNMEASURED)
+        if benchmark.data or name.endswith((".yaml", ".yml")):
+            task = self.task(model, benchmark, name)
+            examples = [task.key(example) for example in range(task.size)]
+            fields["data"] = digest({"version": task.version, "examples": examples})
+        return fields
+
+    def score(
+        self,
+        model: PresetModel,
+        benchmark: Benchmark,
+        heads: Sequence[Head],
+        limit: int | None = None,
+    ) -> Scored:
+        """The benchmark with these heads knocked out, against none; on fewer examples if told."""
+        return Scored(**self.compared(model, benchmark, heads, limit)["score"])
+
+    def failures(
+        self, model: PresetModel, benchmark: Benchmark, heads: Sequence[Head]
+    ) -> dict[str, Any]:
+        """How the knocked-out model fails."""
+        told: dict[str, Any] = self.compared(model, benchmark, heads, None)["failures"]
+        return told
+
+    def compared(
+        self, model: PresetModel, benchmark: Benchmark, heads: Sequence[Head], limit: int | None
+    ) -> dict[str, Any]:
+        """Both, as the ledger keeps them."""
+        limits = [number for number in (limit, self.preset.limit) if number is not None]
+        most = min(limits, default=None)
+        asked = {
+            "model": model.label,
+            "score": self.asked(model, benchmark, benchmark.task),
+            "heads": sorted(str(head) for head in heads),
+            "limit": most,
+        }
+
+        def measure() -> dict[str, Any]:
+            bench, task = self.bench(model), self.task(model, benchmark, benchmark.task)
+            mask = bench.engine.grid.mask(heads)
+            what = compare(bench.meter(task), mask, task.first(most), self.progress)
+            found = failures(task, what.intact_rows, what.knocked_out_rows)
+            return {"score": asdict(scored(what)), "failures": found.as_dict()}
+
+        told: dict[str, Any] = self.ledger.recall(asked, measure)
+        return told
+
+    def search(self, model: PresetModel, benchmark: Benchmark, label: str) -> Searched:
+        """What a search of the preset finds for a benchmark."""
+        spec = self.preset.search(label)
+        asked = {
+            "model": model.label,
+            "search": spec.model_dump(mode="json", exclude={"label"}),
+            "benchmark": self.asked(model, benchmark, benchmark.searched),
+            "top": self.preset.top,
+            "seed": self.preset.seed,
+        }
+        key = digest(asked)
+        if key not in self.found:
+            told = self.ledger.recall(asked, lambda: self.searched(model, benchmark, spec))
+            ranking = tuple(model.grid.named_in(told["ranking"]))
+            self.found[key] = Searched(**told | {"ranking": ranking})
+        return self.found[key]
+
+    def searched(
+        self, model: PresetModel, benchmark: Benchmark, spec: SearchSpec
+    ) -> dict[str, Any]:
+        """Run a search; what the ledger keeps of it."""
+        bench = self.bench(model)
+        grid, task = bench.engine.grid, self.task(model, benchmark, benchmark.searched)
+        problem = replace(self.preset.problem(spec, grid.size, task.size), chance=task.chance)
+        tally: list[int] = []
+        generator = tallied(METHODS[spec.method].search(problem), problem, tally)
+        found = search([bench.meter(task)], generator, self.progress)
+        heads = grid.heads
+        return {
+            "ranking": [str(heads[column]) for column in found.ranking],
+            "chosen": len(found.chosen),
+            "masks": round(sum(tally) / len(problem.examples)),
+            "rows": sum(tally),
+            "told": found.told,
+        }
+
+
+def tallied(search: Search, problem: Problem, tally: list[int]) -> Search:
+    """The same search; how many rows its plans ask, but intact ones and those that only check."""
+    plan = next(search)
+    while True:
+        if plan.masks.any():
+            tally.append(int((~np.isin(plan.example, problem.fresh)).sum()))
+        measured = yield plan
+        try:
+            plan = search.send(measured)
+        except StopIteration as end:
+            found: Found = end.value
+            return found
+
+
+def scored(comparison: Comparison) -> Scored:
+    """The score and its paired change."""
+    intact, cut = comparison.intact, comparison.knocked_out
+    change = comparison.as_dict()["change"] or {"stderr": None}
+    before, after = finite(intact.score), finite(cut.score)
+    return Scored(
+        intact=before,
+        intact_stderr=finite(intact.stderr),
+        score=after,
+        stderr=finite(cut.stderr),
+        drop=None if before is None or after is None else before - after,
+        drop_stderr=finite(change["stderr"]),
+        examples=cut.examples,
+        chance=comparison.task.chance,
+    )
+
+
+def finite(value: float | None) -> float | None:
+    """A number; None for what is none, or has no bounds."""
+    return value if value is not None and math.isfinite(value) else None
+
+
+@contextmanager
+def opened(
+    preset: Preset, folder: Path, progress: Progress, command: str, *, allow_code: bool = False
+) -> Iterator[Laboratory]:
+    """A laboratory in a folder; rows and answers that lie there are used.
+
+    Raises:
+        UserError: if the folder belongs to something else, or a model's label to other weights.
+    """
+    with claim(folder, {"reproduce": preset.name}, command) as store:
+        laboratory = Laboratory(
+            preset, folder, store, Ledger(folder / LEDGER), progress, allow_code
+        )
+        for model in preset.models:
+            laboratory.identify(model)
+        yield laboratory

@@ -1,0 +1,108 @@
+"""Exhibits in LaTeX: a `table` with the rules of booktabs, as wide as the page where it must be."""
+
+from collections.abc import Sequence
+
+from caploc.reproduce.exhibit import NOTHING, Cell, Exhibit, Value
+
+LONG = 36  # characters beyond which a column of words is broken into lines
+WIDE = 96  # characters that fit into a page's width
+SIGNS = {sign: f"\\{sign}" for sign in "&%$#_{}"} | {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    "`": r"\textasciigrave{}",
+    "[": "{[}",  # behind the end of a row it would be an option of that
+    "]": "{]}",
+    "*": "{*}",
+    "–": "--",
+    "—": "---",
+    "“": "``",
+    "”": "''",
+    "†": r"\textdagger{}",
+    "‡": r"\textdaggerdbl{}",
+    "±": r"\(\pm\)",
+    "…": r"\dots{}",
+}
+
+
+def page(exhibit: Exhibit) -> str:
+    """The whole environment, notes below the table in small type.
+
+    It needs the packages booktabs and, where the table is wide, graphicx.
+    """
+    rows = [[cell_text(cell) for cell in row] for row in exhibit.shown()]
+    body = [
+        rf"\begin{{tabular}}{{{alignment(exhibit)}}}",
+        r"\toprule",
+        as_row([escaped(column) for column in exhibit.columns]),
+        r"\midrule",
+        *map(as_row, rows),
+        r"\bottomrule",
+        r"\end{tabular}",
+    ]
+    wide = width(exhibit) > WIDE
+    if wide:
+        body = [r"\resizebox{\textwidth}{!}{%", *body, "}"]
+    kind = "table*" if wide else "table"
+    notes = [rf"\par\smallskip{{\footnotesize {escaped(note)}\par}}" for note in exhibit.notes]
+    lines = [
+        rf"\begin{{{kind}}}",
+        r"\centering",
+        rf"\caption{{{escaped(exhibit.title)}}}",
+        rf"\label{{tab:{exhibit.name}}}",
+        *body,
+        *notes,
+        rf"\end{{{kind}}}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def cell_text(cell: Cell) -> str:
+    """A cell: numbers in mathematics, with a true minus; words escaped."""
+    if not isinstance(cell, Value):
+        return escaped(cell)
+    return cell.written(r" \pm ", in_mathematics).replace(NOTHING, SIGNS[NOTHING])
+
+
+def in_mathematics(figures: str) -> str:
+    """Figures as a formula, in which a comma between thousands gets no space."""
+    return f"${figures.replace(',', '{,}')}$"
+
+
+def as_row(cells: Sequence[str]) -> str:
+    """A line of a table."""
+    return " & ".join(cells) + r" \\"
+
+
+def alignment(exhibit: Exhibit) -> str:
+    """Numbers to the right, words to the left, long ones in lines of their own."""
+    kinds = ""
+    for place, size in enumerate(widths(exhibit)):
+        numbers = [isinstance(row[place], Value) for row in exhibit.rows]
+        if size > LONG:
+            kinds += r"p{0.3\textwidth}"
+        else:
+            kinds += "r" if numbers and all(numbers) else "l"
+    return kinds
+
+
+def width(exhibit: Exhibit) -> int:
+    """About how many characters a line of the table takes."""
+    return sum(min(size, LONG) + 2 for size in widths(exhibit))
+
+
+def widths(exhibit: Exhibit) -> list[int]:
+    """The most characters in each column."""
+    rows = [exhibit.columns, *exhibit.shown()]
+    return [max(len(str(row[place])) for row in rows) for place in range(len(exhibit.columns))]
+
+
+def escaped(text: str) -> str:
+    """Text on one line as LaTeX takes it; a question mark for what its usual fonts lack."""
+    plain = "".join(sign if sign.isprintable() else " " for sign in text)
+    return "".join(
+        SIGNS.get(sign, sign if sign <= "ÿ" else "?") for sign in " ".join(plain.split())
+    )

@@ -1,0 +1,297 @@
+"""What is reproduced on what: models, benchmarks in the paper's roles, searches."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from caploc import designs
+from caploc.errors import BadOption, CaplocError
+from caploc.heads import HeadGrid
+from caploc.lookup import pick
+from caploc.models.loading import model_shape
+from caploc.models.sources import DEMO
+from caploc.search import METHODS, Problem, Settings
+from caploc.tasks.catalog import TaskOptions
+from caploc.validation import check_limit
+from caploc.workbench import ModelOptions
+
+FRESH = 100  # examples that a search never chose on, to tell how much a choice flatters itself
+GENERAL, KNOWLEDGE = "general", "knowledge"  # groups that exhibits treat in ways of their own
+
+
+class Part(BaseModel):
+    """A table of the file: no key that is not known, nothing changed after it is read."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Labelled(Part):
+    """A table of which the file may have several, by the label that exhibits show."""
+
+    label: str = Field(min_length=1)
+
+
+class PresetModel(Labelled):
+    """A model, and where it is loaded from."""
+
+    name: str
+    dtype: str = "auto"
+    device: str = "auto"
+    revision: str | None = None
+
+    def options(self) -> ModelOptions:
+        """As every command takes a model."""
+        return ModelOptions(self.name, device=self.device, dtype=self.dtype, revision=self.revision)
+
+    @property
+    def grid(self) -> HeadGrid:
+        """Its heads, from its configuration.
+
+        Raises:
+            UnknownName: if there is no such model. ModelRefused: if its heads are not found.
+        """
+        return shape(self.name, self.revision)[0]
+
+    @property
+    def parameters(self) -> int:
+        """How many it has, from its configuration; raises what `grid` does."""
+        return shape(self.name, self.revision)[1]
+
+
+class Tokens(Part):
+    """What one example takes, about, in tokens; for plans only."""
+
+    shared: int = Field(default=0, ge=0)  # of the prompt's beginning, the same in every example
+    prompt: int = Field(default=0, ge=0)  # of the rest of the prompt, all choices together
+    answer: int = Field(default=0, ge=0)  # said one by one
+
+
+class Benchmark(Labelled):
+    """One column of the paper's tables: a task, the role it plays, and what it is for.
+
+    `identify` is the task that heads are found on where it is not the evaluated one. `group` is the
+    capability it measures; tasks of a `family` (the group, if absent) make a head universal once
+    together. `localize`: heads are looked for. `relative`: shown as a share of the intact score.
+    `choice`: a multiple-choice question of knowledge. For plans only: the task has `examples`, in
+    `parts` tasks of a group, and `identify` has `identify_examples`.
+    """
+
+    task: str
+    group: str
+    identify: str | None = None
+    family: str | None = None
+    localize: bool = False
+    relative: bool = False
+    choice: bool = False
+    chat_template: bool = False
+    fewshot: int | None = Field(default=None, ge=0)
+    metric: str | None = None
+    data: dict[str, str] = {}
+    examples: int | None = Field(default=None, ge=1)
+    parts: int = Field(default=1, ge=1)
+    identify_examples: int | None = Field(default=None, ge=1)
+    tokens: Tokens = Tokens()
+
+    @property
+    def kin(self) -> str:
+        """Its family."""
+        return self.family or self.group
+
+    @property
+    def searched(self) -> str:
+        """The task that heads are found on."""
+        return self.identify or self.task
+
+    def options(self, allow_code: bool) -> TaskOptions:
+        """As every command asks a task."""
+        return TaskOptions(
+            metric=self.metric,
+            fewshot=self.fewshot,
+            chat_template=self.chat_template,
+            data=self.data,
+            allow_code=allow_code,
+        )
+
+
+class SearchSpec(Labelled):
+    """One way to find heads."""
+
+    method: str
+    examples: int = Field(default=100, ge=1)
+    masks: int = Field(default=100, ge=1)
+    rate: float = Field(default=0.02, gt=0, lt=1)
+    mask_counts: tuple[int, ...] = ()
+    rates: tuple[float, ...] = ()
+    top: int | None = Field(default=None, ge=1)  # heads to find, where not the preset's number
+
+    def settings(self, top: int, seed: int) -> Settings:
+        """What the search is told; `top` heads, unless it has a number of its own."""
+        grid: dict[str, Any] = {}
+        if self.mask_counts:
+            grid["mask_counts"] = self.mask_counts
+        if self.rates:
+            grid["rates"] = self.rates
+        return Settings(masks=self.masks, rate=self.rate, top=self.top or top, seed=seed, **grid)
+
+
+class Preset(Part):
+    """Everything that a reproduction needs to know; see the files in `presets/`."""
+
+    name: str = Field(pattern=r"^\w[\w.-]*$")  # of a folder, too
+    about: str
+    top: int = Field(default=5, ge=1)
+    most: int = Field(default=10, ge=1)  # heads of the longest curve
+    seed: int = Field(default=0, ge=0)
+    limit: int | None = Field(default=None, ge=1)  # examples of a score, of each task
+    lead: str | None = None  # the model that some exhibits are about; the first, if absent
+    main: str  # the search whose heads the exhibits are about
+    searches: tuple[SearchSpec, ...] = Field(alias="search", min_length=1)
+    models: tuple[PresetModel, ...] = Field(alias="model", min_length=1)
+    benchmarks: tuple[Benchmark, ...] = Field(alias="benchmark", min_length=1)
+
+    @model_validator(mode="after")
+    def consistent(self) -> Self:
+        """Refuse what does not fit together, all of it at once."""
+        if mistakes := list(self.mistakes()):
+            raise ValueError("; ".join(mistakes))
+        return self
+
+    def mistakes(self) -> Iterator[str]:
+        """What does not fit together: labels twice, names of nothing, roles that nobody plays."""
+        yield from same_labels("search", self.searches)
+        yield from same_labels("model", self.models)
+        yield from same_labels("benchmark", self.benchmarks)
+        if self.main not in {search.label for search in self.searches}:
+            yield f"main = {self.main!r} is no search's label"
+        if self.lead not in {None, *(model.label for model in self.models)}:
+            yield f"lead = {self.lead!r} is no model's label"
+        for search in self.searches:
+            yield from self.misfits(search)
+        if not self.localized:
+            yield "no benchmark has localize = true, so that there are no heads to find"
+        if not self.general:
+            yield f'no benchmark has group = "{GENERAL}", so that there is nothing to compare with'
+
+    def misfits(self, search: SearchSpec) -> Iterator[str]:
+        """What is wrong with a search."""
+        try:
+            pick(METHODS, search.method, "method")
+            search.settings(self.top, self.seed).check()
+        except CaplocError as error:
+            said = str(error).replace("--mask-counts", "mask_counts").replace("--", "")
+            yield f"search {search.label!r}: {said.rstrip('.')}"
+
+    @property
+    def general(self) -> tuple[Benchmark, ...]:
+        """Those that a drop of general ability is the mean of."""
+        return self.of_group(GENERAL)
+
+    @property
+    def localized(self) -> tuple[Benchmark, ...]:
+        """Those that heads are found for."""
+        return tuple(benchmark for benchmark in self.benchmarks if benchmark.localize)
+
+    @property
+    def capabilities(self) -> tuple[Benchmark, ...]:
+        """Those that heads are found for, subjects of knowledge apart."""
+        return tuple(b for b in self.localized if b.group != KNOWLEDGE)
+
+    @property
+    def subjects(self) -> tuple[Benchmark, ...]:
+        """The subjects of knowledge that heads are found for."""
+        return tuple(b for b in self.localized if b.group == KNOWLEDGE)
+
+    @property
+    def leader(self) -> PresetModel:
+        """The model that some exhibits are about; the first, where it is not among the models."""
+        return next(filter(self.leads, self.models), self.models[0])
+
+    def leads(self, model: PresetModel) -> bool:
+        """Whether this is the model that some exhibits are about."""
+        return model.label == (self.lead or self.models[0].label)
+
+    def of_group(self, group: str) -> tuple[Benchmark, ...]:
+        """The benchmarks of a group."""
+        return tuple(benchmark for benchmark in self.benchmarks if benchmark.group == group)
+
+    def kindred(self, benchmark: Benchmark) -> tuple[Benchmark, ...]:
+        """The benchmarks of a family: this one and its twins."""
+        return tuple(other for other in self.benchmarks if other.kin == benchmark.kin)
+
+    def search(self, label: str) -> SearchSpec:
+        """A search by its label."""
+        return pick({search.label: search for search in self.searches}, label, "search")
+
+    def problem(self, spec: SearchSpec, heads: int, size: int) -> Problem:
+        """What a search is given on a model with so many heads and a task of `size` examples."""
+        wanted = min(spec.examples, size)
+        drawn = designs.draw_examples(size, min(size, wanted + FRESH), seed=self.seed)
+        settings = spec.settings(self.top, self.seed)
+        return Problem(heads, drawn[:wanted], settings, fresh=drawn[wanted:])
+
+    def alone(self, model: PresetModel) -> "Preset":
+        """The same for one of its models, which leads only if it did."""
+        lead = self.lead or self.models[0].label
+        return self.model_copy(update={"models": (model,), "lead": lead})
+
+    def narrowed(self, labels: list[str], models: list[str], limit: int | None) -> "Preset":
+        """Only some benchmarks (by label), other models (`LABEL=NAME`, or a name), another limit.
+
+        Raises:
+            UnknownName: for a label that no benchmark has.
+            BadOption: if what is left does not fit together, or the limit leaves nothing.
+        """
+        check_limit(limit)
+        changes: dict[str, Any] = {"limit": self.limit if limit is None else limit}
+        if labels:
+            table = {benchmark.label: benchmark for benchmark in self.benchmarks}
+            kept = {pick(table, label, "benchmark").label for label in labels}
+            changes["benchmarks"] = tuple(b for b in self.benchmarks if b.label in kept)
+        if models:
+            changes["models"] = tuple(self.renamed(text) for text in models)
+            if self.lead not in {model.label for model in changes["models"]}:
+                changes["lead"] = None
+        fewer = self.model_copy(update=changes)
+        if mistakes := list(fewer.mistakes()):
+            raise BadOption(f"--only or --model leaves what does not fit: {'; '.join(mistakes)}.")
+        return fewer
+
+    def renamed(self, text: str) -> PresetModel:
+        """`LABEL=NAME`: a model of the preset loaded from elsewhere, or a new one."""
+        known = {model.label: model for model in self.models}
+        if text in known:
+            return known[text]
+        label, equals, name = text.partition("=")
+        if not equals or Path(text).expanduser().is_dir():  # which may have = in its name
+            label, name = "", text
+        name = placed(name)
+        label = label or Path(name).name or name
+        if label in known:  # a revision is one of the other place
+            return known[label].model_copy(update={"name": name, "revision": None})
+        return PresetModel(label=label, name=name)
+
+
+def same_labels(kind: str, parts: Sequence[Labelled]) -> Iterator[str]:
+    """What to say of tables of a kind that cannot be told apart."""
+    for label, times in Counter(part.label for part in parts).items():
+        if times > 1:
+            yield f"{times} tables [[{kind}]] have the label {label!r}"
+
+
+def placed(name: str, start: Path = Path()) -> str:
+    """A model that is a folder, seen from `start`, as an absolute path; others as they are.
+
+    A run may then be continued from anywhere.
+    """
+    folder = (start / Path(name).expanduser()).absolute()
+    return str(folder) if name.strip() and name != DEMO and folder.is_dir() else name
+
+
+@cache
+def shape(name: str, revision: str | None) -> tuple[HeadGrid, int]:
+    """Heads and parameters of a model, from its configuration alone."""
+    return model_shape(name, revision=revision)

@@ -1,0 +1,188 @@
+"""What a reproduction would measure, reckoned without loading a model.
+
+The same exhibits are filled by a laboratory that measures nothing, and the rows that it is asked
+for are counted, each once. It pretends that heads are found as the paper finds them: a few
+universal ones, one that the subjects of knowledge share, and otherwise each benchmark its own; and
+that every setting that a search tries finds other heads.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cache, lru_cache
+from typing import Any
+
+import numpy as np
+
+from caploc import designs
+from caploc.heads import Head
+from caploc.recovery import Measurements
+from caploc.reproduce.laboratory import Scored, Searched
+from caploc.reproduce.ledger import digest
+from caploc.reproduce.preset import Benchmark, Preset, PresetModel, SearchSpec
+from caploc.search import METHODS, Plan, Problem, Settings
+from caploc.store import pack
+
+UNIVERSAL = 3  # heads; the paper names three or four a model
+UNKNOWN_SIZE = 1000  # examples of a benchmark whose preset names no number
+# Of one NVIDIA H200: 989 dense bfloat16 TFLOP/s by its data sheet, and the shares of it that
+# reading and saying are assumed to reach. Assumed, not measured.
+PEAK, READING, SAYING = 989e12, 0.4, 0.1
+
+Asked = list[tuple[bytes, int]]  # masks, packed, and the examples of each as the bits of a number
+
+
+@dataclass
+class Bill:
+    """What one model would be asked."""
+
+    masks: int = 0
+    rows: int = 0
+    read: int = 0  # tokens of prompts
+    said: int = 0  # tokens of answers
+
+    def add(self, benchmark: Benchmark, rows: int) -> None:
+        """Rows of a mask; what all its prompts begin with is read once."""
+        tokens = benchmark.tokens
+        self.masks += 1
+        self.rows += rows
+        self.read += tokens.shared + rows * tokens.prompt
+        self.said += rows * tokens.answer
+
+    def hours(self, parameters: int) -> float:
+        """On one H200 in bfloat16, at two operations a parameter and token."""
+        work = 2 * parameters * (self.read / READING + self.said / SAYING)
+        return work / PEAK / 3600
+
+
+@dataclass
+class Reckoning:
+    """A laboratory that counts. `asked` holds of every task the masks and their examples so far."""
+
+    preset: Preset
+    # These two as `selection.Lab` says.
+    struck: dict[str, list[Head]] = field(default_factory=dict)
+    draws: int = 1
+    bills: dict[str, Bill] = field(default_factory=dict)
+    asked: dict[tuple[str, ...], dict[bytes, int]] = field(default_factory=dict)
+    found: dict[tuple[str, ...], Searched] = field(default_factory=dict)
+
+    def bill(self, model: PresetModel) -> Bill:
+        """The model's count so far."""
+        return self.bills.setdefault(model.label, Bill())
+
+    def ask(self, model: PresetModel, benchmark: Benchmark, task: str, asked: Asked) -> None:
+        """Count the rows that were not asked before."""
+        key = (model.label, task, repr(benchmark.options(allow_code=True)))
+        known, bill = self.asked.setdefault(key, {}), self.bill(model)
+        for mask, examples in asked:
+            before = known.get(mask, 0)
+            if fresh := examples & ~before:
+                known[mask] = before | examples
+                bill.add(benchmark, fresh.bit_count())
+
+    def score(
+        self,
+        model: PresetModel,
+        benchmark: Benchmark,
+        heads: Sequence[Head],
+        limit: int | None = None,
+    ) -> Scored:
+        """Counted; the numbers are pretended."""
+        examples = benchmark.examples or UNKNOWN_SIZE
+        for most in (limit, self.preset.limit):
+            examples = min(examples, (most or examples) * benchmark.parts)
+        mask = model.grid.mask(heads)
+        first = (1 << examples) - 1
+        self.ask(model, benchmark, benchmark.task, [(pack(m), first) for m in (mask & False, mask)])
+        lost = 0.5 if mask[:UNIVERSAL].any() else 0.01
+        return Scored(0.7, 0.01, 0.7 - lost, 0.01, lost, 0.01, examples, 0.0)
+
+    def failures(
+        self, model: PresetModel, benchmark: Benchmark, heads: Sequence[Head]
+    ) -> dict[str, Any]:
+        """Counted, not known."""
+        self.score(model, benchmark, heads)
+        return {"verdict": None, "categories": {}, "samples": {}}
+
+    def search(self, model: PresetModel, benchmark: Benchmark, label: str) -> Searched:
+        """What it would take; the heads are drawn at random."""
+        key = (model.label, benchmark.label, label)
+        if key not in self.found:
+            self.found[key] = self.searched(model, benchmark, self.preset.search(label))
+        return self.found[key]
+
+    def searched(self, model: PresetModel, benchmark: Benchmark, spec: SearchSpec) -> Searched:
+        """Count a search; pretend a ranking."""
+        size = benchmark.examples if benchmark.identify is None else benchmark.identify_examples
+        problem = self.preset.problem(spec, model.grid.size, size or UNKNOWN_SIZE)
+        asked = asked_by(spec.method, problem)
+        self.ask(model, benchmark, benchmark.searched, asked)
+        own = bits(tuple(problem.examples))
+        rows = sum((examples & own).bit_count() for mask, examples in asked if any(mask))
+        usual = list(range(UNIVERSAL + (benchmark in self.preset.subjects)))
+        random = designs.generator(int(digest({"asked": (model.label, benchmark.label)})[:8], 16))
+        order = [int(c) for c in random.permutation(problem.heads) if c not in usual]
+        heads = model.grid.heads
+        ranking = tuple(heads[column] for column in usual + order)
+        return Searched(ranking, self.preset.top, rows // len(problem.examples), rows, {})
+
+
+def asked_by(method: str, problem: Problem) -> Asked:
+    """The rows that a search asks for, driven by outcomes of chance.
+
+    Most ask all examples whatever they ask one: they are driven on two to find heads on and two
+    fresh ones, each of which stands for half of the real ones.
+    """
+    own, fresh = tuple(problem.examples), tuple(problem.fresh)
+    parts: list[tuple[int, ...]] = [own[::2], own[1::2], fresh[::2], fresh[1::2]]
+    wanted = 2
+    if METHODS[method].scattered:
+        parts, wanted = [(example,) for example in (*own, *fresh)], len(own)
+    stands_for = [bits(part) for part in parts]
+    asked = driven(method, problem.settings, problem.heads, wanted, len(parts) - wanted)
+    meant = {places: together(places, stands_for) for _, places in asked}
+    return [(mask, meant[places]) for mask, places in asked]
+
+
+def together(places: int, stands_for: Sequence[int]) -> int:
+    """All examples that those in some places, the bits of a number, stand for."""
+    found = 0
+    for place, examples in enumerate(stands_for):
+        if places >> place & 1:
+            found |= examples
+    return found
+
+
+@cache
+def driven(method: str, settings: Settings, heads: int, wanted: int, fresh: int) -> Asked:
+    """The rows of a search of `wanted` examples, numbered from 0, and `fresh` ones after them."""
+    numbers = list(range(wanted + fresh))
+    problem = Problem(heads, numbers[:wanted], settings, fresh=numbers[wanted:])
+    generator, random = METHODS[method].search(problem), designs.generator(settings.seed)
+    asked: dict[bytes, int] = {}
+    plan = next(generator)
+    while True:
+        for mask, examples in by_mask(plan):
+            asked[mask] = asked.get(mask, 0) | examples
+        outcomes = random.integers(0, 2, len(plan.mask)).astype(float)
+        if not plan.masks.any():
+            outcomes = np.ones(len(plan.mask))
+        try:
+            plan = generator.send(Measurements(plan.masks, plan.mask, plan.example, outcomes))
+        except StopIteration:
+            return list(asked.items())
+
+
+def by_mask(plan: Plan) -> Asked:
+    """The masks of a plan and the examples of each."""
+    order = np.argsort(plan.mask, kind="stable")
+    ends = np.searchsorted(plan.mask[order], np.arange(len(plan.masks)), side="right")
+    parts = np.split(plan.example[order], ends[:-1])
+    pairs = zip(plan.masks, parts, strict=True)
+    return [(pack(mask), bits(tuple(part.tolist()))) for mask, part in pairs]
+
+
+@lru_cache(maxsize=4096)
+def bits(examples: tuple[int, ...]) -> int:
+    """Examples as the bits of a number."""
+    return sum(1 << example for example in set(examples))

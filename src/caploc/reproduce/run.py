@@ -1,0 +1,187 @@
+"""Fill exhibits, model after model, and write them."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from caploc import designs
+from caploc.errors import CaplocError
+from caploc.lookup import pick
+from caploc.progress import Progress, Silent
+from caploc.reproduce import analyses, figures, files, tables, universals
+from caploc.reproduce.exhibit import Exhibit, Value
+from caploc.reproduce.laboratory import opened
+from caploc.reproduce.preset import Preset, PresetModel, SearchSpec
+from caploc.reproduce.reckoning import Bill, Reckoning
+from caploc.reproduce.selection import Lab
+from caploc.search import METHODS
+from caploc.tasks.catalog import check_task_name
+
+Fill = Callable[[Lab], Exhibit]
+EXHIBITS: dict[str, Fill] = {
+    "table1": tables.table1,
+    "table2": tables.table2,
+    "table3": tables.table3,
+    "table4": tables.table4,
+    "table5": universals.table5,
+    "table6": tables.table6,
+    "table7": universals.table7,
+    "table8": universals.table8,
+    "table9": tables.table9,
+    "fig1": figures.fig1,
+    "fig2": figures.fig2,
+    "fig3": figures.fig3,
+    "fig4": figures.fig4,
+    "sharing": analyses.sharing,
+    "scale": analyses.scale,
+    "failures": analyses.failures,
+    "choice": analyses.choice,
+}
+# Those about one model: the one that leads.
+OF_LEADER = {"table4", "table6", "fig1", "fig2", "fig4", "failures", "choice"}
+# Those without a score, which a limit on scores does not touch.
+SCORELESS = {"table1", "table9", "sharing", "choice"}
+ALL = "all"
+
+
+@dataclass(frozen=True)
+class Planned:
+    """What a model would be asked, and what that would take."""
+
+    model: str
+    heads: int
+    parameters: int
+    bill: Bill
+
+    @property
+    def hours(self) -> float:
+        """On one H200, assumed."""
+        return self.bill.hours(self.parameters)
+
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON has it."""
+        fields = {"model": self.model, "heads": self.heads, "parameters": self.parameters}
+        return fields | asdict(self.bill) | {"h200_hours": self.hours}
+
+
+def chosen(names: Sequence[str]) -> dict[str, Fill]:
+    """The exhibits of these names; `all` is every one.
+
+    Raises:
+        UnknownName: naming the nearest there is.
+    """
+    wanted = list(EXHIBITS) if ALL in names else list(names)
+    return {name: pick(EXHIBITS, name, "table or figure") for name in wanted}
+
+
+def planned(preset: Preset, names: Sequence[str]) -> list[Planned]:
+    """What filling the exhibits would take, model by model; no weights are read.
+
+    Raises:
+        UserError: if an exhibit is unknown or a configuration cannot be read.
+    """
+    reckoning = Reckoning(preset)
+    for fill in chosen(names).values():
+        fill(reckoning)
+    return [
+        Planned(model.label, model.grid.size, model.parameters, reckoning.bill(model))
+        for model in preset.models
+    ]
+
+
+def reproduce(
+    preset: Preset,
+    names: Sequence[str],
+    folder: Path,
+    progress: Progress | None = None,
+    *,
+    command: str = "",
+    allow_code: bool = False,
+) -> list[Exhibit]:
+    """Measure what the exhibits need and write them into the folder; see `files.write`.
+
+    Whatever was measured there before is used. Models are taken one after another, so that each is
+    loaded once.
+
+    Raises:
+        UserError: for a mistake, before a model is loaded where possible.
+        RunFailed: if the machine gives up; what was measured is kept.
+    """
+    fills = chosen(names)
+    check(preset, allow_code=allow_code)
+    with opened(preset, folder, progress or Silent(), command, allow_code=allow_code) as laboratory:
+        for model in preset.models:
+            alone = replace(laboratory, preset=preset.alone(model), draws=1)
+            for name, fill in fills.items():
+                if preset.leads(model) or name not in OF_LEADER:
+                    fill(alone)
+        exhibits = [limited(fill(laboratory), preset) for fill in fills.values()]
+        for exhibit in exhibits:
+            files.write(exhibit, folder)
+        files.write_index(folder, preset, exhibits, command)
+    return exhibits
+
+
+def limited(exhibit: Exhibit, preset: Preset) -> Exhibit:
+    """The same with a note of how few examples its scores are on, if that is not all."""
+    if preset.limit is None or exhibit.name in SCORELESS:
+        return exhibit
+    note = f"Scores are on the first {preset.limit} examples of every task"
+    values = (cell for row in exhibit.rows for cell in row if isinstance(cell, Value))
+    if any(value.published is not None for value in values):
+        note += ", the paper's on all"
+    return replace(exhibit, notes=[*exhibit.notes, f"{note}."])
+
+
+def check(preset: Preset, *, allow_code: bool) -> None:
+    """Refuse models, tasks, searches and options that cannot be, all of them at once.
+
+    Raises:
+        UserError: naming every one.
+    """
+    mistakes: list[CaplocError] = []
+    for model in preset.models:
+        collect(mistakes, partial(check_model, preset, model))
+    for benchmark in preset.benchmarks:
+        options = benchmark.options(allow_code)
+        collect(mistakes, options.check)
+        for name in dict.fromkeys((benchmark.task, benchmark.searched)):
+            collect(mistakes, partial(check_task_name, name, options))
+    if mistakes:
+        raise type(mistakes[0])(" ".join(dict.fromkeys(map(str, mistakes))))
+
+
+def check_model(preset: Preset, model: PresetModel) -> None:
+    """Refuse a model that cannot be loaded, or that is too small for one of the searches.
+
+    Raises:
+        UserError: in one sentence for each.
+    """
+    heads = model.options().check().size
+    mistakes: list[CaplocError] = []
+    for spec in preset.searches:
+        collect(mistakes, partial(check_search, preset, spec, heads))
+    if mistakes:
+        raise type(mistakes[0])(" ".join(dict.fromkeys(map(str, mistakes))))
+
+
+def check_search(preset: Preset, spec: SearchSpec, heads: int) -> None:
+    """Refuse a search that cannot be on so many heads.
+
+    Raises:
+        BadOption: in one sentence.
+    """
+    method = METHODS[spec.method]
+    if method.draws_masks:
+        designs.check_mask_size(heads, spec.rate)
+    method.check(preset.problem(spec, heads, spec.examples))
+
+
+def collect(mistakes: list[CaplocError], attempt: Callable[[], object]) -> None:
+    """Try it; note what it says."""
+    try:
+        attempt()
+    except CaplocError as error:
+        mistakes.append(error)

@@ -1,0 +1,31 @@
+"""The prompts of the heads paper's own tasks, as the rows that their YAML files read.
+
+The paper's words and prompts are not published; these were written for caploc.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import datasets
+
+HERE = Path(__file__).parent
+EASY = (HERE / "easy.txt").read_text().split()
+HARD = (HERE / "hard.txt").read_text().split()
+SWEARING = (HERE / "prompts.txt").read_text().splitlines()
+IDENTIFY = 6  # of the swearing prompts, to find heads on
+
+
+def dataset(column: str, values: Sequence[str]) -> Callable[..., dict[str, datasets.Dataset]]:
+    """What lm-eval calls for a `custom_dataset`: one split of one column."""
+
+    def load(**_: Any) -> dict[str, datasets.Dataset]:
+        return {"test": datasets.Dataset.from_dict({column: list(values)})}
+
+    return load
+
+
+load_rhyming = dataset("word", [*EASY, *HARD])
+load_easy = dataset("word", EASY)
+load_swearing = dataset("prompt", SWEARING)
+load_identify = dataset("prompt", SWEARING[:IDENTIFY])

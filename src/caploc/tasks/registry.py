@@ -1,0 +1,142 @@
+"""Which definition a task's name stands for: caploc's own, lm-eval's, or a file of the user's."""
+
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from lm_eval.tasks import TaskManager
+from lm_eval.tasks._index import Entry, Kind
+from lm_eval.tasks._yaml_loader import load_yaml
+
+from caploc.errors import BadData, UnknownName
+from caploc.lookup import unknown
+
+HERE = Path(__file__).parent
+
+
+@cache
+def demo_manager() -> TaskManager:
+    """The tasks of the model inside the package."""
+    return TaskManager(include_path=HERE / "demo", include_defaults=False)
+
+
+@cache
+def paper_manager() -> TaskManager:
+    """The heads paper's tasks that lm-eval does not have; every YAML in the folder is one."""
+    return TaskManager(include_path=HERE / "paper", include_defaults=False)
+
+
+@cache
+def harness_manager() -> TaskManager:
+    """Everything lm-eval registers; reading it takes seconds."""
+    return TaskManager()
+
+
+@cache
+def folder_manager(folder: Path) -> TaskManager:
+    """The YAML files beside a task file, which it may include or group."""
+    return TaskManager(include_path=folder, include_defaults=False)
+
+
+def all_names() -> list[str]:
+    """Every task, group and tag that can be named: the demo's, the paper's, then lm-eval's."""
+    managers = demo_manager(), paper_manager(), harness_manager()
+    return [name for manager in managers for name in manager.all_tasks]
+
+
+def find(name: str) -> tuple[TaskManager, str]:
+    """Which manager knows the task, and by what name.
+
+    Raises:
+        UnknownName: naming the nearest task there is.
+        BadData: if it is a file that defines no task.
+    """
+    for manager in (demo_manager(), paper_manager()):
+        if name in manager.task_index:
+            return manager, name
+    if name.startswith("demo/"):
+        raise unknown(demo_manager().all_tasks, name, "task")
+    if name.endswith((".yaml", ".yml")):
+        return find_file(Path(name).expanduser())
+    if name not in harness_manager().task_index:
+        raise unknown(
+            all_names(), name, "task", "`caploc tasks` lists them all; a path to a YAML works too."
+        )
+    return harness_manager(), name
+
+
+def find_file(path: Path) -> tuple[TaskManager, str]:
+    """The manager of a task file, and the task's name in it."""
+    if not path.is_file():
+        raise UnknownName(f"There is no task file {str(path)!r}; give the path of an lm-eval YAML.")
+    try:
+        config = load_yaml(path, resolve_func=False)
+    except Exception as error:
+        raise BadData(f"{path} is not a task YAML: {str(error).splitlines()[0]}") from error
+    name = config.get("task") if isinstance(config.get("task"), str) else config.get("group")
+    if not name:
+        raise BadData(f"{path} names neither a task nor a group (`task: my_task`).")
+    return folder_manager(path.parent.absolute()), name
+
+
+def definition(entry: Entry) -> dict[str, Any]:
+    """What a task's YAML says, includes followed and functions left as their names."""
+    if entry.yaml_path is None:
+        return entry.cfg or {}
+    config: dict[str, Any] = load_yaml(entry.yaml_path, resolve_func=False)
+    return config
+
+
+def marked(entry: Entry, mark: str) -> bool:
+    """Whether the `metadata` of a task's YAML says `mark: true`."""
+    metadata = definition(entry).get("metadata")
+    return isinstance(metadata, dict) and metadata.get(mark) is True
+
+
+def mixture_parts(manager: TaskManager, name: str) -> list[tuple[TaskManager, str]]:
+    """The tasks behind a group marked `mixture: true`, each scored by its own metric; else none.
+
+    They are looked for beside the mixture first, then wherever a task may be.
+
+    Raises:
+        UnknownName: if there is no such task.
+        BadData: if the members are not the names of two or more tasks that are not mixtures.
+    """
+    entry = manager.task_index.get(name)
+    if entry is None or entry.kind is not Kind.GROUP or not marked(entry, "mixture"):
+        return []
+    members = definition(entry).get("task")
+    if not isinstance(members, list) or not all(isinstance(member, str) for member in members):
+        raise BadData(f"Mixture {name} must list its tasks by their names (`task: [boolq, mmlu]`).")
+    parts = [(manager, m) if m in manager.task_index else find(m) for m in members]
+    if len(parts) < 2 or any(marked(beside.task_index[part], "mixture") for beside, part in parts):
+        raise BadData(f"Mixture {name} must list two or more tasks, none of them a mixture.")
+    return parts
+
+
+def leaf_entries(manager: TaskManager, name: str) -> Iterator[Entry]:
+    """The tasks behind a name: itself, or the members of a group, tag or mixture, however deep."""
+    entry = manager.task_index.get(name)
+    if entry is None:
+        return
+    if parts := mixture_parts(manager, name):
+        for beside, part in parts:
+            yield from leaf_entries(beside, part)
+        return
+    members = sorted(entry.tags) if entry.kind is Kind.TAG else definition(entry).get("task")
+    if not isinstance(members, list):
+        yield entry
+        return
+    yield from member_entries(manager, members)
+
+
+def member_entries(manager: TaskManager, members: list[Any]) -> Iterator[Entry]:
+    """The tasks behind the members of a group, which may be groups defined in place."""
+    for member in members:
+        if isinstance(member, str):
+            yield from leaf_entries(manager, member)
+        elif isinstance(member.get("task"), list):
+            yield from member_entries(manager, member["task"])
+        else:
+            yield from leaf_entries(manager, member.get("task") or member.get("group"))

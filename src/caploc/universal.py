@@ -1,0 +1,124 @@
+"""Heads that several tasks need, from finished runs of one model."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from caploc import designs, sharing
+from caploc.errors import BadOption, UserError
+from caploc.finished import FinishedRun
+from caploc.folder import UNIVERSAL, claim, versions, write_json
+from caploc.heads import Head
+from caploc.measurement import Meter
+from caploc.progress import Progress, Silent
+from caploc.search import column_mask
+from caploc.validation import compare
+from caploc.workbench import Workbench
+
+EXAMPLES = 100  # of each task that a candidate is tried on
+NAMED_BY = 2  # runs among whose first heads a candidate is
+
+
+@dataclass(frozen=True)
+class Trials:
+    """Which heads are tried alone on which tasks."""
+
+    runs: Sequence[FinishedRun]
+    families: Mapping[str, str]  # of tasks; a task that is not named is a family of its own
+    examples: int = EXAMPLES
+
+    def check(self) -> None:
+        """Refuse what cannot be compared.
+
+        Raises:
+            UserError: fewer than two tasks, more than one model, a family of an unknown task.
+        """
+        names = [run.study.task for run in self.runs]
+        if self.examples < 2:
+            raise BadOption(f"--examples must be 2 or more; got {self.examples}.")
+        if len(set(names)) < len(names) or len(names) < 2:
+            raise UserError(
+                f"Universal heads are those of several tasks; got runs of {', '.join(names)}. Name "
+                "the folders of two or more runs, each of another task."
+            )
+        if len({run.result["model"]["fingerprint"] for run in self.runs}) > 1:
+            models = ", ".join(dict.fromkeys(run.study.model.name for run in self.runs))
+            raise UserError(f"The runs are of different models ({models}); name runs of one.")
+        if unknown := [task for task in self.families if task not in names]:
+            raise BadOption(
+                f"--family names {unknown[0]}, which is no run's task; they are {', '.join(names)}."
+            )
+
+    def candidates(self) -> list[Head]:
+        """Heads among the first of two runs or more, and those that a run saw break everything."""
+        named = Counter(name for run in self.runs for name in run.result["top"])
+        often = [name for name, runs in named.most_common() if runs >= NAMED_BY]
+        critical = [name for run in self.runs for name in run.result["search"]["critical"]]
+        return [Head.parse(name) for name in dict.fromkeys([*often, *critical])]
+
+
+def universal(
+    trials: Trials, folder: Path, progress: Progress | None = None, *, command: str = ""
+) -> dict[str, Any]:
+    """Try the candidates alone on every run's task; write `universal.json` into the folder.
+
+    Raises:
+        UserError: if the runs cannot be compared.
+        RunFailed: if the machine gives up; rows already measured are kept.
+    """
+    trials.check()
+    first = trials.runs[0]
+    tasks = [run.tasks()[0] for run in trials.runs]
+    claimed = {"model": first.written["study"]["model"], "universal": [t.name for t in tasks]}
+    with claim(folder, claimed, command) as store:
+        bench = Workbench(first.study.model.engine(), store)
+        if bench.engine.loaded.fingerprint != first.result["model"]["fingerprint"]:
+            raise UserError(f"The model {first.study.model.name} has changed since the runs.")
+        measured = {
+            task.name: tried(bench.meter(task), trials, progress or Silent()) for task in tasks
+        }
+        found = sharing.universal(
+            {name: effects for name, (_, effects) in measured.items()},
+            {name: intact for name, (intact, _) in measured.items()},
+            trials.families,
+        )
+        told = {
+            "schema": 1,
+            "model": first.study.model.name,
+            "examples": trials.examples,
+            **found.as_dict(),
+            "tasks": [without(run, found.universal) for run in trials.runs],
+            "cost": bench.cost.as_dict(),
+            "command": command,
+            "versions": versions(),
+        }
+        write_json(folder / UNIVERSAL, told)
+    return told
+
+
+def tried(
+    meter: Meter, trials: Trials, progress: Progress
+) -> tuple[sharing.Intact, dict[Head, sharing.Effect]]:
+    """The intact score of a task, and what each candidate alone changes."""
+    grid = meter.engine.grid
+    size = meter.task.size
+    examples = designs.draw_examples(size, min(size, trials.examples), seed=0)
+    effects = {}
+    for head in trials.candidates():
+        mask = column_mask(grid.size, [grid.column(head)])
+        change = compare(meter, mask, examples, progress).as_dict()["change"]
+        if change is not None and change["stderr"] is not None:
+            effects[head] = sharing.Effect(change["outcome"], change["stderr"])
+    whole = meter.score(meter.under(column_mask(grid.size, []), examples, progress, "intact"))
+    intact = sharing.Intact(whole.score or 0.0, whole.stderr or 0.0, meter.task.chance)
+    return intact, effects
+
+
+def without(run: FinishedRun, struck: Sequence[str]) -> dict[str, Any]:
+    """A run's first heads, and those that are left and follow once universal ones are out."""
+    top = run.result["top"]
+    needed = [row["head"] for row in run.result["heads"] if (row["effect"] or 0) < 0]
+    order = [head for head in dict.fromkeys([*top, *needed]) if head not in struck]
+    return {"task": run.study.task, "top": top, "own": order[: len(top)]}

@@ -1,0 +1,43 @@
+"""What was lost, in words."""
+
+import pytest
+
+from caploc.report.failing import lost
+from caploc.report.strips import comparisons
+
+
+def failures(verdict, **shares):
+    kinds = {kind.replace("_", " "): {"share": share} for kind, share in shares.items()}
+    return {"verdict": verdict, "categories": kinds}
+
+
+@pytest.mark.parametrize(
+    ("verdict", "words"),
+    [
+        ("capability", "lost the capability"),
+        ("speech", "lost the ability to answer"),
+        ("mixed", "lost both content and form"),
+    ],
+)
+def test_the_largest_kinds_of_harm_are_named(verdict, words):
+    told = failures(verdict, right=0.3, wrong_content=0.4, loop=0.15, empty=0.1, format=0.05)
+    text = lost(told).replace("\u00a0", " ")
+    assert text == f"{words}: 40 % wrong content, 15 % loop, 10 % empty"
+
+
+@pytest.mark.parametrize("told", [None, {}, failures("unharmed", right=1.0), failures(None)])
+def test_nothing_is_said_where_nothing_was_lost(told):
+    assert lost(told) == ""
+
+
+def test_a_kind_cannot_write_into_the_page_or_break_the_line():
+    assert "\n" not in lost(failures("speech", **{"a\nb": 0.5}))
+
+
+def test_each_score_says_what_was_lost(result):
+    told = failures("capability", right=0.5, wrong_content=0.5)
+    result["validation"]["task"]["failures"] = told
+    for entry in result["validation"]["other_tasks"]:
+        entry["failures"] = failures("unharmed", right=1.0)
+    rows = comparisons(result)
+    assert [row.lost for row in rows if row.lost] == [lost(told)]

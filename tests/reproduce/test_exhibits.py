@@ -1,0 +1,247 @@
+"""Exhibits on paper: what numbers look like, and that no text breaks a table or gets lost."""
+
+import csv
+import re
+from functools import partial
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+from matplotlib.figure import Figure
+
+from caploc.reproduce import drawing, files, latex, markdown
+from caploc.reproduce.exhibit import Exhibit, Value
+
+TEXT = st.text(max_size=40) | st.text("\\`*_[]<>|~&$@#:!%{}^\"' \n\tab1www.//", max_size=30)
+NUMBER = st.none() | st.floats(-1e6, 1e6)
+CELL = TEXT | st.builds(Value, NUMBER, NUMBER.map(lambda n: n and abs(n)), NUMBER, st.integers(0, 4))
+
+
+@st.composite
+def exhibits(draw, cell=CELL):
+    width = draw(st.integers(1, 4))
+    columns = tuple(draw(st.lists(TEXT, min_size=width, max_size=width)))
+    rows = draw(st.lists(st.tuples(*[cell] * width), max_size=4))
+    notes = draw(st.lists(TEXT.filter(str.strip), max_size=2))
+    return Exhibit("t", draw(TEXT.filter(str.strip)), columns, rows, notes)
+
+
+def plain(text) -> str:
+    """What a reader sees of a text: one line, no control characters."""
+    return " ".join("".join(c if c.isprintable() else " " for c in str(text)).split())
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (Value(0.12345, 0.0123), "0.123 ± 0.012"),
+        (Value(-0.0004, 0.0), "0.000 ± 0.000"),  # no minus before a zero
+        (Value(None), "–"),
+        (Value(float("nan"), 0.1, 0.5), "– (paper 0.500)"),
+        (Value(0.3, float("inf")), "0.300"),
+        (Value(0.25, 0.01, 0.301), "0.250 ± 0.010 (paper 0.301, -0.051)"),
+        (Value(0.5, None, 0.5), "0.500 (paper 0.500, +0.000)"),
+        (Value(5110, None, 5120, digits=0), "5,110 (paper 5,120, -10)"),
+        (Value(42.4, 8.6, digits=0), "42 ± 9"),
+    ],
+)
+def test_numbers_are_shown_with_their_error_and_the_papers(value, shown):
+    assert str(value) == shown
+
+
+def test_numbers_in_latex_are_mathematics():
+    value = Value(-5110.5, 2.25, 1024, digits=1)
+    assert latex.cell_text(value) == (
+        r"$-5{,}110.5 \pm 2.2$ (paper $1{,}024.0$, $-6{,}134.5$)"
+    )
+    assert latex.cell_text(Value(float("nan"))) == "--"
+    assert latex.cell_text(Value(None, None, 0.5)) == "-- (paper $0.500$)"
+
+
+def parsed(page: str):
+    """A page as another program reads it: its title, its table and its notes."""
+    tokens = MarkdownIt("commonmark").enable(["table", "strikethrough"]).parse(page)
+    assert not [token for token in tokens if token.type == "html_block"]
+    found = {"heading": [], "cells": [[]], "list_item": []}
+    for before, token in zip(tokens, tokens[1:], strict=False):
+        if token.type == "tr_open":
+            found["cells"].append([])
+        if token.type != "inline":
+            continue
+        assert all(child.type == "text" for child in token.children), token.content
+        text = "".join(child.content for child in token.children)
+        if before.type in ("td_open", "th_open"):
+            found["cells"][-1].append(text)
+        else:
+            found["heading" if before.type == "heading_open" else "list_item"].append(text)
+    return found["heading"], found["cells"][1:], found["list_item"]
+
+
+@given(exhibits())
+def test_markdown_shows_every_text_as_it_is(exhibit):
+    heading, cells, notes = parsed(markdown.page(exhibit))
+    assert heading == [plain(exhibit.title)]
+    assert notes == [plain(note) for note in exhibit.notes]
+    assert cells[0] == [plain(column) for column in exhibit.columns]
+    assert cells[1:] == [[plain(cell) for cell in row] for row in exhibit.shown()]
+
+
+@given(TEXT)
+def test_no_text_becomes_a_mention_a_link_or_a_formula_on_github(text):
+    """These are GitHub's own additions to Markdown."""
+    escaped = markdown.escaped(text)
+    assert not re.search(r"(?<!\\)[@#$~]", escaped)
+    assert not re.search(r"https?://|www\.\S|:\w+:", escaped, re.IGNORECASE)
+
+
+BACK = {
+    r"\textbackslash{}": "\\",
+    r"\textasciitilde{}": "~",
+    r"\textasciicircum{}": "^",
+    r"\textasciigrave{}": "`",
+    r"\textless{}": "<",
+    r"\textgreater{}": ">",
+    r"\textbar{}": "|",
+    r"\textdagger{}": "†",
+    r"\textdaggerdbl{}": "‡",
+    r"\dots{}": "…",
+    r"\(\pm\)": "±",
+    "{[}": "[",
+    "{]}": "]",
+    "{*}": "*",
+    r"\&": "&",
+    r"\%": "%",
+    r"\$": "$",
+    r"\#": "#",
+    r"\_": "_",
+    r"\{": "{",
+    r"\}": "}",
+}
+TOKEN = re.compile("|".join(map(re.escape, sorted(BACK, key=len, reverse=True))) + "|.", re.DOTALL)
+
+
+def unescaped(text: str) -> str:
+    """What LaTeX prints; nothing is left that would be a command, a comment or a formula."""
+    tokens = TOKEN.findall(text)
+    assert not {"\\", "&", "%", "$", "#", "_", "{", "}", "~", "^"} & set(tokens), text
+    return "".join(BACK.get(token, token) for token in tokens)
+
+
+@given(st.text("abc XYZ 019 ÄéßÿÖ\\`*_[]<>|~&$@#:!%{}^'+=,;()†‡±…", max_size=30))
+def test_latex_prints_every_latin_text_as_it_is(text):
+    assert unescaped(latex.escaped(text)) == plain(text)
+
+
+@given(st.text(max_size=30))
+def test_latex_prints_a_question_mark_for_what_its_fonts_lack(text):
+    shown = unescaped(latex.escaped(text.translate(dict.fromkeys(map(ord, "–—“”")))))
+    kept = plain(text.translate(dict.fromkeys(map(ord, "–—“”"))))
+    assert len(shown) == len(kept)
+    assert all(s == c or (s == "?" and ord(c) > 255) for s, c in zip(shown, kept, strict=True))
+
+
+@given(exhibits())
+def test_every_row_of_a_latex_table_has_all_its_cells(exhibit):
+    lines = latex.page(exhibit).split("\n")
+    first, last = lines.index(r"\toprule"), lines.index(r"\bottomrule")
+    rows = [line for line in lines[first + 1 : last] if line != r"\midrule"]
+    assert len(rows) == 1 + len(exhibit.shown())
+    for row in rows:
+        assert row.endswith(r" \\") and not row.startswith(("[", "*"))
+        cells = re.split(r"(?<!\\)&", row)
+        assert len(cells) == len(exhibit.columns)
+        assert row.count("{") - row.count(r"\{") == row.count("}") - row.count(r"\}")
+
+
+def test_a_wide_latex_table_fills_the_page_and_long_texts_are_broken():
+    columns = tuple(f"benchmark {number}" for number in range(14))
+    wide = Exhibit("t", "wide", columns, [tuple(Value(0.5, 0.1) for _ in columns)])
+    assert r"\begin{table*}" in latex.page(wide) and r"\resizebox{\textwidth}" in latex.page(wide)
+    narrow = Exhibit("t", "narrow", ("model", "score"), [("demo", Value(0.5))])
+    assert r"\begin{tabular}{lr}" in latex.page(narrow)
+    assert "resizebox" not in latex.page(narrow) and "table*" not in latex.page(narrow)
+    long = Exhibit("t", "long", ("heads",), [("L0H1 " * 20,)])
+    assert r"{p{0.3\textwidth}}" in latex.page(long)
+
+
+@pytest.mark.parametrize("page", [markdown.page, latex.page])
+def test_an_empty_table_says_that_nothing_was_found(page):
+    text = page(Exhibit("t", "T", ("a", "b"), []))
+    (row,) = [line for line in text.splitlines() if "nothing found" in line]
+    assert row.count("&") + max(row.count("|") - 2, 0) == 1
+
+
+def read_back(folder, exhibit):
+    with (folder / f"{exhibit.name}.csv").open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+@given(exhibits=exhibits())
+def test_a_csv_holds_every_number_to_its_last_digit(tmp_path_factory, exhibits):
+    folder = tmp_path_factory.mktemp("csv")
+    files.write(exhibits, folder)
+    lines = iter(read_back(folder, exhibits))
+    for number, row in enumerate(exhibits.rows):
+        for column, cell in zip(exhibits.columns, row, strict=True):
+            line = next(lines)
+            assert (line["row"], line["column"]) == (str(number), column)
+            if isinstance(cell, Value):
+                for name in ("stderr", "published", "difference"):
+                    assert known(line[name]) == getattr(cell, name)
+                assert known(line["value"]) == cell.number
+            else:
+                assert line["value"] == cell and not line["stderr"]
+    assert next(lines, None) is None
+
+
+def known(text: str) -> float | None:
+    return float(text) if text else None
+
+
+def test_a_figure_is_written_twice_with_the_same_bytes_and_removed_when_there_is_none(tmp_path):
+    draw = partial(drawing.curves, ["a $b$"], [[Value(1.0, 0.1)], [Value(None)]])
+    figure = Exhibit("fig", "F", ("a",), [(Value(1.0, 0.1),), (Value(None),)], [], draw)
+    written = files.write(figure, tmp_path)
+    assert {path.suffix for path in written} == {".csv", ".md", ".tex", ".pdf", ".png"}
+    before = {path: path.read_bytes() for path in written}
+    assert "![F](fig.png)" in (tmp_path / "fig.md").read_text()
+    files.write(figure, tmp_path)
+    assert {path: path.read_bytes() for path in written} == before
+    left = files.write(Exhibit("fig", "F", ("a",), []), tmp_path)
+    assert {path.suffix for path in left} == {".csv", ".md", ".tex"}
+    assert {path.suffix for path in tmp_path.iterdir()} == {".csv", ".md", ".tex"}
+    assert "png" not in (tmp_path / "fig.md").read_text()
+
+
+def texts(figure: Figure) -> list[str]:
+    axes = figure.axes[0]
+    return [text.get_text() for text in axes.get_legend().get_texts()]
+
+
+def test_a_radar_begins_at_the_top_and_fills_only_what_is_whole():
+    series = {
+        "intact": [Value(0.8), Value(0.5), Value(0.4), Value(0.0)],
+        "a": [Value(0.4), Value(0.5), Value(0.1), Value(0.0)],
+        "b": [Value(0.4), Value(0.5), Value(0.6)] + [Value(None)],
+    }
+    figure = drawing.radar(["w", "x", "y", "z"], series)
+    circle = figure.axes[0]
+    assert circle.get_theta_offset() == pytest.approx(1.5708, abs=1e-4)
+    assert circle.get_theta_direction() == -1
+    ring = circle.lines[1].get_ydata()
+    assert list(ring[:3]) == pytest.approx([0.5, 1.0, 0.25]) and ring[3] != ring[3]
+    assert [text.get_text() for text in circle.texts] == ["25 %", "50 %", "75 %", "100 %"]
+    assert all(text.get_bbox_patch() is not None for text in circle.texts)
+    assert not circle.patches  # 0 of 0 is no share, so that no ring is whole
+    whole = {name: values[:3] for name, values in series.items()}
+    assert len(drawing.radar(["w", "x", "y"], whole).axes[0].patches) == 2
+
+
+def test_bars_mark_guessing_where_there_is_something_to_guess():
+    series = {"intact": [Value(0.8, 0.1), Value(0.5)], "a": [Value(0.4), Value(None)]}
+    marked = drawing.bars(["x", "y"], series, [Value(0.25), Value(None)])
+    assert texts(marked) == ["guessing", "intact", "a"] or "guessing" in texts(marked)
+    segments = [s for lines in marked.axes[0].collections[-1:] for s in lines.get_segments()]
+    assert [segment[0][1] for segment in segments] == [0.25]
+    assert "guessing" not in texts(drawing.bars(["x", "y"], series, [Value(None)] * 2))

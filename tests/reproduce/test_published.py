@@ -1,0 +1,120 @@
+"""The paper's figures agree with each other and with the models, but for the slips listed."""
+
+import pytest
+
+from caploc.heads import Head
+from caploc.reproduce import published, read_preset
+from caploc.reproduce.published import LLAMA_1B, LLAMA_3B, LLAMA_8B, QWEN_3B, QWEN_7B
+
+# Layers and heads a layer by each model's own configuration.
+REAL = {
+    LLAMA_8B: (32, 32),
+    LLAMA_3B: (28, 24),
+    LLAMA_1B: (16, 32),
+    QWEN_7B: (28, 28),
+    QWEN_3B: (36, 16),
+}
+GENERAL = ["HellaSwag", "BoolQ", "ARC-C", "MMLU"]
+THREE = GENERAL[:3]
+SUBJECTS = ["W-Bio", "W-Chem", "W-Cyber"]
+
+
+def named() -> list[tuple[str, str, str]]:
+    """Model, where it stands, head: every head that the paper names."""
+    rows = [(LLAMA_8B, f"{key}", heads) for key, heads in published.HEADS_8B.items()]
+    rows += [(model, task, heads) for (model, task), heads in published.HEADS_CSS.items()]
+    rows += [(model, "universal", heads) for model, heads in published.UNIVERSAL.items()]
+    return [(model, where, head) for model, where, heads in rows for head in heads.split()]
+
+
+def test_general_in_figure_2_is_the_mean_of_figure_1():
+    curve = [int(value) / 10_000 for value in published.CURVES[published.GENERAL].split()]
+    for count, source in ((0, ""), (5, "GSM8K")):
+        row = dict(zip(published.FIGURE_1, published.FIVE_HEADS[source], strict=True))
+        mean = sum(row[label] for label in GENERAL) / 4
+        assert curve[count] == pytest.approx(mean, abs=6e-5)
+        assert published.score(LLAMA_8B, "GSM8K", count, GENERAL) == pytest.approx(mean)
+
+
+@pytest.mark.parametrize("labels", [["GSM8K"], ["Arith"], ["MBPP", "HEval"]])
+def test_the_other_curves_of_figure_2_meet_figure_1(labels):
+    curve = published.CURVES[frozenset(labels)].split()
+    assert len(curve) == 11
+    for count, source in ((0, ""), (5, "GSM8K")):
+        row = dict(zip(published.FIGURE_1, published.FIVE_HEADS[source], strict=True))
+        mean = sum(row[label] for label in labels) / len(labels)
+        assert int(curve[count]) / 10_000 == pytest.approx(mean, abs=6e-5)
+
+
+def test_general_in_figure_4_is_the_mean_of_three():
+    intact = dict(zip(published.FIGURE_1, published.FIVE_HEADS[""], strict=True))
+    mean = sum(intact[label] for label in THREE) / 3
+    assert published.knowledge(LLAMA_8B, "", 0, THREE) == pytest.approx(mean, abs=6e-5)
+    assert published.knowledge(LLAMA_8B, "", 0, ["MMLU"]) == intact["MMLU"]
+    assert published.knowledge(LLAMA_8B, "", 0, GENERAL) is None
+
+
+def test_every_head_exists_but_those_repeated_from_another_model():
+    for model, where, name in named():
+        layers, heads = REAL[model]
+        head = Head.parse(name)
+        exists = head.layer < layers and head.index < heads
+        assert exists or (model, where) in published.REPEATED, (model, where, name)
+
+
+def test_the_repeated_rows_are_those_of_the_larger_model():
+    assert {model for model, _ in published.REPEATED} == {LLAMA_3B}
+    for model, task in published.REPEATED:
+        assert published.HEADS_CSS[model, task] == published.HEADS_8B["CSS", task]
+
+
+def test_every_row_names_five_different_heads():
+    for heads in [*published.HEADS_8B.values(), *published.HEADS_CSS.values()]:
+        assert len(set(heads.split())) == 5
+
+
+def test_sizes_are_the_models_own_but_for_the_slip_that_is_noted():
+    wrong = [m for m, (layers, heads) in REAL.items() if published.SIZES[m] != (layers, layers * heads)]
+    assert wrong == [QWEN_3B]
+    (note,) = published.slips(1, REAL)
+    assert "32 layers and 512 heads" in note and "36 layers" in note
+
+
+def test_labels_are_those_of_the_preset():
+    paper = read_preset("paper")
+    labels = {benchmark.label for benchmark in paper.benchmarks}
+    models = {model.label for model in paper.models}
+    searches = {search.label for search in paper.searches}
+    assert set(REAL) <= models and {*published.FIGURE_1, *published.SUBJECTS} <= labels
+    assert {label for label in published.FIVE_HEADS if label} <= labels
+    assert {key for key, _ in published.HEADS_8B} == searches
+    assert {task for _, task in [*published.HEADS_8B, *published.HEADS_CSS]} <= labels
+    assert {model for model, _ in published.KNOWLEDGE} | {m for _, m in published.SLIPS} <= models
+
+
+@pytest.mark.parametrize(
+    ("model", "source", "count", "labels"),
+    [
+        (LLAMA_3B, "GSM8K", 5, ["GSM8K"]),  # figure 1 is of one model
+        (LLAMA_8B, "MBPP", 4, ["MBPP"]),  # and of five heads
+        (LLAMA_8B, "GSM8K", 11, ["GSM8K"]),  # figure 2 ends at ten
+        (LLAMA_8B, "GSM8K", 3, THREE),  # and is of all four general ones
+        (LLAMA_8B, "GSM8K", 5, ["W-Bio"]),
+        (LLAMA_8B, "Arith", 5, ["Arith"]),
+        (LLAMA_8B, "GSM8K", 5, []),
+    ],
+)
+def test_what_the_paper_does_not_print_is_not_known(model, source, count, labels):
+    assert published.score(model, source, count, labels) is None
+    assert published.drop(model, source, count, labels) is None
+
+
+def test_a_drop_is_the_difference_of_two_printed_scores():
+    assert published.drop(LLAMA_8B, "GSM8K", 5, ["GSM8K"]) == pytest.approx(0.7847 - 0.3010)
+    assert published.drop(LLAMA_8B, "Swear", 5, ["Swear"]) == pytest.approx(1 - 0.1458)
+
+
+def test_a_subjects_heads_are_five():
+    assert published.knowledge(LLAMA_8B, "W-Bio", 5, ["W-Bio"]) == 0.7196
+    assert published.knowledge(LLAMA_8B, "W-Bio", 3, ["W-Bio"]) is None
+    assert published.knowledge(LLAMA_3B, "L0H14", 1, ["MMLU"]) == 0.2371

@@ -1,0 +1,315 @@
+"""Code tasks with rows written for these tests, judged by the real sandbox."""
+
+import builtins
+import json
+import os
+import sys
+from itertools import combinations
+from pathlib import Path
+
+import evaluate
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from lm_eval.tasks._yaml_loader import _load_module_with_cache
+
+from caploc.errors import BadOption
+from caploc.tasks.catalog import TaskOptions, check_task_name, load_task
+from caploc.tasks.programs import CodeEval, pass_rates, stand_in
+from caploc.tasks.registry import harness_manager
+from caploc.tasks.requests import Generated, LogLikelihood
+
+MODULE = "lm_eval.tasks.humaneval.utils"
+COMPLETE = [
+    {
+        "task_id": f"Own/{number}",
+        "prompt": f'def add_{number}(value):\n    """Add {number} to a value."""\n',
+        "canonical_solution": f"    return value + {number}\n",
+        "test": f"def check(candidate):\n    assert candidate(1) == {number + 1}\n",
+        "entry_point": f"add_{number}",
+    }
+    for number in range(3)
+]
+DESCRIBED = [
+    {
+        "task_id": number,
+        "text": f"Write a function to multiply a value by {number}.",
+        "code": f"def times_{number}(value):\n    return value * {number}",
+        "test_list": [f"assert times_{number}({value}) == {number * value}" for value in (1, 2, 5)],
+        "test_setup_code": "",
+        "challenge_test_list": [],
+    }
+    for number in range(3)
+]
+ROWS = {"humaneval": COMPLETE, "humaneval_instruct": COMPLETE, "mbpp": DESCRIBED,
+        "mbpp_instruct": DESCRIBED}  # fmt: skip
+METRICS = {"humaneval": "pass@1", "humaneval_instruct": "pass@1", "mbpp": "pass_at_1",
+           "mbpp_instruct": "pass_at_1"}  # fmt: skip
+
+
+@pytest.fixture
+def code_task(tmp_path):
+    """Load a code task on the rows above."""
+
+    def load(name, **options):
+        path = tmp_path / "rows.jsonl"
+        path.write_text("".join(json.dumps(row) + "\n" for row in ROWS[name]))
+        options = {"data": {"test": str(path)}, "allow_code": True} | options
+        return load_task(name, TaskOptions(**options))
+
+    return load
+
+
+def as_said(name, row, wrong=False):
+    """How a model that is asked the task gives the row's solution."""
+    solution = row.get("canonical_solution") or row["code"]
+    solution = solution.replace("return", "return 0.5 +") if wrong else solution
+    # lm-eval takes the first word after the opening fence for the name of a language.
+    start = "\n" if name == "mbpp_instruct" else ""
+    return start + solution + ("\n```\nThat is it." if name.endswith("instruct") else "")
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_right_programs_pass_and_wrong_ones_do_not(code_task, name):
+    task = code_task(name)
+    assert (task.size, task.metric, task.executes_code) == (3, METRICS[name], True)
+    for number, row in enumerate(ROWS[name]):
+        right, wrong = (
+            task.outcome(task.item(number, [Generated(as_said(name, row, wrong), 9)]))
+            for wrong in (False, True)
+        )
+        assert (right, wrong) == (1.0, 0.0)
+    assert task.item(0, [Generated("", 0)]) == 0.0
+    assert task.score([0, 1, 2], [1.0, 0.0, 1.0]).score == pytest.approx(2 / 3)
+
+
+def test_nothing_runs_in_this_process(code_task, tmp_path):
+    left = tmp_path / "left"
+    program = (
+        "def times_0(value):\n"
+        "    import builtins, os, pathlib\n"
+        f"    assert os.getpid() != {os.getpid()}\n"
+        "    builtins.caploc_was_here = True\n"
+        "    try:\n"
+        f"        pathlib.Path({str(left)!r}).write_text('x')\n"
+        "    except OSError:\n"
+        "        pass\n"
+        "    return 0\n"
+    )
+    assert code_task("mbpp").item(0, [Generated(program, 9)]) == 1.0
+    assert not hasattr(builtins, "caploc_was_here") and not left.exists()
+
+
+def test_the_gold_answer_of_a_program_is_the_reference_solution(code_task):
+    for name in ("humaneval", "mbpp"):
+        task = code_task(name, outcome="logprob")
+        (request,) = task.requests(1)
+        assert isinstance(request, LogLikelihood)
+        assert request.continuation == as_said(name, ROWS[name][1])
+        assert task.show(1, [Generated("", 0)]).gold == request.continuation
+    assert request.context.endswith("[BEGIN]\n")
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_without_leave_no_code_task_is_loaded(code_task, name):
+    for refusing in (lambda: code_task(name, allow_code=False), lambda: check_task_name(name)):
+        with pytest.raises(BadOption, match=r"--allow-code.*docs/security\.md") as refused:
+            refusing()
+        assert name in str(refused.value) and "\n" not in str(refused.value)
+    check_task_name(name, TaskOptions(allow_code=True))
+
+
+def test_leave_goes_along_to_other_tasks():
+    assert TaskOptions(allow_code=True, metric="acc").plain() == TaskOptions(allow_code=True)
+
+
+def test_other_tasks_execute_nothing():
+    assert not load_task("demo/code", TaskOptions(allow_code=True)).executes_code
+
+
+@pytest.mark.parametrize("name", ["cruxeval_output", "longproc_pseudo_to_code_2k"])
+def test_a_task_with_means_of_its_own_stays_refused(name):
+    with pytest.raises(BadOption, match="means of its own"):
+        load_task(name, TaskOptions(allow_code=True))
+
+
+def test_everything_is_as_it_was_after_the_import(code_task):
+    load, modules = evaluate.load, set(sys.modules)
+    code_task("humaneval")
+    assert evaluate.load is load
+    assert not {name for name in set(sys.modules) - modules if "humaneval" in name}
+    with pytest.raises(RuntimeError), stand_in("own", True):
+        assert isinstance(evaluate.load("code_eval"), CodeEval)
+        assert evaluate.load("evaluate-metric/code_eval") is evaluate.load("code_eval")
+        raise RuntimeError
+    assert evaluate.load is load
+
+
+class CodeEvalOfTheHub(evaluate.EvaluationModule):
+    """As far as anyone can see the real metric, which must never be asked for a verdict."""
+
+    name = "code_eval"
+    asked = 0
+
+    def __init__(self):
+        """Nothing of what the real one writes to disk."""
+
+    def compute(self, **_):
+        CodeEvalOfTheHub.asked += 1
+        return {"pass@1": 1.0}, {}
+
+
+@pytest.fixture
+def real(monkeypatch):
+    """What evaluate loads from here on, where caploc does not stand in."""
+    metric = CodeEvalOfTheHub()
+    monkeypatch.setattr(evaluate, "load", lambda path, **_: metric)
+    monkeypatch.setattr(CodeEvalOfTheHub, "asked", 0)
+    return metric
+
+
+def test_a_module_imported_before_with_the_real_metric_does_not_slip_through(code_task, real):
+    path = Path(harness_manager().task_index["humaneval"].yaml_path).with_name("utils.py")
+    before = _load_module_with_cache(path)
+    try:
+        assert before.compute_ is real
+        asked = CodeEvalOfTheHub.asked
+        task = code_task("humaneval")
+        assert task.item(0, [Generated("    return 'wrong'\n", 1)]) == 0.0
+        assert CodeEvalOfTheHub.asked == asked
+        assert sys.modules[MODULE] is before and before.compute_ is real
+        assert task.version == code_task("humaneval").version
+    finally:
+        del sys.modules[MODULE]
+
+
+OWN = """
+import evaluate
+metric = evaluate.load("code_eval")
+def passes(references, predictions):
+    return metric.compute(references=references, predictions=[predictions], k=[1])[0]["pass@1"]
+"""
+YAML = """
+task: own
+dataset_path: json
+dataset_kwargs: {{data_files: {{test: {data}}}}}
+test_split: test
+output_type: generate_until
+doc_to_text: "{{{{prompt}}}}"
+doc_to_target: "{{{{test}}}}"
+generation_kwargs: {{until: ["!"], do_sample: false}}
+metric_list:
+  - {{metric: !function {metric}, aggregation: mean, higher_is_better: true}}
+"""
+
+
+@pytest.fixture
+def own_task(tmp_path):
+    """Write a task with a scorer of its own; returns its path."""
+
+    def write(python, metric="scoring.passes", more=""):
+        data = tmp_path / "rows.jsonl"
+        data.write_text('{"prompt": "answer = ", "test": "assert answer == 42"}\n')
+        (tmp_path / "scoring.py").write_text(python)
+        path = tmp_path / "own.yaml"
+        path.write_text(YAML.format(data=data, metric=metric) + more)
+        return str(path)
+
+    return write
+
+
+def test_own_code_tasks_are_judged_too_and_need_no_mark(own_task):
+    path = own_task(OWN)
+    for python in (OWN, OWN + "metric.compute(references=['1'], predictions=[['2']], k=[1])\n"):
+        with pytest.raises(BadOption, match=r"own\.yaml runs.*--allow-code|own runs.*--allow-code"):
+            load_task(own_task(python))
+    task = load_task(path, TaskOptions(allow_code=True))
+    assert task.executes_code
+    said = [Generated("answer = 42", 3)], [Generated("answer = 41", 3)]
+    assert [task.item(0, answer) for answer in said] == [1.0, 0.0]
+
+
+def test_a_metric_named_in_the_yaml_is_ours(own_task):
+    path = own_task("")
+    text = Path(path).read_text().replace("!function scoring.passes", "code_eval")
+    Path(path).write_text(text.replace("aggregation", "hf_evaluate: true, aggregation"))
+    with pytest.raises(BadOption, match="--allow-code"):
+        load_task(path)
+
+
+def test_own_means_of_running_programs_are_refused(own_task):
+    own = "def passes(references, predictions):\n    exec(predictions[0])\n    return 1.0\n"
+    with pytest.raises(BadOption, match="means of its own"):
+        load_task(own_task(own, more="unsafe_code: true\n"), TaskOptions(allow_code=True))
+
+
+def test_the_real_metric_behind_another_module_is_refused(own_task, real, tmp_path, monkeypatch):
+    (tmp_path / "shared_scoring.py").write_text(OWN)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    import shared_scoring
+
+    assert shared_scoring.metric is real
+    path = own_task("from shared_scoring import passes\n")
+    with pytest.raises(BadOption, match="means of its own"):
+        load_task(path, TaskOptions(allow_code=True))
+
+
+def test_leave_given_later_is_heard_behind_another_module_too(own_task, tmp_path, monkeypatch):
+    (tmp_path / "later_scoring.py").write_text(OWN)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    path = own_task("from later_scoring import passes\n")
+    with pytest.raises(BadOption, match="--allow-code"):
+        load_task(path)
+    assert "later_scoring" not in sys.modules
+    task = load_task(path, TaskOptions(allow_code=True))
+    assert task.item(0, [Generated("answer = 42", 3)]) == 1.0
+
+
+def test_a_metric_that_is_told_in_k_has_one_name_each(own_task):
+    python = (
+        OWN
+        + "def pass_at_k(references, predictions, k):\n    return metric.compute(\n"
+        + ("        references=references, predictions=[predictions], k=k)[0]\n")
+    )
+    path = own_task(python, "scoring.pass_at_k")
+    text = Path(path).read_text().replace("aggregation: mean", "aggregation: mean, k: [1, 2]")
+    Path(path).write_text(text + "repeats: 2\n")
+    options = TaskOptions(allow_code=True, metric="pass@2")
+    task = load_task(path, options)
+    assert task.metric == "pass@2"
+    assert load_task(path, TaskOptions(allow_code=True)).metric == "pass@1"
+
+
+verdicts = st.lists(st.booleans(), min_size=1, max_size=6)
+
+
+@given(st.lists(verdicts, min_size=1, max_size=4), st.integers(1, 6))
+def test_pass_at_k_is_the_share_of_draws_of_k_with_a_right_program(problems, k):
+    results = [[(0, {"passed": passed}) for passed in problem] for problem in problems]
+    rates = pass_rates(results, [k])
+    if min(map(len, problems)) < k:
+        assert rates == {}
+        return
+    shares = [
+        sum(map(any, draws)) / len(draws)
+        for draws in (list(combinations(problem, k)) for problem in problems)
+    ]
+    assert rates[f"pass@{k}"] == pytest.approx(sum(shares) / len(shares))
+
+
+def test_the_stand_in_keeps_the_contract():
+    rates, results = CodeEval("own", allowed=True).compute(
+        references=["assert add(2, 3) == 5", "assert two() == 2"],
+        predictions=[
+            ["def add(a, b): return a * b", "def add(a, b): return a + b"],
+            ["def two(): return 2", "def two(): return"],
+        ],
+        k=[1, 2, 3],
+        timeout=3.0,
+    )
+    assert rates == {"pass@1": 0.5, "pass@2": 1.0}
+    assert [[tried["passed"] for _, tried in results[n]] for n in (0, 1)] == [
+        [False, True],
+        [True, False],
+    ]
+    assert results[1][1][0] == results[1][1][1]["completion_id"] == 1

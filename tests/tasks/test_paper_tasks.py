@@ -1,0 +1,177 @@
+"""The heads paper's tasks on rows written for these tests, in the columns of the real ones."""
+
+import json
+
+import pytest
+import yaml
+from lm_eval.tasks._yaml_loader import load_yaml
+
+from caploc.tasks.catalog import (
+    TaskOptions,
+    check_task_name,
+    load_task,
+    own_task_names,
+    task_names,
+    wants_chat_template,
+)
+from caploc.tasks.registry import demo_manager, harness_manager, leaf_entries, paper_manager
+from caploc.tasks.requests import Generated, Scored
+from caploc.workbench import ModelOptions
+
+CHOSEN = {
+    "hellaswag": (
+        {"ind": 1, "activity_label": "Baking", "ctx_a": "A cook opens the oven.",
+         "ctx_b": "she", "endings": ["sings.", "takes out the bread and waits.", "flies", "naps."],
+         "label": "1"},
+        "validation", "acc_norm",
+    ),
+    "arc_challenge": (
+        {"id": "1", "question": "What melts?", "answerKey": "B",
+         "choices": {"text": ["stone", "ice in the warm sun"], "label": ["A", "B"]}},
+        "test", "acc_norm",
+    ),
+    "boolq": (
+        {"question": "is ice cold", "passage": "Ice is frozen water.", "idx": 0, "label": 1},
+        "validation", "acc",
+    ),
+    "mmlu_anatomy": (
+        {"question": "How many hands?", "subject": "anatomy", "choices": ["1", "2", "3", "4"],
+         "answer": 1},
+        "test", "acc",
+    ),
+    "wmdp_bio": (
+        {"question": "Which is a plant?", "choices": ["a cat", "an oak", "a rock", "rain"],
+         "answer": 1},
+        "test", "acc",
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture
+def on_rows(tmp_path):
+    """Load a task on a few copies of one row."""
+
+    def load(name, row, split="test", **options):
+        path = tmp_path / f"{name}.jsonl"
+        path.write_text(f"{json.dumps(row)}\n" * 3)
+        return load_task(name, TaskOptions(data={split: str(path)}, **options))
+
+    return load
+
+
+def likelihoods(numbers):
+    return [Scored(number, False, 1) for number in numbers]
+
+
+@pytest.mark.parametrize("name", CHOSEN)
+def test_multiple_choice_is_scored_by_the_papers_metric(on_rows, name):
+    row, split, metric = CHOSEN[name]
+    task = on_rows(name, row, split)
+    assert task.metric == metric
+    count = len(task.requests(0))
+    right = likelihoods([0.0 if choice == 1 else -50.0 for choice in range(count)])
+    wrong = likelihoods([0.0 if choice == 0 else -50.0 for choice in range(count)])
+    assert [task.outcome(task.item(0, said)) for said in (right, wrong)] == [1.0, 0.0]
+    assert task.chance == pytest.approx(1 / count)
+
+
+@pytest.mark.parametrize("name", ["hellaswag", "arc_challenge"])
+def test_the_length_of_an_answer_counts_where_the_paper_says_so(on_rows, name):
+    row, split, _ = CHOSEN[name]
+    unlikelier = [-4.0, -5.0, *[-99.0] * (len(row.get("endings", "ab")) - 2)]  # the right is longer
+    by_metric = {
+        metric: on_rows(name, row, split, metric=metric).item(0, likelihoods(unlikelier))
+        for metric in ("acc", "acc_norm")
+    }
+    assert by_metric == {"acc": 0.0, "acc_norm": 1.0}
+
+
+def test_arithmetic_is_the_plain_mean_of_its_ten(task_file, tmp_path):
+    entries = list(leaf_entries(harness_manager(), "arithmetic"))
+    assert len(entries) == 10
+    assert all(entry.cfg["metric_list"][0]["metric"] == "acc" for entry in entries)
+    metric = [{"metric": "exact_match", "aggregation": "mean", "higher_is_better": True}]
+    task_file("few", [{"q": "1+1=", "a": "2"}] * 2, tag="sums", metric_list=metric)
+    task_file("many", [{"q": "2+2=", "a": "4"}] * 8, tag="sums", metric_list=metric)
+    (tmp_path / "all.yaml").write_text(yaml.safe_dump({"group": "all", "task": ["sums"]}))
+    task = load_task(str(tmp_path / "all.yaml"))
+    score = task.score(range(10), [1.0, 0.0] + [1.0] * 6 + [0.0] * 2)
+    assert score.score == pytest.approx((1 / 2 + 3 / 4) / 2)
+    errors = (1 / 4 * 2) / 2, (3 / 16 * 8 / 7) / 8  # squares of the two standard errors
+    assert score.stderr == pytest.approx(sum(errors) ** 0.5 / 2)
+
+
+def test_mmlu_and_wmdp_weigh_their_tasks_by_size(task_file, tmp_path):
+    index = harness_manager().task_index
+    for name, tasks in (("mmlu", 57), ("wmdp", 3)):
+        aggregate = load_yaml(index[name].yaml_path, resolve_func=False)["aggregate_metric_list"]
+        assert [(a["metric"], a["weight_by_size"]) for a in aggregate] == [("acc", True)]
+        assert len(list(leaf_entries(harness_manager(), name))) == tasks
+    task_file("few", [{"q": "1+1=", "a": "2"}] * 2)
+    task_file("many", [{"q": "2+2=", "a": "4"}] * 8)
+    inner = {"group": "inner", "task": ["many"]}
+    outer = {
+        "group": "outer",
+        "task": ["few", "inner"],
+        "aggregate_metric_list": [{"metric": "exact_match", "weight_by_size": True}],
+    }
+    for group in (inner, outer):
+        (tmp_path / f"{group['group']}.yaml").write_text(yaml.safe_dump(group))
+    task = load_task(str(tmp_path / "outer.yaml"))
+    assert task.score(range(10), [1.0, 0.0] + [1.0] * 6 + [0.0] * 2).score == pytest.approx(0.7)
+
+
+def test_the_papers_own_tasks_are_listed_and_clash_with_none():
+    own = set(paper_manager().all_tasks)
+    assert own == {"gen", "rhyming", "rhyming_easy", "swearing", "swearing_identify"}
+    assert not own & set(harness_manager().all_tasks)
+    assert own_task_names() == [*demo_manager().all_tasks, *sorted(own)]
+    assert task_names()[: len(own_task_names())] == own_task_names()
+    for name in own:
+        check_task_name(name)
+
+
+def test_gens_parts_are_the_papers_four():
+    tasks = [entry.name for entry in leaf_entries(paper_manager(), "gen")]
+    assert tasks[:3] == ["hellaswag", "boolq", "arc_challenge"]
+    assert len(tasks) == 3 + 57 and all(name.startswith("mmlu_") for name in tasks[3:])
+
+
+TEMPLATE = "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}{% endfor %}<answer>"
+
+
+@pytest.fixture
+def tokenizer_with(monkeypatch):
+    """The demo's tokenizer with a chat template of its own, or none."""
+    from caploc.models import loading
+
+    def give(template):
+        def load(*arguments, **options):
+            tokenizer = loading.load_tokenizer(*arguments, **options)
+            tokenizer.chat_template = template
+            return tokenizer
+
+        monkeypatch.setattr("caploc.workbench.load_tokenizer", load)
+
+    return give
+
+
+@pytest.mark.parametrize(("template", "chats"), [(TEMPLATE, True), (None, False)])
+def test_a_task_that_wants_a_chat_template_has_it_where_there_is_one(
+    tokenizer_with, template, chats
+):
+    tokenizer_with(template)
+    options = TaskOptions(data={"words": "package"})
+    names = ["rhyming", "swearing", "demo/addition"]
+    tasks = ModelOptions("demo").tasks(names, options)
+    starts = [task.requests(0)[0].prompt.startswith("<user>") for task in tasks]
+    assert starts == [chats, chats, False]
+    ends = [task.requests(0)[0].prompt.endswith("<answer>") for task in tasks]
+    assert ends == starts
+    assert [wants_chat_template(name) for name in [*names, "gen"]] == [True, True, False, False]
+
+
+def test_answers_of_the_papers_tasks_are_shown():
+    task = load_task("rhyming_easy")
+    shown = task.show(0, [Generated("Cat", 1)])
+    assert (shown.gold, shown.answer) == (None, "Cat")

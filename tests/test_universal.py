@@ -1,0 +1,87 @@
+"""Universal heads, on a model where they are known."""
+
+import json
+
+import pytest
+
+from caploc.cli.options import parse_families
+from caploc.errors import BadOption, UserError
+from caploc.finished import FinishedRun
+from caploc.models.planted import Planted, write_planted
+from caploc.search import Settings
+from caploc.study import Study, run
+from caploc.universal import Trials, universal, without
+from caploc.workbench import ModelOptions
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory):
+    """Runs on both tasks of a model with two needed heads and a universal one."""
+    folder = tmp_path_factory.mktemp("planted")
+    truth = write_planted(
+        folder / "model", Planted(4, 8, needed=2, strengths=(0.4, 0.3), universal=1, seed=5)
+    )
+    for name in ("planted", "other"):
+        study = Study(
+            ModelOptions(str(folder / "model"), device="cpu"),
+            str(folder / "model" / f"{name}.yaml"),
+            "one-shot",
+            settings=Settings(top=4),
+            examples=20,
+            controls=0,
+            limit=20,
+        )
+        run(study, folder / name)
+    return truth, [FinishedRun.read(folder / name) for name in ("planted", "other")]
+
+
+def test_the_universal_head_is_named_and_taken_out(planted, tmp_path):
+    truth, runs = planted
+    told = universal(Trials(runs, {}, examples=40), tmp_path)
+    (head,) = map(str, truth.universal)
+    assert told["universal"] == [head]
+    first, _ = told["tasks"]
+    assert head in first["top"] and head not in first["own"]
+    assert {str(needed) for needed in truth.needed} <= set(first["own"])
+    trials = {
+        t["task"]: t for t in next(c for c in told["candidates"] if c["head"] == head)["trials"]
+    }
+    assert all(trial["share"] > 0.9 and trial["verdict"] == "needed" for trial in trials.values())
+    assert json.loads((tmp_path / "universal.json").read_text()) == told
+
+
+def test_a_family_speaks_once(planted, tmp_path):
+    _, runs = planted
+    twins = {run.study.task: "both" for run in runs}
+    told = universal(Trials(runs, twins, examples=40), tmp_path)
+    assert told["universal"] == []
+
+
+def test_one_task_or_an_unknown_family_is_refused(planted, tmp_path):
+    _, runs = planted
+    with pytest.raises(UserError, match="two or more runs, each of another task"):
+        universal(Trials(runs[:1], {}), tmp_path)
+    with pytest.raises(UserError, match="each of another task"):
+        universal(Trials([runs[0], runs[0]], {}), tmp_path)
+    with pytest.raises(BadOption, match="--family names gsm8k, which is no run's task"):
+        universal(Trials(runs, {"gsm8k": "math"}), tmp_path)
+    with pytest.raises(BadOption, match="--examples must be 2 or more; got 1"):
+        universal(Trials(runs, {}, examples=1), tmp_path)
+
+
+def test_heads_that_follow_take_the_place_of_universal_ones(planted):
+    _, (first, _) = planted
+    top = first.result["top"]
+    kept = without(first, [top[0]])
+    assert kept["own"][: len(top) - 1] == top[1:]
+    assert len(kept["own"]) <= len(top)
+
+
+def test_families_are_read_from_options():
+    assert parse_families(["math=gsm8k, arithmetic", "code=mbpp"]) == {
+        "gsm8k": "math",
+        "arithmetic": "math",
+        "mbpp": "code",
+    }
+    with pytest.raises(BadOption, match="NAME=TASK,TASK; got 'math'"):
+        parse_families(["math"])
