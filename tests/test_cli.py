@@ -11,16 +11,20 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from caploc import cli, tables
-from caploc.cli import app
+from caploc import cli, console, tables
+from caploc.cli import app, options
 from caploc.cli.options import default_others, slug
 from caploc.console import interruptible
 from caploc.models.planted import Planted, write_planted
 from caploc.progress import Silent
+from caploc.sandbox import Protection
 from caploc.workbench import ModelOptions
 
 ROOT = Path(__file__).parent.parent
-COMMANDS = ["locate", "evaluate", "curve", "report", "tasks", "models", "doctor"]
+COMMANDS = [
+    "locate", "evaluate", "curve", "interactions", "universal", "reproduce", "report", "tasks",
+    "models", "doctor",
+]  # fmt: skip
 
 
 def caploc(*arguments, **options):
@@ -207,3 +211,17 @@ def test_a_report_that_cannot_be_written_is_one_sentence(tmp_path):
     assert done.returncode == 1
     assert "rows that were measured are kept" in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr
+
+
+def test_missing_walls_are_told_before_code_is_allowed(monkeypatch, capsys):
+    missing = ("network is reachable",)
+    weak = Protection((), missing, "Programs run behind limits, but network is reachable.")
+    monkeypatch.setattr(options, "protection", lambda: weak)
+    options.tell_of_walls(False)
+    assert capsys.readouterr().err == ""
+    options.tell_of_walls(True)
+    assert "but network is reachable" in capsys.readouterr().err
+
+
+def test_a_number_and_its_unit_stay_together_on_a_terminal():
+    assert console.printable("5\u00a0%\x1b[0m") == "5\u00a0%�[0m"

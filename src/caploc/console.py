@@ -156,9 +156,15 @@ def complain(text: str) -> None:
     stderr.print(f"[bold red]caploc:[/] {message}", soft_wrap=True, highlight=False)
 
 
+def warn(text: str) -> None:
+    """Something to know before a command goes on, on standard error."""
+    message = escape(printable(text))
+    stderr.print(f"[bold yellow]caploc:[/] {message}", soft_wrap=True, highlight=False)
+
+
 def printable(text: str) -> str:
     """Text without control characters: names and data from elsewhere must not steer a terminal."""
-    return "".join(c if c.isprintable() or c == "\n" else "�" for c in text)
+    return "".join(c if c.isprintable() or c in "\n\u00a0" else "�" for c in text)
 
 
 def show_table(headings: list[str], rows: list[list[str]], title: str = "") -> None:

@@ -18,18 +18,18 @@ NUMBER = st.none() | st.floats(-1e6, 1e6)
 CELL = TEXT | st.builds(Value, NUMBER, NUMBER.map(lambda n: n and abs(n)), NUMBER, st.integers(0, 4))
 
 
+def plain(text) -> str:
+    """What a reader sees of a text: one line, no control characters."""
+    return " ".join("".join(c if c.isprintable() else " " for c in str(text)).split())
+
+
 @st.composite
 def exhibits(draw, cell=CELL):
     width = draw(st.integers(1, 4))
     columns = tuple(draw(st.lists(TEXT, min_size=width, max_size=width)))
     rows = draw(st.lists(st.tuples(*[cell] * width), max_size=4))
-    notes = draw(st.lists(TEXT.filter(str.strip), max_size=2))
-    return Exhibit("t", draw(TEXT.filter(str.strip)), columns, rows, notes)
-
-
-def plain(text) -> str:
-    """What a reader sees of a text: one line, no control characters."""
-    return " ".join("".join(c if c.isprintable() else " " for c in str(text)).split())
+    notes = draw(st.lists(TEXT.filter(plain), max_size=2))
+    return Exhibit("t", draw(TEXT.filter(plain)), columns, rows, notes)
 
 
 @pytest.mark.parametrize(
@@ -241,7 +241,7 @@ def test_a_radar_begins_at_the_top_and_fills_only_what_is_whole():
 def test_bars_mark_guessing_where_there_is_something_to_guess():
     series = {"intact": [Value(0.8, 0.1), Value(0.5)], "a": [Value(0.4), Value(None)]}
     marked = drawing.bars(["x", "y"], series, [Value(0.25), Value(None)])
-    assert texts(marked) == ["guessing", "intact", "a"] or "guessing" in texts(marked)
+    assert sorted(texts(marked)) == ["a", "guessing", "intact"]
     segments = [s for lines in marked.axes[0].collections[-1:] for s in lines.get_segments()]
     assert [segment[0][1] for segment in segments] == [0.25]
     assert "guessing" not in texts(drawing.bars(["x", "y"], series, [Value(None)] * 2))

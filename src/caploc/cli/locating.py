@@ -26,6 +26,7 @@ from caploc.cli.options import (
     numbers,
     placed,
     slug,
+    tell_of_walls,
 )
 
 
@@ -135,6 +136,7 @@ def locate(
         for way in methods
     ]
     folder = out or Path("runs") / slug(model, *methods, *task)
+    tell_of_walls(allow_code)
     with console.progress(quiet or as_json) as progress:
         found = locate_all(studies, folder, progress, command=command_line())
     if as_json:

@@ -25,6 +25,7 @@ from caploc.cli.options import (
     parse_families,
     placed,
     slug,
+    tell_of_walls,
 )
 
 
@@ -69,6 +70,7 @@ def evaluate(
         limit,
     )
     folder = out or Path("runs") / slug(model, "evaluate", heads or "intact", *evaluation.tasks)
+    tell_of_walls(allow_code)
     with console.progress(quiet or as_json) as progress:
         result = run(evaluation, folder, progress, command=command_line())
     if as_json:

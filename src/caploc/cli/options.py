@@ -8,7 +8,9 @@ from typing import Annotated, TypeVar
 
 import typer
 
+from caploc import console
 from caploc.errors import BadOption
+from caploc.sandbox import protection
 
 Number = TypeVar("Number", int, float)
 
@@ -45,6 +47,15 @@ def default_others(model: str, task: str) -> list[str]:
     """The demo's general benchmark goes with the demo's tasks; others are named by the user."""
     general = "demo/sentences"
     return [general] if task.startswith("demo/") and task != general else []
+
+
+def tell_of_walls(allow_code: bool) -> None:
+    """Say what stands around programs that a model writes, where that is less than it could be."""
+    if not allow_code:
+        return
+    found = protection()
+    if found.missing:
+        console.warn(found.statement)
 
 
 def numbers(text: str, kind: Callable[[str], Number]) -> tuple[Number, ...]:

@@ -9,6 +9,8 @@ from caploc.reproduce.exhibit import Cell, Exhibit, Value
 # issues, names of emoji, and addresses that GitHub links by itself.
 MARKUP = re.compile(r"[\\`*_\[\]<>|~&$@#]|:(?=//|[\w+-]+:)|(?<=www)\.", re.IGNORECASE)
 
+BEGINNING = re.compile(r"^(\d*)([-+=.)])")  # of a list or a rule
+
 
 def page(exhibit: Exhibit) -> str:
     """The title, the picture if there is one, the table and the notes."""
@@ -16,7 +18,8 @@ def page(exhibit: Exhibit) -> str:
     lines = [f"## {title}", ""]
     if exhibit.draw is not None:
         lines += [f"![{title}]({exhibit.name}.png)", ""]
-    lines += [as_row(exhibit.columns), as_row(["---"] * len(exhibit.columns))]
+    names = [escaped(column) for column in exhibit.columns]
+    lines += [as_row(names), as_row(["---"] * len(names))]
     lines += [as_row([cell_text(cell) for cell in row]) for row in exhibit.shown()]
     lines += ["", *(f"- {escaped(note)}" for note in exhibit.notes)]
     return "\n".join(lines).rstrip() + "\n"
@@ -35,4 +38,4 @@ def as_row(cells: Sequence[str]) -> str:
 def escaped(text: str) -> str:
     """Text on one line that Markdown shows as it is; white space of any kind is a space."""
     plain = "".join(sign if sign.isprintable() else " " for sign in text)
-    return MARKUP.sub(r"\\\g<0>", " ".join(plain.split()))
+    return BEGINNING.sub(r"\1\\\2", MARKUP.sub(r"\\\g<0>", " ".join(plain.split())))
