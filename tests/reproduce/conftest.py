@@ -5,24 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from labs import SMALL, Measured
 
-from caploc.progress import Silent
 from caploc.reproduce import EXHIBITS, preset, read_preset, reproduce
 from caploc.reproduce.preset import Preset
 from caploc.workbench import ModelOptions
 
-SMALL = Path(__file__).parent / "small.toml"
 FEW_FRESH = 4  # the real number would take most of the time
-
-
-@dataclass
-class Measured(Silent):
-    """Progress that counts the rows that were measured now, not those that were stored."""
-
-    rows: int = 0
-
-    def advance(self, rows: int, tokens: float) -> None:
-        self.rows += rows if tokens else 0
 
 
 @dataclass

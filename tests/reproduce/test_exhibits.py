@@ -15,7 +15,9 @@ from caploc.reproduce.exhibit import Exhibit, Value
 
 TEXT = st.text(max_size=40) | st.text("\\`*_[]<>|~&$@#:!%{}^\"' \n\tab1www.//", max_size=30)
 NUMBER = st.none() | st.floats(-1e6, 1e6)
-CELL = TEXT | st.builds(Value, NUMBER, NUMBER.map(lambda n: n and abs(n)), NUMBER, st.integers(0, 4))
+CELL = TEXT | st.builds(
+    Value, NUMBER, NUMBER.map(lambda n: n and abs(n)), NUMBER, st.integers(0, 4)
+)
 
 
 def plain(text) -> str:
@@ -52,9 +54,7 @@ def test_numbers_are_shown_with_their_error_and_the_papers(value, shown):
 
 def test_numbers_in_latex_are_mathematics():
     value = Value(-5110.5, 2.25, 1024, digits=1)
-    assert latex.cell_text(value) == (
-        r"$-5{,}110.5 \pm 2.2$ (paper $1{,}024.0$, $-6{,}134.5$)"
-    )
+    assert latex.cell_text(value) == (r"$-5{,}110.5 \pm 2.2$ (paper $1{,}024.0$, $-6{,}134.5$)")
     assert latex.cell_text(Value(float("nan"))) == "--"
     assert latex.cell_text(Value(None, None, 0.5)) == "-- (paper $0.500$)"
 

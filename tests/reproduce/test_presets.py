@@ -4,7 +4,7 @@ from pathlib import Path
 
 import lm_eval.tasks
 import pytest
-from planted_lab import written
+from labs import written
 
 from caploc.errors import BadData, BadOption, UnknownName
 from caploc.reproduce import read_preset
@@ -109,7 +109,9 @@ def test_files_and_folders_are_looked_for_beside_the_preset(tmp_path):
     (tmp_path / "own.yaml").touch()
     (tmp_path / "gsm8k").mkdir()
     text = WHOLE.replace('name = "demo"', 'name = "weights"')
-    text = text.replace('"demo/addition"', '"own.yaml"\ndata = { test = "test.jsonl", words = "x" }')
+    text = text.replace(
+        '"demo/addition"', '"own.yaml"\ndata = { test = "test.jsonl", words = "x" }'
+    )
     preset = read(tmp_path, text.replace('"demo/sentences"', '"gsm8k"'))
     add, general = preset.benchmarks
     assert preset.models[0].name == str(tmp_path / "weights")

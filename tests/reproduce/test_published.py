@@ -74,7 +74,9 @@ def test_every_row_names_five_different_heads():
 
 
 def test_sizes_are_the_models_own_but_for_the_slip_that_is_noted():
-    wrong = [m for m, (layers, heads) in REAL.items() if published.SIZES[m] != (layers, layers * heads)]
+    wrong = [
+        m for m, (layers, heads) in REAL.items() if published.SIZES[m] != (layers, layers * heads)
+    ]
     assert wrong == [QWEN_3B]
     (note,) = published.slips(1, REAL)
     assert "32 layers and 512 heads" in note and "36 layers" in note

@@ -70,7 +70,7 @@ def scale(lab: Lab) -> Exhibit:
         for model in lab.preset.models:
             found = strength(lab, model, benchmark)
             value = Value(found.strength, found.stderr) if found else Value(None)
-            sizes[model.label] = model.parameters
+            sizes[model.label] = float(model.parameters)
             rows.append((benchmark.label, model.label, Value(model.parameters / 1e9), value))
             if found is not None:
                 strengths[model.label] = found

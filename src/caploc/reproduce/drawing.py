@@ -15,6 +15,7 @@ from caploc.reproduce.exhibit import Cell, Value
 MARKERS = "os^Dv<>"
 # The intact model is black, whatever stands beside it.
 COLOURS = (LINES[-1], *LINES[:-1])
+HATCHES = ("", "////", "....")  # when colours begin again
 RINGS = (0.25, 0.5, 0.75, 1.0)
 LEGEND = 40  # characters of a name
 
@@ -57,7 +58,7 @@ def draw_ring(
         label=drawable(name, LEGEND),
     )
     if place and np.isfinite(closed).all():
-        circle.fill(around, closed, color=colour, alpha=0.07, linewidth=0)
+        circle.fill(around, closed, color=colour, alpha=0.05, linewidth=0)
 
 
 def write_axes(circle: PolarAxes, angles: np.ndarray, axes: Sequence[str]) -> None:
@@ -65,7 +66,7 @@ def write_axes(circle: PolarAxes, angles: np.ndarray, axes: Sequence[str]) -> No
     circle.set_xticks(angles, [drawable(name, LEGEND) for name in axes])
     circle.tick_params(axis="x", pad=8)
     circle.set_yticks(RINGS, [""] * len(RINGS))
-    circle.grid(color="#d9dce1", linewidth=0.6)
+    circle.grid(color="#bfc4cb", linewidth=0.6)
     for radius in RINGS:
         circle.text(
             np.pi / len(axes),
@@ -125,19 +126,29 @@ def bars(
                 width * 0.92,
                 yerr=[error_of(value) for value in values],
                 color=COLOURS[place % len(COLOURS)],
+                hatch=HATCHES[place // len(COLOURS) % len(HATCHES)],
+                edgecolor="white",
+                linewidth=0,
                 error_kw={"elinewidth": 0.8, "ecolor": "#777777"},
                 label=drawable(name, LEGEND),
             )
         marks = [(place, value.number) for place, value in enumerate(guessing) if value.number]
         if marks:
-            places, heights = np.array(marks).T
-            ends = (places - 0.45, places + 0.45)
-            axes.hlines(heights, *ends, colors="white", linewidth=2.2, zorder=3)
-            dotted = {"linestyles": (0, (1, 1.5)), "linewidth": 1.1, "label": "guessing"}
-            axes.hlines(heights, *ends, colors=INK, zorder=3, **dotted)
+            draw_marks(axes, np.array(marks))
         axes.set_xticks(range(len(names)), [drawable(name, LEGEND) for name in names])
         finish(axes)
     return figure
+
+
+def draw_marks(axes: Axes, marks: np.ndarray) -> None:
+    """A dotted line across each group of bars, at (place, height), seen on any colour."""
+    places, heights = marks.T
+    ends = (places - 0.45, places + 0.45)
+    axes.hlines(heights, *ends, colors="white", linewidth=2.2, zorder=3)
+    dots = (0, (1, 1.5))
+    axes.hlines(
+        heights, *ends, colors=INK, linestyles=dots, linewidth=1.1, label="guessing", zorder=3
+    )
 
 
 def finish(axes: Axes) -> None:

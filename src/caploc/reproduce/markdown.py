@@ -8,7 +8,6 @@ from caploc.reproduce.exhibit import Cell, Exhibit, Value
 # What may be more than text: emphasis, code, links, HTML, mathematics, mentions, references to
 # issues, names of emoji, and addresses that GitHub links by itself.
 MARKUP = re.compile(r"[\\`*_\[\]<>|~&$@#]|:(?=//|[\w+-]+:)|(?<=www)\.", re.IGNORECASE)
-
 BEGINNING = re.compile(r"^(\d*)([-+=.)])")  # of a list or a rule
 
 

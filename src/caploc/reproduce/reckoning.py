@@ -2,8 +2,9 @@
 
 The same exhibits are filled by a laboratory that measures nothing, and the rows that it is asked
 for are counted, each once. It pretends that heads are found as the paper finds them: a few
-universal ones, one that the subjects of knowledge share, and otherwise each benchmark its own; and
-that every setting that a search tries finds other heads.
+universal ones, one that the subjects of knowledge share, and otherwise each benchmark its own.
+Searches are driven by outcomes of chance, with which the settings that one tries seldom agree: with
+a model they agree more often, and take the rows of fewer sets.
 """
 
 from collections.abc import Sequence

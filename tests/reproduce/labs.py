@@ -1,12 +1,26 @@
-"""A laboratory of planted facts, and a preset to go with it."""
+"""A laboratory of planted facts and a preset to go with it; and the small preset."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from caploc.heads import Head
+from caploc.progress import Silent
 from caploc.reproduce.laboratory import Scored, Searched
 from caploc.reproduce.preset import Benchmark, Preset, PresetModel
+
+SMALL = Path(__file__).parent / "small.toml"
+
+
+@dataclass
+class Measured(Silent):
+    """Progress that counts the rows that were measured now, not those that were stored."""
+
+    rows: int = 0
+
+    def advance(self, rows: int, tokens: float) -> None:
+        self.rows += rows if tokens else 0
 
 
 @dataclass

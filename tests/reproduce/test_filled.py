@@ -1,0 +1,215 @@
+"""What exhibits say of planted facts: which figures stand where, and the notes beside them."""
+
+import pytest
+from labs import planted, written
+
+from caploc.heads import Head
+from caploc.reproduce import EXHIBITS, analyses, figures, markdown, published, tables, universals
+from caploc.reproduce.exhibit import Value
+from caploc.reproduce.laboratory import Searched
+from caploc.reproduce.preset import Benchmark, Preset, PresetModel
+from caploc.reproduce.reading import read_preset
+from caploc.reproduce.reckoning import Reckoning
+from caploc.reproduce.run import OF_LEADER, limited
+
+LLAMA = published.LLAMA_8B
+
+
+def papers(**changes) -> Preset:
+    """The paper's labels on demo models: its figures stand beside planted ones."""
+    content = written(top=5, **changes)
+    names = ("GSM8K", "MBPP", "HellaSwag", "BoolQ", "ARC-C", "MMLU")
+    groups = ("math", "code", *["general"] * 4)
+    tasks = ("demo/addition", "demo/sorting", *["demo/sentences"] * 4)
+    content["benchmark"] = [
+        {"label": n, "task": t, "group": g, "localize": g != "general", "choice": n == "MMLU"}
+        for n, t, g in zip(names, tasks, groups, strict=True)
+    ]
+    content["model"] = [{"label": LLAMA, "name": "demo"}]
+    return Preset.model_validate(content)
+
+
+RANKED = {"GSM8K": [f"L1H{n}" for n in range(9)], "MBPP": [f"L2H{n}" for n in range(9)]}
+
+
+def column(exhibit, name):
+    return [row[exhibit.columns.index(name)] for row in exhibit.rows]
+
+
+def test_the_papers_figures_stand_beside_ours_where_they_are_of_the_same():
+    lab = planted(rankings=RANKED, preset=papers())
+    math, code = column(tables.table2(lab), "task drop")
+    assert math.published == pytest.approx(0.7847 - 0.3010)
+    assert code.published == pytest.approx(0.5840 - 0.4240)
+    (rest, _) = column(tables.table2(lab), "general drop")
+    assert rest.published == pytest.approx(0.7166 - 0.7058, abs=1e-4)
+
+
+def test_the_papers_general_score_is_none_of_other_benchmarks():
+    lab = planted(
+        rankings=RANKED, preset=papers().narrowed(["GSM8K", "HellaSwag", "MMLU"], [], None)
+    )
+    curve = figures.fig2(lab)
+    assert column(curve, "GSM8K")[3].published == 0.4466
+    assert column(curve, "general")[3].published is None
+    assert column(curve, "general")[5].published == pytest.approx((0.7794 + 0.6639) / 2)
+
+
+def test_the_papers_figures_are_none_of_other_numbers_of_heads():
+    lab = planted(rankings=RANKED, preset=papers().model_copy(update={"top": 4}))
+    assert column(tables.table2(lab), "task drop")[1].published is None
+
+
+def test_the_first_table_notes_the_papers_slip():
+    preset = read_preset("demo").narrowed([], ["Qwen-2.5-3B=demo"], None)
+    exhibit = tables.table1(Reckoning(preset))
+    assert any("32 layers and 512 heads" in note for note in exhibit.notes)
+    (layers,), (heads,) = column(exhibit, "layers"), column(exhibit, "heads")
+    assert (layers.published, heads.published) == (32, 512)
+    assert not any("512" in note for note in tables.table1(planted()).notes)
+
+
+def printed(label: str, benchmark: str, heads: str) -> str:
+    model = PresetModel(label=label, name="demo")
+    found = [Head.parse(name) for name in heads.split()]
+    return tables.printed_heads(
+        model, "CSS", Benchmark(label=benchmark, task="t", group="g"), found
+    )
+
+
+def test_the_ninth_table_counts_common_heads_but_none_of_another_model():
+    assert printed(published.LLAMA_3B, "MBPP", "L4H6 L0H16 L0H1").endswith("L0H16 (2 in common)")
+    assert printed(published.LLAMA_3B, "W-Bio", "L12H22 L9H9").endswith("(another model's)")
+    assert printed("demo", "MBPP", "L4H6") == "–"
+
+
+def test_the_ninth_table_marks_groups_and_idle_heads():
+    lab = planted(rankings={"Add": ["L0H0", "L0H1"], "Sort": ["L1H0", "L3H0"]}, chosen=1)
+    first, second, _ = column(tables.table9(lab), "first 2 heads")
+    assert (first, second) == ("L0H0† L0H1†‡", "L1H0 L3H0‡")
+
+
+def two_models(**changes) -> Preset:
+    models = [{"label": label, "name": "demo"} for label in ("small", "large")]
+    return Preset.model_validate(written(model=models, lead="large", **changes))
+
+
+@pytest.mark.parametrize("name", sorted(OF_LEADER))
+def test_an_exhibit_of_one_model_says_which(name):
+    lab = planted(preset=two_models())
+    exhibit = EXHIBITS[name](lab)
+    if exhibit.rows and name != "choice":
+        assert "On large only" in " ".join(exhibit.notes)
+    assert "small" not in str(exhibit.rows)
+
+
+def test_the_ninth_table_has_every_method_of_the_leading_model_only():
+    searches = [{"label": label, "method": "css", "rate": 0.05} for label in ("CSB", "CSS")]
+    exhibit = tables.table9(planted(preset=two_models(search=searches)))
+    methods = {model: set() for model in ("small", "large")}
+    for model, task, method, *_ in exhibit.rows:
+        methods[model] |= {method} if task != "universal" else set()
+    assert methods == {"small": {"CSS"}, "large": {"CSB", "CSS"}}
+    assert "All methods on large only, CSS on every model." in exhibit.notes
+
+
+def subjects(**changes) -> Preset:
+    content = written(**changes)
+    for benchmark in content["benchmark"][:2]:
+        benchmark |= {"group": "knowledge", "choice": True}
+    return Preset.model_validate(content)
+
+
+def test_without_a_shared_head_the_third_figure_has_no_picture():
+    exhibit = figures.fig3(planted(preset=subjects()))
+    assert exhibit.draw is None and not exhibit.rows
+    assert exhibit.notes[0] == "No head is among the first 2 of two of Add, Sort."
+
+
+def test_without_a_subject_the_fourth_figure_has_no_picture():
+    exhibit = figures.fig4(planted())
+    assert exhibit.draw is None and exhibit.notes[0] == "There is no subject of knowledge."
+
+
+def test_bars_are_named_by_the_model_only_where_there_are_several():
+    shared = {"Add": ["L0H5", "L1H0"], "Sort": ["L0H5", "L2H0"]}
+    exhibit = figures.fig3(planted(rankings=shared, preset=subjects(), chance=0.25))
+    assert column(exhibit, "heads knocked out") == ["intact", "L0H5", "guessing"]
+    assert column(exhibit, "Add")[-1] == Value(0.25)
+    models = [{"label": label, "name": "demo"} for label in ("a", "b")]
+    exhibit = figures.fig3(planted(rankings=shared, preset=subjects(model=models)))
+    assert column(exhibit, "heads knocked out")[:4] == [
+        "a, intact",
+        "a, L0H5",
+        "b, intact",
+        "b, L0H5",
+    ]
+    assert column(exhibit, "Add")[-1] == Value(None)
+
+
+def test_a_radar_of_two_axes_is_not_drawn():
+    lab = planted()
+    assert figures.fig1(lab).draw is not None
+    lab.preset = lab.preset.narrowed(["Add", "Gen"], [], None)
+    exhibit = figures.fig1(lab)
+    assert exhibit.draw is None and exhibit.notes[0] == "Too few benchmarks for a picture."
+
+
+def test_answers_of_a_model_stay_in_their_cell():
+    exhibit = analyses.failures(planted())
+    for row in markdown.page(exhibit).splitlines()[4:6]:
+        assert row.replace(r"\|", "").count("|") == len(exhibit.columns) + 1
+        assert r"“a \| b \`c\` \<b\>xxx" in row and "…”" in row
+
+
+def test_a_score_no_better_than_chance_has_no_strength():
+    rows = analyses.scale(planted({"Add": {"L1H0": 0.5}})).rows
+    assert [row[-1].number for row in rows] == [pytest.approx(0.625), pytest.approx(0.0)]
+    rows = analyses.scale(planted({"Add": {"L1H0": 0.5}}, chance=0.79)).rows
+    assert [row[-1].number for row in rows] == [None, None]
+
+
+def test_three_models_have_a_trend():
+    models = [{"label": label, "name": "demo"} for label in "abc"]
+    preset = Preset.model_validate(written(model=models))
+    notes = analyses.scale(planted(preset=preset)).notes
+    assert any(note.startswith("Add: ") for note in notes)
+    assert not any("takes 3 models" in note for note in notes)
+
+
+def test_the_cost_of_a_search_is_told_apart_from_the_setting_it_keeps():
+    model = PresetModel(label=LLAMA, name="demo")
+    kept = Searched((), 5, 1000, 100_000, {"settings": [{}], "masks": 300})
+    assert tables.spent(model, "CSS", kept) == tuple(
+        Value(n, digits=0) for n in (300, 1000, 100_000)
+    )
+    plain = Searched((), 5, 5110, 511_000, {})
+    assert tables.spent(model, "Greedy", plain)[0] == Value(5110, None, 5120, 0)
+
+
+def test_a_limit_is_noted_where_there_are_scores():
+    preset = papers(limit=50)
+    lab = planted(rankings=RANKED, preset=preset)
+    notes = limited(tables.table2(lab), preset).notes
+    assert notes[-1] == "Scores are on the first 50 examples of every task, the paper's on all."
+    own = Preset.model_validate(written(limit=50))
+    notes = limited(tables.table2(planted(preset=own)), own).notes
+    assert notes[-1] == "Scores are on the first 50 examples of every task."
+    assert limited(tables.table1(lab), preset) == tables.table1(lab)
+
+
+def test_universal_tables_note_what_was_not_found():
+    content = written(model=[{"label": LLAMA, "name": "demo"}])
+    lab = planted(preset=Preset.model_validate(content))
+    notes = universals.table5(lab).notes
+    assert f"No head of {LLAMA} is universal." in notes
+    assert f"{LLAMA}: the paper also names L0H31 L1H29 L1H31." in notes
+
+
+@pytest.mark.parametrize("left", [b.label for b in read_preset("demo").localized])
+def test_every_exhibit_can_be_filled_for_any_benchmark_alone(left):
+    preset = read_preset("demo").narrowed([left, "Sentences"], [], 5)
+    for name, fill in EXHIBITS.items():
+        exhibit = fill(Reckoning(preset))
+        assert exhibit.name == name
+        assert all(len(row) == len(exhibit.columns) for row in exhibit.rows)

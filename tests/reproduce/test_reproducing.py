@@ -1,0 +1,278 @@
+"""The command's whole work on the small preset: cold, warm, stopped in the middle, and refused."""
+
+import json
+import shutil
+import sqlite3
+import weakref
+from pathlib import Path
+
+import pytest
+from labs import SMALL, Measured, written
+from typer.testing import CliRunner
+
+from caploc.cli import app
+from caploc.errors import BadOption, FolderTaken, RunFailed, UnknownName, UserError
+from caploc.models.sources import DEMO_FOLDER
+from caploc.progress import Silent
+from caploc.reproduce import laboratory, reproduce
+from caploc.reproduce.laboratory import LEDGER, opened
+from caploc.reproduce.preset import Preset
+from caploc.workbench import ModelOptions
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Every exhibit's file, and the index."""
+    kinds = {".md", ".csv", ".tex", ".pdf", ".png"}
+    return {p.name: p.read_bytes() for p in folder.iterdir() if p.suffix in kinds}
+
+
+def test_every_exhibit_is_there_with_real_numbers(ran):
+    names = {path.split(".")[0] for path in contents(ran.folder)}
+    assert names == {*ran.exhibits, "index"}
+    index = (ran.folder / "index.md").read_text()
+    assert "    caploc reproduce all\n" in index
+    for exhibit in ran.exhibits.values():
+        assert f"## {exhibit.title}" in index
+        assert (exhibit.draw is not None) == (ran.folder / f"{exhibit.name}.png").exists()
+    (grid,) = ran.exhibits["table1"].rows
+    assert [str(cell) for cell in grid] == ["demo", "6", "16", "48", "96"]
+    for row in ran.exhibits["table4"].rows:
+        assert row[2].number is not None and row[-1].number > 0
+
+
+def test_figures_agree_with_tables(ran):
+    """The same question has one answer, wherever it stands."""
+    curve = ran.exhibits["fig2"]
+    steps = [row for row in ran.exhibits["table6"].rows if row[0] == "Addition"]
+    place = curve.columns.index("Addition")
+    for before, after in zip(steps, curve.rows, strict=False):
+        assert before[3].number == after[place].number
+    (last,) = [r for r in ran.exhibits["table2"].rows if r[2] == "Addition"]
+    assert last[3].number == steps[-1][4].number
+    assert last[3].number == pytest.approx(steps[0][3].number - steps[-1][3].number)
+
+
+def test_a_second_run_loads_no_model_and_writes_the_same(ran, tmp_path, few_fresh, no_model):
+    before, progress = contents(ran.folder), Measured()
+    folder = shutil.copytree(ran.folder, tmp_path / "copy")
+    for name in before:
+        (folder / name).unlink()
+    reproduce(ran.preset, ["all"], folder, progress, command="caploc reproduce all")
+    assert contents(folder) == before
+    assert progress.rows == 0
+
+
+def test_a_run_that_was_stopped_goes_on_where_it_was(ran, tmp_path, few_fresh, monkeypatch):
+    """Nothing is asked twice, and the result is that of one run."""
+    part = ran.preset.narrowed(["Addition", "Recall", "Sentences"], [], None)
+    whole, progress = tmp_path / "stopped", Measured()
+    compare, calls = laboratory.compare, []
+
+    def failing(*arguments):
+        calls.append(arguments)
+        if len(calls) == 3:
+            raise RunFailed("the machine gave up")
+        return compare(*arguments)
+
+    monkeypatch.setattr(laboratory, "compare", failing)
+    with pytest.raises(RunFailed):
+        reproduce(part, ["table6"], whole, progress)
+    before = progress.rows
+    assert before > 0 and not (whole / "table6.md").exists()
+    with (whole / LEDGER).open("a") as ledger:
+        ledger.write('{"key": "torn')
+    (resumed,) = reproduce(part, ["table6"], whole, progress)
+    with sqlite3.connect(whole / "rows.sqlite") as rows:
+        assert rows.execute("SELECT count(*) FROM rows").fetchone() == (progress.rows,)
+    assert progress.rows > before
+    at_once = [row for row in ran.exhibits["table6"].rows if row[0] in ("Addition", "Recall")]
+    assert resumed.rows == at_once
+
+
+def test_a_folder_of_another_preset_is_refused(ran, no_model):
+    other = Preset.model_validate(written())
+    with pytest.raises(FolderTaken) as error:
+        reproduce(other, ["table1"], ran.folder)
+    assert "reproduce 'small', not 'planted'" in str(error.value)
+
+
+def test_another_model_under_the_same_label_is_refused(ran, tmp_path, few_fresh, no_model):
+    folder = shutil.copytree(ran.folder, tmp_path / "run")
+    changed = shutil.copytree(DEMO_FOLDER, tmp_path / "model")
+    same = ran.preset.narrowed([], [f"demo={changed}"], None)
+    reproduce(same, ["table1"], folder)  # the same weights elsewhere are the same model
+    with (changed / "generation_config.json").open("a") as file:
+        file.write("\n")
+    with pytest.raises(UserError) as error:
+        reproduce(same, ["table2"], folder)
+    assert "the label 'demo' stands for other weights or another dtype" in str(error.value)
+    content = ran.preset.model_dump(by_alias=True)
+    content["model"][0]["dtype"] = "bfloat16"
+    with pytest.raises(UserError, match="than demo as bfloat16; choose another --out"):
+        reproduce(Preset.model_validate(content), ["table2"], folder)
+
+
+@pytest.fixture
+def asked(tmp_path, monkeypatch):
+    """The digest under which a benchmark's score is kept, after changes to the preset."""
+
+    def key(**changes) -> str:
+        content = written()
+        content["benchmark"][0] |= changes
+        preset = Preset.model_validate(content)
+        with opened(preset, tmp_path / "run", Silent(), "") as lab:
+            return json.dumps(lab.asked(preset.models[0], preset.benchmarks[0], "demo/addition"))
+
+    return key
+
+
+@pytest.mark.parametrize(
+    "change", [{"fewshot": 2}, {"metric": "acc"}, {"chat_template": True}, {"task": "demo/prose"}]
+)
+def test_what_changes_an_answer_changes_its_key(asked, change):
+    assert asked(**change) != asked()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"label": "x", "group": "else", "family": "f", "examples": 3, "parts": 2},
+        {"relative": True, "choice": True, "tokens": {"prompt": 5}, "identify_examples": 9},
+    ],
+)
+def test_what_changes_no_answer_changes_no_key(asked, change):
+    assert asked(**change) == asked()
+
+
+YAML = """
+task: mine
+dataset_path: json
+test_split: test
+output_type: multiple_choice
+doc_to_text: "{{q}}"
+doc_to_choice: ["a", "b"]
+doc_to_target: "{{a}}"
+metric_list:
+  - metric: acc
+"""
+
+
+def test_the_key_of_a_task_from_a_file_is_what_is_in_it(tmp_path):
+    """A changed file is another question, wherever it lies; the same file elsewhere is the same."""
+    content = written()
+
+    def key(place: str, answer: int) -> dict:
+        (tmp_path / place).mkdir(exist_ok=True)
+        (tmp_path / place / "own.yaml").write_text(YAML)
+        (tmp_path / place / "test.jsonl").write_text(f'{{"q": "x", "a": {answer}}}\n' * 3)
+        task = str(tmp_path / place / "own.yaml")
+        data = {"test": str(tmp_path / place / "test.jsonl")}
+        content["benchmark"][0] |= {"task": task, "data": data}
+        preset = Preset.model_validate(content)
+        with opened(preset, tmp_path / "run", Silent(), "") as lab:
+            return lab.asked(preset.models[0], preset.benchmarks[0], task)
+
+    first, again, changed = key("one", 0), key("two", 0), key("one", 1)
+    assert first["data"] == again["data"] != changed["data"]
+
+
+def test_a_metric_that_is_better_when_lower_is_refused(tmp_path):
+    (tmp_path / "own.yaml").write_text(YAML + "    higher_is_better: false\n")
+    (tmp_path / "test.jsonl").write_text('{"q": "x", "a": 0}\n' * 3)
+    content = written()
+    data = {"test": str(tmp_path / "test.jsonl")}
+    content["benchmark"][0] |= {"task": str(tmp_path / "own.yaml"), "data": data}
+    preset = Preset.model_validate(content)
+    with (
+        opened(preset, tmp_path / "run", Silent(), "") as lab,
+        pytest.raises(BadOption, match="Benchmark Add: acc of .* is better when lower"),
+    ):
+        lab.task(preset.models[0], preset.benchmarks[0], preset.benchmarks[0].task)
+
+
+@pytest.mark.parametrize(("chatting", "times"), [(False, 1), (True, 2)])
+def test_a_prompt_in_a_models_own_format_is_no_other_models(tmp_path, monkeypatch, chatting, times):
+    models = [{"label": label, "name": "demo"} for label in "ab"]
+    preset = Preset.model_validate(written(model=models))
+    monkeypatch.setattr(laboratory, "wants_chat_template", lambda name: chatting)
+    with opened(preset, tmp_path / "run", Silent(), "") as lab:
+        tasks = {id(lab.task(m, preset.benchmarks[0], "demo/addition")) for m in preset.models}
+    assert len(tasks) == times
+
+
+def stop(found: object) -> None:
+    raise RunFailed(str(found))
+
+
+def test_the_model_before_makes_room_before_the_next_is_read(tmp_path, monkeypatch):
+    models = [{"label": label, "name": "demo", "device": "cpu"} for label in "ab"]
+    preset = Preset.model_validate(written(model=models))
+    with opened(preset, tmp_path / "run", Silent(), "") as lab:
+        first, second = preset.models
+        add = preset.benchmarks[0]
+        lab.score(first, add, first.grid.heads[:1], limit=2)
+        before = weakref.ref(lab.bench(first).engine.loaded.model)
+        monkeypatch.setattr(ModelOptions, "engine", lambda self: stop(before() is None))
+        with pytest.raises(RunFailed, match="True"):
+            lab.bench(second)
+
+
+@pytest.mark.parametrize(
+    ("changes", "names", "said"),
+    [
+        ({}, ["table2", "fig9"], ["There is no table or figure 'fig9'."]),
+        ({"model": [{"label": "x", "name": "/no/where"}]}, ["all"], ["no folder '/no/where'"]),
+        (
+            {
+                "model": [{"label": "x", "name": "demo", "dtype": "float3"}],
+                "search": [
+                    {"label": "CSS", "method": "css", "rate": 0.001},
+                    {"label": "S", "method": "css-search", "rates": [0.002]},
+                ],
+            },
+            ["all"],
+            ["no dtype 'float3'"],
+        ),
+        (
+            {
+                "search": [
+                    {"label": "CSS", "method": "css", "rate": 0.001},
+                    {"label": "S", "method": "css-search", "rates": [0.002]},
+                ]
+            },
+            ["all"],
+            ["--rate 0.001 of 96 heads is less than one", "--rates 0.002 of 96 heads is less"],
+        ),
+    ],
+)
+def test_mistakes_are_told_before_anything_is_measured(tmp_path, no_model, changes, names, said):
+    preset = Preset.model_validate(written(**changes))
+    with pytest.raises(UserError) as error:
+        reproduce(preset, names, tmp_path / "run")
+    assert all(part in str(error.value) for part in said)
+    assert not (tmp_path / "run").exists()
+
+
+def test_unknown_tasks_are_told_all_at_once(tmp_path, no_model):
+    content = written()
+    for benchmark in content["benchmark"][:2]:
+        benchmark["task"] += "s"
+    with pytest.raises(UnknownName) as error:
+        reproduce(Preset.model_validate(content), ["all"], tmp_path / "run")
+    assert "'demo/additions'" in str(error.value) and "'demo/sortings'" in str(error.value)
+
+
+def test_the_command_prints_the_plan_the_tables_and_the_page(tmp_path, no_model):
+    arguments = ["reproduce", "table1", "--preset", str(SMALL), "--out", str(tmp_path / "run")]
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 0, done.output
+    assert "H200 hours" in done.output and "key-value heads" in done.output
+    assert done.output.strip().endswith(f"Written: {tmp_path / 'run' / 'index.md'}")
+    told = json.loads(CliRunner().invoke(app, [*arguments, "--json"]).stdout)
+    assert [exhibit["name"] for exhibit in told] == ["table1"]
+
+
+def test_a_preset_of_ones_own_names_its_folder(tmp_path, monkeypatch, no_model):
+    monkeypatch.chdir(tmp_path)
+    assert CliRunner().invoke(app, ["reproduce", "table1", "--preset", str(SMALL)]).exit_code == 0
+    assert (tmp_path / "runs" / "reproduce-small" / "table1.tex").exists()
