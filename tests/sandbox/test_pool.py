@@ -202,8 +202,10 @@ def test_what_says_nothing_about_the_program_is_not_remembered(opened):
         assert sandbox.judge([nap])[0].passed
 
 
+# A shell starts what it runs in the background deaf to Ctrl-C; this process must hear it.
 DRIVER = """
-import sys
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from caploc.sandbox import Program, Sandbox, pool
 from caploc.sandbox.walls import Walls
 pool.strongest = lambda: Walls(*{walls})
