@@ -119,7 +119,7 @@ def _held_out(name: str, held_out: Any, unit: Unit, axis: Axis) -> Comparison:
     before, after = (number_at(held_out, when) for when in ("intact", "knocked_out"))
     examples = number_at(held_out, "examples")
     fresh = at(held_out, "fresh") is True
-    kind = "held out: not used to find candidates" if fresh else "that the heads were found on"
+    kind = "that no search saw" if fresh else "that the heads were found on"
     change = at(held_out, "change")
     return Comparison(
         name=f"{name}, held-out examples" if fresh else f"{name}, examples of the search",
