@@ -50,7 +50,7 @@ def test_held_out_examples_come_first_and_the_whole_task_after_the_random_heads(
         "demo/addition, held-out examples", "demo/addition, random heads instead",
         "demo/addition, other heads of the same groups", "demo/addition", "demo/sentences",
     ]  # fmt: skip
-    assert "not used to find candidates" in rows[0].detail
+    assert "that no search saw" in rows[0].detail
     assert "those of the search among them" in rows[3].detail
     assert [row.knocked_out.replace("\u00a0", " ") for row in rows] == [
         "22 %", "95 % ± 3.6", "91 %", "12 % ± 1", "97 % ± 1",
