@@ -1,6 +1,8 @@
 """Universal heads, on a model where they are known."""
 
 import json
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,7 +12,7 @@ from caploc.finished import FinishedRun
 from caploc.models.planted import Planted, write_planted
 from caploc.search import Settings
 from caploc.study import Study, run
-from caploc.universal import Trials, universal, without
+from caploc.universal import Trials, check_direction, universal, without
 from caploc.workbench import ModelOptions
 
 
@@ -67,6 +69,34 @@ def test_one_task_or_an_unknown_family_is_refused(planted, tmp_path):
         universal(Trials(runs, {"gsm8k": "math"}), tmp_path)
     with pytest.raises(BadOption, match="--examples must be 2 or more; got 1"):
         universal(Trials(runs, {}, examples=1), tmp_path)
+
+
+def test_runs_without_a_head_in_common_have_nothing_to_try(planted, tmp_path):
+    _, runs = planted
+    tops = (["L0H0"], ["L0H1"])
+    apart = [
+        replace(run, result=run.result | {"top": top, "search": {"critical": []}})
+        for run, top in zip(runs, tops, strict=True)
+    ]
+    told = universal(Trials(apart, {}, examples=10), tmp_path)
+    assert told["candidates"] == told["universal"] == []
+    assert [task["own"][0] for task in told["tasks"]] == ["L0H0", "L0H1"]
+
+
+def test_a_metric_that_is_better_when_lower_is_refused():
+    task = SimpleNamespace(name="wiki", metric="perplexity", higher_is_better=False)
+    with pytest.raises(BadOption, match="perplexity of wiki is better when lower"):
+        check_direction([task])
+
+
+def test_a_model_that_changed_is_refused(planted, tmp_path):
+    _, runs = planted
+    other = [
+        replace(r, result=r.result | {"model": r.result["model"] | {"fingerprint": "0"}})
+        for r in runs
+    ]
+    with pytest.raises(UserError, match="has changed since the run in"):
+        universal(Trials(other, {}, examples=10), tmp_path)
 
 
 def test_heads_that_follow_take_the_place_of_universal_ones(planted):

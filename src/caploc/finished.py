@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from caploc.engine import BatchEngine
 from caploc.errors import UserError
 from caploc.folder import RESULT, RUN, claim, read_json
 from caploc.search import Settings
@@ -47,21 +48,29 @@ class FinishedRun:
         tasks += study.model.tasks(study.other_tasks, study.options.plain())
         return [task.in_metric() for task in tasks]
 
+    def engine(self) -> BatchEngine:
+        """The run's model, loaded, and proved to be the same.
+
+        Raises:
+            UserError: if the model has changed since.
+        """
+        engine = self.study.model.engine()
+        if engine.loaded.fingerprint != self.result["model"]["fingerprint"]:
+            raise UserError(
+                f"The model {self.study.model.name} has changed since the run in {self.folder}; "
+                "run `caploc locate` into a new folder."
+            )
+        return engine
+
     @contextmanager
     def workbench(self) -> Iterator[Workbench]:
-        """The run's model, proved to be the same, and its rows.
+        """The run's model and its rows.
 
         Raises:
             UserError: if the model has changed since.
         """
         with claim(self.folder, self.written["study"], self.written["command"]) as store:
-            bench = Workbench(self.study.model.engine(), store)
-            if bench.engine.loaded.fingerprint != self.result["model"]["fingerprint"]:
-                raise UserError(
-                    f"The model {self.study.model.name} has changed since the run in "
-                    f"{self.folder}; run `caploc locate` into a new folder."
-                )
-            yield bench
+            yield Workbench(self.engine(), store)
 
 
 def restored(fields: dict[str, Any]) -> Study:

@@ -97,7 +97,7 @@ class Study:
             return replace(self, settings=replace(settings, masks=bought), examples=examples)
         return replace(self, settings=settings, examples=bought)
 
-    def check_disjoint(self, size: int) -> None:
+    def check_examples(self, size: int) -> None:
         """Refuse a task that has too few examples for what is asked.
 
         Raises:
@@ -146,7 +146,7 @@ def run(
     study = study.check()
     (task,) = study.model.tasks([study.task], study.options)
     others = study.model.tasks(study.other_tasks, study.options.plain())
-    study.check_disjoint(task.size)
+    study.check_examples(task.size)
     with claim(folder, asdict(study), command) as store:
         bench = Workbench(engine or study.model.engine(), store)
         stages = locate(study, bench, [task, *others], progress)

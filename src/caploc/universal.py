@@ -14,6 +14,7 @@ from caploc.heads import Head
 from caploc.measurement import Meter
 from caploc.progress import Progress, Silent
 from caploc.search import column_mask
+from caploc.tasks.task import Task
 from caploc.validation import compare
 from caploc.workbench import Workbench
 
@@ -71,11 +72,10 @@ def universal(
     trials.check()
     first = trials.runs[0]
     tasks = [run.tasks()[0] for run in trials.runs]
+    check_direction(tasks)
     claimed = {"model": first.written["study"]["model"], "universal": [t.name for t in tasks]}
     with claim(folder, claimed, command) as store:
-        bench = Workbench(first.study.model.engine(), store)
-        if bench.engine.loaded.fingerprint != first.result["model"]["fingerprint"]:
-            raise UserError(f"The model {first.study.model.name} has changed since the runs.")
+        bench = Workbench(first.engine(), store)
         measured = {
             task.name: tried(bench.meter(task), trials, progress or Silent()) for task in tasks
         }
@@ -96,6 +96,20 @@ def universal(
         }
         write_json(folder / UNIVERSAL, told)
     return told
+
+
+def check_direction(tasks: Sequence[Task]) -> None:
+    """Refuse tasks of which a head cannot cost a share of the score.
+
+    Raises:
+        BadOption: if a task's metric is better when lower.
+    """
+    for task in tasks:
+        if not task.higher_is_better:
+            raise BadOption(
+                f"{task.metric} of {task.name} is better when lower, so that no share of it can be "
+                "lost; leave that run out."
+            )
 
 
 def tried(

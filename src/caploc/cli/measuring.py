@@ -157,6 +157,9 @@ def universal(
     if as_json:
         console.say_json(told)
         return
-    console.show_table(*tables.universal_table(told))
+    if told["candidates"]:
+        console.show_table(*tables.universal_table(told))
+    else:
+        console.say("No head is among the first of two runs, and none breaks a task: none to try.")
     console.show_table(*tables.own_table(told))
     console.say(f"Written: {where / 'universal.json'}")

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from caploc import console, tables
-from caploc.cli.options import AllowCode, Json, Quiet, command_line
+from caploc.cli.options import AllowCode, Json, Quiet, command_line, tell_of_walls
 
 
 def reproduce(
@@ -51,6 +51,7 @@ def reproduce(
         console.show_table(*tables.plan_table(expected))
     if plan:
         return
+    tell_of_walls(allow_code)
     folder = out or Path("runs") / f"reproduce-{chosen.name}"
     with console.progress(quiet or as_json) as progress:
         exhibits = run(
