@@ -9,6 +9,7 @@ from caploc.errors import BadOption, UserError
 from caploc.finished import FinishedRun
 from caploc.folder import CURVE, EVALUATION, claim, versions, write_json
 from caploc.heads import Head, Mask
+from caploc.models.loading import LoadedModel
 from caploc.progress import Progress, Silent
 from caploc.report.curves import write_curve
 from caploc.tasks.catalog import TaskOptions, check_task_name
@@ -60,7 +61,7 @@ def evaluate(
     tasks = evaluation.model.tasks(evaluation.tasks, evaluation.options)
     with claim(folder, asdict(evaluation), command) as store:
         bench = Workbench(evaluation.model.engine(), store)
-        mask = bench.engine.grid.mask(evaluation.heads)
+        mask = bench.engine.loaded.grid.mask(evaluation.heads)
         compared = [
             compare(bench.meter(task), mask, task.first(evaluation.limit), progress or Silent())
             for task in tasks
@@ -106,7 +107,7 @@ def curve(
         raise UserError(f"The run in {folder} found no head whose knockout lowers the score.")
     tasks = run.tasks()
     with run.workbench() as bench:
-        masks = [bench.engine.grid.mask(heads[:count]) for count in range(len(heads) + 1)]
+        masks = [bench.engine.loaded.grid.mask(heads[:count]) for count in range(len(heads) + 1)]
         curves = {
             task.name: points(bench, task, masks, limit, progress or Silent()) for task in tasks
         }
@@ -123,7 +124,11 @@ def order(result: dict[str, Any]) -> list[str]:
 
 
 def points(
-    bench: Workbench, task: Any, masks: Sequence[Mask], limit: int | None, progress: Progress
+    bench: Workbench[LoadedModel],
+    task: Any,
+    masks: Sequence[Mask],
+    limit: int | None,
+    progress: Progress,
 ) -> list[dict[str, Any]]:
     """A task's score under each mask."""
     meter = bench.meter(task)

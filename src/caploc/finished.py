@@ -9,6 +9,7 @@ from typing import Any
 from caploc.engine import BatchEngine
 from caploc.errors import UserError
 from caploc.folder import RESULT, RUN, claim, read_json
+from caploc.models.loading import LoadedModel
 from caploc.search import Settings
 from caploc.study import Study
 from caploc.tasks.catalog import TaskOptions
@@ -48,7 +49,7 @@ class FinishedRun:
         tasks += study.model.tasks(study.other_tasks, study.options.plain())
         return [task.in_metric() for task in tasks]
 
-    def engine(self) -> BatchEngine:
+    def engine(self) -> BatchEngine[LoadedModel]:
         """The run's model, loaded, and proved to be the same.
 
         Raises:
@@ -63,7 +64,7 @@ class FinishedRun:
         return engine
 
     @contextmanager
-    def workbench(self) -> Iterator[Workbench]:
+    def workbench(self) -> Iterator[Workbench[LoadedModel]]:
         """The run's model and its rows.
 
         Raises:

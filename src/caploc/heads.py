@@ -3,12 +3,12 @@
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 
 import numpy as np
 from jaxtyping import Bool
 
 from caploc.errors import BadOption, UnknownName
+from caploc.grid import Grid
 
 Mask = Bool[np.ndarray, " heads"]  # True is knocked out, here and everywhere
 Masks = Bool[np.ndarray, "masks heads"]
@@ -39,7 +39,7 @@ class Head:
 
 
 @dataclass(frozen=True)
-class HeadGrid:
+class HeadGrid(Grid):
     """All heads of a model, layer by layer; `column(head)` is a head's place in a mask.
 
     `heads_per_layer` may differ from layer to layer; a layer without attention heads has 0.
@@ -50,14 +50,9 @@ class HeadGrid:
     group_sizes: tuple[int, ...] = ()
 
     @property
-    def size(self) -> int:
-        """Number of heads, which is the width of a mask."""
-        return sum(self.heads_per_layer)
-
-    @property
-    def layers(self) -> int:
-        """Number of layers, those without heads included."""
-        return len(self.heads_per_layer)
+    def per_layer(self) -> tuple[int, ...]:
+        """Number of heads of each layer."""
+        return self.heads_per_layer
 
     @property
     def heads(self) -> list[Head]:
@@ -66,14 +61,6 @@ class HeadGrid:
             Head(layer, index)
             for layer, count in enumerate(self.heads_per_layer)
             for index in range(count)
-        ]
-
-    @property
-    def layer_slices(self) -> list[slice]:
-        """The columns of each layer."""
-        ends = list(accumulate(self.heads_per_layer))
-        return [
-            slice(end - count, end) for end, count in zip(ends, self.heads_per_layer, strict=True)
         ]
 
     def column(self, head: Head) -> int:

@@ -110,7 +110,7 @@ def interactions(
         raise UserError(f"The run in {folder} named no head; there is nothing to combine.")
     task, *_ = run.tasks()
     with run.workbench() as bench:
-        grid = bench.engine.grid
+        grid = bench.engine.loaded.grid
         chosen = columns(grid, run.result["top"][:most])
         found, kept = run.study.drawn(task.size)
         table = Table(bench.meter(task), (kept or found)[:examples], progress or Silent())

@@ -11,6 +11,7 @@ from caploc.findings import Findings, Stages, write_findings
 from caploc.folder import claim
 from caploc.lookup import pick
 from caploc.measurement import Meter, search
+from caploc.models.loading import LoadedModel
 from caploc.progress import Progress, Silent
 from caploc.search import METHODS, Problem, Settings, column_mask
 from caploc.tasks.catalog import TaskOptions, check_task_name
@@ -131,7 +132,7 @@ def run(
     progress: Progress | None = None,
     *,
     command: str = "",
-    engine: BatchEngine | None = None,
+    engine: BatchEngine[LoadedModel] | None = None,
 ) -> Findings:
     """Design, measurement, recovery, validation and report, in that order.
 
@@ -155,14 +156,16 @@ def run(
         return write_findings(folder, fields, stages, bench.cost, command)
 
 
-def locate(study: Study, bench: Workbench, tasks: Sequence[Task], progress: Progress) -> Stages:
+def locate(
+    study: Study, bench: Workbench[LoadedModel], tasks: Sequence[Task], progress: Progress
+) -> Stages:
     """Measure what the method's search asks for, and see what it found."""
     task = tasks[0]
     examples, kept = study.drawn(task.size)
     held_out = kept[: min(CHECKED, len(kept) // 2)]
     # What else a critical head breaks is judged in the other tasks' own metric.
     meters = [bench.meter(task), *(bench.meter(other.in_metric()) for other in tasks[1:])]
-    heads = bench.engine.grid.size
+    heads = bench.engine.loaded.grid.size
     intact = meters[0].under(column_mask(heads, []), examples, progress, "intact")
     problem = Problem(
         heads=heads,
@@ -185,21 +188,25 @@ def locate(study: Study, bench: Workbench, tasks: Sequence[Task], progress: Prog
 
 
 def shared_price(
-    bench: Workbench, meter: Meter, examples: Sequence[int], progress: Progress
+    bench: Workbench[LoadedModel], meter: Meter, examples: Sequence[int], progress: Progress
 ) -> float:
     """Tokens that one mask reads for all rows, as a multiple of those that each row takes alone."""
     requests = [meter.task.requests(example)[0] for example in examples]
     shared = bench.engine.shared_tokens(requests)
-    rows = meter.under(column_mask(bench.engine.grid.size, []), examples, progress, "intact")
+    rows = meter.under(column_mask(bench.engine.loaded.grid.size, []), examples, progress, "intact")
     whole = sum(row.plain_tokens for row in rows) / len(rows)
     return shared / max(whole - shared, 1.0)
 
 
 def validated(
-    study: Study, bench: Workbench, stages: Stages, tasks: Sequence[Task], progress: Progress
+    study: Study,
+    bench: Workbench[LoadedModel],
+    stages: Stages,
+    tasks: Sequence[Task],
+    progress: Progress,
 ) -> Stages:
     """Score the chosen heads on every example, on other tasks, and on those kept."""
-    mask = column_mask(bench.engine.grid.size, stages.found.chosen)
+    mask = column_mask(bench.engine.loaded.grid.size, stages.found.chosen)
     # The claim is made in the task's own metric, whatever signal found the heads.
     meters = [bench.meter(task.in_metric()) for task in tasks]
     used = set(stages.seen) if study.disjoint else set[int]()
@@ -210,7 +217,7 @@ def validated(
     broken = [failures(each.task, each.intact_rows, each.knocked_out_rows) for each in compared]
     check = Check(
         meter=meters[0],
-        grid=bench.engine.grid,
+        grid=bench.engine.loaded.grid,
         examples=(stages.kept or stages.examples)[: min(CHECKED, study.limit or CHECKED)],
         fresh=bool(stages.kept),
         draws=study.controls,

@@ -10,7 +10,7 @@ from caploc import designs, sharing
 from caploc.errors import BadOption, UserError
 from caploc.finished import FinishedRun
 from caploc.folder import UNIVERSAL, claim, versions, write_json
-from caploc.heads import Head
+from caploc.heads import Head, HeadGrid
 from caploc.measurement import Meter
 from caploc.progress import Progress, Silent
 from caploc.search import column_mask
@@ -77,7 +77,10 @@ def universal(
     with claim(folder, claimed, command) as store:
         bench = Workbench(first.engine(), store)
         measured = {
-            task.name: tried(bench.meter(task), trials, progress or Silent()) for task in tasks
+            task.name: tried(
+                bench.meter(task), bench.engine.loaded.grid, trials, progress or Silent()
+            )
+            for task in tasks
         }
         found = sharing.universal(
             {name: effects for name, (_, effects) in measured.items()},
@@ -113,10 +116,9 @@ def check_direction(tasks: Sequence[Task]) -> None:
 
 
 def tried(
-    meter: Meter, trials: Trials, progress: Progress
+    meter: Meter, grid: HeadGrid, trials: Trials, progress: Progress
 ) -> tuple[sharing.Intact, dict[Head, sharing.Effect]]:
     """The intact score of a task, and what each candidate alone changes."""
-    grid = meter.engine.grid
     size = meter.task.size
     examples = designs.draw_examples(size, min(size, trials.examples), seed=0)
     effects = {}

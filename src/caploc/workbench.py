@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Generic
 
 from caploc.engine import BatchEngine, chat_template
+from caploc.engine.engine import Model
 from caploc.errors import BadOption
 from caploc.heads import HeadGrid
 from caploc.measurement import Cost, Meter
-from caploc.models.loading import check_model, load_model, load_tokenizer
+from caploc.models.loading import LoadedModel, check_model, load_model, load_tokenizer
 from caploc.store import Question, Store
 from caploc.tasks.catalog import TaskOptions, load_task, wants_chat_template
 from caploc.tasks.task import Task
@@ -42,7 +43,7 @@ class ModelOptions:
         del fields["batch_size"]
         return fields
 
-    def engine(self) -> BatchEngine:
+    def engine(self) -> BatchEngine[LoadedModel]:
         """Load the model, find and prove its heads."""
         return BatchEngine(load_model(**self.loading()), self.batch_size)
 
@@ -65,10 +66,10 @@ class ModelOptions:
 
 
 @dataclass
-class Workbench:
+class Workbench(Generic[Model]):
     """A loaded model, the store its rows go to, and what they cost so far."""
 
-    engine: BatchEngine
+    engine: BatchEngine[Model]
     store: Store
     cost: Cost = field(default_factory=Cost)
     meters: dict[Question, Meter] = field(default_factory=dict)

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from caploc.heads import HeadGrid, Mask
+from caploc.grid import Grid, Mask
 from caploc.tasks.requests import Request, Response
 
 
@@ -40,7 +40,7 @@ class Answer:
 class Engine(Protocol):
     """Whatever answers asks, in any order."""
 
-    grid: HeadGrid
+    grid: Grid
 
     def answer(self, asks: Iterable[Ask]) -> Iterator[list[Answer]]:
         """Answer every ask once, in lists as they are done."""

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Generic, TypeVar
 
 from caploc.engine.asks import Answer, Ask
 from caploc.engine.generation import Generation
@@ -10,15 +11,17 @@ from caploc.engine.memory import BatchSizer
 from caploc.engine.planning import shared_prefixes
 from caploc.engine.suitability import packed_model
 from caploc.engine.wording import Wording
-from caploc.models.loading import LoadedModel
+from caploc.models.loading import CutModel
 from caploc.tasks.requests import Generate, Request
 
+Model = TypeVar("Model", bound=CutModel)
 
-class BatchEngine:
+
+class BatchEngine(Generic[Model]):
     """Answers asks on one model: packed rows where the model allows it, the plain way elsewhere."""
 
     def __init__(
-        self, loaded: LoadedModel, batch_size: int | None = None, memory: int | None = None
+        self, loaded: Model, batch_size: int | None = None, memory: int | None = None
     ) -> None:
         """Answer with this model.
 

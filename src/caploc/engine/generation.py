@@ -18,7 +18,7 @@ from caploc.engine.rows import Done, Masks, to_the_end
 from caploc.engine.stops import Stops
 from caploc.engine.suitability import end_tokens, greedy_only
 from caploc.engine.wording import Prompt, Wording
-from caploc.models.loading import LoadedModel
+from caploc.models.loading import CutModel
 from caploc.tasks.requests import Generate, Generated
 
 # Masks under which a prompt must be asked for its intact answer to be worth having first: all other
@@ -33,7 +33,7 @@ class Generation:
     """Answers asks that want text; asks with the same stops, limit and options run together."""
 
     def __init__(
-        self, loaded: LoadedModel, wording: Wording, sizer: BatchSizer, packed: PackedModel | None
+        self, loaded: CutModel, wording: Wording, sizer: BatchSizer, packed: PackedModel | None
     ) -> None:
         """Answer with packed rows where `packed` is given and the options allow it."""
         self.loaded, self.wording, self.sizer, self.packed = loaded, wording, sizer, packed

@@ -12,7 +12,7 @@ from caploc.engine.planning import Wanted, Work, plan
 from caploc.engine.rows import Done, Masks, to_the_end
 from caploc.engine.scoring import Judged, Scorer
 from caploc.engine.wording import Span, Wording
-from caploc.models.loading import LoadedModel
+from caploc.models.loading import CutModel
 from caploc.tasks.requests import Generate, Scored
 
 
@@ -20,7 +20,7 @@ class Likelihood:
     """Answers asks that want log-probabilities; those of one row of measurement share a passage."""
 
     def __init__(
-        self, loaded: LoadedModel, wording: Wording, sizer: BatchSizer, packed: PackedModel | None
+        self, loaded: CutModel, wording: Wording, sizer: BatchSizer, packed: PackedModel | None
     ) -> None:
         """Answer with packed rows where `packed` is given."""
         self.loaded, self.wording, self.sizer, self.packed = loaded, wording, sizer, packed

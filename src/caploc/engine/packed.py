@@ -12,7 +12,7 @@ from caploc.engine.attention import Attention, Block, Keeper, Reading, Switch
 from caploc.engine.keys import Keys, Segment, Slots
 from caploc.engine.stack import Residual, Stack
 from caploc.models.cutting import knocked_out
-from caploc.models.loading import LoadedModel
+from caploc.models.loading import CutModel
 from caploc.models.projections import decoder_layers
 
 
@@ -60,7 +60,7 @@ class Pass:
 class PackedModel:
     """A model that reads packed rows."""
 
-    def __init__(self, loaded: LoadedModel, longest: int) -> None:
+    def __init__(self, loaded: CutModel, longest: int) -> None:
         """Find the decoder's layers; rows of at most `longest` tokens are given to it."""
         self.loaded, self.model, self.longest = loaded, loaded.model, longest
         self.device = loaded.model.device

@@ -19,7 +19,7 @@ from transformers import StoppingCriteria, StoppingCriteriaList
 from caploc.engine.stops import Stops
 from caploc.engine.wording import Prompt
 from caploc.models.cutting import knocked_out
-from caploc.models.loading import LoadedModel
+from caploc.models.loading import CutModel
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class StopStrings(StoppingCriteria):
 
 
 @torch.inference_mode()
-def speak(loaded: LoadedModel, stops: Stops, batch: Sequence[Speech]) -> list[list[int]]:
+def speak(loaded: CutModel, stops: Stops, batch: Sequence[Speech]) -> list[list[int]]:
     """The tokens of each answer, up to the one that ended it."""
     model: Any = loaded.model
     pad = loaded.tokenizer.pad_token_id
@@ -101,7 +101,7 @@ def ended(tokens: Sequence[int], stops: Stops) -> list[int]:
 
 
 @torch.inference_mode()
-def score(loaded: LoadedModel, batch: Sequence[Reading]) -> list[list[tuple[float, bool]]]:
+def score(loaded: CutModel, batch: Sequence[Reading]) -> list[list[tuple[float, bool]]]:
     """Summed log-probability, and whether every token was the likeliest, for each continuation."""
     model = loaded.model
     longest = max(len(row.inputs) for row in batch)

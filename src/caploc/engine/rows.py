@@ -11,7 +11,7 @@ from caploc.engine.asks import Answer, Ask
 from caploc.engine.intact import KnockedOut
 from caploc.engine.memory import BatchSizer
 from caploc.engine.planning import Plan, Wanted
-from caploc.heads import HeadGrid, Mask
+from caploc.grid import Grid, Mask
 from caploc.tasks.requests import Response
 
 
@@ -32,10 +32,10 @@ class Done:
 class Masks:
     """The different masks of some asks, numbered."""
 
-    def __init__(self, grid: HeadGrid) -> None:
+    def __init__(self, grid: Grid) -> None:
         """Number none."""
         self.grid = grid
-        self.layers = [head.layer for head in grid.heads]
+        self.layers = [layer for layer, parts in enumerate(grid.per_layer) for _ in range(parts)]
         self.numbers: dict[bytes, int] = {}
         self.all: list[KnockedOut] = []
 

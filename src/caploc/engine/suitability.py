@@ -15,7 +15,7 @@ from caploc.engine.keys import Slots
 from caploc.engine.packed import Chunk, IntoSlots, PackedModel, Pass
 from caploc.engine.plain import greedy
 from caploc.models.cutting import knocked_out
-from caploc.models.loading import LoadedModel
+from caploc.models.loading import CutModel
 from caploc.models.projections import text_config
 from caploc.models.proof import TOLERANCE
 
@@ -49,7 +49,7 @@ LAYERS_KNOWN = frozenset({"full_attention", "sliding_attention"})
 PREFIX, OWN, AGAIN = 4, (3, 5), 2  # tokens of the proof: shared, each row's own, a step's
 
 
-def packed_model(loaded: LoadedModel) -> PackedModel | None:
+def packed_model(loaded: CutModel) -> PackedModel | None:
     """The model ready for packed rows, or None if they would not give its answers.
 
     Shown on a few random tokens: rows of different lengths packed end to end, a shared prefix under

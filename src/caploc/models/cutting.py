@@ -7,23 +7,44 @@ of a grid; `width` is the number of values a head hands to its output projection
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
 from caploc.errors import BadOption, ModelBusy
-from caploc.heads import HeadGrid
+from caploc.grid import Grid
 
-Projections = Sequence[nn.Module | None]  # one for each layer; None where a layer has no heads
-# (layer, what its heads hand on: batch x time x heads x width) -> what takes its place
-Replacement = Callable[[int, Tensor], Tensor]
+
+@dataclass(frozen=True)
+class Beside:
+    """Projections that stand beside each other in one layer, each reading `widths` parts of it."""
+
+    modules: tuple[Any, ...]
+    widths: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Which parts of a model a projection reads: its layer, and the first and last within it."""
+
+    layer: int
+    inside: slice
+
+
+# What a layer's parts are read by: a module, several, or anything that takes a pre-hook like one.
+Site = Any
+Projections = Sequence[Site | None]  # one for each layer; None where a layer has no parts
+# (place, what its parts hand on: batch x time x parts x width) -> what takes its place
+Replacement = Callable[[Place, Tensor], Tensor]
 
 
 @contextmanager
 def knocked_out(
     projections: Projections,
-    grid: HeadGrid,
+    grid: Grid,
     masks: Tensor,
     *,
     packed: Int[Tensor, " tokens"] | None = None,
@@ -49,7 +70,7 @@ def knocked_out(
 @contextmanager
 def replaced(
     projections: Projections,
-    grid: HeadGrid,
+    grid: Grid,
     masks: Tensor,
     replacement: Replacement | None,
     *,
@@ -69,10 +90,11 @@ def replaced(
     handles = []
     try:
         for layer, columns in enumerate(grid.layer_slices):
-            projection, layer_masks = projections[layer], on_host[:, columns]
-            if projection is not None and (every_layer or bool(layer_masks.any())):
-                hook = _Cut(layer, layer_masks, replacement, packed)
-                handles.append(projection.register_forward_pre_hook(hook))
+            for projection, inside in standing(projections[layer], columns):
+                cut = on_host[:, columns][:, inside]
+                if every_layer or bool(cut.any()):
+                    hook = _Cut(Place(layer, inside), cut, replacement, packed)
+                    handles.append(projection.register_forward_pre_hook(hook))
         # a compiled graph runs on as it was traced, without hooks that came later (torch's
         # skip_nnmodule_hook_guards): the model would be intact without a word
         with torch.compiler.set_stance("force_eager"):
@@ -82,21 +104,34 @@ def replaced(
             handle.remove()
 
 
+def standing(site: Site | None, columns: slice) -> Iterator[tuple[Any, slice]]:
+    """A layer's projections, each with the parts it reads, counted within the layer."""
+    if site is None:
+        return
+    if not isinstance(site, Beside):
+        yield site, slice(0, columns.stop - columns.start)
+        return
+    start = 0
+    for module, width in zip(site.modules, site.widths, strict=True):
+        yield module, slice(start, start + width)
+        start += width
+
+
 class _Cut:
-    """The hook of one layer: replaces what the cut heads of each row hand on.
+    """The hook of one projection: replaces what the cut heads of each row hand on.
 
     `layer_masks` is boolean, of shape (rows, heads of the layer).
     """
 
     def __init__(
         self,
-        layer: int,
+        place: Place,
         layer_masks: Bool[Tensor, "rows layer_heads"],
         replacement: Replacement | None,
         packed: Int[Tensor, " tokens"] | None,
     ) -> None:
         """Cut for the thread that asks."""
-        self.layer, self.replacement, self.packed = layer, replacement, packed is not None
+        self.place, self.replacement, self.packed = place, replacement, packed is not None
         self.owner = threading.get_ident()
         # a packed token is a row of its own
         self.masks = layer_masks if packed is None else layer_masks[packed]
@@ -127,7 +162,7 @@ class _Cut:
             kept.view(rows, -1, heads, kept.shape[-1]).transpose(1, 2)[self.pairs] = 0
             return kept
         each = per_head.reshape(rows, -1, heads, per_head.shape[-1])
-        new = self.replacement(self.layer, per_head).expand_as(per_head).reshape(each.shape)
+        new = self.replacement(self.place, per_head).expand_as(per_head).reshape(each.shape)
         return torch.where(self.masks[:, None, :, None], new, each).reshape(per_head.shape)
 
     def check(self, per_head: Tensor) -> None:

@@ -10,7 +10,6 @@ import torch
 import transformers
 from huggingface_hub.errors import GatedRepoError, StrictDataclassError
 from safetensors import SafetensorError
-from torch import nn
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -22,8 +21,10 @@ from transformers import (
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from caploc.errors import BadOption, CaplocError, ModelRefused, OutOfMemory
+from caploc.grid import Grid
 from caploc.heads import HeadGrid
 from caploc.lookup import pick
+from caploc.models.cutting import Projections
 from caploc.models.projections import Naming, locate
 from caploc.models.proof import prove
 from caploc.models.sources import Source, check_files, find, gated
@@ -37,21 +38,28 @@ DTYPES: dict[str, str | torch.dtype] = {
 
 
 @dataclass(frozen=True)
-class LoadedModel:
-    """A model that has passed the proof, with what is needed to ask it and to knock out its heads.
+class CutModel:
+    """A model that has passed a proof, with what is needed to ask it and to knock out its parts.
 
-    `projections` has an entry for each layer: the attention output projection, or None where the
-    layer has no heads. `fingerprint` changes whenever the weights or the config do.
+    `projections` has an entry for each layer: what reads the layer's parts, or None where it has
+    none. `fingerprint` changes whenever the weights or the config do.
     """
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
-    grid: HeadGrid
-    projections: list[nn.Module | None]
+    grid: Grid
+    projections: Projections
     name: str
     fingerprint: str
     dtype: str
     device: torch.device
+
+
+@dataclass(frozen=True)
+class LoadedModel(CutModel):
+    """A model whose parts are its attention heads, read by the attention output projections."""
+
+    grid: HeadGrid
 
 
 def load_model(

@@ -85,11 +85,11 @@ def _prove_attention(
 
 
 @dataclass
-class _Call:
+class Call:
     """One call of the part of a layer that holds a projection, and what the projection read."""
 
     part: nn.Module
-    projection: nn.Module
+    projection: Any  # or what takes a pre-hook like one
     args: tuple = ()
     kwargs: dict[str, Any] = field(default_factory=dict)
     read: list[Tensor] = field(default_factory=list)
@@ -134,14 +134,14 @@ class _Call:
 
 def _calls(
     model: PreTrainedModel, projections: Projections, tokens: Int[Tensor, "rows tokens"]
-) -> dict[str, _Call]:
+) -> dict[str, Call]:
     """For each projection's name, what its part of the layer was given in one forward pass."""
     calls = {}
     with ExitStack() as listening:
         for projection in projections:
             if projection is not None:
                 name = module_name(model, projection)
-                calls[name] = _Call(layer_part(model, name), projection)
+                calls[name] = Call(layer_part(model, name), projection)
                 listening.enter_context(calls[name].listening())
         _logits(model, tokens)
     for name, call in calls.items():

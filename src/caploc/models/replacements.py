@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from caploc.errors import BadData, BadOption
-from caploc.heads import HeadGrid
-from caploc.models.cutting import Projections, Replacement
+from caploc.grid import Grid
+from caploc.models.cutting import Place, Projections, Replacement, standing
 
 Values = Float[Tensor, "texts positions layer_heads width"]
 
@@ -32,7 +32,7 @@ class ReferenceOutputs:
     count nowhere. Otherwise both are empty.
     """
 
-    grid: HeadGrid
+    grid: Grid
     means: list[Float[Tensor, "layer_heads width"] | None]
     values: list[Values | None] = field(default_factory=list)
     lengths: Int[Tensor, " texts"] = field(default_factory=lambda: torch.zeros(0, dtype=torch.long))
@@ -55,7 +55,7 @@ class ReferenceOutputs:
 def record(
     model: PreTrainedModel,
     projections: Projections,
-    grid: HeadGrid,
+    grid: Grid,
     tokens: Sequence[Sequence[int]],
     *,
     per_position: bool,
@@ -87,26 +87,29 @@ def record(
 
 @torch.no_grad()
 def _heads_outputs(
-    model: PreTrainedModel, projections: Projections, grid: HeadGrid, text: Sequence[int]
+    model: PreTrainedModel, projections: Projections, grid: Grid, text: Sequence[int]
 ) -> list[Float[Tensor, "positions layer_heads width"] | None]:
     """On the host, for each layer, what its heads hand on at each token of the text."""
-    seen: list[Tensor | None] = [None] * grid.layers
+    seen: list[dict[int, Tensor]] = [{} for _ in range(grid.layers)]
 
-    def listen(layer: int) -> Any:
+    def listen(layer: int, inside: slice) -> Any:
         def hook(module: nn.Module, args: tuple[Tensor, ...]) -> None:
-            heads = grid.heads_per_layer[layer]
-            seen[layer] = args[0].detach().reshape(len(text), heads, -1).cpu()
+            parts = inside.stop - inside.start
+            seen[layer][inside.start] = args[0].detach().reshape(len(text), parts, -1).cpu()
 
         return hook
 
     with ExitStack() as listening:
-        for layer, projection in enumerate(projections):
-            if projection is not None:
-                handle = projection.register_forward_pre_hook(listen(layer))
+        for layer, columns in enumerate(grid.layer_slices):
+            for projection, inside in standing(projections[layer], columns):
+                handle = projection.register_forward_pre_hook(listen(layer, inside))
                 listening.callback(handle.remove)
         ids = torch.tensor([list(text)], device=model.device)
         model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False)
-    return seen
+    return [
+        torch.cat([pieces[start] for start in sorted(pieces)], dim=1) if pieces else None
+        for pieces in seen
+    ]
 
 
 class Positions:
@@ -162,14 +165,14 @@ def mean_replacement(reference: ReferenceOutputs, positions: Positions | None) -
     """Each head's mean; with `positions`, its mean at the position, or overall past all texts."""
     if positions is None:
 
-        def overall(layer: int, per_head: Tensor) -> Tensor:
-            return _like(reference.means[layer], per_head)
+        def overall(place: Place, per_head: Tensor) -> Tensor:
+            return _like(reference.means[place.layer], per_head)[place.inside]
 
         return overall
     tables = [reference.mean_at(layer) for layer in range(reference.grid.layers)]
 
-    def at_position(layer: int, per_head: Tensor) -> Tensor:
-        table = _like(tables[layer], per_head)
+    def at_position(place: Place, per_head: Tensor) -> Tensor:
+        table = _like(tables[place.layer], per_head)[:, place.inside]
         return _shaped(table[positions.now(table).clamp(max=len(table) - 1)], per_head)
 
     return at_position
@@ -187,9 +190,10 @@ def resample_replacement(
     )
     slices = reference.grid.layer_slices
 
-    def sample(layer: int, per_head: Tensor) -> Tensor:
-        values = _like(reference.values[layer], per_head)
-        texts = torch.from_numpy(drawn[:, slices[layer]])[:, None, :]
+    def sample(place: Place, per_head: Tensor) -> Tensor:
+        values = _like(reference.values[place.layer], per_head)[:, :, place.inside]
+        columns = drawn[:, slices[place.layer]][:, place.inside]
+        texts = torch.from_numpy(columns)[:, None, :]
         lengths = reference.lengths[texts].to(values.device)
         where = positions.now(values)[..., None] % lengths
         heads = torch.arange(values.shape[2], device=values.device)

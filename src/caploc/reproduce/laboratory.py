@@ -14,6 +14,7 @@ from caploc.errors import BadOption, UserError
 from caploc.folder import claim
 from caploc.heads import Head
 from caploc.measurement import search
+from caploc.models.loading import LoadedModel
 from caploc.models.sources import find
 from caploc.progress import Progress
 from caploc.reproduce.ledger import Ledger, digest
@@ -90,7 +91,7 @@ class Laboratory:
     struck: dict[str, list[Head]] = field(default_factory=dict)
     draws: int = DRAWS
     weights: dict[str, str] = field(default_factory=dict)  # by model
-    loaded: dict[str, Workbench] = field(default_factory=dict)
+    loaded: dict[str, Workbench[LoadedModel]] = field(default_factory=dict)
     tasks: dict[tuple[str, str, str], Task] = field(default_factory=dict)
     found: dict[str, Searched] = field(default_factory=dict)
 
@@ -109,7 +110,7 @@ class Laboratory:
             )
         self.weights[model.label] = here["weights"]
 
-    def bench(self, model: PresetModel) -> Workbench:
+    def bench(self, model: PresetModel) -> Workbench[LoadedModel]:
         """The model, loaded; the one before makes room.
 
         Its tasks come first, so that what is wrong with one is said before weights are read.
@@ -186,7 +187,7 @@ class Laboratory:
 
         def measure() -> dict[str, Any]:
             bench, task = self.bench(model), self.task(model, benchmark, benchmark.task)
-            mask = bench.engine.grid.mask(heads)
+            mask = bench.engine.loaded.grid.mask(heads)
             what = compare(bench.meter(task), mask, task.first(most), self.progress)
             found = failures(task, what.intact_rows, what.knocked_out_rows)
             return {"score": asdict(scored(what)), "failures": found.as_dict()}
@@ -216,7 +217,7 @@ class Laboratory:
     ) -> dict[str, Any]:
         """Run a search; what the ledger keeps of it."""
         bench = self.bench(model)
-        grid, task = bench.engine.grid, self.task(model, benchmark, benchmark.searched)
+        grid, task = bench.engine.loaded.grid, self.task(model, benchmark, benchmark.searched)
         problem = replace(self.preset.problem(spec, grid.size, task.size), chance=task.chance)
         tally: list[int] = []
         generator = tallied(METHODS[spec.method].search(problem), problem, tally)

@@ -1,0 +1,1 @@
+"""CNL: the same questions for feed-forward neurons."""

@@ -1,0 +1,27 @@
+"""A loaded model seen as its neurons instead of its heads."""
+
+from dataclasses import dataclass, fields
+
+from caploc.models.loading import CutModel
+from caploc.neurons.grid import NeuronGrid
+from caploc.neurons.proof import prove
+from caploc.neurons.sites import find_sites
+
+
+@dataclass(frozen=True)
+class NeuronModel(CutModel):
+    """A model whose parts are its feed-forward neurons, read by the output projections."""
+
+    grid: NeuronGrid
+
+
+def as_neurons(loaded: CutModel) -> NeuronModel:
+    """The same model, its feed-forward output projections found and proved.
+
+    Raises:
+        ModelRefused: if they are not found or fail the proof.
+    """
+    sites, grid = find_sites(loaded.model)
+    prove(loaded.model, sites, grid)
+    same = {field.name: getattr(loaded, field.name) for field in fields(CutModel)}
+    return NeuronModel(**same | {"grid": grid, "projections": sites})
