@@ -143,8 +143,9 @@ class Intact:
     def recorded(self, chunks: Sequence[Chunk], depths: Sequence[int]) -> list[Record]:
         """Read chunks under no mask, and keep everything."""
         keeper = IntoSegment(self.packed.depth)
-        with self.packed.stack.recorded(depths) as residual:
+        with self.packed.stack.recorded(depths) as kept:
             self.packed.read(chunks, 0, keeper)
+        residual = {depth: rows[0] for depth, rows in kept.items()}
         tokens = tuple(token for chunk in chunks for token in chunk.tokens)
         self.meter.add(len(tokens))
         whole, records, first = Record(tokens, keeper.segment, residual), [], 0

@@ -75,7 +75,7 @@ class PackedModel:
         projections, grid = self.loaded.projections, self.loaded.grid
         with (
             knocked_out(projections, grid, one.masks, packed=one.owners),
-            self.stack.started(one.start, one.residual),
+            self.stack.started(one.start, None if one.residual is None else one.residual[None]),
             self.switch.attending(one.attention),
         ):
             logits: Tensor = self.model(

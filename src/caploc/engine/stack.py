@@ -8,6 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 Residual = Float[Tensor, "tokens hidden"]
+Residuals = Float[Tensor, "rows tokens hidden"]
 
 
 class Stack:
@@ -16,11 +17,12 @@ class Stack:
     def __init__(self, layers: Sequence[nn.Module]) -> None:
         """Watch these layers."""
         self.layers = list(layers)
+        self.in_tuple = False  # whether a layer's output is a tuple: seen while recording
 
     @contextmanager
-    def recorded(self, depths: Sequence[int]) -> Iterator[dict[int, Residual]]:
-        """Inside the block, keep the residual stream of a packed forward pass at these depths."""
-        kept: dict[int, Residual] = {}
+    def recorded(self, depths: Sequence[int]) -> Iterator[dict[int, Residuals]]:
+        """Inside the block, keep the residual stream of a forward pass at these depths."""
+        kept: dict[int, Residuals] = {}
         with ExitStack() as hooks:
             for depth in depths:
 
@@ -31,14 +33,20 @@ class Stack:
                     depth: int = depth,
                 ) -> None:
                     # cloned: some layers add to their input in place
-                    kept[depth] = _hidden(args, kwargs)[0].clone()
+                    kept[depth] = _hidden(args, kwargs).clone()
 
                 handle = self.layers[depth].register_forward_pre_hook(note, with_kwargs=True)
                 hooks.callback(handle.remove)
+            if self.layers:
+                hooks.callback(self.layers[0].register_forward_hook(self.notice).remove)
             yield kept
 
+    def notice(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        """See in what form a layer hands on its output."""
+        self.in_tuple = isinstance(output, tuple)
+
     @contextmanager
-    def started(self, depth: int, residual: Residual | None) -> Iterator[None]:
+    def started(self, depth: int, residual: Residuals | None) -> Iterator[None]:
         """Inside the block, skip the layers below `depth`; `residual` goes into that layer.
 
         Whatever the model does outside its layers (embedding, rotary positions, final norm) is
@@ -48,9 +56,9 @@ class Stack:
             yield
             return
         skipped = self.layers[:depth]
-        for layer in skipped[:-1]:
-            layer.forward = _passed  # an attribute of the instance hides the method of the class
-        skipped[-1].forward = lambda *args, **kwargs: residual[None]
+        handed = (residual,) if self.in_tuple else residual
+        for layer in skipped:  # an attribute of the instance hides the method of the class
+            layer.forward = lambda *args, **kwargs: handed
         try:
             yield
         finally:
@@ -61,7 +69,3 @@ class Stack:
 def _hidden(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
     hidden: Tensor = args[0] if args else kwargs["hidden_states"]
     return hidden
-
-
-def _passed(*args: Any, **kwargs: Any) -> Tensor:
-    return _hidden(args, kwargs)

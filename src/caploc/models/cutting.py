@@ -34,6 +34,13 @@ class Place:
     inside: slice
 
 
+def module_of(site: "Site") -> nn.Module:
+    """A module of the model that stands at a site."""
+    first = site.modules[0] if isinstance(site, Beside) else site
+    inside: nn.Module = first if isinstance(first, nn.Module) else first.module
+    return inside
+
+
 # What a layer's parts are read by: a module, several, or anything that takes a pre-hook like one.
 Site = Any
 Projections = Sequence[Site | None]  # one for each layer; None where a layer has no parts

@@ -14,6 +14,7 @@ from transformers.pytorch_utils import Conv1D
 
 from caploc.errors import ModelRefused
 from caploc.heads import HeadGrid
+from caploc.models.cutting import Projections, module_of
 
 # The module that holds a layer's attention; linear attention, convolutions and state spaces, which
 # have no softmax heads, go by other names.
@@ -116,10 +117,10 @@ def layer_part(model: nn.Module, name: str) -> nn.Module:
     return model.get_submodule(inner[1])
 
 
-def decoder_layers(model: nn.Module, projections: Sequence[nn.Module | None]) -> list[nn.Module]:
+def decoder_layers(model: nn.Module, projections: Projections) -> list[nn.Module]:
     """The decoder's layers, bottom up; empty where the projections stand in no one list."""
     present = next(projection for projection in projections if projection is not None)
-    for _, around in ancestors(model, module_name(model, present)):
+    for _, around in ancestors(model, module_name(model, module_of(present))):
         if isinstance(around, nn.ModuleList) and len(around) == len(projections):
             return list(around)
     return []

@@ -1,0 +1,262 @@
+"""Scores of neurons: identities that hold for every model, and second ways to the same number."""
+
+import numpy as np
+import pytest
+import torch
+from tiny import random_tokens, tiny
+
+from caploc.engine.wording import Span
+from caploc.errors import BadOption, UnknownName
+from caploc.models.cutting import knocked_out
+from caploc.models.loading import load_tokenizer
+from caploc.neurons.attribution import METHODS, Attribution
+from caploc.neurons.batches import Batch, Batcher
+from caploc.neurons.loading import NeuronModel
+from caploc.neurons.proof import read_weights
+from caploc.neurons.scores import accumulate, score_examples
+from caploc.neurons.sites import find_sites, parts
+
+FAMILIES = ["llama", "gpt2", "gptj", "opt", "mixtral", "gpt_oss", "deepseek_v3"]
+CPU = torch.device("cpu")
+TOKENIZER = load_tokenizer("demo")  # of another vocabulary, and never asked
+
+
+def neuron_model(name):
+    model = tiny(name)
+    sites, grid = find_sites(model)
+    return NeuronModel(model, TOKENIZER, grid, sites, name, name, "float32", CPU)
+
+
+def spans(lengths=((5, 2), (8, 3), (3, 1)), seed=1):
+    rows = random_tokens(len(lengths), 9, seed=seed).tolist()
+    return [
+        Span(tuple(row[:read]), tuple(row[9 - gold :]))
+        for row, (read, gold) in zip(rows, lengths, strict=True)
+    ]
+
+
+def outcome(asked, model, batch, factors=None):
+    """F with each neuron's activation multiplied by a factor, by plain hooks on the weights."""
+    return asked.outcome(model, batch).detach()
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_gradients_equal_finite_differences_of_the_weights(name):
+    """Scaling a neuron's output weights by 1 + h is scaling its activation."""
+    model, asked = neuron_model(name), Attribution(target="logprob-sum")
+    batch = Batch.of(spans(), CPU)
+    scores = asked.scores(model, batch)
+    random = np.random.default_rng(0)
+    strongest = scores.abs().sum(0).topk(4).indices.tolist()
+    for column in [*strongest, *random.integers(model.grid.size, size=2).tolist()]:
+        ends = []
+        for step in (-1e-2, 1e-2):
+            with scaled(model, column, 1 + step), torch.no_grad(), plainly(model):
+                ends.append(asked.outcome(model, batch).double())
+        slope = (ends[1] - ends[0]) / 2e-2
+        torch.testing.assert_close(scores[:, column], slope, atol=3e-3, rtol=2e-2)
+
+
+class scaled:
+    """One neuron's output weights times a factor, for a block."""
+
+    def __init__(self, model, column, factor):
+        for _, columns, module in parts(model.projections):
+            if columns.start <= column < columns.stop:
+                weights = read_weights(module)
+                self.at = weights.view(-1, weights.shape[-1]) if weights.is_contiguous() else None
+                self.row = np.unravel_index(column - columns.start, weights.shape[:-1])
+                self.weights, self.factor = weights, factor
+
+    def __enter__(self):
+        self.before = self.weights[self.row].clone()
+        self.weights[self.row] = self.before * self.factor
+
+    def __exit__(self, *_):
+        self.weights[self.row] = self.before
+
+
+class plainly:
+    """Hooks that do nothing: routed experts are then computed as when they are scored."""
+
+    def __init__(self, model):
+        self.sites = [module for _, _, module in parts(model.projections)]
+
+    def __enter__(self):
+        self.handles = [site.register_forward_pre_hook(lambda *_: None) for site in self.sites]
+
+    def __exit__(self, *_):
+        for handle in self.handles:
+            handle.remove()
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2", "opt"])
+def test_a_data_set_s_gradient_score_is_weight_times_weight_gradient(name):
+    model, asked = neuron_model(name), Attribution()
+    batch = Batch.of(spans(), CPU)
+    scores = asked.scores(model, batch).sum(0)
+    weights = [module.weight for _, _, module in parts(model.projections)]
+    for weight in weights:
+        weight.requires_grad_()
+    found = torch.autograd.grad(asked.outcome(model, batch).sum(), weights)
+    for weight in weights:
+        weight.requires_grad_(False)
+    axis = 1 if name == "gpt2" else 0  # transformers' Conv1D keeps its weight transposed
+    products = [(w * g).sum(axis).double() for w, g in zip(weights, found, strict=True)]
+    torch.testing.assert_close(scores, torch.cat(products), atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_an_example_scores_alone_what_it_scores_in_a_batch(name):
+    model = neuron_model(name)
+    for method in METHODS:
+        asked = Attribution(method, steps=3)
+        together = asked.scores(model, Batch.of(spans(), CPU))
+        alone = torch.cat([asked.scores(model, Batch.of([span], CPU)) for span in spans()])
+        torch.testing.assert_close(together, alone, atol=2e-5, rtol=1e-3)
+
+
+@pytest.mark.parametrize("name", ["llama", "gptj", "mixtral"])
+@pytest.mark.parametrize("positions", ["all", "answer", "last"])
+def test_integrated_gradients_of_a_layer_sum_to_what_its_loss_costs(name, positions):
+    """Completeness, midpoint rule: to 1 % of the largest term with 60 points."""
+    model = neuron_model(name)
+    asked = Attribution("integrated", positions=positions, steps=60)
+    batch = Batch.of(spans(), CPU)
+    scores = asked.scores(model, batch)
+    whole = outcome(asked, model, batch)
+    # where later layers pick experts F jumps on the way, which no integral of its slope sees
+    for columns in model.grid.layer_slices[-1 if name == "mixtral" else 0 :]:
+        lost = silenced(asked, model, batch, columns)
+        torch.testing.assert_close(
+            scores[:, columns].sum(1),
+            (whole - lost).double(),
+            atol=0.01 * float(scores[:, columns].abs().sum(1).max()),
+            rtol=0,
+        )
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+def test_joint_gradients_sum_to_what_the_loss_of_all_layers_costs(name):
+    model, asked = neuron_model(name), Attribution("joint", steps=200)
+    batch = Batch.of(spans(), CPU)
+    scores = asked.scores(model, batch)
+    change = outcome(asked, model, batch) - silenced(asked, model, batch, slice(0, None))
+    error = 0.01 * float(scores.abs().sum(1).max())
+    torch.testing.assert_close(scores.sum(1), change.double(), atol=error, rtol=0)
+
+
+def silenced(asked, model, batch, columns):
+    """F with these neurons at zero where the attribution looks, by plain hooks."""
+    where = asked.where(batch)
+    cut = torch.zeros(model.grid.size, dtype=torch.bool)
+    cut[columns] = True
+    handles = []
+    for _, inside, module in parts(model.projections):
+
+        def hook(_, args, inside=inside):
+            each = args[0].reshape(*where.shape, -1).clone()
+            each[where[..., None] & cut[inside]] = 0
+            return (each.reshape(args[0].shape),)
+
+        handles.append(module.register_forward_pre_hook(hook))
+    try:
+        with torch.no_grad():
+            return asked.outcome(model, batch)
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def test_scores_at_all_positions_are_those_before_the_answer_and_those_that_predict_it():
+    model, batch = neuron_model("llama"), Batch.of(spans(((6, 1), (8, 1))), CPU)
+    last, answer = (Attribution(positions=p).scores(model, batch) for p in ("last", "answer"))
+    torch.testing.assert_close(last, answer)  # one token is predicted, at the prompt's last place
+    assert not torch.allclose(last, Attribution().scores(model, batch))
+
+
+def test_the_logit_baseline_is_the_exact_effect_of_a_last_layer_without_a_norm():
+    model = neuron_model("gpt2")
+    norm, head = model.model.transformer.ln_f, model.model.lm_head
+    batch = Batch.of(spans(((6, 1), (4, 2))), CPU)
+    model.model.transformer.ln_f = torch.nn.Identity()
+    try:
+        scores = Attribution("logit").scores(model, batch)
+        last = model.grid.layer_slices[-1]
+        column = last.start + int(scores[:, last].abs().sum(0).argmax())
+        mask = torch.zeros(1, model.grid.size, dtype=torch.bool)
+        mask[0, column] = True
+        with torch.no_grad():
+            whole = model.model(batch.tokens).logits[batch.rows, batch.places, batch.gold]
+            with knocked_out(model.projections, model.grid, mask):
+                cut = model.model(batch.tokens).logits[batch.rows, batch.places, batch.gold]
+    finally:
+        model.model.transformer.ln_f = norm
+    assert head is model.model.lm_head
+    change = (whole - cut).double().new_zeros(2).index_add(0, batch.rows, (whole - cut).double())
+    torch.testing.assert_close(scores[:, column], change, atol=1e-4, rtol=1e-4)
+
+
+def test_the_activation_baseline_is_the_mean_size_over_positions():
+    model = neuron_model("llama")
+    batch = Batch.of(spans(((4, 1), (7, 1))), CPU)
+    seen = []
+    handle = model.projections[1].register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+    scores = Attribution("activation").scores(model, batch)
+    handle.remove()
+    expected = seen[0][0, :4].abs().mean(0).double()
+    torch.testing.assert_close(scores[0, model.grid.layer_slices[1]], expected)
+
+
+def test_every_example_is_scored_once_whatever_the_batch():
+    model = neuron_model("llama")
+    many = spans(((5, 2), (8, 3), (3, 1), (8, 1), (2, 2), (6, 4)))
+    found = {}
+    for numbers, rows in score_examples(model, many, Attribution()):
+        found |= dict(zip(numbers, rows, strict=True))
+    small = Batcher(model.model, most_rows=2)
+    for numbers, rows in score_examples(model, many, Attribution(), batcher=small):
+        assert len(numbers) <= 2
+        for number, row in zip(numbers, rows, strict=True):
+            np.testing.assert_allclose(row, found[number], atol=1e-5)
+    total = accumulate(model, many, Attribution())
+    np.testing.assert_allclose(total.mean, np.mean(list(found.values()), axis=0), atol=1e-12)
+    assert total.items == len(many)
+
+
+def test_a_batch_that_does_not_fit_is_halved_and_nothing_is_lost():
+    model, tried = neuron_model("llama"), []
+
+    def work(batch):
+        tried.append(batch.size)
+        if batch.size > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate")
+        return [0] * batch.size
+
+    done = [n for numbers, _ in Batcher(model.model).run(spans() * 2, work) for n in numbers]
+    assert sorted(done) == list(range(6))
+    assert max(tried) > 2
+
+
+def test_nothing_is_left_on_the_model():
+    model = neuron_model("mixtral")
+    for method in METHODS:
+        Attribution(method, steps=2).scores(model, Batch.of(spans(), CPU))
+    modules = list(model.model.modules())
+    assert not any(m._forward_pre_hooks or "forward" in vars(m) for m in modules)
+    assert all(p.grad is None and not p.requires_grad for p in model.model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("fields", "error", "words"),
+    [
+        ({"method": "gradients"}, UnknownName, "gradient"),
+        ({"target": "loss"}, UnknownName, "no target 'loss'"),
+        ({"positions": "first"}, BadOption, "all, answer, last"),
+        ({"steps": 0}, BadOption, "1 or more"),
+        ({"rule": "simpson"}, UnknownName, "midpoint"),
+    ],
+)
+def test_what_does_not_exist_is_refused(fields, error, words):
+    with pytest.raises(error, match=words):
+        Attribution(**fields).check()
