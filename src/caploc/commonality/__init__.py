@@ -1,0 +1,139 @@
+"""Which neurons a capability's data have in common: sets, their overlap, controls and contrasts.
+
+Numbers in, numbers out; no model is run. In the order of a study: scores of many items (`disjoint`
+subsets of them) are gathered (`Moments`), a threshold makes a set of them (`above`, `best`), the
+sets of a dataset's subsets are held against each other, against chance and against controls
+(`within`, `chance`, `commonality_set`, `specific`), those of several datasets too (`across`,
+`cohesion`, `agreement`), what a set does is held against random sets (`uniform`, `layer_matched`,
+`specificity`), and contrasts tell capability from content (`arithmetic`, `sentiment`, `sums`,
+`quizzes`, `decoupling`).
+
+Commonality Neuron Localization is of Huang et al., "Capability Localization: Capabilities Can be
+Localized rather than Individual Knowledge" (ICLR 2025, arXiv 2502.20992). Not all of its formulas
+are known to us; each module says what is our choice.
+"""
+
+from caploc.commonality.agreement import Agreement, Cohesion, Correlation, agreement, cohesion
+from caploc.commonality.contrasts import (
+    ARMS,
+    Balance,
+    Contrast,
+    Item,
+    balance,
+    distinct,
+    kept,
+    matched,
+)
+from caploc.commonality.controls import Control, Specific, specific
+from caploc.commonality.decoupling import Decoupling, decoupling
+from caploc.commonality.demonstration import quizzes, sums
+from caploc.commonality.draws import bottom, complement, layer_matched, uniform
+from caploc.commonality.intervals import (
+    Interval,
+    difference_interval,
+    mean_interval,
+    paired_interval,
+)
+from caploc.commonality.layers import Chosen, Sets, layer_counts
+from caploc.commonality.moments import Moments
+from caploc.commonality.operations import arithmetic
+from caploc.commonality.overlap import (
+    COMPARED,
+    RATES,
+    Group,
+    Rates,
+    Vote,
+    chance,
+    group,
+    jaccards,
+    rate_matrices,
+    rates,
+)
+from caploc.commonality.result import Result, plain
+from caploc.commonality.reviews import sentiment
+from caploc.commonality.specificity import Specificity, permutation_p, specificity
+from caploc.commonality.splits import disjoint, misplaced
+from caploc.commonality.stability import Overlaps, Within, across, commonality_set, within
+from caploc.commonality.threshold import (
+    SHARES,
+    SIGMA,
+    SIGMAS,
+    Located,
+    Scores,
+    Sweep,
+    above,
+    best,
+    cantelli,
+    gaussian,
+    sweep,
+)
+
+__all__ = [
+    "ARMS",
+    "Agreement",
+    "Balance",
+    "COMPARED",
+    "Chosen",
+    "Cohesion",
+    "Contrast",
+    "Control",
+    "Correlation",
+    "Decoupling",
+    "Group",
+    "Interval",
+    "Item",
+    "Located",
+    "Moments",
+    "Overlaps",
+    "RATES",
+    "Rates",
+    "Result",
+    "SHARES",
+    "SIGMA",
+    "SIGMAS",
+    "Scores",
+    "Sets",
+    "Specific",
+    "Specificity",
+    "Sweep",
+    "Vote",
+    "Within",
+    "above",
+    "across",
+    "agreement",
+    "arithmetic",
+    "balance",
+    "best",
+    "bottom",
+    "cantelli",
+    "chance",
+    "cohesion",
+    "commonality_set",
+    "complement",
+    "decoupling",
+    "difference_interval",
+    "disjoint",
+    "distinct",
+    "gaussian",
+    "group",
+    "jaccards",
+    "kept",
+    "layer_counts",
+    "layer_matched",
+    "matched",
+    "mean_interval",
+    "misplaced",
+    "paired_interval",
+    "permutation_p",
+    "plain",
+    "quizzes",
+    "rate_matrices",
+    "rates",
+    "sentiment",
+    "specific",
+    "specificity",
+    "sums",
+    "sweep",
+    "uniform",
+    "within",
+]

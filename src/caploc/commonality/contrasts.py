@@ -1,0 +1,155 @@
+"""Items of which commonality and content are varied apart, to tell what located neurons follow.
+
+An item has a commonality k (what is to be done: add, subtract ...), a content c (with what: the
+operands) and a wording w. Each base item has four partners:
+
+    SS  same k, same c, other w          SC  same k, other c, same w
+    CD  other k, same c, same w          DD  other k, other c, same w
+
+If neurons follow the commonality, the sets located for base and SC are as alike as those for base
+and SS, and far more than for DD. The 2 x 2 design is ours: of the decoupling experiment of Huang et
+al. (ICLR 2025, arXiv 2502.20992) it is public that it compares 1,000 samples, mostly mathematical.
+"""
+
+import random
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from caploc.commonality.result import Result
+from caploc.errors import BadOption
+
+ITEMS = 1000
+ARMS = ("SS", "SC", "CD", "DD")
+TRIES = 10_000  # draws in a row without a new base item, after which there is none
+
+
+@dataclass(frozen=True)
+class Item(Result):
+    """One text: `prompt` and `answer` joined; an answer after a blank holds the blank."""
+
+    commonality: str
+    content: str
+    wording: str
+    prompt: str
+    answer: str
+
+
+@dataclass(frozen=True)
+class Contrast(Result):
+    """A base item and its four partners.
+
+    `reworded` is SS, `same_commonality` SC, `same_content` CD, `different` DD.
+    """
+
+    base: Item
+    reworded: Item
+    same_commonality: Item
+    same_content: Item
+    different: Item
+
+    @property
+    def partners(self) -> dict[str, Item]:
+        """The four partners by arm."""
+        four = (self.reworded, self.same_commonality, self.same_content, self.different)
+        return dict(zip(ARMS, four, strict=True))
+
+    @property
+    def items(self) -> tuple[Item, ...]:
+        """All five items, the base first."""
+        return (self.base, *self.partners.values())
+
+
+@dataclass(frozen=True)
+class Balance(Result):
+    """Whether the arms differ in what they should not: lengths, in the unit of `length`.
+
+    `prompt` and `answer` hold, for each arm, the mean over contrasts of the partner's length less
+    the base's, `widest_prompt` and `widest_answer` the largest such difference without its sign.
+    """
+
+    contrasts: int
+    prompt: dict[str, float]
+    answer: dict[str, float]
+    widest_prompt: dict[str, int]
+    widest_answer: dict[str, int]
+
+
+Draw = Callable[[random.Random], Contrast | None]  # None: what was drawn has no partners
+Length = Callable[[str], int]  # characters, or the tokens of a model's tokenizer
+
+
+def distinct(draw: Draw, items: int, seed: int) -> list[Contrast]:
+    """The first `items` contrasts whose base prompts differ; more begin with the same ones.
+
+    Raises:
+        BadOption: if `items` is below 1, or there are not so many.
+    """
+    if items < 1:
+        raise BadOption(f"The number of base items must be 1 or more; got {items}.")
+    rng = random.Random(seed)
+    found: dict[str, Contrast] = {}
+    vain = 0
+    while len(found) < items:
+        contrast = draw(rng)
+        vain += 1
+        if contrast and contrast.base.prompt not in found:
+            found[contrast.base.prompt], vain = contrast, 0
+        if vain == TRIES:
+            raise BadOption(
+                f"There are about {len(found):,} different base items; "
+                f"ask for as many at most, not {items:,}."
+            )
+    return list(found.values())
+
+
+def kept(contrasts: Iterable[Contrast], passes: Callable[[Item], bool]) -> list[Contrast]:
+    """The contrasts all five items of which pass, such as: the model answers them rightly."""
+    return [each for each in contrasts if all(passes(item) for item in each.items)]
+
+
+def matched(
+    contrasts: Iterable[Contrast], length: Length = len, *, within: int = 0
+) -> list[Contrast]:
+    """The contrasts whose answers are all of one length, and prompts within `within` of the base's.
+
+    Sets are made to match in characters as well as they can; give a tokenizer's count to have them
+    match in tokens.
+    """
+
+    def alike(contrast: Contrast) -> bool:
+        prompt, answer = (length(text) for text in (contrast.base.prompt, contrast.base.answer))
+        return all(
+            abs(length(item.prompt) - prompt) <= within and length(item.answer) == answer
+            for item in contrast.items
+        )
+
+    return [each for each in contrasts if alike(each)]
+
+
+def balance(contrasts: Sequence[Contrast], length: Length = len) -> Balance:
+    """How far the partners' lengths are from the base items'.
+
+    Raises:
+        BadOption: if there is no contrast.
+    """
+    if not contrasts:
+        raise BadOption("There is no contrast to balance; draw at least one.")
+    prompts, answers = (differences(contrasts, length, part) for part in ("prompt", "answer"))
+    return Balance(
+        contrasts=len(contrasts),
+        prompt={arm: sum(each) / len(each) for arm, each in prompts.items()},
+        answer={arm: sum(each) / len(each) for arm, each in answers.items()},
+        widest_prompt={arm: max(map(abs, each)) for arm, each in prompts.items()},
+        widest_answer={arm: max(map(abs, each)) for arm, each in answers.items()},
+    )
+
+
+def differences(contrasts: Sequence[Contrast], length: Length, part: str) -> dict[str, list[int]]:
+    """For each arm, the length of each partner's prompt or answer less that of its base item's."""
+    return {
+        arm: [
+            length(getattr(each.partners[arm], part)) - length(getattr(each.base, part))
+            for each in contrasts
+        ]
+        for arm in ARMS
+    }

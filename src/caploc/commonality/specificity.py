@@ -1,0 +1,90 @@
+"""Is an effect the located neurons' own, or what any as many neurons would do?
+
+The one number that any locator can be compared by, whatever its sets are made of. For an item,
+
+    gain = (effect(located) - mean over draws effect(random)) / sd over draws effect(random)
+
+in standard deviations of random draws of the same size. The definition is ours. Effects must be
+given so that more is more: the loss of score when neurons are erased, the rise when enhanced.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float64
+
+from caploc.commonality.intervals import Interval, mean_interval, paired_interval
+from caploc.commonality.result import Result
+from caploc.errors import BadOption
+
+FEWEST = 5  # random draws from which a standard deviation is taken; 20 are better
+Effects = Float64[np.ndarray, " items"]
+DrawnEffects = Float64[np.ndarray, "draws items"]
+
+
+@dataclass(frozen=True)
+class Specificity(Result):
+    """How much more the located neurons do than random ones.
+
+    `gain` is the mean over items of each item's gain, in standard deviations, `items_undefined`
+    the number of items left out because all draws did the same (or an effect is missing).
+    `excess` is the mean over items of `effect(located) - mean effect(random)`, in the effect's own
+    units. `pooled_gain` is the gain of the mean effects over items, which draws with equal effects
+    on single items do not disturb; `p` the share of mean effects, the located one included, that
+    reach it: `(1 + #(random >= located)) / (1 + draws)`. None where undefined.
+    """
+
+    gain: Interval
+    items_undefined: int
+    excess: Interval
+    located: float | None
+    random: float | None
+    pooled_gain: float | None
+    p: float | None
+    draws: int
+    per_item: Effects
+
+
+def specificity(located: Effects, random: DrawnEffects, *, seed: int = 0) -> Specificity:
+    """Hold the effects of located neurons against those of random draws on the same items.
+
+    Raises:
+        BadOption: if there are fewer than 5 draws. BadData: if an effect is infinite.
+    """
+    if len(random) < FEWEST:
+        raise BadOption(
+            f"A specificity gain needs at least {FEWEST} random draws; got {len(random)}."
+        )
+    each = gains(located, random)
+    known = ~np.isnan(located) & ~np.isnan(random).any(axis=0)
+    pooled = located[known].mean(keepdims=True) if known.any() else np.full(1, np.nan)
+    drawn = random[:, known].mean(axis=1) if known.any() else np.full(len(random), np.nan)
+    return Specificity(
+        gain=mean_interval(each, seed=seed),
+        items_undefined=int(np.isnan(each).sum()),
+        excess=paired_interval(located, random.mean(axis=0), seed=seed),
+        located=float(pooled[0]),
+        random=float(drawn.mean()),
+        pooled_gain=float(gains(pooled, drawn[:, None])[0]),
+        p=permutation_p(float(pooled[0]), drawn) if known.any() else None,
+        draws=len(random),
+        per_item=each,
+    )
+
+
+def gains(located: Effects, random: DrawnEffects) -> Effects:
+    """The gain of each item; NaN where the draws do not differ or an effect is missing.
+
+    The standard deviation is that of a sample of draws (divided by draws - 1).
+    """
+    spread = np.where(np.ptp(random, axis=0) > 0, random.std(axis=0, ddof=1), np.nan)
+    each: np.ndarray = (located - random.mean(axis=0)) / spread
+    return each
+
+
+def permutation_p(located: float, random: Float64[np.ndarray, " draws"]) -> float:
+    """One-sided p of an effect: `(1 + draws that reach it) / (1 + draws)`, never 0.
+
+    Phipson and Smyth (2010), "Permutation p-values should never be zero".
+    """
+    return float((1 + np.count_nonzero(random >= located)) / (1 + len(random)))
