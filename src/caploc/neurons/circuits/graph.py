@@ -1,0 +1,241 @@
+"""The edges of a decoder, and the grid that gives each edge its column in a boolean array.
+
+A *source* writes into the residual stream: the input (the embeddings), each attention head, each
+feed-forward block (MLP). A *target* reads it: each head's query, each key-value head's key and its
+value, each MLP, the logits. An edge leads from a source to a target after it. Keys and values are
+counted once for each key-value head, since query heads that share one share what it reads; without
+such sharing that is once for each head.
+
+Sources stand in the order input, then layer by layer the heads and the MLP; what a target may read
+is always a beginning of that list. Targets stand layer by layer as queries, keys, values, MLP; the
+logits come last. Edges stand target by target, source by source.
+
+In text an edge is `L0H3>L2H5.q`: source, then target. Sources are `input`, `L0H3`, `L0M`; targets
+`L2H5.q`, `L2KV1.k`, `L2KV1.v`, `L2M`, `logits`.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from caploc.errors import BadOption
+from caploc.grid import Grid
+from caploc.lookup import pick
+
+Edges = Bool[np.ndarray, " edges"]  # True is chosen
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What reads and then writes at one time: a layer's heads, its MLP, or the logits.
+
+    `kind` is attention, mlp or logits; `targets` and `sources` are its places in the lists of
+    targets and sources (no sources for the logits), `reach` how many sources come before it.
+    """
+
+    kind: str
+    layer: int
+    targets: slice
+    sources: slice
+    reach: int
+
+
+@dataclass(frozen=True)
+class EdgeGrid(Grid):
+    """All edges of a decoder; as a grid its layers are those of the targets, the logits the last.
+
+    `parallel` says that a layer's MLP reads what its heads read, and not what they write.
+    """
+
+    decoder_layers: int
+    heads: int
+    key_value_heads: int
+    parallel: bool
+
+    def __post_init__(self) -> None:
+        """Refuse shapes that no decoder has.
+
+        Raises:
+            BadOption: if a number is below 1, or key-value heads do not divide the heads.
+        """
+        numbers = (self.decoder_layers, self.heads, self.key_value_heads)
+        if min(numbers) < 1 or self.heads % self.key_value_heads:
+            raise BadOption(
+                f"A decoder cannot have {numbers[0]} layers, {numbers[1]} heads and {numbers[2]} "
+                "key-value heads; all are at least 1, and the last divides the heads."
+            )
+
+    @cached_property
+    def stages(self) -> tuple[Stage, ...]:
+        """Attention and MLP of each layer, then the logits."""
+        reading, found = self.heads + 2 * self.key_value_heads, []
+        for layer in range(self.decoder_layers):
+            first, target = 1 + layer * (self.heads + 1), layer * (reading + 1)
+            mlp = first + self.heads
+            attention = (slice(target, target + reading), slice(first, mlp), first)
+            found.append(Stage("attention", layer, *attention))
+            after = (slice(target + reading, target + reading + 1), slice(mlp, mlp + 1))
+            found.append(Stage("mlp", layer, *after, first if self.parallel else mlp))
+        last, sources = found[-1].targets.stop, found[-1].sources.stop
+        end = (slice(last, last + 1), slice(sources, sources), sources)
+        return (*found, Stage("logits", self.decoder_layers, *end))
+
+    @property
+    def n_sources(self) -> int:
+        """Number of sources."""
+        return self.stages[-1].reach
+
+    @property
+    def n_targets(self) -> int:
+        """Number of targets."""
+        return self.stages[-1].targets.stop
+
+    @cached_property
+    def reach(self) -> Int[np.ndarray, " targets"]:
+        """How many sources each target reads."""
+        counts = [stage.targets.stop - stage.targets.start for stage in self.stages]
+        return np.repeat([stage.reach for stage in self.stages], counts)
+
+    @cached_property
+    def per_layer(self) -> tuple[int, ...]:
+        """Number of edges into each layer, then into the logits."""
+        counts = [0] * (self.decoder_layers + 1)
+        for stage in self.stages:
+            counts[stage.layer] += (stage.targets.stop - stage.targets.start) * stage.reach
+        return tuple(counts)
+
+    @cached_property
+    def edge_targets(self) -> Int[np.ndarray, " edges"]:
+        """The place of each edge's target in the list of targets."""
+        return np.repeat(np.arange(self.n_targets), self.reach)
+
+    @cached_property
+    def edge_sources(self) -> Int[np.ndarray, " edges"]:
+        """The place of each edge's source in the list of sources."""
+        starts = np.cumsum(self.reach) - self.reach
+        return np.arange(self.size) - np.repeat(starts, self.reach)
+
+    @cached_property
+    def blocks(self) -> list[slice]:
+        """Columns of edges alike: into the queries, keys, values or MLP of one layer, or the end.
+
+        Random edges that are to be like a given set are drawn block by block.
+        """
+        heads, shared = self.heads, self.key_value_heads
+        widths = {"attention": (heads, shared, shared), "mlp": (1,), "logits": (1,)}
+        counts = [width * stage.reach for stage in self.stages for width in widths[stage.kind]]
+        ends = np.cumsum(counts).tolist()
+        return [slice(end - count, end) for end, count in zip(ends, counts, strict=True)]
+
+    @cached_property
+    def feeds(self) -> Bool[np.ndarray, "readings heads"]:
+        """Which heads of a layer each of its queries, keys and values serves."""
+        shared = np.repeat(np.eye(self.key_value_heads, dtype=bool), self.group_size, axis=1)
+        return np.concatenate([np.eye(self.heads, dtype=bool), shared, shared])
+
+    @property
+    def group_size(self) -> int:
+        """How many heads share a key-value head."""
+        return self.heads // self.key_value_heads
+
+    def as_matrix(self, chosen: Bool[np.ndarray, "*sets edges"]) -> Bool[np.ndarray, "*sets t s"]:
+        """Edges by target and source; False where there is no edge."""
+        matrix = np.zeros((*chosen.shape[:-1], self.n_targets, self.n_sources), dtype=bool)
+        matrix[..., self.edge_targets, self.edge_sources] = chosen
+        return matrix
+
+    def as_columns(self, matrix: Float[np.ndarray, "t s"]) -> Float[np.ndarray, " edges"]:
+        """Numbers by target and source as one number for each edge."""
+        columns: np.ndarray = matrix[self.edge_targets, self.edge_sources]
+        return columns
+
+    @cached_property
+    def source_names(self) -> tuple[str, ...]:
+        """What each source is called."""
+        names = ["input"]
+        for layer in range(self.decoder_layers):
+            names += [f"L{layer}H{head}" for head in range(self.heads)] + [f"L{layer}M"]
+        return tuple(names)
+
+    @cached_property
+    def target_names(self) -> tuple[str, ...]:
+        """What each target is called."""
+        names = []
+        for layer in range(self.decoder_layers):
+            names += [f"L{layer}H{head}.q" for head in range(self.heads)]
+            for kind in "kv":
+                names += [f"L{layer}KV{head}.{kind}" for head in range(self.key_value_heads)]
+            names.append(f"L{layer}M")
+        return (*names, "logits")
+
+    def name(self, column: int) -> str:
+        """What the edge of a column is called."""
+        source, target = int(self.edge_sources[column]), int(self.edge_targets[column])
+        return f"{self.source_names[source]}>{self.target_names[target]}"
+
+    def named(self, chosen: Edges) -> list[str]:
+        """The names of the edges chosen."""
+        return [self.name(int(column)) for column in np.flatnonzero(chosen)]
+
+    def column(self, name: str) -> int:
+        """The column of `L0H3>L2H5.q`.
+
+        Raises:
+            BadOption: if the text is no edge, or its source does not come before its target.
+            UnknownName: if the model has no such source or target.
+        """
+        before, arrow, after = (part.strip() for part in name.partition(">"))
+        if not arrow:
+            raise BadOption(
+                f"{name!r} is not an edge; write source and target, such as L0H3>L2H5.q."
+            )
+        source = pick(_places(self.source_names), before, "source of edges")
+        target = pick(_places(self.target_names), after, "target of edges")
+        if source >= self.reach[target]:
+            raise BadOption(f"There is no edge {name}: {before} does not come before {after}.")
+        return int(self.reach[:target].sum()) + source
+
+
+def _places(names: tuple[str, ...]) -> dict[str, int]:
+    return {name: place for place, name in enumerate(names)}
+
+
+def prune(grid: EdgeGrid, chosen: Edges) -> Edges:
+    """Leave out the edges that lie on no path of chosen edges from the input to the logits.
+
+    A head is on a path if its query, key or value is. What is left out changes nothing: without a
+    path from the input a source writes what it writes for the corrupted prompt.
+    """
+    edges = grid.as_matrix(chosen)
+    reached = _reached(grid, edges)
+    used = used_targets(grid, edges)
+    alive = edges & reached[None, :] & used[:, None]
+    return alive[grid.edge_targets, grid.edge_sources]
+
+
+def _reached(
+    grid: EdgeGrid, edges: Bool[np.ndarray, "targets sources"]
+) -> Bool[np.ndarray, " sources"]:
+    """Which sources a path from the input leads to."""
+    reached = np.zeros(grid.n_sources, dtype=bool)
+    reached[0] = True
+    for stage in grid.stages[:-1]:
+        read = np.any(edges[stage.targets][:, reached], axis=1)
+        serves = grid.feeds if stage.kind == "attention" else np.ones((1, 1), dtype=bool)
+        reached[stage.sources] = np.any(read[:, None] & serves, axis=0)
+    return reached
+
+
+def used_targets(
+    grid: EdgeGrid, edges: Bool[np.ndarray, "targets sources"]
+) -> Bool[np.ndarray, " targets"]:
+    """Which targets a path of these edges leads from to the logits."""
+    used = np.zeros(grid.n_targets, dtype=bool)
+    used[-1] = True
+    for stage in reversed(grid.stages[:-1]):
+        wanted = np.any(edges[used][:, stage.sources], axis=0)
+        serves = grid.feeds if stage.kind == "attention" else np.ones((1, 1), dtype=bool)
+        used[stage.targets] = np.any(serves & wanted, axis=1)
+    return used

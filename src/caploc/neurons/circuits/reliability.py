@@ -1,0 +1,282 @@
+"""Is a fact's circuit the fact's own? Held against its complement, other facts' and random ones.
+
+For each fact the model knows, circuits run as edge-wise patching: the located one (the strongest
+edges), all edges but these, the located ones of another fact of the same relation and of another
+relation, and random ones. All but the complement have as many edges, none is pruned: edges on no
+path change nothing, in whichever circuit. Random circuits have as many edges into the queries,
+keys, values and MLP of each layer as the located one. Reliable evidence would be a located circuit
+that keeps the fact, a complement that loses it, and other facts' circuits that do not keep it. The
+design of these comparisons is ours.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from jaxtyping import Bool, Float64
+
+from caploc.commonality.draws import drawn
+from caploc.commonality.intervals import Interval, mean_interval, paired_interval
+from caploc.commonality.result import Result
+from caploc.commonality.specificity import FEWEST, Specificity, specificity
+from caploc.errors import BadData, BadOption
+from caploc.neurons.circuits.circuit import Outcome, faithfulness, outcomes, run_circuits
+from caploc.neurons.circuits.graph import Edges, prune
+from caploc.neurons.circuits.locator import CircuitLocator
+from caploc.neurons.circuits.pairs import Asked
+from caploc.neurons.circuits.recording import Pair, record
+from caploc.neurons.circuits.size import Size, measure
+from caploc.progress import Progress, Silent
+
+DRAWS = 20
+HITS = (1, 5, 10)
+FULL, EMPTY, LOCATED, COMPLEMENT = "full", "empty", "located", "complement"
+RELATION, UNRELATED, RANDOM = "same relation", "other relation", "random"
+DIFFERENCE, PROBABILITY = "logit_difference", "probability"
+ARMS = (FULL, EMPTY, LOCATED, COMPLEMENT, RELATION, UNRELATED, RANDOM)
+
+
+@runtime_checkable
+class Fact(Protocol):
+    """A named fact of a relation (None: not known) and the prompt that asks for it."""
+
+    @property
+    def name(self) -> str:
+        """Unique among the facts."""
+
+    @property
+    def relation(self) -> str | None:
+        """What is said of the subject."""
+
+    @property
+    def prompt(self) -> Asked:
+        """How it is asked."""
+
+
+@dataclass(frozen=True)
+class Usable:
+    """A fact that can be studied: its pair of prompts and its located edges, not pruned."""
+
+    fact: Fact
+    pair: Pair
+    located: Edges
+
+
+@dataclass(frozen=True)
+class Arm(Result):
+    """What the model answers with one kind of circuit, over the facts that have one.
+
+    `hits` is the share of facts with gold among the best k tokens, by k; `rank` the median rank of
+    gold (1 is best). For random circuits each fact counts with its mean over draws. `faithfulness`
+    is the mean of the facts' own in the logit difference, which facts with empty and full close
+    together dominate; the pooled ones are that of the mean logit difference and mean probability.
+    """
+
+    name: str
+    facts: int
+    logit_difference: Interval
+    probability: Interval
+    faithfulness: Interval
+    pooled_faithfulness: float
+    pooled_faithfulness_of_probability: float
+    rank: float
+    hits: dict[int, float]
+
+
+@dataclass(frozen=True)
+class FactOutcome(Result):
+    """One fact: the arms it has, its random draws, and the size of its circuit once pruned."""
+
+    name: str
+    arms: dict[str, Outcome]
+    random: tuple[Outcome, ...]
+    size: Size
+
+    def value(self, arm: str, metric: str) -> float:
+        """A metric in an arm, the mean of the draws for the random one; NaN without the arm."""
+        if arm == RANDOM:
+            return float(np.mean([getattr(each, metric) for each in self.random]))
+        return float(getattr(self.arms[arm], metric)) if arm in self.arms else float("nan")
+
+    def faithful(self, arm: str) -> float:
+        """Faithfulness of an arm in the logit difference."""
+        circuit, empty, full = (self.value(each, DIFFERENCE) for each in (arm, EMPTY, FULL))
+        return faithfulness(circuit, empty=empty, full=full)
+
+    def hit(self, arm: str, within: int) -> float:
+        """Whether gold is among the best k; the share of the draws for the random arm."""
+        if arm == RANDOM:
+            return float(np.mean([each.hit(within) for each in self.random]))
+        return float(self.arms[arm].hit(within)) if arm in self.arms else float("nan")
+
+
+@dataclass(frozen=True)
+class CircuitReliability(Result):
+    """Reliability of circuits over facts.
+
+    `edges` is how many each circuit has before pruning; sizes after it are in `facts`. `gains` are
+    specificity gains in the logit difference, which are the same in its faithfulness: of the
+    located circuit, and of other facts' circuits in its place; one as large for another fact's
+    says that the circuit is not the fact's own. `gain_of_log_probability` is the located one's in
+    the log-probability of gold. `differences` are located less another arm in faithfulness, paired
+    by fact. `unpaired` facts had no counterpart of equal length, the answers of `unknown` ones were
+    not what the model thinks likeliest; both are left out.
+    """
+
+    locator: str
+    edges: int
+    share_of_edges: float
+    draws: int
+    arms: tuple[Arm, ...]
+    gains: dict[str, Specificity]
+    gain_of_log_probability: Specificity
+    differences: dict[str, Interval]
+    facts: tuple[FactOutcome, ...]
+    unpaired: tuple[str, ...]
+    unknown: tuple[str, ...]
+
+
+def circuit_reliability(
+    locator: CircuitLocator,
+    facts: Sequence[Fact],
+    *,
+    draws: int = DRAWS,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> CircuitReliability:
+    """Locate each fact's circuit and run it beside all the others.
+
+    Raises:
+        BadOption: if there are fewer than 5 draws.
+        BadData: if no fact is left that the model knows and that has a counterpart.
+    """
+    if draws < FEWEST:
+        raise BadOption(f"At least {FEWEST} random circuits are needed; got {draws}.")
+    watcher = progress or Silent()
+    watcher.start("circuits", 2 * len(facts))
+    usable, unpaired, unknown = _usable(locator, facts, watcher)
+    if not usable:
+        raise BadData(
+            f"None of the {len(facts)} facts can be studied: {len(unpaired)} have no counterpart "
+            f"of equal length, {len(unknown)} are not what the model answers; give other facts."
+        )
+    found = []
+    for place in range(len(usable)):
+        found.append(_outcome(locator, usable, place, draws, seed))
+        watcher.advance(1, 0)
+    edges = int(np.count_nonzero(usable[0].located))
+    return CircuitReliability(
+        locator=locator.name,
+        edges=edges,
+        share_of_edges=edges / locator.grid.size,
+        draws=draws,
+        arms=tuple(_arm(name, found, seed) for name in ARMS),
+        gains={arm: _gain(found, arm, DIFFERENCE, seed) for arm in ARMS[2:6]},
+        gain_of_log_probability=_gain(found, LOCATED, "log_probability", seed),
+        differences={
+            arm: paired_interval(_faithful(found, LOCATED), _faithful(found, arm), seed=seed)
+            for arm in ARMS[3:]
+        },
+        facts=tuple(found),
+        unpaired=tuple(unpaired),
+        unknown=tuple(unknown),
+    )
+
+
+def _usable(
+    locator: CircuitLocator, facts: Sequence[Fact], watcher: Progress
+) -> tuple[list[Usable], list[str], list[str]]:
+    """The facts that can be studied, and the names of those without counterpart or unknown."""
+    usable, unpaired, unknown = [], [], []
+    for fact in facts:
+        pair = locator.pair(fact.prompt)
+        if pair is None:
+            unpaired.append(fact.name)
+        elif outcomes(record(locator.opened, pair.clean).logits[None], pair)[0].rank > 1:
+            unknown.append(fact.name)
+        else:
+            usable.append(Usable(fact, pair, locator.strongest(pair)))
+        watcher.advance(1, 0)
+    return usable, unpaired, unknown
+
+
+def _outcome(
+    locator: CircuitLocator, usable: list[Usable], place: int, draws: int, seed: int
+) -> FactOutcome:
+    """Every arm of one fact, in one batch of runs."""
+    grid, own = locator.grid, usable[place]
+    every = np.ones(grid.size, dtype=bool)
+    arms: dict[str, Bool[np.ndarray, " edges"]] = {
+        FULL: every,
+        EMPTY: ~every,
+        LOCATED: own.located,
+        COMPLEMENT: ~own.located,
+    }
+    for arm, same in ((RELATION, True), (UNRELATED, False)):
+        other = _another(usable, place, same, seed)
+        if other is not None:
+            arms[arm] = other.located
+    # Uniform among all edges, located ones too: to leave those out would make chance look worse.
+    random = drawn(own.located, grid.blocks, draws, seed + place, False)
+    circuits = np.concatenate([np.stack(list(arms.values())), random])
+    found = outcomes(
+        run_circuits(locator.opened, own.pair, circuits, rows=locator.keeping.batch), own.pair
+    )
+    return FactOutcome(
+        own.fact.name,
+        dict(zip(arms, found, strict=False)),
+        tuple(found[len(arms) :]),
+        measure(locator.opened, prune(grid, own.located)),
+    )
+
+
+def _another(usable: list[Usable], place: int, same: bool, seed: int) -> Usable | None:
+    """A random other fact of the same relation, or of another one; None if there is none."""
+    own = usable[place]
+    others = [
+        each
+        for each in usable
+        if each is not own and (each.fact.relation == own.fact.relation) is same
+    ]
+    generator = np.random.default_rng([seed, place, same])
+    return others[generator.integers(len(others))] if others else None
+
+
+def _faithful(found: list[FactOutcome], arm: str) -> Float64[np.ndarray, " facts"]:
+    return np.array([each.faithful(arm) for each in found], dtype=float)
+
+
+def _values(found: list[FactOutcome], arm: str, metric: str) -> Float64[np.ndarray, " facts"]:
+    return np.array([each.value(arm, metric) for each in found], dtype=float)
+
+
+def _arm(name: str, found: list[FactOutcome], seed: int) -> Arm:
+    present = [each for each in found if name == RANDOM or name in each.arms]
+    hits = {k: [each.hit(name, k) for each in present] for k in HITS}
+    return Arm(
+        name=name,
+        facts=len(present),
+        logit_difference=mean_interval(_values(present, name, DIFFERENCE), seed=seed),
+        probability=mean_interval(_values(present, name, PROBABILITY), seed=seed),
+        faithfulness=mean_interval(_faithful(present, name), seed=seed),
+        pooled_faithfulness=_pooled(present, name, DIFFERENCE),
+        pooled_faithfulness_of_probability=_pooled(present, name, PROBABILITY),
+        rank=float(np.median(_values(present, name, "rank"))) if present else float("nan"),
+        hits={k: float(np.mean(each)) if each else float("nan") for k, each in hits.items()},
+    )
+
+
+def _pooled(present: list[FactOutcome], name: str, metric: str) -> float:
+    """Faithfulness of the means over facts; NaN without facts."""
+    if not present:
+        return float("nan")
+    means = (float(_values(present, arm, metric).mean()) for arm in (name, EMPTY, FULL))
+    circuit, empty, full = means
+    return faithfulness(circuit, empty=empty, full=full)
+
+
+def _gain(found: list[FactOutcome], arm: str, metric: str, seed: int) -> Specificity:
+    values = _values(found, arm, metric)
+    random = np.array([[getattr(draw, metric) for draw in each.random] for each in found])
+    return specificity(values, random.T, seed=seed)

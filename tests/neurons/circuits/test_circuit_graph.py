@@ -1,0 +1,129 @@
+"""The edges of a decoder: how many, which, and which of them lead anywhere."""
+
+import networkx
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from caploc.errors import BadOption, UnknownName
+from caploc.neurons.circuits.graph import EdgeGrid, prune
+
+
+def small_grids():
+    return st.builds(
+        lambda layers, shared, size, parallel: EdgeGrid(layers, shared * size, shared, parallel),
+        st.integers(1, 3),
+        st.integers(1, 2),
+        st.integers(1, 2),
+        st.booleans(),
+    )
+
+
+def random_edges(grid, seed, share):
+    return np.random.default_rng(seed).random(grid.size) < share
+
+
+SEEDS, SHARES = st.integers(0, 2**32), st.floats(0, 1)
+
+
+def nodes_and_edges(grid):
+    """All nodes and edges by name, written down anew."""
+    sources, edges = ["input"], []
+    for layer in range(grid.decoder_layers):
+        heads = [f"L{layer}H{head}" for head in range(grid.heads)]
+        reading = [f"{head}.q" for head in heads]
+        for kind in "kv":
+            reading += [f"L{layer}KV{group}.{kind}" for group in range(grid.key_value_heads)]
+        edges += [(source, target) for target in reading for source in sources]
+        before = sources if grid.parallel else sources + heads
+        edges += [(source, f"L{layer}M") for source in before]
+        sources = [*sources, *heads, f"L{layer}M"]
+    return sources, edges + [(source, "logits") for source in sources]
+
+
+def flow(grid, chosen):
+    """The circuit as a graph in which queries, keys and values lead to their heads."""
+    graph = networkx.DiGraph()
+    graph.add_nodes_from(["input", "logits"])
+    size = grid.heads // grid.key_value_heads
+    for layer in range(grid.decoder_layers):
+        for head in range(grid.heads):
+            graph.add_edge(f"L{layer}H{head}.q", f"L{layer}H{head}")
+            for kind in "kv":
+                graph.add_edge(f"L{layer}KV{head // size}.{kind}", f"L{layer}H{head}")
+    _, edges = nodes_and_edges(grid)
+    graph.add_edges_from(edge for edge, kept in zip(edges, chosen, strict=True) if kept)
+    return graph, edges
+
+
+@pytest.mark.parametrize(
+    ("shape", "edges"),
+    [
+        ((32, 32, 32, False), 1_592_881),  # Llama2-7B
+        ((24, 16, 16, False), 231_877),  # GPT2-medium
+        ((28, 16, 16, True), 316_723),  # GPT-J, attention and MLP in parallel
+    ],
+)
+def test_known_models_have_the_published_number_of_edges(shape, edges):
+    assert EdgeGrid(*shape).size == edges
+
+
+@given(small_grids())
+def test_the_columns_are_all_edges_in_order(grid):
+    sources, edges = nodes_and_edges(grid)
+    assert grid.size == len(edges)
+    assert grid.source_names == tuple(sources)
+    assert grid.named(np.ones(grid.size, bool)) == [f"{one}>{other}" for one, other in edges]
+    assert [grid.column(f"{one}>{other}") for one, other in edges] == list(range(len(edges)))
+
+
+@given(small_grids())
+def test_layers_and_blocks_hold_edges_into_one_layer_and_kind(grid):
+    names = [grid.target_names[target] for target in grid.edge_targets]
+    for layer, columns in enumerate(grid.layer_slices):
+        inside = {name.removesuffix(".q").split("H")[0] for name in names[columns]}
+        own = f"L{layer}" if layer < grid.decoder_layers else "logits"
+        assert all(name.startswith(own) for name in inside)
+    covered = [column for block in grid.blocks for column in range(block.start, block.stop)]
+    assert covered == list(range(grid.size))
+    for block in grid.blocks:
+        kinds = {(name[:2], name[-1] if "." in name else name[2:]) for name in names[block]}
+        assert len(kinds) == 1
+
+
+@given(small_grids(), SEEDS, SHARES)
+def test_edges_and_their_matrix_say_the_same(grid, seed, share):
+    chosen = random_edges(grid, seed, share)
+    matrix = grid.as_matrix(chosen)
+    assert matrix.sum() == chosen.sum()
+    assert np.array_equal(grid.as_columns(matrix.astype(float)) > 0, chosen)
+    both = grid.as_matrix(np.stack([chosen, ~chosen]))
+    assert np.array_equal(both[0], matrix)
+
+
+@given(small_grids(), SEEDS, SHARES)
+def test_what_pruning_keeps_lies_on_a_path_from_input_to_logits(grid, seed, share):
+    chosen = random_edges(grid, seed, share)
+    graph, edges = flow(grid, chosen)
+    reached = networkx.descendants(graph, "input") | {"input"}
+    used = networkx.ancestors(graph, "logits") | {"logits"}
+    expected = [
+        bool(kept) and source in reached and target in used
+        for (source, target), kept in zip(edges, chosen, strict=True)
+    ]
+    pruned = prune(grid, chosen)
+    assert pruned.tolist() == expected
+    assert np.array_equal(prune(grid, pruned), pruned)
+
+
+def test_no_edge_leads_back_and_mistakes_are_named():
+    grid = EdgeGrid(2, 2, 1, False)
+    with pytest.raises(BadOption, match="L1M does not come before L0M"):
+        grid.column("L1M>L0M")
+    with pytest.raises(BadOption, match="'L1M' is not an edge"):
+        grid.column("L1M")
+    with pytest.raises(UnknownName, match="no source of edges 'L5H0'"):
+        grid.column("L5H0>logits")
+    with pytest.raises(BadOption, match="3 heads and 2 key-value heads"):
+        EdgeGrid(2, 3, 2, False)

@@ -1,0 +1,132 @@
+"""Reliability of circuits: its arms on the demo model, its ends, and what it leaves out."""
+
+import json
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from caploc.errors import BadData, BadOption
+from caploc.neurons.circuits.graph import prune
+from caploc.neurons.circuits.locator import Keeping, circuit_locator
+from caploc.neurons.circuits.pairs import demo_counterparts
+from caploc.neurons.circuits.reliability import ARMS, circuit_reliability
+
+
+@dataclass(frozen=True)
+class Asked:
+    text: str
+    subject: str | None
+    target: str
+    other: str | None = None
+
+
+@dataclass(frozen=True)
+class Fact:
+    name: str
+    relation: str | None
+    prompt: Asked
+
+
+def fact(relation, subject, answer):
+    return Fact(subject, relation, Asked(f"{relation} {subject} is ", subject, answer))
+
+
+FACTS = (
+    fact("capital of", "Peru", "Lima"),
+    fact("capital of", "Italy", "Rome"),
+    fact("symbol of", "silver", "Ag"),
+    fact("symbol of", "copper", "Cu"),
+)
+WRONG = fact("capital of", "Spain", "Berlin")
+LONG = fact("symbol of", "phosphorus", "P")  # no other element has a name as long
+
+
+@pytest.fixture(scope="module")
+def locator(demo):
+    return circuit_locator(demo, demo_counterparts, keeping=Keeping(share=0.1, steps=4))
+
+
+@pytest.fixture(scope="module")
+def result(locator):
+    return circuit_reliability(locator, (*FACTS, WRONG, LONG), draws=6, seed=3)
+
+
+def test_facts_that_cannot_be_studied_are_left_out_and_named(result):
+    assert [each.name for each in result.facts] == ["Peru", "Italy", "silver", "copper"]
+    assert (result.unknown, result.unpaired) == (("Spain",), ("phosphorus",))
+    assert all(len(each.random) == 6 for each in result.facts)
+
+
+def test_the_ends_are_the_ends(result):
+    arms = {arm.name: arm for arm in result.arms}
+    assert tuple(arms) == ARMS
+    assert arms["full"].hits[1] == 1 and arms["full"].rank == 1
+    assert arms["full"].faithfulness.mean == 1 and arms["empty"].faithfulness.mean == 0
+    assert arms["full"].pooled_faithfulness == 1
+    assert all(arm.facts == 4 for arm in arms.values())
+
+
+def test_a_circuit_of_a_tenth_of_the_edges_keeps_the_fact_and_its_complement_does_not(result):
+    arms = {arm.name: arm for arm in result.arms}
+    assert arms["located"].faithfulness.mean > 0.6
+    assert arms["complement"].faithfulness.mean < 0.2
+    assert arms["random"].faithfulness.mean < 0.2
+    assert result.gains["located"].gain.mean > 3
+    assert result.gains["complement"].gain.mean < result.gains["located"].gain.mean
+    located = np.array([each.faithful("located") for each in result.facts])
+    other = np.array([each.faithful("same relation") for each in result.facts])
+    assert result.differences["same relation"].mean == pytest.approx((located - other).mean())
+
+
+def test_the_gain_is_the_same_in_logits_and_in_faithfulness(result):
+    for each, gain in zip(result.facts, result.gains["located"].per_item, strict=True):
+        full, empty = (each.value(arm, "logit_difference") for arm in ("full", "empty"))
+        drawn = np.array([draw.logit_difference for draw in each.random])
+        faithful = (drawn - empty) / (full - empty)
+        expected = (each.faithful("located") - faithful.mean()) / faithful.std(ddof=1)
+        assert gain == pytest.approx(expected, rel=1e-6)
+
+
+def test_pruned_sizes_are_those_of_what_is_located(result, locator):
+    edges = int(np.ceil(0.1 * locator.grid.size))
+    assert result.edges == edges
+    for each, studied in zip(result.facts, FACTS, strict=True):
+        located = locator.locate(studied.prompt)
+        assert each.size.edges == located.sum() <= edges
+        assert np.array_equal(prune(locator.grid, located), located)
+
+
+def test_the_same_prompt_has_the_same_circuit_and_another_fact_another(locator):
+    one, again, other = (locator.locate(FACTS[place].prompt) for place in (0, 0, 1))
+    assert np.array_equal(one, again)
+    assert not np.array_equal(one, other)
+
+
+def test_results_are_plain_json_and_depend_on_the_seed_alone(result, locator):
+    again = circuit_reliability(locator, (*FACTS, WRONG, LONG), draws=6, seed=3)
+    text = json.dumps(result.as_dict(), allow_nan=False)
+    assert json.dumps(again.as_dict(), allow_nan=False) == text
+    assert json.loads(text)["facts"][0]["size"]["edges"] > 0
+
+
+def test_a_circuit_of_all_edges_is_the_model_and_has_no_gain(demo):
+    locator = circuit_locator(demo, demo_counterparts, keeping=Keeping(share=1.0, steps=1))
+    result = circuit_reliability(locator, FACTS[:1], draws=5)
+    arms = {arm.name: arm for arm in result.arms}
+    assert arms["located"].faithfulness.mean == pytest.approx(1)
+    assert arms["complement"].faithfulness.mean == pytest.approx(0, abs=1e-9)
+    assert result.facts[0].size.share_of_edges == 1
+    # alone, a fact has no other beside it: missing, not 0
+    missing = result.as_dict()["arms"][ARMS.index("same relation")]
+    assert missing["facts"] == 0 and missing["rank"] is None
+    assert missing["logit_difference"]["mean"] is None and missing["hits"]["1"] is None
+
+
+def test_mistakes_are_named(locator):
+    with pytest.raises(BadOption, match="At least 5 random circuits are needed; got 2"):
+        circuit_reliability(locator, FACTS, draws=2)
+    with pytest.raises(BadData, match="None of the 2 facts .* 1 have no counterpart"):
+        circuit_reliability(locator, (WRONG, LONG))
+    with pytest.raises(BadData, match="as many tokens as 'phosphorus'"):
+        locator.locate(LONG.prompt)
