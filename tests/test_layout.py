@@ -32,6 +32,7 @@ ORDER = [
     "measurement",
     "validation",
     "report",
+    "exhibits",
     "findings",
     "workbench",
     "study",

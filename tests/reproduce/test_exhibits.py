@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from matplotlib.figure import Figure
 
-from caploc.reproduce import drawing, files, latex, markdown
-from caploc.reproduce.exhibit import Exhibit, Value
+from caploc.exhibits import files, latex, markdown
+from caploc.exhibits.exhibit import Exhibit, Value
+from caploc.reproduce import drawing
 
 TEXT = st.text(max_size=40) | st.text("\\`*_[]<>|~&$@#:!%{}^\"' \n\tab1www.//", max_size=30)
 NUMBER = st.none() | st.floats(-1e6, 1e6)

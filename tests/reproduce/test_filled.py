@@ -3,9 +3,10 @@
 import pytest
 from labs import planted, written
 
+from caploc.exhibits import markdown
+from caploc.exhibits.exhibit import Value
 from caploc.heads import Head
-from caploc.reproduce import EXHIBITS, analyses, figures, markdown, published, tables, universals
-from caploc.reproduce.exhibit import Value
+from caploc.reproduce import EXHIBITS, analyses, figures, published, tables, universals
 from caploc.reproduce.laboratory import Searched
 from caploc.reproduce.preset import Benchmark, Preset, PresetModel
 from caploc.reproduce.reading import read_preset

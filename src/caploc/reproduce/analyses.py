@@ -5,9 +5,9 @@ from typing import Any
 
 from caploc import sharing as statistics
 from caploc.errors import BadOption
+from caploc.exhibits.exhibit import NOTHING, Cell, Exhibit, Value
 from caploc.heads import Head
 from caploc.reproduce.cells import general, score_value, shown
-from caploc.reproduce.exhibit import NOTHING, Cell, Exhibit, Value
 from caploc.reproduce.laboratory import Scored
 from caploc.reproduce.preset import Benchmark, PresetModel
 from caploc.reproduce.selection import Lab, named, universal

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from math import sqrt
 
+from caploc.exhibits.exhibit import Value
 from caploc.heads import Head
-from caploc.reproduce.exhibit import Value
 from caploc.reproduce.laboratory import Scored
 from caploc.reproduce.preset import Benchmark, PresetModel
 from caploc.reproduce.selection import Lab

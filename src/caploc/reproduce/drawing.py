@@ -8,9 +8,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.projections.polar import PolarAxes
 
+from caploc.exhibits.exhibit import Cell, Value
 from caploc.report.curves import LINES
 from caploc.report.figures import HOUSE_STYLE, INK, drawable
-from caploc.reproduce.exhibit import Cell, Value
 
 MARKERS = "os^Dv<>"
 # The intact model is black, whatever stands beside it.

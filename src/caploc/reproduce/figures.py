@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from caploc.exhibits.exhibit import NOTHING, Cell, Exhibit, Value
 from caploc.heads import Head
 from caploc.reproduce import drawing, published
 from caploc.reproduce.cells import average, mean, score_value, shown
-from caploc.reproduce.exhibit import NOTHING, Cell, Exhibit, Value
 from caploc.reproduce.preset import KNOWLEDGE, Benchmark, PresetModel
 from caploc.reproduce.selection import Lab, knowledge_heads, named
 from caploc.reproduce.tables import FILTERED, leading

@@ -8,10 +8,11 @@ from typing import Any
 
 from caploc import designs
 from caploc.errors import CaplocError
+from caploc.exhibits import files, markdown
+from caploc.exhibits.exhibit import Exhibit, Value
 from caploc.lookup import pick
 from caploc.progress import Progress, Silent
-from caploc.reproduce import analyses, figures, files, tables, universals
-from caploc.reproduce.exhibit import Exhibit, Value
+from caploc.reproduce import analyses, figures, tables, universals
 from caploc.reproduce.laboratory import opened
 from caploc.reproduce.preset import Benchmark, Preset, PresetModel, SearchSpec
 from caploc.reproduce.reckoning import Bill, Reckoning
@@ -46,6 +47,11 @@ UNASKED = "table1"
 # Those without a score, which a limit on scores does not touch.
 SCORELESS = {"table1", "table9", "sharing", "choice"}
 ALL = "all"
+READING = (
+    "± is a standard error over examples, of a drop that of paired differences. Heads are found "
+    "with {} unless a table says otherwise. A dash is something that was not measured, or is not "
+    "defined."
+)
 
 
 @dataclass(frozen=True)
@@ -123,7 +129,10 @@ def reproduce(
         exhibits = [limited(fill(laboratory), preset) for fill in fills.values()]
         for exhibit in exhibits:
             files.write(exhibit, folder)
-        files.write_index(folder, preset, exhibits, command)
+        title = f"{preset.name}: {preset.about}"
+        files.write_index(
+            folder, title, READING.format(markdown.escaped(preset.main)), exhibits, command
+        )
     return exhibits
 
 

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 
+from caploc.exhibits.exhibit import NOTHING, Cell, Exhibit, Value
 from caploc.heads import Head, HeadGrid
 from caploc.reproduce import published
 from caploc.reproduce.cells import drop_value, general, lost_share, score_value, shown
-from caploc.reproduce.exhibit import NOTHING, Cell, Exhibit, Value
 from caploc.reproduce.laboratory import Searched
 from caploc.reproduce.preset import Benchmark, PresetModel
 from caploc.reproduce.selection import Lab, idle, named, universal

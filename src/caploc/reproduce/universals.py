@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
+from caploc.exhibits.exhibit import Cell, Exhibit
 from caploc.heads import Head
 from caploc.reproduce import published
 from caploc.reproduce.cells import drop_value, mean, score_value, shown
-from caploc.reproduce.exhibit import Cell, Exhibit
 from caploc.reproduce.preset import Benchmark, PresetModel
 from caploc.reproduce.selection import TRIED, Lab, knowledge_heads, universal
 

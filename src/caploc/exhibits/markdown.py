@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from caploc.reproduce.exhibit import Cell, Exhibit, Value
+from caploc.exhibits.exhibit import Cell, Exhibit, Value
 
 # What may be more than text: emphasis, code, links, HTML, mathematics, mentions, references to
 # issues, names of emoji, and addresses that GitHub links by itself.

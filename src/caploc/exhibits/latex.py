@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from caploc.reproduce.exhibit import NOTHING, Cell, Exhibit, Value
+from caploc.exhibits.exhibit import NOTHING, Cell, Exhibit, Value
 
 LONG = 36  # characters beyond which a column of words is broken into lines
 WIDE = 96  # characters that fit into a page's width

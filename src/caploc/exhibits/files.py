@@ -6,10 +6,9 @@ from pathlib import Path
 
 from matplotlib import rc_context
 
+from caploc.exhibits import latex, markdown
+from caploc.exhibits.exhibit import Exhibit, Value
 from caploc.report.figures import HOUSE_STYLE
-from caploc.reproduce import latex, markdown
-from caploc.reproduce.exhibit import Exhibit, Value
-from caploc.reproduce.preset import Preset
 
 COLUMNS = ("row", "column", "value", "stderr", "published", "difference")
 PICTURES = (".pdf", ".png")
@@ -55,21 +54,15 @@ def long_form(exhibit: Exhibit) -> list[list[int | str | float | None]]:
     return lines
 
 
-def write_index(folder: Path, preset: Preset, exhibits: Sequence[Exhibit], command: str) -> None:
-    """One page with the exhibits of a command.
+def write_index(
+    folder: Path, title: str, words: str, exhibits: Sequence[Exhibit], command: str
+) -> None:
+    """One page with the exhibits of a command, under a title and some words of Markdown.
 
     Raises:
         OSError: if it cannot be written.
     """
-    head = [
-        f"# {markdown.escaped(f'{preset.name}: {preset.about}')}",
-        "",
-        *(f"    {line}" for line in command.splitlines()),
-        "",
-        "± is a standard error over examples, of a drop that of paired differences. Heads are "
-        f"found with {markdown.escaped(preset.main)} unless a table says otherwise. A dash is "
-        "something that was not measured, or is not defined.",
-        "",
-    ]
+    told = [f"    {line}" for line in command.splitlines()]
+    head = [f"# {markdown.escaped(title)}", "", *told, "", words, ""]
     text = "\n".join([*head, *map(markdown.page, exhibits)])
     (folder / "index.md").write_text(text, encoding="utf-8")

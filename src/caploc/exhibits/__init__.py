@@ -1,0 +1,1 @@
+"""Tables and figures for readers, in every form: Markdown, CSV, LaTeX, pictures, a page."""

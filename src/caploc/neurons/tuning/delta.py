@@ -1,0 +1,157 @@
+"""What tuning chosen neurons changed, as a small file beside the model it belongs to.
+
+    save_delta(delta_of(model, rows, name), "capability.safetensors")
+    apply_delta(model, load_delta("capability.safetensors"))   # a freshly loaded model
+
+The file holds the neurons' weights as trained (neurons first, by the parameters' names) and, as
+JSON in its metadata, the neurons' names and a fingerprint of the model. Applying copies them into
+place.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import get_args
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from caploc.errors import BadData, CaplocError, ModelRefused
+from caploc.neurons.sites import find_sites
+from caploc.neurons.tuning.rows import TrainableRows
+from caploc.neurons.tuning.weights import Share, Trains, shares
+
+SCHEMA = 1
+KEY = "caploc"  # of the metadata
+SAMPLED = 64  # values of each weight that the fingerprint looks at
+
+
+@dataclass(frozen=True)
+class Delta:
+    """The weights of tuned neurons, and the model that they belong to.
+
+    `values` are, by the parameters' names, (neurons of the layer, hidden), or (neurons) for a
+    bias; a fused input projection has both of its rows. `base` and `dtype` tell a reader which
+    model it was, `fingerprint` tells a program.
+    """
+
+    neurons: tuple[str, ...]
+    trains: Trains
+    base: str
+    dtype: str
+    fingerprint: str
+    values: Mapping[str, Tensor]
+
+
+def delta_of(model: PreTrainedModel, rows: TrainableRows, base: str = "") -> Delta:
+    """What the rows attached to (or merged into) a model have become; `base` names the model."""
+    grid = find_sites(model)[1]
+    return Delta(
+        neurons=tuple(str(neuron) for neuron in grid.named(rows.chosen)),
+        trains=rows.trains,
+        base=base,
+        dtype=_dtype(model),
+        fingerprint=fingerprint(model, rows.originals),
+        values=rows.delta(),
+    )
+
+
+def fingerprint(model: PreTrainedModel, originals: Mapping[str, Tensor]) -> str:
+    """A digest of the untuned model: what the tuned neurons were, and a sample of all else.
+
+    Every parameter counts with name and shape; one that holds `originals` with those, so that the
+    digest is the same before and after they are replaced; others with up to 64 values.
+    """
+    digest = hashlib.blake2b(digest_size=20)
+    for name, parameter in sorted(model.named_parameters()):
+        digest.update(f"{name} {tuple(parameter.shape)}\0".encode())
+        values = originals[name] if name in originals else _sample(parameter)
+        digest.update(values.detach().float().contiguous().cpu().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def save_delta(delta: Delta, path: Path | str) -> None:
+    """Write a delta to a safetensors file."""
+    about = {
+        "schema": SCHEMA,
+        "neurons": delta.neurons,
+        "trains": delta.trains,
+        "base": delta.base,
+        "dtype": delta.dtype,
+        "fingerprint": delta.fingerprint,
+    }
+    values = {key: value.contiguous() for key, value in delta.values.items()}
+    save_file(values, path, metadata={KEY: json.dumps(about)})
+
+
+def load_delta(path: Path | str) -> Delta:
+    """Read a delta from its file.
+
+    Raises:
+        BadData: if there is no such file, or it is no delta of this version.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            about = json.loads((file.metadata() or {}).get(KEY, "{}"))
+            values = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError, json.JSONDecodeError) as error:
+        raise BadData(f"{path} cannot be read as a delta ({error}).") from None
+    if about.get("schema") != SCHEMA or about.get("trains") not in get_args(Trains):
+        raise BadData(
+            f"{path} holds no neurons tuned by this version of caploc; give a file that "
+            "save_delta wrote."
+        )
+    return Delta(
+        neurons=tuple(about["neurons"]),
+        trains=about["trains"],
+        base=about["base"],
+        dtype=about["dtype"],
+        fingerprint=about["fingerprint"],
+        values=values,
+    )
+
+
+def apply_delta(model: PreTrainedModel, delta: Delta) -> None:
+    """Copy tuned neurons into the model they were tuned in.
+
+    Raises:
+        ModelRefused: if the model is another one, or holds the delta already.
+    """
+    held = _shares(model, delta)
+    originals = {key: value for share in held for key, value in share.read().items()}
+    shapes = {key: value.shape for key, value in originals.items()}
+    fits = shapes == {key: value.shape for key, value in delta.values.items()}
+    if not fits or fingerprint(model, originals) != delta.fingerprint:
+        raise _refusal(model, delta)
+    for share in held:
+        share.write(delta.values)
+
+
+def _shares(model: PreTrainedModel, delta: Delta) -> list[Share]:
+    try:
+        return shares(model, find_sites(model)[1].mask(delta.neurons), delta.trains)
+    except CaplocError:
+        raise _refusal(model, delta) from None
+
+
+def _refusal(model: PreTrainedModel, delta: Delta) -> ModelRefused:
+    return ModelRefused(
+        f"The tuned neurons belong to {delta.base or 'another model'} as loaded in {delta.dtype}, "
+        f"and this {type(model).__name__} in {_dtype(model)} is not that model, or has been "
+        "changed; load the model anew."
+    )
+
+
+def _sample(parameter: Tensor) -> Tensor:
+    flat = parameter.detach().flatten()
+    places = torch.linspace(0, len(flat) - 1, min(SAMPLED, len(flat)), dtype=torch.float64)
+    return flat[places.long().to(flat.device)]
+
+
+def _dtype(model: PreTrainedModel) -> str:
+    return str(model.dtype).removeprefix("torch.")

@@ -1,0 +1,279 @@
+"""Tune what an arm may tune: the same lessons for every arm, each at its own best learning rate.
+
+Teacher-forced cross-entropy of the gold answer tokens alone; AdamW without weight decay, which
+would move weights that have no gradient; linear warm-up, then a constant rate; gradients clipped by
+their norm. How the paper's authors tuned is not known to us: this recipe is ours.
+"""
+
+import math
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from caploc.commonality.result import Result
+from caploc.engine.wording import Span
+from caploc.errors import BadOption, RunFailed
+from caploc.neurons.tuning.batches import Batch, batches, collate, log_probabilities, split
+from caploc.neurons.tuning.weights import TRAINS, Trains
+from caploc.progress import Progress, Silent
+
+RATES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
+FOLLOWED = 10  # last steps whose mean is the training loss
+
+
+@runtime_checkable
+class Trainable(Protocol):
+    """What an arm may tune of a model."""
+
+    def parameters(self) -> list[nn.Parameter]:
+        """What the optimizer moves."""
+        ...
+
+    def settle(self) -> None:
+        """Let what the optimizer moved take effect in the model."""
+        ...
+
+    def written(self) -> AbstractContextManager[None]:
+        """A plain model with the tuned weights inside, and bit for bit the model's own after it."""
+        ...
+
+    def detach(self) -> None:
+        """The model is as it was."""
+        ...
+
+
+@dataclass(frozen=True)
+class Recipe(Result):
+    """How every arm is tuned.
+
+    Each of `rates`, in rising order, is tried with `steps` batches of `batch_size` examples, of
+    which the first `warmup` raise the rate linearly. `held_out` is the share of the training
+    examples on which the best rate is chosen; where it is the lowest or highest tried, up to
+    `extensions` more are tried beyond it, spaced alike. `clip` is the largest gradient norm.
+    `trains` says which weights of a neuron are tuned. `seed` fixes the split, the batches and
+    the random start of adapters.
+    """
+
+    steps: int = 60
+    batch_size: int = 16
+    warmup: int = 5
+    clip: float = 1.0
+    rates: tuple[float, ...] = RATES
+    extensions: int = 4
+    held_out: float = 0.2
+    trains: Trains = "all"
+    seed: int = 0
+
+    def check(self) -> None:
+        """Refuse values that cannot be used.
+
+        Raises:
+            BadOption: naming the first of them.
+        """
+        for name, least in (("steps", 1), ("batch_size", 1), ("warmup", 0), ("extensions", 0)):
+            if getattr(self, name) < least:
+                raise BadOption(f"{name} must be {least} or more; got {getattr(self, name)}.")
+        if not 0 < self.clip < math.inf:
+            raise BadOption(
+                f"clip, the largest gradient norm, must be positive; got {self.clip:g}."
+            )
+        if not 0 < self.held_out < 1:
+            raise BadOption(
+                f"held_out is a share of the training examples between 0 and 1; "
+                f"got {self.held_out:g}."
+            )
+        rising = all(low < high for low, high in zip(self.rates, self.rates[1:], strict=False))
+        if not self.rates or not rising or not 0 < self.rates[0] <= self.rates[-1] < math.inf:
+            raise BadOption(
+                f"rates must be one or more positive learning rates in rising order; got "
+                f"{', '.join(f'{rate:g}' for rate in self.rates) or 'none'}."
+            )
+        if self.trains not in TRAINS:
+            raise BadOption(f"trains={self.trains!r} is not one of {', '.join(TRAINS)}.")
+
+
+@dataclass(frozen=True)
+class Lessons:
+    """The batches that every arm is tuned with, in order, and those it is chosen by."""
+
+    train: tuple[Batch, ...]
+    validation: tuple[Batch, ...]
+    examples: int
+    held_out: int
+
+
+@dataclass(frozen=True)
+class Trial(Result):
+    """One learning rate; losses in nats a token, None where training diverged.
+
+    `train_loss` is the mean of the last 10 steps, `validation_loss` that of the examples held out.
+    """
+
+    rate: float
+    train_loss: float | None
+    validation_loss: float | None
+
+
+@dataclass(frozen=True)
+class Fit(Result):
+    """What tuning an arm came to.
+
+    `parameters` is the number of values trained, `untuned_loss` the validation loss before.
+    `at_edge`: the best rate is the lowest or highest of several tried, so that a better one may lie
+    beyond.
+    """
+
+    parameters: int
+    steps: int
+    best: Trial
+    at_edge: bool
+    untuned_loss: float
+    trials: tuple[Trial, ...]
+
+
+def lessons(spans: Sequence[Span], recipe: Recipe, device: torch.device) -> Lessons:
+    """Split the training examples and put them into batches.
+
+    Raises:
+        BadOption: if the recipe has a value that cannot be used.
+        BadData: if there are fewer than 2 examples.
+    """
+    recipe.check()
+    train, held_out = split(spans, recipe.held_out, recipe.seed)
+    ordered = batches(train, recipe.batch_size, recipe.steps, recipe.seed)
+    tests = [
+        held_out[start : start + recipe.batch_size]
+        for start in range(0, len(held_out), recipe.batch_size)
+    ]
+    return Lessons(
+        tuple(collate(each, device) for each in ordered),
+        tuple(collate(each, device) for each in tests),
+        len(train),
+        len(held_out),
+    )
+
+
+def search(
+    model: PreTrainedModel,
+    trainable: Trainable,
+    given: Lessons,
+    recipe: Recipe,
+    *,
+    progress: Progress | None = None,
+    what: str = "tune",
+) -> Fit:
+    """Tune at every rate from the same start; leave `trainable` at the best one's weights.
+
+    Raises:
+        RunFailed: if the training diverges at every rate.
+    """
+    progress = progress or Silent()
+    start = _copied(trainable)
+    untuned = validation_loss(model, given)
+    trials: dict[float, Trial] = {}
+    best: list[Tensor] = start
+    planned = list(recipe.rates)
+    progress.start(what, recipe.steps * len(planned))
+    while planned:
+        rate = planned.pop(0)
+        _set(trainable, start)
+        trials[rate] = attempt(model, trainable, given, rate, recipe, progress)
+        if _best(trials) == trials[rate]:
+            best = _copied(trainable)
+        if not planned and len(trials) < len(recipe.rates) + recipe.extensions:
+            planned = _beyond(trials)
+            if planned:
+                progress.start(f"{what}, at {planned[0]:.1g}", recipe.steps)
+    _set(trainable, best)
+    return Fit(
+        parameters=sum(parameter.numel() for parameter in trainable.parameters()),
+        steps=recipe.steps,
+        best=_found(trials, what),
+        at_edge=bool(_beyond(trials)),
+        untuned_loss=untuned,
+        trials=tuple(trials[rate] for rate in sorted(trials)),
+    )
+
+
+def attempt(
+    model: PreTrainedModel,
+    trainable: Trainable,
+    given: Lessons,
+    rate: float,
+    recipe: Recipe,
+    progress: Progress,
+) -> Trial:
+    """Take every lesson once, in order, at one learning rate."""
+    parameters = trainable.parameters()
+    optimizer = torch.optim.AdamW(parameters, lr=rate, weight_decay=0)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: min(1.0, (step + 1) / max(1, recipe.warmup))
+    )
+    losses: list[float] = []
+    for number, batch in enumerate(given.train):
+        loss = -log_probabilities(model, batch).mean()
+        losses.append(float(loss.detach()))
+        if not math.isfinite(losses[-1]):
+            progress.advance(len(given.train) - number, 0)
+            return Trial(rate, None, None)
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(parameters, recipe.clip)
+        optimizer.step()
+        schedule.step()
+        trainable.settle()
+        progress.advance(1, batch.tokens)
+    last = losses[-FOLLOWED:]
+    after = validation_loss(model, given)
+    finite = math.isfinite(after)
+    return Trial(rate, sum(last) / len(last) if finite else None, after if finite else None)
+
+
+@torch.no_grad()
+def validation_loss(model: PreTrainedModel, given: Lessons) -> float:
+    """Mean loss of the held-out examples' answer tokens, in nats."""
+    found = torch.cat([log_probabilities(model, batch) for batch in given.validation])
+    return -float(found.double().mean())
+
+
+def _best(trials: dict[float, Trial]) -> Trial | None:
+    known = [trial for trial in trials.values() if trial.validation_loss is not None]
+    return min(known, key=lambda trial: trial.validation_loss or 0.0, default=None)
+
+
+def _found(trials: dict[float, Trial], what: str) -> Trial:
+    best = _best(trials)
+    if best is None:
+        raise RunFailed(
+            f"{what}: training diverged at every learning rate from {min(trials):.1g} to "
+            f"{max(trials):.1g}; give lower ones."
+        )
+    return best
+
+
+def _beyond(trials: dict[float, Trial]) -> list[float]:
+    """The rate to try next where the best is the lowest or highest of several, else none."""
+    rates = sorted(trials)
+    best = _best(trials)
+    if len(rates) < 2 or (best is not None and rates[0] < best.rate < rates[-1]):
+        return []
+    # where every rate diverged, only lower ones can help
+    edge, inner = (rates[0], rates[1]) if best is None or best.rate == rates[0] else rates[:-3:-1]
+    return [edge * edge / inner]
+
+
+def _copied(trainable: Trainable) -> list[Tensor]:
+    return [parameter.detach().clone() for parameter in trainable.parameters()]
+
+
+@torch.no_grad()
+def _set(trainable: Trainable, values: Sequence[Tensor]) -> None:
+    for parameter, value in zip(trainable.parameters(), values, strict=True):
+        parameter.copy_(value)
+        parameter.grad = None
+    trainable.settle()

@@ -1,0 +1,239 @@
+"""Which weights belong to a neuron: its column of the output projection, its rows of the inputs.
+
+A feed-forward block reads hidden states by one or two input projections and writes them back by an
+output projection. Neuron i is row i of every input projection (with its bias) and column i of the
+output projection. Here all of these are handled with neurons first: (chosen, hidden).
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
+
+from caploc.errors import BadOption, ModelRefused
+from caploc.models.projections import input_width, text_config
+from caploc.neurons.experts import Experts, hooked
+from caploc.neurons.grid import Chosen
+from caploc.neurons.sites import find_sites, parts
+
+Trains = Literal["all", "output"]  # all rows and columns of a neuron, or its output column alone
+TRAINS = ("all", "output")
+TOKENS = 4  # of the proof of a fused projection
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one projection holds of the chosen neurons.
+
+    `writes` is true of an input projection, which writes the neurons, and false of an output
+    projection, which reads them; `places` are the chosen rows or columns of its weight.
+    """
+
+    name: str
+    module: Any
+    writes: bool
+    places: Int[Tensor, " chosen"]
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The names of the parameters that the neurons have a share of."""
+        biased = self.writes and self.module.bias is not None
+        return (f"{self.name}.weight", f"{self.name}.bias") if biased else (f"{self.name}.weight",)
+
+    def read(self) -> dict[str, Tensor]:
+        """Copies of the chosen neurons' values: (chosen, hidden) and, of a bias, (chosen)."""
+        return {key: self.neurons_first(key)[self.places] for key in self.keys}
+
+    @torch.no_grad()
+    def write(self, values: Mapping[str, Tensor]) -> None:
+        """Put values of the same shapes in their place, rounded to the weights' dtype."""
+        for key in self.keys:
+            weight = self.neurons_first(key)
+            weight[self.places] = values[key].to(weight)
+
+    def neurons_first(self, key: str) -> Float[Tensor, "neurons ..."]:
+        """A view of a parameter with the neurons as its first axis."""
+        if key.endswith(".bias"):
+            return self.module.bias.detach()
+        weight: Tensor = self.module.weight.detach()
+        # a Linear's weight is (writes, reads), a Conv1D's (reads, writes)
+        return weight if self.writes != isinstance(self.module, Conv1D) else weight.T
+
+
+def shares(model: PreTrainedModel, chosen: Chosen, trains: Trains = "all") -> list[Share]:
+    """Every projection's share of the chosen neurons, layer by layer.
+
+    With `trains` "output" the input projections have none.
+
+    Raises:
+        BadOption: if no neuron is chosen, or the set is another model's.
+        ModelRefused: if a chosen neuron is a routed expert's, the weights are quantised, or a
+            block's input projections are not found.
+    """
+    sites, grid = find_sites(model)
+    check_chosen(chosen, grid.size, trains)
+    names = {id(module): name for name, module in model.named_modules()}
+    found: list[Share] = []
+    for layer, columns, module in parts(sites):
+        places = torch.from_numpy(np.flatnonzero(chosen[columns]))
+        if not len(places):
+            continue
+        if isinstance(module, Experts):
+            raise ModelRefused(
+                f"{len(places)} of the chosen neurons belong to the routed experts of layer "
+                f"{layer}, which cannot be tuned by themselves; choose neurons that every token "
+                "passes through."
+            )
+        output = _share(names[id(module)], module, False, places)
+        inputs = _input_shares(model, output) if trains == "all" else []
+        found += [*inputs, output]
+    return found
+
+
+def check_chosen(chosen: Chosen, neurons: int, trains: str = "all") -> None:
+    """Refuse a set that is empty or another model's.
+
+    Raises:
+        BadOption: if it is, or `trains` is unknown.
+    """
+    if trains not in TRAINS:
+        raise BadOption(f"trains={trains!r} is not one of {', '.join(TRAINS)}.")
+    if len(chosen) != neurons:
+        raise BadOption(
+            f"The set is of a model with {len(chosen):,} neurons, and this one has {neurons:,}; "
+            "choose neurons of this model."
+        )
+    if not chosen.any():
+        raise BadOption("No neuron is chosen, so that there is nothing to tune; choose at least 1.")
+
+
+def block_of(model: nn.Module, name: str) -> nn.Module:
+    """The module around the one named."""
+    return model.get_submodule(name.rpartition(".")[0])
+
+
+def input_projections(model: PreTrainedModel, name: str) -> dict[str, Any]:
+    """The projections beside an output projection that write its neurons, by their names.
+
+    Each reads as many values as the model is wide and writes as many as the output projection
+    reads, or twice as many where the two of a gated block are one.
+
+    Raises:
+        ModelRefused: if there is none.
+    """
+    hidden = text_config(model).hidden_size
+    around, _, own = name.rpartition(".")
+    width = input_width(model.get_submodule(name))
+    found = {
+        f"{around}.{other}": module
+        for other, module in block_of(model, name).named_children()
+        if other != own
+        and isinstance(module, nn.Linear | Conv1D)
+        and input_width(module) == hidden
+        and output_width(module) in (width, 2 * width)
+    }
+    if not found:
+        raise ModelRefused(
+            f"Beside {name} there is no projection from {hidden} values to its {width} neurons; "
+            "tune the output columns alone with trains='output'."
+        )
+    return found
+
+
+def dense_projections(model: PreTrainedModel, trains: Trains = "all") -> dict[str, Any]:
+    """Every projection that neurons have weights in, by name: output and, for "all", input ones.
+
+    Routed experts are left out.
+
+    Raises:
+        ModelRefused: if a block's input projections are not found.
+    """
+    names = {id(module): name for name, module in model.named_modules()}
+    found: dict[str, Any] = {}
+    for _, _, module in parts(find_sites(model)[0]):
+        if not isinstance(module, Experts):
+            name = names[id(module)]
+            found |= input_projections(model, name) if trains == "all" else {}
+            found[name] = module
+    return found
+
+
+def output_width(projection: nn.Module) -> int:
+    """How many values a projection writes."""
+    return int(projection.weight.shape[1 if isinstance(projection, Conv1D) else 0])  # type: ignore[index]
+
+
+def _input_shares(model: PreTrainedModel, output: Share) -> list[Share]:
+    found = []
+    width = input_width(output.module)
+    for name, module in input_projections(model, output.name).items():
+        places = output.places
+        if output_width(module) == 2 * width:
+            places = torch.cat([places, places + width])
+            _prove_halves(block_of(model, name), module, output)
+        found.append(_share(name, module, True, places))
+    return found
+
+
+def _share(name: str, module: nn.Module, writes: bool, places: Tensor) -> Share:
+    weight: Any = module.weight
+    if not weight.is_floating_point():
+        raise ModelRefused(
+            f"{name} has weights of type {weight.dtype}: a quantised model cannot be tuned; load "
+            "it in float32, bfloat16 or float16."
+        )
+    return Share(name, module, writes, places.to(weight.device))
+
+
+@torch.no_grad()
+def _prove_halves(block: nn.Module, fused: nn.Module, output: Share) -> None:
+    """Show that rows i and i + width of a fused projection are neuron i's, and no other's.
+
+    Raises:
+        ModelRefused: if moving what either half writes at the chosen neurons moves others, too,
+            or none.
+    """
+    weight: Any = fused.weight
+    generator = torch.Generator().manual_seed(0)
+    hidden = torch.randn(1, TOKENS, input_width(fused), generator=generator).to(weight)
+    width = input_width(output.module)
+    before = _read(block, output.module, hidden)
+    for half in (0, width):
+        with _moved(fused, output.places + half):
+            moved = (_read(block, output.module, hidden) != before).any(dim=(0, 1))
+        expected = torch.zeros_like(moved)
+        expected[output.places] = True
+        if not bool((moved == expected).all()):
+            raise ModelRefused(
+                f"Rows i and i + {width} of the fused input projection beside {output.name} are "
+                "not those of neuron i; tune the output columns alone with trains='output'."
+            )
+
+
+def _read(block: nn.Module, projection: nn.Module, hidden: Tensor) -> Tensor:
+    """What a block's output projection reads for hidden states."""
+    read: list[Tensor] = []
+    with hooked(projection, lambda _, args: read.append(args[0].clone())):
+        block(hidden)
+    return read[0]
+
+
+@contextmanager
+def _moved(projection: nn.Module, places: Tensor) -> Iterator[None]:
+    """What the projection writes at these places is one more inside."""
+
+    def move(_: nn.Module, __: Any, written: Tensor) -> Tensor:
+        return written.index_add(-1, places, torch.ones_like(written[..., places]))
+
+    handle = projection.register_forward_hook(move)
+    try:
+        yield
+    finally:
+        handle.remove()

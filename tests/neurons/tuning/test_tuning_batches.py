@@ -1,0 +1,97 @@
+"""What is learned from: gold answers only, padding without effect, the same order for all."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tiny import FAMILIES, VOCABULARY, tiny
+
+from caploc.engine.plain import Reading, score
+from caploc.engine.wording import Span
+from caploc.errors import BadData
+from caploc.neurons.tuning.batches import (
+    batches,
+    collate,
+    gold_log_probabilities,
+    log_probabilities,
+    split,
+)
+from caploc.tasks.demo import data
+
+DEVICE = torch.device("cpu")
+
+
+def random_spans(count, seed=0, longest=9):
+    random = np.random.default_rng(seed)
+    spans = []
+    for _ in range(count):
+        length = int(random.integers(2, longest))
+        answer = int(random.integers(1, length))
+        tokens = random.integers(2, VOCABULARY, length + 1).tolist()
+        spans.append(Span(tuple(tokens[:-1]), tuple(tokens[-answer:])))
+    return spans
+
+
+def alone(model, span):
+    """The log-probabilities of a span's continuation, written the obvious way."""
+    tokens = torch.tensor([[*span.inputs, span.continuation[-1]]])
+    with torch.no_grad():
+        logits = model(input_ids=tokens, use_cache=False).logits[0]
+    first = tokens.shape[1] - len(span.continuation)
+    return torch.stack(
+        [
+            torch.log_softmax(logits[place - 1].float(), dim=-1)[tokens[0, place]]
+            for place in range(first, tokens.shape[1])
+        ]
+    )
+
+
+@pytest.mark.parametrize("family", [name for name in FAMILIES if not name.startswith("nemotron")])
+def test_padding_changes_nothing_and_only_answers_count(family):
+    model, spans = tiny(family), random_spans(5)
+    with torch.no_grad():
+        together = log_probabilities(model, collate(spans, DEVICE))
+    expected = torch.cat([alone(model, span) for span in spans])
+    assert torch.allclose(together, expected, atol=2e-4, rtol=1e-4)
+
+
+def test_gold_log_probabilities_are_the_engines(demo, spans_of):
+    spans = [*spans_of(data.addition, "test", 20), *spans_of(data.code, "test", 5)]
+    uncut = np.zeros(demo.grid.size, dtype=bool)
+    readings = [Reading(span.inputs, uncut, [span.continuation]) for span in spans]
+    expected = [
+        pairs[0][0] / len(span.continuation)
+        for pairs, span in zip(score(demo, readings), spans, strict=True)
+    ]
+    found = gold_log_probabilities(demo.model, spans, batch_size=7)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+@given(
+    count=st.integers(1, 20), size=st.integers(1, 8), steps=st.integers(1, 12), seed=st.integers(0)
+)
+def test_batches_visit_every_span_once_a_round_and_more_keep_the_first(count, size, steps, seed):
+    spans = [Span((number,), (number,)) for number in range(count)]
+    found = batches(spans, size, steps, seed)
+    assert len(found) == steps
+    assert {len(each) for each in found} == {min(size, count)}
+    visited = [span for each in found for span in each]
+    for start in range(0, len(visited), count):
+        part = visited[start : start + count]
+        assert len(set(part)) == len(part)
+    assert batches(spans, size, steps + 3, seed)[:steps] == found
+
+
+@given(count=st.integers(2, 60), share=st.floats(0.01, 0.99), seed=st.integers(0))
+def test_a_split_deals_out_every_span_once(count, share, seed):
+    spans = [Span((number,), (number,)) for number in range(count)]
+    train, held_out = split(spans, share, seed)
+    assert sorted(train + held_out, key=lambda span: span.inputs) == spans
+    assert train and held_out
+    assert abs(len(held_out) - share * count) <= 1
+
+
+def test_one_example_cannot_be_split():
+    with pytest.raises(BadData, match="give at least 2"):
+        split([Span((1,), (2,))], 0.2, 0)

@@ -1,0 +1,274 @@
+"""The neurons that were damaged are found to be worth tuning, others are not; figures add up."""
+
+import json
+from contextlib import contextmanager
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from caploc.commonality.intervals import paired_interval
+from caploc.errors import BadData, BadOption, ModelRefused
+from caploc.neurons.tuning.arms import ARMS, arms
+from caploc.neurons.tuning.batches import gold_log_probabilities
+from caploc.neurons.tuning.crossing import Source, cross, relate, square
+from caploc.neurons.tuning.degradation import degraded
+from caploc.neurons.tuning.enhancement import GOLD, METRIC, Evaluation, enhance
+from caploc.neurons.tuning.training import Recipe
+from caploc.neurons.tuning.weights import shares
+from caploc.tasks.demo import data
+
+QUICK = Recipe(steps=8, batch_size=8, warmup=2, rates=(3e-3,))
+
+
+def neurons(grid, count, seed=0):
+    chosen = np.zeros(grid.size, dtype=bool)
+    chosen[np.random.default_rng(seed).choice(grid.size, count, replace=False)] = True
+    return chosen
+
+
+@contextmanager
+def damaged(model, chosen):
+    """These neurons write the opposite of what they wrote."""
+    held = shares(model, chosen, "output")
+    before = [share.read() for share in held]
+    for share, values in zip(held, before, strict=True):
+        share.write({key: -value for key, value in values.items()})
+    try:
+        yield
+    finally:
+        for share, values in zip(held, before, strict=True):
+            share.write(values)
+
+
+@pytest.mark.parametrize(("layer", "count"), [(4, 384), (5, 150)])
+def test_damaged_neurons_are_worth_tuning_more_than_others(demo, spans_of, unchanged, layer, count):
+    unchanged(demo.model)
+    hurt = np.zeros(demo.grid.size, dtype=bool)
+    hurt[demo.grid.layer_slices[layer]] = np.arange(384) < count
+    with damaged(demo.model, hurt):
+        found = enhance(
+            demo,
+            spans_of(data.addition, "train", 60),
+            Evaluation(gold={"addition": spans_of(data.addition, "test", 30)}),
+            arms(hurt, demo.grid, names=["located", "random-uniform"]),
+            Recipe(steps=12, batch_size=8, warmup=2, rates=(1e-2,), trains="output"),
+        )
+    (control,) = found.controls
+    assert control.located > max(control.changes) > 0.5
+    assert control.p == pytest.approx(1 / 6)
+    assert control.excess.low > 0.2 and control.gain > 3
+
+
+class Watched:
+    """Outcomes as they came, one example's missing at first and another's in all later calls."""
+
+    def __init__(self, tests):
+        self.tests, self.seen = tests, []
+
+    def __call__(self, loaded):
+        found = {}
+        for task, spans in self.tests.items():
+            found[task] = gold_log_probabilities(loaded.model, spans)
+            found[task][0 if not self.seen else 1] = np.nan
+        self.seen.append({task: each.copy() for task, each in found.items()})
+        assert not any(each._forward_hooks for each in loaded.model.modules())
+        assert not any(each.requires_grad for each in loaded.model.parameters())
+        return found
+
+
+@pytest.fixture(scope="module")
+def figures(demo, spans_of):
+    """An enhancement, and the outcomes it was given: before, then arm by arm but for "none"."""
+    draws = {"addition": data.addition, "recall": data.recall}
+    watched = Watched({name: spans_of(draw, "test", 20) for name, draw in draws.items()})
+    names = ["none", "located", "random-layer-matched", "full", "lora"]
+    with degraded(demo.model, 1.0, 0):
+        found = enhance(
+            demo,
+            spans_of(data.addition, "train", 40),
+            Evaluation(watched, watched.tests),
+            arms(neurons(demo.grid, 14), demo.grid, names=names),
+            QUICK,
+        )
+    return found, watched.seen
+
+
+def test_arms_tell_what_they_tuned(demo, figures):
+    found, _ = figures
+    none, own, *random, full, adapters = found.arms
+    assert [tuned.arm for tuned in random] == ["random-layer-matched"] * 5
+    assert [tuned.draw for tuned in random] == [0, 1, 2, 3, 4]
+    assert none.fit is None and none.neurons is None
+    assert own.fit.parameters == 14 * 3 * 128 and own.neurons == 14
+    assert abs(adapters.fit.parameters - own.fit.parameters) <= 256 and adapters.neurons is None
+    assert full.fit.parameters == sum(each.numel() for each in demo.model.parameters())
+    assert found.trained_on == 32 and found.held_out == 8
+
+
+def test_changes_are_those_of_the_outcomes(figures):
+    found, (before, after, *_) = figures
+    none, own = found.arms[:2]
+    assert all(change.change.mean == 0 for change in none.changes)
+    assert {(change.task, change.measure) for change in own.changes} == {
+        (task, measure) for task in ("addition", "recall") for measure in (METRIC, GOLD)
+    }
+    for change in own.changes:
+        if change.measure == METRIC:
+            expected = paired_interval(after[change.task], before[change.task])
+            assert change.change == expected and change.change.items == 18
+            assert change.after - change.before == pytest.approx(expected.mean)
+        else:
+            assert change.change.items == 20
+
+
+def test_controls_are_those_of_the_draws(figures):
+    found, (before, own, *others) = figures
+    assert len(found.controls) == 4
+    for control in found.controls:
+        if control.measure == METRIC:
+            drawn = [np.nanmean(each[control.task] - before[control.task]) for each in others[:5]]
+            assert control.changes == pytest.approx(drawn)
+            located = np.nanmean(own[control.task] - before[control.task])
+            assert control.located == pytest.approx(located)
+        assert control.mean == pytest.approx(np.mean(control.changes))
+        assert control.sd == pytest.approx(np.std(control.changes, ddof=1))
+        assert control.gain == pytest.approx((control.located - control.mean) / control.sd)
+        reached = sum(each >= control.located for each in control.changes)
+        assert control.p == pytest.approx((1 + reached) / 6)
+
+
+def test_an_enhancement_is_plain_json(figures):
+    text = json.dumps(figures[0].as_dict(), allow_nan=False)
+    assert json.loads(text)["recipe"]["steps"] == 8
+    assert json.loads(text)["arms"][1]["fit"]["best"]["rate"] == 3e-3
+
+
+def test_every_arm_runs_and_leaves_the_demo_as_it_was(demo, spans_of, unchanged):
+    unchanged(demo.model)
+    planned = arms(
+        neurons(demo.grid, 5),
+        demo.grid,
+        scores=np.random.default_rng(0).standard_normal(demo.grid.size),
+    )
+    found = enhance(
+        demo,
+        spans_of(data.sorting, "train", 20),
+        Evaluation(gold={"sorting": spans_of(data.sorting, "test", 5)}),
+        planned,
+        replace(QUICK, steps=1),
+    )
+    assert list(dict.fromkeys(tuned.arm for tuned in found.arms)) == list(ARMS)
+    assert {control.arm for control in found.controls} == {
+        "random-uniform",
+        "random-layer-matched",
+    }
+
+
+def test_mistakes_are_refused_before_anything_is_tuned(demo, spans_of):
+    spans = spans_of(data.addition, "train", 10)
+    evaluation = Evaluation(gold={"addition": spans})
+    own = arms(neurons(demo.grid, 3), demo.grid, names=["located"])
+    with pytest.raises(BadOption, match="no arm to tune"):
+        enhance(demo, spans, evaluation, [], QUICK)
+    with pytest.raises(BadData, match="nothing to evaluate on"):
+        enhance(demo, spans, Evaluation(), own, QUICK)
+    with pytest.raises(BadData, match="give at least 2"):
+        enhance(demo, spans[:1], evaluation, own, QUICK)
+    with pytest.raises(BadOption, match="steps must be 1"):
+        enhance(demo, spans, evaluation, own, replace(QUICK, steps=0))
+    other = [replace(own[0], chosen=np.ones(7, dtype=bool))]
+    with pytest.raises((BadOption, ModelRefused), match="7 neurons, and this one has 2,304"):
+        enhance(demo, spans, evaluation, other, QUICK)
+
+
+def test_crossing_lays_runs_out_as_tables(demo, spans_of, unchanged):
+    unchanged(demo.model)
+    draws = {"subtraction": data.subtraction, "addition": data.addition, "recall": data.recall}
+    gold = {name: spans_of(draw, "test", 10) for name, draw in sorted(draws.items())}
+    sources = [
+        Source(name, spans_of(draw, "train", 20), neurons(demo.grid, 8, seed))
+        for seed, (name, draw) in enumerate(draws.items())
+        if name != "addition"
+    ]
+    with degraded(demo.model, 1.0, 0):
+        found = cross(demo, sources, Evaluation(gold=gold), replace(QUICK, steps=3))
+    assert found.tuned == ("subtraction", "recall")
+    assert found.evaluated == ("addition", "recall", "subtraction")
+    for row, run in enumerate(found.runs):
+        own = next(tuned for tuned in run.arms if tuned.arm == "located")
+        others = [tuned for tuned in run.arms if tuned.arm == "random-layer-matched"]
+        assert len(others) == 5
+        for column, task in enumerate(found.evaluated):
+            (change,) = (each for each in own.changes if each.task == task)
+            assert found.located[GOLD][row, column] == pytest.approx(change.change.mean)
+            drawn = [
+                each.change.mean for tuned in others for each in tuned.changes if each.task == task
+            ]
+            assert found.random[GOLD][row, column] == pytest.approx(np.mean(drawn))
+            reached = np.sum(np.array(drawn) >= change.change.mean)
+            assert found.p[GOLD][row, column] == pytest.approx((1 + reached) / 6)
+    ordered = square(found, found.located[GOLD])
+    np.testing.assert_array_equal(ordered, found.located[GOLD][:, [2, 1]])
+    json.dumps(found.as_dict(), allow_nan=False)
+
+
+def test_relations_of_a_table_with_a_known_answer():
+    kinds = {"a": "math", "b": "math", "c": "language", "d": "language"}
+    same = np.array([[kinds[one] == kinds[other] for other in kinds] for one in kinds])
+    random = np.random.default_rng(0)
+    overlaps = np.where(same, 0.6, 0.1) + 0.05 * random.random((4, 4))
+    changes = np.where(same, 0.3, 0.02) + 0.2 * overlaps
+    found = relate(changes, list(kinds), kinds, overlaps)
+    off = ~np.eye(4, dtype=bool)
+    assert found.kinds.cohesion == pytest.approx(changes.diagonal().mean())
+    assert found.kinds.same_kind == pytest.approx(changes[same & off].mean())
+    assert found.kinds.across_kinds == pytest.approx(changes[~same].mean())
+    assert found.overlap.spearman.value == pytest.approx(1.0)
+    noisy = changes + random.normal(0, 0.2, (4, 4))
+    found = relate(noisy, list(kinds), kinds, overlaps)
+    expected = stats.spearmanr(noisy[off], overlaps[off]).statistic
+    assert found.overlap.spearman.value == pytest.approx(expected)
+    assert found.overlap.spearman.low <= expected <= found.overlap.spearman.high
+    assert relate(changes, list(kinds), kinds).overlap is None
+
+
+def test_a_crossing_without_datasets_or_with_one_twice_is_refused(demo, spans_of):
+    spans = spans_of(data.addition, "train", 10)
+    source = Source("addition", spans, neurons(demo.grid, 3))
+    evaluation = Evaluation(gold={"addition": spans})
+    with pytest.raises(BadData, match="of different names; got none"):
+        cross(demo, [], evaluation, QUICK)
+    with pytest.raises(BadData, match="got addition, addition"):
+        cross(demo, [source, source], evaluation, QUICK)
+    alone = cross(
+        demo,
+        [replace(source, name="other")],
+        evaluation,
+        replace(QUICK, steps=1),
+    )
+    with pytest.raises(BadOption, match="other was tuned and not evaluated"):
+        square(alone, alone.located[GOLD])
+
+
+def test_the_gold_log_probability_moves_where_the_metric_cannot(demo, spans_of, unchanged):
+    unchanged(demo.model)
+    tests = spans_of(data.addition, "test", 20)
+
+    def right(loaded):
+        likely = gold_log_probabilities(loaded.model, tests) > np.log(0.5)
+        return {"addition": likely.astype(np.float64)}
+
+    (tuned,) = enhance(
+        demo,
+        spans_of(data.addition, "train", 30),
+        Evaluation(right, {"addition": tests}),
+        arms(neurons(demo.grid, 30), demo.grid, names=["located"]),
+        QUICK,
+    ).arms
+    by_measure = {change.measure: change for change in tuned.changes}
+    assert by_measure[METRIC].before == 1.0
+    assert by_measure[GOLD].before < 0 and by_measure[GOLD].change.mean != 0
+    assert torch.is_grad_enabled()

@@ -1,0 +1,187 @@
+"""The recipe does what it says: steps of known size, the best rate kept, its edge seen."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from test_tuning_batches import random_spans
+from tiny import tiny
+
+from caploc.engine.wording import Span
+from caploc.errors import BadOption, RunFailed
+from caploc.neurons.sites import find_sites
+from caploc.neurons.tuning.rows import attach
+from caploc.neurons.tuning.training import Recipe, attempt, lessons, search, validation_loss
+from caploc.progress import Silent
+
+RECIPE = Recipe(steps=12, batch_size=4, warmup=3, rates=(1e-3, 1e-2, 1e-1), seed=1)
+
+
+def prepared(recipe, family="llama", count=6):
+    model = tiny(family)
+    chosen = np.zeros(find_sites(model)[1].size, dtype=bool)
+    chosen[:count] = True
+    return model, chosen, lessons(learnable(25), recipe, model.device)
+
+
+def learnable(count):
+    """Random texts whose answer is always the same token."""
+    return [Span(span.inputs, (7,)) for span in random_spans(count)]
+
+
+class Counting:
+    """Progress that adds up."""
+
+    def __init__(self):
+        self.planned, self.done, self.tokens, self.said = 0, 0, 0.0, []
+
+    def start(self, what, rows):
+        self.planned += rows
+        self.said.append(what)
+
+    def advance(self, rows, tokens):
+        self.done += rows
+        self.tokens += tokens
+
+
+@pytest.mark.parametrize(("warmup", "share"), [(0, 1.0), (1, 1.0), (4, 0.25)])
+def test_the_first_step_is_the_warmed_up_rate(warmup, share, unchanged):
+    recipe = replace(RECIPE, steps=1, warmup=warmup)
+    model, chosen, given = prepared(recipe)
+    with attach(unchanged(model), chosen) as rows:
+        attempt(model, rows, given, 0.01, recipe, Silent())
+        moved = torch.cat([change.detach().abs().flatten() for change in rows.parameters()])
+    # AdamW's first step has the size of the rate wherever the gradient is not tiny
+    assert float(moved.median()) == pytest.approx(0.01 * share, rel=1e-3)
+    assert float(moved.max()) <= 0.01 * share * (1 + 1e-5)
+
+
+def test_gradients_are_clipped(unchanged):
+    recipe = replace(RECIPE, steps=1, warmup=1, clip=1e-9)
+    model, chosen, given = prepared(recipe)
+    with attach(unchanged(model), chosen) as rows:
+        attempt(model, rows, given, 0.01, recipe, Silent())
+        moved = max(float(change.detach().abs().max()) for change in rows.parameters())
+    # gradients of at most 1e-9 beside AdamW's 1e-8 in the denominator
+    assert 0 < moved < 0.01 / 10
+
+
+def test_a_trial_is_plain_training_written_again(unchanged):
+    recipe = replace(RECIPE, clip=0.05)
+    model, chosen, given = prepared(recipe)
+    with attach(unchanged(model), chosen) as rows:
+        trial = attempt(model, rows, given, 0.02, recipe, Silent())
+        found = rows.delta()
+    with attach(model, chosen) as rows:
+        optimizer = torch.optim.Adam(rows.parameters(), lr=0)
+        losses = []
+        for step, batch in enumerate(given.train):
+            optimizer.param_groups[0]["lr"] = 0.02 * min(1, (step + 1) / 3)
+            logits = model(input_ids=batch.inputs, attention_mask=batch.attention).logits
+            labels = torch.full_like(batch.inputs, -100)
+            labels[batch.rows, batch.positions] = batch.targets
+            loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
+            gradients = torch.autograd.grad(loss, rows.parameters())
+            norm = math.sqrt(sum(float(each.square().sum()) for each in gradients))
+            for change, gradient in zip(rows.parameters(), gradients, strict=True):
+                change.grad = gradient * min(1, 0.05 / norm)
+            optimizer.step()
+            losses.append(float(loss.detach()))
+        for key, value in rows.delta().items():
+            assert torch.allclose(value, found[key], atol=1e-4), key
+        assert trial.train_loss == pytest.approx(sum(losses[-10:]) / 10, rel=1e-4)
+        assert trial.validation_loss == pytest.approx(validation_loss(model, given), rel=1e-3)
+
+
+def test_the_search_keeps_the_weights_of_the_best_rate(unchanged):
+    model, chosen, given = prepared(RECIPE)
+    progress = Counting()
+    with attach(unchanged(model), chosen) as rows:
+        untuned = validation_loss(model, given)
+        fit = search(model, rows, given, RECIPE, progress=progress, what="tuning some")
+        assert validation_loss(model, given) == fit.best.validation_loss
+        again = [attempt(model, rows, given, 0.0, RECIPE, Silent())]
+        assert again[0].validation_loss == fit.best.validation_loss
+    assert fit.untuned_loss == untuned
+    assert fit.parameters == 6 * 3 * 32
+    assert fit.best.validation_loss == min(trial.validation_loss for trial in fit.trials)
+    assert progress.planned == progress.done == RECIPE.steps * len(fit.trials)
+    assert progress.tokens > 0 and progress.said[0] == "tuning some"
+
+
+def test_every_rate_starts_from_the_same_weights(unchanged):
+    model, chosen, given = prepared(RECIPE)
+    with attach(unchanged(model), chosen) as rows:
+        fit = search(model, rows, given, replace(RECIPE, extensions=0))
+    for trial in fit.trials:
+        with attach(model, chosen) as rows:
+            assert attempt(model, rows, given, trial.rate, RECIPE, Silent()) == trial
+
+
+def test_a_best_rate_at_the_edge_is_followed_and_flagged(unchanged):
+    low = replace(RECIPE, rates=(1e-7, 3e-7), extensions=2)
+    model, chosen, given = prepared(low)
+    with attach(unchanged(model), chosen) as rows:
+        fit = search(model, rows, given, low)
+    assert [trial.rate for trial in fit.trials] == pytest.approx([1e-7, 3e-7, 9e-7, 27e-7])
+    assert fit.at_edge and fit.best.rate == fit.trials[-1].rate
+    # answers that nothing can teach: the less is learned, the better
+    hopeless = lessons(random_spans(25), low, model.device)
+    with attach(model, chosen) as rows:
+        fit = search(model, rows, hopeless, low)
+    assert [trial.rate for trial in fit.trials] == pytest.approx([1e-7 / 9, 1e-7 / 3, 1e-7, 3e-7])
+    assert fit.at_edge and fit.best.rate == fit.trials[0].rate
+    with attach(model, chosen) as rows:
+        fit = search(model, rows, given, replace(RECIPE, rates=(1e-6, 1e-2, 1e30)))
+    assert len(fit.trials) == 3 and fit.best.rate == 1e-2 and not fit.at_edge
+    one = replace(RECIPE, rates=(1e-7,))
+    with attach(model, chosen) as rows:
+        fit = search(model, rows, given, one)
+    assert len(fit.trials) == 1 and not fit.at_edge
+
+
+def test_training_that_diverges_is_told_from_training_that_does_not(unchanged):
+    model, chosen, given = prepared(RECIPE)
+    with attach(unchanged(model), chosen) as rows:
+        fit = search(model, rows, given, replace(RECIPE, rates=(1e-2, 1e30), extensions=0))
+        assert fit.best.rate == 1e-2
+        assert fit.trials[1].validation_loss is None and fit.trials[1].train_loss is None
+        assert validation_loss(model, given) == fit.best.validation_loss
+    with (
+        attach(model, chosen) as rows,
+        pytest.raises(RunFailed, match="diverged at every learning rate from 1e\\+29 to 1e\\+31"),
+    ):
+        search(model, rows, given, replace(RECIPE, rates=(1e30, 1e31), extensions=1))
+
+
+def test_the_same_seed_trains_the_same_and_another_does_not(unchanged):
+    model, chosen, _ = prepared(RECIPE)
+    unchanged(model)
+    losses = []
+    for seed in (1, 1, 2):
+        recipe = replace(RECIPE, seed=seed)
+        with attach(model, chosen) as rows:
+            given = lessons(learnable(25), recipe, model.device)
+            losses.append(search(model, rows, given, recipe).best.validation_loss)
+    assert losses[0] == losses[1] != losses[2]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"steps": 0}, "steps must be 1 or more; got 0"),
+        ({"batch_size": 0}, "batch_size must be 1 or more"),
+        ({"warmup": -1}, "warmup must be 0 or more; got -1"),
+        ({"extensions": -1}, "extensions must be 0 or more"),
+        ({"clip": 0.0}, "clip, the largest gradient norm, must be positive; got 0"),
+        ({"held_out": 1.0}, "between 0 and 1; got 1"),
+        ({"rates": ()}, "rising order; got none"),
+        ({"rates": (0.1, 0.01)}, "rising order; got 0.1, 0.01"),
+        ({"rates": (0.0, 0.01)}, "positive learning rates"),
+    ],
+)
+def test_recipes_that_cannot_be_followed_are_refused(wrong, message):
+    with pytest.raises(BadOption, match=message):
+        lessons(random_spans(5), replace(RECIPE, **wrong), torch.device("cpu"))
