@@ -1,0 +1,127 @@
+"""Which facts the model knows: whether its likeliest tokens, one by one, are the answer."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from jaxtyping import Float64
+
+from caploc.commonality.result import Result
+from caploc.engine.plain import last_logits
+from caploc.errors import BadData
+from caploc.models.loading import CutModel
+from caploc.neurons.facts.encoding import Encoded, Encoder
+from caploc.neurons.facts.facts import Fact, Prompt
+from caploc.progress import Progress, Silent
+
+TOGETHER = 64  # prompts in a forward pass
+
+
+@dataclass(frozen=True)
+class Known(Result):
+    """How many facts and rewrites the model answers rightly.
+
+    `rewrites_known` is None where rewrites were not asked.
+    """
+
+    facts: int
+    facts_known: int
+    rewrites: int
+    rewrites_known: int | None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the model makes of an answer.
+
+    `log_probability` is the mean over the answer's tokens; `right` whether each was the likeliest.
+    """
+
+    log_probability: float
+    right: bool
+
+
+class Answers:
+    """Asks a model for the probability of answers."""
+
+    def __init__(self, loaded: CutModel) -> None:
+        """Take the model as it is when asked, edits included."""
+        self.loaded, self.encoder = loaded, Encoder(loaded)
+
+    def right(self, prompt: Prompt) -> bool:
+        """Whether the model answers the prompt rightly.
+
+        Raises:
+            BadData: if the prompt does not fit the model's window.
+        """
+        return answers(self.loaded, [self.encoder.encode(prompt)])[0].right
+
+    def log_probabilities(
+        self, asked: Sequence[tuple[Prompt, str]]
+    ) -> Float64[np.ndarray, " asked"]:
+        """Mean log-probability of the tokens of each answer after its prompt."""
+        found = answers(self.loaded, [self.encoder.encode(*each) for each in asked])
+        return np.array([each.log_probability for each in found], dtype=float)
+
+
+@torch.inference_mode()
+def answers(loaded: CutModel, encoded: Sequence[Encoded]) -> list[Answer]:
+    """What the model makes of each prompt's answer, in the order given."""
+    results: dict[int, Answer] = {}
+    order = sorted(range(len(encoded)), key=lambda place: len(encoded[place].tokens))
+    for first in range(0, len(order), TOGETHER):
+        places = order[first : first + TOGETHER]
+        results.update(zip(places, _pass(loaded, [encoded[p] for p in places]), strict=True))
+    return [results[place] for place in range(len(encoded))]
+
+
+def _pass(loaded: CutModel, some: Sequence[Encoded]) -> list[Answer]:
+    """One forward pass, padded on the right: earlier positions never see the padding."""
+    longest = max(len(each.tokens) for each in some)
+    first = min(each.start for each in some)
+    ids = torch.zeros((len(some), longest), dtype=torch.long)
+    for row, each in enumerate(some):
+        ids[row, : len(each.tokens)] = torch.tensor(each.tokens)
+    likely = last_logits(loaded.model, ids.to(loaded.model.device), first).float().log_softmax(-1)
+    found = []
+    for read, each in zip(likely.cpu(), some, strict=True):
+        own = read[each.start - first : len(each.tokens) - first]
+        wanted = torch.tensor(each.answer)
+        chosen = own.gather(1, wanted[:, None]).double()
+        found.append(Answer(float(chosen.mean()), bool((own.argmax(-1) == wanted).all())))
+    return found
+
+
+def known_facts(
+    loaded: CutModel,
+    facts: Sequence[Fact],
+    *,
+    rewrites: bool = False,
+    progress: Progress | None = None,
+) -> tuple[tuple[Fact, ...], Known]:
+    """The facts whose prompt the model answers rightly; with `rewrites`, only its right ones too.
+
+    Raises:
+        BadData: if a prompt does not fit the model's window, or no fact is known.
+    """
+    shown, asker = progress or Silent(), Answers(loaded)
+    shown.start("facts known", len(facts))
+    kept, given, rewrites_known = [], 0, 0
+    for fact in facts:
+        given += len(fact.rewrites)
+        prompts = [fact.prompt, *(fact.rewrites if rewrites else ())]
+        encoded = [asker.encoder.encode(prompt) for prompt in prompts]
+        first, *others = answers(loaded, encoded)
+        shown.advance(1, sum(len(each.tokens) for each in encoded))
+        right = tuple(p for p, found in zip(fact.rewrites, others, strict=False) if found.right)
+        rewrites_known += len(right)
+        if first.right:
+            kept.append(replace(fact, rewrites=right) if rewrites else fact)
+    if not kept:
+        raise BadData(
+            f"The model answers none of the {len(facts)} facts rightly, so nothing can be located; "
+            "give facts that it knows."
+        )
+    counts = Known(len(facts), len(kept), given, rewrites_known if rewrites else None)
+    return tuple(kept), counts

@@ -1,0 +1,281 @@
+"""Causal tracing (Meng et al. 2022): which hidden state brings a lost answer back.
+
+The subject's embeddings are disturbed by noise, so that the answer is lost; then the undisturbed
+hidden state is put back at one token and layer (or a window of consecutive feed-forward or
+attention outputs around the layer). The indirect effect is
+
+    IE(token, layer) = P(answer | state put back) - P(answer | disturbed)
+
+averaged over 10 draws of noise, the same for every token and layer; the answer is the first token
+of the model's own undisturbed one. The noise is 3 standard deviations of subject embeddings.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Float64
+from torch import Tensor, nn
+
+from caploc.commonality.result import Result
+from caploc.engine.plain import last_logits
+from caploc.errors import BadData, BadOption
+from caploc.neurons.facts.encoding import Encoded, Encoder
+from caploc.neurons.facts.facts import Prompt
+from caploc.neurons.facts.hidden import Outputs, outputs, tensor_of, with_tensor
+from caploc.neurons.loading import NeuronModel
+
+DRAWS = 10
+DEVIATIONS = 3.0
+WINDOW = 10
+DEPTH = 28  # layers of GPT-J, in which 10 are a window
+ROWS = 160  # disturbed copies in a forward pass
+
+
+@dataclass(frozen=True)
+class Trace(Result):
+    """What putting states back did for one prompt.
+
+    `effects` is IE in probability, a row for each of `tokens` (positions), a column for each layer,
+    NaN where a window holds no output. `clean` and `disturbed` are the answer's probabilities with
+    nothing put back. `right` says whether the model's own answer is the prompt's.
+    """
+
+    kind: str
+    window: int
+    right: bool
+    clean: float
+    disturbed: float
+    tokens: tuple[int, ...]
+    subject: tuple[int, ...]
+    effects: Float64[np.ndarray, "tokens layers"]
+
+
+@dataclass(frozen=True)
+class Place:
+    """One thing put back: the outputs of some layers at one token."""
+
+    layers: tuple[int, ...]
+    token: int
+
+
+def noise_level(
+    loaded: NeuronModel, prompts: Sequence[Prompt], deviations: float = DEVIATIONS
+) -> float:
+    """So many standard deviations of all embedding values of the prompts' subject tokens.
+
+    Raises:
+        BadData: if no prompt has a subject.
+    """
+    encoder = Encoder(loaded)
+    encoded = [encoder.encode(prompt) for prompt in prompts if prompt.subject is not None]
+    tokens = [each.tokens[place] for each in encoded for place in each.subject]
+    if not tokens:
+        raise BadData("No prompt has a subject, so that there is nothing to disturb; give some.")
+    embed: Any = loaded.model.get_input_embeddings()
+    with torch.no_grad():
+        values = embed(torch.tensor([tokens], device=loaded.model.device))
+    return deviations * float(values.double().std())
+
+
+@dataclass(frozen=True)
+class Tracer:
+    """Traces prompts of one model.
+
+    `noise` is the standard deviation of the noise (see `noise_level`). `kind` is `state` (one
+    layer's output), `feed_forward` or `attention` (a window of them). `window` None is 10 layers
+    where the model has as many as GPT-J (28) or more, and the same share of a shallower model
+    (ours: in 6 layers a window of 10 would hold all of them). It runs from `window // 2` layers
+    below the layer to one less above it, clipped to the model.
+
+    Raises:
+        UnknownName: if there is no such kind.
+        BadOption: if the noise is not above 0, or the window or the draws are below 1.
+    """
+
+    loaded: NeuronModel
+    noise: float
+    kind: str = "feed_forward"
+    window: int | None = None
+    draws: int = DRAWS
+    seed: int = 0
+
+    name = "causal tracing"
+    units = "layers"
+
+    def __post_init__(self) -> None:
+        """Refuse settings that mean nothing."""
+        if not self.noise > 0 or self.draws < 1 or (self.window is not None and self.window < 1):
+            raise BadOption(
+                f"The noise must be above 0, its draws and the window 1 or more; got {self.noise:g}"
+                f", {self.draws} and {self.window}."
+            )
+        _ = self.outputs
+
+    @cached_property
+    def encoder(self) -> Encoder:
+        """How the model reads prompts."""
+        return Encoder(self.loaded)
+
+    @cached_property
+    def outputs(self) -> Outputs:
+        """Where states are put back."""
+        return outputs(self.loaded, self.kind)
+
+    @property
+    def layers(self) -> int:
+        """Number of layers of the model."""
+        return len(self.outputs)
+
+    @property
+    def width(self) -> int:
+        """How many consecutive layers are put back together."""
+        if self.kind == "state":
+            return 1
+        return self.window or min(WINDOW, max(1, round(self.layers * WINDOW / DEPTH)))
+
+    def put_back(self, layer: int) -> tuple[int, ...]:
+        """The layers of the window around one."""
+        below, above = self.width // 2, self.width - self.width // 2
+        inside = range(max(0, layer - below), min(self.layers, layer + above))
+        return tuple(each for each in inside if self.outputs[each] is not None)
+
+    def trace(self, prompt: Prompt, *, whole: bool = True) -> Trace:
+        """The effects at every token, or (`whole` False) at the subject's last one only.
+
+        Raises:
+            BadData: if the prompt has no subject, or does not fit the model's window.
+        """
+        if prompt.subject is None:
+            raise BadData(f"The prompt {prompt.text!r} has no subject to disturb; give one.")
+        encoded = self.encoder.encode(prompt).first()
+        tokens = range(len(encoded.tokens)) if whole else (encoded.subject[-1],)
+        return self.trace_encoded(encoded, tuple(tokens))
+
+    def trace_encoded(self, encoded: Encoded, tokens: tuple[int, ...]) -> Trace:
+        """The effects at some positions of a prompt of which one token is to come."""
+        run = _Run(self.loaded, encoded, self.outputs, _noise(self, encoded))
+        grid = [(token, layer) for token in tokens for layer in range(self.layers)]
+        places = [Place(self.put_back(layer), token) for token, layer in grid]
+        disturbed, *restored = run.probabilities([Place((), 0), *places])
+        effects = np.array(restored) - disturbed
+        effects[[not place.layers for place in places]] = np.nan
+        return Trace(
+            kind=self.kind,
+            window=self.width,
+            right=run.top == encoded.answer[0],
+            clean=run.clean,
+            disturbed=disturbed,
+            tokens=tokens,
+            subject=encoded.subject,
+            effects=effects.reshape(len(tokens), self.layers),
+        )
+
+    def profile(self, prompt: Prompt) -> Float64[np.ndarray, " layers"] | None:
+        """IE at the subject's last token, layer by layer; None if the model answers wrongly.
+
+        Raises:
+            BadData: if the prompt has no subject, or does not fit the model's window.
+        """
+        found = self.trace(prompt, whole=False)
+        return found.effects[0] if found.right else None
+
+
+def _noise(tracer: Tracer, encoded: Encoded) -> Float[Tensor, "draws subject hidden"]:
+    """The disturbances of a prompt; drawn on the CPU, so that every device has the same."""
+    generator = torch.Generator().manual_seed(tracer.seed)
+    embed: Any = tracer.loaded.model.get_input_embeddings()
+    shape = (tracer.draws, len(encoded.subject), embed.weight.shape[1])
+    return tracer.noise * torch.randn(shape, generator=generator)
+
+
+class _Run:
+    """One prompt: its undisturbed outputs, and its answer's probability when some are put back."""
+
+    @torch.inference_mode()
+    def __init__(
+        self, loaded: NeuronModel, encoded: Encoded, places: Outputs, noise: Tensor
+    ) -> None:
+        """Run the prompt undisturbed."""
+        self.loaded, self.encoded, self.places = loaded, encoded, places
+        self.noise = noise.to(loaded.model.device, loaded.model.dtype)
+        self.ids = torch.tensor([encoded.tokens], device=loaded.model.device)
+        self.kept: dict[int, Tensor] = {}
+        with ExitStack() as hooks:
+            for layer, module in enumerate(places):
+                if module is not None:
+                    hooks.callback(module.register_forward_hook(self._keeping(layer)).remove)
+            likely = self._last(self.ids)[0]
+        self.top = int(likely.argmax())
+        self.clean = float(likely[self.top])
+
+    @torch.inference_mode()
+    def probabilities(self, places: Sequence[Place]) -> list[float]:
+        """The answer's mean probability over the draws, each place put back by itself."""
+        draws = len(self.noise)
+        together = max(1, ROWS // draws)
+        found: list[float] = []
+        for first in range(0, len(places), together):
+            some = places[first : first + together]
+            with self._disturbed(len(some)), self._restored(some):
+                likely = self._last(self.ids.expand(len(some) * draws, -1))
+            found += likely[:, self.top].double().unflatten(0, (len(some), draws)).mean(1).tolist()
+        return found
+
+    def _last(self, ids: Tensor) -> Float[Tensor, "rows vocabulary"]:
+        """The probabilities of what comes after the prompt."""
+        return last_logits(self.loaded.model, ids, ids.shape[1] - 1)[:, -1].float().softmax(-1)
+
+    def _keeping(self, layer: int) -> Any:
+        def keep(_: nn.Module, args: Any, output: Any) -> None:
+            hidden = tensor_of(output)
+            self.kept[layer] = hidden.reshape(-1, hidden.shape[-1]).clone()
+
+        return keep
+
+    @contextmanager
+    def _disturbed(self, number: int) -> Iterator[None]:
+        subject = torch.tensor(self.encoded.subject, device=self.ids.device, dtype=torch.long)
+
+        def disturb(_: nn.Module, args: Any, output: Tensor) -> Tensor:
+            changed = output.clone()
+            changed[:, subject] += self.noise.repeat(number, 1, 1)
+            return changed
+
+        embed: Any = self.loaded.model.get_input_embeddings()
+        handle = embed.register_forward_hook(disturb)
+        try:
+            yield
+        finally:
+            handle.remove()
+
+    @contextmanager
+    def _restored(self, places: Sequence[Place]) -> Iterator[None]:
+        """Put the undisturbed outputs back, each place in its own block of rows."""
+        with ExitStack() as hooks:
+            for layer, module in enumerate(self.places):
+                wanted = [
+                    (n, place.token) for n, place in enumerate(places) if layer in place.layers
+                ]
+                if wanted and module is not None:
+                    hook = self._putting_back(self.kept[layer], wanted)
+                    hooks.callback(module.register_forward_hook(hook).remove)
+            yield
+
+    def _putting_back(self, kept: Tensor, wanted: Sequence[tuple[int, int]]) -> Any:
+        length, draws = self.ids.shape[1], len(self.noise)
+        rows = torch.tensor([n * draws + draw for n, _ in wanted for draw in range(draws)])
+        tokens = torch.tensor([token for _, token in wanted for _ in range(draws)])
+
+        def put_back(_: nn.Module, args: Any, output: Any) -> Any:
+            hidden = tensor_of(output)
+            # OPT hands its feed-forward block all rows' tokens in one list
+            each = hidden.clone().view(-1, length, hidden.shape[-1])
+            each[rows, tokens] = kept[tokens]
+            return with_tensor(output, each.view(hidden.shape))
+
+        return put_back

@@ -1,0 +1,97 @@
+"""Edits at every layer against what must be so, and against planted profiles."""
+
+import json
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+
+from caploc.errors import BadData
+from caploc.neurons.facts.covariance import covariances
+from caploc.neurons.facts.demo import demo_facts, demo_texts
+from caploc.neurons.facts.edit_reliability import edit_reliability, harmonic_mean
+from caploc.neurons.facts.editing import Descent, Editor
+
+FACTS = demo_facts("statement", 4)
+LAYERS = (0, 2, 5)
+
+
+@dataclass
+class Planted:
+    """A profile that peaks in one layer, and no profile for a subject."""
+
+    layer: int
+    never: str = ""
+    name = "planted"
+
+    def profile(self, prompt):
+        if prompt.subject == self.never:
+            return None
+        return -np.abs(np.arange(6.0) - self.layer + 0.25)
+
+
+@pytest.fixture(scope="module")
+def editor(neurons):
+    return Editor(neurons, covariances(neurons, demo_texts(25), LAYERS), descent=Descent(steps=12))
+
+
+@pytest.fixture(scope="module")
+def lowest(neurons, editor):
+    return edit_reliability(neurons, FACTS, editor=editor, profiler=Planted(0), seed=0)
+
+
+@pytest.fixture(scope="module")
+def highest(neurons, editor):
+    return edit_reliability(
+        neurons, FACTS, editor=editor, profiler=Planted(5, FACTS[0].prompt.subject), seed=0
+    )
+
+
+def test_the_last_layer_cannot_be_edited_at_the_subject(lowest):
+    """What it writes there no later position reads."""
+    last = lowest.layers[-1]
+    assert last.layer == 5
+    assert (last.efficacy.mean, last.generalization.mean, last.score.mean) == (0, 0, 0)
+    assert last.specificity.mean == 1.0
+    assert last.rise.mean == pytest.approx(0, abs=1e-3)
+
+
+def test_lower_layers_can(lowest):
+    assert max(layer.efficacy.mean for layer in lowest.layers[:2]) >= 0.6
+    assert all(layer.rise.mean > 0.1 for layer in lowest.layers[:2])
+    assert all(layer.specificity.mean > 0.7 for layer in lowest.layers)
+
+
+def test_a_tracer_that_points_where_edits_fail_is_found_out(lowest, highest):
+    assert highest.traced == (5,) * 3
+    assert highest.excess.mean < 0 < lowest.excess.mean
+    assert highest.rise_correlation.mean < 0 < lowest.rise_correlation.mean
+    assert highest.hit.mean < highest.hit_by_chance.mean
+    assert highest.gain.mean < 0 < lowest.gain.mean
+
+
+def test_summaries_are_those_of_the_tables(lowest):
+    assert lowest.scores.shape == lowest.effects.shape == (4, 3)
+    best = lowest.scores.max(axis=1)
+    assert lowest.hit.mean == (lowest.scores[:, 0] == best).mean()
+    np.testing.assert_allclose(
+        lowest.excess.mean, (lowest.scores[:, 0] - lowest.scores[:, 1:].mean(axis=1)).mean()
+    )
+    assert [layer.score.mean for layer in lowest.layers] == pytest.approx(
+        lowest.scores.mean(axis=0)
+    )
+    assert all(layer.with_effect is None for layer in lowest.layers)  # effects all alike
+    json.dumps(lowest.as_dict(), allow_nan=False)
+
+
+def test_facts_that_cannot_be_used_are_counted(neurons, editor, lowest, highest):
+    assert (lowest.facts, lowest.skipped) == (4, 0)
+    assert (highest.facts, highest.skipped) == (3, 1)  # one has no profile
+    bare = [replace(FACTS[0], neighbours=()), replace(FACTS[1], rewrites=())]
+    with pytest.raises(BadData, match="None of the 2 facts can be edited"):
+        edit_reliability(neurons, bare, editor=editor, profiler=Planted(0), seed=0)
+
+
+def test_the_harmonic_mean_is_zero_if_a_share_is():
+    assert harmonic_mean(1.0, 0.0, 0.5) == 0.0
+    assert harmonic_mean(0.5, 1.0, 1.0) == pytest.approx(0.75)

@@ -1,0 +1,135 @@
+"""Fidelity against locators of which it is known what they are faithful to."""
+
+import json
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from caploc.errors import BadData
+from caploc.neurons.facts.demo import demo_facts
+from caploc.neurons.facts.facts import Fact, Prompt
+from caploc.neurons.facts.fidelity import fidelity
+from caploc.neurons.facts.knowledge_neurons import KnowledgeNeurons
+from caploc.neurons.facts.locators import Locator, by_fact, pairs
+from caploc.neurons.grid import NeuronGrid
+
+GRID = NeuronGrid((40, 40))
+FACTS = demo_facts("quiz", 12)
+
+
+@dataclass
+class Planted:
+    """Locates two units by what `about` says of a prompt, and units that change at each call."""
+
+    about: object
+    noise: int = 0
+    name = "planted"
+    units = "units"
+    grid = GRID
+    calls: int = 0
+
+    def locate(self, prompt: Prompt) -> np.ndarray:
+        self.calls += 1
+        chosen = np.zeros(GRID.size, dtype=bool)
+        kept = np.random.default_rng(abs(self.about(prompt)) % 2**32).permutation(GRID.size)
+        chosen[kept[:2]] = True
+        chosen[kept[2 : 2 + self.noise]] = False
+        rest = np.random.default_rng(self.calls).permutation(kept[2:])
+        chosen[rest[: self.noise]] = True
+        return chosen
+
+
+def subject(prompt: Prompt) -> int:
+    return int.from_bytes(prompt.subject.encode(), "big")
+
+
+def relation(prompt: Prompt) -> int:
+    return int.from_bytes(prompt.text[:6].encode(), "big")
+
+
+def test_a_faithful_locator_has_fidelity_and_margin_of_one():
+    found = fidelity(Planted(subject), FACTS, seed=0)
+    assert found.rewrites.iou.mean == found.rewrites.reference.mean == 1.0
+    assert found.same_prompt.largest.low == 1.0
+    assert found.same_relation.iou.mean < 0.2 and found.unrelated.iou.mean < 0.2
+    margin = 1 - found.same_relation.iou.mean
+    assert found.margin.iou.mean == pytest.approx(margin) and margin > 0.8
+    assert found.margin.iou.excludes_zero
+
+
+def test_a_locator_of_the_relation_has_fidelity_and_no_margin():
+    found = fidelity(Planted(relation), FACTS, seed=0)
+    assert found.rewrites.iou.mean == found.same_relation.iou.mean == 1.0
+    assert (found.margin.iou.mean, found.margin.iou.excludes_zero) == (0.0, False)
+    assert found.unrelated.iou.mean < 0.2
+
+
+def test_a_locator_of_the_form_cannot_tell_facts_apart():
+    found = fidelity(Planted(lambda prompt: 7), FACTS, seed=0)
+    assert found.unrelated.iou.mean == 1.0 and found.margin.reference.mean == 0.0
+
+
+def test_a_random_part_shows_in_the_control_of_the_same_prompt():
+    found = fidelity(Planted(subject, noise=2), FACTS, seed=0)
+    # two of four are always the same, two nearly always others
+    assert 0.5 <= found.same_prompt.reference.mean < 0.6
+    assert found.size == 4 and found.same_prompt.iou.mean == pytest.approx(1 / 3, abs=0.05)
+
+
+def test_random_sets_of_equal_size_overlap_by_chance():
+    many = demo_facts("quiz")
+    found = fidelity(Planted(subject), many, seed=0)
+    # 2 of 80 units, drawn within their layer of 40
+    assert found.random.reference.low < 2 / 80 + 0.01
+    assert found.random.reference.mean == pytest.approx(0.025, abs=0.02)
+
+
+def test_empty_sets_are_missing_and_counted():
+    class Empty(Planted):
+        def locate(self, prompt):
+            return np.zeros(GRID.size, dtype=bool)
+
+    found = fidelity(Empty(subject), FACTS, seed=0)
+    assert found.empty == found.prompts == 12 * 6
+    assert np.isnan(found.rewrites.iou.mean) and found.rewrites.iou.items == 0
+    json.dumps(found.as_dict(), allow_nan=False)
+
+
+def test_facts_without_rewrites_are_counted_and_none_at_all_is_refused():
+    bare = [Fact(f.name, f.relation, f.prompt) for f in FACTS]
+    found = fidelity(Planted(subject), [*FACTS[:6], *bare[6:]], seed=0)
+    assert (found.facts, found.without_rewrites) == (6, 6)
+    with pytest.raises(BadData, match="No fact has a rewrite"):
+        fidelity(Planted(subject), bare, seed=0)
+
+
+def test_partners_are_of_the_right_relation_and_the_same_number():
+    for pair in pairs(FACTS, 3):
+        related, unrelated = FACTS[pair.related[0]], FACTS[pair.unrelated[0]]
+        assert related.relation == FACTS[pair.fact].relation != unrelated.relation
+        assert pair.fact != pair.related[0]
+        assert pair.related[1] == pair.unrelated[1] == pair.rewrite
+    assert pairs(FACTS, 3) == pairs(FACTS, 3) != pairs(FACTS, 4)
+
+
+def test_facts_without_a_relation_have_no_partners():
+    strangers = [Fact(f.name, None, f.prompt, f.rewrites) for f in FACTS]
+    assert all(pair.related is pair.unrelated is None for pair in pairs(strangers, 0))
+    found = fidelity(Planted(subject), strangers, seed=0)
+    assert found.margin.iou.items == 0 and found.rewrites.iou.mean == 1.0
+
+
+def test_means_by_fact_leave_out_what_is_missing():
+    found = by_fact([0, 0, 2, 2], [1.0, 3.0, np.nan, 5.0], 4)
+    np.testing.assert_array_equal(found, [2.0, np.nan, 5.0, np.nan])
+
+
+def test_knowledge_neurons_are_deterministic_and_share_much_with_other_facts(neurons):
+    locator = KnowledgeNeurons(neurons)
+    assert isinstance(locator, Locator)
+    found = fidelity(locator, FACTS[:4], seed=0)
+    assert found.same_prompt.iou.low == 1.0
+    assert found.random.iou.mean < 0.1 < found.same_relation.iou.mean
+    assert found.per_fact.shape == (4,)
+    json.dumps(found.as_dict(), allow_nan=False)

@@ -1,0 +1,122 @@
+"""Facts from files, and every mistake told with its place."""
+
+import json
+
+import pytest
+
+from caploc.errors import BadData, UnknownName
+from caploc.neurons.facts.demo import demo_facts
+from caploc.neurons.facts.facts import Fact, Prompt, check_names
+from caploc.neurons.facts.reading import read_facts
+
+COUNTERFACT = {
+    "case_id": 3,
+    "requested_rewrite": {
+        "prompt": "The tongue of {} is",
+        "relation_id": "P103",
+        "target_new": {"str": "English", "id": "Q1860"},
+        "target_true": {"str": "French", "id": "Q150"},
+        "subject": "Marie Curie",
+    },
+    "paraphrase_prompts": ["Rain fell. Marie Curie spoke", "What she spoke was"],
+    "neighborhood_prompts": ["The tongue of Balzac is"],
+    "attribute_prompts": [],
+    "generation_prompts": [],
+}
+ZSRE = {
+    "subject": "Watts Humphrey",
+    "src": "What university did Watts Humphrey attend?",
+    "rephrase": "Which university took Watts Humphrey?",
+    "answers": ["Illinois Tech"],
+    "alt": "Michigan",
+    "loc": "nq question: who played desmond",
+    "loc_ans": "Nathan Stewart",
+}
+
+
+def written(tmp_path, content):
+    path = tmp_path / "facts"
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    return path
+
+
+def test_counterfact_is_read_as_rome_writes_it(tmp_path):
+    (fact,) = read_facts(written(tmp_path, [COUNTERFACT]), "counterfact")
+    assert fact == Fact(
+        name="3",
+        relation="P103",
+        prompt=Prompt("The tongue of Marie Curie is", "Marie Curie", " French", " English"),
+        rewrites=(
+            Prompt("Rain fell. Marie Curie spoke", "Marie Curie", " French", " English"),
+            Prompt("What she spoke was", None, " French", " English"),
+        ),
+        neighbours=(Prompt("The tongue of Balzac is", None, " French", " English"),),
+    )
+
+
+def test_zsre_is_read_as_rome_writes_it(tmp_path):
+    (fact,) = read_facts(written(tmp_path, [ZSRE]), "zsre")
+    subject, answers = "Watts Humphrey", (" Illinois Tech", " Michigan")
+    assert fact == Fact(
+        name="0",
+        relation="What university did {} attend?",
+        prompt=Prompt("What university did Watts Humphrey attend?", subject, *answers),
+        rewrites=(Prompt("Which university took Watts Humphrey?", subject, *answers),),
+        neighbours=(Prompt("who played desmond?", None, " Nathan Stewart", " Michigan"),),
+    )
+
+
+def test_our_own_lines_give_back_what_was_written(tmp_path):
+    facts = demo_facts("statement", 5)
+    lines = "\n\n".join(json.dumps(fact.as_dict()) for fact in facts)
+    assert read_facts(written(tmp_path, lines)) == facts
+
+
+@pytest.mark.parametrize(
+    ("content", "form", "said"),
+    [
+        ('{"name": 1}\n{"name": ', "lines", "facts, line 1 has no field 'prompt'"),
+        ("\n{oops", "lines", "line 2 is not valid JSON"),
+        ("[]", "lines", "line 1 is no JSON object but list"),
+        ("{}", "counterfact", "holds no list"),
+        ([{**COUNTERFACT, "requested_rewrite": {}}], "counterfact", "record 0 has no field"),
+        ([COUNTERFACT, COUNTERFACT], "counterfact", "Two facts are named '3'"),
+        ([{**ZSRE, "subject": "Nobody"}], "zsre", "'Nobody' does not occur"),
+        ([{**ZSRE, "answers": []}], "zsre", "record 0 is not of the form expected"),
+        ([], "zsre", "There is no fact"),
+    ],
+)
+def test_a_mistake_is_told_with_its_place(tmp_path, content, form, said):
+    with pytest.raises(BadData, match=said):
+        read_facts(written(tmp_path, content), form)
+
+
+def test_a_file_that_is_not_there_is_one_sentence(tmp_path):
+    with pytest.raises(BadData, match="cannot be read"):
+        read_facts(tmp_path / "none.jsonl")
+
+
+def test_an_unknown_form_names_the_known_ones(tmp_path):
+    with pytest.raises(UnknownName, match="counterfact"):
+        read_facts(written(tmp_path, "[]"), "counterfacts")
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        (("", None, " a"), "lacks one of the two"),
+        (("Who?", None, ""), "lacks one of the two"),
+        (("Who?", "Bob", " a"), "'Bob' does not occur"),
+        (("Who?", "", " a"), "'' does not occur"),
+        (("Who?", None, " a", " a"), "both as its answer"),
+    ],
+)
+def test_a_prompt_that_cannot_be_asked_is_refused(fields, said):
+    with pytest.raises(BadData, match=said):
+        Prompt(*fields)
+
+
+def test_facts_need_names_of_their_own():
+    fact = demo_facts("quiz", 1)[0]
+    with pytest.raises(BadData, match="Two facts are named"):
+        check_names((fact, fact))

@@ -1,0 +1,79 @@
+"""Rewrites from a file: what is kept, what is dropped and why."""
+
+import json
+
+import pytest
+
+from caploc.errors import BadData
+from caploc.neurons.facts.facts import Fact, Prompt
+from caploc.neurons.facts.rewrites import read_rewrites, with_rewrites
+
+FACTS = (
+    Fact("one", "r", Prompt("The capital of Peru is", "Peru", " Lima", " Rome")),
+    Fact("two", "r", Prompt("The capital of Chad is", "Chad", " Ndjamena")),
+)
+TEXTS = {
+    "one": (
+        "the  capital of Peru IS",  # the prompt but for case and spacing
+        "Peru is governed from",
+        "Peru  is governed from",  # the one before it
+        "Its capital is",  # no subject
+        "In Peru presidents live in",
+    ),
+    "three": ("Whatever",),
+}
+
+
+def test_each_rewrite_is_kept_or_dropped_for_one_reason():
+    facts, counts = with_rewrites(FACTS, TEXTS)
+    assert [each.text for each in facts[0].rewrites] == [
+        "Peru is governed from",
+        "In Peru presidents live in",
+    ]
+    assert all(each.target == " Lima" and each.other == " Rome" for each in facts[0].rewrites)
+    assert counts.as_dict() == {
+        "given": 5,
+        "kept": 2,
+        "without_subject": 1,
+        "unchanged": 1,
+        "repeated": 1,
+        "answered_wrongly": 0,
+        "facts": 2,
+        "facts_without": 1,
+        "strangers": 1,
+        "share_kept": 0.4,
+    }
+
+
+def test_a_rewrite_the_model_answers_wrongly_is_dropped():
+    facts, counts = with_rewrites(FACTS, TEXTS, right=lambda prompt: "live" in prompt.text)
+    assert [each.text for each in facts[0].rewrites] == ["In Peru presidents live in"]
+    assert (counts.answered_wrongly, counts.kept) == (1, 1)
+
+
+def test_without_rewrites_there_is_no_share():
+    assert with_rewrites(FACTS, {})[1].as_dict()["share_kept"] is None
+
+
+def test_lines_of_one_fact_add_up(tmp_path):
+    path = tmp_path / "rewrites.jsonl"
+    lines = [{"fact": 1, "prompts": ["a", "b"]}, {"fact": "1", "prompts": ["c"]}]
+    path.write_text("\n".join(map(json.dumps, lines)))
+    assert read_rewrites(path) == {"1": ("a", "b", "c")}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"fact": 1}',
+        '{"fact": 1, "prompts": []}',
+        '{"prompts": ["a"]}',
+        '{"fact": 1, "prompts": [2]}',
+        '{"fact": 1, "prompts": "ab"}',
+    ],
+)
+def test_a_line_of_another_form_is_told(tmp_path, line):
+    path = tmp_path / "rewrites.jsonl"
+    path.write_text('{"fact": 1, "prompts": ["a"]}\n' + line)
+    with pytest.raises(BadData, match="line 2 must be"):
+        read_rewrites(path)
