@@ -11,6 +11,8 @@ from caploc.store import Store
 RUN, RESULT, ANSWERS, ROWS = "run.json", "result.json", "answers.json", "rows.sqlite"
 EVALUATION, CURVE, INTERACTIONS = "evaluation.json", "curve.json", "interactions.json"
 UNIVERSAL = "universal.json"
+NEURONS = "neurons.json"
+ERASURE, CROSSING, ENHANCEMENT = "erasure.json", "crossing.json", "enhancement.json"
 PACKAGES = ("caploc", "torch", "transformers", "lm_eval", "scikit-learn", "numpy")
 
 

@@ -21,13 +21,14 @@ from caploc.errors import FolderTaken, StoreFailed
 from caploc.heads import Mask
 
 SCHEMA = 2
+BITS_ALWAYS = 1024  # bytes; no model has more than so many attention heads
 TABLES = """
 CREATE TABLE IF NOT EXISTS questions (
     id INTEGER PRIMARY KEY, digest TEXT NOT NULL UNIQUE, question TEXT NOT NULL
 );
 CREATE TABLE IF NOT EXISTS rows (
     question INTEGER NOT NULL REFERENCES questions (id),
-    mask BLOB NOT NULL,          -- packed bits, most significant first; 1 is knocked out
+    mask BLOB NOT NULL,          -- packed bits, most significant first; 1 is knocked out (`pack`)
     example TEXT NOT NULL,       -- digest of the example's requests and document
     number INTEGER NOT NULL,     -- the example's place in its task
     outcome REAL,                -- NULL where it could not be scored
@@ -74,8 +75,10 @@ class Row:
 
 
 def pack(mask: Mask) -> bytes:
-    """A mask as the store keeps it."""
-    return np.packbits(mask).tobytes()
+    """A mask as the store keeps it: its bits, or where shorter (few of many parts) its columns."""
+    bits = np.packbits(mask).tobytes()
+    columns = np.flatnonzero(mask).astype("<u4").tobytes()
+    return bits if len(bits) <= BITS_ALWAYS or len(bits) < len(columns) + 1 else b"c" + columns
 
 
 class Store:

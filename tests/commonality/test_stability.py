@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from caploc.commonality import RATES, across, commonality_set, rates, within
+from caploc.commonality import RATES, across, between, commonality_set, rates, within
 from caploc.commonality.stability import pair_interval, resampled
 from caploc.errors import BadData, BadOption
 
@@ -123,3 +123,33 @@ def test_what_cannot_be_compared_is_refused():
         across({})
     with pytest.raises(BadOption, match="At least 2 sets"):
         across({"a": some}, {"a": some[None]})
+
+
+def test_between_is_the_mean_overlap_of_all_pairs_across_datasets():
+    random = np.random.default_rng(5)
+    own = random.random((3, 40)) < 0.3
+    others = {name: random.random((2, 40)) < 0.3 for name in ("b", "c")}
+    expected = np.mean(
+        [
+            (one & other).sum() / max(one.sum(), other.sum())
+            for one in own
+            for sets in others.values()
+            for other in sets
+        ]
+    )
+    found = between(own, others, "largest")
+    assert found.mean == pytest.approx(expected)
+    assert found.low <= found.mean <= found.high
+
+
+def test_between_disjoint_sets_is_nothing_and_between_equal_ones_everything():
+    own = np.zeros((3, 10), dtype=bool)
+    own[:, :2] = True
+    apart = np.roll(own, 5, axis=1)
+    for others, expected in (({"b": apart}, 0.0), ({"b": own}, 1.0)):
+        found = between(own, others, "largest")
+        assert (found.mean, found.low, found.high) == (expected,) * 3
+    with pytest.raises(BadData, match="no other dataset"):
+        between(own, {}, "largest")
+    empty = between(own & False, {"b": own & False}, "largest")
+    assert np.isnan(empty.mean)

@@ -53,7 +53,14 @@ from caploc.commonality.result import Result, plain
 from caploc.commonality.reviews import sentiment
 from caploc.commonality.specificity import Specificity, permutation_p, specificity
 from caploc.commonality.splits import disjoint, misplaced
-from caploc.commonality.stability import Overlaps, Within, across, commonality_set, within
+from caploc.commonality.stability import (
+    Overlaps,
+    Within,
+    across,
+    between,
+    commonality_set,
+    within,
+)
 from caploc.commonality.threshold import (
     SHARES,
     SIGMA,
@@ -104,6 +111,7 @@ __all__ = [
     "arithmetic",
     "balance",
     "best",
+    "between",
     "bottom",
     "cantelli",
     "chance",

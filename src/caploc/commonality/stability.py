@@ -163,3 +163,44 @@ def weighted_sums(matrix: Matrix, weights: Weights) -> Float64[np.ndarray, " res
     """`sum over i, j of n_i n_j matrix_ij` of each resample."""
     sums: np.ndarray = np.einsum("ri,ri->r", weights @ matrix, weights)
     return sums
+
+
+def between(own: Sets, others: Mapping[str, Sets], rate: str, *, seed: int = 0) -> Interval:
+    """How alike a dataset's subsets are to those of other datasets, by one rate.
+
+    The mean over its subsets, the other datasets and their subsets; bounds are percentiles of
+    resamples of its subsets and of the other datasets, which are what else might have been drawn.
+
+    Raises:
+        BadOption: if the dataset has no subset. BadData: if there is no other dataset.
+    """
+    check_sets(own, 1)
+    if not others:
+        raise BadData("There is no other dataset to compare with; name two or more.")
+    table = np.stack([nan_mean(rate_to(own, sets, rate)) for sets in others.values()], axis=1)
+    random = generator(seed)
+    rows = random.multinomial(len(own), np.full(len(own), 1 / len(own)), RESAMPLES)
+    columns = random.multinomial(len(others), np.full(len(others), 1 / len(others)), RESAMPLES)
+    known = ~np.isnan(table)
+    if not known.any():
+        return Interval(np.nan, np.nan, np.nan, len(own))
+    pairs = np.einsum("rs,st,rt->r", rows, known.astype(float), columns)
+    sums = np.einsum("rs,st,rt->r", rows, np.where(known, table, 0.0), columns)
+    tails = np.array([1 - LEVEL, 1 + LEVEL]) / 2
+    low, high = np.quantile(sums[pairs > 0] / pairs[pairs > 0], tails)
+    return Interval(float(table[known].mean()), float(low), float(high), len(own))
+
+
+def rate_to(own: Sets, sets: Sets, rate: str) -> Matrix:
+    """One rate of each of a dataset's sets with each of another's, NaN where undefined."""
+    both = rate_matrices(np.concatenate([own, sets]))[rate]
+    apart: np.ndarray = both[: len(own), len(own) :]
+    return apart
+
+
+def nan_mean(matrix: Matrix) -> Float64[np.ndarray, " sets"]:
+    """The mean of each row where it is defined, NaN where it is nowhere."""
+    known = ~np.isnan(matrix)
+    sums, counts = np.where(known, matrix, 0.0).sum(axis=1), known.sum(axis=1)
+    means: np.ndarray = np.divide(sums, counts, out=np.full(len(sums), np.nan), where=counts > 0)
+    return means

@@ -48,6 +48,7 @@ def accumulate(
     asked: Attribution,
     moments: Moments | None = None,
     progress: Progress | None = None,
+    what: str = "neuron scores",
 ) -> Moments:
     """Mean, variance and votes over the examples, joined to those of `moments` if given.
 
@@ -55,6 +56,6 @@ def accumulate(
         UserError: if `asked` does not exist or a score is not finite.
     """
     total = moments or Moments.empty(model.grid.size)
-    for _, rows in score_examples(model, spans, asked, progress=progress):
+    for _, rows in score_examples(model, spans, asked, progress=progress, what=what):
         total = total.added(rows)
     return total

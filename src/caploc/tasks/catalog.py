@@ -28,7 +28,13 @@ from caploc.tasks.registry import (
     mixture_parts,
     paper_manager,
 )
-from caploc.tasks.splits import check_file, check_files, data_overrides
+from caploc.tasks.splits import (
+    check_file,
+    check_files,
+    data_overrides,
+    has_training,
+    training_instead,
+)
 from caploc.tasks.task import Task
 
 DEMO_CAPABILITIES = (
@@ -44,7 +50,8 @@ class TaskOptions:
     """How a task is to be asked; the defaults are the task's own.
 
     `data` holds a file for each split that is not to come from the Hub, and under `words` a list
-    of profanities (or `package`), which tasks that count none do without.
+    of profanities (or `package`), which tasks that count none do without. With `training` the
+    examples are those of the training split, the task asked and judged as ever.
     """
 
     metric: str | None = None
@@ -53,6 +60,7 @@ class TaskOptions:
     chat_template: bool = False
     data: Mapping[str, str] = field(default_factory=dict)
     allow_code: bool = False
+    training: bool = False
 
     @property
     def splits(self) -> dict[str, str]:
@@ -128,6 +136,17 @@ def check_task_name(name: str, options: TaskOptions | None = None) -> None:
             raise BadOption(NOT_ALLOWED.format(entry.name))
 
 
+def can_train(name: str, options: TaskOptions | None = None) -> bool:
+    """Whether the task has a training split, in the files if the options name some.
+
+    Raises:
+        UnknownName: naming the nearest task there is.
+    """
+    place = find(name)
+    entries = list(leaf_entries(*place))
+    return not mixture_parts(*place) and has_training(entries, (options or TaskOptions()).splits)
+
+
 def wants_chat_template(name: str) -> bool:
     """Whether some task behind the name is asked in the model's chat format where it has one.
 
@@ -170,6 +189,8 @@ def build(
     manager, spec = place
     entries = list(leaf_entries(manager, spec))
     overrides = data_overrides(spec, entries, options.splits, options.fewshot)
+    if options.training:
+        overrides = (overrides or {}) | training_instead(name, entries, options.splits)
     remedy = how_to_read_files(entries)
     with loading(name, remedy), stand_in(name, options.allow_code):
         for entry in entries:

@@ -122,6 +122,8 @@ class Leaf:
         doc = self.instances[example][0].doc
         if self.executes_code:  # the target is the tests
             return next((str(doc[column]) for column in SOLUTIONS if doc.get(column)), None)
+        if column := (self.task.get_config("metadata") or {}).get("gold"):
+            return str(doc[column])  # one of many right answers, of a task that judges freely
         target = self.task.doc_to_target(doc)
         if isinstance(target, list):
             target = target[0] if target else ""

@@ -88,6 +88,30 @@ def data_overrides(
     } | {split: config.get(split) if config.get(split) in files else None for split in splits}
 
 
+def has_training(entries: Sequence[Entry], files: Mapping[str, str]) -> bool:
+    """Whether there is one task behind the name, with a training split in the files (if any)."""
+    if len(entries) != 1 or entries[0].yaml_path is None:
+        return False
+    training = definition(entries[0]).get("training_split")
+    return bool(training) and (not files or training in files)
+
+
+def training_instead(
+    name: str, entries: Sequence[Entry], files: Mapping[str, str]
+) -> dict[str, Any]:
+    """The change to a task's definition that makes it ask its training examples.
+
+    Raises:
+        BadOption: if it has none.
+    """
+    if not has_training(entries, files):
+        raise BadOption(
+            f"Task {name} has no training split{' among the --data files' if files else ''}; "
+            "name one task that has."
+        )
+    return {"test_split": definition(entries[0])["training_split"]}
+
+
 def shots_split(config: dict[str, Any]) -> str | None:
     """The split that examples in the prompt come from, in lm-eval's order; None: from the YAML."""
     fewshot = config.get("fewshot_config") or {}

@@ -1,0 +1,1 @@
+"""What neuron studies found, as tables and figures."""

@@ -1,0 +1,34 @@
+"""Intervals in cells, sentences and pictures."""
+
+import numpy as np
+
+from caploc.commonality import Interval
+from caploc.exhibits import drawing
+from caploc.exhibits.exhibit import NOTHING
+
+
+def bounds(interval: Interval | None) -> drawing.Interval:
+    """An interval as it is drawn."""
+    if interval is None:
+        return None, None, None
+    return tuple(known(x) for x in (interval.mean, interval.low, interval.high))  # type: ignore[return-value]
+
+
+def known(value: float) -> float | None:
+    """The number, None for NaN."""
+    return None if np.isnan(value) else float(value)
+
+
+def ranged(interval: Interval | None, digits: int = 3) -> str:
+    """An interval in a cell: the mean and its bounds."""
+    mean, low, high = bounds(interval)
+    if mean is None:
+        return NOTHING
+    if low is None or high is None:
+        return f"{mean:z.{digits}f}"
+    return f"{mean:z.{digits}f} [{low:z.{digits}f}, {high:z.{digits}f}]"
+
+
+def figure(value: float | None) -> str:
+    """A number in a sentence."""
+    return "not known" if value is None else f"{value:.3f}"

@@ -1,0 +1,171 @@
+"""Commonality neurons: those located again and again on independent examples of one capability.
+
+Examples are dealt into disjoint subsets; each subset's mean scores give a set; the neurons in all
+of them (or in a share of them) are the task's commonality set C(D).
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool
+
+from caploc.commonality import (
+    Sweep,
+    Within,
+    commonality_set,
+    group,
+    plain,
+    sweep,
+    within,
+)
+from caploc.commonality.moments import Moments
+from caploc.engine.wording import Span
+from caploc.errors import BadOption
+from caploc.neurons.attribution import Attribution
+from caploc.neurons.grid import Chosen, NeuronGrid
+from caploc.neurons.loading import NeuronModel
+from caploc.neurons.rule import Rule
+from caploc.neurons.scores import accumulate
+from caploc.neurons.shelf import Shelf
+from caploc.progress import Progress
+
+SIZES = (10, 30, 100, 300, 1000, 3000)  # examples of a subset at which the curve has a point
+STRETCH = 500  # examples scored between two writes
+Sets = Bool[np.ndarray, "subsets neurons"]
+
+
+@dataclass(frozen=True)
+class Found:
+    """What was found for one task.
+
+    `moments` are over all examples, `subsets` the set of each subset, `curve` what subsets of fewer
+    examples give: (examples, mean overlap by the larger set, mean IoU; None where undefined).
+    """
+
+    task: str
+    examples: int
+    located: Chosen
+    subsets: Sets
+    moments: Moments
+    curve: list[tuple[int, float | None, float | None]] = field(default_factory=list)
+
+    def within(self) -> Within:
+        """How alike the subsets' sets are."""
+        return within(self.subsets)
+
+    def sweep(self, rule: Rule) -> Sweep:
+        """How many neurons other thresholds and shares would choose."""
+        return sweep(self.moments.mean, absolute=rule.absolute)
+
+    def as_dict(self, grid: NeuronGrid, rule: Rule) -> dict[str, Any]:
+        """As `neurons.json` has it; neurons by name, the highest score first."""
+        columns = np.flatnonzero(self.located)
+        order = columns[np.argsort(-self.moments.mean[columns], kind="stable")]
+        swept = self.sweep(rule)
+        return {
+            "task": self.task,
+            "examples": self.examples,
+            "neurons": [
+                {
+                    "neuron": str(grid.neuron(int(column))),
+                    "expert": grid.expert(grid.neuron(int(column))),
+                    "score": float(self.moments.mean[column]),
+                    "stderr": plain(float(self.moments.standard_error[column])),
+                    "votes": int(self.moments.votes[column]),
+                }
+                for column in order
+            ],
+            "subsets": [[str(n) for n in grid.named(chosen)] for chosen in self.subsets],
+            "share": float(self.located.mean()),
+            "layers": grid.counts(self.located),
+            "within": self.within().as_dict(),
+            "group": group(self.subsets).as_dict(),
+            "curve": [list(point) for point in self.curve],
+            "sweep": [
+                {"rule": each.rule, "level": each.level, "neurons": each.count}
+                for each in (*swept.by_sigma, *swept.by_share)
+            ],
+        }
+
+
+@dataclass(frozen=True)
+class Finder:
+    """Scores examples of one model and chooses among its neurons."""
+
+    model: NeuronModel
+    asked: Attribution
+    rule: Rule
+    shelf: Shelf
+    progress: Progress
+
+    def find(self, task: str, spans: Sequence[Span], subsets: int, *, least: float = 1.0) -> Found:
+        """Locate on disjoint subsets of the examples, in the order given, and on all of them.
+
+        Raises:
+            BadOption: if there are fewer than two subsets, or not an example for each.
+        """
+        if subsets < 2:
+            raise BadOption(f"--subsets must be 2 or more; got {subsets}.")
+        size = len(spans) // subsets
+        if not size:
+            raise BadOption(
+                f"Task {task} gives {len(spans)} examples to find neurons on, too few for "
+                f"{subsets} subsets; take more --examples or fewer --subsets."
+            )
+        steps = sorted({size, *(step for step in SIZES if step < size)})
+        running: list[list[Moments]] = []
+        for number in range(subsets):
+            own = spans[number * size : (number + 1) * size]
+            running.append(self.growing(task, own, steps))
+        sets = self.sets([each[-1] for each in running])
+        total = running[0][-1]
+        for each in running[1:]:
+            total = total.merged(each[-1])
+        curve = [
+            (step, *alike(self.sets([each[place] for each in running])))
+            for place, step in enumerate(steps)
+        ]
+        return Found(task, subsets * size, commonality_set(sets, least), sets, total, curve)
+
+    def growing(self, task: str, spans: Sequence[Span], steps: Sequence[int]) -> list[Moments]:
+        """The running figures after each number of examples."""
+        total, done, found = self.rule.moments(self.model.grid.size), 0, []
+        for step in steps:
+            while done < step:
+                end = min(step, done + STRETCH)
+                total = total.merged(self.stretch(task, spans[done:end]))
+                done = end
+            found.append(total)
+        return found
+
+    def stretch(self, task: str, spans: Sequence[Span]) -> Moments:
+        """The figures of some examples, from the shelf if they were scored before."""
+        asked = {
+            "model": self.model.fingerprint,
+            "dtype": self.model.dtype,
+            "attribution": asdict(self.asked),
+            "scoring": self.rule.scoring,
+            "spans": [[list(span.inputs), list(span.continuation)] for span in spans],
+        }
+        empty = self.rule.moments(self.model.grid.size)
+        return self.shelf.recall(
+            asked, lambda: accumulate(self.model, spans, self.asked, empty, self.progress, task)
+        )
+
+    def sets(self, moments: Sequence[Moments]) -> Sets:
+        """The set of each."""
+        return np.stack([self.rule.chosen(each, self.model.grid) for each in moments])
+
+
+def alike(sets: Sets) -> tuple[float | None, float | None]:
+    """Mean overlap by the larger set and mean IoU over the pairs of sets."""
+    pairwise = group(sets).pairwise
+    return pairwise.largest, pairwise.iou
+
+
+def ordered(found: Found) -> list[int]:
+    """The columns of the located neurons, the highest score first."""
+    columns = np.flatnonzero(found.located)
+    return [int(column) for column in columns[np.argsort(-found.moments.mean[columns])]]
