@@ -29,6 +29,7 @@ ORDER = [
     "engine",
     "store",
     "folder",
+    "ledger",
     "measurement",
     "validation",
     "report",

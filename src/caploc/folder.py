@@ -13,6 +13,9 @@ EVALUATION, CURVE, INTERACTIONS = "evaluation.json", "curve.json", "interactions
 UNIVERSAL = "universal.json"
 NEURONS = "neurons.json"
 ERASURE, CROSSING, ENHANCEMENT = "erasure.json", "crossing.json", "enhancement.json"
+FIDELITY, RELIABILITY = "fidelity.json", "reliability.json"
+DECOUPLING, TOGETHER = "decoupling.json", "together.json"
+LEDGER = "ledger.jsonl"
 PACKAGES = ("caploc", "torch", "transformers", "lm_eval", "scikit-learn", "numpy")
 
 

@@ -40,7 +40,10 @@ class Answer:
 class Engine(Protocol):
     """Whatever answers asks, in any order."""
 
-    grid: Grid
+    @property
+    def grid(self) -> Grid:
+        """The parts that masks are over."""
+        ...
 
     def answer(self, asks: Iterable[Ask]) -> Iterator[list[Answer]]:
         """Answer every ask once, in lists as they are done."""

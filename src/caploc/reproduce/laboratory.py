@@ -17,7 +17,7 @@ from caploc.measurement import search
 from caploc.models.loading import LoadedModel
 from caploc.models.sources import find
 from caploc.progress import Progress
-from caploc.reproduce.ledger import Ledger, digest
+from caploc.ledger import Ledger, digest
 from caploc.reproduce.preset import Benchmark, Preset, PresetModel, SearchSpec
 from caploc.search import METHODS, Found, Problem, Search
 from caploc.sharing.chance import DRAWS

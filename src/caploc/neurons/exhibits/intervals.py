@@ -1,5 +1,8 @@
 """Intervals in cells, sentences and pictures."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 
 from caploc.commonality import Interval
@@ -32,3 +35,16 @@ def ranged(interval: Interval | None, digits: int = 3) -> str:
 def figure(value: float | None) -> str:
     """A number in a sentence."""
     return "not known" if value is None else f"{value:.3f}"
+
+
+def from_file(interval: Mapping[str, Any] | None) -> drawing.Interval:
+    """An interval that was read from a file."""
+    if interval is None:
+        return None, None, None
+    return interval["mean"], interval["low"], interval["high"]
+
+
+def told(interval: Mapping[str, Any] | None, digits: int = 3) -> str:
+    """An interval that was read from a file, in a cell."""
+    mean, low, high = (np.nan if each is None else float(each) for each in from_file(interval))
+    return ranged(Interval(mean, low, high, items=0), digits)

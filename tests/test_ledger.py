@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from caploc.errors import StoreFailed
-from caploc.reproduce.ledger import Ledger, digest
+from caploc.ledger import Ledger, digest
 
 QUESTION = {"model": "m", "heads": ["L0H1"], "limit": None}
 

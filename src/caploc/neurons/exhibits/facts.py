@@ -1,0 +1,286 @@
+"""Fidelity and reliability of located facts for a reader, from what their files hold."""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from caploc.exhibits import drawing
+from caploc.exhibits.exhibit import NOTHING, Exhibit, Value
+from caploc.neurons.exhibits.intervals import from_file, told
+
+Found = Mapping[str, Any]
+Row = tuple[str | Value, ...]
+NAMES = {
+    "neurons": "knowledge neurons",
+    "tracing": "causal tracing (ROME)",
+    "circuits": "knowledge circuits",
+}
+ARMS = ("rewrites", "same_relation", "unrelated", "random")
+
+
+def fidelity_headline(found: Found) -> str:
+    """The answer in a sentence."""
+    clear = [name for name in found if (margin_of(found[name])["low"] or 0) > 0]
+    if not clear:
+        return "No method locates a fact's wordings more alike than other facts of its relation"
+    names = ", ".join(NAMES[name] for name in clear)
+    return (
+        f"{names}: wordings of one fact are located more alike than other facts of its relation "
+        f"({len(clear)} of {len(found)} methods)"
+    )
+
+
+def margin_of(result: Found) -> Any:
+    """The margin's interval: of the overlap, or of agreement on the layer."""
+    margin = result["margin"]
+    return margin["agreement"] if "agreement" in margin else margin["largest"]
+
+
+def shown_fidelity(found: Found) -> list[Exhibit]:
+    """The exhibits of fidelity."""
+    exhibits = []
+    if sets := {name: each for name, each in found.items() if "units" in each}:
+        exhibits.append(set_fidelity(sets))
+    if "tracing" in found:
+        exhibits.append(layer_agreement(found["tracing"]))
+    return exhibits
+
+
+def set_fidelity(found: Found) -> Exhibit:
+    """Overlap of the sets located for wordings of one fact, and what it is held against."""
+    rows: list[Row] = []
+    for name, each in found.items():
+        for measure, title in (("largest", "overlap"), ("iou", "IoU"), ("reference", "kept")):
+            rows.append(
+                (
+                    f"{NAMES[name]}, {title}",
+                    f"{each['facts']}",
+                    Value(each["size"], digits=1),
+                    *(told(each[arm][measure]) for arm in ("same_prompt", *ARMS)),
+                    told(each["margin"][measure]),
+                )
+            )
+    columns = (
+        "locator; facts; mean size; same prompt again; rewrites; other facts, same relation; "
+        "unrelated facts; random in layers; margin"
+    )
+    return Exhibit(
+        "fidelity",
+        "Is a fact located alike however it is worded?",
+        tuple(columns.split("; ")),
+        rows,
+        [
+            "Overlap is by the larger set; kept, the share of the prompt's set that the rewrite's "
+            "has too. The margin is rewrites less other facts of the relation: only above 0 is "
+            "there anything of the single fact. Intervals are 95 %, over facts. The formulas are "
+            "ours; the paper's are not known to us."
+        ],
+        partial(
+            drawing.points,
+            [NAMES[name] for name in found],
+            {
+                arm.replace("_", " "): [from_file(each[arm]["largest"]) for each in found.values()]
+                for arm in ARMS
+            },
+            label="overlap by the larger set",
+        ),
+    )
+
+
+def layer_agreement(result: Found) -> Exhibit:
+    """Agreement of wordings on the layer that causal tracing names."""
+    arms = ("rewrites", "same_prompt", "same_relation", "unrelated", "chance", "margin")
+    rows: list[Row] = [
+        (
+            arm.replace("_", " "),
+            *(told(result[arm][measure]) for measure in ("agreement", "distance", "spearman")),
+        )
+        for arm in arms
+    ]
+    return Exhibit(
+        "fidelity-layers",
+        "Does causal tracing name one layer for a fact?",
+        ("compared with", "same layer", "layers apart", "Spearman of profiles"),
+        rows,
+        [
+            f"{result['facts']} facts; {result['wrong']} of {result['prompts']} prompts are left "
+            "out because the model answers them wrongly. Share of a fact's wordings in their most "
+            f"frequent layer: {told(result['modal_share'])}. The traced layers of the facts: "
+            + ", ".join(f"L{n} {count}" for n, count in enumerate(result["peaks"]))
+            + "."
+        ],
+        partial(
+            drawing.curves,
+            {
+                "prompts": list(enumerate(map(float, result["peaks"]))),
+                "rewrites": list(enumerate(map(float, result["rewrite_peaks"]))),
+            },
+            across="layer with the largest indirect effect",
+            up="prompts",
+        ),
+    )
+
+
+def reliability_headline(found: Found) -> str:
+    """The answer in a sentence."""
+    parts = []
+    if "neurons" in found:
+        kept = found["neurons"]["conditions"]
+        parts.append(f"knowledge neurons meet {sum(kept.values())} of {len(kept)} conditions")
+    if "tracing" in found:
+        parts.append(
+            "edits succeed where tracing points with a correlation of "
+            f"{told(found['tracing']['correlation'])}"
+        )
+    if "circuits" in found:
+        arms = {arm["name"]: arm for arm in found["circuits"]["arms"]}
+        parts.append(
+            f"circuits keep {told(arms['located']['faithfulness'])} of the answer, those of other "
+            f"facts {told(arms['same relation']['faithfulness'])}"
+        )
+    return "; ".join(parts)[:1].upper() + "; ".join(parts)[1:]
+
+
+def shown_reliability(found: Found) -> list[Exhibit]:
+    """The exhibits of reliability."""
+    makers = {"neurons": suppression, "tracing": edits, "circuits": circuits}
+    return [makers[name](each) for name, each in found.items()] + [common(found)]
+
+
+def suppression(result: Found) -> Exhibit:
+    """Relative change of the gold answer's probability under each intervention."""
+    rows: list[Row] = []
+    for name in ("suppress", "enhance"):
+        for place in ("fact", "rewrites", "unrelated"):
+            watched = result[name][place]
+            rows.append(
+                (
+                    f"{name}, on {'the fact' if place == 'fact' else place}",
+                    *(told(watched[arm]) for arm in ("located", "random", "other_fact")),
+                    Value(watched["gain"]["pooled_gain"], digits=1),
+                )
+            )
+    kept = ", ".join(
+        f"{name.replace('_', ' ')}: {'yes' if met else 'no'}"
+        for name, met in result["conditions"].items()
+    )
+    return Exhibit(
+        "reliability-neurons",
+        "Knowledge neurons set to zero and doubled",
+        ("intervention", "located", "random in layers", "another fact's", "gain in sd of draws"),
+        rows,
+        [
+            f"Relative change of the gold answer's probability, {result['facts']} facts, "
+            f"{result['size']:.1f} neurons each, {result['draws']} draws. Conditions of "
+            f"reliability (ours): {kept}."
+        ],
+    )
+
+
+def edits(result: Found) -> Exhibit:
+    """Rank-one edits at every layer beside the traced effect."""
+    rows: list[Row] = [
+        (
+            f"L{layer['layer']}",
+            *(
+                told(layer[name])
+                for name in ("efficacy", "generalization", "specificity", "score", "effect")
+            ),
+            str(result["traced"].count(layer["layer"])),
+        )
+        for layer in result["layers"]
+    ]
+    return Exhibit(
+        "reliability-edits",
+        "Rank-one edits at every layer, not only where tracing points",
+        (
+            "layer edited",
+            "efficacy",
+            "generalization",
+            "specificity",
+            "score",
+            "traced effect",
+            "facts traced to it",
+        ),
+        rows,
+        [
+            f"{result['facts']} facts. Spearman of score and traced effect over layers: "
+            f"{told(result['correlation'])}; the traced layer scores as well as the best for "
+            f"{told(result['hit'])} of facts, a layer drawn at random for "
+            f"{told(result['hit_by_chance'])}."
+        ],
+        partial(
+            drawing.curves,
+            {
+                "score of edits": [(x["layer"], x["score"]["mean"]) for x in result["layers"]],
+                "traced effect": [(x["layer"], x["effect"]["mean"]) for x in result["layers"]],
+            },
+            across="layer",
+            up="mean over facts",
+        ),
+    )
+
+
+def circuits(result: Found) -> Exhibit:
+    """Circuits run alone, beside complements, other facts' and random ones."""
+    rows: list[Row] = [
+        (
+            arm["name"],
+            str(arm["facts"]),
+            told(arm["faithfulness"]),
+            told(arm["probability"]),
+            Value(arm["rank"], digits=1),
+            *(Value(hit) for hit in arm["hits"].values()),
+        )
+        for arm in result["arms"]
+    ]
+    hits = [f"Hit@{k}" for k in result["arms"][0]["hits"]]
+    return Exhibit(
+        "reliability-circuits",
+        "Circuits run alone",
+        ("circuit", "facts", "faithfulness", "P(gold)", "median rank", *hits),
+        rows,
+        [
+            f"{result['edges']:,} edges are kept, {100 * result['share_of_edges']:.1f} % of all "
+            "(the paper's chains are 2.6 % of the model; of what is not known to us). All other "
+            "edges carry what they do on a prompt about another subject. Without a counterpart of "
+            f"equal length: {len(result['unpaired'])} facts; answered wrongly: "
+            f"{len(result['unknown'])}."
+        ],
+    )
+
+
+def common(found: Found) -> Exhibit:
+    """One measure for all locators: how far the located effect is beyond random ones."""
+    rows: list[Row] = []
+    if "neurons" in found:
+        gain = found["neurons"]["suppress"]["fact"]["gain"]
+        rows.append(("knowledge neurons, suppressed", told(gain["gain"]), pooled(gain), p_of(gain)))
+    if "tracing" in found:
+        rows.append(
+            ("rank-one edit at the traced layer", told(found["tracing"]["gain"]), NOTHING, NOTHING)
+        )
+    if "circuits" in found:
+        for arm, gain in found["circuits"]["gains"].items():
+            rows.append((f"circuit: {arm}", told(gain["gain"]), pooled(gain), p_of(gain)))
+    return Exhibit(
+        "common-metric",
+        "One measure for all: effect beyond random, in standard deviations of random draws",
+        ("locator", "mean over facts", "of the mean effects", "p"),
+        rows,
+        [
+            "For each fact, (effect of the located - mean effect of random) / sd of random; of the "
+            "edit, the traced layer against the other layers. Random sets that do next to nothing "
+            "have a small deviation and make large gains: compare the arms of one locator."
+        ],
+    )
+
+
+def pooled(gain: Any) -> Value:
+    """The gain of the mean effects."""
+    return Value(gain["pooled_gain"], digits=1)
+
+
+def p_of(gain: Any) -> Value:
+    """The one-sided p against draws."""
+    return Value(gain["p"])
