@@ -11,7 +11,7 @@ import warnings
 import typer
 
 from caploc import console
-from caploc.cli import locating, looking, measuring, paper
+from caploc.cli import locating, looking, measuring, neurons, paper
 from caploc.errors import CaplocError, Stopped, UserError
 
 os.environ.setdefault("TQDM_DISABLE", "1")  # lm-eval and datasets draw bars of their own
@@ -43,6 +43,7 @@ for command in (
     looking.doctor,
 ):
     app.command()(command)
+app.add_typer(neurons.app)
 
 
 def hush() -> None:

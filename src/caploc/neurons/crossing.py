@@ -6,7 +6,7 @@ share effects.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -90,15 +90,34 @@ def listed(table: np.ndarray) -> list[list[float | None]]:
     return [[float(x) if np.isfinite(x) else None for x in row] for row in table]
 
 
+@dataclass(frozen=True)
+class Crossing:
+    """How effects are crossed: the ways, each way's settings, and which tasks are of one kind."""
+
+    ways: tuple[str, ...] = (ERASE,)
+    erasing: Erasing = field(default_factory=Erasing)
+    enhancing: Enhancing = field(default_factory=Enhancing)
+    kinds: Mapping[str, str] = field(default_factory=dict)
+
+    def check(self, tasks: Sequence[str]) -> "Crossing":
+        """Refuse what cannot be crossed.
+
+        Raises:
+            BadOption: for an unknown way, a single task, or a kind of a task that is not there.
+        """
+        if unknown := [way for way in self.ways if way not in (ERASE, TUNE)]:
+            raise BadOption(f"--how must be {ERASE} or {TUNE}; got {unknown[0]!r}.")
+        if len(tasks) < 2:
+            raise BadOption(f"Crossing needs two tasks or more; the run has {', '.join(tasks)}.")
+        if strange := [task for task in self.kinds if task not in tasks]:
+            raise BadOption(f"--kind names {strange[0]}, which is no task of the run.")
+        self.erasing.check()
+        self.enhancing.check(tasks)
+        return self
+
+
 def cross(
-    folder: Path,
-    ways: Sequence[str],
-    erasing: Erasing,
-    enhancing: Enhancing,
-    kinds: Mapping[str, str],
-    progress: Progress | None = None,
-    *,
-    command: str = "",
+    folder: Path, asked: Crossing, progress: Progress | None = None, *, command: str = ""
 ) -> tuple[dict[str, Any], list[Exhibit]]:
     """Erase or tune every task's neurons and judge all tasks; write `crossing.json`.
 
@@ -107,17 +126,15 @@ def cross(
         RunFailed: if the machine gives up; what was measured is kept.
     """
     study, first = read_study(folder)
-    check(ways, study.tasks, kinds)
-    erasing.check()
-    enhancing.check(study.tasks)
+    ways, kinds = asked.check(study.tasks).ways, asked.kinds
     with opened(study, folder, progress, first) as lab:
         overlaps = shared(found_in(lab, kinds).overlaps())
         crossed = []
         if ERASE in ways:
-            erased = erase_tasks(lab, erasing, study.tasks)
+            erased = erase_tasks(lab, asked.erasing, study.tasks)
             crossed.append(Crossed.of(ERASE, of_erased(erased), kinds, overlaps))
         if TUNE in ways:
-            tuned = enhanced(lab, enhancing)
+            tuned = enhanced(lab, asked.enhancing)
             crossed.append(Crossed.of(TUNE, of_tuned(tuned), kinds, overlaps))
         result = {
             "schema": 1,
@@ -136,20 +153,6 @@ def cross(
     title = f"Neurons of one task, effects on others, in {study.model.name}"
     write_exhibits(folder / "crossing", title, headline(crossed), [], exhibits, command)
     return result, exhibits
-
-
-def check(ways: Sequence[str], tasks: Sequence[str], kinds: Mapping[str, str]) -> None:
-    """Refuse what cannot be crossed.
-
-    Raises:
-        BadOption: for an unknown way, a single task, or a kind of a task that is not there.
-    """
-    if unknown := [way for way in ways if way not in (ERASE, TUNE)]:
-        raise BadOption(f"--how must be {ERASE} or {TUNE}; got {unknown[0]!r}.")
-    if len(tasks) < 2:
-        raise BadOption(f"Crossing needs two tasks or more; the run has {', '.join(tasks)}.")
-    if strange := [task for task in kinds if task not in tasks]:
-        raise BadOption(f"--kind names {strange[0]}, which is no task of the run.")
 
 
 def shared(overlaps: Any) -> dict[tuple[str, str], float]:
@@ -179,7 +182,7 @@ def of_tuned(
 
 def headline(crossed: Sequence[Crossed]) -> str:
     """The answer in a sentence."""
-    parts = []
+    parts: list[str] = []
     for each in crossed:
         verb = "Erasing" if each.how == ERASE else "tuning" if parts else "Tuning"
         does = "costs" if each.how == ERASE else "gains"

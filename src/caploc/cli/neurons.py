@@ -1,0 +1,364 @@
+"""Commands on feed-forward neurons (CNL)."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from caploc import console
+from caploc.cli.options import (
+    AllowCode,
+    Batch,
+    Chat,
+    Data,
+    Device,
+    Dtype,
+    Fewshot,
+    Json,
+    Model,
+    Quiet,
+    Revision,
+    Trust,
+    command_line,
+    numbers,
+    parse_families,
+    placed,
+    slug,
+)
+
+app = typer.Typer(
+    name="neurons",
+    help="Find, erase, tune and question the feed-forward neurons of a capability (CNL).",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+Folder = Annotated[Path, typer.Argument(help="Folder of a finished `caploc neurons locate`.")]
+Draws = Annotated[int, typer.Option(help="Draws of random neurons, 5 or more.")]
+Kinds = Annotated[
+    list[str] | None,
+    typer.Option("--kind", help="NAME=TASK,TASK: tasks of one kind; repeat."),
+]
+Judged = Annotated[int | None, typer.Option("--limit", help="Judging examples of each task.")]
+
+
+def show(result: dict[str, Any], exhibits: list[Any], as_json: bool, page: Path | None) -> None:
+    """Print what was found, and where its page lies."""
+    if as_json:
+        console.say_json(result)
+        return
+    for exhibit in exhibits:
+        rows = [list(map(str, row)) for row in exhibit.shown()]
+        console.show_table(list(exhibit.columns), rows, exhibit.title)
+        for note in exhibit.notes:
+            console.say(note)
+    if page is not None:
+        console.say(f"Report: {page / 'report.html'}")
+
+
+@app.command()
+def locate(
+    model: Model,
+    task: Annotated[list[str], typer.Option(help="Task or YAML; repeat for several.")],
+    method: Annotated[
+        str, typer.Option(help="gradient, integrated (the paper's), joint, activation, logit.")
+    ] = "gradient",
+    target: Annotated[
+        str, typer.Option(help="logprob, logprob-sum, probability of the first token.")
+    ] = "logprob",
+    positions: Annotated[str, typer.Option(help="all, answer, last of the prompt.")] = "all",
+    steps: Annotated[int, typer.Option(help="Points of an integral (S).")] = 19,
+    rule: Annotated[str, typer.Option(help="Where they lie: midpoint, left, right.")] = "midpoint",
+    sigma: Annotated[float, typer.Option(help="Standard deviations above the mean.")] = 6.0,
+    share: Annotated[
+        float | None, typer.Option(help="Choose this share of all neurons instead.")
+    ] = None,
+    votes: Annotated[
+        float | None, typer.Option(help="Choose by the share of examples in which it passes.")
+    ] = None,
+    per_layer: Annotated[
+        bool, typer.Option("--per-layer", help="Mean and deviation of each layer.")
+    ] = False,
+    absolute: Annotated[bool, typer.Option("--absolute", help="Drop the scores' sign.")] = False,
+    normalised: Annotated[
+        bool, typer.Option("--normalised", help="Divide each example's scores by their sum.")
+    ] = False,
+    examples: Annotated[int | None, typer.Option(help="Examples of each task.")] = 400,
+    subsets: Annotated[int, typer.Option(help="Disjoint subsets of them.")] = 2,
+    least: Annotated[float, typer.Option(help="Share of subsets that must choose a neuron.")] = 1.0,
+    kind: Kinds = None,
+    seed: Annotated[int, typer.Option(help="Draws the examples.")] = 0,
+    fewshot: Fewshot = None,
+    chat_template: Chat = False,
+    data: Data = None,
+    allow_code: AllowCode = False,
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    revision: Revision = None,
+    trust_remote_code: Trust = False,
+    batch_size: Batch = None,
+    out: Annotated[Path | None, typer.Option(help="Run folder; resumes what lies there.")] = None,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Find the neurons that a task's examples have in common.
+
+    Example: caploc neurons locate demo --task demo/addition --task demo/elements --share 0.01
+
+    The same command continues a run that was stopped.
+    """
+    from caploc.neurons.attribution import Attribution
+    from caploc.neurons.locating import locate as run
+    from caploc.neurons.rule import Rule
+    from caploc.neurons.study import NeuronStudy
+    from caploc.tasks.catalog import TaskOptions, parse_data
+    from caploc.workbench import ModelOptions
+
+    tasks = tuple(dict.fromkeys(map(placed, task)))
+    study = NeuronStudy(
+        model=ModelOptions(
+            placed(model), device, dtype, revision, trust_remote_code, None, batch_size
+        ),
+        tasks=tasks,
+        attribution=Attribution(method, target, positions, steps, rule),
+        rule=Rule(sigma, share, votes, per_layer, absolute, normalised),
+        options=TaskOptions(
+            None, "metric", fewshot, chat_template, parse_data(data or []), allow_code
+        ),
+        examples=examples,
+        subsets=subsets,
+        least=least,
+        seed=seed,
+    )
+    folder = out or Path("runs") / slug("neurons", model, method, *task)
+    with console.progress(quiet or as_json) as progress:
+        found = run(
+            study, folder, progress, kinds=parse_families(kind or []), command=command_line()
+        )
+    show(*found, as_json, folder)
+
+
+@app.command()
+def overlap(
+    folders: Annotated[list[Path], typer.Argument(help="Folders of `caploc neurons locate`.")],
+    kind: Kinds = None,
+    out: Annotated[Path | None, typer.Option(help="Folder; the first run's if absent.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Hold the neurons of several runs of one model against each other.
+
+    Example: caploc neurons overlap runs/math runs/language --kind math=gsm8k,metamath
+    """
+    from caploc.neurons.overlapping import overlap as run
+
+    place = out or folders[0]
+    show(*run(folders, parse_families(kind or []), place, command=command_line()), as_json, None)
+
+
+@app.command()
+def erase(
+    folder: Folder,
+    mode: Annotated[str, typer.Option(help="zero, mean, resample, scale=FACTOR.")] = "zero",
+    draws: Draws = 5,
+    doses: Annotated[
+        str, typer.Option(help="Shares of the located neurons to erase, highest first.")
+    ] = "0.1,0.25,0.5,0.75,1",
+    also: Annotated[list[str] | None, typer.Option(help="Another task to judge; repeat.")] = None,
+    limit: Judged = None,
+    seed: Annotated[int, typer.Option(help="Draws random neurons.")] = 0,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Erase located neurons, and others as many, and see what each task loses.
+
+    Example: caploc neurons erase runs/neurons --mode mean --draws 20
+    """
+    from caploc.neurons.cutting import Mode
+    from caploc.neurons.erasing import erase as run
+    from caploc.neurons.erasure import Erasing
+
+    asked = Erasing(Mode.parse(mode), draws, numbers(doses, float), limit, seed)
+    with console.progress(quiet or as_json) as progress:
+        found = run(folder, asked, also or [], progress, command=command_line())
+    show(*found, as_json, folder / "erasure")
+
+
+@app.command()
+def enhance(
+    folder: Folder,
+    task: Annotated[
+        list[str] | None, typer.Option(help="Only this task of the run; repeat.")
+    ] = None,
+    arm: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="none, located, random-uniform, random-layer-matched, bottom, complement, full, "
+            "lora; all if absent; repeat."
+        ),
+    ] = None,
+    steps: Annotated[int, typer.Option(help="Batches to tune with.")] = 60,
+    rates: Annotated[
+        str, typer.Option(help="Learning rates to try for each arm.")
+    ] = "1e-4,3e-4,1e-3,3e-3,1e-2,3e-2,1e-1",
+    trains: Annotated[
+        str, typer.Option(help="all of a neuron's weights, or its output only.")
+    ] = "all",
+    noise: Annotated[
+        float, typer.Option(help="Start from a model damaged by so much noise (0: as it is).")
+    ] = 0.0,
+    draws: Draws = 5,
+    limit: Judged = 60,
+    seed: Annotated[int, typer.Option(help="Fixes split, batches, draws and noise.")] = 0,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Tune located neurons alone, beside other arms, and see what gets better.
+
+    Example: caploc neurons enhance runs/neurons --task demo/rhyming --steps 40
+    """
+    from caploc.neurons.enhancing import Enhancing, enhance_located
+    from caploc.neurons.tuning import ARMS, Recipe
+
+    recipe = Recipe(steps=steps, rates=numbers(rates, float), trains=trains, seed=seed)  # type: ignore[arg-type]
+    asked = Enhancing(recipe, tuple(arm or ARMS), draws, noise, limit, tuple(task or ()))
+    with console.progress(quiet or as_json) as progress:
+        found = enhance_located(folder, asked, progress, command=command_line())
+    show(*found, as_json, folder / "enhancement")
+
+
+@app.command()
+def cross(
+    folder: Folder,
+    how: Annotated[list[str] | None, typer.Option(help="erase (if absent), tune; repeat.")] = None,
+    kind: Kinds = None,
+    mode: Annotated[str, typer.Option(help="zero, mean, resample, scale=FACTOR.")] = "zero",
+    steps: Annotated[int, typer.Option(help="Batches to tune with.")] = 60,
+    rates: Annotated[
+        str, typer.Option(help="Learning rates to try for each arm.")
+    ] = "1e-4,3e-4,1e-3,3e-3,1e-2,3e-2,1e-1",
+    noise: Annotated[float, typer.Option(help="Tune from a damaged model.")] = 0.0,
+    draws: Draws = 5,
+    limit: Judged = 60,
+    seed: Annotated[int, typer.Option(help="Fixes all draws.")] = 0,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Erase or tune each task's neurons and judge every task: who shares effects?
+
+    Example: caploc neurons cross runs/neurons --how erase --kind sums=demo/addition,demo/sorting
+    """
+    from caploc.neurons.crossing import Crossing
+    from caploc.neurons.crossing import cross as run
+    from caploc.neurons.cutting import Mode
+    from caploc.neurons.enhancing import Enhancing
+    from caploc.neurons.erasure import Erasing
+    from caploc.neurons.tuning import Recipe
+
+    recipe = Recipe(steps=steps, rates=numbers(rates, float), seed=seed)
+    asked = Crossing(
+        tuple(how or ["erase"]),
+        Erasing(Mode.parse(mode), draws, limit=limit, seed=seed),
+        Enhancing(recipe, ("located", "random-layer-matched"), draws, noise, limit),
+        parse_families(kind or []),
+    )
+    with console.progress(quiet or as_json) as progress:
+        found = run(folder, asked, progress, command=command_line())
+    show(*found, as_json, folder / "crossing")
+
+
+Facts = Annotated[
+    str, typer.Option(help="A file of facts, or demo/quiz, demo/statement of the demo model.")
+]
+Form = Annotated[str, typer.Option(help="lines (our JSON lines), counterfact, zsre.")]
+Rewrites = Annotated[
+    str | None, typer.Option(help="JSON lines of further wordings: name and texts.")
+]
+Ways = Annotated[
+    list[str] | None,
+    typer.Option("--method", help="neurons, tracing, circuits; all if absent; repeat."),
+]
+Count = Annotated[int | None, typer.Option(help="Facts that the model knows, at most.")]
+CircuitShare = Annotated[float, typer.Option("--share", help="Share of edges a circuit keeps.")]
+
+
+def fact_study(model: str, options: dict[str, Any]) -> Any:
+    """The study of facts that these options ask for."""
+    from caploc.neurons.fact_study import METHODS, FactStudy
+    from caploc.workbench import ModelOptions
+
+    loading = ModelOptions(placed(model), options.pop("device"), options.pop("dtype"))
+    methods = tuple(options.pop("method") or METHODS)
+    return FactStudy(loading, placed(options.pop("facts")), methods=methods, **options)
+
+
+@app.command()
+def fidelity(
+    model: Model,
+    facts: Facts,
+    form: Form = "lines",
+    rewrites: Rewrites = None,
+    method: Ways = None,
+    count: Count = 30,
+    share: CircuitShare = 0.05,
+    steps: Annotated[int, typer.Option(help="Steps of edge attribution.")] = 20,
+    seed: Annotated[int, typer.Option(help="Draws other facts and noise.")] = 0,
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    out: Annotated[Path | None, typer.Option(help="Run folder; resumes what lies there.")] = None,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Is a single fact located alike however it is worded? Three families of methods.
+
+    Example: caploc neurons fidelity demo --facts demo/quiz --count 10
+    """
+    from caploc.neurons.fact_study import measure_fidelity
+
+    folder = out or Path("runs") / slug("facts", model, facts)
+    asked = {
+        "facts": facts, "form": form, "rewrites": rewrites, "method": method, "count": count,
+        "share": share, "steps": steps, "seed": seed, "device": device, "dtype": dtype,
+    }  # fmt: skip
+    with console.progress(quiet or as_json) as progress:
+        found = measure_fidelity(fact_study(model, asked), folder, progress, command=command_line())
+    show(*found, as_json, folder / "fidelity")
+
+
+@app.command()
+def reliability(
+    model: Model,
+    facts: Facts,
+    form: Form = "lines",
+    rewrites: Rewrites = None,
+    method: Ways = None,
+    count: Count = 30,
+    draws: Annotated[int, typer.Option(help="Draws of random sets, 5 or more.")] = 20,
+    share: CircuitShare = 0.05,
+    steps: Annotated[int, typer.Option(help="Steps of edge attribution.")] = 20,
+    texts: Annotated[
+        str | None, typer.Option(help="Texts, one a line, for the covariance of an edit.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Draws random sets and noise.")] = 0,
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    out: Annotated[Path | None, typer.Option(help="Run folder; resumes what lies there.")] = None,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Does changing what was located, and nothing else, change the fact? Three families.
+
+    Example: caploc neurons reliability demo --facts demo/statement --count 10
+    """
+    from caploc.neurons.fact_study import measure_reliability
+
+    folder = out or Path("runs") / slug("facts", model, facts)
+    asked = {
+        "facts": facts, "form": form, "rewrites": rewrites, "method": method, "count": count,
+        "draws": draws, "share": share, "steps": steps, "texts": texts, "seed": seed,
+        "device": device, "dtype": dtype,
+    }  # fmt: skip
+    with console.progress(quiet or as_json) as progress:
+        found = measure_reliability(
+            fact_study(model, asked), folder, progress, command=command_line()
+        )
+    show(*found, as_json, folder / "reliability")
