@@ -8,9 +8,11 @@ import torch
 from caploc.commonality import Result
 from caploc.engine.wording import Span
 from caploc.errors import BadOption
+from caploc.grid import Mask as Parts
 from caploc.heads import Mask
 from caploc.measurement import Meter, outcomes_by_example
 from caploc.models.cutting import knocked_out
+from caploc.models.loading import CutModel
 from caploc.neurons.batches import Batch
 from caploc.neurons.bench import NeuronBench
 from caploc.neurons.cutting import Mode, NeuronEngine, WithoutNeurons
@@ -18,6 +20,7 @@ from caploc.neurons.examples import Source
 from caploc.neurons.gates import activations
 from caploc.neurons.grid import Chosen
 from caploc.neurons.interaction import Joint, Outcomes, interactions, joint
+from caploc.neurons.loading import NeuronModel
 from caploc.neurons.shelf import digest
 from caploc.neurons.sites import parts
 from caploc.neurons.targets import gold_logprobs
@@ -25,7 +28,6 @@ from caploc.progress import Progress
 from caploc.store import Row
 
 OUTCOMES = ("metric", "logprob")
-RECORDED = ("mean", "resample")  # modes that need activations on the finding examples
 HEADS = "zero"  # how a finished run measures heads: its rows are not measured again
 DRAWS = 5
 
@@ -76,25 +78,26 @@ class Conditions:
     asked: Joining
     progress: Progress
     cutting: dict[str, Meter]
+    reference: list[Span]
 
     @classmethod
     def of(
         cls, bench: NeuronBench, source: Source, asked: Joining, progress: Progress
     ) -> "Conditions":
         """Prepare the cut, for which some modes need activations on the finding examples."""
-        reference = source.spans(bench.wording) if asked.mode.name in RECORDED else []
+        reference = source.spans(bench.wording) if asked.mode.needs_reference else []
         meters = {
             name: bench.meter(task, asked.mode, reference, asked.seed)
             for name, task in (("metric", source.judging), ("logprob", source.gold))
         }
-        return cls(bench, source, asked, progress, meters)
+        return cls(bench, source, asked, progress, meters, reference)
 
     @property
     def examples(self) -> list[int]:
         """The judging examples."""
         return self.source.judged(self.asked.limit)
 
-    def meter(self, name: str, heads: Mask, neurons: Chosen) -> tuple[Meter, Mask]:
+    def meter(self, name: str, heads: Mask, neurons: Chosen) -> tuple[Meter, Parts]:
         """The meter of an outcome that cuts the neurons too, and the mask it is to be given."""
         cutting = self.cutting[name]
         if not heads.any():
@@ -108,17 +111,11 @@ class Conditions:
             {
                 "neurons": np.flatnonzero(neurons).tolist(),
                 "mode": str(self.asked.mode),
-                "reference": self.reference,
+                "seed": self.asked.seed if self.reference else None,
+                "reference": [[span.inputs, span.continuation] for span in self.reference],
             }
         )
         return self.bench.measuring(cutting.task, without, f"heads, no neurons {told}"), heads
-
-    @property
-    def reference(self) -> list[int] | None:
-        """The seed and the examples of activations that stand in; None where none do."""
-        if self.asked.mode.name not in RECORDED:
-            return None
-        return [self.asked.seed, *self.source.find_on]
 
     def rows(self, name: str, heads: Mask, neurons: Chosen) -> tuple[Meter, list[Row]]:
         """The rows of one outcome without some heads and some neurons."""
@@ -172,25 +169,24 @@ class Measured:
         return Pairing(arm, draw, self.scores, metric, logprob)
 
 
-def reads_own_layer(bench: NeuronBench, span: Span) -> bool:
+def reads_own_layer(heads: CutModel, neurons: NeuronModel, span: Span) -> bool:
     """Whether neurons read what the heads of their own layer write, shown by cutting all of those.
 
     Not so where attention and feed-forward blocks run side by side.
     """
-    loaded, neurons = bench.engine.loaded, bench.neurons
-    counts = zip(loaded.grid.per_layer, neurons.grid.per_layer, strict=True)
+    counts = zip(heads.grid.per_layer, neurons.grid.per_layer, strict=True)
     layer = next((layer for layer, each in enumerate(counts) if all(each)), None)
     if layer is None:
         return False
     sites = parts(neurons.projections)
-    batch = Batch.of([span], loaded.model.device)
+    batch = Batch.of([span], heads.model.device)
     seen = []
-    for heads in (slice(0), loaded.grid.layer_slices[layer]):
-        mask = torch.zeros(1, loaded.grid.size, dtype=torch.bool)
-        mask[0, heads] = True
-        cut = knocked_out(loaded.projections, loaded.grid, mask)
+    for columns in (slice(0), heads.grid.layer_slices[layer]):
+        mask = torch.zeros(1, heads.grid.size, dtype=torch.bool)
+        mask[0, columns] = True
+        cut = knocked_out(heads.projections, heads.grid, mask)
         with torch.no_grad(), cut, activations(neurons.projections) as handed:
-            gold_logprobs(loaded.model, batch)
+            gold_logprobs(heads.model, batch)
         inside = [place for place, (own, _, _) in enumerate(sites) if own == layer]
         seen.append([handed[place] for place in inside])
     return not all(map(torch.equal, *seen))

@@ -169,7 +169,7 @@ def added_up(kind: str, lost: Joint) -> str:
         f"(heads alone {lost.heads.mean:.2f}, neurons alone {lost.neurons.mean:.2f})"
     )
     ends = {
-        "more": f"{apart} more than the sum of both losses: each covers for the other's loss.",
+        "more": f"{apart} more than the sum of both losses, as if each covered for the other.",
         "less": f"{apart} less than the sum of both losses: {less(lost)}.",
         "sum": f"which {found.items} examples cannot tell from the sum of both losses (95 % "
         f"interval of the difference {found.low:+.2f} to {found.high:+.2f}).",

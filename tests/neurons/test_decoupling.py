@@ -1,0 +1,271 @@
+"""What located neurons follow: planted sets, exact chance, and the demo model again by hand."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from caploc.commonality import ARMS, Contrast, Item, jaccards, kept, layer_matched, sums
+from caploc.engine import BatchEngine
+from caploc.errors import BadData, BadOption, UnknownName
+from caploc.neurons.attribution import Attribution
+from caploc.neurons.batches import Batch
+from caploc.neurons.bench import NeuronBench
+from caploc.neurons.decoupling import (
+    CONTRASTS,
+    MIXED,
+    compared,
+    decouple,
+    draw_contrasts,
+    expected,
+    followed,
+    grouped,
+    same_answer,
+)
+from caploc.neurons.grid import NeuronGrid
+from caploc.neurons.items import Items, Locator, Packed, key
+from caploc.neurons.rule import Rule
+from caploc.neurons.shelf import Shelf
+from caploc.progress import Silent
+from caploc.store import Store
+from caploc.tasks.requests import LogLikelihood
+
+GRID = NeuronGrid((300, 500, 0, 200))
+BEST = Locator(Attribution(), Rule(share=0.01))
+
+
+@pytest.fixture(scope="module")
+def bench(demo, neurons, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("decoupling")
+    store = Store(folder / "rows.sqlite")
+    yield NeuronBench(BatchEngine(demo), neurons, store, Shelf(folder))
+    store.close()
+
+
+def planted(contrasts, neurons_of):
+    """Sets by a function from an item to the columns chosen for it."""
+    rows, bits = {}, []
+    for each in contrasts:
+        for item in each.items:
+            if key(item) not in rows:
+                chosen = np.zeros(GRID.size, dtype=bool)
+                chosen[neurons_of(item)] = True
+                rows[key(item)] = len(bits)
+                bits.append(np.packbits(chosen))
+    return Packed(np.array(bits), GRID.size, rows)
+
+
+def columns(text, count=10):
+    """Columns of a text's own, the same whenever it is asked."""
+    seed = list(text.encode())
+    return np.random.default_rng(seed).choice(GRID.size, count, replace=False)
+
+
+def test_sets_that_follow_the_commonality_have_that_effect_only():
+    contrasts = sums(120)
+    found = followed(
+        planted(contrasts, lambda item: columns(item.commonality)), contrasts, BEST, GRID
+    )
+    assert found.effects.commonality.mean > 0.9
+    assert found.effects.individual.mean == 0
+    assert abs(found.effects.content.mean) < 1e-12
+    assert found.same_answer.mean == 1
+    assert found.groups["addition"].iou == found.groups["addition"].pairwise.iou == 1
+    assert found.groups[MIXED].pairwise.iou < 0.7
+    assert found.groups[MIXED].in_any > found.groups["addition"].in_any
+
+
+def test_sets_that_follow_the_content_do_not_follow_what_is_asked():
+    contrasts = sums(120)
+    found = followed(planted(contrasts, lambda item: columns(item.content)), contrasts, BEST, GRID)
+    assert found.effects.individual.mean > 0.9
+    assert found.effects.content.mean > 0.9
+    assert abs(found.effects.commonality.mean) < 0.01
+    assert found.beyond_answer.mean > 0.9
+
+
+def test_sets_that_follow_the_answer_look_individual_but_not_beyond_it():
+    """A rewording keeps the answer, other content does not: only the control tells them apart."""
+    contrasts = sums(120)
+    found = followed(planted(contrasts, lambda item: columns(item.answer)), contrasts, BEST, GRID)
+    assert found.effects.individual.mean > 0.9
+    assert found.same_answer.mean == 1
+    assert found.beyond_answer.mean == 0
+    assert 60 < found.beyond_answer.items <= 120
+
+
+def test_an_item_of_the_same_answer_has_other_content():
+    def made(content, prompt, answer="9"):
+        return Item("add", content, "plain", prompt, answer)
+
+    lone = [made(str(n), f"{n}+", str(100 + n)) for n in range(5)]
+    contrasts = [Contrast(*lone), Contrast(made("a", "a+"), made("a", "b+"), *lone[2:])]
+    found = planted(contrasts, lambda item: columns(item.prompt))
+    assert np.isnan(same_answer(found, contrasts, 0)).all()
+    third = [*contrasts, Contrast(made("c", "c+"), *lone[1:])]
+    found = planted(third, lambda item: columns(item.answer))
+    np.testing.assert_array_equal(np.isnan(same_answer(found, third, 0)), [True, False, False])
+
+
+@given(st.integers(0, 2**32 - 1), st.floats(0, 1))
+def test_chance_is_counted_layer_by_layer(seed, rate):
+    random = np.random.default_rng(seed)
+    first, second = random.random((2, 3, GRID.size)) < rate
+    for one, other, told in zip(first, second, expected(first, second, GRID), strict=True):
+        if not one.any() and not other.any():
+            assert np.isnan(told)
+            continue
+        pairs = zip(GRID.counts(one), GRID.counts(other), GRID.per_layer, strict=True)
+        common = sum(a * b / size for a, b, size in pairs if size)
+        assert told == pytest.approx(common / (one.sum() + other.sum() - common))
+
+
+def test_chance_is_what_random_sets_have():
+    random = np.random.default_rng(1)
+    sets = random.random((2, GRID.size)) < 0.3
+    drawn = layer_matched(sets[1], GRID, 400, seed=0, excluding=False)
+    base = np.repeat(sets[:1], len(drawn), axis=0)
+    mean, error = jaccards(base, drawn).mean(), jaccards(base, drawn).std() / 20
+    assert expected(base[:1], drawn[:1], GRID)[0] == pytest.approx(mean, abs=4 * error)
+
+
+@given(st.integers(1, 40), st.integers(0, 2**32 - 1))
+def test_packed_sets_are_the_sets(neurons, seed):
+    items = [Item("k", str(n), "w", f"{n}?", "!") for n in range(4)]
+    sets = np.random.default_rng(seed).random((4, neurons)) < 0.5
+    rows = {key(item): row for row, item in enumerate(items)}
+    found = Packed(np.packbits(sets, axis=1), neurons, rows)
+    np.testing.assert_array_equal(found.sets(items[::-1]), sets[::-1])
+    counts = sets.sum(axis=1)
+    sizes = found.sizes
+    assert (sizes.mean, sizes.fewest, sizes.most) == (counts.mean(), counts.min(), counts.max())
+    assert sizes.none == (counts == 0).sum()
+
+
+def test_groups_are_of_one_size_and_of_one_commonality():
+    contrasts = draw_contrasts("arithmetic", 60)
+    groups = grouped(contrasts, 0)
+    assert sorted(groups) == ["addition", "division", MIXED, "multiplication", "subtraction"]
+    assert len({len(members) for members in groups.values()}) == 1
+    rewordings = {key(each.reworded) for each in contrasts}
+    own = {key(item) for each in contrasts for item in each.items} - rewordings
+    for name, members in groups.items():
+        assert len({key(item) for item in members}) == len(members)
+        if name != MIXED:
+            assert {item.commonality for item in members} == {name}
+            assert {key(item) for item in members} <= own | rewordings
+    assert len({item.commonality for item in groups[MIXED]}) > 2
+
+
+def test_similarity_does_not_depend_on_how_many_are_unpacked_at_a_time():
+    contrasts = sums(150)  # more than two stretches
+    found = planted(contrasts, lambda item: columns(item.prompt[:3], 40))
+    similarity, chance = compared(found, contrasts, GRID)
+    for arm in ARMS:
+        base = found.sets([each.base for each in contrasts])
+        partners = found.sets([each.partners[arm] for each in contrasts])
+        np.testing.assert_array_equal(similarity[arm], jaccards(base, partners))
+        np.testing.assert_allclose(chance[arm], expected(base, partners, GRID))
+
+
+def by_hand(demo, neurons, bench, item, method):
+    """An item's own best 1 %, from its scores alone."""
+    span = bench.wording.spans(LogLikelihood(item.prompt, item.answer))[0]
+    batch = Batch.of([span], torch.device("cpu"))
+    scores = Attribution(method).scores(neurons, batch)[0]
+    chosen = np.zeros(neurons.grid.size, dtype=bool)
+    chosen[scores.topk(23).indices.numpy()] = True
+    return chosen
+
+
+def test_the_demo_model_s_sums_are_located_as_by_hand(demo, neurons, bench):
+    contrasts = sums(12)
+    locators = [Locator(Attribution(m), Rule(share=0.01)) for m in ("gradient", "activation")]
+    found = decouple(bench, contrasts, locators)
+    assert (found.contrasts, found.alike, found.right) == (12, 12, 12)
+    assert found.answered == dict.fromkeys(("base", *ARMS), 1.0)
+    assert set(found.balance.widest_prompt.values()) == {0}
+    for each, method in zip(found.followed, ("gradient", "activation"), strict=True):
+        sets = {
+            arm: np.array([by_hand(demo, neurons, bench, item, method) for item in items])
+            for arm, items in {
+                "base": [c.base for c in contrasts],
+                **{arm: [c.partners[arm] for c in contrasts] for arm in ARMS},
+            }.items()
+        }
+        for arm in ARMS:  # ranks of nearly equal scores may differ between batches
+            told = jaccards(sets["base"], sets[arm]).mean()
+            assert each.effects.similarity[arm].mean == pytest.approx(told, abs=0.01)
+        assert (each.sizes.fewest, each.sizes.most) == (23, 23)
+    assert found.followed[0].effects != found.followed[1].effects
+
+
+def test_an_item_is_right_if_greedy_decoding_says_its_answer(demo, bench):
+    contrasts = draw_contrasts("demo/capitals", 25)
+    items = [item for each in contrasts for item in each.items]
+    items.append(
+        replace(items[0], answer=chr(ord("A") + (ord(items[0].answer) - ord("A") + 1) % 4))
+    )
+    told = Items(bench, Silent()).rightly(items)
+    for item in [*items[:-1:4], items[-1]]:
+        prompt = demo.tokenizer(item.prompt, return_tensors="pt")
+        said = demo.model.generate(**prompt, max_new_tokens=1, do_sample=False)[0, -1]
+        assert told[key(item)] == (demo.tokenizer.decode(said) == item.answer)
+    assert not all(told.values())
+    found = decouple(bench, contrasts, [BEST])
+    right = kept(contrasts, lambda item: told[key(item)])
+    assert 0 < found.right == len(right) < 25
+    assert found.answered["base"] == np.mean([told[key(each.base)] for each in contrasts])
+    assert found.followed[0].effects.items + found.followed[0].effects.undefined == found.right
+
+
+def test_lengths_are_matched_in_tokens_if_asked(bench):
+    contrasts = draw_contrasts("demo/capitals", 40)
+    alike = [
+        each
+        for each in contrasts
+        if max(abs(len(item.prompt) - len(each.base.prompt)) for item in each.items) <= 4
+    ]  # a byte is a token
+    found = decouple(bench, contrasts, [BEST], within=4)
+    assert 0 < found.right <= found.alike == len(alike) < 40
+    assert max(found.balance.widest_prompt.values()) <= 4
+    with pytest.raises(BadData, match="Of 40 contrasts none has items of equal lengths"):
+        decouple(bench, contrasts, [BEST], within=0)
+
+
+def test_a_seed_gives_the_same_tables_and_files_hold_them(bench):
+    told = [decouple(bench, sums(8), [BEST], seed=2) for _ in range(2)]
+    assert told[0].as_dict() == told[1].as_dict()
+    plain = json.loads(json.dumps(told[0].as_dict(), allow_nan=False))
+    (each,) = plain["followed"]
+    assert each["locator"] == "gradient, the best 1 %"
+    assert each["settings"]["attribution"]["steps"] == 19
+    assert each["effects"]["items"] == 8
+    (row,) = told[0].table()
+    assert row["SS"] == each["effects"]["similarity"]["SS"]["mean"]
+    assert row["individual low"] == each["effects"]["individual"]["low"]
+    json.dumps(row, allow_nan=False)
+
+
+@pytest.mark.parametrize("name", CONTRASTS)
+def test_every_set_of_contrasts_can_be_drawn(name):
+    drawn = draw_contrasts(name, 5, seed=1)
+    assert drawn == draw_contrasts(name, 9, seed=1)[:5]
+    assert len(drawn) == 5
+
+
+def test_what_cannot_be_done_is_refused(bench):
+    with pytest.raises(UnknownName, match="Did you mean 'demo/sums'"):
+        draw_contrasts("demo/sum", 5)
+    with pytest.raises(BadOption, match="--votes"):
+        decouple(bench, sums(2), [Locator(Attribution(), Rule(votes=0.5))])
+    with pytest.raises(UnknownName, match="neuron score"):
+        decouple(bench, sums(2), [Locator(Attribution("gradients"))])
+    with pytest.raises(BadData, match=r"none of 3 contrasts \(alone: base 0 %, SS 0 %"):
+        decouple(bench, draw_contrasts("sentiment", 3))
+    with pytest.raises(BadOption, match="at least one"):
+        decouple(bench, [], [BEST])
