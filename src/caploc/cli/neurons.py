@@ -362,3 +362,84 @@ def reliability(
             fact_study(model, asked), folder, progress, command=command_line()
         )
     show(*found, as_json, folder / "reliability")
+
+
+@app.command()
+def decouple(
+    model: Model,
+    contrasts: Annotated[
+        str,
+        typer.Option(
+            help="arithmetic, sentiment; of the demo model demo/sums, demo/capitals, demo/elements."
+        ),
+    ] = "arithmetic",
+    items: Annotated[int, typer.Option(help="Base items, each with four partners.")] = 1000,
+    method: Annotated[
+        list[str] | None,
+        typer.Option(help="gradient (if absent), integrated, activation ...; repeat."),
+    ] = None,
+    steps: Annotated[int, typer.Option(help="Points of an integral (S).")] = 19,
+    sigma: Annotated[float, typer.Option(help="Standard deviations above an item's mean.")] = 6.0,
+    share: Annotated[
+        float | None, typer.Option(help="Choose this share of all neurons instead.")
+    ] = None,
+    within: Annotated[
+        int | None, typer.Option(help="Only items whose prompts differ by so many tokens.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Draws the items.")] = 0,
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    out: Annotated[Path | None, typer.Option(help="Run folder; resumes what lies there.")] = None,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Do the neurons of single items follow the capability, the content, or the item?
+
+    Example: caploc neurons decouple demo --contrasts demo/sums --items 100
+    """
+    from caploc.neurons.attribution import Attribution
+    from caploc.neurons.decoupling_study import DecouplingStudy, measure_decoupling
+    from caploc.neurons.rule import Rule
+    from caploc.workbench import ModelOptions
+
+    ways = tuple(Attribution(each, steps=steps) for each in method or ["gradient"])
+    study = DecouplingStudy(
+        ModelOptions(placed(model), device, dtype),
+        contrasts,
+        items,
+        ways,
+        Rule(sigma, share),
+        within,
+        seed,
+    )
+    folder = out or Path("runs") / slug("decoupling", model, contrasts)
+    with console.progress(quiet or as_json) as progress:
+        found = measure_decoupling(study, folder, progress, command=command_line())
+    show(*found, as_json, folder)
+
+
+@app.command()
+def together(
+    folder: Folder,
+    heads: Annotated[
+        list[Path], typer.Option(help="Folder of a finished `caploc locate` of one task; repeat.")
+    ],
+    mode: Annotated[str, typer.Option(help="zero, mean, resample, scale=FACTOR.")] = "zero",
+    draws: Draws = 5,
+    limit: Judged = None,
+    seed: Annotated[int, typer.Option(help="Draws random heads and neurons.")] = 0,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Do a capability's heads and neurons lie in the same layers, and do both do more than the sum?
+
+    Example: caploc neurons together runs/neurons --heads runs/addition
+    """
+    from caploc.neurons.conditions import Joining
+    from caploc.neurons.cutting import Mode
+    from caploc.neurons.joining import join_runs
+
+    asked = Joining(Mode.parse(mode), draws, limit, seed)
+    with console.progress(quiet or as_json) as progress:
+        found = join_runs(folder, heads, asked, progress, command=command_line())
+    show(*found, as_json, folder / "together")

@@ -1,19 +1,22 @@
-"""The heads paper's tables and figures."""
+"""The papers' tables and figures."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from caploc import console, tables
 from caploc.cli.options import AllowCode, Json, Quiet, command_line, tell_of_walls
+from caploc.errors import BadOption
+
+CNL = "cnl"
 
 
 def reproduce(
     items: Annotated[
         list[str],
         typer.Argument(
-            help="table1 to table9, fig1 to fig4, sharing, scale, failures, choice; or all."
+            help="table1 to table9, fig1 to fig4, sharing, scale, failures, choice; all; or cnl."
         ),
     ],
     preset: Annotated[
@@ -35,10 +38,14 @@ def reproduce(
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Fill the tables and figures of the heads paper, and analyses beside them.
+    """Fill the tables and figures of the heads paper, or with `cnl` those of the neurons paper.
 
     Example: caploc reproduce all --preset demo --out runs/paper
     """
+    if CNL in items:
+        given = {"--model": model, "--only": only, "--limit": limit, "--plan": plan}
+        reproduce_neurons(items, preset, given, out, quiet, as_json)
+        return
     from caploc.reproduce import planned, read_preset
     from caploc.reproduce import reproduce as run
 
@@ -60,7 +67,41 @@ def reproduce(
     if as_json:
         console.say_json([exhibit.as_dict() for exhibit in exhibits])
         return
+    shown(exhibits, folder)
+
+
+def shown(exhibits: list[Any], folder: Path) -> None:
+    """Print the tables, and where they are written."""
     for exhibit in exhibits:
         rows = [list(map(str, row)) for row in exhibit.rows]
         console.show_table(list(exhibit.columns), rows, exhibit.title)
     console.say(f"Written: {folder / 'index.md'}")
+
+
+def reproduce_neurons(
+    items: list[str],
+    preset: str,
+    given: dict[str, Any],
+    out: Path | None,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    """Every experiment of the neurons paper.
+
+    Raises:
+        BadOption: if anything else is asked for at the same time, or an option of the heads paper.
+    """
+    from caploc.reproduce.cnl import read_cnl_preset, reproduce_cnl
+
+    if items != [CNL]:
+        raise BadOption(f"cnl is reproduced as a whole and by itself; got {' '.join(items)}.")
+    if named := [option for option, value in given.items() if value]:
+        raise BadOption(f"{named[0]} is not for cnl, whose preset says it; copy the preset.")
+    chosen = read_cnl_preset(preset)
+    folder = out or Path("runs") / f"reproduce-cnl-{Path(preset).stem}"
+    with console.progress(quiet or as_json) as progress:
+        exhibits = reproduce_cnl(chosen, folder, progress, command=command_line())
+    if as_json:
+        console.say_json([exhibit.as_dict() for exhibit in exhibits])
+        return
+    shown(exhibits, folder)

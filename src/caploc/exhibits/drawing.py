@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from jaxtyping import Float
 from matplotlib import rc_context
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
@@ -37,7 +38,7 @@ def matrix(
         most = float(np.abs(known).max()) if known.size and np.abs(known).max() > 0 else 1.0
         image = axes.imshow(
             values,
-            cmap="PuOr_r" if diverging else "cividis_r",
+            cmap="PuOr_r" if diverging else "Blues",
             vmin=-most if diverging else 0,
             vmax=most,
             aspect="auto",
@@ -92,8 +93,15 @@ def points(names: Sequence[str], series: Mapping[str, Sequence[Interval]], *, la
         axes.invert_yaxis()
         axes.set_xlabel(label)
         axes.spines[["top", "right"]].set_visible(False)
-        axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+        legend(axes)
     return figure
+
+
+def legend(axes: Axes) -> None:
+    """Beside the picture what its marks mean; nothing where there is no mark."""
+    marks, names = axes.get_legend_handles_labels()
+    if marks:
+        axes.legend(marks, names, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
 
 
 def first_known(values: Sequence[Interval]) -> int:
@@ -131,5 +139,5 @@ def curves(
         axes.set_xlabel(across)
         axes.set_ylabel(up)
         axes.spines[["top", "right"]].set_visible(False)
-        axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+        legend(axes)
     return figure

@@ -13,11 +13,11 @@ import numpy as np
 from caploc.errors import BadOption, UserError
 from caploc.folder import claim
 from caploc.heads import Head
+from caploc.ledger import Ledger, digest
 from caploc.measurement import search
 from caploc.models.loading import LoadedModel
 from caploc.models.sources import find
 from caploc.progress import Progress
-from caploc.ledger import Ledger, digest
 from caploc.reproduce.preset import Benchmark, Preset, PresetModel, SearchSpec
 from caploc.search import METHODS, Found, Problem, Search
 from caploc.sharing.chance import DRAWS

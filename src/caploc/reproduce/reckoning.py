@@ -16,9 +16,9 @@ import numpy as np
 
 from caploc import designs
 from caploc.heads import Head
+from caploc.ledger import digest
 from caploc.recovery import Measurements
 from caploc.reproduce.laboratory import Scored, Searched
-from caploc.ledger import digest
 from caploc.reproduce.preset import Benchmark, Preset, PresetModel, SearchSpec
 from caploc.search import METHODS, Plan, Problem, Settings
 from caploc.store import pack

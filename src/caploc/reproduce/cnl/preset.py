@@ -1,0 +1,166 @@
+"""What a reproduction of CNL asks of which model: a TOML file, checked whole."""
+
+import tomllib
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from caploc.errors import BadData, UnknownName
+from caploc.neurons.attribution import Attribution
+from caploc.neurons.cutting import Mode
+from caploc.neurons.enhancing import Enhancing
+from caploc.neurons.erasure import Erasing
+from caploc.neurons.fact_study import FactStudy
+from caploc.neurons.rule import Rule
+from caploc.neurons.study import NeuronStudy
+from caploc.neurons.tuning import Recipe
+from caploc.tasks.catalog import TaskOptions
+from caploc.workbench import ModelOptions
+
+FOLDER = Path(__file__).parents[1] / "presets" / "cnl"
+
+
+class Part(BaseModel):
+    """A table of the file; unknown keys are mistakes."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Scores(Part):
+    """How neurons are scored, and what that is compared with on the tasks `compared`."""
+
+    method: str = "integrated"
+    target: str = "logprob"
+    positions: str = "all"
+    steps: int = 19
+    others: tuple[str, ...] = ("gradient", "activation", "logit")
+    compared: tuple[str, ...] = ()
+    point_examples: int = Field(default=40, ge=2)
+
+
+class Tuning(Part):
+    """What is tuned, from which start."""
+
+    tasks: tuple[str, ...] = ()
+    steps: int = 60
+    rates: tuple[float, ...] = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
+    noise: float = 0.0
+
+
+class Facts(Part):
+    """Which single facts are located."""
+
+    sets: tuple[str, ...] = ()
+    form: str = "lines"
+    count: int = 30
+    share: float = 0.05
+    draws: int = 20
+
+
+class Decoupling(Part):
+    """Which contrasts are asked, and how neurons of single items are scored."""
+
+    sets: tuple[str, ...] = ("arithmetic", "sentiment")
+    items: int = Field(default=1000, ge=2)
+    methods: tuple[str, ...] = ("integrated",)
+
+
+class Together(Part):
+    """The tasks whose heads meet their neurons."""
+
+    tasks: tuple[str, ...] = ()
+
+
+class CnlPreset(Part):
+    """A whole reproduction."""
+
+    about: str
+    model: str
+    dtype: str = "auto"
+    tasks: tuple[str, ...] = Field(min_length=2)
+    kinds: dict[str, str] = Field(default_factory=dict)
+    data: dict[str, str] = Field(default_factory=dict)
+    generic: str | None = None
+    examples: int = 400
+    subsets: int = 5
+    least: float = 0.6
+    share: float = 0.01
+    limit: int | None = None
+    draws: int = Field(default=5, ge=5)
+    seed: int = 0
+    scores: Scores = Scores()
+    tuning: Tuning = Tuning()
+    facts: Facts = Facts()
+    decoupling: Decoupling = Decoupling()
+    together: Together = Together()
+
+    @property
+    def options(self) -> ModelOptions:
+        """How the model is loaded."""
+        return ModelOptions(self.model, dtype=self.dtype)
+
+    def study(self, share: float | None) -> NeuronStudy:
+        """Neurons by the paper's 6 sigma, or a share of all."""
+        scores = self.scores
+        return NeuronStudy(
+            self.options,
+            self.tasks,
+            Attribution(scores.method, scores.target, scores.positions, scores.steps),
+            Rule(share=share),
+            TaskOptions(data=self.data),
+            examples=self.examples,
+            subsets=self.subsets,
+            least=self.least,
+            seed=self.seed,
+        )
+
+    def erasing(self) -> Erasing:
+        """What is erased."""
+        return Erasing(Mode(), self.draws, limit=self.limit, seed=self.seed)
+
+    def enhancing(self) -> Enhancing:
+        """What is tuned."""
+        tuning = self.tuning
+        recipe = Recipe(steps=tuning.steps, rates=tuning.rates, seed=self.seed)
+        return Enhancing(
+            recipe, draws=self.draws, noise=tuning.noise, limit=self.limit, tasks=tuning.tasks
+        )
+
+    def fact_study(self, facts: str) -> FactStudy:
+        """One set of facts."""
+        asked = self.facts
+        return FactStudy(
+            self.options,
+            facts,
+            asked.form,
+            count=asked.count,
+            share=asked.share,
+            draws=asked.draws,
+            seed=self.seed,
+        )
+
+
+def read_cnl_preset(name: str) -> CnlPreset:
+    """A preset that comes with caploc (`demo`), or one from a TOML file.
+
+    Raises:
+        UnknownName: if there is no such preset or file.
+        BadData: if the file is not a preset; every mistake is named.
+    """
+    known = {path.stem: path for path in sorted(FOLDER.glob("*.toml"))}
+    path = known.get(name) or Path(name).expanduser()
+    if not path.is_file():
+        raise UnknownName(
+            f"There is no preset {name!r} for cnl; choose {', '.join(known)}, or give the path of "
+            "a TOML file such as that (docs/cnl.md)."
+        )
+    try:
+        return CnlPreset.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+        raise BadData(f"{path} is not TOML: {str(error).rstrip('.')}.") from error
+    except ValidationError as error:
+        mistakes = "; ".join(
+            f"{'.'.join(map(str, mistake['loc']))}: {mistake['msg'].lower()}"
+            for mistake in error.errors()
+        )
+        raise BadData(f"{path} is not a preset: {mistakes}.") from error

@@ -1,0 +1,144 @@
+"""The neuron commands from the outside: help, mistakes, one run of each that is quick."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from caploc import cli
+from caploc.cli import app
+from caploc.cli.neurons import app as neurons
+from caploc.workbench import ModelOptions
+
+DOCS = Path(__file__).parents[1] / "docs"
+COMMANDS = [command.callback.__name__ for command in neurons.registered_commands]
+LOCATE = ["neurons", "locate", "demo", "--task", "demo/addition"]
+FACTS = ["neurons", "fidelity", "demo", "--facts"]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_with_an_example_and_is_documented(command):
+    shown = CliRunner().invoke(app, ["neurons", command, "--help"])
+    assert shown.exit_code == 0
+    assert f"caploc neurons {command}" in shown.output
+    for page in ("commands.md", "cnl.md"):
+        assert f"neurons {command}" in (DOCS / page).read_text()
+
+
+@pytest.fixture
+def typed(monkeypatch, capsys, tmp_path):
+    """Run a command in this process; exit code and what it said."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(cli, "hush", lambda: None)
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["caploc", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        said = capsys.readouterr()
+        return ended.value.code, said.out, " ".join(said.err.split())
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([*LOCATE[:-1], "demo/additon"], "Did you mean 'demo/addition'?"),
+        ([*LOCATE, "--method", "gradients"], "no neuron score 'gradients'"),
+        ([*LOCATE, "--target", "loss"], "no target 'loss'"),
+        ([*LOCATE, "--positions", "first"], "--positions must be one of all, answer, last"),
+        ([*LOCATE, "--steps", "0"], "--steps must be 1 or more; got 0."),
+        ([*LOCATE, "--sigma", "-1"], "above 0; got -1."),
+        ([*LOCATE, "--share", "2"], "--share must be above 0 and at most 1; got 2."),
+        ([*LOCATE, "--subsets", "1"], "--subsets must be 2 or more; got 1."),
+        ([*LOCATE, "--examples", "1"], "--examples must be at least one for each of 2 subsets"),
+        ([*LOCATE, "--least", "0"], "--least must be above 0 and at most 1; got 0."),
+        ([*LOCATE, "--kind", "x"], "NAME=TASK,TASK; got 'x'."),
+        ([*FACTS, "demo/quizzes"], "There are no facts 'demo/quizzes'"),
+        ([*FACTS, "none.jsonl"], "none.jsonl"),
+        ([*FACTS, "demo/quiz", "--method", "circuit"], "circuits"),
+        ([*FACTS, "demo/quiz", "--count", "1"], "--count must be 2 or more facts; got 1."),
+        (["neurons", "reliability", "demo", "--facts", "demo/quiz", "--draws", "2"], "5 or more"),
+        (["neurons", "decouple", "demo", "--contrasts", "sums"], "no set of contrasts 'sums'"),
+        (["neurons", "decouple", "demo", "--items", "1"], "--items must be 2 or more; got 1."),
+        (["neurons", "erase", "nowhere"], "holds no run of `caploc neurons locate`"),
+        (["neurons", "erase", "nowhere", "--mode", "half"], "zero, mean, resample or scale=FACTOR"),
+        (["neurons", "overlap", "nowhere"], "holds no neurons.json"),
+        (["neurons", "together", "nowhere", "--heads", "x"], "holds no run of"),
+        (["reproduce", "cnl", "table1"], "cnl is reproduced as a whole"),
+        (["reproduce", "cnl", "--limit", "3"], "--limit is not for cnl"),
+        (["reproduce", "cnl", "--preset", "paper"], "no preset 'paper' for cnl"),
+    ],
+)
+def test_mistakes_are_one_sentence_and_exit_code_2(typed, monkeypatch, tmp_path, arguments, said):
+    monkeypatch.setattr(ModelOptions, "engine", lambda self: pytest.fail("the model was loaded"))
+    code, _, printed = typed(*arguments)
+    assert code == 2
+    assert printed.startswith("caploc: ") and said in printed
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.fixture(scope="module")
+def located(tmp_path_factory):
+    """Neurons of two tasks, by the command itself."""
+    folder = tmp_path_factory.mktemp("neurons")
+    wanted = ["--task", "demo/addition", "--task", "demo/elements", "--share", "0.01"]
+    options = ["--examples", "24", "--least", "0.5", "--out", str(folder), "--quiet"]
+    done = CliRunner().invoke(app, ["neurons", "locate", "demo", *wanted, *options])
+    assert done.exit_code == 0, done.output
+    assert done.output.strip().endswith(str(folder / "report.html"))
+    return folder
+
+
+def test_locate_names_neurons_and_writes_a_page(located):
+    result = json.loads((located / "neurons.json").read_text())
+    assert [task["task"] for task in result["tasks"]] == ["demo/addition", "demo/elements"]
+    for task in result["tasks"]:
+        assert len(task["subsets"]) == 2 and all(len(names) == 23 for names in task["subsets"])
+        assert sum(task["layers"]) == len(task["neurons"]) > 0
+        assert all(row["neuron"].startswith("L") for row in task["neurons"])
+    page = (located / "report.html").read_text()
+    assert "demo/elements" in page and "<script src" not in page
+
+
+def test_overlap_of_a_run_with_itself_is_refused_and_of_two_tasks_is_a_matrix(typed, located):
+    code, _, said = typed("neurons", "overlap", str(located), str(located))
+    assert code == 2 and "Two runs have neurons of demo/addition" in said
+    code, printed, _ = typed("neurons", "overlap", str(located), "--json")
+    told = json.loads(printed)
+    assert code == 0 and told["datasets"] == ["demo/addition", "demo/elements"]
+    assert set(told["rates"]) == {"reference", "largest", "smallest", "dice", "iou"}
+
+
+def test_erase_holds_located_neurons_against_draws(typed, located):
+    code, printed, _ = typed("neurons", "erase", str(located), "--limit", "12", "--json")
+    told = json.loads(printed)
+    assert code == 0
+    for task in told["tasks"]:
+        arms = [arm["arm"] for arm in task["own"]["arms"]]
+        assert {arm: arms.count(arm) for arm in arms} == {
+            "located": 1, "random": 5, "random in layers": 5, "bottom": 1,
+        }  # fmt: skip
+        assert [other["judged"] for other in task["others"]] == [
+            name for name in ("demo/addition", "demo/elements") if name != task["task"]
+        ]
+        assert task["doses"][-1]["neurons"] == task["neurons"]
+        own = next(arm for arm in task["own"]["arms"] if arm["arm"] == "located")
+        assert task["doses"][-1]["logprob"]["mean"] == pytest.approx(own["logprob"]["mean"])
+    assert (located / "erasure" / "report.html").exists()
+
+
+def test_a_run_of_heads_is_no_run_of_neurons(typed, tmp_path):
+    folder = tmp_path / "heads"
+    folder.mkdir()
+    (folder / "run.json").write_text(json.dumps({"study": {"task": "x"}, "command": ""}))
+    code, _, said = typed("neurons", "enhance", str(folder))
+    assert code == 2 and "holds no run of `caploc neurons locate`" in said
+
+
+def test_another_study_does_not_take_the_folder(typed, located):
+    code, _, said = typed(*LOCATE, "--seed", "3", "--out", str(located), "--quiet")
+    assert code == 2 and "belongs to another run" in said
