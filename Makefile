@@ -10,7 +10,8 @@ METHODS := adaptive css one-shot greedy
 DEMO := --rate 0.05 --limit 200
 OUT ?= runs/demo
 
-.PHONY: demo test check bench bench-recovery bench-ideas bench-gpu bench-peers demo-model truth clean
+.PHONY: demo test test-slow check bench bench-recovery bench-ideas bench-neurons bench-gpu bench-peers \
+	demo-model truth clean
 
 demo: $(INSTALLED)  ## install, compare the methods on one capability, localize all, write reports
 	$(BIN)/caploc locate demo --task demo/addition $(METHODS:%=--method %) $(DEMO) --out $(OUT)-methods
@@ -18,6 +19,9 @@ demo: $(INSTALLED)  ## install, compare the methods on one capability, localize 
 
 test: $(INSTALLED_DEV)  ## the default tests: offline, minutes
 	$(BIN)/pytest -n 2 $(TESTS)
+
+test-slow: $(INSTALLED_DEV)  ## the tests that take longer
+	$(BIN)/pytest -n 2 -m slow $(TESTS)
 
 check: $(INSTALLED_DEV)  ## lint, format, types
 	$(BIN)/ruff check .
@@ -43,6 +47,9 @@ bench-recovery: $(INSTALLED)  ## how well heads are found, against rivals: about
 
 bench-ideas: $(INSTALLED)  ## what each of the engine's ideas is worth: a quarter of an hour
 	$(KEPT) $(BIN)/python bench/ideas.py
+
+bench-neurons: $(INSTALLED)  ## what scoring every neuron costs, in forward passes: minutes
+	$(KEPT) $(BIN)/python bench/neurons.py
 
 bench-gpu: $(INSTALLED)  ## the same on the shapes of Llama 3 1B and 8B; needs a CUDA device
 	$(KEPT) $(BIN)/python bench/engine.py --gpu

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from caploc.errors import BadOption, UnknownName
-from caploc.heads import Head, HeadGrid, parse_heads
+from caploc.heads import Head, HeadGrid
 
 UNEVEN = HeadGrid((2, 0, 3), (1, 1, 3))
 counts = st.lists(st.integers(0, 5), min_size=1, max_size=6).map(tuple)
@@ -52,8 +52,8 @@ def test_what_is_no_head_is_refused(text):
 
 
 def test_lists_of_heads_keep_their_order_and_drop_doubles():
-    assert parse_heads("L1H2, L0H1,L1H2,") == [Head(1, 2), Head(0, 1)]
-    assert parse_heads("") == []
+    assert Head.parse_all("L1H2, L0H1,L1H2,") == [Head(1, 2), Head(0, 1)]
+    assert Head.parse_all("") == []
 
 
 def test_a_mask_counts_as_knocked_out_where_true():

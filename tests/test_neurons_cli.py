@@ -70,7 +70,7 @@ def typed(monkeypatch, capsys, tmp_path):
         (["neurons", "together", "nowhere", "--heads", "x"], "holds no run of"),
         (["reproduce", "cnl", "table1"], "cnl is reproduced as a whole"),
         (["reproduce", "cnl", "--limit", "3"], "--limit is not for cnl"),
-        (["reproduce", "cnl", "--preset", "paper"], "no preset 'paper' for cnl"),
+        (["reproduce", "cnl", "--preset", "paper"], "There is no preset 'paper'"),
     ],
 )
 def test_mistakes_are_one_sentence_and_exit_code_2(typed, monkeypatch, tmp_path, arguments, said):

@@ -3,17 +3,69 @@
 Parts are attention heads (`heads.HeadGrid`) or feed-forward neurons (`neurons.NeuronGrid`).
 """
 
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
+from typing import ClassVar, Generic, TypeVar
 
 import numpy as np
 from jaxtyping import Bool
+
+from caploc.errors import BadOption, UnknownName
 
 Mask = Bool[np.ndarray, " parts"]  # True is knocked out, here and everywhere
 Masks = Bool[np.ndarray, "masks parts"]
 
 
-class Grid:
-    """The parts of a model, layer by layer."""
+P = TypeVar("P", bound="Part")
+
+
+@dataclass(frozen=True, order=True)
+class Part:
+    """One part of a model: its layer and its index within the layer, both from 0."""
+
+    layer: int
+    index: int
+
+    LETTER: ClassVar[str]
+    KIND: ClassVar[str]  # as sentences name it, and with `PLURAL` several
+    PLURAL: ClassVar[str]
+    EXAMPLE: ClassVar[str]
+
+    def __str__(self) -> str:
+        return f"L{self.layer}{self.LETTER}{self.index}"
+
+    @classmethod
+    def parse(cls: "type[P]", text: str) -> "P":
+        """Read a name such as `L16H21`.
+
+        Raises:
+            BadOption: if the text is not of that form.
+        """
+        match = re.fullmatch(rf"L(\d+){cls.LETTER}(\d+)", text.strip(), re.IGNORECASE)
+        if not match:
+            raise BadOption(
+                f"{text!r} is not a {cls.KIND}; write layer and {cls.KIND} from 0, such as "
+                f"{cls.EXAMPLE}."
+            )
+        return cls(int(match[1]), int(match[2]))
+
+    @classmethod
+    def parse_all(cls: "type[P]", texts: str | Sequence[str]) -> "list[P]":
+        """Read names between commas, of one text or several; each once, in their order.
+
+        Raises:
+            BadOption: if a name is malformed.
+        """
+        joined = texts if isinstance(texts, str) else ",".join(texts)
+        return list(dict.fromkeys(cls.parse(name) for name in joined.split(",") if name.strip()))
+
+
+class Grid(Generic[P]):
+    """The parts of a model, layer by layer; `column(part)` is a part's place in a mask."""
+
+    PART: ClassVar[type[Part]]
 
     @property
     def per_layer(self) -> tuple[int, ...]:
@@ -35,3 +87,47 @@ class Grid:
         """The columns of each layer."""
         ends = list(accumulate(self.per_layer))
         return [slice(end - count, end) for end, count in zip(ends, self.per_layer, strict=True)]
+
+    def column(self, part: P) -> int:
+        """The part's place in a mask.
+
+        Raises:
+            UnknownName: if the model has no such part.
+        """
+        kind, letter = part.KIND, part.LETTER
+        if part.layer >= self.layers:
+            raise UnknownName(
+                f"There is no {kind} {part}: the model has layers L0 to L{self.layers - 1}."
+            )
+        count = self.per_layer[part.layer]
+        if part.index >= count:
+            has = f"{kind}s {letter}0 to {letter}{count - 1}" if count else f"no {part.PLURAL}"
+            raise UnknownName(f"There is no {kind} {part}: layer {part.layer} has {has}.")
+        return int(self.layer_slices[part.layer].start) + part.index
+
+    def part(self, column: int) -> P:
+        """The part of a column."""
+        starts = [columns.start for columns in self.layer_slices]
+        layer = int(np.searchsorted(starts, column, side="right")) - 1
+        return self.PART(layer, int(column) - starts[layer])  # type: ignore[return-value]
+
+    def mask(self, parts: Iterable[P | str]) -> Mask:
+        """The mask that knocks out the parts named.
+
+        Raises:
+            BadOption: if a name is malformed.
+            UnknownName: if the model has no such part.
+        """
+        knocked_out = np.zeros(self.size, dtype=bool)
+        for each in parts:
+            found = self.PART.parse(each) if isinstance(each, str) else each
+            knocked_out[self.column(found)] = True  # type: ignore[arg-type]
+        return knocked_out
+
+    def named(self, knocked_out: Mask) -> list[P]:
+        """The parts that a mask knocks out, by layer and index."""
+        return [self.part(int(column)) for column in np.flatnonzero(knocked_out)]
+
+    def counts(self, chosen: Mask) -> list[int]:
+        """How many parts of a set lie in each layer."""
+        return [int(chosen[columns].sum()) for columns in self.layer_slices]

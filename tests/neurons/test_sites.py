@@ -71,7 +71,7 @@ def test_experts_stand_first_and_what_is_shared_follows():
     assert isinstance(sites[1], Beside)
     assert [type(module) for module in sites[1].modules] == [Experts, nn.Linear]
     assert sites[1].widths == (96, 24)
-    assert [grid.expert(grid.neuron(column)) for column in (47, 48, 71, 72, 143, 144)] == [
+    assert [grid.expert(grid.part(column)) for column in (47, 48, 71, 72, 143, 144)] == [
         None, 0, 0, 1, 3, None,
     ]  # fmt: skip
     assert [columns for _, columns, _ in parts(sites)] == [

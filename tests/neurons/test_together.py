@@ -14,7 +14,7 @@ from caploc.engine import BatchEngine
 from caploc.engine.wording import Span
 from caploc.errors import BadData, BadOption, UnknownName
 from caploc.finished import FinishedRun
-from caploc.heads import Head, parse_heads
+from caploc.heads import Head
 from caploc.models.loading import CutModel
 from caploc.models.projections import locate
 from caploc.neurons.bench import NeuronBench
@@ -78,7 +78,7 @@ def joined(engine, neurons, addition, found, tmp_path_factory):
     store = Store(folder / "rows.sqlite")
     bench = NeuronBench(engine, neurons, store, Shelf(folder))
     costs = {Head(0, index): -0.1 * index for index in range(16)}
-    yield join(bench, addition, LocatedHeads(tuple(parse_heads(NAMES)), costs), found, ASKED)
+    yield join(bench, addition, LocatedHeads(tuple(Head.parse_all(NAMES)), costs), found, ASKED)
     store.close()
 
 
@@ -114,7 +114,7 @@ def plain_logprobs(demo, spans):
 def test_every_condition_is_the_model_with_those_weights_zeroed(
     demo, neurons, bench, addition, found, condition
 ):
-    heads = demo.grid.mask(parse_heads(NAMES)) & (condition in ("heads", "both"))
+    heads = demo.grid.mask(Head.parse_all(NAMES)) & (condition in ("heads", "both"))
     cut = found.located & (condition in ("neurons", "both"))
     measured = Conditions.of(bench, addition, ASKED, Silent()).outcomes("logprob", heads, cut)
     spans = addition.judged_spans(bench.wording, ASKED.limit)
@@ -126,7 +126,7 @@ def test_every_condition_is_the_model_with_those_weights_zeroed(
 
 def test_losses_interaction_and_scores_are_those_of_the_conditions(bench, addition, found, joined):
     measured = Conditions.of(bench, addition, ASKED, Silent())
-    heads = bench.engine.grid.mask(parse_heads(NAMES))
+    heads = bench.engine.grid.mask(Head.parse_all(NAMES))
     none, nothing = heads & False, found.located & False
     pairs = {"heads": (heads, nothing), "neurons": (none, found.located)}
     pairs["both"] = (heads, found.located)
@@ -145,7 +145,7 @@ def test_losses_interaction_and_scores_are_those_of_the_conditions(bench, additi
 
 def test_draws_keep_one_part_and_match_the_layers_of_the_other(bench, neurons, found):
     grid = bench.engine.grid
-    placed = LocatedHeads(tuple(parse_heads(NAMES + ",L3H2"))).placed(grid)
+    placed = LocatedHeads(tuple(Head.parse_all(NAMES + ",L3H2"))).placed(grid)
     pairs = drawn_pairs(placed, found.located, bench, Joining(draws=7))
     assert len(pairs) == 1 + 2 * 7
     for (arm, _), (heads, cut) in list(pairs.items())[1:]:
@@ -173,7 +173,7 @@ def test_no_random_heads_where_a_layer_has_too_few_others(bench, found):
 
 
 def test_what_was_measured_is_not_asked_again(engine, neurons, addition, found, tmp_path):
-    heads, told = LocatedHeads(tuple(parse_heads(NAMES))), []
+    heads, told = LocatedHeads(tuple(Head.parse_all(NAMES))), []
     for answer in (engine.answer, None):
         store = Store(tmp_path / "rows.sqlite")
         bench = NeuronBench(Watched(engine, answer), neurons, store, Shelf(tmp_path))
@@ -196,7 +196,7 @@ class Watched(BatchEngine):
 
 
 def test_other_modes_cut_otherwise_and_are_kept_apart(bench, addition, found):
-    heads = bench.engine.grid.mask(parse_heads(NAMES))
+    heads = bench.engine.grid.mask(Head.parse_all(NAMES))
     both = {}
     for mode in ("zero", "scale=1", "scale=0", "mean"):
         asked = Joining(Mode.parse(mode), limit=4)
@@ -271,7 +271,7 @@ def test_files_hold_everything_and_a_figure_shows_it(joined, neurons, found):
 
 
 def test_what_means_nothing_is_refused(bench, addition, found):
-    heads = LocatedHeads(tuple(parse_heads(NAMES)))
+    heads = LocatedHeads(tuple(Head.parse_all(NAMES)))
     for asked, words in ((Joining(draws=4), "draws"), (Joining(limit=1), "limit")):
         with pytest.raises(BadOption, match=f"--{words} must be"):
             join(bench, addition, heads, found, asked)

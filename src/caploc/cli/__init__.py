@@ -11,7 +11,7 @@ import warnings
 import typer
 
 from caploc import console
-from caploc.cli import locating, looking, measuring, neurons, paper
+from caploc.cli import facts, locating, looking, measuring, neurons, paper
 from caploc.errors import CaplocError, Stopped, UserError
 
 os.environ.setdefault("TQDM_DISABLE", "1")  # lm-eval and datasets draw bars of their own
@@ -43,6 +43,8 @@ for command in (
     looking.doctor,
 ):
     app.command()(command)
+for study in (facts.fidelity, facts.reliability, facts.decouple, facts.together):
+    neurons.app.command()(study)
 app.add_typer(neurons.app)
 
 

@@ -56,7 +56,7 @@ def evaluate(
     """
     from caploc.evaluation import Evaluation
     from caploc.evaluation import evaluate as run
-    from caploc.heads import parse_heads
+    from caploc.heads import Head
     from caploc.tasks.catalog import TaskOptions, parse_data
     from caploc.workbench import ModelOptions
 
@@ -64,7 +64,7 @@ def evaluate(
         ModelOptions(
             placed(model), device, dtype, revision, trust_remote_code, projections, batch_size
         ),
-        tuple(parse_heads(heads)),
+        tuple(Head.parse_all(heads)),
         tuple(placed(name.strip()) for name in tasks.split(",") if name.strip()),
         TaskOptions(metric, outcome, fewshot, chat_template, parse_data(data or []), allow_code),
         limit,

@@ -8,6 +8,7 @@ ours.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -41,7 +42,7 @@ class Specific(Result):
     controls: dict[str, Control]
 
 
-def specific(located: Chosen, controls: Mapping[str, Unchecked], grid: Grid) -> Specific:
+def specific(located: Chosen, controls: Mapping[str, Unchecked], grid: Grid[Any]) -> Specific:
     """Hold a located set against each control's, and take all of theirs out of it.
 
     Raises:

@@ -5,6 +5,8 @@ there is room: where fewer others exist than must be drawn, they are all taken a
 from the located ones.
 """
 
+from typing import Any
+
 import numpy as np
 
 from caploc.commonality.layers import Chosen, Sets, block_counts, blocks
@@ -23,7 +25,7 @@ def uniform(located: Chosen, draws: int, *, seed: int, excluding: bool = True) -
 
 
 def layer_matched(
-    located: Chosen, grid: Grid, draws: int, *, seed: int, excluding: bool = True
+    located: Chosen, grid: Grid[Any], draws: int, *, seed: int, excluding: bool = True
 ) -> Sets:
     """Random sets with as many neurons in each layer as the located set has.
 

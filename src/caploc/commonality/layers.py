@@ -1,5 +1,7 @@
 """Blocks of columns within which neurons are counted and drawn: the whole model, or its layers."""
 
+from typing import Any
+
 import numpy as np
 from jaxtyping import Bool, Int
 
@@ -11,7 +13,7 @@ Sets = Bool[np.ndarray, "sets neurons"]
 Unchecked = Bool[np.ndarray, "*_"]  # a set or sets, whose width is still to be checked
 
 
-def blocks(neurons: int, grid: Grid | None) -> list[slice]:
+def blocks(neurons: int, grid: Grid[Any] | None) -> list[slice]:
     """All columns as one block without a grid, else the columns of each layer that has any.
 
     Raises:
@@ -32,7 +34,7 @@ def block_counts(chosen: Chosen, slices: list[slice]) -> list[int]:
     return [int(np.count_nonzero(chosen[block])) for block in slices]
 
 
-def layer_counts(chosen: Chosen, grid: Grid) -> Int[np.ndarray, " layers"]:
+def layer_counts(chosen: Chosen, grid: Grid[Any]) -> Int[np.ndarray, " layers"]:
     """Number of chosen neurons in every layer, 0 for a layer without neurons.
 
     Raises:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 from math import ceil
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float64, Int
@@ -123,7 +124,7 @@ def rates_of(
     return found
 
 
-def chance(first: Chosen, second: Chosen, grid: Grid) -> Chance:
+def chance(first: Chosen, second: Chosen, grid: Grid[Any]) -> Chance:
     """The number of neurons in common beside what random sets of the same sizes give.
 
     Exact: hypergeometric over all neurons, so that `|A| |B| / N` are expected; and, stricter, with

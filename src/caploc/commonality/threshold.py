@@ -11,7 +11,7 @@ deviation are over all neurons of the model, that a score counts with its sign, 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Float64
@@ -62,7 +62,7 @@ class Sweep(Result):
 
 
 def above(
-    scores: Scores, sigma: float = SIGMA, *, grid: Grid | None = None, absolute: bool = False
+    scores: Scores, sigma: float = SIGMA, *, grid: Grid[Any] | None = None, absolute: bool = False
 ) -> Located:
     """The neurons whose score is more than `sigma` standard deviations above the mean.
 
@@ -109,7 +109,7 @@ def sweep(
     *,
     sigmas: Sequence[float] = SIGMAS,
     shares: Sequence[float] = SHARES,
-    grid: Grid | None = None,
+    grid: Grid[Any] | None = None,
     absolute: bool = False,
 ) -> Sweep:
     """The sets of every sigma and of every share.

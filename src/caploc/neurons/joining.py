@@ -104,7 +104,10 @@ def layers(found: Sequence[Together]) -> Exhibit:
                 Value(each.alignment.distance.p),
             )
         )
-    columns = "task; heads; neurons; overlap of layers; by chance; p; layers above the heads; by chance; p"
+    columns = (
+        "task; heads; neurons; overlap of layers; expected; p of overlap; "
+        "layers above the heads; expected above; p of layers"
+    )
     return Exhibit(
         "together-layers",
         "Do a capability's heads and neurons lie in the same layers?",

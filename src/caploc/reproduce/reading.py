@@ -37,21 +37,32 @@ def read_preset(name: str) -> Preset:
         UnknownName: if there is no such preset or file.
         BadData: if the file is not a preset; every mistake is named.
     """
-    known = {path.stem: path for path in sorted(FOLDER.glob("*.toml"))}
+    path, content = preset_file(name, FOLDER, "docs/reproduce.md")
+    try:
+        return beside(Preset.model_validate(content), path.parent)
+    except ValidationError as error:
+        mistakes = "; ".join(said(dict(mistake), content) for mistake in error.errors())
+        raise BadData(f"{path} is not a preset: {mistakes}.") from error
+
+
+def preset_file(name: str, folder: Path, page: str) -> tuple[Path, dict[str, Any]]:
+    """The file of a preset and what it holds: one of the folder's, or a path; `page` tells how.
+
+    Raises:
+        UnknownName: if there is no such preset or file.
+        BadData: if the file is not TOML.
+    """
+    known = {path.stem: path for path in sorted(folder.glob("*.toml"))}
     path = known.get(name) or Path(name).expanduser()
     if not path.is_file():
         raise UnknownName(
             f"There is no preset {name!r}; choose one of {', '.join(known)}, or give the path of a "
-            "TOML file such as those (docs/reproduce.md)."
+            f"TOML file such as those ({page})."
         )
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-        return beside(Preset.model_validate(content), path.parent)
+        return path, tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
         raise BadData(f"{path} is not TOML: {str(error).rstrip('.')}.") from error
-    except ValidationError as error:
-        mistakes = "; ".join(said(dict(mistake), content) for mistake in error.errors())
-        raise BadData(f"{path} is not a preset: {mistakes}.") from error
 
 
 def beside(preset: Preset, folder: Path) -> Preset:

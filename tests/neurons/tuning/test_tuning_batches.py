@@ -10,13 +10,9 @@ from tiny import FAMILIES, VOCABULARY, tiny
 from caploc.engine.plain import Reading, score
 from caploc.engine.wording import Span
 from caploc.errors import BadData
-from caploc.neurons.tuning.batches import (
-    batches,
-    collate,
-    gold_log_probabilities,
-    log_probabilities,
-    split,
-)
+from caploc.neurons.batches import Batch
+from caploc.neurons.targets import gold_logprobs
+from caploc.neurons.tuning.batches import batches, gold_log_probabilities, split
 from caploc.tasks.demo import data
 
 DEVICE = torch.device("cpu")
@@ -51,7 +47,7 @@ def alone(model, span):
 def test_padding_changes_nothing_and_only_answers_count(family):
     model, spans = tiny(family), random_spans(5)
     with torch.no_grad():
-        together = log_probabilities(model, collate(spans, DEVICE))
+        together = gold_logprobs(model, Batch.of(spans, DEVICE))
     expected = torch.cat([alone(model, span) for span in spans])
     assert torch.allclose(together, expected, atol=2e-4, rtol=1e-4)
 

@@ -79,9 +79,9 @@ def test_a_trial_is_plain_training_written_again(unchanged):
         losses = []
         for step, batch in enumerate(given.train):
             optimizer.param_groups[0]["lr"] = 0.02 * min(1, (step + 1) / 3)
-            logits = model(input_ids=batch.inputs, attention_mask=batch.attention).logits
-            labels = torch.full_like(batch.inputs, -100)
-            labels[batch.rows, batch.positions] = batch.targets
+            logits = model(input_ids=batch.tokens, attention_mask=batch.real.long()).logits
+            labels = torch.full_like(batch.tokens, -100)
+            labels[batch.rows, batch.places] = batch.gold
             loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
             gradients = torch.autograd.grad(loss, rows.parameters())
             norm = math.sqrt(sum(float(each.square().sum()) for each in gradients))

@@ -21,7 +21,7 @@ Row = tuple[str | Value, ...]
 
 def headline(erased: Sequence[ErasedTask]) -> str:
     """The answer in a sentence."""
-    beaten = sum(each.own.beats() for each in erased)
+    beaten = sum(each.own.beats() is True for each in erased)
     return (
         f"For {beaten} of {len(erased)} tasks erasing its located neurons costs more than every "
         "draw of as many random neurons of the same layers"

@@ -8,7 +8,7 @@ from caploc.commonality import COMPARED, chance
 from caploc.exhibits import drawing
 from caploc.exhibits.exhibit import NOTHING, Exhibit, Value
 from caploc.neurons.exhibits.intervals import bounds, figure, known, ranged
-from caploc.neurons.finding import Found
+from caploc.neurons.finding import Found, ordered
 from caploc.neurons.grid import NeuronGrid
 from caploc.neurons.located import Located
 
@@ -27,9 +27,8 @@ def sets(located: Located) -> Exhibit:
     rows: list[Row] = []
     for task, each in located.found.items():
         within = each.within()
-        columns = np.flatnonzero(each.located)
-        order = columns[np.argsort(-each.moments.mean[columns])][:NAMED]
-        names = " ".join(str(located.grid.neuron(int(column))) for column in order)
+        columns = ordered(each)
+        names = " ".join(str(located.grid.part(column)) for column in columns[:NAMED])
         rows.append(
             (
                 task,

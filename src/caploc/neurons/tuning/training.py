@@ -18,7 +18,9 @@ from transformers import PreTrainedModel
 from caploc.commonality.result import Result
 from caploc.engine.wording import Span
 from caploc.errors import BadOption, RunFailed
-from caploc.neurons.tuning.batches import Batch, batches, collate, log_probabilities, split
+from caploc.neurons.batches import Batch
+from caploc.neurons.targets import gold_logprobs
+from caploc.neurons.tuning.batches import batches, split
 from caploc.neurons.tuning.weights import TRAINS, Trains
 from caploc.progress import Progress, Silent
 
@@ -151,8 +153,8 @@ def lessons(spans: Sequence[Span], recipe: Recipe, device: torch.device) -> Less
         for start in range(0, len(held_out), recipe.batch_size)
     ]
     return Lessons(
-        tuple(collate(each, device) for each in ordered),
-        tuple(collate(each, device) for each in tests),
+        tuple(Batch.of(each, device) for each in ordered),
+        tuple(Batch.of(each, device) for each in tests),
         len(train),
         len(held_out),
     )
@@ -216,7 +218,7 @@ def attempt(
     )
     losses: list[float] = []
     for number, batch in enumerate(given.train):
-        loss = -log_probabilities(model, batch).mean()
+        loss = -gold_logprobs(model, batch).mean()
         losses.append(float(loss.detach()))
         if not math.isfinite(losses[-1]):
             progress.advance(len(given.train) - number, 0)
@@ -227,7 +229,7 @@ def attempt(
         optimizer.step()
         schedule.step()
         trainable.settle()
-        progress.advance(1, batch.tokens)
+        progress.advance(1, int(batch.lengths.sum()))
     last = losses[-FOLLOWED:]
     after = validation_loss(model, given)
     finite = math.isfinite(after)
@@ -237,7 +239,7 @@ def attempt(
 @torch.no_grad()
 def validation_loss(model: PreTrainedModel, given: Lessons) -> float:
     """Mean loss of the held-out examples' answer tokens, in nats."""
-    found = torch.cat([log_probabilities(model, batch) for batch in given.validation])
+    found = torch.cat([gold_logprobs(model, batch) for batch in given.validation])
     return -float(found.double().mean())
 
 

@@ -1,11 +1,10 @@
 """What a reproduction of CNL asks of which model: a TOML file, checked whole."""
 
-import tomllib
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from caploc.errors import BadData, UnknownName
+from caploc.errors import BadData
 from caploc.neurons.attribution import Attribution
 from caploc.neurons.cutting import Mode
 from caploc.neurons.enhancing import Enhancing
@@ -14,6 +13,7 @@ from caploc.neurons.fact_study import FactStudy
 from caploc.neurons.rule import Rule
 from caploc.neurons.study import NeuronStudy
 from caploc.neurons.tuning import Recipe
+from caploc.reproduce.reading import preset_file
 from caploc.tasks.catalog import TaskOptions
 from caploc.workbench import ModelOptions
 
@@ -147,17 +147,9 @@ def read_cnl_preset(name: str) -> CnlPreset:
         UnknownName: if there is no such preset or file.
         BadData: if the file is not a preset; every mistake is named.
     """
-    known = {path.stem: path for path in sorted(FOLDER.glob("*.toml"))}
-    path = known.get(name) or Path(name).expanduser()
-    if not path.is_file():
-        raise UnknownName(
-            f"There is no preset {name!r} for cnl; choose {', '.join(known)}, or give the path of "
-            "a TOML file such as that (docs/cnl.md)."
-        )
+    path, content = preset_file(name, FOLDER, "docs/cnl.md")
     try:
-        return CnlPreset.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
-        raise BadData(f"{path} is not TOML: {str(error).rstrip('.')}.") from error
+        return CnlPreset.model_validate(content)
     except ValidationError as error:
         mistakes = "; ".join(
             f"{'.'.join(map(str, mistake['loc']))}: {mistake['msg'].lower()}"

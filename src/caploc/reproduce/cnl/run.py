@@ -102,7 +102,7 @@ class Reproduction:
         with opened(self.preset.study(self.preset.share), self.neurons, self.progress, "") as lab:
             ways = other_ways(lab, tasks, asked.others, self.preset.limit)
             points = points_exhibit(lab, tasks, asked.point_examples)
-            controls = controls_exhibit(lab, self.preset.tasks, self.preset.generic)
+            controls = controls_exhibit(lab, tasks, self.preset.generic)
         self.keep((None, [ways_exhibit(ways), points, controls]))
         self.results["told"] |= {
             "scores": agreement(ways, asked.method),

@@ -1,0 +1,193 @@
+"""Commands on single facts and single items, and where heads meet neurons (CNL)."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from caploc import console
+from caploc.cli.neurons import Draws, Folder, Judged, show
+from caploc.cli.options import (
+    Device,
+    Dtype,
+    Json,
+    Model,
+    Quiet,
+    command_line,
+    placed,
+    slug,
+)
+
+Facts = Annotated[
+    str, typer.Option(help="A file of facts, or demo/quiz, demo/statement of the demo model.")
+]
+Form = Annotated[str, typer.Option(help="lines (our JSON lines), counterfact, zsre.")]
+Rewrites = Annotated[
+    str | None, typer.Option(help="JSON lines of further wordings: name and texts.")
+]
+Ways = Annotated[
+    list[str] | None,
+    typer.Option("--method", help="neurons, tracing, circuits; all if absent; repeat."),
+]
+Count = Annotated[int | None, typer.Option(help="Facts that the model knows, at most.")]
+CircuitShare = Annotated[float, typer.Option("--share", help="Share of edges a circuit keeps.")]
+
+
+def fact_study(model: str, options: dict[str, Any]) -> Any:
+    """The study of facts that these options ask for."""
+    from caploc.neurons.fact_study import METHODS, FactStudy
+    from caploc.workbench import ModelOptions
+
+    loading = ModelOptions(placed(model), options.pop("device"), options.pop("dtype"))
+    methods = tuple(options.pop("method") or METHODS)
+    return FactStudy(loading, placed(options.pop("facts")), methods=methods, **options)
+
+
+def fidelity(
+    model: Model,
+    facts: Facts,
+    form: Form = "lines",
+    rewrites: Rewrites = None,
+    method: Ways = None,
+    count: Count = 30,
+    share: CircuitShare = 0.05,
+    steps: Annotated[int, typer.Option(help="Steps of edge attribution.")] = 20,
+    seed: Annotated[int, typer.Option(help="Draws other facts and noise.")] = 0,
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    out: Annotated[Path | None, typer.Option(help="Run folder; resumes what lies there.")] = None,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Is a single fact located alike however it is worded? Three families of methods.
+
+    Example: caploc neurons fidelity demo --facts demo/quiz --count 10
+    """
+    from caploc.neurons.fact_study import measure_fidelity
+
+    folder = out or Path("runs") / slug("facts", model, facts)
+    asked = {
+        "facts": facts, "form": form, "rewrites": rewrites, "method": method, "count": count,
+        "share": share, "steps": steps, "seed": seed, "device": device, "dtype": dtype,
+    }  # fmt: skip
+    with console.progress(quiet or as_json) as progress:
+        found = measure_fidelity(fact_study(model, asked), folder, progress, command=command_line())
+    show(*found, as_json, folder / "fidelity")
+
+
+def reliability(
+    model: Model,
+    facts: Facts,
+    form: Form = "lines",
+    rewrites: Rewrites = None,
+    method: Ways = None,
+    count: Count = 30,
+    draws: Annotated[int, typer.Option(help="Draws of random sets, 5 or more.")] = 20,
+    share: CircuitShare = 0.05,
+    steps: Annotated[int, typer.Option(help="Steps of edge attribution.")] = 20,
+    texts: Annotated[
+        str | None, typer.Option(help="Texts, one a line, for the covariance of an edit.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Draws random sets and noise.")] = 0,
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    out: Annotated[Path | None, typer.Option(help="Run folder; resumes what lies there.")] = None,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Does changing what was located, and nothing else, change the fact? Three families.
+
+    Example: caploc neurons reliability demo --facts demo/statement --count 10
+    """
+    from caploc.neurons.fact_study import measure_reliability
+
+    folder = out or Path("runs") / slug("facts", model, facts)
+    asked = {
+        "facts": facts, "form": form, "rewrites": rewrites, "method": method, "count": count,
+        "draws": draws, "share": share, "steps": steps, "texts": texts, "seed": seed,
+        "device": device, "dtype": dtype,
+    }  # fmt: skip
+    with console.progress(quiet or as_json) as progress:
+        found = measure_reliability(
+            fact_study(model, asked), folder, progress, command=command_line()
+        )
+    show(*found, as_json, folder / "reliability")
+
+
+def decouple(
+    model: Model,
+    contrasts: Annotated[
+        str,
+        typer.Option(
+            help="arithmetic, sentiment; of the demo model demo/sums, demo/capitals, demo/elements."
+        ),
+    ] = "arithmetic",
+    items: Annotated[int, typer.Option(help="Base items, each with four partners.")] = 1000,
+    method: Annotated[
+        list[str] | None,
+        typer.Option(help="gradient (if absent), integrated, activation ...; repeat."),
+    ] = None,
+    steps: Annotated[int, typer.Option(help="Points of an integral (S).")] = 19,
+    sigma: Annotated[float, typer.Option(help="Standard deviations above an item's mean.")] = 6.0,
+    share: Annotated[
+        float | None, typer.Option(help="Choose this share of all neurons instead.")
+    ] = None,
+    within: Annotated[
+        int | None, typer.Option(help="Only items whose prompts differ by so many tokens.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Draws the items.")] = 0,
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    out: Annotated[Path | None, typer.Option(help="Run folder; resumes what lies there.")] = None,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Do the neurons of single items follow the capability, the content, or the item?
+
+    Example: caploc neurons decouple demo --contrasts demo/sums --items 100
+    """
+    from caploc.neurons.attribution import Attribution
+    from caploc.neurons.decoupling_study import DecouplingStudy, measure_decoupling
+    from caploc.neurons.rule import Rule
+    from caploc.workbench import ModelOptions
+
+    ways = tuple(Attribution(each, steps=steps) for each in method or ["gradient"])
+    study = DecouplingStudy(
+        ModelOptions(placed(model), device, dtype),
+        contrasts,
+        items,
+        ways,
+        Rule(sigma, share),
+        within,
+        seed,
+    )
+    folder = out or Path("runs") / slug("decoupling", model, contrasts)
+    with console.progress(quiet or as_json) as progress:
+        found = measure_decoupling(study, folder, progress, command=command_line())
+    show(*found, as_json, folder)
+
+
+def together(
+    folder: Folder,
+    heads: Annotated[
+        list[Path], typer.Option(help="Folder of a finished `caploc locate` of one task; repeat.")
+    ],
+    mode: Annotated[str, typer.Option(help="zero, mean, resample, scale=FACTOR.")] = "zero",
+    draws: Draws = 5,
+    limit: Judged = None,
+    seed: Annotated[int, typer.Option(help="Draws random heads and neurons.")] = 0,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Do a capability's heads and neurons lie in the same layers, and do both do more than the sum?
+
+    Example: caploc neurons together runs/neurons --heads runs/addition
+    """
+    from caploc.neurons.conditions import Joining
+    from caploc.neurons.cutting import Mode
+    from caploc.neurons.joining import join_runs
+
+    asked = Joining(Mode.parse(mode), draws, limit, seed)
+    with console.progress(quiet or as_json) as progress:
+        found = join_runs(folder, heads, asked, progress, command=command_line())
+    show(*found, as_json, folder / "together")
