@@ -5,11 +5,15 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from transformers import AutoModelForCausalLM
 from typer.testing import CliRunner
 
 from caploc import cli
 from caploc.cli import app
 from caploc.cli.neurons import app as neurons
+from caploc.models.loading import load_model
+from caploc.neurons.tuning import apply_delta, load_delta
 from caploc.workbench import ModelOptions
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -106,7 +110,7 @@ def test_locate_names_neurons_and_writes_a_page(located):
 
 def test_overlap_of_a_run_with_itself_is_refused_and_of_two_tasks_is_a_matrix(typed, located):
     code, _, said = typed("neurons", "overlap", str(located), str(located))
-    assert code == 2 and "Two runs have neurons of demo/addition" in said
+    assert code == 2 and "is named twice" in said
     code, printed, _ = typed("neurons", "overlap", str(located), "--json")
     told = json.loads(printed)
     assert code == 0 and told["datasets"] == ["demo/addition", "demo/elements"]
@@ -142,3 +146,31 @@ def test_a_run_of_heads_is_no_run_of_neurons(typed, tmp_path):
 def test_another_study_does_not_take_the_folder(typed, located):
     code, _, said = typed(*LOCATE, "--seed", "3", "--out", str(located), "--quiet")
     assert code == 2 and "belongs to another run" in said
+
+
+def test_tuned_neurons_are_kept_and_merged_into_a_checkpoint_of_plain_transformers(
+    typed, located, tmp_path
+):
+    tuned = ["--task", "demo/elements", "--arm", "none", "--arm", "located"]
+    quick = ["--steps", "3", "--rates", "1e-2,3e-2", "--limit", "8", "--quiet"]
+    assert typed("neurons", "enhance", str(located), *tuned, *quick)[0] == 0
+    file, merged = tmp_path / "elements.safetensors", tmp_path / "merged"
+    kept = ["--task", "demo/elements", "--to", str(file), "--quiet"]
+    assert typed("neurons", "keep", str(located), *kept)[0] == 0
+    wanted = ["--delta", str(file), "--to", str(merged)]
+    code, said, _ = typed("neurons", "merge", "demo", *wanted)
+    assert code == 0 and said.strip() == f"Checkpoint: {merged}"
+
+    plain = AutoModelForCausalLM.from_pretrained(merged).eval()
+    demo, tokens = load_model("demo", device="cpu").model, torch.arange(8)[None]
+    with torch.no_grad():
+        assert not torch.equal(plain(tokens).logits, demo(tokens).logits)
+        apply_delta(demo, load_delta(file))
+        assert torch.equal(plain(tokens).logits, demo(tokens).logits)
+
+    code, _, said = typed("neurons", "merge", "demo", *wanted)
+    assert code == 2 and "exists and is not empty" in said
+    code, _, said = typed("neurons", "merge", str(merged), "--delta", str(file), "--to", "again")
+    assert code == 2 and "belong to demo" in said
+    code, _, said = typed("neurons", "keep", str(located), "--task", "demo/x", "--to", str(file))
+    assert code == 2 and "no enhancement of demo/x; it has demo/elements." in said

@@ -264,3 +264,39 @@ def cross(
     with console.progress(quiet or as_json) as progress:
         found = run(folder, asked, progress, command=command_line())
     show(*found, as_json, folder / "crossing")
+
+
+@app.command()
+def keep(
+    folder: Folder,
+    task: Annotated[str, typer.Option(help="Task whose located neurons were tuned.")],
+    to: Annotated[Path, typer.Option(help="File to write, such as addition.safetensors.")],
+    quiet: Quiet = False,
+) -> None:
+    """Write the tuned neurons of a task as a small file: a delta for the model they belong to.
+
+    Example: caploc neurons keep runs/neurons --task demo/rhyming --to rhyming.safetensors
+    """
+    from caploc.neurons.keeping import keep as run
+
+    with console.progress(quiet) as progress:
+        console.say(f"Delta: {run(folder, task, to, progress)}")
+
+
+@app.command()
+def merge(
+    model: Model,
+    delta: Annotated[Path, typer.Option(help="File of `caploc neurons keep`.")],
+    to: Annotated[Path, typer.Option(help="New folder for the checkpoint.")],
+    revision: Revision = None,
+    trust_remote_code: Trust = False,
+) -> None:
+    """Put tuned neurons into their model and write a checkpoint that plain transformers load.
+
+    Example: caploc neurons merge demo --delta rhyming.safetensors --to runs/demo-rhyming
+    """
+    from caploc.neurons.keeping import merge as run
+    from caploc.workbench import ModelOptions
+
+    options = ModelOptions(placed(model), "cpu", "auto", revision, trust_remote_code)
+    console.say(f"Checkpoint: {run(options, delta, to)}")

@@ -1,5 +1,6 @@
 """What the neurons of several finished runs have in common."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -34,8 +35,8 @@ def overlap(
     Writes `overlap.json` into `out`.
 
     Raises:
-        UserError: if a folder holds no such run, runs are of different models, two have the same
-            task, or there is a single task.
+        UserError: if a folder holds no such run, runs are of different models, one is named twice,
+            or there is a single task.
     """
     grid, located, splits = gathered(folders)
     if len(located) < 2:
@@ -63,20 +64,26 @@ def overlap(
 def gathered(
     folders: Sequence[Path],
 ) -> tuple[NeuronGrid, dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """The grid, and every task's neurons and those of its subsets."""
+    """The grid, and every task's neurons and those of its subsets.
+
+    A task of several runs (other seeds, other scores) goes by its name and its run's folder.
+    """
+    places = [folder.absolute() for folder in folders]
+    if len(set(places)) < len(places):
+        raise UserError(f"{folders[-1]} is named twice; name each run once.")
     results = [read_json(folder / NEURONS) for folder in folders]
     models = {result["model"]["fingerprint"] for result in results}
     if len(models) > 1:
         names = ", ".join(dict.fromkeys(result["model"]["name"] for result in results))
         raise UserError(f"The runs are of different models ({names}); name runs of one.")
+    often = Counter(task["task"] for result in results for task in result["tasks"])
     located: dict[str, np.ndarray] = {}
     splits: dict[str, np.ndarray] = {}
-    for result in results:
+    for folder, result in zip(folders, results, strict=True):
         grid, found = restored(result)
-        if twice := set(found) & set(located):
-            raise UserError(f"Two runs have neurons of {sorted(twice)[0]}; leave one out.")
-        located |= {task: own for task, (own, _) in found.items()}
-        splits |= {task: sets for task, (_, sets) in found.items()}
+        for task, (own, sets) in found.items():
+            name = task if often[task] == 1 else f"{task} ({folder})"
+            located[name], splits[name] = own, sets
     return grid, located, splits
 
 
