@@ -6,6 +6,8 @@ from dataclasses import fields, replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from caploc.errors import StoreFailed
 from caploc.store import Question, Row, Store, pack
@@ -108,3 +110,32 @@ def test_a_full_disk_is_one_sentence_and_keeps_what_was_stored(store):
         store.add(question, many)
     store.database.execute("PRAGMA max_page_count=100000")
     assert len(store.load(question)) == 1
+
+
+def test_few_of_many_parts_are_kept_as_their_columns():
+    mask = np.zeros(20_000, dtype=bool)
+    mask[[3, 17_000]] = True
+    assert pack(mask) == b"c" + np.array([3, 17_000], dtype="<u4").tobytes()
+    dense = np.ones(20_000, dtype=bool)
+    assert pack(dense) == np.packbits(dense).tobytes()
+    small = np.zeros(8 * 1024, dtype=bool)  # a model's heads are always bits
+    assert pack(small) == bytes(1024)
+
+
+def test_no_two_masks_of_a_model_are_packed_alike():
+    """The bits of one mask, read as columns, name another: it must not be kept as those."""
+    parts = 8 * 1025
+    mask = np.zeros(parts, dtype=bool)
+    mask[np.random.default_rng(0).choice(parts, size=256, replace=False)] = True
+    columns = b"c" + np.flatnonzero(mask).astype("<u4").tobytes()
+    assert len(columns) == 1025  # as long as the bits
+    other = np.unpackbits(np.frombuffer(columns, np.uint8)).astype(bool)
+    assert other.sum() > 256 and (other != mask).any()
+    assert pack(other) != pack(mask)
+
+
+@given(st.lists(st.integers(0, 9_999), max_size=400), st.lists(st.integers(0, 9_999), max_size=400))
+def test_masks_are_packed_alike_only_if_they_are_equal(first, second):
+    masks = np.zeros((2, 10_000), dtype=bool)
+    masks[0, first] = masks[1, second] = True
+    assert (pack(masks[0]) == pack(masks[1])) == np.array_equal(*masks)

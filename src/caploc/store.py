@@ -78,7 +78,8 @@ def pack(mask: Mask) -> bytes:
     """A mask as the store keeps it: its bits, or where shorter (few of many parts) its columns."""
     bits = np.packbits(mask).tobytes()
     columns = np.flatnonzero(mask).astype("<u4").tobytes()
-    return bits if len(bits) <= BITS_ALWAYS or len(bits) < len(columns) + 1 else b"c" + columns
+    # columns only where strictly shorter: two masks of one length are then written in one way
+    return bits if len(bits) <= max(BITS_ALWAYS, len(columns) + 1) else b"c" + columns
 
 
 class Store:

@@ -10,7 +10,7 @@ from caploc.measurement import Cost, Meter
 from caploc.models.loading import LoadedModel
 from caploc.neurons.cutting import Cutter, Mode, NeuronEngine
 from caploc.neurons.loading import NeuronModel, as_neurons
-from caploc.neurons.shelf import Shelf
+from caploc.neurons.shelf import Shelf, digest
 from caploc.store import Question, Store
 from caploc.tasks.task import Task
 
@@ -25,6 +25,7 @@ class NeuronBench:
     shelf: Shelf
     cost: Cost = field(default_factory=Cost)
     meters: dict[Question, Meter] = field(default_factory=dict)
+    cutters: dict[str, Cutter] = field(default_factory=dict)
 
     @classmethod
     def of(cls, engine: BatchEngine[LoadedModel], store: Store, folder: Path) -> "NeuronBench":
@@ -52,13 +53,15 @@ class NeuronBench:
         `reference` are the examples whose activations stand in, where the mode needs some.
         """
         mode = mode or Mode()
-        stands_in = mode.name in ("mean", "resample")
-        told = f" seed {seed} of {len(reference)}" if stands_in else ""
-        return self.measuring(
-            task,
-            NeuronEngine(self.engine, Cutter.of(self.neurons, mode, reference, seed)),
-            f"neurons {mode}{told}",
-        )
+        told = f"neurons {mode}"
+        if mode.needs_reference:
+            spans = [[list(span.inputs), list(span.continuation)] for span in reference]
+            told += f" of {digest({'spans': spans})}"
+        if mode.name == "resample":
+            told += f" seed {seed}"
+        if told not in self.cutters:
+            self.cutters[told] = Cutter.of(self.neurons, mode, reference, seed)
+        return self.measuring(task, NeuronEngine(self.engine, self.cutters[told]), told)
 
     def measuring(self, task: Task, engine: Engine, mode: str) -> Meter:
         """The meter of a task on some engine; one a question, so that no row is counted twice."""

@@ -6,6 +6,7 @@ chance; neurons are located on text of no capability and on answers put to other
 number of points of the integral is varied.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -13,8 +14,9 @@ import numpy as np
 from jaxtyping import Float64
 from scipy import stats
 
-from caploc.commonality import COMPARED, best, misplaced, rates, specific, within
+from caploc.commonality import COMPARED, best, rates, specific, within
 from caploc.engine.wording import Span
+from caploc.errors import BadOption
 from caploc.exhibits.exhibit import NOTHING, Exhibit, Value
 from caploc.neurons.attribution import Attribution
 from caploc.neurons.erasure import LAYERS, LOCATED, Erased, Eraser, Erasing
@@ -201,11 +203,22 @@ def control(lab: NeuronLab, spans: Sequence[Span]) -> np.ndarray:
 
 
 def exchanged(spans: Sequence[Span]) -> list[Span]:
-    """Each prompt with the answer of another."""
-    donors = misplaced(len(spans))
+    """Each prompt with the answer of another, each answer once, and as few alike as can be.
+
+    Answers may be few (letters): exchanged at random, many a prompt would get its own again.
+
+    Raises:
+        BadOption: if there are fewer than two.
+    """
+    if len(spans) < 2:
+        raise BadOption(f"Answers can be exchanged among 2 items or more; got {len(spans)}.")
+    order = sorted(range(len(spans)), key=lambda place: spans[place].continuation)
+    most = max(Counter(span.continuation for span in spans).values())
+    # Equal answers stand side by side: moved on by the longest such row, none meets itself.
+    donors = dict(zip(order, np.roll(order, -min(most, len(spans) - 1)).tolist(), strict=True))
     found = []
-    for span, donor in zip(spans, donors, strict=True):
+    for place, span in enumerate(spans):
         prompt = span.inputs[: len(span.inputs) - len(span.continuation) + 1]
-        answer = spans[int(donor)].continuation
+        answer = spans[donors[place]].continuation
         found.append(Span((*prompt, *answer[:-1]), answer))
     return found

@@ -7,15 +7,18 @@ on in one of them, or by itself times a factor; in every position, of prompt and
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from math import isfinite
 from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
+from caploc.designs import generator
 from caploc.engine import Answer, Ask, BatchEngine
 from caploc.engine.wording import Span
-from caploc.errors import BadOption
+from caploc.errors import BadData, BadOption
 from caploc.grid import Grid
 from caploc.models.cutting import Place, Replacement, replaced
 from caploc.models.replacements import mean_replacement, record
@@ -36,6 +39,11 @@ class Mode:
     name: str = "zero"
     factor: float = 0.0
 
+    @property
+    def needs_reference(self) -> bool:
+        """Whether what stands in comes from the activations on other examples."""
+        return self.name in ("mean", "resample")
+
     @classmethod
     def parse(cls, text: str) -> "Mode":
         """Read `zero`, `mean`, `resample` or `scale=0.5`.
@@ -48,14 +56,17 @@ class Mode:
             mode = cls(name, float(factor) if equals else 0.0)
         except ValueError:
             mode = cls("")
-        if mode.name not in MODES or (mode.name == "scale") != bool(equals):
+        known = mode.name in MODES and isfinite(mode.factor)
+        if not known or (mode.name == "scale") != bool(equals):
             raise BadOption(
                 f"A neuron is cut by zero, mean, resample or scale=FACTOR; got {text!r}."
             )
         return mode
 
     def __str__(self) -> str:
-        return f"scale={self.factor:g}" if self.name == "scale" else self.name
+        # every figure of the factor: rows are told apart by it
+        factor = repr(self.factor).removesuffix(".0")
+        return f"scale={factor}" if self.name == "scale" else self.name
 
 
 @dataclass(frozen=True)
@@ -74,17 +85,12 @@ class Cutter:
         if mode.name == "scale":
             return cls(neurons, mode, lambda place, handed: handed * mode.factor)
         texts = [span.inputs for span in reference]
+        if mode.name == "resample":
+            return cls(neurons, mode, _resampling(neurons.grid, _drawn(neurons, texts, seed)))
         outputs = record(
-            neurons.model,
-            neurons.projections,
-            neurons.grid,
-            texts,
-            per_position=mode.name == "resample",
+            neurons.model, neurons.projections, neurons.grid, texts, per_position=False
         )
-        if mode.name == "mean":
-            return cls(neurons, mode, mean_replacement(outputs, None))
-        drawn = [None if v is None else _drawn(v, outputs.lengths, seed) for v in outputs.values]
-        return cls(neurons, mode, _resampling(drawn))
+        return cls(neurons, mode, mean_replacement(outputs, None))
 
     def cut(self, chosen: Chosen) -> AbstractContextManager[None]:
         """The neurons cut, for a block."""
@@ -92,23 +98,38 @@ class Cutter:
         return replaced(self.neurons.projections, self.neurons.grid, masks, self.replacement)
 
 
-def _drawn(values: Tensor, lengths: Tensor, seed: int) -> Tensor:
+def _drawn(
+    neurons: NeuronModel, texts: Sequence[Sequence[int]], seed: int
+) -> Float[Tensor, " neurons"]:
     """Of each neuron one value that it handed on at some position of some text, from the seed.
 
     One draw serves all positions: a text of another length has no position of the same meaning.
+    Texts are run one by one, and nothing of them is kept but what was drawn.
+
+    Raises:
+        BadData: if there is no text, or a text has no token.
     """
-    random = np.random.default_rng(seed)
-    parts = values.shape[2]
-    texts = random.integers(len(lengths), size=parts)
-    places = random.integers(lengths.numpy()[texts])
-    return values[texts, places, np.arange(parts)]
+    if not texts or not all(len(text) for text in texts):
+        raise BadData("The reference needs at least one text, and each at least one token.")
+    random, lengths = generator(seed), np.array([len(text) for text in texts])
+    chosen = random.integers(len(texts), size=neurons.grid.size)
+    places = random.integers(lengths[chosen])
+    drawn = torch.zeros(neurons.grid.size, dtype=neurons.model.dtype)
+    for number in np.unique(chosen):
+        outputs = record(
+            neurons.model, neurons.projections, neurons.grid, [texts[number]], per_position=True
+        )
+        handed = [each[0, :, :, 0].cpu() for each in outputs.values if each is not None]
+        columns = np.flatnonzero(chosen == number)
+        drawn[columns] = torch.cat(handed, dim=1)[places[columns], columns].to(drawn.dtype)
+    return drawn
 
 
-def _resampling(drawn: Sequence[Tensor | None]) -> Replacement:
+def _resampling(grid: Grid, drawn: Float[Tensor, " neurons"]) -> Replacement:
+    slices = grid.layer_slices
+
     def sample(place: Place, handed: Tensor) -> Tensor:
-        values = drawn[place.layer]
-        assert values is not None, "a layer without neurons carries no hook"
-        return values[place.inside].to(handed)
+        return drawn[slices[place.layer]][place.inside, None].to(handed)
 
     return sample
 

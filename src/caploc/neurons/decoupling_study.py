@@ -52,6 +52,9 @@ class DecouplingStudy:
             raise BadOption(f"--items must be 2 or more; got {self.items}.")
         for locator in self.locators:
             locator.check()
+        names = list(map(str, self.locators))
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise BadOption(f"--method names the same locator twice ({twice[0]}); name each once.")
         self.model.check()
         return self
 

@@ -16,7 +16,7 @@ from caploc.errors import BadOption, UserError
 from caploc.exhibits.exhibit import Exhibit
 from caploc.exhibits.page import write_exhibits
 from caploc.folder import ENHANCEMENT, LEDGER, ROWS, versions, write_json
-from caploc.ledger import Ledger
+from caploc.ledger import Ledger, digest
 from caploc.measurement import Cost, Meter, outcomes_by_example
 from caploc.models.loading import CutModel
 from caploc.neurons.examples import Source
@@ -130,11 +130,21 @@ def enhanced(lab: NeuronLab, asked: Enhancing) -> dict[str, Any]:
             "--share, or more examples."
         )
     question = asdict(asked) | {"tasks": None, "study": asdict(lab.study)}
-    question["model"] = lab.bench.neurons.fingerprint
+    question |= {"model": lab.bench.neurons.fingerprint, "texts": texts(lab, asked)}
     return {
         task: ledger.recall(question | {"enhanced": task}, partial(enhanced_task, lab, asked, task))
         for task in tasks
     }
+
+
+def texts(lab: NeuronLab, asked: Enhancing) -> str:
+    """A short name of every token that is trained or judged on: a task's file may be edited."""
+    wording, told = lab.bench.wording, {}
+    for task in lab.study.tasks:
+        source = lab.source(task)
+        spans = [*source.spans(wording), *source.judged_spans(wording, asked.limit)]
+        told[task] = [asdict(span) for span in spans]
+    return digest(told)
 
 
 def enhanced_task(lab: NeuronLab, asked: Enhancing, task: str) -> dict[str, Any]:

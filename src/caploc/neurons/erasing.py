@@ -85,6 +85,8 @@ def erase_tasks(lab: NeuronLab, asked: Erasing, judged: Sequence[str]) -> list[E
     Raises:
         UserError: if no neuron is located for any task.
     """
+    for task in judged:
+        lab.source(task)  # a mistake in a name shows before anything is measured
     done = []
     for task in lab.study.tasks:
         found = lab.found(task)

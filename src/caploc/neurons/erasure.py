@@ -102,10 +102,14 @@ class Erased:
         """The located arm."""
         return next(lost for lost in self.arms if lost.arm == LOCATED)
 
-    def beats(self, arm: str = LAYERS) -> bool:
-        """Whether the located neurons cost more log-probability than every draw of an arm."""
+    def beats(self, arm: str = LAYERS) -> bool | None:
+        """Whether the located neurons cost more log-probability than every draw of an arm.
+
+        None if the arm was not measured.
+        """
         own = self.located.logprob.mean
-        return all(own > lost.logprob.mean for lost in self.arms if lost.arm == arm)
+        drawn = [own > lost.logprob.mean for lost in self.arms if lost.arm == arm]
+        return all(drawn) if drawn else None
 
     def as_dict(self) -> dict[str, Any]:
         """As `erasure.json` has it."""
@@ -142,7 +146,7 @@ class Eraser:
                 f"No neuron was located for {self.found.task}, so there is none to erase; take a "
                 "lower --sigma, a --share, or more examples."
             )
-        grid = self.bench.neurons.grid
+        grid, moments = self.bench.neurons.grid, self.found.moments
         drawn = {
             UNIFORM: uniform(located, self.asked.draws, seed=seed),
             LAYERS: layer_matched(located, grid, self.asked.draws, seed=seed),
@@ -150,7 +154,7 @@ class Eraser:
         return [
             (LOCATED, 0, located),
             *((arm, n, chosen) for arm, sets in drawn.items() for n, chosen in enumerate(sets)),
-            (BOTTOM, 0, bottom(self.found.moments.mean, located)),
+            (BOTTOM, 0, bottom(moments.mean, located, absolute=moments.absolute)),
         ]
 
     def erase(self, source: Source, arms: Sequence[str] | None = None) -> Erased:
@@ -185,8 +189,8 @@ class Eraser:
 
     def meters(self, source: Source) -> dict[str, Meter]:
         """The judging task's meters: by its own metric, and by the gold answer's probability."""
-        needs = self.asked.mode.name in ("mean", "resample")
-        reference = source.spans(self.bench.wording) if needs else []
+        needed = self.asked.mode.needs_reference
+        reference = source.spans(self.bench.wording) if needed else []
         return {
             name: self.bench.meter(task, self.asked.mode, reference, self.asked.seed)
             for name, task in (("metric", source.judging), ("logprob", source.gold))

@@ -16,7 +16,7 @@ from caploc.errors import BadData, BadOption
 from caploc.exhibits.exhibit import Exhibit
 from caploc.exhibits.page import write_exhibits
 from caploc.folder import FIDELITY, LEDGER, RELIABILITY, claim, versions, write_json
-from caploc.ledger import Ledger
+from caploc.ledger import Ledger, digest
 from caploc.lookup import pick
 from caploc.models.loading import LoadedModel, load_model
 from caploc.neurons.circuits.locator import CircuitLocator, Keeping, circuit_locator
@@ -93,7 +93,9 @@ class FactStudy:
         if self.steps < 1:
             raise BadOption(f"--steps must be 1 or more; got {self.steps}.")
         self.model.check()
-        self.read()
+        facts = self.read()
+        if self.texts is not None:
+            self.covariance_texts(facts)
         return self
 
     def read(self) -> tuple[Fact, ...]:
@@ -204,8 +206,16 @@ class FactLab:
 
     def recall(self, what: str, measure: Callable[[], Any]) -> Any:
         """What was measured before, or is now."""
-        asked = asdict(self.study) | {"methods": None, "what": what}
+        asked = asdict(self.study) | {"methods": None, "what": what, "read": self.read}
         return self.ledger.recall(asked | {"model": self.heads.fingerprint}, measure)
+
+    @cached_property
+    def read(self) -> str:
+        """A short name of what the study's files say: they may be edited between two calls."""
+        told = {"facts": self.study.read(), "used": self.facts}
+        texts = None if self.study.texts is None else self.study.covariance_texts(self.facts)
+        listed = {name: [fact.as_dict() for fact in facts] for name, facts in told.items()}
+        return digest(listed | {"texts": texts})
 
     def fidelity(self) -> dict[str, Any]:
         """Each method's fidelity."""
@@ -224,7 +234,13 @@ class FactLab:
         return {name: self.recall(f"fidelity {name}", ways[name]) for name in self.study.methods}
 
     def reliability(self) -> dict[str, Any]:
-        """Each method's reliability."""
+        """Each method's reliability.
+
+        Raises:
+            BadData: if there are too few texts for an edit; told before anything is measured.
+        """
+        if "tracing" in self.study.methods:
+            self.study.covariance_texts(self.facts)
         ways = {
             "neurons": self.suppressed,
             "tracing": self.edited,

@@ -21,6 +21,7 @@ from caploc.commonality import (
     within,
 )
 from caploc.commonality.moments import Moments
+from caploc.commonality.threshold import strengths
 from caploc.engine.wording import Span
 from caploc.errors import BadOption
 from caploc.neurons.attribution import Attribution
@@ -61,21 +62,19 @@ class Found:
 
     def as_dict(self, grid: NeuronGrid, rule: Rule) -> dict[str, Any]:
         """As `neurons.json` has it; neurons by name, the highest score first."""
-        columns = np.flatnonzero(self.located)
-        order = columns[np.argsort(-self.moments.mean[columns], kind="stable")]
         swept = self.sweep(rule)
         return {
             "task": self.task,
             "examples": self.examples,
             "neurons": [
                 {
-                    "neuron": str(grid.neuron(int(column))),
-                    "expert": grid.expert(grid.neuron(int(column))),
+                    "neuron": str(grid.part(column)),
+                    "expert": grid.expert(grid.part(column)),
                     "score": float(self.moments.mean[column]),
                     "stderr": plain(float(self.moments.standard_error[column])),
                     "votes": int(self.moments.votes[column]),
                 }
-                for column in order
+                for column in ordered(self)
             ],
             "subsets": [[str(n) for n in grid.named(chosen)] for chosen in self.subsets],
             "share": float(self.located.mean()),
@@ -166,6 +165,7 @@ def alike(sets: Sets) -> tuple[float | None, float | None]:
 
 
 def ordered(found: Found) -> list[int]:
-    """The columns of the located neurons, the highest score first."""
+    """The columns of the located neurons, the highest score first (its sign as the rule has it)."""
     columns = np.flatnonzero(found.located)
-    return [int(column) for column in columns[np.argsort(-found.moments.mean[columns])]]
+    highest = strengths(found.moments.mean, found.moments.absolute)[columns]
+    return [int(column) for column in columns[np.argsort(-highest, kind="stable")]]

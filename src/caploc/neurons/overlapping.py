@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from caploc.commonality import COMPARED, RATES, across, chance, cohesion
-from caploc.errors import UserError
+from caploc.errors import BadOption, UserError
 from caploc.exhibits import drawing
 from caploc.exhibits.exhibit import NOTHING, Exhibit, Value
 from caploc.folder import NEURONS, OVERLAP, read_json, versions, write_json
@@ -36,13 +36,18 @@ def overlap(
 
     Raises:
         UserError: if a folder holds no such run, runs are of different models, one is named twice,
-            or there is a single task.
+            there is a single task, or a kind is given to a task that no run has.
     """
-    grid, located, splits = gathered(folders)
+    grid, located, splits, tasks = gathered(folders)
     if len(located) < 2:
         raise UserError("Overlap needs two tasks or more; name further runs.")
+    if strange := [task for task in kinds if task not in tasks.values()]:
+        raise BadOption(
+            f"--kind names {strange[0]}, which is no task of the runs; they have "
+            f"{', '.join(dict.fromkeys(tasks.values()))}."
+        )
     overlaps = across(located, splits)
-    named = {task: kinds.get(task, task) for task in located}
+    named = {name: kinds.get(task, name) for name, task in tasks.items()}
     summary = cohesion(overlaps.rates[COMPARED], overlaps.datasets, named)
     result = {
         "schema": 1,
@@ -51,6 +56,7 @@ def overlap(
         "command": command,
         "versions": versions(),
     }
+    out.mkdir(parents=True, exist_ok=True)
     write_json(out / OVERLAP, result)
     exhibits = [table(rate, overlaps.datasets, overlaps.rates[rate]) for rate in RATES]
     exhibits.append(pairs(grid, located))
@@ -63,14 +69,14 @@ def overlap(
 
 def gathered(
     folders: Sequence[Path],
-) -> tuple[NeuronGrid, dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """The grid, and every task's neurons and those of its subsets.
+) -> tuple[NeuronGrid, dict[str, np.ndarray], dict[str, np.ndarray], dict[str, str]]:
+    """The grid, and by name each task's neurons, those of its subsets, and the task itself.
 
     A task of several runs (other seeds, other scores) goes by its name and its run's folder.
     """
-    places = [folder.absolute() for folder in folders]
-    if len(set(places)) < len(places):
-        raise UserError(f"{folders[-1]} is named twice; name each run once.")
+    places = Counter(folder.resolve() for folder in folders)
+    if twice := [folder for folder in folders if places[folder.resolve()] > 1]:
+        raise UserError(f"{twice[0]} is named twice; name each run once.")
     results = [read_json(folder / NEURONS) for folder in folders]
     models = {result["model"]["fingerprint"] for result in results}
     if len(models) > 1:
@@ -79,12 +85,13 @@ def gathered(
     often = Counter(task["task"] for result in results for task in result["tasks"])
     located: dict[str, np.ndarray] = {}
     splits: dict[str, np.ndarray] = {}
+    tasks: dict[str, str] = {}
     for folder, result in zip(folders, results, strict=True):
         grid, found = restored(result)
         for task, (own, sets) in found.items():
             name = task if often[task] == 1 else f"{task} ({folder})"
-            located[name], splits[name] = own, sets
-    return grid, located, splits
+            located[name], splits[name], tasks[name] = own, sets, task
+    return grid, located, splits, tasks
 
 
 def table(rate: str, tasks: Sequence[str], values: np.ndarray) -> Exhibit:

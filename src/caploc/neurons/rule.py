@@ -1,6 +1,7 @@
 """From scores of many examples to a set of neurons."""
 
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 from caploc.commonality import SIGMA, above, best
@@ -33,14 +34,16 @@ class Rule:
         Raises:
             BadOption: for numbers out of range, or two rules at once.
         """
-        if self.sigma <= 0:
-            raise BadOption(f"--sigma must be above 0; got {self.sigma:g}.")
+        if not 0 < self.sigma < inf:
+            raise BadOption(f"--sigma must be a number above 0; got {self.sigma:g}.")
         for name in ("share", "votes"):
             value = getattr(self, name)
             if value is not None and not 0 < value <= 1:
                 raise BadOption(f"--{name} must be above 0 and at most 1; got {value:g}.")
         if self.share is not None and (self.votes is not None or self.per_layer):
             raise BadOption("--share chooses by rank over the whole model: no votes, no layers.")
+        if self.votes is not None and self.per_layer:
+            raise BadOption("--votes counts over the whole model: leave out --per-layer.")
         return self
 
     def moments(self, neurons: int) -> Moments:

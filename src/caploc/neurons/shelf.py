@@ -24,14 +24,20 @@ class Shelf:
         """The figures of what is asked; measured and kept if they are not there.
 
         Raises:
-            StoreFailed: if they cannot be written.
+            StoreFailed: if they cannot be read or written.
         """
         path = self.folder / f"{digest(asked)}.npz"
         try:
-            with np.load(path, allow_pickle=False) as arrays:
+            with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
                 return Moments.from_arrays(arrays)
         except (FileNotFoundError, BadZipFile, BadData, ValueError, EOFError):
-            moments = measure()  # not there, or a file that a full disk cut short
+            pass  # not there, or a file that a full disk cut short
+        except OSError as error:
+            raise StoreFailed(
+                f"{path} cannot be read ({error.strerror}); check the folder and its rights, or "
+                "choose another --out."
+            ) from error
+        moments = measure()
         self.write(path, moments)
         return moments
 

@@ -145,7 +145,7 @@ def read_study(folder: Path) -> tuple[NeuronStudy, str]:
     Raises:
         UserError: if it holds none, or one of another version.
     """
-    written = read_json(folder / RUN)
+    written = read_json(folder / RUN) if (folder / RUN).exists() else {}
     fields = dict(written.get("study", {}))
     if fields.pop("kind", None) != "neurons":
         raise UserError(

@@ -89,11 +89,16 @@ def data_overrides(
 
 
 def has_training(entries: Sequence[Entry], files: Mapping[str, str]) -> bool:
-    """Whether there is one task behind the name, with a training split in the files (if any)."""
+    """Whether there is one task behind the name, with a training split in the files (if any).
+
+    A split that the task is evaluated on is none.
+    """
     if len(entries) != 1 or entries[0].yaml_path is None:
         return False
-    training = definition(entries[0]).get("training_split")
-    return bool(training) and (not files or training in files)
+    config = definition(entries[0])
+    training = config.get("training_split")
+    evaluated = config.get("test_split") or config.get("validation_split")
+    return bool(training) and training != evaluated and (not files or training in files)
 
 
 def training_instead(
@@ -109,7 +114,13 @@ def training_instead(
             f"Task {name} has no training split{' among the --data files' if files else ''}; "
             "name one task that has."
         )
-    return {"test_split": definition(entries[0])["training_split"]}
+    config = definition(entries[0])
+    training = config["training_split"]
+    changes = {"test_split": training}
+    if shots_split(config) == training:
+        # said aloud, so that lm-eval leaves an example out of its own prompt
+        changes["fewshot_split"] = training
+    return changes
 
 
 def shots_split(config: dict[str, Any]) -> str | None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from caploc.exhibits import drawing
 from caploc.exhibits.exhibit import NOTHING, Exhibit, Value
-from caploc.neurons.exhibits.intervals import from_file, told
+from caploc.neurons.exhibits.intervals import cell, from_file, told
 from caploc.neurons.tuning.enhancement import GOLD, METRIC
 
 Row = tuple[str | Value, ...]
@@ -17,7 +17,9 @@ LOCATED, RANDOM = "located", "random-layer-matched"
 
 
 def headline(found: Found) -> str:
-    """The answer in a sentence."""
+    """The answer in a sentence; none where no random neurons were tuned to hold it against."""
+    if not any(control_of(each, task, GOLD) for task, each in found.items()):
+        return "Located neurons were not tuned beside random ones, so nothing is said of chance"
     beaten = sum(beats(each, task) for task, each in found.items())
     return (
         f"For {beaten} of {len(found)} tasks tuning its located neurons gains more log-probability "
@@ -159,7 +161,7 @@ def matrix(found: Found) -> Exhibit:
         (
             task,
             *(
-                f"{own:z.3f} ({drawn:z.3f})" if np.isfinite(drawn) else f"{own:z.3f}"
+                f"{cell(own)} ({cell(drawn)})" if np.isfinite(drawn) else cell(own)
                 for own, drawn in zip(located[place], random[place], strict=True)
             ),
         )

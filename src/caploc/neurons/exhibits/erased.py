@@ -11,7 +11,7 @@ import numpy as np
 from caploc.exhibits import drawing
 from caploc.exhibits.exhibit import NOTHING, Exhibit, Value
 from caploc.neurons.erasure import BOTTOM, LAYERS, LOCATED, UNIFORM, Erased, Lost
-from caploc.neurons.exhibits.intervals import bounds, ranged
+from caploc.neurons.exhibits.intervals import bounds, cell, ranged
 
 if TYPE_CHECKING:
     from caploc.neurons.erasing import ErasedTask
@@ -189,8 +189,3 @@ def matrix(erased: Sequence[ErasedTask]) -> Exhibit:
             diverging=True,
         ),
     )
-
-
-def cell(value: float) -> str:
-    """A number of a matrix."""
-    return f"{value:z.3f}" if np.isfinite(value) else NOTHING

@@ -32,6 +32,11 @@ def ranged(interval: Interval | None, digits: int = 3) -> str:
     return f"{mean:z.{digits}f} [{low:z.{digits}f}, {high:z.{digits}f}]"
 
 
+def cell(value: float) -> str:
+    """A number of a matrix, a dash for NaN."""
+    return f"{value:z.3f}" if np.isfinite(value) else NOTHING
+
+
 def figure(value: float | None) -> str:
     """A number in a sentence."""
     return "not known" if value is None else f"{value:.3f}"

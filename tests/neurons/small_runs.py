@@ -1,0 +1,107 @@
+"""Small runs on the demo model that several modules of tests start from, each made once."""
+
+import json
+from contextlib import contextmanager
+from dataclasses import replace
+from shutil import copytree
+
+import pytest
+
+from caploc.neurons import enhancing, locating
+from caploc.neurons import study as studies
+from caploc.neurons.enhancing import Enhancing, enhance_located
+from caploc.neurons.examples import source
+from caploc.neurons.rule import Rule
+from caploc.neurons.study import NeuronStudy
+from caploc.neurons.tuning import Recipe
+from caploc.progress import Silent
+from caploc.workbench import ModelOptions
+
+DEMO = ModelOptions("demo", device="cpu")
+TASKS = ("demo/addition", "demo/elements")
+STUDY = NeuronStudy(DEMO, TASKS, rule=Rule(share=0.01), examples=12, least=0.5)
+# From a damaged model, because the demo model has nothing left to learn.
+TUNED = Enhancing(
+    Recipe(steps=2, rates=(1e-2,), extensions=0),
+    ("none", "located", "random-layer-matched"),
+    noise=1.0,
+    limit=2,
+)
+FEW = replace(TUNED, arms=("none", "located"))  # without the draws, which take most of the time
+SOURCES, MADE = {}, {}
+
+
+class Rows(Silent):
+    """Counts the rows that are measured, not those that were stored."""
+
+    def __init__(self):
+        self.measured = 0
+
+    def advance(self, rows, tokens):
+        self.measured += rows if tokens else 0
+
+
+def remembered(*asked):
+    """A task's examples; reading a task takes longer than most of what is asked of it here."""
+    if repr(asked) not in SOURCES:
+        SOURCES[repr(asked)] = source(*asked)
+    return SOURCES[repr(asked)]
+
+
+def undrawn(*told):
+    """No page: pages have tests of their own."""
+
+
+@contextmanager
+def quick(*modules):
+    """Tasks are read once, and these modules write no page."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(studies, "source", remembered)
+        for module in modules:
+            patch.setattr(module, "write_exhibits", undrawn)
+        yield patch
+
+
+def counted(patch, module, name):
+    """Let a module's function count its calls; the arguments of each."""
+    calls, inner = [], getattr(module, name)
+
+    def outer(*told, **options):
+        calls.append((told, options))
+        return inner(*told, **options)
+
+    patch.setattr(module, name, outer)
+    return calls
+
+
+def lasting(result):
+    """What two runs of one command must have in common, as the file has it."""
+    told = json.loads(json.dumps(result))
+    return without(told, {"command", "versions", "seconds", "cost"})
+
+
+def without(told, names):
+    """Nested dictionaries without some fields."""
+    if isinstance(told, dict):
+        return {key: without(value, names) for key, value in told.items() if key not in names}
+    return [without(each, names) for each in told] if isinstance(told, list) else told
+
+
+def located(factory):
+    """Neurons of two tasks: the folder."""
+    if "located" not in MADE:
+        folder = factory.mktemp("located") / "run"
+        with quick(locating):
+            locating.locate(STUDY, folder)
+        MADE["located"] = folder
+    return MADE["located"]
+
+
+def tuned(factory):
+    """The same with both tasks' neurons tuned: the folder, the result, the exhibits."""
+    if "tuned" not in MADE:
+        folder = copytree(located(factory), factory.mktemp("tuned") / "run")
+        with quick(enhancing):
+            found = enhance_located(folder, TUNED, command="caploc neurons enhance")
+        MADE["tuned"] = (folder, *found)
+    return MADE["tuned"]

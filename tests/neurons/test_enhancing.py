@@ -1,0 +1,252 @@
+"""Located neurons tuned from end to end: what is trained, what is told, and what is left alone."""
+
+import json
+from dataclasses import replace
+from shutil import copytree
+
+import numpy as np
+import pytest
+import torch
+from small_runs import FEW, STUDY, TASKS, TUNED, counted, lasting, located, quick, tuned
+
+from caploc.errors import BadOption, UserError
+from caploc.neurons import enhancing, locating
+from caploc.neurons.enhancing import DRAWS, Enhancing, enhance_located, enhanced
+from caploc.neurons.exhibits.enhanced import GOLD, beats, gain_matrix, headline, matrix
+from caploc.neurons.locating import locate
+from caploc.neurons.rule import Rule
+from caploc.neurons.study import opened
+from caploc.neurons.tuning import ARMS, Recipe
+
+RANDOM = "random-layer-matched"
+
+
+@pytest.fixture
+def patch():
+    with quick(enhancing, locating) as patched:
+        yield patched
+
+
+@pytest.fixture
+def run(tmp_path_factory, tmp_path):
+    """A finished run of `locate` in a folder of its own."""
+    return copytree(located(tmp_path_factory), tmp_path / "run")
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    return tuned(tmp_path_factory)
+
+
+def of(result, task, name):
+    """The arms of one name."""
+    return [arm for arm in result["tasks"][task]["arms"] if arm["arm"] == name]
+
+
+def gold(arm, task):
+    """An arm's change of a task's log-probability."""
+    (change,) = [c for c in arm["changes"] if (c["task"], c["measure"]) == (task, GOLD)]
+    return change
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_every_arm_trains_as_many_weights_as_its_neurons_have(done, task):
+    folder, result, _ = done
+    (written,) = [
+        each
+        for each in json.loads((folder / "neurons.json").read_text())["tasks"]
+        if each["task"] == task
+    ]
+    (own,), draws = of(result, task, "located"), of(result, task, RANDOM)
+    assert own["neurons"] == len(written["neurons"]) > 10
+    assert len(draws) == DRAWS and [arm["draw"] for arm in draws] == list(range(DRAWS))
+    for arm in (own, *draws):
+        # a row of the gate, one of the other input, a column of the output; 128 weights each
+        assert arm["fit"]["parameters"] == 3 * 128 * len(written["neurons"])
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_nothing_tuned_changes_nothing_and_tuning_repairs_a_damaged_model(done, task):
+    _, result, _ = done
+    (nothing,), (own,) = of(result, task, "none"), of(result, task, "located")
+    assert nothing["fit"] is None
+    for change in nothing["changes"]:
+        assert change["before"] == change["after"]
+        assert change["change"]["mean"] == change["change"]["low"] == change["change"]["high"] == 0
+    assert gold(own, task)["before"] < -0.1  # an intact demo model is above -0.02
+    assert gold(own, task)["change"]["mean"] > 0
+
+
+def test_the_matrix_and_the_headline_are_what_the_arms_say(done):
+    _, result, exhibits = done
+    (table,) = [each for each in exhibits if each.name == "enhancement-matrix"]
+    assert table.columns == ("tuned", *TASKS) and [row[0] for row in table.rows] == list(TASKS)
+    beaten = 0
+    for row in table.rows:
+        (own,) = of(result, row[0], "located")
+        for judged, cell in zip(TASKS, row[1:], strict=True):
+            change = gold(own, judged)
+            assert change["change"]["mean"] == pytest.approx(change["after"] - change["before"])
+            drawn = [gold(arm, judged)["change"]["mean"] for arm in of(result, row[0], RANDOM)]
+            assert cell == f"{change['change']['mean']:z.3f} ({np.mean(drawn):z.3f})"
+            if judged == row[0]:
+                beaten += change["change"]["mean"] > max(drawn)
+    assert headline(result["tasks"]).startswith(f"For {beaten} of {len(TASKS)} tasks tuning ")
+    assert [beats(result["tasks"][task], task) for task in TASKS].count(True) == beaten
+    for exhibit in exhibits:
+        assert all(len(row) == len(exhibit.columns) for row in exhibit.rows)
+
+
+def test_arms_left_out_are_dashes_and_the_headline_claims_nothing(done):
+    _, result, _ = done
+    kept = {
+        task: each | {"arms": [a for a in each["arms"] if a["arm"] == "none"], "controls": []}
+        for task, each in result["tasks"].items()
+    }
+    assert np.isnan(gain_matrix(kept)[2]).all()
+    assert {cell for row in matrix(kept).rows for cell in row[1:]} == {"–"}
+    assert matrix(kept).draw().axes
+    assert "0 of" not in headline(kept) and "not tuned beside random" in headline(kept)
+
+
+def test_a_second_call_tunes_nothing(done, patch):
+    folder, result, _ = done
+    calls = counted(patch, enhancing, "enhance")
+    again, _ = enhance_located(folder, TUNED, command="another")
+    assert not calls
+    assert lasting(again) == lasting(result) and again["command"] == "another"
+    assert json.loads((folder / "enhancement.json").read_text())["command"] == "another"
+
+
+def watched(patch):
+    """For every task tuned: did each weight come back bit for bit?"""
+    whole, inner = [], enhancing.enhanced_task
+
+    def outer(lab, asked, task):
+        state = lab.bench.neurons.model.state_dict()
+        before = {name: tensor.clone() for name, tensor in state.items()}
+        try:
+            return inner(lab, asked, task)
+        finally:
+            after = lab.bench.neurons.model.state_dict()
+            whole.append(all(torch.equal(after[name], each) for name, each in before.items()))
+            parameters = list(lab.bench.neurons.model.parameters())
+            assert not any(each.requires_grad for each in parameters)
+
+    patch.setattr(enhancing, "enhanced_task", outer)
+    return whole
+
+
+def test_a_run_killed_in_the_second_task_goes_on_with_it_and_leaves_the_model_whole(run, patch):
+    whole, calls, inner = watched(patch), [], enhancing.answered
+
+    def killed(lab, loaded, source, limit):
+        calls.append(source.name)
+        if calls.count(TASKS[1]) == 2:  # tuned weights are in the damaged model now
+            raise KeyboardInterrupt
+        return inner(lab, loaded, source, limit)
+
+    patch.setattr(enhancing, "answered", killed)
+    with pytest.raises(KeyboardInterrupt):
+        enhance_located(run, FEW)
+    assert whole == [True, True] and not (run / "enhancement.json").exists()
+    patch.setattr(enhancing, "answered", inner)
+    tuned_now = counted(patch, enhancing, "enhance")
+    resumed, _ = enhance_located(run, FEW)
+    assert len(tuned_now) == 1 and whole == [True, True, True]
+    assert list(resumed["tasks"]) == list(TASKS)
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory):
+    """A finished run, opened once."""
+    folder = copytree(located(tmp_path_factory), tmp_path_factory.mktemp("asked") / "run")
+    with quick(enhancing), opened(STUDY, folder, None, "") as opened_lab:
+        yield opened_lab
+
+
+@pytest.fixture
+def asked(lab, patch):
+    """Ask a run's ledger: the tasks to be measured. What is measured is not the question here."""
+    (lab.folder / "ledger.jsonl").unlink(missing_ok=True)
+
+    def measured(asked_, in_lab=lab):
+        calls = []
+        patch.setattr(enhancing, "enhanced_task", lambda lab, asked, task: calls.append(task))
+        enhanced(in_lab, asked_)
+        return calls
+
+    return measured
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        replace(TUNED, recipe=replace(TUNED.recipe, steps=3)),
+        replace(TUNED, recipe=replace(TUNED.recipe, rates=(1e-3,))),
+        replace(TUNED, recipe=replace(TUNED.recipe, seed=1)),
+        replace(TUNED, recipe=replace(TUNED.recipe, trains="output")),
+        replace(TUNED, noise=0.5),
+        replace(TUNED, draws=6),
+        replace(TUNED, limit=3),
+        replace(TUNED, arms=("located",)),
+    ],
+    ids=["steps", "rates", "seed", "trains", "noise", "draws", "limit", "arms"],
+)
+def test_whatever_changes_a_number_is_measured_anew(asked, other):
+    assert asked(TUNED) == list(TASKS)
+    assert asked(other) == list(TASKS)
+    assert asked(TUNED) == asked(other) == []
+
+
+def test_fewer_tasks_are_no_other_question(asked):
+    assert asked(replace(TUNED, tasks=TASKS[1:])) == [TASKS[1]]
+    assert asked(TUNED) == [TASKS[0]]
+
+
+def test_other_neurons_are_measured_anew(asked, lab, tmp_path):
+    asked(TUNED)
+    study = replace(STUDY, rule=Rule(share=0.02))
+    with opened(study, tmp_path, None, "") as other:
+        (tmp_path / "ledger.jsonl").write_text((lab.folder / "ledger.jsonl").read_text())
+        assert asked(TUNED, other) == list(TASKS)
+        assert asked(TUNED, other) == []
+
+
+@pytest.mark.parametrize("field", ["find_on", "judge_on"])
+def test_other_examples_under_the_same_name_are_measured_anew(asked, lab, patch, field):
+    """As if the file that a task's examples come from was edited between two calls."""
+    asked(TUNED)
+    source = lab.source(TASKS[1])
+    changed = replace(source, **{field: getattr(source, field)[1:]})
+    patch.setitem(lab.sources, TASKS[1], changed)
+    assert asked(TUNED) == list(TASKS)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"draws": 4}, "--draws must be 5 or more; got 4."),
+        ({"arms": ("located", "best")}, "There is no arm 'best'; choose from none, located"),
+        ({"tasks": ("demo/code",)}, "demo/code is no task of the run; it has neurons of demo/add"),
+        ({"noise": -0.5}, "--noise must be 0 or more; got -0.5."),
+        ({"limit": 1}, "--limit must be 2 or more; got 1."),
+        ({"recipe": Recipe(steps=0)}, "steps must be 1 or more; got 0."),
+    ],
+    ids=lambda value: "" if isinstance(value, str) else next(iter(value)),
+)
+def test_mistakes_are_told_before_anything_is_opened(run, patch, wrong, said):
+    patch.setattr(enhancing, "opened", lambda *told: pytest.fail("the run was opened"))
+    with pytest.raises(BadOption) as refused:
+        enhance_located(run, Enhancing(**wrong))
+    assert said in str(refused.value)
+
+
+def test_all_arms_are_asked_unless_told_otherwise():
+    assert Enhancing().check(TASKS).arms == tuple(ARMS)
+
+
+def test_no_neuron_is_one_sentence(tmp_path, patch):
+    locate(replace(STUDY, rule=Rule(sigma=60.0), tasks=TASKS[:1]), tmp_path)
+    with pytest.raises(UserError, match="No neuron is located for the tasks to tune; locate again"):
+        enhance_located(tmp_path, TUNED)

@@ -1,0 +1,178 @@
+"""Neurons erased from end to end: the folder of a finished run in, losses out; also resumed."""
+
+import json
+import shutil
+
+import pytest
+from planted_models import TWO, Planter
+
+from caploc.errors import BadOption, UnknownName, UserError
+from caploc.neurons.erasing import erase
+from caploc.neurons.erasure import DOSES, Erasing
+from caploc.neurons.locating import locate
+from caploc.neurons.rule import Rule
+from caploc.neurons.study import NeuronStudy
+from caploc.progress import Silent
+
+LIMIT = 20
+ASKED = Erasing(limit=LIMIT)
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory):
+    return Planter(tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def located(planted, tmp_path_factory):
+    folder, model = tmp_path_factory.mktemp("located"), planted(TWO)
+    locate(NeuronStudy(model.options, model.tasks, examples=40), folder)
+    return folder
+
+
+@pytest.fixture
+def run(located, tmp_path):
+    """A finished run in a folder of its own."""
+    return lambda name="run": shutil.copytree(located, tmp_path / name)
+
+
+@pytest.fixture
+def undrawn(monkeypatch):
+    """Without the pages, which take longer than all else and have tests of their own."""
+    monkeypatch.setattr("caploc.neurons.locating.write_exhibits", lambda *told: None)
+    monkeypatch.setattr("caploc.neurons.erasing.write_exhibits", lambda *told: None)
+
+
+class Counting(Silent):
+    """Counts what is measured; stops after some rows, as Ctrl-C would."""
+
+    def __init__(self, after=None):
+        self.after, self.measured, self.scored = after, 0, []
+
+    def start(self, what, rows):
+        self.scored.append(what)
+
+    def advance(self, rows, tokens):
+        self.measured += rows if tokens else 0
+        if self.after is not None and self.measured >= self.after:
+            raise KeyboardInterrupt
+
+
+@pytest.fixture(scope="module")
+def done(located, tmp_path_factory):
+    folder = shutil.copytree(located, tmp_path_factory.mktemp("done") / "run")
+    result, exhibits = erase(folder, ASKED, command="caploc neurons erase")
+    return folder, result, exhibits
+
+
+def test_each_set_takes_its_own_task_and_no_other(done):
+    folder, result, _ = done
+    assert [task["neurons"] for task in result["tasks"]] == [6, 6]
+    for task in result["tasks"]:
+        located = task["own"]["arms"][0]
+        assert (task["own"]["intact"]["score"], located["score"]) == (1, 0)
+        assert task["own"]["beats_every_layer_matched_draw"] is True
+        assert task["own"]["beats_every_uniform_draw"] is True
+        assert [point["dose"] for point in task["doses"]] == list(DOSES)
+        (other,) = task["others"]
+        assert other["judged"] != task["task"]
+        assert other["arms"][0]["score"] == other["intact"]["score"] == 1
+        assert other["beats_every_layer_matched_draw"] is False
+    assert json.loads((folder / "erasure.json").read_text()) == json.loads(json.dumps(result))
+    # by both outcomes, of each task: intact, 12 arms of its own, 4 doses below all, and located
+    # beside random neurons of the other task
+    assert result["cost"]["rows"] == 2 * LIMIT * 2 * (1 + 12 + 4 + 6)
+
+
+def test_exhibits_hold_the_figures(done):
+    folder, result, exhibits = done
+    tables = {exhibit.name: exhibit for exhibit in exhibits}
+    matrix = [[cell.split(" (") for cell in row[1:]] for row in tables["erasure-matrix"].rows]
+    own = [float(matrix[place][place][0]) for place in range(2)]
+    across = [float(matrix[place][1 - place][0]) for place in range(2)]
+    assert min(own) > 4 and max(map(abs, across)) < 0.01
+    # of the task itself; a random draw may hold a neuron that the other task hangs on
+    assert all(abs(float(matrix[place][place][1].rstrip(")"))) < 0.05 for place in range(2))
+    for row, task in zip(tables["doses"].rows, result["tasks"], strict=True):
+        assert row[-1] == f"{task['doses'][-1]['logprob']['mean']:.3f} (6)"
+    for exhibit in exhibits:
+        assert all(len(row) == len(exhibit.columns) for row in exhibit.rows)
+        assert exhibit.draw().axes
+    page = (folder / "erasure" / "report.html").read_text()
+    assert "For 2 of 2 tasks erasing its located neurons costs more" in page
+
+
+def test_erasing_scores_nothing_anew(located, done):
+    """Copying a folder keeps the times of its files."""
+    times = [
+        {path.name: path.stat().st_mtime_ns for path in (folder / "scores").iterdir()}
+        for folder in (located, done[0])
+    ]
+    assert times[0] == times[1] != {}
+
+
+def test_a_run_that_was_stopped_ends_like_one_that_was_not(done, run, undrawn):
+    folder = run()
+    killed = Counting(after=300)
+    with pytest.raises(KeyboardInterrupt):
+        erase(folder, ASKED, progress=killed)
+    assert not (folder / "erasure.json").exists()
+    resumed = Counting()
+    result, _ = erase(folder, ASKED, progress=resumed)
+    expected, told = (json.loads(json.dumps(each)) for each in (done[1], result))
+    for each in (told, expected):
+        for name in ("command", "versions"):
+            each.pop(name)
+        for name in ("seconds", "forward_tokens"):
+            each["cost"].pop(name)
+    assert told == expected
+    # the answers that were out when it was stopped were stored before the stop was called
+    assert resumed.measured + killed.measured == told["cost"]["rows"]
+    assert resumed.measured > 0
+
+
+def test_other_tasks_are_judged_too(planted, run, tmp_path, undrawn):
+    extra = str(relabelled(planted, tmp_path))
+    result, _ = erase(run(), Erasing(limit=10, doses=(1.0,)), [planted(TWO).tasks[0], extra])
+    judged = [[other["judged"] for other in task["others"]] for task in result["tasks"]]
+    warm, large = planted(TWO).tasks
+    assert judged == [[large, extra], [warm, extra]]
+    by_warm, by_large = (task["others"][1]["arms"][0]["score"] for task in result["tasks"])
+    assert (by_warm, by_large) == (0, 1)  # it asks what "warm" asks
+
+
+def relabelled(planted, folder):
+    """The task `warm` under another name."""
+    text = (planted(TWO).folder / "warm.yaml").read_text()
+    (folder / "other.yaml").write_text(text.replace("task: warm", "task: other"))
+    return folder / "other.yaml"
+
+
+def test_an_unknown_task_is_refused_before_anything_is_measured(run):
+    counter = Counting()
+    with pytest.raises(UnknownName, match="Did you mean 'demo/addition'"):
+        erase(run(), ASKED, ["demo/adition"], counter)
+    assert counter.scored == []
+
+
+def test_no_located_neuron_is_one_sentence(planted, tmp_path, undrawn):
+    model = planted(TWO)
+    locate(NeuronStudy(model.options, model.tasks, rule=Rule(60.0), examples=8), tmp_path)
+    with pytest.raises(UserError) as refused:
+        erase(tmp_path, ASKED)
+    warm, large = model.tasks
+    assert str(refused.value) == (
+        f"No neuron is located for {warm}, {large}, so there is none to erase; locate again with a "
+        "lower --sigma, a --share, or more examples."
+    )
+
+
+def test_a_folder_without_a_run_is_one_sentence(tmp_path):
+    with pytest.raises(UserError, match="holds no run of `caploc neurons locate`"):
+        erase(tmp_path, ASKED)
+    assert not (tmp_path / "rows.sqlite").exists()
+
+
+def test_too_few_draws_are_refused_first(tmp_path):
+    with pytest.raises(BadOption, match="--draws must be 5 or more; got 1"):
+        erase(tmp_path, Erasing(draws=1))

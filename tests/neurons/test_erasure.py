@@ -1,0 +1,210 @@
+"""Located neurons erased: the task is lost, others are not, and random neurons cost nothing."""
+
+import json
+
+import numpy as np
+import pytest
+from planted_models import SHARING, TWO, Planter
+
+from caploc.errors import BadOption
+from caploc.models.planted_neurons import PlantedNeurons
+from caploc.neurons.bench import NeuronBench
+from caploc.neurons.cutting import Mode
+from caploc.neurons.erasure import BOTTOM, LAYERS, LOCATED, UNIFORM, Eraser, Erasing
+from caploc.neurons.exhibits.erased import arms, headline
+from caploc.neurons.finding import ordered
+from caploc.neurons.rule import Rule
+from caploc.neurons.shelf import Shelf
+from caploc.progress import Silent
+from caploc.store import Store
+
+OPPOSED = PlantedNeurons(needed=8, opposing=4, seed=7)
+LIMIT = 60
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory):
+    return Planter(tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def eraser(planted, tmp_path_factory):
+    """What erases the neurons found in a planted model; rows are measured once for all tests."""
+    folder, benches = tmp_path_factory.mktemp("erased"), {}
+
+    def make(plan=TWO, task="warm", rule=None, **asked):
+        model = planted(plan)
+        if plan not in benches:
+            store = Store(folder / str(len(benches)) / "rows.sqlite")
+            benches[plan] = NeuronBench(model.engine, model.neurons, store, Shelf(folder))
+        found = model.find(folder, task=task, rule=rule)
+        return Eraser(benches[plan], Erasing(limit=LIMIT, **asked).check(), found, Silent())
+
+    yield make
+    for bench in benches.values():
+        bench.store.close()
+
+
+def of(erased, arm):
+    return [lost for lost in erased.arms if lost.arm == arm]
+
+
+def test_one_set_erased_takes_its_task_to_nothing_and_leaves_the_other(planted, eraser):
+    model = planted(TWO)
+    own = eraser().erase(model.source("warm"))
+    assert own.intact.score == 1 and own.examples == LIMIT
+    assert own.located.score == 0
+    assert (own.located.metric.mean, own.located.metric.low) == (1, 1)
+    other = eraser().erase(model.source("large"), (LOCATED, LAYERS))
+    assert other.intact.score == other.located.score == 1
+    assert other.located.metric.mean == 0
+    assert abs(other.located.logprob.mean) < 0.01 < 4 < own.located.logprob.mean
+
+
+def test_random_neurons_cost_nothing_and_are_beaten(planted, eraser):
+    own = eraser(draws=6).erase(planted(TWO).source("warm"))
+    assert [len(of(own, arm)) for arm in (LOCATED, UNIFORM, LAYERS, BOTTOM)] == [1, 6, 6, 1]
+    for lost in own.arms[1:]:
+        assert lost.score == 1 and lost.metric.mean == 0
+        assert abs(lost.logprob.mean) < 0.01
+    assert own.beats() is own.beats(UNIFORM) is True
+    assert own.metric.located == 1 and own.metric.random == 0
+    assert own.logprob.pooled_gain > 100 and own.logprob.p == pytest.approx(1 / 7)
+
+
+def test_the_loss_is_what_the_truth_and_a_plain_forward_pass_say(planted, eraser):
+    model = planted(SHARING)
+    source = model.source("large")
+    for erased_task in ("warm", "large"):
+        erased = eraser(SHARING, erased_task).erase(source, (LOCATED, LAYERS))
+        cut = model.truth.needed[erased_task]
+        expected = model.truth.right("large", cut)[:LIMIT].mean()
+        assert erased.located.score == expected
+        assert erased.located.metric.mean == pytest.approx(1 - expected)
+        spans = source.judged_spans(model.engine.wording, LIMIT)
+        lost = model.logprobs(spans) - model.logprobs(spans, cut)
+        assert erased.located.logprob.mean == pytest.approx(lost.mean(), abs=1e-4)
+    shared = model.truth.right("large", model.truth.shared).mean()
+    assert 0 < shared < 1  # what was compared is neither all nor nothing
+
+
+def test_doses_follow_the_strengths_the_strongest_first(planted, eraser):
+    model = planted(TWO)
+    one = eraser(doses=(0.2, 0.5, 1.0))
+    curve = one.doses(model.source("warm"))
+    strengths = model.truth.needed["warm"]
+    ranked = sorted(strengths, key=strengths.get, reverse=True)
+    assert [str(model.grid.part(column)) for column in ordered(one.found)] == ranked
+    for point, count in zip(curve, (1, 3, 6), strict=True):
+        assert point["neurons"] == count
+        right = model.truth.right("warm", ranked[:count])[:LIMIT].mean()
+        assert point["metric"]["mean"] == pytest.approx(1 - right)
+    assert curve[-1]["metric"]["mean"] == 1
+    losses = [point["logprob"]["mean"] for point in curve]
+    assert losses == sorted(losses)
+
+
+def test_the_lowest_scores_are_the_most_negative_or_the_smallest(planted, eraser):
+    model = planted(OPPOSED)
+    opposing = set(model.truth.opposing["warm"])
+    bottom = {arm: chosen for arm, _, chosen in eraser(OPPOSED).arms()}[BOTTOM]
+    assert opposing < model.names(bottom)
+    erased = eraser(OPPOSED).erase(model.source("warm"))
+    (lost,) = of(erased, BOTTOM)
+    assert lost.logprob.mean < -0.05  # without what speaks against it the answer is surer
+    absolute = {arm: chosen for arm, _, chosen in eraser(OPPOSED, rule=Rule(absolute=True)).arms()}
+    assert not opposing & model.names(absolute[BOTTOM])
+    assert model.names(absolute[LOCATED]) == opposing | set(model.truth.needed["warm"])
+
+
+def test_random_arms_have_the_located_set_s_numbers_and_none_of_its_neurons(planted, eraser):
+    model = planted(TWO)
+    found = eraser()
+    located = found.found.located
+    for arm, draw, chosen in found.arms():
+        assert chosen.sum() == located.sum()
+        if arm != LOCATED:
+            assert not (chosen & located).any(), (arm, draw)
+        if arm in (LOCATED, LAYERS):
+            assert model.grid.counts(chosen) == model.grid.counts(located)
+    drawn = {chosen.tobytes() for arm, _, chosen in found.arms() if arm in (UNIFORM, LAYERS)}
+    assert len(drawn) == 10
+    again = [chosen for _, _, chosen in eraser().arms()]
+    np.testing.assert_array_equal(again, [chosen for _, _, chosen in found.arms()])
+    other = [chosen for _, _, chosen in eraser(seed=1).arms()]
+    assert (again[1] != other[1]).any()
+
+
+@pytest.mark.parametrize(
+    ("mode", "low", "high"),
+    [("scale=0", 1, 1), ("scale=1", 0, 0), ("scale=2", 0, 0), ("mean", 0.5, 1)],
+)
+def test_other_ways_of_cutting_do_what_they_say(planted, eraser, mode, low, high):
+    """Doubled the answer is only surer; at their mean, yes and no are said alike."""
+    own = eraser(mode=Mode.parse(mode)).erase(planted(TWO).source("warm"), (LOCATED, LAYERS))
+    assert low <= own.located.metric.mean <= high
+    assert (own.located.logprob.mean < 0) == (mode == "scale=2")
+
+
+def test_what_was_not_measured_is_not_beaten(planted, eraser):
+    """No draw of an arm is no evidence."""
+    erased = eraser().erase(planted(TWO).source("large"), (LOCATED, LAYERS))
+    assert erased.beats() is False
+    assert erased.beats(UNIFORM) is None
+    told = json.loads(json.dumps(erased.as_dict(), allow_nan=False))
+    assert told["beats_every_layer_matched_draw"] is False
+    assert told["beats_every_uniform_draw"] is None
+    assert told["logprob_specificity"]["per_item"] is None
+
+
+def test_rows_that_are_stored_are_not_measured_again(planted, eraser):
+    model = planted(PlantedNeurons(needed=3, seed=9))
+    one, source = eraser(model.plan), model.source("warm")
+    assert one.bench.cost.rows == 0
+    one.erase(source)
+    # by both outcomes, the intact model and 12 arms
+    assert one.bench.cost.rows == LIMIT * 2 * (1 + 12)
+    one.erase(source)
+    assert one.bench.cost.rows == LIMIT * 2 * (1 + 12)
+
+
+def test_nothing_located_is_nothing_to_erase(planted, eraser):
+    with pytest.raises(BadOption) as refused:
+        eraser(rule=Rule(60.0)).erase(planted(TWO).source("warm"))
+    assert str(refused.value) == (
+        "No neuron was located for warm, so there is none to erase; take a lower --sigma, a "
+        "--share, or more examples."
+    )
+
+
+@pytest.mark.parametrize(
+    ("asked", "sentence"),
+    [
+        (Erasing(draws=4), "--draws must be 5 or more; got 4."),
+        (Erasing(doses=(0.5, 0.0)), "A dose must be above 0 and at most 1; got 0."),
+        (Erasing(doses=(1.5,)), "A dose must be above 0 and at most 1; got 1.5."),
+        (Erasing(limit=1), "--limit must be 2 or more; got 1."),
+    ],
+)
+def test_what_means_nothing_is_refused(asked, sentence):
+    with pytest.raises(BadOption) as refused:
+        asked.check()
+    assert str(refused.value) == sentence
+
+
+class Only:
+    """A task erased, as exhibits take it."""
+
+    def __init__(self, own):
+        self.task, self.neurons, self.own = "warm", 6, own
+
+
+def test_the_table_of_arms_says_what_was_lost(planted, eraser):
+    own = eraser().erase(planted(TWO).source("warm"))
+    ((task, neurons, intact, located, *draws, lost, _, beaten, gain),) = arms([Only(own)]).rows
+    assert (task, neurons, intact.number, beaten) == ("warm", "6", 1, "yes")
+    assert located == "0.000"
+    assert draws == ["1.000 (1.000 to 1.000)"] * 2 + ["1.000"]
+    assert lost.startswith(f"{own.located.logprob.mean:.3f} [")
+    assert gain.number == own.logprob.pooled_gain
+    assert headline([Only(own)]).startswith("For 1 of 1 tasks erasing")

@@ -1,0 +1,242 @@
+"""Exactly the planted neurons are found: by several scores and rules, however many there are."""
+
+import json
+
+import numpy as np
+import pytest
+from planted_models import SHARING, TWO, Planter
+
+from caploc.commonality import cantelli
+from caploc.errors import BadOption
+from caploc.models.planted_neurons import PlantedNeurons
+from caploc.neurons.attribution import Attribution
+from caploc.neurons.finding import SIZES, Finder, ordered
+from caploc.neurons.located import Located, restored
+from caploc.neurons.rule import Rule
+from caploc.neurons.scores import score_examples
+from caploc.neurons.shelf import Shelf
+from caploc.progress import Silent
+
+OPPOSED = PlantedNeurons(needed=8, opposing=4, seed=7)
+CROWDED = PlantedNeurons(layers=2, width=64, needed=5, seed=8)
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory):
+    return Planter(tmp_path_factory)
+
+
+@pytest.mark.parametrize("method", ["gradient", "integrated", "joint", "logit"])
+@pytest.mark.parametrize(
+    "plan",
+    [
+        PlantedNeurons(needed=1, seed=1),
+        PlantedNeurons(needed=5, seed=2),
+        PlantedNeurons(needed=20, seed=3),
+        PlantedNeurons(layers=2, width=768, needed=20, seed=4),
+        PlantedNeurons(layers=6, needed=5, seed=5),
+    ],
+    ids=lambda plan: f"{plan.needed} of {plan.layers} layers",
+)
+def test_exactly_the_planted_neurons_are_found(planted, plan, method, tmp_path):
+    model, asked = planted(plan), Attribution(method, steps=7)
+    share = plan.needed / model.grid.size
+    for rule in (Rule(), Rule(share=share)):
+        found = model.find(tmp_path, asked=asked, rule=rule, examples=60)
+        assert model.names(found.located) == set(model.truth.needed["warm"])
+        assert found.within().rates["iou"].mean == 1
+        assert found.examples == found.moments.items == 60
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        Attribution(target="probability"),
+        Attribution(target="logprob-sum"),
+        Attribution(positions="last"),
+        Attribution("integrated", positions="answer", steps=5, rule="left"),
+    ],
+    ids=["probability", "sum", "last", "left"],
+)
+def test_every_target_and_position_finds_them(planted, asked, tmp_path):
+    model = planted(TWO)
+    found = model.find(tmp_path, asked=asked, task="large")
+    assert model.names(found.located) == set(model.truth.needed["large"])
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [Rule(votes=1.0), Rule(votes=0.5), Rule(per_layer=True), Rule(normalised=True), Rule(4.0)],
+    ids=str,
+)
+def test_every_rule_finds_them(planted, rule, tmp_path):
+    model = planted(TWO)
+    assert model.names(model.find(tmp_path, rule=rule).located) == set(model.truth.needed["warm"])
+
+
+def test_the_size_of_activations_does_not_find_them(planted, tmp_path):
+    """The planted neurons are quiet: what looks for loud ones finds others."""
+    model = planted(TWO)
+    asked = Attribution("activation")
+    found = model.find(tmp_path, asked=asked, rule=Rule(share=6 / model.grid.size))
+    assert not found.located[model.needed()].any()
+    # |lane| is 0, 1.5 and 1 at the three words of a prompt
+    scores = found.moments.mean[model.needed()]
+    np.testing.assert_allclose(scores, (0 + 1.5 + 1) / 3, atol=1e-4)
+
+
+def test_scores_are_as_far_apart_as_the_strengths(planted, tmp_path):
+    """dF/da is the same for all, so gradient x activation is proportional to the strength."""
+    model = planted(PlantedNeurons(needed=5, seed=2))
+    strengths = model.truth.needed["warm"]
+    found = model.find(tmp_path)
+    scores = {name: found.moments.mean[model.grid.mask([name])].item() for name in strengths}
+    ratios = [scores[name] / strengths[name] for name in strengths]
+    np.testing.assert_allclose(ratios, np.mean(ratios), rtol=1e-3)
+    ranked = sorted(strengths, key=strengths.get, reverse=True)
+    assert [str(model.grid.part(column)) for column in ordered(found)] == ranked
+    told = found.as_dict(model.grid, Rule())
+    assert [row["neuron"] for row in told["neurons"]] == ranked
+    assert [row["votes"] for row in told["neurons"]] == [100] * 5
+
+
+def test_integrated_gradients_of_a_layer_sum_to_what_its_planted_neurons_are_worth(
+    planted, tmp_path
+):
+    model = planted(PlantedNeurons(layers=2, width=768, needed=20, seed=4))
+    spans = model.spans(examples=60)
+    found = model.find(tmp_path, asked=Attribution("integrated"), examples=60)
+    for layer, columns in enumerate(model.grid.layer_slices):
+        cut = [n for n in model.truth.needed["warm"] if n.startswith(f"L{layer}N")]
+        worth = (model.logprobs(spans) - model.logprobs(spans, cut)).mean()
+        assert found.moments.mean[columns].sum() == pytest.approx(worth, rel=0.01)
+
+
+def test_neurons_that_speak_against_the_answer_count_only_without_their_sign(planted, tmp_path):
+    model = planted(OPPOSED)
+    needed, opposing = (set(each["warm"]) for each in (model.truth.needed, model.truth.opposing))
+    assert model.names(model.find(tmp_path).located) == needed
+    found = model.find(tmp_path, rule=Rule(absolute=True))
+    assert model.names(found.located) == needed | opposing
+    signs = {name: found.moments.mean[model.grid.mask([name])].item() > 0 for name in opposing}
+    assert not any(signs.values())
+    # those of the largest scores come first, whatever their sign
+    sizes = [abs(found.moments.mean[column]) for column in ordered(found)]
+    assert sizes == sorted(sizes, reverse=True)
+    rows = found.as_dict(model.grid, Rule(absolute=True))["neurons"]
+    assert [abs(row["score"]) for row in rows] == sizes
+
+
+def test_more_neurons_than_can_lie_so_far_out_are_not_found_by_sigma(planted, tmp_path):
+    """5 of 128 are more than Cantelli's share."""
+    model = planted(CROWDED)
+    assert cantelli(6.0) < 5 / 128
+    assert not model.find(tmp_path).located.any()
+    share = model.find(tmp_path, rule=Rule(share=5 / 128))
+    assert model.names(share.located) == set(model.truth.needed["warm"])
+    assert model.find(tmp_path, rule=Rule(3.0)).located.sum() == 5
+
+
+def located(model, folder, rule=None):
+    found = {task: model.find(folder, task=task, rule=rule) for task in model.truth.needed}
+    return Located(model.grid, rule or Rule(), found, {})
+
+
+def test_two_capabilities_are_each_their_own(planted, tmp_path):
+    two = located(planted(TWO), tmp_path)
+    for rates in two.overlaps().rates.values():
+        np.testing.assert_array_equal(rates, np.eye(2))
+    assert (two.cohesion().cohesion, two.cohesion().separability) == (1, 0)
+    for task in two.found:
+        assert two.found[task].within().rates["largest"].mean == 1
+        assert two.apart(task).mean == 0
+
+
+def test_shared_neurons_are_what_two_capabilities_overlap_by(planted, tmp_path):
+    two = located(planted(SHARING), tmp_path)
+    overlaps = two.overlaps().rates
+    assert overlaps["largest"][0, 1] == pytest.approx(3 / 9)
+    assert overlaps["iou"][0, 1] == pytest.approx(3 / 15)
+
+
+def test_tasks_are_told_apart_where_intervals_say_so(planted, tmp_path):
+    """Two subsets make one pair, which has no interval; four do."""
+    model = planted(TWO)
+    assert located(model, tmp_path).separate("warm") is None
+    four = {task: model.find(tmp_path, task=task, subsets=4) for task in ("warm", "large")}
+    assert Located(model.grid, Rule(), four, {}).separate("warm") is True
+    same = {"warm": four["warm"], "again": four["warm"]}
+    assert Located(model.grid, Rule(), same, {}).separate("warm") is False
+    assert Located(model.grid, Rule(), {"warm": four["warm"]}, {}).separate("warm") is None
+
+
+def test_what_is_written_is_plain_and_restored(planted, tmp_path):
+    two = located(planted(SHARING), tmp_path)
+    written = json.loads(json.dumps(two.as_dict(), allow_nan=False))
+    grid, found = restored(written)
+    assert grid == planted(SHARING).grid
+    for task, (chosen, subsets) in found.items():
+        np.testing.assert_array_equal(chosen, two.found[task].located)
+        np.testing.assert_array_equal(subsets, two.found[task].subsets)
+
+
+def test_subsets_are_disjoint_parts_and_their_figures_add_up(planted, tmp_path):
+    """Against a second way: every example scored by itself, sets made by hand."""
+    model = planted(TWO)
+    spans = model.spans(examples=50)
+    found = model.find(tmp_path, examples=50, subsets=4)
+    scores = np.empty((50, model.grid.size))
+    for numbers, rows in score_examples(model.neurons, spans, Attribution()):
+        scores[numbers] = rows
+    assert found.examples == 48
+    np.testing.assert_allclose(found.moments.mean, scores[:48].mean(0), atol=1e-12)
+    np.testing.assert_allclose(found.moments.variance, scores[:48].var(0, ddof=1), atol=1e-12)
+    for number, chosen in enumerate(found.subsets):
+        mean = scores[12 * number : 12 * number + 12].mean(0)
+        np.testing.assert_array_equal(chosen, mean > mean.mean() + 6 * mean.std())
+
+
+def test_the_curve_is_of_the_first_examples_of_each_subset(planted, tmp_path):
+    model = planted(TWO)
+    rule = Rule(share=0.05)  # among the rest it is noise that decides, so that overlaps vary
+    spans = model.spans(examples=150)
+    finder = Finder(model.neurons, Attribution(), rule, Shelf(tmp_path), Silent())
+    found = finder.find("warm", spans, 2)
+    assert [step for step, _, _ in found.curve] == [10, 30, 75]
+    for step, overlap, iou in found.curve:
+        first = finder.find("warm", [*spans[:step], *spans[75 : 75 + step]], 2)
+        rates = first.within().rates
+        assert (overlap, iou) == pytest.approx((rates["largest"].mean, rates["iou"].mean))
+    assert SIZES[0] == 10
+
+
+def test_a_neuron_may_miss_in_some_subsets(planted, tmp_path):
+    model = planted(TWO)
+    finder = Finder(model.neurons, Attribution(), Rule(share=0.02), Shelf(tmp_path), Silent())
+    spans = model.spans(examples=60)
+    votes = finder.find("warm", spans, 6).subsets.sum(0)
+    for least, needed in ((1.0, 6), (0.5, 3), (0.01, 1)):
+        chosen = finder.find("warm", spans, 6, least=least).located
+        np.testing.assert_array_equal(chosen, votes >= needed)
+    assert (votes == 6).sum() < (votes >= 1).sum()
+
+
+def test_an_empty_set_is_undefined_not_zero(planted, tmp_path):
+    model = planted(TWO)
+    found = model.find(tmp_path, rule=Rule(60.0))
+    told = json.loads(json.dumps(found.as_dict(model.grid, Rule(60.0)), allow_nan=False))
+    assert told["neurons"] == [] and told["share"] == 0
+    assert told["within"]["rates"]["iou"]["mean"] is None
+    assert [point[1:] for point in told["curve"]] == [[None, None]] * len(told["curve"])
+
+
+@pytest.mark.parametrize(
+    ("examples", "subsets", "sentence"),
+    [
+        (10, 1, "--subsets must be 2 or more; got 1."),
+        (3, 4, "gives 3 examples to find neurons on, too few for 4 subsets; take more --examples"),
+    ],
+)
+def test_too_few_are_refused(planted, tmp_path, examples, subsets, sentence):
+    with pytest.raises(BadOption, match=sentence):
+        planted(TWO).find(tmp_path, examples=examples, subsets=subsets)

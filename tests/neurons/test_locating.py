@@ -1,0 +1,193 @@
+"""Neurons located from end to end, on a planted model with its tasks in files; also resumed."""
+
+import json
+from html import unescape
+
+import numpy as np
+import pytest
+from planted_models import SHARING, TWO, Planter
+
+from caploc.errors import BadOption, FolderTaken
+from caploc.neurons import finding
+from caploc.neurons.located import restored
+from caploc.neurons.locating import locate
+from caploc.neurons.rule import Rule
+from caploc.neurons.study import NeuronStudy
+from caploc.progress import Silent
+
+EXAMPLES = 60
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory):
+    return Planter(tmp_path_factory)
+
+
+def study(model, **changes):
+    fields = {"examples": EXAMPLES, "subsets": 4} | changes
+    return NeuronStudy(model.options, model.tasks, **fields)
+
+
+class Counting(Silent):
+    """Counts the examples that are scored; stops after some stretches, as Ctrl-C would."""
+
+    def __init__(self, after=None):
+        self.after, self.started, self.scored = after, 0, 0
+
+    def start(self, what, rows):
+        if self.started == self.after:
+            raise KeyboardInterrupt
+        self.started += 1
+
+    def advance(self, rows, tokens):
+        self.scored += rows
+
+
+@pytest.fixture(scope="module")
+def done(planted, tmp_path_factory):
+    folder, counter = tmp_path_factory.mktemp("run"), Counting()
+    result, exhibits = locate(study(planted(TWO)), folder, counter, command="caploc neurons locate")
+    return folder, counter, result, exhibits
+
+
+@pytest.fixture
+def undrawn(monkeypatch):
+    """Without the page, which takes longer than all else and has tests of its own."""
+    monkeypatch.setattr("caploc.neurons.locating.write_exhibits", lambda *told: None)
+
+
+def names(task):
+    return {row["neuron"] for row in task["neurons"]}
+
+
+def test_both_tasks_neurons_are_exactly_the_planted_ones(planted, done):
+    truth, (folder, counter, result, _) = planted(TWO).truth, done
+    tasks = [names(task) for task in result["tasks"]]
+    assert tasks == [set(truth.needed["warm"]), set(truth.needed["large"])]
+    assert counter.scored == 2 * EXAMPLES
+    for task in result["tasks"]:
+        assert task["within"]["rates"]["largest"]["mean"] == 1
+        assert (task["across"]["mean"], task["separate"]) == (0, True)
+    assert result["cohesion"]["cohesion"] == 1 and result["cohesion"]["separability"] == 0
+    grid, found = restored(json.loads((folder / "neurons.json").read_text()))
+    assert grid == planted(TWO).grid
+    for name, (chosen, subsets) in zip(("warm", "large"), found.values(), strict=True):
+        np.testing.assert_array_equal(chosen, grid.mask(truth.needed[name]))
+        assert len(subsets) == 4 and (subsets == chosen).all()
+
+
+def test_the_page_and_the_file_say_the_same(done):
+    folder, _, result, exhibits = done
+    assert json.loads((folder / "neurons.json").read_text()) == json.loads(json.dumps(result))
+    page = unescape((folder / "report.html").read_text())
+    for exhibit in exhibits:
+        assert exhibit.title in page
+    assert "for 2 of 2 tasks its own subsets agree beyond doubt" in page
+    assert "at most 2.70 % of the neurons" in page
+    for task in result["tasks"]:
+        assert task["neurons"][0]["neuron"] in page
+
+
+def without_cost(result):
+    return {key: value for key, value in json.loads(json.dumps(result)).items()
+            if key not in ("command", "versions")}  # fmt: skip
+
+
+def test_a_run_that_was_stopped_ends_like_one_that_was_not(
+    planted, done, tmp_path, undrawn, monkeypatch
+):
+    """Killed twice after some stretches of examples: none of them is scored twice."""
+    monkeypatch.setattr(finding, "STRETCH", 4)
+    whole = Counting()
+    expected, _ = locate(study(planted(TWO)), tmp_path / "whole", whole)
+    assert whole.started > 2 * 4 and whole.scored == 2 * EXAMPLES
+    assert list(map(names, expected["tasks"])) == list(map(names, done[2]["tasks"]))
+    killed = [Counting(1), Counting(5)]
+    for each in killed:
+        with pytest.raises(KeyboardInterrupt):
+            locate(study(planted(TWO)), tmp_path / "run", each)
+        assert not (tmp_path / "run" / "neurons.json").exists()
+        assert each.scored > 0
+    resumed, again = Counting(), Counting()
+    result, _ = locate(study(planted(TWO)), tmp_path / "run", resumed)
+    assert without_cost(result) == without_cost(expected)
+    assert resumed.scored + sum(each.scored for each in killed) == 2 * EXAMPLES
+    result, _ = locate(study(planted(TWO)), tmp_path / "run", again)
+    assert without_cost(result) == without_cost(expected)
+    assert again.scored == 0
+
+
+def test_a_folder_of_another_study_is_refused(planted, done):
+    with pytest.raises(FolderTaken, match=r"belongs to another run \(seed 0, not 1\)"):
+        locate(study(planted(TWO), seed=1), done[0])
+
+
+def test_shared_neurons_show_across_tasks(planted, tmp_path, undrawn):
+    model = planted(SHARING)
+    result, exhibits = locate(study(model), tmp_path, kinds={"warm": "sense", "large": "sense"})
+    assert result["overlaps"]["rates"]["largest"][0][1] == pytest.approx(3 / 9)
+    assert [task["across"]["mean"] for task in result["tasks"]] == pytest.approx([3 / 9, 3 / 9])
+    matrix = next(exhibit for exhibit in exhibits if exhibit.name == "overlap")
+    assert [[cell.number for cell in row[1:]] for row in matrix.rows] == [
+        pytest.approx([1, 1 / 3]),
+        pytest.approx([1 / 3, 1]),
+    ]
+
+
+def test_a_single_task_has_no_other_to_be_held_against(planted, tmp_path):
+    model = planted(TWO)
+    one = NeuronStudy(model.options, model.tasks[:1], examples=20)
+    result, exhibits = locate(one, tmp_path)
+    assert result["overlaps"] is result["cohesion"] is None
+    assert result["tasks"][0]["across"] is result["tasks"][0]["separate"] is None
+    assert [exhibit.name for exhibit in exhibits] == ["neurons", "layers", "thresholds", "growth"]
+    assert "6 of 2,048 neurons are chosen for" in (tmp_path / "report.html").read_text()
+
+
+def test_no_neuron_at_all_is_said_and_written(planted, tmp_path):
+    result, exhibits = locate(study(planted(TWO), rule=Rule(60.0)), tmp_path)
+    assert [task["neurons"] for task in result["tasks"]] == [[], []]
+    assert result["cohesion"]["cohesion"] is None
+    for exhibit in exhibits:
+        if exhibit.draw is not None:
+            exhibit.draw()
+    assert "0 to 0 of 2,048 neurons" in (tmp_path / "report.html").read_text()
+
+
+def test_too_few_examples_are_one_sentence(planted, tmp_path):
+    model = planted(TWO)
+    many = NeuronStudy(model.options, model.tasks[:1], examples=None, subsets=201)
+    with pytest.raises(BadOption, match="gives 200 examples to find neurons on, too few for 201"):
+        locate(many, tmp_path)
+
+
+def test_exhibits_hold_the_figures(planted, done):
+    _, _, result, exhibits = done
+    tables = {exhibit.name: exhibit for exhibit in exhibits}
+    for row, task in zip(tables["neurons"].rows, result["tasks"], strict=True):
+        assert row[:3] == (task["task"], str(EXAMPLES), "6")
+        assert row[3].number == pytest.approx(100 * 6 / 2048)
+        assert row[-1].split() == [each["neuron"] for each in task["neurons"]]
+        assert row[-2] == "yes"
+    for row, task in zip(tables["layers"].rows, result["tasks"], strict=True):
+        assert row[1:] == tuple(map(str, task["layers"]))
+        assert sum(map(int, row[1:])) == 6
+    *swept, limits = tables["thresholds"].rows
+    for row in swept:
+        assert "6" in row[1:6]
+        for count, limit in zip(row[1:6], limits[1:6], strict=True):
+            assert int(count) <= int(limit)
+    assert [row[1].number for row in tables["growth"].rows] == [1, 1]
+    for exhibit in exhibits:
+        assert all(len(row) == len(exhibit.columns) for row in exhibit.rows)
+        if exhibit.draw is not None:
+            assert exhibit.draw().axes
+
+
+def test_chance_is_that_of_sets_with_as_many_neurons_in_each_layer(done):
+    """`sum over layers of k^2 / n` in common, by the size of the set."""
+    _, _, result, exhibits = done
+    neurons = next(exhibit for exhibit in exhibits if exhibit.name == "neurons")
+    for row, task in zip(neurons.rows, result["tasks"], strict=True):
+        expected = sum(count**2 / 512 for count in task["layers"]) / 6
+        assert row[6].number == pytest.approx(expected)

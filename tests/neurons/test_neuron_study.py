@@ -1,0 +1,128 @@
+"""A study of neurons: mistakes seen before anything is loaded, and the study read back."""
+
+import json
+from dataclasses import asdict, replace
+
+import pytest
+
+from caploc.errors import BadOption, UnknownName, UserError
+from caploc.neurons.attribution import Attribution
+from caploc.neurons.examples import Source
+from caploc.neurons.rule import Rule
+from caploc.neurons.study import NeuronLab, NeuronStudy, read_study
+from caploc.store import Store
+from caploc.tasks.catalog import TaskOptions, load_task
+from caploc.workbench import ModelOptions
+
+STUDY = NeuronStudy(ModelOptions("demo", device="cpu"), ("demo/addition", "demo/code"))
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_loaded(monkeypatch):
+    """A mistake must show before the model's weights or a task's data are read."""
+
+    def refuse(*told, **options):
+        raise AssertionError("something was loaded")
+
+    monkeypatch.setattr("caploc.workbench.load_model", refuse)
+    monkeypatch.setattr("caploc.workbench.load_task", refuse)
+
+
+def test_a_good_study_passes():
+    assert STUDY.check() is STUDY
+    assert replace(STUDY, examples=None).check()
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "sentence"),
+    [
+        ({"tasks": ()}, BadOption, "Name at least one task, such as --task demo/addition."),
+        ({"tasks": ("demo/adition",)}, UnknownName, "Did you mean 'demo/addition'?"),
+        ({"subsets": 1}, BadOption, "--subsets must be 2 or more; got 1."),
+        ({"subsets": 5, "examples": 4}, BadOption, "one for each of 5 subsets; got 4."),
+        ({"least": 0.0}, BadOption, "--least must be above 0 and at most 1; got 0."),
+        ({"least": 1.5}, BadOption, "--least must be above 0 and at most 1; got 1.5."),
+        ({"attribution": Attribution("gradeint")}, UnknownName, "Did you mean 'gradient'?"),
+        ({"attribution": Attribution(target="loss")}, UnknownName, "no target 'loss'"),
+        ({"attribution": Attribution(positions="some")}, BadOption, "all, answer, last"),
+        ({"rule": Rule(share=0.1, votes=0.5)}, BadOption, "--share chooses by rank"),
+        ({"rule": Rule(0.0)}, BadOption, "--sigma must be a number above 0; got 0."),
+        ({"options": TaskOptions(outcome="loss")}, BadOption, "--outcome must be one of"),
+        ({"model": ModelOptions("demo", dtype="float64")}, UnknownName, "no dtype 'float64'"),
+    ],
+    ids=lambda value: ", ".join(value) if isinstance(value, dict) else "",
+)
+def test_every_mistake_is_one_sentence_before_anything_is_loaded(changes, error, sentence):
+    with pytest.raises(error) as refused:
+        replace(STUDY, **changes).check()
+    assert sentence in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def written(folder, study=STUDY, **changes):
+    told = {"study": asdict(study) | {"kind": "neurons"}, "command": "caploc neurons locate demo"}
+    (folder / "run.json").write_text(json.dumps(told | changes))
+    return folder
+
+
+def test_a_study_is_read_back(tmp_path):
+    study = replace(
+        STUDY,
+        attribution=Attribution("joint", steps=5),
+        rule=Rule(share=0.01, absolute=True),
+        options=TaskOptions(data={"test": "rows.jsonl"}, fewshot=2),
+        examples=None,
+        subsets=3,
+        least=0.5,
+        seed=4,
+    )
+    assert read_study(written(tmp_path, study)) == (study, "caploc neurons locate demo")
+
+
+def test_a_folder_of_another_study_is_refused(tmp_path):
+    written(tmp_path, study=STUDY)
+    told = json.loads((tmp_path / "run.json").read_text())
+    del told["study"]["kind"]
+    (tmp_path / "run.json").write_text(json.dumps(told))
+    with pytest.raises(UserError, match="holds no run of `caploc neurons locate`; name the folder"):
+        read_study(tmp_path)
+
+
+def test_an_empty_folder_names_the_command_that_would_fill_it(tmp_path):
+    with pytest.raises(UserError) as refused:
+        read_study(tmp_path)
+    assert str(refused.value) == (
+        f"{tmp_path} holds no run of `caploc neurons locate`; name the folder of one."
+    )
+
+
+@pytest.mark.parametrize("lacking", ["rule", "attribution"])
+def test_a_run_of_another_version_says_so(tmp_path, lacking):
+    written(tmp_path)
+    told = json.loads((tmp_path / "run.json").read_text())
+    del told["study"][lacking]
+    (tmp_path / "run.json").write_text(json.dumps(told))
+    with pytest.raises(UserError, match="was written by another version of caploc .*new folder"):
+        read_study(tmp_path)
+
+
+def test_a_field_that_this_version_does_not_know_says_so(tmp_path):
+    written(tmp_path)
+    told = json.loads((tmp_path / "run.json").read_text())
+    told["study"]["rule"]["gamma"] = 1
+    (tmp_path / "run.json").write_text(json.dumps(told))
+    with pytest.raises(UserError, match="another version of caploc"):
+        read_study(tmp_path)
+
+
+def test_data_are_read_before_the_model(tmp_path, monkeypatch):
+    """Both fail here; the cheaper one must fail first."""
+    order = []
+    task = load_task("demo/sorting")
+    unread = Source("none", task, [], task, task, [])
+    monkeypatch.setattr("caploc.neurons.study.source", lambda *told: order.append("data") or unread)
+    with Store(tmp_path / "rows.sqlite") as store:
+        lab = NeuronLab(STUDY, store, tmp_path)
+        with pytest.raises(AssertionError, match="something was loaded"):
+            lab.bench  # noqa: B018
+    assert order == ["data", "data"]

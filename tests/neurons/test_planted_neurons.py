@@ -1,0 +1,183 @@
+"""Planted models do what their truth says, by plain transformers."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from planted_models import SHARING, TWO, Planter
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from caploc.errors import BadOption
+from caploc.models.planted_neurons import (
+    DOUBTS,
+    ITEMS,
+    SHARPNESS,
+    PlantedNeurons,
+    write_planted_neurons,
+)
+
+OPPOSED = PlantedNeurons(layers=3, needed=8, opposing=4, seed=7)
+PLANS = [PlantedNeurons(needed=1), TWO, SHARING, OPPOSED]
+each_plan = pytest.mark.parametrize("plan", PLANS, ids=["one", "two", "sharing", "opposed"])
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory):
+    return Planter(tmp_path_factory)
+
+
+def rows(model, task, split="test"):
+    lines = (model.folder / f"{task}_{split}.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def right(model, task, cut=()):
+    """Which evaluation examples a plain forward pass answers rightly, by what it says first."""
+    examples, tokenizer = rows(model, task), model.engine.loaded.tokenizer
+    prompts = tokenizer([example["prompt"] for example in examples], return_tensors="pt")
+    gold = torch.tensor(tokenizer.convert_tokens_to_ids([each["answer"] for each in examples]))
+    weights = model.engine.loaded.model.model.layers
+    places = [tuple(map(int, name[1:].split("N"))) for name in cut]
+    before = [weights[layer].mlp.down_proj.weight[:, index].clone() for layer, index in places]
+    with torch.inference_mode():
+        for layer, index in places:
+            weights[layer].mlp.down_proj.weight[:, index] = 0
+        said = model.engine.loaded.model(prompts["input_ids"]).logits[:, -1].argmax(-1)
+        for (layer, index), values in zip(places, before, strict=True):
+            weights[layer].mlp.down_proj.weight[:, index] = values
+    return (said == gold).numpy()
+
+
+def test_plain_transformers_answer_every_example_in_words(planted):
+    model = planted(TWO)
+    tokenizer = AutoTokenizer.from_pretrained(model.folder)
+    plain = AutoModelForCausalLM.from_pretrained(model.folder)
+    for task in ("warm", "large"):
+        examples = rows(model, task)
+        prompts = tokenizer([example["prompt"] for example in examples], return_tensors="pt")
+        spoken = plain.generate(**prompts, max_new_tokens=1, do_sample=False)[:, -1:]
+        assert tokenizer.batch_decode(spoken) == [example["answer"] for example in examples]
+        assert {example["answer"] for example in examples} == {"yes", "no"}
+
+
+@each_plan
+def test_the_truth_says_every_outcome_under_random_cuts(planted, plan):
+    model, random = planted(plan), np.random.default_rng(0)
+    truth = model.truth
+    every = {*truth.shared}
+    for task in truth.needed:
+        every |= {*truth.needed[task], *truth.opposing[task]}
+    seen = set()
+    for share in (0, 0.1, 0.3, 0.5, 0.8, 1):
+        cut = [name for name in sorted(every) if random.random() < share]
+        for task in truth.needed:
+            found = right(model, task, cut)
+            assert np.array_equal(found, truth.right(task, cut))
+            assert found.mean() == truth.accuracy(task, cut)
+            seen.add(found.mean())
+    assert {0.0, 1.0} <= seen and len(seen) > 2 * (plan.needed > 1)
+
+
+@each_plan
+def test_strengths_sum_to_one_and_a_task_s_neurons_are_its_all(planted, plan):
+    model, truth = planted(plan), planted(plan).truth
+    for task in truth.needed:
+        assert truth.left(task) == pytest.approx(1)
+        own = [name for name in truth.needed[task] if name not in truth.shared]
+        assert (len(own), len(truth.shared)) == (plan.needed, plan.shared)
+        assert right(model, task).all()
+        assert not right(model, task, truth.needed[task]).any()
+        layers = {name.split("N")[0] for name in truth.needed[task]}
+        assert len(layers) == min(plan.layers, len(truth.needed[task]))
+
+
+def test_cutting_one_task_s_own_neurons_leaves_the_other_untouched(planted):
+    model = planted(SHARING)
+    own = set(model.truth.needed["warm"]) - set(model.truth.shared)
+    assert right(model, "large", own).all()
+    assert not right(model, "large", model.truth.shared).all()
+    # what the model says may then still lean the right way, but is doubted
+    assert model.truth.left("large", model.truth.shared) < DOUBTS[1]
+
+
+@each_plan
+def test_the_log_probability_is_that_of_a_softmax_over_answers_and_noise(planted, plan):
+    """`S x` for the answer, `-S x` for its opposite, `S doubt`, and words of nearly 0."""
+    model, spans = planted(plan), planted(plan).spans()
+    tokenizer = model.engine.loaded.tokenizer
+    items = tokenizer.convert_ids_to_tokens([span.inputs[-1] for span in spans])
+    numbers = np.array([int(item.removeprefix("item")) for item in items])
+    doubts = DOUBTS[0] + (DOUBTS[1] - DOUBTS[0]) * numbers / (ITEMS - 1)
+    strongest = max(model.truth.needed["warm"], key=model.truth.needed["warm"].get)
+    for cut in ((), (strongest,), tuple(model.truth.needed["warm"])):
+        left = model.truth.left("warm", cut)
+        answers = np.stack([np.full(len(doubts), left), np.full(len(doubts), -left), doubts])
+        others = len(tokenizer) - 3
+        total = np.log(np.exp(SHARPNESS * answers).sum(0) + others)
+        expected = SHARPNESS * left - total
+        np.testing.assert_allclose(model.logprobs(spans, cut), expected, atol=0.08)
+
+
+@each_plan
+def test_all_other_neurons_together_are_worth_nothing(planted, plan):
+    model, spans = planted(plan), planted(plan).spans()
+    truth = model.truth
+    speaking = {*truth.needed["warm"], *truth.opposing["warm"]}
+    others = [str(n) for n in model.grid.named(~model.grid.mask(speaking))]
+    assert len(others) > 40 * len(speaking)
+    np.testing.assert_allclose(model.logprobs(spans, others), model.logprobs(spans), atol=0.02)
+
+
+def test_training_examples_are_not_evaluation_examples(planted):
+    for task in ("warm", "large"):
+        seen, asked = ({row["prompt"] for row in rows(planted(TWO), task, split)} for split in
+                       ("train", "test"))  # fmt: skip
+        assert seen and asked and not seen & asked
+        assert not {p.split()[-1] for p in seen} & {p.split()[-1] for p in asked}
+        assert len(seen) == len(asked) == TWO.examples  # no two alike
+
+
+def test_every_word_meets_every_item_at_most_once(tmp_path):
+    write_planted_neurons(tmp_path, PlantedNeurons(examples=800))
+    for split in ("train", "test"):
+        assert len(set((tmp_path / f"warm_{split}.jsonl").read_text().splitlines())) == 800
+
+
+def test_a_seed_gives_the_same_model_and_another_seed_another(tmp_path):
+    for folder, plan in (("a", TWO), ("b", TWO), ("c", replace(TWO, seed=9))):
+        write_planted_neurons(tmp_path / folder, plan)
+    for file in ("model.safetensors", "warm_test.jsonl", "neurons_truth.json", "tokenizer.json"):
+        assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
+    other = json.loads((tmp_path / "c" / "neurons_truth.json").read_text())
+    assert (
+        other["needed"] != json.loads((tmp_path / "a" / "neurons_truth.json").read_text())["needed"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("plan", "sentence"),
+    [
+        (PlantedNeurons(needed=0), "needed must be 1 or more; got 0."),
+        (PlantedNeurons(tasks=5), "tasks must be from 1 to 4; got 5."),
+        (PlantedNeurons(examples=801), "examples must be from 1 to 800; got 801."),
+        (PlantedNeurons(shared=-1), "shared must be 0 or more; got -1."),
+        (PlantedNeurons(1, 8, needed=9), "9 neurons are to be planted, and a model of 1 layers"),
+    ],
+)
+def test_what_cannot_be_planted_is_refused(plan, sentence, tmp_path):
+    with pytest.raises(BadOption) as refused:
+        write_planted_neurons(tmp_path / "model", plan)
+    assert sentence in str(refused.value)
+    assert not (tmp_path / "model").exists()
+
+
+def test_nothing_else_is_overwritten(tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(BadOption, match="notes.txt' is a file; name a folder"):
+        write_planted_neurons(tmp_path / "notes.txt", TWO)
+    with pytest.raises(BadOption, match="holds something else; name a new or an empty folder"):
+        write_planted_neurons(tmp_path, TWO)
+    write_planted_neurons(tmp_path / "model", TWO)
+    assert write_planted_neurons(tmp_path / "model", SHARING).shared

@@ -1,0 +1,105 @@
+"""Rules: which neurons they choose, against the rule written out by hand."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from caploc.errors import BadOption
+from caploc.neurons.grid import NeuronGrid
+from caploc.neurons.rule import Rule
+
+GRID = NeuronGrid((40, 60, 80))
+
+
+def heavy(seed, rows=5):
+    """Scores with heavy tails, of several examples."""
+    return np.random.default_rng(seed).standard_t(2, size=(rows, GRID.size))
+
+
+def chosen(rule, scores):
+    return rule.chosen(rule.moments(GRID.size).added(scores), GRID)
+
+
+def far(values, sigma):
+    return values > values.mean() + sigma * values.std()
+
+
+@given(st.integers(0, 100), st.sampled_from([1.0, 2.5, 4.0]), st.booleans(), st.booleans())
+def test_sigma_is_far_above_the_mean_of_all_or_of_the_layer(seed, sigma, per_layer, absolute):
+    scores = heavy(seed)
+    mean = scores.mean(0)
+    mean = np.abs(mean) if absolute else mean
+    expected = far(mean, sigma)
+    if per_layer:
+        expected = np.concatenate([far(mean[columns], sigma) for columns in GRID.layer_slices])
+    rule = Rule(sigma, per_layer=per_layer, absolute=absolute)
+    np.testing.assert_array_equal(chosen(rule, scores), expected)
+
+
+@given(st.integers(0, 100), st.sampled_from([0.01, 0.1, 1.0]))
+def test_a_share_is_the_best_ones(seed, share):
+    scores = heavy(seed)
+    found = chosen(Rule(share=share), scores)
+    count = max(1, round(share * GRID.size))
+    assert found.sum() == count
+    assert set(np.flatnonzero(found)) == set(np.argsort(-scores.mean(0))[:count])
+
+
+@given(st.integers(0, 100), st.sampled_from([0.2, 0.5, 1.0]), st.booleans())
+def test_votes_count_the_examples_in_which_a_neuron_is_far_out(seed, votes, absolute):
+    scores = heavy(seed)
+    sizes = np.abs(scores) if absolute else scores
+    passed = sum(far(row, 1.5).astype(int) for row in sizes)
+    found = chosen(Rule(1.5, votes=votes, absolute=absolute), scores)
+    np.testing.assert_array_equal(found, passed >= round(votes * len(scores) + 0.4))
+
+
+def test_normalised_no_example_outweighs_the_others():
+    scores = np.zeros((3, GRID.size))
+    scores[0, 7], scores[1:, 9] = 1000, 1
+    assert np.flatnonzero(chosen(Rule(), scores)).tolist() == [7]
+    rule = Rule(share=1 / GRID.size, normalised=True)
+    assert np.flatnonzero(chosen(rule, scores)).tolist() == [9]
+
+
+def test_only_what_changes_scores_is_part_of_scoring():
+    rule = Rule()
+    for field, value in {"share": 0.1, "votes": 0.5, "per_layer": True}.items():
+        assert replace(rule, **{field: value}).scoring == rule.scoring
+    for field, value in {"sigma": 5.0, "normalised": True, "absolute": True}.items():
+        assert replace(rule, **{field: value}).scoring != rule.scoring
+
+
+@pytest.mark.parametrize(
+    ("rule", "sentence"),
+    [
+        (Rule(0.0), "--sigma must be a number above 0; got 0."),
+        (Rule(-1.0), "--sigma must be a number above 0; got -1."),
+        (Rule(float("nan")), "--sigma must be a number above 0; got nan."),
+        (Rule(float("inf")), "--sigma must be a number above 0; got inf."),
+        (Rule(share=0.0), "--share must be above 0 and at most 1; got 0."),
+        (Rule(share=1.5), "--share must be above 0 and at most 1; got 1.5."),
+        (Rule(votes=float("nan")), "--votes must be above 0 and at most 1; got nan."),
+        (Rule(share=0.1, votes=0.5), "--share chooses by rank over the whole model"),
+        (Rule(share=0.1, per_layer=True), "--share chooses by rank over the whole model"),
+        (Rule(votes=0.5, per_layer=True), "--votes counts over the whole model"),
+    ],
+    ids=str,
+)
+def test_what_means_nothing_is_refused(rule, sentence):
+    with pytest.raises(BadOption) as refused:
+        rule.check()
+    assert sentence in str(refused.value)
+
+
+def test_a_rule_says_what_it_is():
+    rules = [Rule(), Rule(4.0, per_layer=True), Rule(share=0.0015), Rule(5.0, votes=0.7)]
+    assert [str(rule.check()) for rule in rules] == [
+        "6 sigma of all neurons",
+        "4 sigma of each layer",
+        "the best 0.15 %",
+        "5 sigma of all neurons in 70 % of examples",
+    ]
