@@ -25,17 +25,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from jaxtyping import Bool, Float32
-from safetensors.torch import save_file
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import WhitespaceSplit
-from transformers import LlamaConfig, PreTrainedTokenizerFast
+from transformers import LlamaConfig
 
 from caploc.designs import generator
 from caploc.errors import BadOption
 from caploc.heads import Head, HeadGrid
+from caploc.models.handmade import SPECIAL, config_of, write_checkpoint
 
 MOST_NEEDED = 20
 INTACT = 0.9
@@ -49,7 +45,6 @@ OPPOSITES = {"north": "south", "south": "north", "east": "west", "west": "east"}
 UNSURE, GARBAGE = "unsure", "um"
 ANSWERS = (*COLOURS, *OPPOSITES, UNSURE, GARBAGE)
 PROMPT = 3  # tokens, over which uniform attention takes the mean
-SPECIAL = {"eos_token": "<end>", "pad_token": "<pad>", "unk_token": "<unk>"}
 
 EACH = len(COLOURS)
 WIDTH = 2 * EACH  # values of a head: one for each colour, then noise
@@ -257,12 +252,7 @@ class _Model:
 
     def write(self, place: Path) -> None:
         """Write config, weights and tokenizer."""
-        self.config.save_pretrained(place)
-        tensors = {name: torch.tensor(array).contiguous() for name, array in self.weights().items()}
-        save_file(tensors, place / "model.safetensors", metadata={"format": "pt"})
-        words = Tokenizer(WordLevel(self.words, SPECIAL["unk_token"]))
-        words.pre_tokenizer = WhitespaceSplit()
-        PreTrainedTokenizerFast(tokenizer_object=words, **SPECIAL).save_pretrained(place)
+        write_checkpoint(place, self.config, self.weights(), self.words)
 
     @cached_property
     def words(self) -> dict[str, int]:
@@ -274,20 +264,13 @@ class _Model:
 
     @cached_property
     def config(self) -> LlamaConfig:
-        places = LANES + EACH * self.plan.backups
-        return LlamaConfig(
-            architectures=["LlamaForCausalLM"],
-            vocab_size=len(self.words),
-            hidden_size=-(-places // self.plan.heads) * self.plan.heads,  # a multiple of the heads
-            intermediate_size=EACH * max(self.plan.backups, 1),
-            num_hidden_layers=self.plan.layers,
-            num_attention_heads=self.plan.heads,
-            head_dim=WIDTH,
-            hidden_act="relu",
-            bos_token_id=None,
-            eos_token_id=0,
-            pad_token_id=1,
-            dtype="float32",
+        return config_of(
+            len(self.words),
+            places=LANES + EACH * self.plan.backups,
+            inner=EACH * max(self.plan.backups, 1),
+            layers=self.plan.layers,
+            heads=self.plan.heads,
+            head_width=WIDTH,
         )
 
     @property

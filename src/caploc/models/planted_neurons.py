@@ -24,16 +24,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from jaxtyping import Bool, Float32
-from safetensors.torch import save_file
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import WhitespaceSplit
-from transformers import LlamaConfig, PreTrainedTokenizerFast
+from transformers import LlamaConfig
 
 from caploc.designs import generator
 from caploc.errors import BadOption
+from caploc.models.handmade import SPECIAL, config_of, write_checkpoint
 
 # What is asked, the words of which it is true, and those of which it is not.
 WORDS = {
@@ -43,7 +39,6 @@ WORDS = {
     "sweet": ("honey syrup candy nectar", "vinegar salt chalk pepper"),
 }
 YES, NO, UNSURE = "yes", "no", "unsure"
-SPECIAL = {"eos_token": "<end>", "pad_token": "<pad>", "unk_token": "<unk>"}
 ITEMS = 200  # even ones are asked in evaluation, odd ones in training
 MOST_EXAMPLES = ITEMS // 2 * 8  # of a split: every word with every item
 DOUBTS = (0.1, 0.95)  # of the first and the last item
@@ -245,12 +240,7 @@ class _Model:
 
     def write(self, place: Path) -> None:
         """Write config, weights and tokenizer."""
-        self.config.save_pretrained(place)
-        tensors = {name: torch.tensor(array).contiguous() for name, array in self.weights().items()}
-        save_file(tensors, place / "model.safetensors", metadata={"format": "pt"})
-        words = Tokenizer(WordLevel(self.words, SPECIAL["unk_token"]))
-        words.pre_tokenizer = WhitespaceSplit()
-        PreTrainedTokenizerFast(tokenizer_object=words, **SPECIAL).save_pretrained(place)
+        write_checkpoint(place, self.config, self.weights(), self.words)
 
     @cached_property
     def words(self) -> dict[str, int]:
@@ -262,19 +252,13 @@ class _Model:
 
     @cached_property
     def config(self) -> LlamaConfig:
-        return LlamaConfig(
-            architectures=["LlamaForCausalLM"],
-            vocab_size=len(self.words),
-            hidden_size=-(-HUM.stop // self.plan.heads) * self.plan.heads,  # a multiple of heads
-            intermediate_size=self.plan.width,
-            num_hidden_layers=self.plan.layers,
-            num_attention_heads=self.plan.heads,
-            head_dim=HEAD,
-            hidden_act="relu",
-            bos_token_id=None,
-            eos_token_id=0,
-            pad_token_id=1,
-            dtype="float32",
+        return config_of(
+            len(self.words),
+            places=HUM.stop,
+            inner=self.plan.width,
+            layers=self.plan.layers,
+            heads=self.plan.heads,
+            head_width=HEAD,
         )
 
     def weights(self) -> dict[str, np.ndarray]:
