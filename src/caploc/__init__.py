@@ -6,6 +6,7 @@ from typing import Any
 # Where each public name lives. They are imported when first used: designs, estimators and the
 # command line's help must not wait for torch.
 HOMES = {
+    "Attribution": "neurons.attribution",
     "CaplocError": "errors",
     "Evaluation": "evaluation",
     "Findings": "findings",
@@ -13,11 +14,15 @@ HOMES = {
     "HeadGrid": "heads",
     "LoadedModel": "models.loading",
     "ModelOptions": "workbench",
+    "NeuronStudy": "neurons.study",
     "Planted": "models.planted",
+    "PlantedNeurons": "models.planted_neurons",
+    "Rule": "neurons.rule",
     "Settings": "search",
     "Study": "study",
     "TaskOptions": "tasks.catalog",
     "World": "simulate",
+    "as_neurons": "neurons.loading",
     "curve": "evaluation",
     "evaluate": "evaluation",
     "knockout": "models.knockout",
@@ -25,6 +30,7 @@ HOMES = {
     "reference_outputs": "models.knockout",
     "run": "study",
     "write_planted": "models.planted",
+    "write_planted_neurons": "models.planted_neurons",
 }
 
 __all__ = list(HOMES)  # noqa: PLE0604  (the names are the table's)
