@@ -7,7 +7,7 @@ from planted_models import TWO, Planter
 
 from caploc.engine.wording import Wording
 from caploc.errors import BadData, BadOption
-from caploc.neurons.examples import source
+from caploc.neurons.examples import ended, source
 from caploc.tasks.catalog import TaskOptions
 from caploc.tasks.requests import LogLikelihood, Rolling
 from caploc.workbench import ModelOptions
@@ -150,3 +150,28 @@ def test_too_few_examples_are_refused(task_file, count):
 def test_what_is_asked_is_text(planted):
     request = planted(TWO).source("warm", 2).finding.requests(0)[0]
     assert isinstance(request, LogLikelihood) and request.continuation in (" yes", " no")
+
+
+@pytest.mark.parametrize(
+    ("task", "end"),
+    [("demo/sorting", "\n"), ("demo/code", "\n"), ("demo/elements", ""), ("demo/prose", "")],
+)
+def test_a_written_answer_is_learnt_with_its_end_and_a_chosen_one_as_it_is(demo, task, end):
+    found, wording = source(DEMO, task, TaskOptions(), 3, 0), Wording(demo.model, demo.tokenizer)
+    for plain, lesson in zip(found.spans(wording), found.lessons(wording), strict=True):
+        text = [demo.tokenizer.decode(span.continuation) for span in (plain, lesson)]
+        assert text[1] == text[0] + end
+        assert len(lesson.inputs) == len(plain.inputs) + len(end)
+
+
+@pytest.mark.parametrize(
+    ("answer", "end", "whole"),
+    [
+        ("85", "\n", "85\n"),
+        ("x\n", "\n\n", "x\n\n"),
+        ("x\n\n", "\n\n", "x\n\n"),
+        ("", "</s>", "</s>"),
+    ],
+)
+def test_an_answer_that_ends_already_is_not_ended_twice(answer, end, whole):
+    assert ended(answer, end) == whole

@@ -158,7 +158,7 @@ def enhanced_task(lab: NeuronLab, asked: Enhancing, task: str) -> dict[str, Any]
         draws=asked.draws,
         seed=seed,
     )
-    spans = lab.source(task).spans(lab.bench.wording)
+    spans = lab.source(task).lessons(lab.bench.wording)
     damaged = degraded(model.model, asked.noise, seed) if asked.noise else nullcontext()
     with damaged:
         return enhance(

@@ -5,14 +5,17 @@ evaluation examples. A task without one gives every other evaluation example to 
 rest to judging: no example is on both sides.
 """
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+
+from lm_eval.models.utils import normalize_gen_kwargs
 
 from caploc import designs
 from caploc.engine.wording import Span, Wording
 from caploc.errors import BadData
 from caploc.tasks.catalog import TaskOptions, can_train
-from caploc.tasks.requests import Generate
+from caploc.tasks.requests import Generate, LogLikelihood
 from caploc.tasks.task import Task
 from caploc.workbench import ModelOptions
 
@@ -37,6 +40,31 @@ class Source:
         """Prompt and gold answer of the finding examples as tokens."""
         return as_spans(self.finding, self.find_on, wording)
 
+    def lessons(self, wording: Wording) -> list[Span]:
+        """The same to learn from: an answer that the model writes ends as the task ends it.
+
+        Without its end a tuned model would answer rightly and go on.
+        """
+        found: list[Span] = []
+        for example in self.find_on:
+            (asked,) = self.finding.requests(example)
+            assert not isinstance(asked, Generate)
+            if isinstance(asked, LogLikelihood) and (end := self.end(wording)):
+                asked = replace(asked, continuation=ended(asked.continuation, end))
+            found += wording.spans(asked)
+        return found
+
+    def end(self, wording: Wording) -> str:
+        """What ends a written answer: the task's first stop string, else the model's end of text.
+
+        Empty where answers are chosen and not written.
+        """
+        first, *_ = self.judging.requests(self.judge_on[0])
+        if not isinstance(first, Generate):
+            return ""
+        stops = normalize_gen_kwargs(json.loads(first.options)).get("until") or [wording.end]
+        return str(stops[0])
+
     def judged_spans(self, wording: Wording, limit: int | None) -> list[Span]:
         """The same of the first judging examples."""
         return as_spans(self.gold, self.judged(limit), wording)
@@ -44,6 +72,12 @@ class Source:
     def judged(self, limit: int | None) -> list[int]:
         """The first judging examples."""
         return self.judge_on[:limit]
+
+
+def ended(answer: str, end: str) -> str:
+    """The answer and its end, of which the answer may already hold the beginning."""
+    held = next(count for count in range(len(end), -1, -1) if answer.endswith(end[:count]))
+    return answer + end[held:]
 
 
 def as_spans(task: Task, examples: Sequence[int], wording: Wording) -> list[Span]:

@@ -137,8 +137,9 @@ def losses(found: Sequence[Together]) -> Exhibit:
             )
         )
     columns = (
-        "task; score intact; without heads; without neurons; without both; lost without heads; "
-        "without neurons; without both; beyond the sum; p beside random neurons, heads"
+        "task; score intact; score without heads; score without neurons; score without both; "
+        "lost without heads; lost without neurons; lost without both; beyond the sum; p beside "
+        "random neurons, heads"
     )
     return Exhibit(
         "together-losses",

@@ -35,7 +35,7 @@ def keep(folder: Path, task: str, path: Path, progress: Progress | None = None) 
     study, first = read_study(folder)
     with opened(study, folder, progress, first) as lab:
         model = lab.bench.neurons
-        given = lessons(lab.source(task).spans(lab.bench.wording), recipe, model.device)
+        given = lessons(lab.source(task).lessons(lab.bench.wording), recipe, model.device)
         with attach(model.model, lab.found(task).located, recipe.trains) as rows:
             search(model.model, rows, given, recipe, progress=progress, what=f"tuning for {task}")
             delta = delta_of(model.model, rows, model.name)

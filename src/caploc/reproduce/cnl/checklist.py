@@ -75,7 +75,7 @@ def tasks_of(results: Results, rule: str) -> list[Any]:
 
 def ends(values: list[float], digits: int = 2) -> str:
     """From the lowest to the highest."""
-    known = [value for value in values if value is not None]
+    known = [value for value in values if value is not None and np.isfinite(value)]
     if not known:
         return NOTHING
     return f"{min(known):z.{digits}f} to {max(known):z.{digits}f}"

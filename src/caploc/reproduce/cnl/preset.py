@@ -1,12 +1,16 @@
 """What a reproduction of CNL asks of which model: a TOML file, checked whole."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from caploc.errors import BadData
+from caploc.errors import BadData, BadOption
 from caploc.neurons.attribution import Attribution
+from caploc.neurons.conditions import Joining
+from caploc.neurons.crossing import ERASE, TUNE, Crossing
 from caploc.neurons.cutting import Mode
+from caploc.neurons.decoupling_study import DecouplingStudy
 from caploc.neurons.enhancing import Enhancing
 from caploc.neurons.erasure import Erasing
 from caploc.neurons.fact_study import FactStudy
@@ -14,7 +18,8 @@ from caploc.neurons.rule import Rule
 from caploc.neurons.study import NeuronStudy
 from caploc.neurons.tuning import Recipe
 from caploc.reproduce.reading import preset_file
-from caploc.tasks.catalog import TaskOptions
+from caploc.study import Study
+from caploc.tasks.catalog import TaskOptions, check_task_name
 from caploc.workbench import ModelOptions
 
 FOLDER = Path(__file__).parents[1] / "presets" / "cnl"
@@ -85,6 +90,7 @@ class CnlPreset(Part):
     subsets: int = 5
     least: float = 0.6
     share: float = 0.01
+    normalised: bool = False
     limit: int | None = None
     draws: int = Field(default=5, ge=5)
     seed: int = 0
@@ -106,7 +112,7 @@ class CnlPreset(Part):
             self.options,
             self.tasks,
             Attribution(scores.method, scores.target, scores.positions, scores.steps),
-            Rule(share=share),
+            Rule(share=share, normalised=self.normalised),
             TaskOptions(data=self.data),
             examples=self.examples,
             subsets=self.subsets,
@@ -125,6 +131,46 @@ class CnlPreset(Part):
         return Enhancing(
             recipe, draws=self.draws, noise=tuning.noise, limit=self.limit, tasks=tuning.tasks
         )
+
+    def crossing(self) -> Crossing:
+        """What is erased and tuned, task by task."""
+        return Crossing((ERASE, TUNE), self.erasing(), self.enhancing(), dict(self.kinds))
+
+    def other_score(self, method: str) -> Attribution:
+        """A score that the study's own is compared with."""
+        return replace(self.study(None).attribution, method=method)
+
+    def decoupling_study(self, contrasts: str) -> DecouplingStudy:
+        """One set of contrasts."""
+        asked = self.decoupling
+        ways = tuple(Attribution(method, steps=self.scores.steps) for method in asked.methods)
+        return DecouplingStudy(self.options, contrasts, asked.items, ways, seed=self.seed)
+
+    def heads_study(self, task: str) -> Study:
+        """The heads of one task."""
+        return Study(self.options, task, limit=self.limit, controls=0)
+
+    def joining(self) -> Joining:
+        """How heads and neurons are knocked out together."""
+        return Joining(draws=self.draws, limit=self.limit, seed=self.seed)
+
+    def check_names(self) -> None:
+        """Refuse tasks that are compared or joined and are none of the preset's, or unknown text.
+
+        Raises:
+            UserError: naming each.
+        """
+        lists = {"scores.compared": self.scores.compared, "together.tasks": self.together.tasks}
+        strange = [
+            f"{name} names {task}"
+            for name, tasks in lists.items()
+            for task in tasks
+            if task not in self.tasks
+        ]
+        if strange:
+            raise BadOption(f"{', '.join(strange)}; of `tasks`, no other has neurons.")
+        if self.generic is not None:
+            check_task_name(self.generic, self.study(None).options)
 
     def fact_study(self, facts: str) -> FactStudy:
         """One set of facts."""

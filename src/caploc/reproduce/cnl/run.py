@@ -10,7 +10,6 @@ from caploc.errors import CaplocError, ModelRefused
 from caploc.exhibits import files
 from caploc.exhibits.exhibit import Exhibit
 from caploc.exhibits.page import write_exhibits
-from caploc.neurons.attribution import Attribution
 from caploc.neurons.comparing import (
     Way,
     controls_exhibit,
@@ -18,9 +17,8 @@ from caploc.neurons.comparing import (
     points_exhibit,
     ways_exhibit,
 )
-from caploc.neurons.conditions import Joining
-from caploc.neurons.crossing import Crossing, cross
-from caploc.neurons.decoupling_study import DecouplingStudy, measure_decoupling
+from caploc.neurons.crossing import cross
+from caploc.neurons.decoupling_study import measure_decoupling
 from caploc.neurons.enhancing import enhance_located
 from caploc.neurons.erasing import erase
 from caploc.neurons.exhibits.enhanced import beats
@@ -33,7 +31,6 @@ from caploc.neurons.tuning import attach
 from caploc.progress import Progress, Silent
 from caploc.reproduce.cnl.checklist import checklist, ends
 from caploc.reproduce.cnl.preset import CnlPreset
-from caploc.study import Study
 from caploc.sweep import locate_all
 
 WORDS = (
@@ -86,10 +83,11 @@ class Reproduction:
 
     def share_scores(self, place: Path) -> None:
         """The scores are the same whatever the rule: they are linked and not measured twice."""
-        source, target = self.folder / "neurons-sigma" / "scores", place / "scores"
-        if not target.exists():
+        target = place / "scores"
+        if not target.is_symlink():
             place.mkdir(parents=True, exist_ok=True)
-            target.symlink_to(source.absolute(), target_is_directory=True)
+            # Relative, so that the folder can be moved.
+            target.symlink_to(Path("..", "neurons-sigma", "scores"), target_is_directory=True)
 
     def scored(self) -> None:
         """Other scores, points of the integral, controls, shares of weights (11, 12, 19, 22)."""
@@ -130,10 +128,8 @@ class Reproduction:
         self.results["enhancement_beats"] = {
             task: beats(each, task) for task, each in found["tasks"].items()
         }
-        crossing = Crossing(
-            ("erase", "tune"), self.preset.erasing(), asked, dict(self.preset.kinds)
-        )
-        result, exhibits = cross(self.neurons, crossing, self.progress, command=self.command)
+        crossing, command = self.preset.crossing(), self.command
+        result, exhibits = cross(self.neurons, crossing, self.progress, command=command)
         self.results["crossing"] = self.keep((result, exhibits[:1]))
 
     def facts(self) -> None:
@@ -148,11 +144,10 @@ class Reproduction:
 
     def decoupled(self) -> None:
         """Capability and content apart (9, 10)."""
-        asked, preset = self.preset.decoupling, self.preset
+        asked = self.preset.decoupling
         contrasts, effects = [], []
         for name in asked.sets:
-            ways = tuple(Attribution(method, steps=preset.scores.steps) for method in asked.methods)
-            study = DecouplingStudy(preset.options, name, asked.items, ways, seed=preset.seed)
+            study = self.preset.decoupling_study(name)
             place = self.folder / f"decoupling-{short(name)}"
             found = self.keep(measure_decoupling(study, place, self.progress, command=self.command))
             first = next(iter(found["locators"].values()))
@@ -172,15 +167,16 @@ class Reproduction:
         tasks = self.preset.together.tasks
         if not tasks:
             return
-        studies = [
-            Study(self.preset.options, task, limit=self.preset.limit, controls=0) for task in tasks
-        ]
+        studies = [self.preset.heads_study(task) for task in tasks]
         place = self.folder / "heads"
         runs = locate_all(studies, place, self.progress, command=self.command)
         folders = [findings.folder for findings in runs.findings if findings.result["top"]]
-        asked = Joining(draws=self.preset.draws, limit=self.preset.limit, seed=self.preset.seed)
+        if not folders:  # no head stands out, so there is nothing to join
+            return
         found = self.keep(
-            join_runs(self.neurons, folders, asked, self.progress, command=self.command)
+            join_runs(
+                self.neurons, folders, self.preset.joining(), self.progress, command=self.command
+            )
         )
         self.results["told"]["together"] = "; ".join(
             f"{each['task']}: beyond the sum {told(each['pairings'][0]['logprob']['interaction'])}"
@@ -224,11 +220,19 @@ def check(preset: CnlPreset) -> None:
         UserError: naming each.
     """
     preset_checks: list[Callable[[], object]] = [
+        preset.check_names,
         preset.study(None).check,
         preset.study(preset.share).check,
+        preset.study(preset.share).rule.check,
+        preset.study(preset.share).attribution.check,
+        *(preset.other_score(method).check for method in preset.scores.others),
         preset.erasing().check,
         partial(preset.enhancing().check, preset.tasks),
+        partial(preset.crossing().check, preset.tasks),
         *(preset.fact_study(name).check for name in preset.facts.sets),
+        *(preset.decoupling_study(name).check for name in preset.decoupling.sets),
+        *(preset.heads_study(task).check for task in preset.together.tasks),
+        preset.joining().check,
     ]
     mistakes: list[CaplocError] = []
     for one in preset_checks:
