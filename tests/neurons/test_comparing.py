@@ -1,6 +1,5 @@
 """Other scores, other numbers of points and controls, on neurons of the demo model."""
 
-from dataclasses import replace
 from shutil import copytree
 
 import numpy as np
@@ -73,9 +72,7 @@ def test_every_answer_is_used_once_and_no_prompt_keeps_its_own(answers):
     mixed = exchanged(spans)
     assert sorted(span.continuation for span in mixed) == sorted(answers)
     assert [prompt(span) for span in mixed] == [(9, n) for n in range(len(answers))]
-    assert all(
-        span.inputs == (*prompt(span), *span.continuation[:-1]) for span in mixed
-    )
+    assert all(span.inputs == (*prompt(span), *span.continuation[:-1]) for span in mixed)
     kept = sum(one.continuation == own for one, own in zip(mixed, answers, strict=True))
     most = max(map(answers.count, answers))
     # of n prompts with one answer in common, n less all other prompts have to keep it

@@ -13,13 +13,12 @@ from caploc.neurons.fact_study import FactStudy, measure_fidelity, measure_relia
 from caploc.tasks.demo.data import CAPITALS, ELEMENTS
 
 
-
 @pytest.fixture(autouse=True)
 def without_pages(monkeypatch):
     monkeypatch.setattr(fact_study, "write_exhibits", undrawn)
 
 
-def stated(relation, subject, answer, false="Zz", leads=(". ",)):
+def stated(relation, subject, answer, false="Zz", leads=("\n",)):
     """A fact as a line of a file has it, in the demo model's wording."""
 
     def asked(lead):
@@ -72,8 +71,7 @@ def everything(tmp_path_factory):
 def test_only_facts_that_the_model_knows_are_located(everything):
     result, _, _, _ = everything
     assert result["known"]["facts"] == 8 and result["known"]["facts_known"] == result["facts"] == 6
-    assert result["known"]["rewrites"] == 6
-    assert 0 < result["known"]["rewrites_known"] <= 6
+    assert result["known"]["rewrites"] == 8 and result["known"]["rewrites_known"] == 6
     assert set(result["methods"]) == set(fact_study.METHODS)
 
 
@@ -151,21 +149,23 @@ def test_another_study_does_not_take_the_folder(facts, tmp_path):
 
 
 def test_rewrites_of_a_file_stand_in_for_the_facts_own(facts, tmp_path):
-    first, second = (each["name"] for each in KNOWN[:2])
+    first, second, *others = (each["name"] for each in KNOWN)
     rewrites = write(
         tmp_path / "rewrites.jsonl",
         [
-            {"fact": first, "prompts": [f"; capital of {first} is ", "capital of somewhere is "]},
-            {"fact": second, "prompts": [f"capital of {second} is ", "xx " + second]},
+            *({"fact": name, "prompts": [f". capital of {name} is "]} for name in others),
+            {"fact": first, "prompts": [f". capital of {first} is ", "capital of somewhere is "]},
+            {"fact": second, "prompts": [f" capital of  {second} is "]},
             {"fact": "nobody", "prompts": ["capital of nobody is "]},
         ],
     )
-    result, _ = measure_fidelity(study(facts, rewrites=rewrites), tmp_path / "run")
+    result, _ = measure_fidelity(study(facts, rewrites=rewrites, count=None), tmp_path / "run")
     told = result["rewrites"]
-    assert (told["given"], told["strangers"], told["without_subject"]) == (4, 1, 1)
-    assert told["unchanged"] == 1  # the second fact's prompt itself
-    assert told["kept"] + told["answered_wrongly"] == 2
-    assert result["known"]["rewrites"] == told["kept"] <= 2
+    assert (told["given"], told["strangers"], told["without_subject"]) == (5, 1, 1)
+    assert told["unchanged"] == 1  # the second fact's prompt, but for spaces
+    assert told["kept"] + told["answered_wrongly"] == 3
+    assert result["known"]["rewrites"] == result["known"]["rewrites_known"] == told["kept"] > 0
+    assert result["methods"]["neurons"]["without_rewrites"] == 4 - told["kept"]
 
 
 def test_reliability_holds_located_sets_against_controls(facts, tmp_path, monkeypatch):
