@@ -1,0 +1,132 @@
+"""Capability and content apart, by the command: what it writes, keeps and refuses."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from small_runs import DEMO, counted, lasting, undrawn
+
+from caploc.errors import BadOption, FolderTaken, UnknownName
+from caploc.neurons import decoupling_study
+from caploc.neurons.attribution import Attribution
+from caploc.neurons.decoupling import draw_contrasts
+from caploc.neurons.decoupling_study import DecouplingStudy, headline, measure_decoupling
+from caploc.neurons.rule import Rule
+
+GRADIENT, ACTIVATION = Attribution("gradient"), Attribution("activation")
+STUDY = DecouplingStudy(DEMO, "demo/sums", 4, (GRADIENT, ACTIVATION), Rule(share=0.01))
+
+
+@pytest.fixture(autouse=True)
+def without_pages(monkeypatch):
+    monkeypatch.setattr(decoupling_study, "write_exhibits", undrawn)
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("decoupling")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(decoupling_study, "write_exhibits", undrawn)
+        return folder, *measure_decoupling(STUDY, folder, command="caploc neurons decouple")
+
+
+def interval(told):
+    """An interval as cells have it."""
+    if told["low"] is None:
+        return f"{told['mean']:z.3f}"
+    return f"{told['mean']:z.3f} [{told['low']:z.3f}, {told['high']:z.3f}]"
+
+
+def test_the_table_is_what_the_file_says(done):
+    folder, result, (table, groups) = done
+    assert json.loads((folder / "decoupling.json").read_text()) == json.loads(json.dumps(result))
+    assert [row[0] for row in table.rows] == list(result["locators"]) and len(table.rows) == 2
+    for row, each in zip(table.rows, result["locators"].values(), strict=True):
+        followed = each["followed"][0]
+        effects = followed["effects"]
+        assert row[1] == f"{each['right']} of {each['contrasts']}"
+        assert row[2].number == pytest.approx(followed["sizes"]["mean"]) == 23
+        told = [effects["similarity"][arm] for arm in ("SS", "SC", "CD", "DD")]
+        told += [effects[name] for name in ("commonality", "individual", "content")]
+        assert list(row[3:10]) == [interval(one) for one in told]
+        mean = {arm: effects["similarity"][arm]["mean"] for arm in ("SS", "SC", "CD", "DD")}
+        assert effects["commonality"]["mean"] == pytest.approx(mean["SC"] - mean["DD"])
+        assert effects["individual"]["mean"] == pytest.approx(mean["SS"] - mean["SC"])
+        assert effects["content"]["mean"] == pytest.approx(mean["CD"] - mean["DD"])
+    assert all(len(row) == len(groups.columns) for row in groups.rows)
+    (name, first), *_ = result["locators"].items()
+    assert f"({name})" in headline(result["locators"])
+    assert interval(first["followed"][0]["effects"]["commonality"]) in headline(result["locators"])
+
+
+def test_items_votes_are_counted_down(done):
+    _, result, (_, groups) = done
+    for row in groups.rows:
+        ten, fifty, ninety = map(int, row[5:])
+        assert int(row[2]) >= ten >= fifty >= ninety
+    expected = sum(len(each["followed"][0]["groups"]) for each in result["locators"].values())
+    assert len(groups.rows) == expected
+
+
+def test_every_item_of_the_contrasts_was_drawn_from_the_seed(done):
+    _, result, _ = done
+    assert draw_contrasts("demo/sums", 4, seed=0) == draw_contrasts("demo/sums", 4, seed=0)
+    assert draw_contrasts("demo/sums", 4, seed=0) != draw_contrasts("demo/sums", 4, seed=1)
+    assert {each["contrasts"] for each in result["locators"].values()} == {4}
+
+
+def test_a_second_call_measures_nothing(done, monkeypatch):
+    folder, result, _ = done
+    calls = counted(monkeypatch, decoupling_study, "decouple")
+    again, _ = measure_decoupling(STUDY, folder, command="another")
+    assert not calls and lasting(again) == lasting(result)
+
+
+def test_a_run_killed_between_two_locators_goes_on_with_the_second(done, tmp_path, monkeypatch):
+    _, expected, _ = done
+    inner, calls = decoupling_study.decouple, []
+
+    def killed(bench, contrasts, locators, **options):
+        calls.append(str(locators[0]))
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return inner(bench, contrasts, locators, **options)
+
+    monkeypatch.setattr(decoupling_study, "decouple", killed)
+    with pytest.raises(KeyboardInterrupt):
+        measure_decoupling(STUDY, tmp_path)
+    assert not (tmp_path / "decoupling.json").exists()
+    result, _ = measure_decoupling(STUDY, tmp_path)
+    assert calls == [*expected["locators"], list(expected["locators"])[1]]
+    assert lasting(result) == lasting(expected)
+
+
+def test_another_study_does_not_take_the_folder(done):
+    folder, _, _ = done
+    with pytest.raises(FolderTaken, match="items 4, not 3"):
+        measure_decoupling(replace(STUDY, items=3), folder)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "said"),
+    [
+        ({"contrasts": "demo/sum"}, UnknownName, "Did you mean 'demo/sums'?"),
+        ({"items": 1}, BadOption, "--items must be 2 or more; got 1."),
+        ({"attributions": (Attribution("gradeint"),)}, UnknownName, "Did you mean 'gradient'?"),
+        ({"rule": Rule(share=2.0)}, BadOption, "--share must be above 0 and at most 1; got 2."),
+        (
+            {"attributions": (GRADIENT, Attribution("gradient", steps=5))},
+            BadOption,
+            "the same locator twice (gradient",
+        ),
+    ],
+    ids=["contrasts", "items", "method", "rule", "twice"],
+)
+def test_mistakes_are_told_before_the_folder_is_claimed(
+    tmp_path, monkeypatch, changes, error, said
+):
+    monkeypatch.setattr(type(DEMO), "engine", lambda self: pytest.fail("the model was loaded"))
+    with pytest.raises(error) as refused:
+        measure_decoupling(replace(STUDY, **changes), tmp_path / "run")
+    assert said in str(refused.value)
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,241 @@
+"""Exhibits of neuron studies, from results made by hand: what is known, and what is not."""
+
+import numpy as np
+import pytest
+
+from caploc.commonality import Interval, Moments, chance, mean_interval
+from caploc.commonality import specificity as specificity_of
+from caploc.neurons.erasing import ErasedTask
+from caploc.neurons.erasure import BOTTOM, LAYERS, LOCATED, UNIFORM, Erased, Lost
+from caploc.neurons.exhibits import enhanced, erased, facts, intervals, sets
+from caploc.neurons.finding import Found
+from caploc.neurons.grid import NeuronGrid
+from caploc.neurons.located import Located
+from caploc.neurons.locating import headline as located_headline
+from caploc.neurons.rule import Rule
+from caploc.tasks.task import Score
+
+NAN = float("nan")
+GRID = NeuronGrid((40, 30))
+
+
+def plain(exhibit):
+    """Every cell as it is shown."""
+    assert {len(row) for row in exhibit.rows} <= {len(exhibit.columns)}
+    cells = [[str(cell) for cell in row] for row in exhibit.rows]
+    for cell in sum(cells, []) + exhibit.notes:
+        assert "nan" not in cell.lower() and "None" not in cell and "[]" not in cell, cell
+    if exhibit.draw is not None:
+        assert exhibit.draw().axes
+    return cells
+
+
+@pytest.mark.parametrize(
+    ("interval", "cell", "drawn"),
+    [
+        (Interval(0.5, 0.25, 0.75, 9), "0.500 [0.250, 0.750]", (0.5, 0.25, 0.75)),
+        (Interval(0.5, NAN, NAN, 1), "0.500", (0.5, None, None)),
+        (Interval(NAN, NAN, NAN, 0), "–", (None, None, None)),
+        (Interval(-0.0001, -0.0004, 0.0, 9), "0.000 [0.000, 0.000]", (-0.0001, -0.0004, 0.0)),
+        (None, "–", (None, None, None)),
+    ],
+)
+def test_an_interval_reads_alike_from_memory_and_from_a_file(interval, cell, drawn):
+    assert intervals.ranged(interval) == cell and intervals.bounds(interval) == drawn
+    file = None if interval is None else interval.as_dict()
+    assert intervals.told(file) == cell and intervals.from_file(file) == drawn
+
+
+def test_numbers_that_are_not_known_are_words_or_dashes():
+    assert intervals.figure(None) == "not known" and intervals.figure(0.25) == "0.250"
+    assert intervals.cell(NAN) == "–" and intervals.cell(-0.0001) == "0.000"
+    assert intervals.known(NAN) is None and intervals.known(1.0) == 1.0
+
+
+def found(task, chosen, subsets, scores=None):
+    """A task's neurons by their columns."""
+    masks = np.zeros((1 + len(subsets), GRID.size), dtype=bool)
+    for row, columns in zip(masks, [chosen, *subsets], strict=True):
+        row[columns] = True
+    moments = Moments.empty(GRID.size)
+    rows = np.arange(GRID.size, dtype=float) if scores is None else scores
+    moments = moments.added(np.stack([rows, rows + 1]))
+    return Found(task, 2, masks[0], masks[1:], moments, [(1, 0.5, None), (2, None, None)])
+
+
+@pytest.fixture
+def located():
+    tasks = {
+        "one": found("one", [3, 50, 4], [[3, 4, 50], [3, 4, 51]]),
+        "other": found("other", [7], [[7, 8], [7, 9]]),
+        "none": found("none", [], [[], []]),
+    }
+    return Located(GRID, Rule(share=0.1), tasks, {"one": "x", "other": "x"})
+
+
+def test_the_sets_are_counted_named_by_score_and_put_into_layers(located):
+    tables = {exhibit.name: plain(exhibit) for exhibit in sets.shown(located)}
+    one, other, none = tables["neurons"]
+    assert one[:4] == ["one", "2", "3", f"{300 / 70:.2f}"]
+    assert one[-1] == "L1N10 L0N4 L0N3"  # scores are the columns' numbers
+    assert one[4].startswith(f"{2 / 3:.3f}") and one[5].startswith("0.500")
+    for row, task, largest in ((one, "one", 3), (other, "other", 2)):
+        expected = chance(*located.found[task].subsets, GRID).expected_in_layers / largest
+        assert row[6] == f"{expected:.3f}"
+    assert other[-1] == "L0N7" and (none[2], none[-1]) == ("0", "–")
+    assert none[6] == "–"
+    assert tables["layers"] == [["one", "2", "1"], ["other", "1", "0"], ["none", "0", "0"]]
+
+
+def test_what_a_threshold_chooses_and_how_overlap_grows(located):
+    tables = {exhibit.name: exhibit for exhibit in sets.shown(located)}
+    thresholds = plain(tables["thresholds"])
+    swept = located.found["one"].sweep(located.rule)
+    expected = [str(each.count) for each in (*swept.by_sigma, *swept.by_share)]
+    assert thresholds[0] == ["one", *expected]
+    limits = [float(cell) for cell in thresholds[-1][1 : 1 + len(swept.by_sigma)]]
+    assert all(int(c) <= most + 0.5 for c, most in zip(thresholds[0][1:], limits, strict=False))
+    assert plain(tables["growth"])[0] == ["one", "0.500", "–"]
+
+
+def test_a_single_task_has_no_matrix_and_its_sentence_counts(located):
+    one = Located(GRID, located.rule, {"one": located.found["one"]}, {})
+    shown = sets.shown(one)
+    assert "overlap" not in [exhibit.name for exhibit in shown]
+    assert plain(shown[0])[0][7:9] == ["–", "–"]
+    assert located_headline(one) == "3 of 70 neurons are chosen for one on every subset"
+
+
+def test_the_overlap_matrix_is_that_of_the_result(located):
+    (matrix,) = [exhibit for exhibit in sets.shown(located) if exhibit.name == "overlap"]
+    told = located.as_dict()["overlaps"]["rates"]["largest"]
+    shown = [[None if c == "–" else float(c) for c in row[1:]] for row in plain(matrix)]
+    for own, other in zip(shown, told, strict=True):
+        for cell, value in zip(own, other, strict=True):
+            assert (cell is None) == (value is None)
+            assert cell is None or cell == pytest.approx(value, abs=0.005)
+
+
+def lost(arm, draw, losses, score=0.5):
+    """What an arm costs on some examples."""
+    interval = mean_interval(np.array(losses))
+    return Lost(arm, draw, score, interval, interval)
+
+
+def judged(name, own, draws, score=0.5):
+    """An erasure of which each example's losses are known; beside it five random draws."""
+    held = specificity_of(np.array(own), np.array(draws))
+    arms = [
+        lost(LOCATED, 0, own, score),
+        *(lost(UNIFORM, n, each) for n, each in enumerate(draws)),
+        *(lost(LAYERS, n, each, n / 10) for n, each in enumerate(draws)),
+        lost(BOTTOM, 0, np.zeros(len(own)), None),
+    ]
+    return Erased(name, len(own), Score(0.9, 0.1, len(own)), arms, held, held)
+
+
+DRAWS = [[n / 10, n / 10 + 0.1] for n in range(5)]
+
+
+@pytest.fixture
+def erasures():
+    doses = [
+        {"dose": dose, "neurons": count, "logprob": {"mean": mean, "low": None, "high": None}}
+        for dose, count, mean in ((0.5, 1, 0.25), (1.0, 2, None))
+    ]
+    beaten = ErasedTask("a", 2, judged("a", [2.0, 2.2], DRAWS), doses,
+                        [judged("b", [0.1, NAN], DRAWS)])  # fmt: skip
+    tied = ErasedTask("b", 3, judged("b", [0.45, 0.45], DRAWS), doses,
+                      [judged("a", [NAN, NAN], DRAWS)])  # fmt: skip
+    return [beaten, tied]
+
+
+def test_an_erasure_counts_who_beats_every_draw(erasures):
+    assert erased.headline(erasures).startswith("For 1 of 2 tasks erasing its located neurons")
+    arms, doses, matrix = map(plain, erased.shown(erasures))
+    assert [row[9] for row in arms] == ["yes", "no"]  # a draw that costs as much is no win
+    assert arms[0][:5] == ["a", "2", "0.900 ± 0.100", "0.500", "0.200 (0.000 to 0.400)"]
+    assert arms[0][7].startswith("2.100 [") and arms[0][8] == "0.250"
+    assert doses == [["a", "0.250 (1)", "–"], ["b", "0.250 (1)", "–"]]
+    assert matrix == [["a", "2.100 (0.250)", "0.100 (0.250)"], ["b", "– (0.250)", "0.450 (0.250)"]]
+
+
+def test_a_loss_matrix_has_a_column_for_every_task_judged(erasures):
+    extra = ErasedTask("a", 2, erasures[0].own, erasures[0].doses, [judged("prose", [0.0, 0.2],
+                       DRAWS)])  # fmt: skip
+    rows, columns, table = erased.loss_matrix([extra, erasures[1]])
+    assert (rows, columns) == (["a", "b"], ["a", "prose", "b"])
+    np.testing.assert_allclose(table, [[2.1, 0.1, NAN], [NAN, NAN, 0.45]])
+    drawn = erased.loss_matrix([extra], LAYERS)[2]
+    np.testing.assert_allclose(drawn, [[0.25, 0.25]])
+
+
+def change(task, mean, measure=enhanced.GOLD):
+    interval = {"mean": mean, "low": None if mean is None else mean - 0.1,
+                "high": None if mean is None else mean + 0.1}  # fmt: skip
+    after = None if mean is None else mean - 1
+    return {"task": task, "measure": measure, "before": -1.0, "after": after, "change": interval}
+
+
+def tuned(own, draws, task="a", rate=0.1, edge=False):
+    """A task's enhancement as its file has it."""
+    fit = {"parameters": 1536, "best": {"rate": rate}, "at_edge": edge}
+
+    def arm(name, mean, fitted=fit):
+        changes = [change(task, mean), change(task, 0.0, enhanced.METRIC), change("z", mean)]
+        return {"arm": name, "fit": fitted, "changes": changes}
+
+    control = {
+        "arm": enhanced.RANDOM, "task": task, "measure": enhanced.GOLD, "located": own,
+        "changes": draws, "excess": change("", own)["change"], "p": 1 / 6,
+    }  # fmt: skip
+    arms = [arm("none", 0.0, None), arm("located", own), *(arm(enhanced.RANDOM, d) for d in draws)]
+    return {"trained_on": 9, "arms": arms, "controls": [control]}
+
+
+def test_tuning_is_told_beside_its_draws():
+    result = {"a": tuned(0.5, [0.1, 0.2, 0.3, 0.4, 0.45]), "b": tuned(0.5, [0.5] * 5, "b", 1, True)}
+    assert enhanced.headline(result).startswith("For 1 of 2 tasks tuning")
+    first, second, matrix = enhanced.shown(result)
+    none, located, drawn = plain(first)
+    assert none == ["none", "–", "–", "0.000 [-0.100, 0.100]", "0.000 [-0.100, 0.100]",
+                    "-1.000 to -1.000"]  # fmt: skip
+    assert located[:3] == ["located", "1,536", "0.1"]
+    assert located[4:] == ["0.500 [0.400, 0.600]", "-1.000 to -0.500"]
+    assert drawn[0] == f"{enhanced.RANDOM}, 5 draws" and drawn[4] == "0.290 (0.100 to 0.450)"
+    assert plain(second)[1][2] == "1 (edge)"
+    assert "p 0.167 with 5 draws" in first.notes[1]
+    # each was judged on itself and on z
+    assert matrix.columns == ("tuned", "a", "z")
+    assert plain(matrix) == [["a", "0.500 (0.290)", "0.500 (0.290)"], ["b", "–", "0.500 (0.500)"]]
+
+
+def test_tuning_of_which_nothing_is_known_is_dashes():
+    result = {"a": tuned(0.5, [])}
+    result["a"]["controls"] = []
+    result["a"]["arms"] = [arm | {"changes": []} for arm in result["a"]["arms"]]
+    assert plain(enhanced.arms("a", result["a"]))[1][3:] == ["–", "–", "–"]
+    assert enhanced.beats(result["a"], "a") is False
+
+
+def fidelity(margin):
+    """A locator's fidelity with this margin."""
+    rate = {"mean": 0.5, "low": None, "high": None}
+    each = dict.fromkeys(("largest", "iou", "reference"), rate)
+    arms = dict.fromkeys(("same_prompt", *facts.ARMS), each)
+    low, high = margin
+    told = {"mean": (low + high) / 2, "low": low, "high": high}
+    return {"units": "neurons", "facts": 3, "size": NAN, **arms,
+            "margin": dict.fromkeys(each, told)}  # fmt: skip
+
+
+def test_only_a_margin_above_zero_locates_a_single_fact():
+    nothing = facts.fidelity_headline({"neurons": fidelity((-0.1, 0.3))})
+    assert nothing.startswith("No method locates a fact's wordings more alike")
+    both = {"neurons": fidelity((-0.1, 0.3)), "circuits": fidelity((0.1, 0.3))}
+    assert facts.fidelity_headline(both).startswith("knowledge circuits: ")
+    assert "(1 of 2 methods)" in facts.fidelity_headline(both)
+    (table,) = facts.shown_fidelity(both)
+    cells = plain(table)
+    assert len(cells) == 6 and {row[2] for row in cells} == {"–"}
+    assert cells[3][-1] == "0.200 [0.100, 0.300]"

@@ -1,0 +1,245 @@
+"""Every experiment of CNL: the preset, the checklist, and one small run of everything."""
+
+import csv
+import json
+import sqlite3
+from collections import Counter
+from contextlib import closing
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from labs import Measured
+
+from caploc.errors import BadData, CaplocError, UnknownName
+from caploc.exhibits.exhibit import NOTHING
+from caploc.ledger import Ledger
+from caploc.neurons.shelf import Shelf
+from caploc.reproduce.cnl import read_cnl_preset, reproduce_cnl
+from caploc.reproduce.cnl import run as running
+from caploc.reproduce.cnl.checklist import LINES, NOT_KNOWN, PUBLISHED, checklist, ends
+from caploc.reproduce.cnl.preset import CnlPreset
+from caploc.reproduce.cnl.run import Reproduction, check
+from caploc.workbench import ModelOptions
+
+SMALL = Path(__file__).parent / "cnl_small.toml"
+DOCS = Path(__file__).parents[2] / "docs" / "cnl.md"
+
+
+@pytest.fixture
+def no_model_is_loaded(monkeypatch):
+    monkeypatch.setattr(ModelOptions, "engine", lambda self: pytest.fail("a model was loaded"))
+
+
+def changed(tmp_path, *changes):
+    """The small preset with some lines of text changed, as a file."""
+    text = SMALL.read_text()
+    for old, new in changes:
+        assert text.count(old) == 1, old
+        text = text.replace(old, new)
+    path = tmp_path / "changed.toml"
+    path.write_text(text)
+    return str(path)
+
+
+def test_presets_that_come_with_caploc_pass_every_check(no_model_is_loaded):
+    preset = read_cnl_preset("demo")
+    check(preset)
+    assert set(preset.kinds) == set(preset.tasks)
+    assert (preset.scores.method, preset.scores.steps) == ("integrated", 19)
+
+
+def test_every_mistake_of_form_is_named_at_once(tmp_path):
+    path = changed(
+        tmp_path,
+        ('about = "CNL, small"\n', ""),
+        ("subsets = 2", 'subsets = "two"'),
+        ("draws = 5\n\n[kinds]", "draws = 3\n\n[kinds]"),
+        ("noise = 1.0", "noise = 1.0\nspeed = 3"),
+        ("items = 4", "items = 1"),
+    )
+    with pytest.raises(BadData) as refused:
+        read_cnl_preset(path)
+    for name in ("about", "subsets", "draws", "tuning.speed", "decoupling.items"):
+        assert f"{name}: " in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_every_mistake_of_meaning_is_named_at_once(tmp_path, no_model_is_loaded):
+    path = changed(
+        tmp_path,
+        ('generic = "demo/prose"', 'generic = "demo/pros"'),
+        ("least = 0.5", "least = 2.0"),
+        ("share = 0.01", "share = 3.0"),
+        ('others = ["activation"]', 'others = ["activatoin"]'),
+        ("rates = [1e-2]", "rates = []"),
+        ('"demo/elements" = "facts"', '"demo/sorting" = "facts"'),
+        ('sets = ["demo/statement"]', 'sets = ["nowhere.jsonl"]'),
+        ('sets = ["demo/sums"]', 'sets = ["demo/sum"]'),
+    )
+    with pytest.raises(CaplocError) as refused:
+        reproduce_cnl(read_cnl_preset(path), tmp_path / "out")
+    for said in (
+        "'demo/pros'", "--least must be", "--share must be", "'activatoin'", "rates must be",
+        "--kind names demo/sorting", "nowhere.jsonl", "'demo/sum'",
+    ):  # fmt: skip
+        assert str(refused.value).count(said) >= 1, said
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("line", "table"),
+    [('compared = ["demo/addition"]', "scores.compared"),
+     ('methods = ["gradient"]\n\n[together]\ntasks = ["demo/addition"]', "together.tasks")],
+    ids=["compared", "together"],
+)  # fmt: skip
+def test_a_task_that_is_not_located_is_told_before_hours_are_spent(
+    tmp_path, no_model_is_loaded, line, table
+):
+    path = changed(tmp_path, (line, line.replace("demo/addition", "demo/code")))
+    with pytest.raises(CaplocError, match=f"{table} names demo/code; of `tasks`, no other has"):
+        reproduce_cnl(read_cnl_preset(path), tmp_path / "out")
+
+
+def test_a_name_that_is_no_preset_and_text_that_is_no_toml(tmp_path):
+    with pytest.raises(UnknownName, match="no preset 'paper'.*demo, or give the path of a TOML"):
+        read_cnl_preset("paper")
+    (tmp_path / "bad.toml").write_text("about = ")
+    with pytest.raises(BadData, match="bad.toml is not TOML: "):
+        read_cnl_preset(str(tmp_path / "bad.toml"))
+
+
+def test_the_rows_of_the_checklist_are_numbered_in_order_and_say_what_to_type():
+    assert [line.number for line in LINES] == list(range(1, 24))
+    for line in LINES:
+        assert line.command.startswith("neurons ") and line.feature
+
+
+def test_what_was_not_measured_is_a_dash():
+    shown = checklist({"told": {}})
+    assert len(shown.rows) == 23 and {row[3] for row in shown.rows} == {NOTHING}
+    assert {len(row) for row in shown.rows} == {len(shown.columns)} == {5}
+
+
+def test_only_figures_that_the_docs_list_are_called_published():
+    docs = " ".join(DOCS.read_text().split())
+    rows = {int(row[0]): row[4] for row in checklist({"told": {}}).rows}
+    figures = {
+        3: "2.6 %", 4: "1,000", 9: "1,000", 11: "S = 19", 12: "0.15 %", 13: "96.42 %",
+    }  # fmt: skip
+    words = {5, 10, 18}
+    assert set(PUBLISHED) == set(figures) | words
+    for number, figure in figures.items():
+        assert figure in rows[number] and figure in docs
+    assert "sigma = 6" in rows[12] and "95.95 %" in rows[13] and "95.95 %" in docs
+    for number in words:
+        assert rows[number].endswith("(in words)") and not any(map(str.isdigit, rows[number]))
+    for number in set(rows) - set(PUBLISHED):
+        assert rows[number] == NOT_KNOWN or rows[number].startswith("none: ")
+
+
+def test_an_end_that_is_not_known_is_no_end():
+    assert ends([None, 2.0, float("nan"), 1.0]) == "1.00 to 2.00"
+    assert ends([float("nan"), None]) == ends([]) == NOTHING
+
+
+def test_without_a_head_that_stands_out_nothing_is_joined(tmp_path, monkeypatch):
+    """A search may choose no head; the rest of a reproduction must not be lost with it."""
+
+    class Nothing:
+        findings = ()
+
+    monkeypatch.setattr(running, "locate_all", lambda *told, **options: Nothing)
+    work = Reproduction(read_cnl_preset(str(SMALL)), tmp_path, Measured(), "")
+    work.together()
+    assert work.exhibits == [] and work.results == {"told": {}}
+
+
+@pytest.fixture(scope="module")
+def everything(tmp_path_factory):
+    """The small preset, measured from nothing: its folder and exhibits."""
+    folder = tmp_path_factory.mktemp("cnl") / "run"
+    command = "caploc reproduce cnl --preset small"
+    return folder, reproduce_cnl(read_cnl_preset(str(SMALL)), folder, Measured(), command=command)
+
+
+@pytest.mark.slow
+def test_every_row_of_the_checklist_is_filled(everything):
+    _, (first, *_) = everything
+    assert first.name == "checklist" and len(first.rows) == 23
+    assert [row[0] for row in first.rows if row[3] == NOTHING] == []
+    for row in first.rows:
+        assert "nan" not in row[3].lower() and "None" not in row[3], row
+
+
+@pytest.mark.slow
+def test_every_exhibit_is_written_and_named_once(everything):
+    folder, exhibits = everything
+    names = Counter(exhibit.name for exhibit in exhibits)
+    assert set(names.values()) == {1}
+    for exhibit in exhibits:
+        assert len(set(exhibit.columns)) == len(exhibit.columns), exhibit.name
+        assert {len(row) for row in exhibit.rows} <= {len(exhibit.columns)}
+        for ending in (".csv", ".md", ".tex", *([".pdf", ".png"] if exhibit.draw else [])):
+            assert (folder / f"{exhibit.name}{ending}").stat().st_size > 0
+        with (folder / f"{exhibit.name}.csv").open(newline="") as file:
+            cells = list(csv.DictReader(file))
+        assert len(cells) == len(exhibit.rows) * len(exhibit.columns)
+        assert not {"nan", "None"} & {cell["value"] for cell in cells}
+    index = (folder / "index.md").read_text()
+    page = (folder / "report.html").read_text()
+    places = [index.index(f"{exhibit.title}\n") for exhibit in exhibits if "_" not in exhibit.title]
+    assert all(one < other for one, other in pairwise(places))
+    assert page.count("<h2>") == len(exhibits) + 1
+    for text in (index, page):
+        assert "caploc reproduce cnl --preset small" in text
+        assert "none of its tables" in " ".join(text.split())
+    assert 'src="http' not in page and 'href="http' not in page
+
+
+@pytest.mark.slow
+def test_the_checklist_says_what_the_files_say(everything):
+    folder, (first, *_) = everything
+    rows = {int(row[0]): row[3] for row in first.rows}
+    located = json.loads((folder / "neurons" / "neurons.json").read_text())
+    layers = np.array([task["layers"] for task in located["tasks"]]).sum(axis=0)
+    assert rows[21] == ", ".join(f"L{n} {count}" for n, count in enumerate(layers))
+    assert f"cohesion {located['cohesion']['cohesion']:.3f}" in rows[15]
+    erased = json.loads((folder / "neurons" / "erasure.json").read_text())["tasks"]
+    beaten = sum(task["own"]["beats_every_layer_matched_draw"] for task in erased)
+    assert rows[17].startswith(f"located cost more than every layer-matched draw for {beaten} of 2")
+    together = json.loads((folder / "neurons" / "together.json").read_text())["tasks"][0]
+    mean = together["pairings"][0]["logprob"]["interaction"]["mean"]
+    assert rows[23].startswith(f"demo/addition: beyond the sum {mean:z.3f}")
+
+
+def stored(folder):
+    """How many rows each store of a reproduction holds."""
+    found = {}
+    for path in sorted(folder.rglob("rows.sqlite")):
+        with closing(sqlite3.connect(path)) as store:
+            tables = store.execute("select name from sqlite_master where type = 'table'").fetchall()
+            counts = [store.execute(f"select count(*) from {name}").fetchone()[0]
+                      for (name,) in tables]  # fmt: skip
+            found[str(path.relative_to(folder))] = sum(counts)
+    return found
+
+
+@pytest.mark.slow
+def test_a_moved_folder_goes_on_and_nothing_is_measured_again(everything, monkeypatch):
+    folder, exhibits = everything
+    moved = folder.rename(folder.with_name("moved"))
+    monkeypatch.setattr(Ledger, "write", lambda *told: pytest.fail("measured again"))
+    monkeypatch.setattr(Shelf, "write", lambda *told: pytest.fail("scored again"))
+    before, command = stored(moved), "caploc reproduce cnl --preset small"
+    again = reproduce_cnl(read_cnl_preset(str(SMALL)), moved, Measured(), command=command)
+    assert stored(moved) == before and sum(before.values()) > 0
+    moved.rename(folder)
+    assert [each.as_dict() for each in again] == [each.as_dict() for each in exhibits]
+
+
+def test_the_small_preset_is_one(no_model_is_loaded):
+    preset = read_cnl_preset(str(SMALL))
+    check(preset)
+    assert isinstance(preset, CnlPreset) and preset.draws == 5
