@@ -61,6 +61,7 @@ def typed(monkeypatch, capsys, tmp_path):
         ([*LOCATE, "--examples", "1"], "--examples must be at least one for each of 2 subsets"),
         ([*LOCATE, "--least", "0"], "--least must be above 0 and at most 1; got 0."),
         ([*LOCATE, "--kind", "x"], "NAME=TASK,TASK; got 'x'."),
+        ([*LOCATE, "--kind", "a=gsm8k"], "--kind names gsm8k, which is no task of the run"),
         ([*FACTS, "demo/quizzes"], "There are no facts 'demo/quizzes'"),
         ([*FACTS, "none.jsonl"], "none.jsonl"),
         ([*FACTS, "demo/quiz", "--method", "circuit"], "circuits"),

@@ -267,7 +267,7 @@ def test_mistakes_are_seen_before_the_model_is_loaded(monkeypatch, tmp_path, cha
     ("change", "said"),
     [
         ({"examples": 9999}, "between 1 and 512"),
-        ({"task": "demo/cursing", "options": TaskOptions(outcome="logprob")}, "no gold answer"),
+        ({"task": "rhyming", "options": TaskOptions(outcome="logprob")}, "no gold answer"),
         ({"options": TaskOptions(chat_template=True)}, "--chat-template"),
     ],
 )

@@ -15,6 +15,8 @@ from caploc.neurons.erasing import erase
 from caploc.neurons.erasure import Erasing
 from caploc.neurons.exhibits.enhanced import GOLD
 
+pytestmark = pytest.mark.slow  # whole studies
+
 ASKED = Erasing(limit=4)
 KINDS = {TASKS[0]: "sums", TASKS[1]: "facts"}
 BOTH = Crossing((ERASE, TUNE), ASKED, TUNED, KINDS)

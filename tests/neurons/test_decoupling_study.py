@@ -13,6 +13,8 @@ from caploc.neurons.decoupling import draw_contrasts
 from caploc.neurons.decoupling_study import DecouplingStudy, headline, measure_decoupling
 from caploc.neurons.rule import Rule
 
+pytestmark = pytest.mark.slow  # whole studies
+
 GRADIENT, ACTIVATION = Attribution("gradient"), Attribution("activation")
 STUDY = DecouplingStudy(DEMO, "demo/sums", 4, (GRADIENT, ACTIVATION), Rule(share=0.01))
 

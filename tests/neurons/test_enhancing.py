@@ -18,6 +18,8 @@ from caploc.neurons.rule import Rule
 from caploc.neurons.study import opened
 from caploc.neurons.tuning import ARMS, Recipe
 
+pytestmark = pytest.mark.slow  # whole studies
+
 RANDOM = "random-layer-matched"
 
 

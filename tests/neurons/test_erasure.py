@@ -18,6 +18,8 @@ from caploc.neurons.shelf import Shelf
 from caploc.progress import Silent
 from caploc.store import Store
 
+pytestmark = pytest.mark.slow  # whole studies
+
 OPPOSED = PlantedNeurons(needed=8, opposing=4, seed=7)
 LIMIT = 60
 

@@ -12,6 +12,8 @@ from caploc.neurons.exhibits.facts import fidelity_headline, margin_of
 from caploc.neurons.fact_study import FactStudy, measure_fidelity, measure_reliability
 from caploc.tasks.demo.data import CAPITALS, ELEMENTS
 
+pytestmark = pytest.mark.slow  # whole studies
+
 
 @pytest.fixture(autouse=True)
 def without_pages(monkeypatch):

@@ -14,6 +14,8 @@ from caploc.progress import Silent
 from caploc.study import Study
 from caploc.sweep import locate_all
 
+pytestmark = pytest.mark.slow  # whole studies
+
 ASKED = Joining(limit=4)
 
 

@@ -124,7 +124,9 @@ def test_a_folder_of_another_study_is_refused(planted, done):
 
 def test_shared_neurons_show_across_tasks(planted, tmp_path, undrawn):
     model = planted(SHARING)
-    result, exhibits = locate(study(model), tmp_path, kinds={"warm": "sense", "large": "sense"})
+    alike = dict.fromkeys(model.tasks, "sense")
+    result, exhibits = locate(study(model), tmp_path, kinds=alike)
+    assert result["cohesion"]["same_kind"] == pytest.approx(3 / 9)
     assert result["overlaps"]["rates"]["largest"][0][1] == pytest.approx(3 / 9)
     assert [task["across"]["mean"] for task in result["tasks"]] == pytest.approx([3 / 9, 3 / 9])
     matrix = next(exhibit for exhibit in exhibits if exhibit.name == "overlap")

@@ -40,6 +40,8 @@ from caploc.study import Study
 from caploc.tasks.catalog import TaskOptions
 from caploc.workbench import ModelOptions
 
+pytestmark = pytest.mark.slow  # whole studies
+
 NAMES = "L0H10,L0H15,L0H14,L0H13,L0H5"
 ASKED = Joining(limit=6)
 

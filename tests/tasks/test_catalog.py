@@ -156,7 +156,7 @@ def test_a_metric_that_is_not_there_is_refused():
 
 def test_log_probability_needs_a_gold_answer():
     with pytest.raises(BadOption, match="no gold answer.*--outcome metric"):
-        load_task("demo/cursing", TaskOptions(outcome="logprob"))
+        load_task("rhyming", TaskOptions(outcome="logprob"))
 
 
 @pytest.mark.parametrize(

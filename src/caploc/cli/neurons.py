@@ -56,6 +56,11 @@ def show(result: dict[str, Any], exhibits: list[Any], as_json: bool, page: Path 
         console.say(f"Report: {page / 'report.html'}")
 
 
+def kinds_of(texts: list[str] | None) -> dict[str, str]:
+    """The kind of each task, tasks named as the commands keep them."""
+    return {placed(task): kind for task, kind in parse_families(texts or []).items()}
+
+
 @app.command()
 def locate(
     model: Model,
@@ -132,9 +137,7 @@ def locate(
     )
     folder = out or Path("runs") / slug("neurons", model, method, *task)
     with console.progress(quiet or as_json) as progress:
-        found = run(
-            study, folder, progress, kinds=parse_families(kind or []), command=command_line()
-        )
+        found = run(study, folder, progress, kinds=kinds_of(kind), command=command_line())
     show(*found, as_json, folder)
 
 
@@ -152,7 +155,7 @@ def overlap(
     from caploc.neurons.overlapping import overlap as run
 
     place = out or folders[0]
-    show(*run(folders, parse_families(kind or []), place, command=command_line()), as_json, None)
+    show(*run(folders, kinds_of(kind), place, command=command_line()), as_json, None)
 
 
 @app.command()
@@ -259,7 +262,7 @@ def cross(
         tuple(how or ["erase"]),
         Erasing(Mode.parse(mode), draws, limit=limit, seed=seed),
         Enhancing(recipe, ("located", "random-layer-matched"), draws, noise, limit),
-        parse_families(kind or []),
+        kinds_of(kind),
     )
     with console.progress(quiet or as_json) as progress:
         found = run(folder, asked, progress, command=command_line())

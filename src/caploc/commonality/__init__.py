@@ -1,7 +1,7 @@
 """Which neurons a capability's data have in common: sets, their overlap, controls and contrasts.
 
-Numbers in, numbers out; no model is run. In the order of a study: scores of many items (`disjoint`
-subsets of them) are gathered (`Moments`), a threshold makes a set of them (`above`, `best`), the
+Numbers in, numbers out; no model is run. In the order of a study: scores of many items
+are gathered (`Moments`), a threshold makes a set of them (`above`, `best`), the
 sets of a dataset's subsets are held against each other, against chance and against controls
 (`within`, `chance`, `commonality_set`, `specific`), those of several datasets too (`across`,
 `cohesion`, `agreement`), what a set does is held against random sets (`uniform`, `layer_matched`,
@@ -52,7 +52,6 @@ from caploc.commonality.overlap import (
 from caploc.commonality.result import Result, plain
 from caploc.commonality.reviews import sentiment
 from caploc.commonality.specificity import Specificity, permutation_p, specificity
-from caploc.commonality.splits import disjoint, misplaced
 from caploc.commonality.stability import (
     Overlaps,
     Within,
@@ -120,7 +119,6 @@ __all__ = [
     "complement",
     "decoupling",
     "difference_interval",
-    "disjoint",
     "distinct",
     "gaussian",
     "group",
@@ -130,7 +128,6 @@ __all__ = [
     "layer_matched",
     "matched",
     "mean_interval",
-    "misplaced",
     "paired_interval",
     "permutation_p",
     "plain",

@@ -165,7 +165,7 @@ def weighted_sums(matrix: Matrix, weights: Weights) -> Float64[np.ndarray, " res
     return sums
 
 
-def between(own: Sets, others: Mapping[str, Sets], rate: str, *, seed: int = 0) -> Interval:
+def between(own: Sets, others: Mapping[str, Unchecked], rate: str, *, seed: int = 0) -> Interval:
     """How alike a dataset's subsets are to those of other datasets, by one rate.
 
     The mean over its subsets, the other datasets and their subsets; bounds are percentiles of
@@ -191,14 +191,14 @@ def between(own: Sets, others: Mapping[str, Sets], rate: str, *, seed: int = 0) 
     return Interval(float(table[known].mean()), float(low), float(high), len(own))
 
 
-def rate_to(own: Sets, sets: Sets, rate: str) -> Matrix:
+def rate_to(own: Sets, sets: Unchecked, rate: str) -> Float64[np.ndarray, "own other"]:
     """One rate of each of a dataset's sets with each of another's, NaN where undefined."""
     both = rate_matrices(np.concatenate([own, sets]))[rate]
     apart: np.ndarray = both[: len(own), len(own) :]
     return apart
 
 
-def nan_mean(matrix: Matrix) -> Float64[np.ndarray, " sets"]:
+def nan_mean(matrix: Float64[np.ndarray, "sets other"]) -> Float64[np.ndarray, " sets"]:
     """The mean of each row where it is defined, NaN where it is nowhere."""
     known = ~np.isnan(matrix)
     sums, counts = np.where(known, matrix, 0.0).sum(axis=1), known.sum(axis=1)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from caploc.commonality import cantelli
+from caploc.errors import BadOption
 from caploc.exhibits.exhibit import Exhibit
 from caploc.exhibits.page import write_exhibits
 from caploc.folder import NEURONS, versions, write_json
@@ -28,6 +29,11 @@ def locate(
         UserError: for a mistake, before the model is loaded where possible.
         RunFailed: if the machine gives up; what was scored is kept.
     """
+    if strange := [task for task in kinds or {} if task not in study.tasks]:
+        raise BadOption(
+            f"--kind names {strange[0]}, which is no task of the run; they are "
+            f"{', '.join(study.tasks)}."
+        )
     with opened(study, folder, progress, command) as lab:
         located = found_in(lab, kinds or {})
         result = {

@@ -12,6 +12,8 @@ from caploc.neurons.circuits.locator import Keeping, circuit_locator
 from caploc.neurons.circuits.pairs import demo_counterparts
 from caploc.neurons.circuits.reliability import ARMS, circuit_reliability
 
+pytestmark = pytest.mark.slow  # whole studies
+
 
 @dataclass(frozen=True)
 class Asked:

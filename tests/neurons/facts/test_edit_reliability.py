@@ -12,6 +12,8 @@ from caploc.neurons.facts.demo import demo_facts, demo_texts
 from caploc.neurons.facts.edit_reliability import edit_reliability, harmonic_mean
 from caploc.neurons.facts.editing import Descent, Editor
 
+pytestmark = pytest.mark.slow  # whole studies
+
 FACTS = demo_facts("statement", 4)
 LAYERS = (0, 2, 5)
 

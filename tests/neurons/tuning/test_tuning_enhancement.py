@@ -20,6 +20,8 @@ from caploc.neurons.tuning.training import Recipe
 from caploc.neurons.tuning.weights import shares
 from caploc.tasks.demo import data
 
+pytestmark = pytest.mark.slow  # whole studies
+
 QUICK = Recipe(steps=8, batch_size=8, warmup=2, rates=(3e-3,))
 
 
