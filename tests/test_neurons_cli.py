@@ -118,6 +118,7 @@ def test_overlap_of_a_run_with_itself_is_refused_and_of_two_tasks_is_a_matrix(ty
     assert set(told["rates"]) == {"reference", "largest", "smallest", "dice", "iou"}
 
 
+@pytest.mark.slow
 def test_erase_holds_located_neurons_against_draws(typed, located):
     code, printed, _ = typed("neurons", "erase", str(located), "--limit", "12", "--json")
     told = json.loads(printed)
@@ -149,6 +150,7 @@ def test_another_study_does_not_take_the_folder(typed, located):
     assert code == 2 and "belongs to another run" in said
 
 
+@pytest.mark.slow
 def test_tuned_neurons_are_kept_and_merged_into_a_checkpoint_of_plain_transformers(
     typed, located, tmp_path
 ):

@@ -12,6 +12,8 @@ from caploc.search import Settings
 from caploc.study import Study, run
 from caploc.workbench import ModelOptions
 
+pytestmark = pytest.mark.slow  # whole studies
+
 PLAN = Planted(needed=3, universal=1, strengths=(0.3, 0.24, 0.18), seed=3)
 BACKED = Planted(needed=2, backups=2, strengths=(0.3, 0.2), seed=2)
 IDLE = Planted(needed=1, strengths=(0.01,), seed=1)

@@ -18,6 +18,8 @@ from caploc.errors import OutOfMemory
 from caploc.models.loading import load_model
 from caploc.tasks.requests import Generate, Generated, LogLikelihood, options_json
 
+pytestmark = pytest.mark.slow  # memory is let run out again and again
+
 MEGABYTE = 2**20
 PREFIX = "the old king went to the castle and the pirate sang in the rain. " * 3
 OWN = ["47+38=", "sort 72941 and 58034 and 61935:", "the moon over the night and the sun:", "6*7="]

@@ -15,6 +15,8 @@ from caploc.neurons.rule import Rule
 from caploc.neurons.study import NeuronStudy
 from caploc.progress import Silent
 
+pytestmark = pytest.mark.slow  # whole studies
+
 EXAMPLES = 60
 
 

@@ -19,6 +19,8 @@ from caploc.reproduce.laboratory import LEDGER, opened
 from caploc.reproduce.preset import Preset
 from caploc.workbench import ModelOptions
 
+pytestmark = pytest.mark.slow  # whole studies
+
 
 def contents(folder: Path) -> dict[str, bytes]:
     """Every exhibit's file, and the index."""

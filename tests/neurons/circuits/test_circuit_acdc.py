@@ -13,6 +13,8 @@ from caploc.neurons.circuits.circuit import outcomes, run_circuits
 from caploc.neurons.circuits.graph import EdgeGrid, prune
 from caploc.neurons.circuits.recording import zero_baseline
 
+pytestmark = pytest.mark.slow  # whole studies
+
 
 @pytest.mark.parametrize("ablation", ["zero", "corrupted"])
 def test_the_only_path_that_matters_is_found(ablation, opened, pair):

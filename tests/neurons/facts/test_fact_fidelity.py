@@ -14,6 +14,8 @@ from caploc.neurons.facts.knowledge_neurons import KnowledgeNeurons
 from caploc.neurons.facts.locators import Locator, by_fact, pairs
 from caploc.neurons.grid import NeuronGrid
 
+pytestmark = pytest.mark.slow  # whole studies
+
 GRID = NeuronGrid((40, 40))
 FACTS = demo_facts("quiz", 12)
 

@@ -22,6 +22,8 @@ from caploc.neurons.facts.reliability import (
     scaled_probabilities,
 )
 
+pytestmark = pytest.mark.slow  # whole studies
+
 FACTS = demo_facts("statement", 6)
 WITH_NEURONS = [name for name in FAMILIES if not name.startswith("nemotron_h")]
 

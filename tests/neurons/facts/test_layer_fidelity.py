@@ -12,6 +12,8 @@ from caploc.neurons.facts.demo import demo_facts
 from caploc.neurons.facts.layer_fidelity import compare, layer_fidelity, peak, spearman
 from caploc.neurons.facts.tracing import Tracer, noise_level
 
+pytestmark = pytest.mark.slow  # whole studies
+
 FACTS = demo_facts("quiz", 12)
 LAYERS = 7
 
