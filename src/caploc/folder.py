@@ -16,6 +16,8 @@ ERASURE, CROSSING, ENHANCEMENT = "erasure.json", "crossing.json", "enhancement.j
 FIDELITY, RELIABILITY, OVERLAP = "fidelity.json", "reliability.json", "overlap.json"
 DECOUPLING, TOGETHER = "decoupling.json", "together.json"
 LEDGER = "ledger.jsonl"
+# Which command leaves a file that others read; `locate` the rest.
+WRITERS = {NEURONS: "neurons locate", ENHANCEMENT: "neurons enhance"}
 PACKAGES = ("caploc", "torch", "transformers", "lm_eval", "scikit-learn", "numpy")
 
 
@@ -105,7 +107,8 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text())
     except FileNotFoundError:
         raise UserError(
-            f"{path.parent} holds no {path.name}; name the folder of a finished `caploc locate`."
+            f"{path.parent} holds no {path.name}; name the folder of a finished `caploc "
+            f"{WRITERS.get(path.name, 'locate')}`."
         ) from None
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read ({error}); was it edited by hand?") from error

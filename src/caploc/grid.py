@@ -4,6 +4,7 @@ Parts are attention heads (`heads.HeadGrid`) or feed-forward neurons (`neurons.N
 """
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -62,15 +63,15 @@ class Part:
         return list(dict.fromkeys(cls.parse(name) for name in joined.split(",") if name.strip()))
 
 
-class Grid(Generic[P]):
+class Grid(ABC, Generic[P]):
     """The parts of a model, layer by layer; `column(part)` is a part's place in a mask."""
 
     PART: ClassVar[type[Part]]
 
     @property
+    @abstractmethod
     def per_layer(self) -> tuple[int, ...]:
         """Number of parts of each layer; 0 for a layer that has none."""
-        raise NotImplementedError
 
     @property
     def size(self) -> int:

@@ -175,3 +175,9 @@ def test_a_written_answer_is_learnt_with_its_end_and_a_chosen_one_as_it_is(demo,
 )
 def test_an_answer_that_ends_already_is_not_ended_twice(answer, end, whole):
     assert ended(answer, end) == whole
+
+
+def test_a_single_stop_string_is_one_end_and_not_its_first_letter(demo, task_file):
+    how = {"until": "END", "max_gen_toks": 4, "do_sample": False}
+    found = source(DEMO, task_file(sums(8), generation_kwargs=how), TaskOptions(), None, 0)
+    assert found.end(Wording(demo.model, demo.tokenizer)) == "END"

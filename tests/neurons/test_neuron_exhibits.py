@@ -103,7 +103,8 @@ def test_a_single_task_has_no_matrix_and_its_sentence_counts(located):
     shown = sets.shown(one)
     assert "overlap" not in [exhibit.name for exhibit in shown]
     assert plain(shown[0])[0][7:9] == ["–", "–"]
-    assert located_headline(one) == "3 of 70 neurons are chosen for one on every subset"
+    assert located_headline(one, 1.0) == "3 of 70 neurons are chosen for one on every subset"
+    assert located_headline(one, 0.6).endswith("on 60 % of the subsets or more")
 
 
 def test_the_overlap_matrix_is_that_of_the_result(located):

@@ -116,6 +116,12 @@ def test_the_rows_of_the_checklist_are_numbered_in_order_and_say_what_to_type():
         assert line.command.startswith("neurons ") and line.feature
 
 
+def test_every_row_of_the_checklist_stands_in_the_docs():
+    rows = [line.split(" | ") for line in DOCS.read_text().splitlines() if line.startswith("| ")]
+    told = {(row[0].removeprefix("| "), row[1], row[2]) for row in rows if len(row) > 3}
+    assert {(str(line.number), line.feature, line.command) for line in LINES} <= told
+
+
 def test_what_was_not_measured_is_a_dash():
     shown = checklist({"told": {}})
     assert len(shown.rows) == 23 and {row[3] for row in shown.rows} == {NOTHING}

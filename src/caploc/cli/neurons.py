@@ -39,6 +39,9 @@ Kinds = Annotated[
     list[str] | None,
     typer.Option("--kind", help="NAME=TASK,TASK: tasks of one kind; repeat."),
 ]
+Batches = Annotated[int, typer.Option("--steps", help="Batches to tune with.")]
+Rates = Annotated[str, typer.Option(help="Learning rates to try for each arm.")]
+GRID = "1e-4,3e-4,1e-3,3e-3,1e-2,3e-2,1e-1"
 Judged = Annotated[int | None, typer.Option("--limit", help="Judging examples of each task.")]
 
 
@@ -199,10 +202,8 @@ def enhance(
             "lora; all if absent; repeat."
         ),
     ] = None,
-    steps: Annotated[int, typer.Option(help="Batches to tune with.")] = 60,
-    rates: Annotated[
-        str, typer.Option(help="Learning rates to try for each arm.")
-    ] = "1e-4,3e-4,1e-3,3e-3,1e-2,3e-2,1e-1",
+    steps: Batches = 60,
+    rates: Rates = GRID,
     trains: Annotated[
         str, typer.Option(help="all of a neuron's weights, or its output only.")
     ] = "all",
@@ -235,10 +236,8 @@ def cross(
     how: Annotated[list[str] | None, typer.Option(help="erase (if absent), tune; repeat.")] = None,
     kind: Kinds = None,
     mode: Annotated[str, typer.Option(help="zero, mean, resample, scale=FACTOR.")] = "zero",
-    steps: Annotated[int, typer.Option(help="Batches to tune with.")] = 60,
-    rates: Annotated[
-        str, typer.Option(help="Learning rates to try for each arm.")
-    ] = "1e-4,3e-4,1e-3,3e-3,1e-2,3e-2,1e-1",
+    steps: Batches = 60,
+    rates: Rates = GRID,
     noise: Annotated[float, typer.Option(help="Tune from a damaged model.")] = 0.0,
     draws: Draws = 5,
     limit: Judged = 60,

@@ -1,6 +1,6 @@
 """Checkpoints whose weights are put together by hand: a Llama of words, as files."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +32,31 @@ def config_of(
         pad_token_id=1,
         dtype="float32",
     )
+
+
+def weights_of(
+    config: LlamaConfig,
+    constant: float,
+    embeddings: np.ndarray,
+    readout: np.ndarray,
+    layers: Iterable[Mapping[str, np.ndarray]],
+) -> dict[str, np.ndarray]:
+    """Every weight by its name in transformers, from those of each layer, the norms left out.
+
+    With `constant` in one place of the residual stream, louder than all else, norms only rescale;
+    their weights undo that.
+    """
+    # a norm divides by the root mean square: constant / sqrt(hidden)
+    scale = np.full(config.hidden_size, constant / np.sqrt(config.hidden_size), np.float32)
+    weights = {
+        "model.embed_tokens.weight": embeddings,
+        "model.norm.weight": scale,
+        "lm_head.weight": readout,
+    }
+    for number, parts in enumerate(layers):
+        named = {**parts, "input_layernorm": scale, "post_attention_layernorm": scale}
+        weights |= {f"model.layers.{number}.{name}.weight": w for name, w in named.items()}
+    return weights
 
 
 def write_checkpoint(

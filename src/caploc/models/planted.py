@@ -31,7 +31,7 @@ from transformers import LlamaConfig
 from caploc.designs import generator
 from caploc.errors import BadOption
 from caploc.heads import Head, HeadGrid
-from caploc.models.handmade import SPECIAL, config_of, write_checkpoint
+from caploc.models.handmade import SPECIAL, config_of, weights_of, write_checkpoint
 
 MOST_NEEDED = 20
 INTACT = 0.9
@@ -290,19 +290,8 @@ class _Model:
 
     def weights(self) -> dict[str, np.ndarray]:
         """Every weight, by its name in transformers."""
-        hidden = self.config.hidden_size
-        # undoes the norm, which divides by the root mean square: constant / sqrt(hidden)
-        scale = np.full(hidden, self.constant / np.sqrt(hidden), np.float32)
-        weights = {
-            "model.embed_tokens.weight": self.embeddings(),
-            "model.norm.weight": scale,
-            "lm_head.weight": self.readout(),
-        }
-        for number in range(self.plan.layers):
-            parts = self.attention(number) | self.saturation(number)
-            parts |= {"input_layernorm": scale, "post_attention_layernorm": scale}
-            weights |= {f"model.layers.{number}.{name}.weight": w for name, w in parts.items()}
-        return weights
+        layers = (self.attention(n) | self.saturation(n) for n in range(self.plan.layers))
+        return weights_of(self.config, self.constant, self.embeddings(), self.readout(), layers)
 
     def embeddings(self) -> Float32[np.ndarray, "words hidden"]:
         """A row for each word: the constant, noise, "um", and what the word means."""

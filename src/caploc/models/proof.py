@@ -20,8 +20,8 @@ What stays unproved is the meaning of a slice: that values `h * width` to `(h + 
 to head h is the convention of every model in transformers, and follows from head count and width.
 """
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,6 +32,7 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from caploc.errors import ModelRefused
+from caploc.grid import Grid
 from caploc.heads import HeadGrid
 from caploc.models.cutting import Projections, knocked_out, replaced
 from caploc.models.projections import BY_HAND, layer_part, module_name, text_config
@@ -57,15 +58,23 @@ def prove(
     Raises:
         ModelRefused: naming what could not be shown.
     """
-    tokens = _tokens(model, seed)
+    tokens = random_tokens(model, seed)
     masks = _masks(grid, seed)
     training = model.training
     model.eval()
     try:
         _prove_attention(model, projections, tokens)
-        intact = _logits(model, tokens)
+        intact = logits_of(model, tokens)
         _prove_empty_mask(model, projections, grid, tokens, intact)
-        _prove_cut(model, projections, masks, tokens, intact, grid)
+        proof = CutProof(
+            projections,
+            grid,
+            lambda mask: weights_zeroed(projections, grid, mask),
+            lambda mask: ", ".join(map(str, grid.named(mask.numpy()))) or "no head",
+            "the attention's outputs",
+            BY_HAND,
+        )
+        proof.hold(model, masks, tokens, intact)
     finally:
         model.train(training)
 
@@ -143,7 +152,7 @@ def _calls(
                 name = module_name(model, projection)
                 calls[name] = Call(layer_part(model, name), projection)
                 listening.enter_context(calls[name].listening())
-        _logits(model, tokens)
+        logits_of(model, tokens)
     for name, call in calls.items():
         if not call.read:
             raise ModelRefused(f"{name} is not called in a forward pass. {BY_HAND}")
@@ -168,41 +177,60 @@ def _prove_empty_mask(
 ) -> None:
     empty = torch.zeros(1, grid.size, dtype=torch.bool)
     with replaced(projections, grid, empty, None, every_layer=True):
-        if not torch.equal(_logits(model, tokens), intact):
+        if not torch.equal(logits_of(model, tokens), intact):
             raise ModelRefused(
                 f"{type(model).__name__} gives other logits when no head is knocked out but its "
                 "projections are hooked, or from one run to the next."
             )
 
 
-def _prove_cut(
-    model: PreTrainedModel,
-    projections: Projections,
-    masks: Bool[Tensor, "rows heads"],
-    tokens: Int[Tensor, "rows tokens"],
-    intact: Float[Tensor, "rows tokens vocabulary"],
-    grid: HeadGrid,
-) -> None:
-    with knocked_out(projections, grid, masks):
-        cut = _logits(model, tokens)
-    for row, mask in enumerate(masks):
-        heads = ", ".join(map(str, grid.named(mask.numpy()))) or "no head"
-        with weights_zeroed(projections, grid, mask):
-            truth = _logits(model, tokens)[row]
-        effect = _size(truth - intact[row])
-        if bool(mask.any()) and not effect > 0:
-            raise ModelRefused(
-                f"{type(model).__name__}: knocking out {heads} leaves the logits as they are, so "
-                f"that the projections found cannot be the attention's outputs. {BY_HAND}"
-            )
-        error = _size(cut[row] - truth)
-        scale = effect if bool(mask.any()) else _size(intact[row])
-        if not error <= TOLERANCE.get(model.dtype, 1e-3) * scale:
-            raise ModelRefused(
-                f"{type(model).__name__}: with {heads} knocked out by a mask the logits differ "
-                f"from those with the heads' weights set to zero, by {error / scale:.2g} of the "
-                f"knockout's effect. {BY_HAND}"
-            )
+@dataclass(frozen=True)
+class CutProof:
+    """A cut by masks held against the weights that read the cut parts set to zero.
+
+    `zeroed` sets them for a block, `named` tells a mask's parts, `outputs` what the projections
+    should be, and `remedy` what a user can do if they are not.
+    """
+
+    projections: Projections
+    grid: Grid
+    zeroed: Callable[[Tensor], AbstractContextManager[None]]
+    named: Callable[[Tensor], str]
+    outputs: str
+    remedy: str = ""
+
+    def hold(
+        self,
+        model: PreTrainedModel,
+        masks: Bool[Tensor, "rows parts"],
+        tokens: Int[Tensor, "rows tokens"],
+        intact: Float[Tensor, "rows tokens vocabulary"],
+    ) -> None:
+        """Show that each row of one pass equals the model with its parts' weights at zero.
+
+        Raises:
+            ModelRefused: if it does not, or a cut changes nothing.
+        """
+        with knocked_out(self.projections, self.grid, masks):
+            cut = logits_of(model, tokens)
+        for row, mask in enumerate(masks):
+            with self.zeroed(mask):
+                truth = logits_of(model, tokens)[row]
+            effect = _size(truth - intact[row])
+            if bool(mask.any()) and not effect > 0:
+                raise ModelRefused(
+                    f"{type(model).__name__}: knocking out {self.named(mask)} leaves the logits as "
+                    f"they are, so that the projections found cannot be {self.outputs}. "
+                    f"{self.remedy}".strip()
+                )
+            error = _size(cut[row] - truth)
+            scale = effect if bool(mask.any()) else _size(intact[row])
+            if not error <= TOLERANCE.get(model.dtype, 1e-3) * scale:
+                raise ModelRefused(
+                    f"{type(model).__name__}: with {self.named(mask)} knocked out by a mask the "
+                    f"logits differ from those with their weights set to zero, by "
+                    f"{error / scale:.2g} of the knockout's effect. {self.remedy}".strip()
+                )
 
 
 @contextmanager
@@ -234,7 +262,8 @@ def reads_first(projection: nn.Module) -> Float[Tensor, "reads writes"]:
     return weight if isinstance(projection, Conv1D) else weight.T
 
 
-def _tokens(model: PreTrainedModel, seed: int) -> Int[Tensor, "rows tokens"]:
+def random_tokens(model: PreTrainedModel, seed: int) -> Int[Tensor, "rows tokens"]:
+    """Three rows of drawn token ids."""
     generator = torch.Generator().manual_seed(seed)
     vocabulary = text_config(model).vocab_size
     return torch.randint(vocabulary, (3, TOKENS), generator=generator).to(model.device)
@@ -253,9 +282,10 @@ def _masks(grid: HeadGrid, seed: int) -> Bool[Tensor, "rows heads"]:
     return masks
 
 
-def _logits(
+def logits_of(
     model: PreTrainedModel, tokens: Int[Tensor, "rows tokens"]
 ) -> Float[Tensor, "rows tokens vocabulary"]:
+    """All logits, in float32."""
     # a mask of ones, because a drawn token may happen to be the padding token
     return model(
         input_ids=tokens, attention_mask=torch.ones_like(tokens), use_cache=False

@@ -5,11 +5,8 @@ evaluation examples. A task without one gives every other evaluation example to 
 rest to judging: no example is on both sides.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-
-from lm_eval.models.utils import normalize_gen_kwargs
 
 from caploc import designs
 from caploc.engine.wording import Span, Wording
@@ -62,8 +59,7 @@ class Source:
         first, *_ = self.judging.requests(self.judge_on[0])
         if not isinstance(first, Generate):
             return ""
-        stops = normalize_gen_kwargs(json.loads(first.options)).get("until") or [wording.end]
-        return str(stops[0])
+        return wording.prompt(first).stops[0]
 
     def judged_spans(self, wording: Wording, limit: int | None) -> list[Span]:
         """The same of the first judging examples."""

@@ -4,6 +4,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
+
 from caploc.errors import BadOption, StoreFailed, UserError
 from caploc.folder import ENHANCEMENT, read_json
 from caploc.models.loading import load_model
@@ -96,8 +98,8 @@ def write(save: Any, path: Path) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         save()
-    except OSError as error:
+    except (OSError, SafetensorError) as error:
+        said = getattr(error, "strerror", None) or str(error).rstrip(".")
         raise StoreFailed(
-            f"{path} could not be written ({error.strerror or error}); free disk space or name "
-            "another place."
+            f"{path} could not be written ({said}); free disk space or name another place."
         ) from error

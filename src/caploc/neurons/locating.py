@@ -48,7 +48,7 @@ def locate(
         write_json(folder / NEURONS, result)
     exhibits = shown(located)
     name = f"Neurons of {study.model.name}"
-    write_exhibits(folder, name, headline(located), method(study), exhibits, command)
+    write_exhibits(folder, name, headline(located, study.least), method(study), exhibits, command)
     return result, exhibits
 
 
@@ -58,19 +58,25 @@ def found_in(lab: NeuronLab, kinds: Mapping[str, str]) -> Located:
     return Located(lab.bench.neurons.grid, lab.study.rule, found, kinds)
 
 
-def headline(located: Located) -> str:
-    """The answer in a sentence."""
+def headline(located: Located, least: float) -> str:
+    """The answer in a sentence; neurons are chosen on a share `least` of the subsets."""
+    where = subsets_of(least)
     counts = {task: int(each.located.sum()) for task, each in located.found.items()}
     total = located.grid.size
     if len(counts) == 1:
         ((task, count),) = counts.items()
-        return f"{count} of {total:,} neurons are chosen for {task} on every subset"
+        return f"{count} of {total:,} neurons are chosen for {task} on {where}"
     apart = sum(located.separate(task) is True for task in counts)
     return (
         f"{min(counts.values())} to {max(counts.values())} of {total:,} neurons are chosen for a "
-        f"task on every subset; for {apart} of {len(counts)} tasks its own subsets agree beyond "
+        f"task on {where}; for {apart} of {len(counts)} tasks its own subsets agree beyond "
         "doubt more than those of different tasks"
     )
+
+
+def subsets_of(least: float) -> str:
+    """On which subsets a task's neurons are chosen."""
+    return "every subset" if least == 1 else f"{100 * least:g} % of the subsets or more"
 
 
 def method(study: NeuronStudy) -> list[str]:
@@ -81,7 +87,7 @@ def method(study: NeuronStudy) -> list[str]:
         f"Every feed-forward neuron is scored on gold answers ({asked.method}{points}, target "
         f"{asked.target}, positions {asked.positions}); scores are averaged over the examples of "
         f"each of {study.subsets} disjoint subsets, and {rule} are chosen. A task's neurons are "
-        f"those chosen in {'all' if study.least == 1 else f'{study.least:g} of the'} subsets.",
+        f"those chosen on {subsets_of(study.least)}.",
     ]
     if rule.share is None:
         lines.append(

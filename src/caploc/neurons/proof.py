@@ -21,14 +21,13 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from caploc.errors import ModelRefused
-from caploc.models.cutting import Projections, knocked_out, replaced
-from caploc.models.projections import ATTENTION_NAMES, module_name, text_config
-from caploc.models.proof import TOLERANCE, Call, reads_first
+from caploc.models.cutting import Projections, replaced
+from caploc.models.projections import ATTENTION_NAMES, module_name
+from caploc.models.proof import Call, CutProof, logits_of, random_tokens, reads_first
 from caploc.neurons.experts import Experts
 from caploc.neurons.grid import NeuronGrid
 from caploc.neurons.sites import parts
 
-TOKENS = 8
 SHARE = 0.1  # of each layer's neurons, cut in the proof
 MIXED = 0.01  # share of what is read that may move with the past: rounding, not attention
 # Two kernels for the same experts add in different orders.
@@ -46,17 +45,21 @@ def prove(
     Raises:
         ModelRefused: naming what could not be shown.
     """
-    generator = torch.Generator().manual_seed(seed)
-    tokens = torch.randint(text_config(model).vocab_size, (3, TOKENS), generator=generator)
-    tokens = tokens.to(model.device)
+    tokens = random_tokens(model, seed)
+    proof = CutProof(
+        projections,
+        grid,
+        lambda mask: _weights_zeroed_plainly(projections, mask),
+        lambda mask: f"{int(mask.sum())} neurons",
+        "the feed-forward outputs",
+    )
     training = model.training
     model.eval()
     try:
-        intact = _logits(model, tokens)
+        intact = logits_of(model, tokens)
         _prove_one_position(model, projections, tokens)
         _prove_empty(model, projections, grid, tokens, intact)
-        masks = _masks(grid, generator)
-        _prove_cut(model, projections, grid, masks, tokens, intact)
+        proof.hold(model, _masks(grid, seed), tokens, intact)
     finally:
         model.train(training)
 
@@ -104,7 +107,7 @@ def _prove_empty(
 ) -> None:
     empty = torch.zeros(1, grid.size, dtype=torch.bool)
     with replaced(projections, grid, empty, None, every_layer=True):
-        hooked = _logits(model, tokens)
+        hooked = logits_of(model, tokens)
     routed = any(isinstance(module, Experts) for _, _, module in parts(projections))
     allowed = ROUNDING.get(model.dtype, 1e-4) * float(intact.abs().max()) if routed else 0.0
     error = float((hooked - intact).abs().max())
@@ -115,42 +118,13 @@ def _prove_empty(
         )
 
 
-def _prove_cut(
-    model: PreTrainedModel,
-    projections: Projections,
-    grid: NeuronGrid,
-    masks: Bool[Tensor, "rows neurons"],
-    tokens: Tensor,
-    intact: Float[Tensor, "rows tokens vocabulary"],
-) -> None:
-    with knocked_out(projections, grid, masks):
-        cut = _logits(model, tokens)
-    for row, mask in enumerate(masks):
-        # experts are computed plainly on both sides, so that only the cut differs
-        with _watched(projections), weights_zeroed(projections, mask):
-            truth = _logits(model, tokens)[row]
-        effect = float((truth - intact[row]).square().mean().sqrt())
-        if bool(mask.any()) and not effect > 0:
-            raise ModelRefused(
-                f"{type(model).__name__}: knocking out {int(mask.sum())} neurons leaves the logits "
-                "as they are, so that the sites found cannot be the feed-forward outputs."
-            )
-        error = float((cut[row] - truth).square().mean().sqrt())
-        scale = effect if bool(mask.any()) else float(intact[row].square().mean().sqrt())
-        if not error <= TOLERANCE.get(model.dtype, 1e-3) * scale:
-            raise ModelRefused(
-                f"{type(model).__name__}: with neurons knocked out by a mask the logits differ "
-                f"from those with the neurons' weights set to zero, by {error / scale:.2g} of the "
-                "knockout's effect."
-            )
-
-
 @contextmanager
-def _watched(projections: Projections) -> Iterator[None]:
+def _weights_zeroed_plainly(projections: Projections, mask: Bool[Tensor, " neurons"]) -> Any:
+    """`weights_zeroed`, experts computed plainly as under a cut, so that only the cut differs."""
     with ExitStack() as hooks:
         for _, _, module in parts(projections):
-            handle = module.register_forward_pre_hook(lambda *_: None)
-            hooks.callback(handle.remove)
+            hooks.callback(module.register_forward_pre_hook(lambda *_: None).remove)
+        hooks.enter_context(weights_zeroed(projections, mask))
         yield
 
 
@@ -175,7 +149,9 @@ def read_weights(module: Any) -> Float[Tensor, "*neurons writes"]:
     return module.weight if isinstance(module, Experts) else reads_first(module)
 
 
-def _masks(grid: NeuronGrid, generator: torch.Generator) -> Bool[Tensor, "rows neurons"]:
+def _masks(grid: NeuronGrid, seed: int) -> Bool[Tensor, "rows neurons"]:
+    """Row 0 cuts nothing; rows 1 and 2 cut a random tenth of each layer, not the same one."""
+    generator = torch.Generator().manual_seed(seed)
     masks = torch.zeros(3, grid.size, dtype=torch.bool)
     for columns in grid.layer_slices:
         width = columns.stop - columns.start
@@ -185,9 +161,3 @@ def _masks(grid: NeuronGrid, generator: torch.Generator) -> Bool[Tensor, "rows n
             for row, some in ((1, chosen[:count]), (2, chosen[count : 2 * count])):
                 masks[row, [columns.start + each for each in some]] = True
     return masks
-
-
-def _logits(model: PreTrainedModel, tokens: Tensor) -> Float[Tensor, "rows tokens vocabulary"]:
-    return model(
-        input_ids=tokens, attention_mask=torch.ones_like(tokens), use_cache=False
-    ).logits.float()

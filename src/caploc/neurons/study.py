@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from caploc.errors import BadOption, UserError
-from caploc.folder import RUN, claim, read_json
+from caploc.folder import NEURONS, RUN, claim, read_json
 from caploc.neurons.attribution import Attribution
 from caploc.neurons.bench import NeuronBench
 from caploc.neurons.examples import Source, source
@@ -91,10 +91,21 @@ class NeuronLab:
 
     @cached_property
     def bench(self) -> NeuronBench:
-        """The model, loaded when it is first needed: data are checked before."""
+        """The model, loaded when it is first needed: data are checked before.
+
+        Raises:
+            UserError: if it is not the model whose neurons lie in the folder.
+        """
         for task in self.study.tasks:
             self.source(task)
-        return NeuronBench.of(self.study.model.engine(), self.store, self.folder)
+        bench = NeuronBench.of(self.study.model.engine(), self.store, self.folder)
+        found, own = self.folder / NEURONS, bench.neurons.fingerprint
+        if found.exists() and read_json(found)["model"]["fingerprint"] != own:
+            raise UserError(
+                f"The model {self.study.model.name} has changed since neurons were located in "
+                f"{self.folder}; run `caploc neurons locate` into a new folder."
+            )
+        return bench
 
     def source(self, task: str) -> Source:
         """A task's examples."""

@@ -1,7 +1,6 @@
 """Reliability of circuits: its arms on the demo model, its ends, and what it leaves out."""
 
 import json
-from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -11,27 +10,13 @@ from caploc.neurons.circuits.graph import prune
 from caploc.neurons.circuits.locator import Keeping, circuit_locator
 from caploc.neurons.circuits.pairs import demo_counterparts
 from caploc.neurons.circuits.reliability import ARMS, circuit_reliability
+from caploc.neurons.facts.facts import Fact, Prompt
 
 pytestmark = pytest.mark.slow  # whole studies
 
 
-@dataclass(frozen=True)
-class Asked:
-    text: str
-    subject: str | None
-    target: str
-    other: str | None = None
-
-
-@dataclass(frozen=True)
-class Fact:
-    name: str
-    relation: str | None
-    prompt: Asked
-
-
 def fact(relation, subject, answer):
-    return Fact(subject, relation, Asked(f"{relation} {subject} is ", subject, answer))
+    return Fact(subject, relation, Prompt(f"{relation} {subject} is ", subject, answer))
 
 
 FACTS = (

@@ -7,13 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from scipy import stats
 
 from caploc.commonality.intervals import paired_interval
 from caploc.errors import BadData, BadOption, ModelRefused
 from caploc.neurons.tuning.arms import ARMS, arms
 from caploc.neurons.tuning.batches import gold_log_probabilities
-from caploc.neurons.tuning.crossing import Source, cross, relate, square
 from caploc.neurons.tuning.degradation import degraded
 from caploc.neurons.tuning.enhancement import GOLD, METRIC, Evaluation, enhance
 from caploc.neurons.tuning.training import Recipe
@@ -184,75 +182,6 @@ def test_mistakes_are_refused_before_anything_is_tuned(demo, spans_of):
     other = [replace(own[0], chosen=np.ones(7, dtype=bool))]
     with pytest.raises((BadOption, ModelRefused), match="7 neurons, and this one has 2,304"):
         enhance(demo, spans, evaluation, other, QUICK)
-
-
-def test_crossing_lays_runs_out_as_tables(demo, spans_of, unchanged):
-    unchanged(demo.model)
-    draws = {"subtraction": data.subtraction, "addition": data.addition, "recall": data.recall}
-    gold = {name: spans_of(draw, "test", 10) for name, draw in sorted(draws.items())}
-    sources = [
-        Source(name, spans_of(draw, "train", 20), neurons(demo.grid, 8, seed))
-        for seed, (name, draw) in enumerate(draws.items())
-        if name != "addition"
-    ]
-    with degraded(demo.model, 1.0, 0):
-        found = cross(demo, sources, Evaluation(gold=gold), replace(QUICK, steps=3))
-    assert found.tuned == ("subtraction", "recall")
-    assert found.evaluated == ("addition", "recall", "subtraction")
-    for row, run in enumerate(found.runs):
-        own = next(tuned for tuned in run.arms if tuned.arm == "located")
-        others = [tuned for tuned in run.arms if tuned.arm == "random-layer-matched"]
-        assert len(others) == 5
-        for column, task in enumerate(found.evaluated):
-            (change,) = (each for each in own.changes if each.task == task)
-            assert found.located[GOLD][row, column] == pytest.approx(change.change.mean)
-            drawn = [
-                each.change.mean for tuned in others for each in tuned.changes if each.task == task
-            ]
-            assert found.random[GOLD][row, column] == pytest.approx(np.mean(drawn))
-            reached = np.sum(np.array(drawn) >= change.change.mean)
-            assert found.p[GOLD][row, column] == pytest.approx((1 + reached) / 6)
-    ordered = square(found, found.located[GOLD])
-    np.testing.assert_array_equal(ordered, found.located[GOLD][:, [2, 1]])
-    json.dumps(found.as_dict(), allow_nan=False)
-
-
-def test_relations_of_a_table_with_a_known_answer():
-    kinds = {"a": "math", "b": "math", "c": "language", "d": "language"}
-    same = np.array([[kinds[one] == kinds[other] for other in kinds] for one in kinds])
-    random = np.random.default_rng(0)
-    overlaps = np.where(same, 0.6, 0.1) + 0.05 * random.random((4, 4))
-    changes = np.where(same, 0.3, 0.02) + 0.2 * overlaps
-    found = relate(changes, list(kinds), kinds, overlaps)
-    off = ~np.eye(4, dtype=bool)
-    assert found.kinds.cohesion == pytest.approx(changes.diagonal().mean())
-    assert found.kinds.same_kind == pytest.approx(changes[same & off].mean())
-    assert found.kinds.across_kinds == pytest.approx(changes[~same].mean())
-    assert found.overlap.spearman.value == pytest.approx(1.0)
-    noisy = changes + random.normal(0, 0.2, (4, 4))
-    found = relate(noisy, list(kinds), kinds, overlaps)
-    expected = stats.spearmanr(noisy[off], overlaps[off]).statistic
-    assert found.overlap.spearman.value == pytest.approx(expected)
-    assert found.overlap.spearman.low <= expected <= found.overlap.spearman.high
-    assert relate(changes, list(kinds), kinds).overlap is None
-
-
-def test_a_crossing_without_datasets_or_with_one_twice_is_refused(demo, spans_of):
-    spans = spans_of(data.addition, "train", 10)
-    source = Source("addition", spans, neurons(demo.grid, 3))
-    evaluation = Evaluation(gold={"addition": spans})
-    with pytest.raises(BadData, match="of different names; got none"):
-        cross(demo, [], evaluation, QUICK)
-    with pytest.raises(BadData, match="got addition, addition"):
-        cross(demo, [source, source], evaluation, QUICK)
-    alone = cross(
-        demo,
-        [replace(source, name="other")],
-        evaluation,
-        replace(QUICK, steps=1),
-    )
-    with pytest.raises(BadOption, match="other was tuned and not evaluated"):
-        square(alone, alone.located[GOLD])
 
 
 def test_the_gold_log_probability_moves_where_the_metric_cannot(demo, spans_of, unchanged):

@@ -12,8 +12,9 @@ from caploc.neurons.circuits.attribution import BATCH, STEPS, attribute
 from caploc.neurons.circuits.circuit import strongest
 from caploc.neurons.circuits.graph import EdgeGrid, Edges, prune
 from caploc.neurons.circuits.opening import OpenModel, open_model
-from caploc.neurons.circuits.pairs import Asked, Counterparts, find_pair
+from caploc.neurons.circuits.pairs import Counterparts, find_pair
 from caploc.neurons.circuits.recording import Pair
+from caploc.neurons.facts.facts import Prompt
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class CircuitLocator:
         """The columns of what is located."""
         return self.opened.grid
 
-    def pair(self, prompt: Asked) -> Pair | None:
+    def pair(self, prompt: Prompt) -> Pair | None:
         """The prompt's clean and corrupted tokens; None if no other subject is as long."""
         return find_pair(self.wording, prompt, self.counterparts, seed=self.seed)
 
@@ -60,7 +61,7 @@ class CircuitLocator:
         keeping = self.keeping
         return strongest(self.scores(pair), edges=keeping.edges, share=keeping.share)
 
-    def locate(self, prompt: Asked) -> Edges:
+    def locate(self, prompt: Prompt) -> Edges:
         """The circuit of a prompt: the strongest edges, less those on no path to the logits.
 
         Raises:

@@ -10,38 +10,17 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import takewhile
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 
 from caploc.engine.wording import Wording
 from caploc.neurons.circuits.recording import Pair
+from caploc.neurons.facts.facts import Prompt
 from caploc.tasks.demo.data import CAPITALS, ELEMENTS
 from caploc.tasks.requests import LogLikelihood
 
 OFFERED = re.compile(r"^(\S+) ([A-D])$", re.MULTILINE)  # a line of a quiz: an answer, its letter
 DEMO = {"capital of": CAPITALS, "symbol of": ELEMENTS}
-
-
-@runtime_checkable
-class Asked(Protocol):
-    """A prompt about a subject, the answer that follows it, and a false one (None: not known)."""
-
-    @property
-    def text(self) -> str:
-        """What is read."""
-
-    @property
-    def subject(self) -> str | None:
-        """What the fact is about, as it stands in the text; None where it is not known."""
-
-    @property
-    def target(self) -> str:
-        """The right answer, which follows the text directly."""
-
-    @property
-    def other(self) -> str | None:
-        """A false answer to hold against it."""
 
 
 @dataclass(frozen=True)
@@ -53,17 +32,17 @@ class Counterpart:
     right: bool = True
 
 
-Counterparts = Callable[[Asked], Sequence[Counterpart]]
+Counterparts = Callable[[Prompt], Sequence[Counterpart]]
 
 
-def others_of(prompts: Iterable[Asked]) -> Counterparts:
+def others_of(prompts: Iterable[Prompt]) -> Counterparts:
     """Counterparts from other prompts of the same words but for the subject."""
     known: dict[tuple[str, ...], dict[str, str]] = {}
     for prompt in prompts:
         if prompt.subject:
             known.setdefault(_frame(prompt), {})[prompt.subject] = prompt.target
 
-    def counterparts(prompt: Asked) -> list[Counterpart]:
+    def counterparts(prompt: Prompt) -> list[Counterpart]:
         if not prompt.subject:
             return []
         alike = known.get(_frame(prompt), {})
@@ -72,11 +51,11 @@ def others_of(prompts: Iterable[Asked]) -> Counterparts:
     return counterparts
 
 
-def _frame(prompt: Asked) -> tuple[str, ...]:
+def _frame(prompt: Prompt) -> tuple[str, ...]:
     return tuple(prompt.text.split(prompt.subject or "", 1))
 
 
-def demo_counterparts(prompt: Asked) -> list[Counterpart]:
+def demo_counterparts(prompt: Prompt) -> list[Counterpart]:
     """Other countries or elements with their answers.
 
     In a quiz the answer is the letter of what is offered; a subject whose answer is not offered
@@ -98,7 +77,7 @@ def demo_counterparts(prompt: Asked) -> list[Counterpart]:
 
 
 def find_pair(
-    wording: Wording, prompt: Asked, counterparts: Counterparts, *, seed: int = 0
+    wording: Wording, prompt: Prompt, counterparts: Counterparts, *, seed: int = 0
 ) -> Pair | None:
     """The prompt beside itself with another subject of as many tokens; None if there is no such.
 
@@ -129,7 +108,7 @@ def find_pair(
     return None
 
 
-def _ordered(prompt: Asked, found: Sequence[Counterpart], seed: int) -> list[Counterpart]:
+def _ordered(prompt: Prompt, found: Sequence[Counterpart], seed: int) -> list[Counterpart]:
     digest = blake2b(str(prompt.subject).encode(), digest_size=4).digest()
     order = np.random.default_rng([seed, int.from_bytes(digest, "big")]).permutation(len(found))
     drawn = [found[place] for place in order]

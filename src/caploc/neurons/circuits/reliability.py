@@ -11,7 +11,6 @@ design of these comparisons is ours.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Bool, Float64
@@ -24,9 +23,9 @@ from caploc.errors import BadData, BadOption
 from caploc.neurons.circuits.circuit import Outcome, faithfulness, outcomes, run_circuits
 from caploc.neurons.circuits.graph import Edges, prune
 from caploc.neurons.circuits.locator import CircuitLocator
-from caploc.neurons.circuits.pairs import Asked
 from caploc.neurons.circuits.recording import Pair, record
 from caploc.neurons.circuits.size import Size, measure
+from caploc.neurons.facts.facts import Fact
 from caploc.progress import Progress, Silent
 
 DRAWS = 20
@@ -35,23 +34,6 @@ FULL, EMPTY, LOCATED, COMPLEMENT = "full", "empty", "located", "complement"
 RELATION, UNRELATED, RANDOM = "same relation", "other relation", "random"
 DIFFERENCE, PROBABILITY = "logit_difference", "probability"
 ARMS = (FULL, EMPTY, LOCATED, COMPLEMENT, RELATION, UNRELATED, RANDOM)
-
-
-@runtime_checkable
-class Fact(Protocol):
-    """A named fact of a relation (None: not known) and the prompt that asks for it."""
-
-    @property
-    def name(self) -> str:
-        """Unique among the facts."""
-
-    @property
-    def relation(self) -> str | None:
-        """What is said of the subject."""
-
-    @property
-    def prompt(self) -> Asked:
-        """How it is asked."""
 
 
 @dataclass(frozen=True)

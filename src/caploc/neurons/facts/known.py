@@ -4,11 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import torch
 from jaxtyping import Float64
 
 from caploc.commonality.result import Result
-from caploc.engine.plain import last_logits
+from caploc.engine.plain import Reading, score
 from caploc.errors import BadData
 from caploc.models.loading import CutModel
 from caploc.neurons.facts.encoding import Encoded, Encoder
@@ -65,32 +64,18 @@ class Answers:
         return np.array([each.log_probability for each in found], dtype=float)
 
 
-@torch.inference_mode()
 def answers(loaded: CutModel, encoded: Sequence[Encoded]) -> list[Answer]:
     """What the model makes of each prompt's answer, in the order given."""
     results: dict[int, Answer] = {}
+    intact = np.zeros(loaded.grid.size, dtype=bool)
     order = sorted(range(len(encoded)), key=lambda place: len(encoded[place].tokens))
     for first in range(0, len(order), TOGETHER):
         places = order[first : first + TOGETHER]
-        results.update(zip(places, _pass(loaded, [encoded[p] for p in places]), strict=True))
+        some = [encoded[place] for place in places]
+        read = score(loaded, [Reading(each.tokens, intact, [each.answer]) for each in some])
+        for place, each, ((logprob, greedy),) in zip(places, some, read, strict=True):
+            results[place] = Answer(logprob / len(each.answer), greedy)
     return [results[place] for place in range(len(encoded))]
-
-
-def _pass(loaded: CutModel, some: Sequence[Encoded]) -> list[Answer]:
-    """One forward pass, padded on the right: earlier positions never see the padding."""
-    longest = max(len(each.tokens) for each in some)
-    first = min(each.start for each in some)
-    ids = torch.zeros((len(some), longest), dtype=torch.long)
-    for row, each in enumerate(some):
-        ids[row, : len(each.tokens)] = torch.tensor(each.tokens)
-    likely = last_logits(loaded.model, ids.to(loaded.model.device), first).float().log_softmax(-1)
-    found = []
-    for read, each in zip(likely.cpu(), some, strict=True):
-        own = read[each.start - first : len(each.tokens) - first]
-        wanted = torch.tensor(each.answer)
-        chosen = own.gather(1, wanted[:, None]).double()
-        found.append(Answer(float(chosen.mean()), bool((own.argmax(-1) == wanted).all())))
-    return found
 
 
 def known_facts(

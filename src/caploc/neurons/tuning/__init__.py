@@ -1,7 +1,6 @@
 """Tune chosen neurons alone, and find out what that does that tuning others does not."""
 
 from caploc.neurons.tuning.arms import ARMS, Arm, arms
-from caploc.neurons.tuning.crossing import Crossing, Source, cross, relate, square
 from caploc.neurons.tuning.degradation import degraded
 from caploc.neurons.tuning.delta import Delta, apply_delta, delta_of, load_delta, save_delta
 from caploc.neurons.tuning.enhancement import Enhancement, Evaluation, enhance
@@ -11,22 +10,17 @@ from caploc.neurons.tuning.training import Recipe
 __all__ = [
     "ARMS",
     "Arm",
-    "Crossing",
     "Delta",
     "Enhancement",
     "Evaluation",
     "Recipe",
-    "Source",
     "TrainableRows",
     "apply_delta",
     "arms",
     "attach",
-    "cross",
     "degraded",
     "delta_of",
     "enhance",
     "load_delta",
-    "relate",
     "save_delta",
-    "square",
 ]
