@@ -19,6 +19,7 @@ ORDER = [
     "heads",
     "designs",
     "recovery",
+    "regressor",
     "search",
     "simulate",
     "sharing",

@@ -12,6 +12,7 @@ HOMES = {
     "Findings": "findings",
     "Head": "heads",
     "HeadGrid": "heads",
+    "KnockoutRegressor": "regressor",
     "LoadedModel": "models.loading",
     "ModelOptions": "workbench",
     "NeuronStudy": "neurons.study",
