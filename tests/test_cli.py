@@ -13,7 +13,6 @@ from typer.testing import CliRunner
 
 from caploc import cli, console, tables
 from caploc.cli import app, options
-from caploc.cli.options import default_others, slug
 from caploc.console import interruptible
 from caploc.models.planted import Planted, write_planted
 from caploc.progress import Silent
@@ -157,17 +156,6 @@ def test_json_is_all_that_is_printed(tmp_path):
 def test_tasks_are_listed_by_a_part_of_their_name():
     shown = CliRunner().invoke(app, ["tasks", "demo/"])
     assert {"demo/addition", "demo/facts"} <= set(shown.output.split())
-
-
-def test_names_of_run_folders_are_safe():
-    assert slug("org/model", "css", "a b/c:d") == "org-model-css-a-b-c-d"
-    assert "/" not in slug("../../etc", "x")
-
-
-def test_the_demos_tasks_come_with_its_general_benchmark():
-    assert default_others("demo", "demo/addition") == ["demo/sentences"]
-    assert default_others("demo", "demo/sentences") == []
-    assert default_others("org/model", "gsm8k") == []
 
 
 def test_a_ctrl_c_that_got_lost_is_heard_at_the_next_batch():

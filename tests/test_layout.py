@@ -46,6 +46,7 @@ ORDER = [
     "universal",
     "neurons",
     "reproduce",
+    "naming",
     "console",
     "tables",
     "cli",

@@ -14,9 +14,8 @@ from caploc.cli.options import (
     Model,
     Quiet,
     command_line,
-    placed,
-    slug,
 )
+from caploc.naming import default_folder, placed
 
 Facts = Annotated[
     str, typer.Option(help="A file of facts, or demo/quiz, demo/statement of the demo model.")
@@ -65,7 +64,7 @@ def fidelity(
     """
     from caploc.neurons.fact_study import measure_fidelity
 
-    folder = out or Path("runs") / slug("facts", model, facts)
+    folder = out or default_folder("facts", model, facts)
     asked = {
         "facts": facts, "form": form, "rewrites": rewrites, "method": method, "count": count,
         "share": share, "steps": steps, "seed": seed, "device": device, "dtype": dtype,
@@ -101,7 +100,7 @@ def reliability(
     """
     from caploc.neurons.fact_study import measure_reliability
 
-    folder = out or Path("runs") / slug("facts", model, facts)
+    folder = out or default_folder("facts", model, facts)
     asked = {
         "facts": facts, "form": form, "rewrites": rewrites, "method": method, "count": count,
         "draws": draws, "share": share, "steps": steps, "texts": texts, "seed": seed,
@@ -161,7 +160,7 @@ def decouple(
         within,
         seed,
     )
-    folder = out or Path("runs") / slug("decoupling", model, contrasts)
+    folder = out or default_folder("decoupling", model, contrasts)
     with console.progress(quiet or as_json) as progress:
         found = measure_decoupling(study, folder, progress, command=command_line())
     show(*found, as_json, folder)

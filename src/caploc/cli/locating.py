@@ -22,12 +22,10 @@ from caploc.cli.options import (
     Revision,
     Trust,
     command_line,
-    default_others,
     numbers,
-    placed,
-    slug,
     tell_of_walls,
 )
+from caploc.naming import default_folder, default_others, placed
 
 
 def locate(
@@ -127,7 +125,7 @@ def locate(
             ),
             examples=examples,
             options=options,
-            other_tasks=tuple(also or default_others(model, name)),
+            other_tasks=tuple(also or default_others(name)),
             controls=controls,
             limit=limit,
             disjoint=disjoint,
@@ -135,7 +133,7 @@ def locate(
         for name in map(placed, task)
         for way in methods
     ]
-    folder = out or Path("runs") / slug(model, *methods, *task)
+    folder = out or default_folder(model, *methods, *task)
     tell_of_walls(allow_code)
     with console.progress(quiet or as_json) as progress:
         found = locate_all(studies, folder, progress, command=command_line())

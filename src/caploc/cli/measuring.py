@@ -23,10 +23,9 @@ from caploc.cli.options import (
     Trust,
     command_line,
     parse_families,
-    placed,
-    slug,
     tell_of_walls,
 )
+from caploc.naming import default_folder, placed
 
 
 def evaluate(
@@ -69,7 +68,7 @@ def evaluate(
         TaskOptions(metric, outcome, fewshot, chat_template, parse_data(data or []), allow_code),
         limit,
     )
-    folder = out or Path("runs") / slug(model, "evaluate", heads or "intact", *evaluation.tasks)
+    folder = out or default_folder(model, "evaluate", heads or "intact", *evaluation.tasks)
     tell_of_walls(allow_code)
     with console.progress(quiet or as_json) as progress:
         result = run(evaluation, folder, progress, command=command_line())
@@ -151,7 +150,7 @@ def universal(
 
     families = parse_families(family or [])
     runs = [FinishedRun.read(folder) for folder in folders]
-    where = out or Path("runs") / slug("universal", *(folder.name for folder in folders))
+    where = out or default_folder("universal", *(folder.name for folder in folders))
     with console.progress(quiet or as_json) as progress:
         told = run(Trials(runs, families, examples), where, progress, command=command_line())
     if as_json:

@@ -22,9 +22,8 @@ from caploc.cli.options import (
     command_line,
     numbers,
     parse_families,
-    placed,
-    slug,
 )
+from caploc.naming import default_folder, placed
 
 app = typer.Typer(
     name="neurons",
@@ -138,7 +137,7 @@ def locate(
         least=least,
         seed=seed,
     )
-    folder = out or Path("runs") / slug("neurons", model, method, *task)
+    folder = out or default_folder("neurons", model, method, *task)
     with console.progress(quiet or as_json) as progress:
         found = run(study, folder, progress, kinds=kinds_of(kind), command=command_line())
     show(*found, as_json, folder)

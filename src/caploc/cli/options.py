@@ -3,7 +3,6 @@
 import shlex
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Annotated, TypeVar
 
 import typer
@@ -43,12 +42,6 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
-def default_others(model: str, task: str) -> list[str]:
-    """The demo's general benchmark goes with the demo's tasks; others are named by the user."""
-    general = "demo/sentences"
-    return [general] if task.startswith("demo/") and task != general else []
-
-
 def tell_of_walls(allow_code: bool) -> None:
     """Say what stands around programs that a model writes, where that is less than it could be."""
     if not allow_code:
@@ -83,18 +76,6 @@ def parse_families(texts: list[str]) -> dict[str, str]:
             raise BadOption(f"--family takes NAME=TASK,TASK; got {text!r}.")
         families |= {task.strip(): name for task in tasks.split(",") if task.strip()}
     return families
-
-
-def placed(name: str) -> str:
-    """A model or task given as a path, as an absolute one: a run is continued from anywhere."""
-    path = Path(name).expanduser()
-    return str(path.absolute()) if path.is_dir() or path.is_file() else name
-
-
-def slug(*parts: str) -> str:
-    """A folder name from what a run is about."""
-    text = "-".join(parts)
-    return "".join(c if c.isalnum() or c in "-_." else "-" for c in text).strip("-")[:80]
 
 
 def command_line() -> str:
