@@ -118,12 +118,23 @@ def test_two_projections_in_one_layer_are_refused():
         locate(model)
 
 
-def test_quantised_weights_are_refused():
+class Packed(nn.Module):
+    """A quantized projection of a class of its own, as GPTQ's kernels are: no plain weight."""
+
+    def __init__(self, projection):
+        super().__init__()
+        self.in_features, self.out_features = projection.in_features, projection.out_features
+        self.qweight = nn.Parameter(projection.weight.to(torch.int8), requires_grad=False)
+
+
+def test_projections_of_quantized_classes_are_found_by_their_features():
     model = build("llama", GROUPED)
-    projection = model.model.layers[0].self_attn.o_proj
-    projection.weight = nn.Parameter(projection.weight.to(torch.int8), requires_grad=False)
-    with pytest.raises(ModelRefused, match="int8: a quantised model cannot be proved"):
-        locate(model)
+    plain, grid = locate(model)
+    for layer in model.model.layers:
+        layer.self_attn.o_proj = Packed(layer.self_attn.o_proj)
+    found, same = locate(model)
+    assert found == [layer.self_attn.o_proj for layer in model.model.layers] != plain
+    assert same == grid
 
 
 @pytest.mark.parametrize(

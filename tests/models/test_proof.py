@@ -96,7 +96,9 @@ def test_a_cut_that_misses_its_row_fails(kind):
     model = build("llama", GROUPED)
     for layer in model.model.layers:
         layer.self_attn.o_proj.__class__ = kind
-    with pytest.raises(ModelRefused, match="logits differ from those with their weights set to zero"):
+    with pytest.raises(
+        ModelRefused, match="logits differ from those with their weights set to zero"
+    ):
         proved(model)
 
 
@@ -104,7 +106,9 @@ def test_a_cut_in_one_layer_of_many_that_misses_fails_even_in_bfloat16():
     model = build("llama", {**GROUPED, "num_hidden_layers": 16}).to(torch.bfloat16)
     proved(model)
     model.model.layers[9].self_attn.o_proj.__class__ = UsesWeightsItself
-    with pytest.raises(ModelRefused, match="logits differ from those with their weights set to zero"):
+    with pytest.raises(
+        ModelRefused, match="logits differ from those with their weights set to zero"
+    ):
         proved(model)
 
 

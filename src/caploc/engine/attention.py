@@ -192,7 +192,7 @@ class Block:
 
     def mask(self, asked: Tensor) -> Float[Tensor, "asked length"]:
         """Which of its row's tokens each query reads, as a bias."""
-        if self.bias is None:
+        if self.bias is None or self.bias.device != asked.device:
             seen = self.tree
             if seen is None:
                 seen = torch.ones(self.length, self.length, dtype=torch.bool).tril()
@@ -245,9 +245,7 @@ class Shared:
     rows: Int[Tensor, " members"] | slice
 
 
-def shared_layers(
-    segments: Sequence[Segment | None], layers: int, device: torch.device
-) -> list[list[Shared]]:
+def shared_layers(segments: Sequence[Segment | None], layers: int) -> list[list[Shared]]:
     """For each layer the segments that running rows read; those with equal keys are one.
 
     Below their masks' first cuts, rows of different masks read the same tensors.
@@ -265,7 +263,12 @@ def shared_layers(
             if keys is not None and values is not None:
                 readers.setdefault(id(keys), []).extend(rows)
                 tensors[id(keys)] = keys, values
-        found.append([Shared(*tensors[key], _rows(r, device)) for key, r in readers.items()])
+        found.append(
+            [
+                Shared(*tensors[key], _rows(rows, tensors[key][0].device))
+                for key, rows in readers.items()
+            ]
+        )
     return found
 
 
@@ -297,6 +300,8 @@ class Step:
         self, layer: int, queries: Queries, keys: Keys, values: Keys, scale: float
     ) -> Float[Tensor, "tokens heads width"]:
         """What each head reads for each token."""
+        if self.slots.device != keys.device:
+            self._move(keys.device)
         self.room.write(layer, self.slots, self.places, keys, values)
         kept, kept_values = self.room.keys[layer], self.room.values[layer]
         assert kept is not None and kept_values is not None
@@ -307,6 +312,13 @@ class Step:
         for part in self.shared[layer]:
             self._add(part, asked, read, weight, scale)
         return self._packed(ungrouped(read, self.longest))
+
+    def _move(self, device: torch.device) -> None:
+        """Go on to the layers of another device; a pass meets each device's layers once."""
+        self.slots, self.places, self.before = (
+            numbers.to(device) for numbers in (self.slots, self.places, self.before)
+        )
+        self.bias = None if self.bias is None else self.bias.to(device)
 
     def _add(self, part: Shared, asked: Tensor, read: Tensor, weight: Tensor, scale: float) -> None:
         """Let the rows of a segment read it, all together."""

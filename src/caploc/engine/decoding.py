@@ -166,9 +166,10 @@ class Decoder:
             self.packed.here([s for s, n in zip(slots, lengths, strict=True) for _ in range(n)]),
             self.packed.here([place for n in lengths for place in range(n)]),
         )
-        best = self.packed.read(chunks, start, keeper).argmax(-1).tolist()
+        logits = self.packed.read(chunks, start, keeper)
+        best, seconds = self.packed.decided(logits, began)
         self.share_below(rows, slots, lengths, start)
-        seconds = (time.perf_counter() - began) / sum(lengths)
+        seconds /= sum(lengths)
         self.first_odds.checking = timed(self.first_odds.checking, seconds)
         self.later_odds.checking = self.first_odds.checking
         self.hear(opened, slots, best, self.first_odds)
@@ -237,8 +238,7 @@ class Decoder:
                 torch.arange(len(slots), device=self.packed.device),
             )
         )
-        best = logits.argmax(-1).tolist()
-        seconds = time.perf_counter() - began
+        best, seconds = self.packed.decided(logits, began)
         if len(slots) == len(rows):
             self.first_odds.saying = timed(self.first_odds.saying, seconds / len(rows))
             self.later_odds.saying = self.first_odds.saying
@@ -264,7 +264,7 @@ class Decoder:
         now = [id(row) for row in rows]
         if now != self.sharing[0]:
             segments = [row.segment for row in rows]
-            found = shared_layers(segments, self.packed.depth, self.packed.device)
+            found = shared_layers(segments, self.packed.depth)
             self.sharing = now, found
         return self.sharing[1]
 

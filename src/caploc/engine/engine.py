@@ -29,7 +29,7 @@ class BatchEngine(Generic[Model]):
         """
         self.loaded, self.grid = loaded, loaded.grid
         self.wording = wording = Wording(loaded.model, loaded.tokenizer)
-        sizer = BatchSizer(loaded.model, batch_size, memory)
+        sizer = BatchSizer(loaded.model, batch_size, memory, loaded.team)
         self.packed = packed_model(loaded)
         self.generation = Generation(loaded, wording, sizer, self.packed)
         self.likelihood = Likelihood(loaded, wording, sizer, self.packed)

@@ -4,13 +4,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import psutil
 import torch
 from accelerate.utils.memory import clear_device_cache, should_reduce_batch_size
 from transformers import PreTrainedModel
 
 from caploc.engine.planning import Sizes
 from caploc.errors import OutOfMemory
+from caploc.models.placement import free_memory, home
+from caploc.models.sharding import Team
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -30,23 +31,32 @@ class BatchSizer:
     """Decides the rows of a batch from their lengths; shrinks for good after out-of-memory."""
 
     def __init__(
-        self, model: PreTrainedModel, rows: int | None = None, memory: int | None = None
+        self,
+        model: PreTrainedModel,
+        rows: int | None = None,
+        memory: int | None = None,
+        team: Team | None = None,
     ) -> None:
-        """Size for this model; `rows` and `memory` (bytes beside the weights) set limits."""
-        self.model, self.memory = model, memory
-        self.most = rows or MOST_ROWS.get(model.device.type, 64)
+        """Size for this model; `rows` and `memory` (bytes beside the weights) set limits.
+
+        Of a `team` that shares the model, the process with least memory decides.
+        """
+        self.model, self.memory, self.team = model, memory, team
+        self.devices = devices(model)
+        self.device = home(model)
+        self.most = rows or MOST_ROWS.get(self.device.type, 64)
         self.token_bytes = bytes_per_token(model)
         self.scored_bytes = bytes_per_scored_token(model)
         self.caution = 1  # doubled whenever a batch did not fit
 
     def budget(self) -> int:
         """Bytes that may be used beside the weights."""
-        most = self.memory or SHARE * free_memory(self.model.device)
-        return int(most / self.caution)
+        most = self.memory or SHARE * min(free_memory(device) for device in self.devices)
+        return int((self.team.least(float(most)) if self.team else most) / self.caution)
 
     def sizes(self, drafted: int = 0) -> Sizes:
         """What the planner needs to know; a step drafts so many tokens for a row, or fewer."""
-        shape, device = Shape.of(self.model), self.model.device.type
+        shape, device = Shape.of(self.model), self.device.type
         return Sizes(
             layers=shape.layers,
             keys=shape.keys,
@@ -102,9 +112,14 @@ class BatchSizer:
         """
         if not should_reduce_batch_size(error):
             raise error
+        if self.team is not None:  # the others do not know, and wait for this one
+            raise OutOfMemory(
+                f"A batch did not fit into the memory of process {self.team.rank}; start again "
+                f"with fewer rows at a time (--batch-size {max(1, self.most // 4)})."
+            ) from error
         if smallest:
             raise OutOfMemory(
-                f"Not even one row fits into the memory of {self.model.device}; use a smaller "
+                f"Not even one row fits into the memory of {self.device}; use a smaller "
                 "dtype (--dtype bfloat16), fewer examples in the prompt, or a larger device."
             ) from error
         self.caution *= 2
@@ -122,15 +137,26 @@ class Shape:
 
     @classmethod
     def of(cls, model: PreTrainedModel) -> "Shape":
-        """Read it from the config."""
+        """Read it from the config; of a model that processes share, this one's part."""
         config: Any = model.config.get_text_config()
         hidden, size = config.hidden_size, model.dtype.itemsize
         heads = largest(getattr(config, "num_attention_heads", None)) or 1
         groups = largest(getattr(config, "num_key_value_heads", None)) or heads
         width = getattr(config, "head_dim", None) or hidden // heads
+        processes = getattr(model, "_tp_size", None) or 1
+        heads, groups = heads // processes, max(1, groups // processes)
         working = RESIDUALS * hidden + QUERIES * heads * width + INNER * inner_size(config)
         keys = 2 * groups * width * size
         return cls(config.num_hidden_layers, heads, keys, hidden * size, working * size)
+
+
+def devices(model: PreTrainedModel) -> list[torch.device]:
+    """The devices that layers run on; weights that wait elsewhere come to the first."""
+    spread = getattr(model, "hf_device_map", None) or {}
+    found = {home(model)} | {
+        torch.device("cuda", where) for where in spread.values() if isinstance(where, int)
+    }
+    return sorted(found, key=str)
 
 
 def inner_size(config: Any) -> int:
@@ -157,12 +183,3 @@ def bytes_per_token(model: PreTrainedModel) -> int:
 def bytes_per_scored_token(model: PreTrainedModel) -> int:
     """Memory of one position's logits, as the model gives them and in float32."""
     return int(model.config.get_text_config().vocab_size) * (model.dtype.itemsize + 4)
-
-
-def free_memory(device: torch.device) -> int:
-    """Bytes that can still be taken on the device."""
-    if device.type == "cuda":
-        free, _ = torch.cuda.mem_get_info(device)
-        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        return int(free + kept)
-    return int(psutil.virtual_memory().available)

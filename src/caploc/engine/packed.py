@@ -1,6 +1,7 @@
 """One forward pass over packed rows, each token under its own row's mask."""
 
 import inspect
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from caploc.engine.attention import Attention, Block, Keeper, Reading, Switch
 from caploc.engine.keys import Keys, Segment, Slots
+from caploc.engine.memory import devices
 from caploc.engine.stack import Residual, Stack
 from caploc.models.cutting import knocked_out
 from caploc.models.loading import CutModel
@@ -63,7 +65,8 @@ class PackedModel:
     def __init__(self, loaded: CutModel, longest: int) -> None:
         """Find the decoder's layers; rows of at most `longest` tokens are given to it."""
         self.loaded, self.model, self.longest = loaded, loaded.model, longest
-        self.device = loaded.model.device
+        self.device = loaded.device
+        self.spread = len(devices(loaded.model)) > 1
         self.depth = len(loaded.projections)
         self.stack = Stack(decoder_layers(loaded.model, loaded.projections))
         self.switch = Switch(loaded.model)
@@ -71,7 +74,9 @@ class PackedModel:
 
     def forward(self, one: Pass) -> Float[Tensor, "read vocabulary"]:
         """The logits a pass wants."""
-        where = {"logits_to_keep": one.read} if self.picks else {}
+        # the last layer may be on another device than the first, and a place on the host fits any
+        read = one.read.cpu() if self.spread else one.read
+        where = {"logits_to_keep": read} if self.picks else {}
         projections, grid = self.loaded.projections, self.loaded.grid
         with (
             knocked_out(projections, grid, one.masks, packed=one.owners),
@@ -117,6 +122,17 @@ class PackedModel:
             )
         )
 
+    def decided(
+        self, logits: Float[Tensor, "read vocabulary"], began: float
+    ) -> tuple[list[int], float]:
+        """The likeliest tokens, and the seconds since then: the leader's, of a team's processes."""
+        best: list[int] = logits.argmax(-1).tolist()
+        seconds = time.perf_counter() - began
+        if self.loaded.team is None:
+            return best, seconds
+        told, *tokens = self.loaded.team.agree([seconds, *map(float, best)])
+        return [int(token) for token in tokens], told
+
     def here(self, numbers: Sequence[int]) -> Int[Tensor, " numbers"]:
         """Numbers on the model's device."""
         pinned = self.device.type == "cuda"  # copied while the host goes on
@@ -147,6 +163,8 @@ class IntoSlots:
 
     def keep(self, layer: int, keys: Keys, values: Keys) -> None:
         """Write one layer's keys and values."""
+        if self.slots.device != keys.device:  # the layers of another device begin
+            self.slots, self.places = (x.to(keys.device) for x in (self.slots, self.places))
         self.room.write(layer, self.slots, self.places, keys, values)
 
 

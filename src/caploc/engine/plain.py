@@ -13,8 +13,13 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Bool
-from torch import Tensor
-from transformers import StoppingCriteria, StoppingCriteriaList
+from torch import Tensor, distributed
+from transformers import (
+    LogitsProcessor,
+    LogitsProcessorList,
+    StoppingCriteria,
+    StoppingCriteriaList,
+)
 
 from caploc.engine.stops import Stops
 from caploc.engine.wording import Prompt
@@ -58,6 +63,16 @@ class StopStrings(StoppingCriteria):
         return self.done.to(input_ids.device)
 
 
+class Told(LogitsProcessor):
+    """Every process goes on from the leader's logits, so that none takes another of two alike."""
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """The leader's logits."""
+        told = scores.contiguous()
+        distributed.broadcast(told, 0)
+        return told
+
+
 @torch.inference_mode()
 def speak(loaded: CutModel, stops: Stops, batch: Sequence[Speech]) -> list[list[int]]:
     """The tokens of each answer, up to the one that ended it."""
@@ -75,9 +90,10 @@ def speak(loaded: CutModel, stops: Stops, batch: Sequence[Speech]) -> list[list[
     beams = options.get("num_beams") or model.generation_config.num_beams or 1
     with knocked_out(loaded.projections, loaded.grid, masks.repeat_interleave(beams, dim=0)):
         output = model.generate(
-            input_ids=ids.to(model.device),
-            attention_mask=attention.to(model.device),
+            input_ids=ids.to(loaded.device),
+            attention_mask=attention.to(loaded.device),
             max_new_tokens=stops.limit,
+            logits_processor=LogitsProcessorList([Told()] if loaded.team else []),
             stopping_criteria=StoppingCriteriaList([StopStrings(stops, longest, len(batch))]),
             pad_token_id=pad,
             use_cache=True,
@@ -112,7 +128,7 @@ def score(loaded: CutModel, batch: Sequence[Reading]) -> list[list[tuple[float, 
         ids[number, : len(row.inputs)] = torch.tensor(row.inputs)
     masks = torch.from_numpy(np.stack([row.mask for row in batch]))
     with knocked_out(loaded.projections, loaded.grid, masks):
-        logits = last_logits(model, ids.to(model.device), first)
+        logits = last_logits(model, ids.to(loaded.device), first)
     results = []
     for number, row in enumerate(batch):
         end = len(row.inputs) - first
@@ -134,7 +150,7 @@ def judged(logits: Tensor, wanted: Tensor) -> tuple[float, bool]:
 def last_logits(model: torch.nn.Module, ids: Tensor, first: int) -> Tensor:
     """Logits from position `first` on, without computing the others where the model allows it."""
     if "logits_to_keep" in inspect.signature(model.forward).parameters:
-        positions = torch.arange(first, ids.shape[1], device=ids.device)
+        positions = torch.arange(first, ids.shape[1])  # on the host: it fits any last device
         kept: Tensor = model(ids, use_cache=False, logits_to_keep=positions).logits
         return kept
     every: Tensor = model(ids, use_cache=False).logits

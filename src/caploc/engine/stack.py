@@ -7,6 +7,8 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from caploc.models.zeroing import forward_as
+
 Residual = Float[Tensor, "tokens hidden"]
 Residuals = Float[Tensor, "rows tokens hidden"]
 
@@ -57,13 +59,10 @@ class Stack:
             return
         skipped = self.layers[:depth]
         handed = (residual,) if self.in_tuple else residual
-        for layer in skipped:  # an attribute of the instance hides the method of the class
-            layer.forward = lambda *args, **kwargs: handed
-        try:
-            yield
-        finally:
+        with ExitStack() as back:
             for layer in skipped:
-                del layer.forward
+                back.enter_context(forward_as(layer, lambda *args, **kwargs: handed))
+            yield
 
 
 def _hidden(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:

@@ -17,7 +17,7 @@ from caploc.engine.plain import greedy
 from caploc.models.cutting import knocked_out
 from caploc.models.loading import CutModel
 from caploc.models.projections import text_config
-from caploc.models.proof import TOLERANCE
+from caploc.models.proof import tolerance
 
 LOG = logging.getLogger(__name__)
 UNLIMITED = 10**9
@@ -61,11 +61,16 @@ def packed_model(loaded: CutModel) -> PackedModel | None:
         return None
     try:
         packed = PackedModel(loaded, longest)
-        return packed if packed.stack.layers and proved(packed) else None
+        return packed if packed.stack.layers and agreed(loaded, proved(packed)) else None
     # the ways in which a model can be built otherwise than packed rows suppose
     except (Unsupported, TypeError, ValueError, RuntimeError, IndexError, AttributeError) as error:
         LOG.info("%s is served the plain way: %s", loaded.name, error)
         return None
+
+
+def agreed(loaded: CutModel, holds: bool) -> bool:
+    """The verdict of the process that leads, where several share the model."""
+    return holds if loaded.team is None else bool(loaded.team.agree([float(holds)])[0])
 
 
 def longest_packed(model: PreTrainedModel) -> int:
@@ -111,7 +116,7 @@ def proved(packed: PackedModel, seed: int = 0) -> bool:
     prefix, own, again = drawn(PREFIX), [drawn(n) for n in OWN], [drawn(AGAIN) for _ in OWN]
     masks = [_one_head(packed, layer) for layer in (0, packed.depth - 1)]
     got = _packed_logits(packed, prefix, own, again, masks)
-    tolerance = TOLERANCE.get(packed.model.dtype, 1e-3)
+    allowed = tolerance(packed.model)
     for row, mask in enumerate(masks):
         tokens = torch.tensor([[*prefix, *own[row], *again[row]]], device=packed.device)
         with knocked_out(packed.loaded.projections, packed.loaded.grid, mask.heads[None]):
@@ -120,7 +125,7 @@ def proved(packed: PackedModel, seed: int = 0) -> bool:
             ).logits[0]
         truth = logits[PREFIX + OWN[row] - 1 :].float()
         error = (got[row].float() - truth).square().mean().sqrt()
-        if not error <= tolerance * truth.std():
+        if not error <= allowed * truth.std():
             return False
     return True
 
@@ -160,7 +165,7 @@ def _packed_logits(
         room.share(start, [row], record.segment)
     slots = [row for row in range(len(own)) for _ in range(AGAIN)]
     places = [len(own[row]) + n for row in range(len(own)) for n in range(AGAIN)]
-    shared = shared_layers(segments, packed.depth, packed.device)
+    shared = shared_layers(segments, packed.depth)
     step = Step(
         room,
         packed.here(slots),

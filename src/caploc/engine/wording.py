@@ -5,7 +5,9 @@ how a text too long is cut. Its own class is asked, so that scores agree to the 
 """
 
 import json
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -52,7 +54,8 @@ class Wording:
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
         """Borrow lm-eval's conventions for this model and tokenizer."""
-        self.harness = HFLM(pretrained=model, tokenizer=tokenizer, backend="causal")
+        with unremarked():
+            self.harness = HFLM(pretrained=model, tokenizer=tokenizer, backend="causal")
         self.tokenizer = tokenizer
         self.end = self.harness.tok_decode(self.harness.eot_token_id, skip_special_tokens=False)
         self.spans = lru_cache(REMEMBERED)(self._spans)
@@ -149,3 +152,14 @@ def chat_template(tokenizer: PreTrainedTokenizerBase) -> Callable[..., str]:
             return str(template([m for m in messages if m["role"] != "system"]))
 
     return render
+
+
+@contextmanager
+def unremarked() -> Iterator[None]:
+    """Without lm-eval's warnings that a model was handed over loaded, which is meant here."""
+    remarks = logging.getLogger("lm_eval.models.huggingface")
+    before, remarks.disabled = remarks.disabled, True
+    try:
+        yield
+    finally:
+        remarks.disabled = before

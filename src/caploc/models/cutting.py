@@ -27,6 +27,14 @@ class Beside:
 
 
 @dataclass(frozen=True)
+class Shard:
+    """What this process holds of a projection shared by several: it reads the parts `inside`."""
+
+    module: nn.Module
+    inside: slice
+
+
+@dataclass(frozen=True)
 class Place:
     """Which parts of a model a projection reads: its layer, and the first and last within it."""
 
@@ -114,6 +122,9 @@ def replaced(
 def standing(site: Site | None, columns: slice) -> Iterator[tuple[Any, slice]]:
     """A layer's projections, each with the parts it reads, counted within the layer."""
     if site is None:
+        return
+    if isinstance(site, Shard):
+        yield site.module, site.inside
         return
     if not isinstance(site, Beside):
         yield site, slice(0, columns.stop - columns.start)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from caploc.errors import BadOption
+from caploc.headfile import HeadFile
 from caploc.heads import Head, HeadGrid
 from caploc.models.cutting import Projections, Replacement, knocked_out, replaced
 from caploc.models.loading import LoadedModel
@@ -29,7 +30,7 @@ __all__ = ["knocked_out", "knockout", "reference_outputs"]
 
 # wider than what is allowed, so that a mistake meets a sentence and not a type checker
 AnyModel: TypeAlias = LoadedModel | nn.Module
-Heads: TypeAlias = Sequence[Head | str] | np.ndarray | Tensor
+Heads: TypeAlias = Sequence[Head | str] | HeadFile | np.ndarray | Tensor
 MODES = ("zero", "mean", "resample")
 _proved: WeakKeyDictionary[PreTrainedModel, tuple[Projections, HeadGrid]] = WeakKeyDictionary()
 
@@ -46,7 +47,8 @@ def knockout(
     """Knock out heads inside the block, in every forward pass of this thread.
 
     `heads` are names such as "L2H3", or a boolean mask in which True is knocked out: one row of
-    (heads,) for all rows of a batch, or (rows, heads), one for each. `model` is a `LoadedModel` or
+    (heads,) for all rows of a batch, or (rows, heads), one for each; or what `read_heads` read from
+    a file, which must be of a model with as many heads in each layer. `model` is a `LoadedModel` or
     a causal language model of transformers, whose heads are found and proved at its first use.
 
     A head's output is replaced by zero (`mode="zero"`), by its mean over the reference texts
@@ -115,9 +117,15 @@ def _parts(model: AnyModel) -> tuple[PreTrainedModel, Projections, HeadGrid]:
 
 
 def _masks(grid: HeadGrid, heads: Heads) -> Bool[Tensor, "rows heads"]:
+    if isinstance(heads, HeadFile):
+        heads.check(grid)
+        heads = heads.heads
     if not isinstance(heads, np.ndarray | Tensor):
         if isinstance(heads, str):
-            raise BadOption(f"heads={heads!r} is one text; give a list, such as ['L2H3', 'L0H1'].")
+            raise BadOption(
+                f"heads={heads!r} is one text; give a list, such as ['L2H3', 'L0H1'], or "
+                "read_heads('heads.json')."
+            )
         heads = grid.mask(heads)
     masks = torch.as_tensor(heads)
     if masks.dtype != torch.bool:

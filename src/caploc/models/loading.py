@@ -1,14 +1,18 @@
 """Load a model, find and prove its heads, and say who it is."""
 
+import atexit
 import json
+import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
 import transformers
-from huggingface_hub.errors import GatedRepoError, StrictDataclassError
+from huggingface_hub.errors import GatedRepoError
 from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
@@ -18,6 +22,7 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
+from transformers.distributed.configuration_utils import DistributedConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from caploc.errors import BadOption, CaplocError, ModelRefused, OutOfMemory
@@ -25,8 +30,24 @@ from caploc.grid import Grid
 from caploc.heads import HeadGrid
 from caploc.lookup import pick
 from caploc.models.cutting import Projections
+from caploc.models.placement import (
+    ONE,
+    Placement,
+    check_fit,
+    home,
+    place,
+    usual_limits,
+)
 from caploc.models.projections import Naming, locate
 from caploc.models.proof import prove
+from caploc.models.quantization import (
+    carried,
+    check_quantization,
+    label,
+    scheme_config,
+    weight_bytes,
+)
+from caploc.models.sharding import Team, check_shardable, gather, held
 from caploc.models.sources import Source, check_files, find, gated
 
 DTYPES: dict[str, str | torch.dtype] = {
@@ -42,7 +63,8 @@ class CutModel:
     """A model that has passed a proof, with what is needed to ask it and to knock out its parts.
 
     `projections` has an entry for each layer: what reads the layer's parts, or None where it has
-    none. `fingerprint` changes whenever the weights or the config do.
+    none. `fingerprint` changes whenever the weights or the config do; `dtype` also says how weights
+    are quantized. `device` takes the model's input. `team` are the processes that share it, if any.
     """
 
     model: PreTrainedModel
@@ -53,6 +75,7 @@ class CutModel:
     fingerprint: str
     dtype: str
     device: torch.device
+    team: Team | None = field(default=None, kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -62,58 +85,61 @@ class LoadedModel(CutModel):
     grid: HeadGrid
 
 
-def load_model(
+def load_model(  # noqa: PLR0913  (what a command can say of a model)
     name: str,
     *,
     device: str = "auto",
     dtype: str = "auto",
+    quantize: str | None = None,
     revision: str | None = None,
     trust_remote_code: bool = False,
     projections: Naming = None,
 ) -> LoadedModel:
     """Load a model from a folder, from the Hugging Face Hub, or the `demo` inside the package.
 
-    `device` is auto (CUDA, else MPS, else CPU), cpu, cuda, cuda:N or mps; `dtype` is auto (the
-    checkpoint's own), float32, bfloat16 or float16. Weights are read from safetensors only.
-    `projections` names the attention output projections by hand; see `projections.locate`.
+    `device` is auto (CUDA, else MPS, else CPU), cpu, cuda, cuda:N, mps, spread (layers over all
+    devices, then main memory, then disk; `spread:cuda:0=70GiB,cpu=200GiB` sets limits) or shard
+    (among the processes that torchrun started); `dtype` is auto (the checkpoint's own), float32,
+    bfloat16 or float16. `quantize` is 8bit, 4bit, int8 or int4: see docs/large_models.md. Weights
+    are read from safetensors only. `projections` names the attention output projections by hand;
+    see `projections.locate`.
 
     Raises:
-        UnknownName: if there is no such model, revision or dtype.
-        BadOption: if there is no such device here.
+        UnknownName: if there is no such model, revision, dtype or quantization.
+        BadOption: if there is no such device here, or a package is missing.
         ModelRefused: if it cannot be loaded, or its heads are not found or fail the proof.
         OutOfMemory: if the weights do not fit on the device.
     """
-    where, weights_dtype = pick_device(device), pick(DTYPES, dtype, "dtype")
+    where, weights_dtype = place(device), pick(DTYPES, dtype, "dtype")
     source = find(name, revision)
-    _check_source(source, trust_remote_code, projections)
+    weights = Weights(source, where, weights_dtype, quantize, trust_remote_code)
+    weights.check(projections)
     tokenizer = _tokenizer(source, trust_remote_code)
-    model = _weights(source, weights_dtype, trust_remote_code)
-    try:
-        model.to(where)  # type: ignore[arg-type]  # the stub wants a module
-    except torch.OutOfMemoryError:
-        raise OutOfMemory(
-            f"The weights of {name} do not fit on {where}; free its memory, choose another device, "
-            "or load with dtype='bfloat16'."
-        ) from None
+    _refuse_other_words(source.name, tokenizer, weights.empty)
+    team = gather() if where.shared else None
+    model = weights.load()
     outputs, grid = locate(model, projections)
-    prove(model, outputs, grid)
+    sites = outputs if team is None else held(outputs, grid, team)
+    prove(model, sites, grid)
     return LoadedModel(
         model=model,
         tokenizer=tokenizer,
         grid=grid,
-        projections=outputs,
+        projections=sites,
         name=name,
         fingerprint=source.fingerprint(),
-        dtype=str(model.dtype).removeprefix("torch."),
-        device=model.device,
+        dtype=label(model, quantize),
+        device=home(model),
+        team=team,
     )
 
 
-def check_model(
+def check_model(  # noqa: PLR0913  (what a command can say of a model)
     name: str,
     *,
     device: str = "auto",
     dtype: str = "auto",
+    quantize: str | None = None,
     revision: str | None = None,
     trust_remote_code: bool = False,
     projections: Naming = None,
@@ -124,13 +150,97 @@ def check_model(
     proof) is left to `load_model`, which takes the same arguments.
 
     Raises:
-        UnknownName: if there is no such model, revision or dtype.
-        BadOption: if there is no such device here.
+        UnknownName: if there is no such model, revision, dtype or quantization.
+        BadOption: if there is no such device here, or a package is missing.
         ModelRefused: if files are missing, or the heads are not found.
+        OutOfMemory: if the weights do not fit on the device.
     """
-    pick_device(device)
-    pick(DTYPES, dtype, "dtype")
-    return _check_source(find(name, revision), trust_remote_code, projections)
+    where, weights_dtype = place(device), pick(DTYPES, dtype, "dtype")
+    source = find(name, revision)
+    return Weights(source, where, weights_dtype, quantize, trust_remote_code).check(projections)
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Which weights are to be loaded, where to, and how."""
+
+    source: Source
+    where: Placement
+    dtype: str | torch.dtype
+    quantize: str | None
+    trust_remote_code: bool
+
+    @cached_property
+    def empty(self) -> PreTrainedModel:
+        """The model without values."""
+        return _empty(self.source, self.trust_remote_code)
+
+    @property
+    def quantized(self) -> bool:
+        """Whether weights will be quantized; such a model cannot be moved once it is loaded."""
+        return self.quantize is not None or carried(self.empty.config) is not None
+
+    def check(self, naming: Naming) -> HeadGrid:
+        """Refuse what can be refused without weights; the heads that the model will have."""
+        check_files(self.source)
+        name, config = self.source.name, self.empty.config
+        _, grid = locate(self.empty, naming)
+        check_quantization(name, config, self.quantize)
+        processes = 1
+        if self.where.shared:
+            processes = check_shardable(name, config, grid)
+            if self.quantized:
+                raise BadOption(
+                    "Quantized weights are not shared among processes; use --device spread, which "
+                    "takes them, or leave out --quantize."
+                )
+        each = weight_bytes(self.quantize, config, self.dtype)
+        count = sum(parameter.numel() for parameter in self.empty.parameters())
+        check_fit(name, count * each, self.where, processes)
+        return grid
+
+    def load(self) -> PreTrainedModel:
+        """Read the weights, and put them where they belong.
+
+        Raises:
+            ModelRefused: if they cannot be read, or some are missing.
+            OutOfMemory: if they do not fit.
+        """
+        try:
+            model = _read(self.source, self.arguments())
+            if self.where.kind == ONE and not self.quantized:
+                model.to(self.where.device)  # type: ignore[arg-type]  # the stub wants a module
+        except torch.OutOfMemoryError:
+            raise OutOfMemory(
+                f"The weights of {self.source.name} do not fit on {self.where.device}; free its "
+                "memory, spread them (--device spread), quantize them (--quantize 8bit), or load "
+                "with dtype='bfloat16'."
+            ) from None
+        return model
+
+    def arguments(self) -> dict[str, Any]:
+        """What `from_pretrained` takes beside the model's name."""
+        arguments: dict[str, Any] = {
+            "dtype": self.dtype,
+            "trust_remote_code": self.trust_remote_code,
+        }
+        quantized = scheme_config(self.quantize, self.dtype)
+        if quantized is not None:
+            arguments["quantization_config"] = quantized
+        if self.where.shared:
+            return arguments | {"distributed_config": DistributedConfig(tp_plan="auto")}
+        if self.where.spread:
+            folder = tempfile.mkdtemp(prefix="caploc-weights-")
+            atexit.register(shutil.rmtree, folder, ignore_errors=True)
+            limits = self.where.limits or usual_limits()
+            return arguments | {
+                "device_map": "auto",
+                "max_memory": limits,
+                "offload_folder": folder,
+            }
+        if self.quantized:
+            arguments["device_map"] = {"": self.where.device}
+        return arguments
 
 
 def model_shape(
@@ -161,29 +271,6 @@ def load_tokenizer(
     source = find(name, revision)
     check_files(source)
     return _tokenizer(source, trust_remote_code)
-
-
-def pick_device(name: str) -> torch.device:
-    """The device of that name; auto is CUDA, else MPS, else CPU.
-
-    Raises:
-        BadOption: if the name is none, or the device is not here.
-    """
-    present = ["cpu"]
-    if torch.backends.mps.is_available():
-        present.insert(0, "mps")
-    present[:0] = [f"cuda:{index}" for index in range(torch.cuda.device_count())]
-    if name == "auto":
-        return torch.device(present[0])
-    wanted = "cuda:0" if name == "cuda" else name
-    if wanted not in present:
-        raise BadOption(f"There is no device {name!r} here; choose auto or {', '.join(present)}.")
-    return torch.device(wanted)
-
-
-def _check_source(source: Source, trust_remote_code: bool, naming: Naming) -> HeadGrid:
-    check_files(source)
-    return locate(_empty(source, trust_remote_code), naming)[1]
 
 
 def _empty(source: Source, trust_remote_code: bool) -> PreTrainedModel:
@@ -222,17 +309,44 @@ def _tokenizer(source: Source, trust_remote_code: bool) -> PreTrainedTokenizerBa
     return tokenizer
 
 
-def _weights(source: Source, dtype: str | torch.dtype, trust_remote_code: bool) -> PreTrainedModel:
+def _refuse_other_words(
+    name: str, tokenizer: PreTrainedTokenizerBase, empty: PreTrainedModel
+) -> None:
+    """Refuse a tokenizer that knows more words than the model.
+
+    Tokens that were added to it may lie beyond the embeddings, as a padding token does in some
+    models; the end-of-text token pads then.
+    """
+    table: Any = empty.get_input_embeddings()
+    rows = table.weight.shape[0]
+    added = set(tokenizer.get_added_vocab())
+    beyond = [(n, w) for w, n in tokenizer.get_vocab().items() if n >= rows and w not in added]
+    if beyond:
+        number, word = max(beyond)
+        raise ModelRefused(
+            f"The tokenizer of {name} gives {word!r} the number {number}, and the model's "
+            f"embeddings end at {rows - 1}; use the tokenizer that it was trained with."
+        )
+    if tokenizer.pad_token_id is not None and tokenizer.pad_token_id >= rows:
+        tokenizer.pad_token = tokenizer.eos_token
+
+
+def _read(source: Source, arguments: dict[str, Any]) -> PreTrainedModel:
     with _one_sentence(source.name):
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             source.place,
             revision=source.revision,
-            dtype=dtype,
-            trust_remote_code=trust_remote_code,
             use_safetensors=True,
             output_loading_info=True,
+            ignore_mismatched_sizes=True,  # refused below, by name
+            **arguments,
         )
     model, report = loaded
+    for weight, there, here in sorted(report["mismatched_keys"]):
+        raise ModelRefused(
+            f"{source.name} holds {weight!r} in the shape {tuple(there)}, and its config.json says "
+            f"{tuple(here)}; the two belong to different models."
+        )
     absent = sorted(report["missing_keys"])
     if absent:  # transformers would fill them with random numbers and go on
         raise ModelRefused(
@@ -247,19 +361,9 @@ def _one_sentence(what: str) -> Iterator[None]:
     """Turn what the libraries raise for a model they cannot load into one sentence for the user."""
     try:
         yield
-    except CaplocError:
+    except (CaplocError, torch.OutOfMemoryError):
         raise
-    except (
-        OSError,
-        ValueError,
-        TypeError,
-        KeyError,
-        AttributeError,
-        RuntimeError,
-        ImportError,
-        SafetensorError,
-        StrictDataclassError,
-    ) as error:
+    except Exception as error:  # a config that makes no sense fails anywhere, in any way
         raise _explained(what, error) from error
 
 
@@ -272,12 +376,17 @@ def _explained(what: str, error: Exception) -> ModelRefused:
     text = str(error)
     if "trust_remote_code" in text:
         return ModelRefused(
-            f"{what} brings its own program code; if you trust it, pass trust_remote_code=True."
+            f"{what} brings its own program code; if you trust it, pass trust_remote_code=True "
+            "(--trust-remote-code), and it runs with your rights."
         )
     short = " ".join(text.split()).rstrip(".")[:200]
     if isinstance(error, json.JSONDecodeError) or "valid JSON" in text:
-        return ModelRefused(f"{what} has a file that is not valid JSON ({short}).")
+        return ModelRefused(f"{what} has a file that is not valid JSON ({short}); get it again.")
+    if isinstance(error, SafetensorError):
+        return ModelRefused(
+            f"{what} has a weights file that is cut off or damaged ({short}); get it again."
+        )
     return ModelRefused(
         f"{what} cannot be loaded with transformers {transformers.__version__} "
-        f"({type(error).__name__}: {short})."
+        f"({type(error).__name__}: {short}); compare its files with the original's."
     )

@@ -80,9 +80,18 @@ def text_config(model: nn.Module) -> PretrainedConfig:
 
 def input_width(projection: nn.Module) -> int:
     """How many values the projection reads: all heads of the layer side by side."""
-    weight = projection.weight
-    # transformers' Conv1D keeps its weight transposed
-    return int(weight.shape[0 if isinstance(projection, Conv1D) else 1])  # type: ignore[index]
+    if isinstance(projection, Conv1D):
+        return int(projection.weight.shape[0])
+    return int(projection.in_features)  # type: ignore[arg-type]  # packed weights tell no width
+
+
+def is_linear(module: nn.Module) -> bool:
+    """Whether it is a matrix product, its weights plain or quantized by a class of its own."""
+    if isinstance(module, nn.Linear | Conv1D):
+        return True
+    sizes = (getattr(module, name, None) for name in ("in_features", "out_features"))
+    packed = hasattr(module, "qweight") or hasattr(module, "W_q") or hasattr(module, "weight")
+    return packed and all(isinstance(size, int) for size in sizes)
 
 
 def module_name(model: nn.Module, module: nn.Module) -> str:
@@ -146,7 +155,7 @@ def _output_projection(model: nn.Module, layer: nn.Module) -> nn.Module | None:
     found = [
         module
         for name, module in layer.named_modules()
-        if _is_output_projection(name) and isinstance(module, nn.Linear | Conv1D)
+        if _is_output_projection(name) and is_linear(module)
     ]
     if len(found) > 1:
         raise ModelRefused(
@@ -195,7 +204,7 @@ def _one_match(model: nn.Module, names: list[str], pattern: str) -> nn.Module | 
 
 
 def _refuse_other_kinds(model: nn.Module, projection: nn.Module) -> None:
-    if not isinstance(projection, nn.Linear | Conv1D):
+    if not is_linear(projection):
         raise ModelRefused(
             f"{module_name(model, projection)} is a {type(projection).__name__}; an output "
             "projection must be a torch.nn.Linear or a transformers Conv1D."
@@ -204,7 +213,11 @@ def _refuse_other_kinds(model: nn.Module, projection: nn.Module) -> None:
 
 def _refuse_shared(model: nn.Module, projections: Sequence[nn.Module | None]) -> None:
     """Two layers with one projection have no heads of their own to cut."""
-    present = [id(projection.weight) for projection in projections if projection is not None]
+    present = [
+        id(getattr(projection, "weight", projection))
+        for projection in projections
+        if projection is not None
+    ]
     if len(set(present)) < len(present):
         raise ModelRefused(
             f"Layers of {_kind(model)} share one attention output projection, so that a head of "
@@ -215,11 +228,6 @@ def _refuse_shared(model: nn.Module, projections: Sequence[nn.Module | None]) ->
 def _shape(model: nn.Module, layer: int, projection: nn.Module) -> tuple[int, int]:
     """Heads of the layer, and how many of them share a key-value head."""
     name = module_name(model, projection)
-    if not projection.weight.is_floating_point():  # type: ignore[operator]
-        raise ModelRefused(
-            f"{name} has weights of type {projection.weight.dtype}: a quantised model cannot be "
-            "proved; load it in float32, bfloat16 or float16."
-        )
     sources = [module for _, module in ancestors(model, name)][:-1]
     config, reads = text_config(model), input_width(projection)
     heads = _number(sources, config, HEAD_COUNTS, layer)

@@ -16,6 +16,15 @@ Four things are shown, on short random token ids, each able to fail:
    calling the module, or if a mask reaches another row.
 4. *A cut shows*: each of the two rows differs from the intact model.
 
+Weights that cannot be set to zero in place (quantized, or waiting in main memory or on disk) stay
+as they are, and what they would multiply is set to zero instead, inside the module and after all
+hooks, with one mask for a whole batch. Two more things make up for it:
+
+5. *A module is a product*: what every second value adds to its output is that value, times the
+   columns of weights that the module shows when it is given ones in single places.
+6. *Every layer's cut shows by itself*: in one pass with a row for each layer, all heads of which
+   are cut, each row differs from the intact one. A module that is called and not used fails here.
+
 What stays unproved is the meaning of a slice: that values `h * width` to `(h + 1) * width` belong
 to head h is the convention of every model in transformers, and follows from head count and width.
 """
@@ -29,22 +38,36 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from transformers import PreTrainedModel
-from transformers.pytorch_utils import Conv1D
 
 from caploc.errors import ModelRefused
 from caploc.grid import Grid
 from caploc.heads import HeadGrid
-from caploc.models.cutting import Projections, knocked_out, replaced
+from caploc.models.cutting import Projections, knocked_out, module_of, replaced
+from caploc.models.placement import home
 from caploc.models.projections import BY_HAND, layer_part, module_name, text_config
+from caploc.models.quantization import carried, rows_mix
+from caploc.models.zeroing import (
+    inputs_zeroed,
+    modules,
+    product_error,
+    weights_zeroed,
+    writable,
+)
 
 TOKENS = 8
 # Largest error of a cut, as a share of what the cut changes in the logits (root mean square). With
 # equal batch shapes the two ways of cutting add the same numbers in the same order, so the error is
 # normally 0; routed experts see other batch shapes, and there rounding shows.
 TOLERANCE = {torch.float32: 1e-3, torch.float16: 0.02, torch.bfloat16: 0.05}
+# The same for bitsandbytes in 8 bits: large values anywhere in a batch decide which columns of what
+# is multiplied are not rounded, so that a row's logits move a little with the rows beside it.
+MOVING_TOLERANCE = 0.25
+# Error of a quantized module as a product, where its kernel rounds what it multiplies as well.
+PRODUCT_TOLERANCE = 0.1
 # Share of a change at earlier positions that must arrive at the last one. Without attention it is 0
 # up to rounding; with attention it is of the order of the weight given to the past.
 MIXING = 1e-3
+NOISE = 10  # times what two intact rows differ by, a layer's cut must change
 
 
 @torch.no_grad()
@@ -63,26 +86,57 @@ def prove(
     training = model.training
     model.eval()
     try:
-        _prove_attention(model, projections, tokens)
         intact = logits_of(model, tokens)
+        refuse_infinite(model, intact)
+        read = _prove_attention(model, projections, tokens)
         _prove_empty_mask(model, projections, grid, tokens, intact)
+        in_place = all(writable(module) for module in modules(projections, grid))
+        zeroed = weights_zeroed if in_place else inputs_zeroed
+        if not in_place:
+            _prove_products(model, read)
+            _prove_each_layer(model, projections, grid, tokens)
         proof = CutProof(
             projections,
             grid,
-            lambda mask: weights_zeroed(projections, grid, mask),
+            lambda mask: zeroed(projections, grid, mask),
             lambda mask: ", ".join(map(str, grid.named(mask.numpy()))) or "no head",
             "the attention's outputs",
             BY_HAND,
+            tolerance(model),
         )
         proof.hold(model, masks, tokens, intact)
     finally:
         model.train(training)
 
 
+def refuse_infinite(
+    model: PreTrainedModel, logits: Float[Tensor, "rows tokens vocabulary"]
+) -> None:
+    """Refuse a model whose logits are not numbers: nothing could be said of what it answers.
+
+    Raises:
+        ModelRefused: naming a weight that is none, or else the dtype, which may be too narrow.
+    """
+    if not (logits.isnan() | logits.isposinf()).any():
+        return
+    for name, weight in model.named_parameters():
+        if weight.is_floating_point() and not weight.isfinite().all():
+            raise ModelRefused(
+                f"{type(model).__name__}: {name} holds values that are no finite numbers (NaN or "
+                "infinity), so that its logits are none; the weights are damaged: get them again."
+            )
+    raise ModelRefused(
+        f"{type(model).__name__} gives logits that are no finite numbers in {model.dtype}; load it "
+        "with another --dtype (float32 and bfloat16 hold larger numbers than float16)."
+    )
+
+
 def _prove_attention(
     model: PreTrainedModel, projections: Projections, tokens: Int[Tensor, "rows tokens"]
-) -> None:
-    for name, call in _calls(model, projections, tokens).items():
+) -> dict[str, "Call"]:
+    """Show it for every projection; what each was given, by its name."""
+    calls = _calls(model, projections, tokens)
+    for name, call in calls.items():
         before, after = call.reads, call.reads_with_another_past()
         change = (after - before).abs().float()
         arrived, sent = change[..., -1, :].max(), change[..., :-1, :].max()
@@ -91,6 +145,7 @@ def _prove_attention(
                 f"{name} is not an attention output projection: what it reads at one position "
                 f"does not depend on earlier positions. {BY_HAND}"
             )
+    return calls
 
 
 @dataclass
@@ -149,8 +204,8 @@ def _calls(
     with ExitStack() as listening:
         for projection in projections:
             if projection is not None:
-                name = module_name(model, projection)
-                calls[name] = Call(layer_part(model, name), projection)
+                name = module_name(model, module_of(projection))
+                calls[name] = Call(layer_part(model, name), module_of(projection))
                 listening.enter_context(calls[name].listening())
         logits_of(model, tokens)
     for name, call in calls.items():
@@ -189,7 +244,8 @@ class CutProof:
     """A cut by masks held against the weights that read the cut parts set to zero.
 
     `zeroed` sets them for a block, `named` tells a mask's parts, `outputs` what the projections
-    should be, and `remedy` what a user can do if they are not.
+    should be, and `remedy` what a user can do if they are not. `tolerance` is the largest error, as
+    a share of the cut's effect; None is that of the model's dtype.
     """
 
     projections: Projections
@@ -198,6 +254,7 @@ class CutProof:
     named: Callable[[Tensor], str]
     outputs: str
     remedy: str = ""
+    tolerance: float | None = None
 
     def hold(
         self,
@@ -225,7 +282,8 @@ class CutProof:
                 )
             error = _size(cut[row] - truth)
             scale = effect if bool(mask.any()) else _size(intact[row])
-            if not error <= TOLERANCE.get(model.dtype, 1e-3) * scale:
+            allowed = tolerance(model) if self.tolerance is None else self.tolerance
+            if not error <= allowed * scale:
                 raise ModelRefused(
                     f"{type(model).__name__}: with {self.named(mask)} knocked out by a mask the "
                     f"logits differ from those with their weights set to zero, by "
@@ -233,40 +291,54 @@ class CutProof:
                 )
 
 
-@contextmanager
-def weights_zeroed(
-    projections: Projections, grid: HeadGrid, mask: Bool[Tensor, " heads"]
-) -> Iterator[None]:
-    """The same knockout by another road: the weight columns that read the heads are zero inside.
-
-    On the way out the weights are, bit for bit, what they were.
-    """
-    saved: list[tuple[Tensor, Tensor, Tensor]] = []
-    try:
-        for projection, columns in zip(projections, grid.layer_slices, strict=True):
-            if projection is not None and bool(mask[columns].any()):
-                heads = columns.stop - columns.start
-                per_head = reads_first(projection).unflatten(0, (heads, -1))
-                cut = mask[columns].to(per_head.device)
-                saved.append((per_head, cut, per_head[cut]))
-                per_head[cut] = 0
-        yield
-    finally:
-        for per_head, cut, before in saved:
-            per_head[cut] = before
+def tolerance(model: PreTrainedModel) -> float:
+    """Largest error of a cut, as a share of its effect."""
+    return MOVING_TOLERANCE if rows_mix(model.config) else TOLERANCE.get(model.dtype, 1e-3)
 
 
-def reads_first(projection: nn.Module) -> Float[Tensor, "reads writes"]:
-    """A view of the projection's weight with what it reads as the first axis."""
-    weight: Tensor = projection.weight.detach()  # type: ignore[operator]
-    return weight if isinstance(projection, Conv1D) else weight.T
+def _prove_products(model: PreTrainedModel, calls: dict[str, Call]) -> None:
+    """Hold every module against the columns of weights it shows; every second value is cut."""
+    quantized = carried(model.config) is not None
+    allowed = PRODUCT_TOLERANCE if quantized else TOLERANCE.get(model.dtype, 1e-3)
+    for name, call in calls.items():
+        width = call.reads.shape[-1]
+        cut = torch.arange(width) % 2 == 0
+        error = product_error(call.projection, call.reads, cut)
+        if not error <= allowed:
+            raise ModelRefused(
+                f"{name} of {type(model).__name__} is no product with columns of weights: what "
+                f"parts of its input add is {error:.2g} from it, as a share. {BY_HAND}"
+            )
+
+
+def _prove_each_layer(
+    model: PreTrainedModel,
+    projections: Projections,
+    grid: HeadGrid,
+    tokens: Int[Tensor, "rows tokens"],
+) -> None:
+    """Cut each layer whole in a row of its own, beside two intact rows that show what is noise."""
+    layers = [columns for columns in grid.layer_slices if columns.stop > columns.start]
+    masks = torch.zeros(2 + len(layers), grid.size, dtype=torch.bool)
+    for row, columns in enumerate(layers, start=2):
+        masks[row, columns] = True
+    with knocked_out(projections, grid, masks):
+        logits = logits_of(model, tokens[:1].expand(len(masks), -1))
+    noise = _size(logits[1] - logits[0])
+    for row, columns in enumerate(layers, start=2):
+        if not _size(logits[row] - logits[0]) > NOISE * noise:
+            layer = grid.layer_slices.index(columns)
+            raise ModelRefused(
+                f"{type(model).__name__}: knocking out all heads of layer {layer} leaves the "
+                f"logits as they are, so that its weights must be used in another way. {BY_HAND}"
+            )
 
 
 def random_tokens(model: PreTrainedModel, seed: int) -> Int[Tensor, "rows tokens"]:
     """Three rows of drawn token ids."""
     generator = torch.Generator().manual_seed(seed)
     vocabulary = text_config(model).vocab_size
-    return torch.randint(vocabulary, (3, TOKENS), generator=generator).to(model.device)
+    return torch.randint(vocabulary, (3, TOKENS), generator=generator).to(home(model))
 
 
 def _masks(grid: HeadGrid, seed: int) -> Bool[Tensor, "rows heads"]:

@@ -17,7 +17,8 @@ from transformers import PreTrainedModel
 
 from caploc.errors import BadData, BadOption
 from caploc.grid import Grid
-from caploc.models.cutting import Place, Projections, Replacement, standing
+from caploc.models.cutting import Place, Projections, Replacement, Shard, standing
+from caploc.models.placement import home
 
 Values = Float[Tensor, "texts positions layer_heads width"]
 
@@ -64,7 +65,10 @@ def record(
 
     Raises:
         BadData: if there is no text, or a text has no token.
+        BadOption: if processes share the model, so that none sees all heads.
     """
+    if any(isinstance(site, Shard) for site in projections):
+        raise BadOption("Reference outputs are of all heads; record them on an unshared model.")
     if not tokens or not all(len(text) for text in tokens):
         raise BadData("The reference needs at least one text, and each at least one token.")
     totals: list[Tensor | None] = [None] * grid.layers
@@ -104,7 +108,7 @@ def _heads_outputs(
             for projection, inside in standing(projections[layer], columns):
                 handle = projection.register_forward_pre_hook(listen(layer, inside))
                 listening.callback(handle.remove)
-        ids = torch.tensor([list(text)], device=model.device)
+        ids = torch.tensor([list(text)], device=home(model))
         model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False)
     return [
         torch.cat([pieces[start] for start in sorted(pieces)], dim=1) if pieces else None

@@ -9,8 +9,10 @@ from pathlib import Path
 
 from huggingface_hub import HfApi, try_to_load_from_cache
 from huggingface_hub import errors as hub
+from huggingface_hub.utils import validate_repo_id
 
 from caploc.errors import BadOption, ModelRefused, UnknownName
+from caploc.naming import at_home, is_file, is_folder
 
 DEMO = "demo"
 DEMO_FOLDER = Path(__file__).parent / "demo"
@@ -18,6 +20,7 @@ HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 HUB_SECONDS = 10.0
 WEIGHTS = ("*.safetensors",)
 PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")
+GGUF = ("*.gguf",)
 TOKENIZER = ("tokenizer*", "vocab.*", "*.tiktoken", "*spiece.model", "merges.txt")
 
 
@@ -47,19 +50,28 @@ def find(name: str, revision: str | None = None) -> Source:
         BadOption: if the name is a file, or a folder is given with a revision.
         ModelRefused: if the Hub cannot be reached, or does not let the user in.
     """
-    folder = DEMO_FOLDER if name == DEMO else Path(name).expanduser()
-    if name.strip() and folder.is_dir():
+    folder = DEMO_FOLDER if name == DEMO else at_home(name)
+    if name.strip() and is_folder(folder):
         return _in_folder(name, folder, revision)
     if name == DEMO:
         raise ModelRefused(f"The demo model is missing from {DEMO_FOLDER}; reinstall caploc.")
-    if folder.is_file():
+    if is_file(folder):
         raise BadOption(f"{name!r} is a file; give the folder it is in.")
-    if not HUB_NAME.fullmatch(name) or name.startswith("."):
+    if not HUB_NAME.fullmatch(name) or not is_hub_name(name):
         raise UnknownName(
             f"There is no folder {name!r}. A model is a folder, the name of a model on the Hugging "
             "Face Hub (such as Qwen/Qwen3-4B) or 'demo'."
         )
     return _on_hub(name, revision)
+
+
+def is_hub_name(name: str) -> bool:
+    """Whether the Hub could have a model of this name."""
+    try:
+        validate_repo_id(name)
+    except hub.HFValidationError:
+        return False
+    return True
 
 
 def check_files(source: Source) -> None:
@@ -69,7 +81,10 @@ def check_files(source: Source) -> None:
         ModelRefused: naming the file.
     """
     if "config.json" not in source.files:
-        raise ModelRefused(f"{source.name} has no config.json, so it is no transformers model.")
+        raise ModelRefused(
+            f"{source.name} has no config.json, so it is no transformers model; name the folder "
+            "that holds one beside the weights."
+        )
     if not _any_file(source.files, WEIGHTS):
         if _any_file(source.files, PICKLED):
             raise ModelRefused(
@@ -77,7 +92,14 @@ def check_files(source: Source) -> None:
                 "if you trust them, convert them once: AutoModelForCausalLM.from_pretrained(name)"
                 ".save_pretrained(folder) writes safetensors."
             )
-        raise ModelRefused(f"{source.name} has no weights (*.safetensors).")
+        if _any_file(source.files, GGUF):
+            raise ModelRefused(
+                f"{source.name} has its weights as GGUF only, in which heads cannot be cut; name "
+                "the model that it was made from."
+            )
+        raise ModelRefused(
+            f"{source.name} has no weights (*.safetensors); get them, or name another folder."
+        )
     if not _any_file(source.files, TOKENIZER):
         raise ModelRefused(
             f"{source.name} has no tokenizer; save the one it was trained with beside the weights."

@@ -1,10 +1,14 @@
 """One lm-eval task: its documents, its requests by lm-eval's own code, its filter and metric."""
 
+import logging
+import re
 from collections.abc import Callable, Sequence
+from contextlib import redirect_stderr
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
 from inspect import getsourcefile
+from io import StringIO
 from pathlib import Path
 from random import Random
 from statistics import stdev
@@ -45,6 +49,11 @@ SOLUTIONS = ("canonical_solution", "code")  # columns of code tasks that hold a 
 
 ChatTemplate = Callable[..., str]
 
+# Advice to whoever writes a task with data of its own, given each time one is loaded.
+logging.getLogger("lm_eval.api.task").addFilter(
+    lambda record: "Custom kwargs can be passed" not in record.getMessage()
+)
+
 
 class Leaf:
     """One lm-eval task: its documents, requests, filter and metric."""
@@ -63,6 +72,19 @@ class Leaf:
         self.chat = chat
         self.instances = build(task, chat)
         self.higher_is_better = bool(task.higher_is_better().get(self.metric, True))
+
+    @property
+    def docs(self) -> list[dict[str, Any]]:
+        """The examples as the data have them."""
+        return [instances[0].doc for instances in self.instances]
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns that the task's templates name."""
+        config = self.task.config
+        read = (config.doc_to_text, config.doc_to_target, config.doc_to_choice)
+        words = set(re.findall(r"\w+", " ".join(text for text in read if isinstance(text, str))))
+        return [column for column in getattr(self.task, "features", ()) if column in words]
 
     def requests(self, example: int) -> tuple[Request, ...]:
         """The example's requests, one for each choice."""
@@ -218,17 +240,22 @@ def build(task: HarnessLeaf, chat: ChatTemplate | None) -> list[list[Instance]]:
         BadData: if there is none, or a document lacks what the task reads.
     """
     try:
-        task.build_all_requests(
-            apply_chat_template=chat is not None, chat_template=chat, fewshot_as_multiturn=True
-        )
+        with redirect_stderr(StringIO()):  # lm-eval draws a bar, in notebooks too
+            task.build_all_requests(
+                apply_chat_template=chat is not None, chat_template=chat, fewshot_as_multiturn=True
+            )
     except UserError:
         raise
-    except Exception as error:  # templates and user functions fail in ways of their own
-        raise BadData(
-            f"The examples of task {task.task_name} do not fit its definition "
-            f"({type(error).__name__}: {error}); their columns are "
-            f"{', '.join(map(str, task.features)) if hasattr(task, 'features') else 'unknown'}."
+    except ValueError as error:
+        if "larger than population" not in str(error):
+            raise misfit(task, error) from error
+        shots = task.get_config("num_fewshot")
+        raise BadOption(
+            f"--fewshot {shots}: task {task.task_name} has fewer examples to put into a prompt; "
+            "use less."
         ) from error
+    except Exception as error:  # templates and user functions fail in ways of their own
+        raise misfit(task, error) from error
     grouped: dict[int, list[Instance]] = {}
     for instance in task.instances:
         grouped.setdefault(instance.doc_id, []).append(instance)
@@ -237,6 +264,16 @@ def build(task: HarnessLeaf, chat: ChatTemplate | None) -> list[list[Instance]]:
         check_greedy(task.task_name, instances[0])
         as_request(instances[0])
     return list(grouped.values())
+
+
+def misfit(task: HarnessLeaf, error: Exception) -> BadData:
+    """The error for examples from which no request can be made."""
+    columns = ", ".join(map(str, getattr(task, "features", ["unknown"])))
+    said = " ".join(str(error).split())
+    return BadData(
+        f"The examples of task {task.task_name} do not fit its definition "
+        f"({type(error).__name__}: {said}); their columns are {columns}."
+    )
 
 
 def check_greedy(name: str, instance: Instance) -> None:
@@ -302,10 +339,10 @@ def choose_metric(task: HarnessLeaf, wanted: str | None) -> tuple[str, str]:
         default = metrics[0], filters[0]
     metric, _, chosen = wanted.partition(",") if wanted else (default[0], "", default[1])
     if metric not in metrics:
-        raise unknown(metrics, metric, f"metric of task {task.task_name}")
+        raise unknown(metrics, metric, "metric", f"The task is {task.task_name}.")
     chosen = chosen or (default[1] if metric == default[0] else filters[0])
     if chosen not in filters:
-        raise unknown(filters, chosen, f"filter of task {task.task_name}")
+        raise unknown(filters, chosen, "filter", f"The task is {task.task_name}.")
     return metric, chosen
 
 

@@ -1,0 +1,151 @@
+"""One model in several processes: the first runs the command, the others answer with it.
+
+The leader tells JSON: `{"load": ..., "rows": ..., "kept": ...}` has a model loaded and those of
+other numbers than `kept` let go, `{"engine": ..., "asks": ...}` has a model answer, and
+`{"end": true}` is the last. Everyone runs the same passes, in the same order.
+"""
+
+import os
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from typing import Any
+from weakref import WeakSet
+
+from caploc.engine import Answer, Ask, BatchEngine
+from caploc.errors import CaplocError, UserError
+from caploc.models.loading import LoadedModel, load_model
+from caploc.models.sharding import Team, join
+from caploc.tasks.requests import Generate, LogLikelihood, Request, Rolling
+from caploc.workers.bundle import Bundle
+
+KINDS: dict[str, type[Request]] = {
+    "generate": Generate,
+    "likelihood": LogLikelihood,
+    "rolling": Rolling,
+}
+FAILED = 1  # exit code of a process whose leader is gone
+
+
+class LeadingEngine(BatchEngine[LoadedModel]):
+    """Answers asks together with the processes that share its model."""
+
+    alive: "WeakSet[LeadingEngine]" = WeakSet()
+    loaded_so_far = 0
+
+    def __init__(self, loading: dict[str, Any], batch_size: int | None) -> None:
+        """Load a model in every process; the arguments are those of `load_model`.
+
+        Raises:
+            UserError: as `load_model`.
+        """
+        self.team, self.number = join(), LeadingEngine.loaded_so_far
+        LeadingEngine.loaded_so_far += 1
+        kept = [engine.number for engine in LeadingEngine.alive]
+        self.team.tell({"load": loading, "rows": batch_size, "kept": kept})
+        with Conversation.open(self.team):
+            super().__init__(load_model(**loading), batch_size)
+        LeadingEngine.alive.add(self)
+
+    def answer(self, asks: Iterable[Ask]) -> Iterator[list[Answer]]:
+        """Answer every ask once."""
+        asks = list(asks)
+        with Conversation.open(self.team):
+            self.team.tell({"engine": self.number, "asks": written(asks)})
+            yield from super().answer(asks)
+
+
+class Conversation:
+    """Whether the other processes are in the middle of something."""
+
+    broken = False
+
+    @classmethod
+    @contextmanager
+    def open(cls, team: Team) -> Iterator[None]:
+        """Broken from here on, unless the block ends in order: all processes refuse alike."""
+        cls.broken, team.waiting = True, False
+        try:
+            yield
+        except UserError:
+            cls.broken = False
+            raise
+        else:
+            cls.broken = False
+        finally:
+            team.waiting = True
+
+
+@contextmanager
+def taking_part() -> Iterator[bool]:
+    """Whether this process runs the command; one that follows answers until the leader ends."""
+    team = join()
+    if not team.leads:
+        follow(team)
+        yield False
+        return
+    team.waiting = True
+    try:
+        yield True
+    except SystemExit as stopped:
+        if Conversation.broken:  # the others wait inside a pass, and hear nothing
+            _leave(stopped.code if isinstance(stopped.code, int) else FAILED)
+        raise
+    finally:
+        if not Conversation.broken:
+            team.tell({"end": True})
+
+
+def follow(team: Team) -> None:
+    """Load what the leader loads and answer what it is asked, until it ends."""
+    engines: dict[int, BatchEngine[LoadedModel]] = {}
+    number = 0
+    while "end" not in (told := _heard(team)):
+        if "load" in told:
+            for gone in set(engines) - set(told["kept"]):
+                del engines[gone]
+            with suppress(CaplocError):  # as the leader's own, which says so
+                engines[number] = BatchEngine(load_model(**told["load"]), told["rows"])
+            number += 1
+        else:
+            for _ in engines[told["engine"]].answer(read(told["asks"])):
+                pass
+
+
+def written(asks: Sequence[Ask]) -> dict[str, Any]:
+    """Asks as JSON: each text and each mask once."""
+    bundle = Bundle.of(asks)
+    names = {kind: name for name, kind in KINDS.items()}
+    return {
+        "requests": [[names[type(text)], asdict(text)] for text in bundle.requests],
+        "masks": [bits.hex() for bits in bundle.masks],
+        "parts": bundle.parts,
+        "asked": bundle.asked,
+    }
+
+
+def read(told: dict[str, Any]) -> list[Ask]:
+    """What `written` wrote."""
+    return Bundle(
+        tuple(KINDS[name](**fields) for name, fields in told["requests"]),
+        tuple(bytes.fromhex(bits) for bits in told["masks"]),
+        told["parts"],
+        tuple(((key[0], key[1]), text, mask) for key, text, mask in told["asked"]),
+    ).asks()
+
+
+def _heard(team: Team) -> dict[str, Any]:
+    try:
+        message: dict[str, Any] = team.hear()
+    except (RuntimeError, KeyboardInterrupt):  # the connection to the leader is gone
+        _leave(FAILED)
+        raise
+    return message
+
+
+def _leave(code: int) -> None:
+    """End without the usual clean-up, which would wait for processes that wait themselves."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

@@ -1,0 +1,118 @@
+"""Where weights go: what can be said of it, whether they fit, and that answers do not change."""
+
+import numpy as np
+import pytest
+import torch
+from test_loading import save
+from tiny import GROUPED, build
+
+from caploc.engine import Ask, BatchEngine
+from caploc.errors import BadOption, ModelRefused, OutOfMemory
+from caploc.models import placement
+from caploc.models.loading import check_model, load_model
+from caploc.models.placement import Placement, check_fit, home, place, whole
+from caploc.neurons.loading import as_neurons
+from caploc.tasks.requests import Generate, LogLikelihood, options_json
+
+SHAPE = {**GROUPED, "num_hidden_layers": 4}
+OPTIONS = options_json({"until": [], "max_gen_toks": 6})
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A model of four layers."""
+    return str(save(tmp_path_factory.mktemp("spread"), build("llama", SHAPE)))
+
+
+@pytest.fixture(scope="module")
+def here(folder):
+    """It on one device."""
+    return load_model(folder, device="cpu")
+
+
+def test_limits_are_read_in_bytes():
+    assert place("spread").limits == {}
+    assert place("spread:cpu=2GiB").limits == {"cpu": 2 * 2**30}
+    assert place("spread:cpu=500MB").spread
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("spread:cpu", "'cpu' limits no device's memory; write spread:cuda:0=70GiB"),
+        ("spread:gpu=1GiB", "'gpu=1GiB' limits no device's memory"),
+        ("spread:cpu=lots", "'lots' is no amount of memory"),
+        ("spread:cuda:99=1GiB", "There is no device 'cuda:99' here"),
+        ("tpu", "There is no device 'tpu' here; choose auto, .*spread .* or shard"),
+    ],
+)
+def test_a_device_that_cannot_be_is_refused_in_a_sentence(name, words):
+    with pytest.raises(BadOption, match=words):
+        place(name)
+
+
+def test_weights_too_large_for_the_device_are_refused_before_they_are_read(folder, monkeypatch):
+    monkeypatch.setattr(placement, "free_memory", lambda device: 50_000)
+    with pytest.raises(OutOfMemory, match="take .* GiB, and cpu has .* free; spread them .*--quan"):
+        check_model(folder, device="cpu")
+    check_model(folder, device="spread")  # the disk has room
+
+
+def test_processes_that_share_weights_hold_a_part_each(monkeypatch):
+    monkeypatch.setattr(placement, "free_memory", lambda device: 100)
+    shared = Placement(placement.SHARD, torch.device("cpu"))
+    check_fit("it", 180.0, shared, processes=2)
+    with pytest.raises(OutOfMemory, match="each of 2 processes holds"):
+        check_fit("it", 240.0, shared, processes=2)
+
+
+def test_a_model_is_not_shared_by_one_process(folder):
+    with pytest.raises(BadOption, match="shares a model among processes; start them: torchrun"):
+        check_model(folder, device="shard")
+
+
+def asks(grid):
+    """Texts and log-probabilities, intact and without heads of low and high layers."""
+    masks = np.zeros((4, grid.size), dtype=bool)
+    masks[1, 1], masks[2, -1], masks[3, ::3] = True, True, True
+    requests = [
+        Generate("w05 w06 w07 w08", OPTIONS),
+        Generate("w09 w10 w11", OPTIONS),
+        LogLikelihood("w12 w13", " w14 w15 w16"),
+    ]
+    pairs = [(mask, request) for mask in masks for request in requests]
+    return [Ask((number, 0), request, mask) for number, (mask, request) in enumerate(pairs)]
+
+
+def answered(loaded, packed):
+    engine = BatchEngine(loaded)
+    assert engine.packed is not None
+    if not packed:
+        engine.generation.packed = engine.likelihood.packed = None
+    found = [answer for batch in engine.answer(asks(loaded.grid)) for answer in batch]
+    return {answer.key: answer.response for answer in found}
+
+
+@pytest.mark.parametrize(
+    ("limit", "packed"),
+    [
+        ("60KB", True),
+        pytest.param("60KB", False, marks=pytest.mark.slow),
+        pytest.param("30KB", True, marks=pytest.mark.slow),
+        pytest.param("30KB", False, marks=pytest.mark.slow),
+    ],
+    ids=["some on disk, packed", "some on disk, plain", "all on disk, packed", "all, plain"],
+)
+@pytest.mark.filterwarnings("ignore:.*meta.*")
+def test_layers_that_wait_on_disk_answer_as_those_in_memory(folder, here, limit, packed):
+    spread = load_model(folder, device=f"spread:cpu={limit}")
+    kinds = {parameter.device.type for parameter in spread.model.parameters()}
+    assert "meta" in kinds and spread.device == home(spread.model) == torch.device("cpu")
+    assert spread.dtype == here.dtype and spread.fingerprint == here.fingerprint
+    assert answered(spread, packed) == answered(here, packed)
+
+
+def test_neurons_want_whole_weights(folder, here):
+    assert whole(here.model)
+    with pytest.raises(ModelRefused, match="spread over devices or shared .* load it whole"):
+        as_neurons(load_model(folder, device="spread:cpu=60KB"))
