@@ -1,17 +1,14 @@
-"""What this machine can do, what a model looks like, whether a run folder is sound."""
+"""What this machine can do, and what a model looks like."""
 
 import os
 import platform
-import sqlite3
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import psutil
 import torch
 
-from caploc.errors import UserError
-from caploc.folder import RESULT, ROWS, RUN, versions
+from caploc.folder import versions
 from caploc.sandbox import protection
 from caploc.workbench import ModelOptions
 
@@ -49,7 +46,7 @@ def model_facts(options: ModelOptions) -> dict[str, Any]:
         "name": loaded.name,
         "fingerprint": loaded.fingerprint,
         "architecture": type(loaded.model).__name__,
-        "parameters": sum(p.numel() for p in loaded.model.parameters()),
+        "parameters": loaded.model.num_parameters(),
         "dtype": loaded.dtype,
         "device": str(loaded.device),
         "layers": grid.layers,
@@ -57,30 +54,4 @@ def model_facts(options: ModelOptions) -> dict[str, Any]:
         "heads": grid.size,
         "query heads a key-value head": groups[0] if len(groups) == 1 else groups,
         "proof": "passed: an empty mask is bit-identical, a cut equals zeroed weights",
-    }
-
-
-def folder_facts(folder: Path) -> dict[str, Any]:
-    """What a run folder holds and whether its rows are sound; nothing is changed.
-
-    Raises:
-        UserError: if there is no run in the folder.
-    """
-    path = folder / ROWS
-    if not path.is_file():
-        raise UserError(f"{folder} holds no {ROWS}; name the folder of a run.")
-    try:
-        database = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
-        (check,) = database.execute("PRAGMA integrity_check").fetchone()
-        (rows,) = database.execute("SELECT count(*) FROM rows").fetchone()
-        (questions,) = database.execute("SELECT count(*) FROM questions").fetchone()
-        database.close()
-    except sqlite3.DatabaseError as error:
-        raise UserError(f"{path} is damaged ({error}); move it away and run again.") from error
-    return {
-        "rows": rows,
-        "questions": questions,
-        "integrity": check,
-        "study": "present" if (folder / RUN).is_file() else "missing",
-        "result": "present" if (folder / RESULT).is_file() else "not finished yet",
     }

@@ -1,0 +1,212 @@
+"""The rows of a run as one table, for other tools: Parquet, or CSV."""
+
+import csv
+import json
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import parquet
+
+from caploc.contents import read_contents
+from caploc.errors import BadOption, StoreFailed, UserError
+from caploc.folder import RESULT, ROWS, STUDIES, rows_file
+from caploc.heads import HeadGrid
+from caploc.progress import Progress, Silent
+from caploc.store import Question, unpack
+from caploc.store.reading import reading
+from caploc.store.rows import seal
+from caploc.store.schema import FIELDS
+from caploc.store.store import damaged
+
+AT_ONCE = 10_000  # rows in memory
+COLUMNS = pa.schema(
+    [
+        ("model", pa.string()),  # as the user named it; its fingerprint where no result names it
+        ("fingerprint", pa.string()),  # of the weights
+        ("dtype", pa.string()),
+        ("task", pa.string()),
+        ("task_version", pa.string()),
+        ("outcome_kind", pa.string()),  # metric or logprob
+        ("mode", pa.string()),  # what stands for a part that is knocked out
+        ("knocked_out", pa.list_(pa.int32())),  # columns of the mask, ascending
+        ("heads", pa.list_(pa.string())),  # their names; null where no result tells the grid
+        ("example", pa.string()),  # digest of what is asked
+        ("number", pa.int64()),  # the example's place in its task
+        ("outcome", pa.float64()),  # null where it could not be scored
+        ("item", pa.string()),  # what the metric aggregates, JSON
+        ("text", pa.list_(pa.string())),  # what the model wrote, one of each request
+        ("logprob", pa.list_(pa.float64())),  # of scored texts, in nats, one of each request
+        ("tokens", pa.float64()),  # run for the row, in passes through all layers
+        ("plain_tokens", pa.int64()),  # of reading and saying it alone
+        ("seconds", pa.float64()),  # the row's share of its batch
+    ]
+)
+Write = Callable[[Mapping[str, Sequence[Any]]], None]
+
+
+@dataclass
+class Known:
+    """What results beside the rows tell of models, by fingerprint."""
+
+    names: dict[str, str] = field(default_factory=dict)
+    grids: dict[str, HeadGrid] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, folder: Path) -> "Known":
+        """From the folder's result, or those of a folder of studies."""
+        known = cls()
+        pattern = f"*/{RESULT}" if (folder / STUDIES).is_file() else RESULT
+        for path in sorted(folder.glob(pattern)):
+            with suppress(UserError, KeyError, TypeError):
+                result = read_contents(path)
+                fingerprint = str(result["model"]["fingerprint"])
+                known.names[fingerprint] = str(result["model"]["name"])
+                known.grids[fingerprint] = HeadGrid(tuple(map(int, result["grid"]["heads"])))
+        return known
+
+    def heads(self, question: Question, columns: Sequence[int]) -> list[str] | None:
+        """The names of heads; None where the grid is not known, or is not one of these parts."""
+        grid = self.grids.get(question.model)
+        if (
+            grid is None
+            or not question.mode.startswith("zero")
+            or max(columns, default=0) >= (grid.size)
+        ):
+            return None
+        return [str(grid.part(column)) for column in columns]
+
+
+def write_rows(folder: Path, to: Path, progress: Progress | None = None) -> int:
+    """Write every row of a run folder into a Parquet or CSV file; how many there are.
+
+    Only a batch of rows is in memory at a time, and the file is whole or not there. A CSV file
+    holds lists as JSON.
+
+    Raises:
+        BadOption: if the file's name ends in neither .parquet nor .csv.
+        UserError: if there is no run in the folder.
+        StoreFailed: if the rows cannot be read, or the file cannot be written.
+    """
+    if to.suffix not in WRITERS:
+        raise BadOption(f"--to must end in {' or '.join(WRITERS)}; got {str(to)!r}.")
+    path = rows_file(folder)
+    if not path.is_file():
+        raise UserError(f"{folder} holds no {ROWS}; name the folder of a run.")
+    known, progress = Known.of(folder), progress or Silent()
+    with reading(path) as (database, schema):
+        (count,) = database.execute("SELECT count(*) FROM rows").fetchone()
+        progress.start("rows", count)
+        with whole_file(to) as part, WRITERS[to.suffix](part) as write:
+            try:
+                for batch in batches(database, schema, known):
+                    write(batch)
+                    progress.advance(len(batch["example"]), 0)
+            except (KeyError, TypeError, AttributeError, ValueError, RecursionError):
+                raise StoreFailed(damaged(path, "a row is not what was written")) from None
+    return int(count)
+
+
+def batches(
+    database: sqlite3.Connection, schema: int, known: Known
+) -> Iterator[dict[str, list[Any]]]:
+    """The table's columns, some rows at a time, ordered by question, mask and example."""
+    questions = {
+        number: Question(**json.loads(text))
+        for number, text in database.execute("SELECT id, question FROM questions")
+    }
+    fields = f"{FIELDS}, seal" if schema > 2 else FIELDS
+    fields = FIELDS.replace("plain_tokens", "tokens") if schema == 1 else fields
+    found = database.execute(
+        f"SELECT question, {fields} FROM rows ORDER BY question, mask, example"
+    )
+    while rows := found.fetchmany(AT_ONCE):
+        lines = [line(questions[number], row, known) for number, *row in rows]
+        yield {name: [each[place] for each in lines] for place, name in enumerate(COLUMNS.names)}
+
+
+def line(question: Question, row: Sequence[Any], known: Known) -> tuple[Any, ...]:
+    """One row, as the columns have it.
+
+    Raises:
+        ValueError and its like: if it is not what was written.
+    """
+    mask, example, number, outcome, item, responses, tokens, plain_tokens, seconds = row[:9]
+    if row[9:] and seal(question.digest(), row[:9]) != row[9]:
+        raise ValueError
+    grid = known.grids.get(question.model)
+    columns = unpack(mask, grid.size if grid else None).tolist()
+    answers = json.loads(responses)
+    return (
+        known.names.get(question.model, question.model),
+        question.model,
+        question.dtype,
+        question.task,
+        question.task_version,
+        question.outcome,
+        question.mode,
+        columns,
+        known.heads(question, columns),
+        example,
+        number,
+        outcome,
+        item,
+        [answer.get("text") for answer in answers],
+        [answer.get("logprob") for answer in answers],
+        tokens,
+        plain_tokens,
+        seconds,
+    )
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """A path to write to, which becomes `path` at the end, or is gone.
+
+    Raises:
+        StoreFailed: if it cannot be written.
+    """
+    part = path.with_name(f"{path.name}.part")
+    try:
+        yield part
+        part.replace(path)
+    except OSError as error:
+        raise StoreFailed(
+            f"{path} could not be written ({error.strerror or error}); free disk space or check "
+            "the rights, then run the same command again. The rows themselves are untouched."
+        ) from error
+    finally:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
+
+
+@contextmanager
+def parquet_file(path: Path) -> Iterator[Write]:
+    """Write batches into a Parquet file."""
+    with parquet.ParquetWriter(path, COLUMNS, compression="zstd") as file:
+
+        def write(batch: Mapping[str, Sequence[Any]]) -> None:
+            file.write_table(pa.Table.from_pydict(dict(batch), schema=COLUMNS))
+
+        yield write
+
+
+@contextmanager
+def csv_file(path: Path) -> Iterator[Write]:
+    """Write batches into a CSV file; lists are JSON, what is missing is empty."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        lines = csv.writer(file)
+        lines.writerow(COLUMNS.names)
+
+        def write(batch: Mapping[str, Sequence[Any]]) -> None:
+            for values in zip(*batch.values(), strict=True):
+                lines.writerow(json.dumps(v) if isinstance(v, list) else v for v in values)
+
+        yield write
+
+
+WRITERS = {".parquet": parquet_file, ".csv": csv_file}

@@ -1,0 +1,12 @@
+"""Rows on disk: what was asked under which mask, what came back, what it was worth.
+
+A row's key is its question (model, task, everything else that can change an outcome), its mask
+and its example. Resuming a run and sharing rows between runs are therefore the same thing: a row
+whose key is known is never asked again.
+"""
+
+from caploc.store.rows import Question, Row, pack, unpack
+from caploc.store.schema import SCHEMA
+from caploc.store.store import Store, folder_lock
+
+__all__ = ["SCHEMA", "Question", "Row", "Store", "folder_lock", "pack", "unpack"]

@@ -1,0 +1,196 @@
+"""Records read straight from the pages of a SQLite file, whatever became of the tree above them.
+
+The format is that of https://www.sqlite.org/fileformat2.html: a table with a primary key of its own
+keeps its records in index pages, one with row ids in table pages; a log (`-wal`) holds newer copies
+of pages. Nothing here is trusted: lengths are checked, and what does not add up is passed over.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from mmap import ACCESS_READ, mmap
+from pathlib import Path
+from struct import unpack, unpack_from
+from typing import Any
+
+INTERIOR_INDEX, LEAF_INDEX, LEAF_TABLE = 0x02, 0x0A, 0x0D
+MAGIC = b"SQLite format 3\0"
+HEADER, USUAL_PAGE = 100, 4096
+LOG_HEADER, FRAME_HEADER = 32, 24
+LONGEST = 64 * 2**20  # bytes of a record
+WHOLE = {1: 1, 2: 2, 3: 3, 4: 4, 5: 6, 6: 8}  # bytes of an integer by its serial type
+
+Record = tuple[Any, ...]
+
+
+class Broken(Exception):
+    """What is read here is no record."""
+
+
+@dataclass(frozen=True)
+class Pages:
+    """A file's pages, numbered from 1, those of its log in place of older ones."""
+
+    content: "mmap | bytes"
+    size: int
+    reserved: int
+    newer: Mapping[int, bytes]
+
+    @property
+    def count(self) -> int:
+        """Pages of the file and its log."""
+        return max([-(-len(self.content) // self.size), *self.newer])
+
+    @property
+    def usable(self) -> int:
+        """Bytes of a page that hold content."""
+        return self.size - self.reserved
+
+    def page(self, number: int) -> bytes:
+        """One page's bytes; fewer where the file is cut off."""
+        if number in self.newer:
+            return self.newer[number]
+        return bytes(self.content[(number - 1) * self.size : number * self.size])
+
+    def records(self) -> Iterator[Record]:
+        """Every record of every page that could be one, in the order of pages."""
+        for number in range(1, self.count + 1):
+            page = self.page(number)
+            start = HEADER if number == 1 else 0
+            kind = page[start] if len(page) > start else 0
+            if kind in (INTERIOR_INDEX, LEAF_INDEX, LEAF_TABLE):
+                yield from self.records_of(page, start, kind)
+
+    def records_of(self, page: bytes, start: int, kind: int) -> Iterator[Record]:
+        """The records of a page whose header is at `start`."""
+        header = start + (12 if kind == INTERIOR_INDEX else 8)
+        if len(page) < header:
+            return
+        (cells,) = unpack_from(">H", page, start + 3)
+        for place in range(header, min(header + 2 * cells, len(page) - 1), 2):
+            (offset,) = unpack_from(">H", page, place)
+            try:
+                yield self.record(page, offset, kind)
+            except (Broken, IndexError):
+                continue
+
+    def record(self, page: bytes, offset: int, kind: int) -> Record:
+        """The record of a cell; a row id comes first where there is one.
+
+        Raises:
+            Broken, IndexError: if it is none.
+        """
+        offset += 4 if kind == INTERIOR_INDEX else 0
+        length, offset = number_at(page, offset)
+        row: Record = ()
+        if kind == LEAF_TABLE:
+            row_id, offset = number_at(page, offset)
+            row = (row_id,)
+        return row + values(self.payload(page, offset, length, kind))
+
+    def payload(self, page: bytes, offset: int, length: int, kind: int) -> bytes:
+        """A cell's content, with what lies on overflow pages."""
+        if length > LONGEST:
+            raise Broken
+        usable = self.usable
+        most = usable - 35 if kind == LEAF_TABLE else (usable - 12) * 64 // 255 - 23
+        if length <= most:
+            return whole(page[offset : offset + length], length)
+        least = (usable - 12) * 32 // 255 - 23
+        here = least + (length - least) % (usable - 4)
+        here = here if here <= most else least
+        content = bytearray(page[offset : offset + here])
+        (following,) = unpack(">I", whole(page[offset + here : offset + here + 4], 4))
+        while following and len(content) < length:
+            rest = self.page(following)
+            (following,) = unpack(">I", whole(rest[:4], 4))
+            content += rest[4 : min(usable, 4 + length - len(content))]
+        return whole(bytes(content), length)
+
+
+def records(path: Path) -> Iterator[Record]:
+    """Records of a file as it lies, then of the file with its log on top; many come twice."""
+    log = logged(path.with_name(f"{path.name}-wal"))
+    with path.open("rb") as file:
+        content: mmap | bytes = b""
+        if path.stat().st_size:
+            content = mmap(file.fileno(), 0, access=ACCESS_READ)
+        whole_header = bytes(content[:16]) == MAGIC
+        usual = len(next(iter(log.values()))) if log else USUAL_PAGE
+        size = (page_size(content[16:18]) if whole_header else None) or usual
+        reserved = content[20] if whole_header and content[20] < size // 8 else 0
+        for newer in ({}, log) if log else ({},):
+            yield from Pages(content, size, reserved, newer).records()
+        if isinstance(content, mmap):
+            content.close()
+
+
+def logged(path: Path) -> dict[int, bytes]:
+    """The newest copy of each page in a log that is of its last start."""
+    content = path.read_bytes() if path.is_file() else b""
+    if len(content) < LOG_HEADER or content[:3] != b"\x37\x7f\x06":
+        return {}
+    (size,) = unpack_from(">I", content, 8)
+    if not 512 <= size <= 65536 or size & (size - 1):
+        return {}
+    salts, newest = content[16:24], dict[int, bytes]()
+    for start in range(LOG_HEADER, len(content) - FRAME_HEADER - size + 1, FRAME_HEADER + size):
+        (number,) = unpack_from(">I", content, start)
+        if content[start + 8 : start + 16] == salts and number:
+            newest[number] = content[start + FRAME_HEADER : start + FRAME_HEADER + size]
+    return newest
+
+
+def page_size(told: bytes) -> int | None:
+    """Bytes of a page as a file's header tells; None if it tells nonsense."""
+    size = int.from_bytes(told, "big")
+    size = 65536 if size == 1 else size
+    return size if 512 <= size <= 65536 and not size & (size - 1) else None
+
+
+def number_at(page: bytes, offset: int) -> tuple[int, int]:
+    """A number of 1 to 9 bytes, and the place after it."""
+    value = 0
+    for place in range(offset, offset + 8):
+        value = value << 7 | page[place] & 0x7F
+        if page[place] < 0x80:
+            return value, place + 1
+    return value << 8 | page[offset + 8], offset + 9
+
+
+def whole(content: bytes, length: int) -> bytes:
+    """The content, if it is as long as it should be."""
+    if len(content) != length:
+        raise Broken
+    return content
+
+
+def values(payload: bytes) -> Record:
+    """The columns of a record."""
+    length, place = number_at(payload, 0)
+    body, found = length, []
+    while place < length:
+        kind, place = number_at(payload, place)
+        value, body = value_at(payload, body, kind)
+        found.append(value)
+    if place != length or body != len(payload):
+        raise Broken
+    return tuple(found)
+
+
+def value_at(payload: bytes, place: int, kind: int) -> tuple[Any, int]:
+    """One column's value by its serial type, and the place after it."""
+    if kind in (0, 8, 9):
+        return (None if kind == 0 else kind - 8), place
+    if kind in WHOLE:
+        end = place + WHOLE[kind]
+        return int.from_bytes(whole(payload[place:end], WHOLE[kind]), "big", signed=True), end
+    if kind == 7:
+        return unpack(">d", whole(payload[place : place + 8], 8))[0], place + 8
+    if kind < 12:
+        raise Broken
+    length = (kind - 12) // 2
+    content = whole(payload[place : place + length], length)
+    try:
+        return (content.decode() if kind % 2 else content), place + length
+    except UnicodeDecodeError:
+        raise Broken from None

@@ -1,0 +1,166 @@
+"""The tables of a store: made, brought up to date, and refused where they are not ours."""
+
+import re
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from caploc.errors import StoreFailed
+from caploc.store.rows import seal
+
+SCHEMA = 3
+LONGEST = 64 * 2**20  # bytes of one value; what a file from elsewhere may make us read at a time
+AT_ONCE = 5_000  # rows that a migration holds in memory
+QUESTIONS = """
+CREATE TABLE questions (
+    id INTEGER PRIMARY KEY, digest TEXT NOT NULL UNIQUE, question TEXT NOT NULL
+)
+"""
+ROWS = """
+CREATE TABLE rows (
+    question INTEGER NOT NULL REFERENCES questions (id),
+    mask BLOB NOT NULL,          -- packed bits, most significant first; 1 is knocked out (`pack`)
+    example TEXT NOT NULL,       -- digest of the example's requests and document
+    number INTEGER NOT NULL,     -- the example's place in its task
+    outcome REAL,                -- NULL where it could not be scored
+    item TEXT NOT NULL,          -- what the task's metric aggregates, JSON
+    responses TEXT NOT NULL,     -- what the model answered, JSON
+    tokens REAL NOT NULL,        -- tokens run for this row, in passes through all layers
+    plain_tokens INTEGER NOT NULL, -- tokens of reading and saying it alone
+    seconds REAL NOT NULL,       -- the row's share of its batch
+    seal BLOB NOT NULL,          -- checksum of the row and its question (`rows.seal`)
+    PRIMARY KEY (question, mask, example)
+) WITHOUT ROWID
+"""
+FIELDS = "mask, example, number, outcome, item, responses, tokens, plain_tokens, seconds"
+INSERT = f"INSERT OR REPLACE INTO rows (question, {FIELDS}, seal) VALUES ({', '.join('?' * 11)})"
+
+
+def harden(database: sqlite3.Connection) -> None:
+    """Let nothing in the file run or swell: it may come from anyone."""
+    database.execute("PRAGMA trusted_schema=OFF")
+    database.execute("PRAGMA cell_size_check=ON")
+    database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST)
+
+
+def prepare(database: sqlite3.Connection, path: Path) -> None:
+    """Create the tables of a new file; bring those of an older one up to date.
+
+    Raises:
+        StoreFailed: if the file is of a later schema, or holds anything but a store's tables.
+    """
+    version = schema_of(database, path)
+    if version == 0:
+        with transaction(database):
+            database.execute(QUESTIONS)
+            database.execute(ROWS)
+            database.execute(f"PRAGMA user_version={SCHEMA}")
+    elif version < SCHEMA:
+        keep_copy(database, path, version)
+        with transaction(database):
+            for step in range(version, SCHEMA):
+                MIGRATIONS[step](database)
+            database.execute(f"PRAGMA user_version={SCHEMA}")
+
+
+def schema_of(database: sqlite3.Connection, path: Path) -> int:
+    """The schema of a file, 0 for one without tables.
+
+    Raises:
+        StoreFailed: if it is of a later schema, or holds anything but a store's tables.
+    """
+    (version,) = database.execute("PRAGMA user_version").fetchone()
+    try:
+        objects = database.execute(
+            "SELECT type, name, sql FROM sqlite_schema WHERE type <> 'index' OR sql IS NOT NULL"
+        ).fetchall()
+    except UnicodeDecodeError:
+        raise sqlite3.DatabaseError("the names of its tables are no text") from None
+    if version > SCHEMA or version < 0:
+        raise StoreFailed(
+            f"{path} was written by a later version of caploc (schema {version}, this one reads up "
+            f"to {SCHEMA}); use that version, or another --out."
+        )
+    known = {"questions": plain(QUESTIONS), "rows": plain(FORMER.get(version, ROWS))}
+    for kind, name, sql in objects:
+        if version == 0 or kind != "table" or plain(sql or "") != known.get(name):
+            raise StoreFailed(
+                f"{path} holds a {kind} {str(name)[:40]!r} that no run of caploc writes; do not "
+                "use the file: take a copy from where it was made, or another --out."
+            )
+    if version and len(objects) != len(known):
+        raise StoreFailed(f"{path} lacks tables of a store; use another --out.")
+    return int(version)
+
+
+def plain(sql: str) -> str:
+    """A statement without its comments and spaces."""
+    without = re.sub(r"--[^\n]*", "", sql)
+    return re.sub(r'[\s"]+', "", without).replace("IFNOTEXISTS", "")
+
+
+@contextmanager
+def transaction(database: sqlite3.Connection) -> Iterator[None]:
+    """All statements of the block or none, those that make tables included."""
+    database.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        database.commit()
+    except BaseException:
+        database.rollback()
+        raise
+
+
+def keep_copy(database: sqlite3.Connection, path: Path, version: int) -> None:
+    """Copy the file as it is beside itself, `rows.sqlite.schema1`, whole or not at all."""
+    copy = path.with_name(f"{path.name}.schema{version}")
+    part = copy.with_name(f"{copy.name}.part")
+    part.unlink(missing_ok=True)
+    try:
+        target = sqlite3.connect(part)
+        try:
+            database.backup(target)
+        finally:
+            target.close()
+        part.replace(copy)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+
+
+def price_alone(database: sqlite3.Connection) -> None:
+    """From 1 to 2: rows say what they would take alone; then they were all run alone."""
+    database.execute("ALTER TABLE rows RENAME TO former")
+    database.execute(FORMER[2])
+    database.execute(
+        "INSERT INTO rows SELECT question, mask, example, number, outcome, item, responses, "
+        "tokens, tokens, seconds FROM former"
+    )
+    database.execute("DROP TABLE former")
+
+
+def seal_rows(database: sqlite3.Connection) -> None:
+    """From 2 to 3: every row gets a seal."""
+    database.execute("ALTER TABLE rows RENAME TO former")
+    database.execute(ROWS)
+    digests = dict(database.execute("SELECT id, digest FROM questions"))
+    found = database.execute(f"SELECT question, {FIELDS} FROM former")
+    while batch := found.fetchmany(AT_ONCE):
+        database.executemany(
+            INSERT, [(*row, seal(digests.get(row[0], ""), row[1:])) for row in batch]
+        )
+    database.execute("DROP TABLE former")
+
+
+def without(sql: str, *columns: str) -> str:
+    """A table's statement without some columns."""
+    lines = [line for line in sql.splitlines() if not line.strip().startswith(columns)]
+    return "\n".join(lines)
+
+
+MIGRATIONS: dict[int, Callable[[sqlite3.Connection], None]] = {1: price_alone, 2: seal_rows}
+FORMER = {
+    1: without(ROWS, "seal", "plain_tokens").replace("tokens REAL", "tokens INTEGER"),
+    2: without(ROWS, "seal"),
+}

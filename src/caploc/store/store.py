@@ -1,0 +1,222 @@
+"""The rows of a run folder, open for writing."""
+
+import json
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+
+import psutil
+from filelock import FileLock, Timeout
+
+from caploc.errors import FolderTaken, StoreFailed
+from caploc.store.rows import Question, Row, as_fields, as_row, seal
+from caploc.store.schema import FIELDS, INSERT, harden, prepare, transaction
+
+BUSY_SECONDS = 30.0  # to wait for a reader, such as `caploc rows`
+# File systems of other machines: WAL's index is shared memory, which they have not.
+NETWORK = (
+    "nfs", "cifs", "smb", "9p", "lustre", "gpfs", "beegfs", "ceph", "afs", "glusterfs", "panfs",
+    "fuse.sshfs", "fuse.glusterfs", "fuse.ceph", "fuse.s3fs", "fuse.gcsfuse",
+)  # fmt: skip
+
+
+class Store:
+    """The rows of a run folder. One process at a time writes it."""
+
+    def __init__(self, path: Path) -> None:
+        """Open or create `path`; no other process may have its folder open.
+
+        Raises:
+            FolderTaken: if another process is running in the folder.
+            StoreFailed: if the file cannot be opened, is damaged or of a later schema.
+        """
+        self.path = path
+        self.lock = folder_lock(path.parent)
+        try:
+            with self.guarded():
+                self.database = sqlite3.connect(path, timeout=BUSY_SECONDS)
+                try:
+                    harden(self.database)
+                    self.database.execute(f"PRAGMA journal_mode={journal(path)}")
+                    self.database.execute("PRAGMA synchronous=NORMAL")
+                    prepare(self.database, path)
+                except BaseException:
+                    self.database.close()
+                    raise
+        except BaseException:
+            self.lock.release()
+            raise
+
+    @contextmanager
+    def guarded(self) -> Iterator[None]:
+        """Turn what the disk and SQLite say into one sentence."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise StoreFailed(sentence(self.path, error)) from error
+        except OSError as error:
+            raise StoreFailed(unusable(self.path.parent, error)) from error
+
+    def question_id(self, question: Question) -> int:
+        """The number under which a question's rows are kept."""
+        digest, text = question.digest(), json.dumps(asdict(question))
+        find = "SELECT id, question FROM questions WHERE digest = ?"
+        write = (
+            "INSERT INTO questions (id, digest, question) VALUES (?, ?, ?) "
+            "ON CONFLICT (digest) DO UPDATE SET question = excluded.question"
+        )
+        with self.guarded():
+            found = self.database.execute(find, (digest,)).fetchone()
+            if found is None or found[1] != text:
+                number = self.orphaned(digest) if found is None else found[0]
+                with transaction(self.database):
+                    self.database.execute(write, (number, digest, text))
+                found = self.database.execute(find, (digest,)).fetchone()
+        return int(found[0])
+
+    def orphaned(self, digest: str) -> int | None:
+        """The number of this question if its text was lost with a damaged page: its rows tell.
+
+        A new question gets none of such numbers; None lets SQLite choose.
+        """
+        numbers = self.database.execute(
+            "SELECT DISTINCT question FROM rows WHERE question NOT IN (SELECT id FROM questions)"
+        ).fetchall()
+        for (number,) in numbers:
+            row = self.database.execute(
+                f"SELECT {FIELDS}, seal FROM rows WHERE question = ? LIMIT 1", (number,)
+            ).fetchone()
+            if seal(digest, row[:-1]) == row[-1]:
+                return int(number)
+        if not numbers:
+            return None
+        (most,) = self.database.execute("SELECT max(id) FROM questions").fetchone()
+        return int(max([most or 0, *(number for (number,) in numbers)])) + 1
+
+    def load(self, question: int) -> dict[tuple[bytes, str], Row]:
+        """Every row of a question by mask and example.
+
+        Raises:
+            StoreFailed: if the file cannot be read, or a row is not what was written.
+        """
+        with self.guarded():
+            (digest,) = self.database.execute(
+                "SELECT digest FROM questions WHERE id = ?", (question,)
+            ).fetchone()
+            found = self.database.execute(
+                f"SELECT {FIELDS}, seal FROM rows WHERE question = ?", (question,)
+            )
+            rows = {}
+            for *fields, sealed in found:
+                try:
+                    if seal(digest, fields) != sealed:
+                        raise ValueError
+                    rows[fields[0], fields[1]] = as_row(fields)
+                except (ValueError, RecursionError, TypeError):
+                    raise StoreFailed(damaged(self.path, "a row is not what was written")) from None
+            return rows
+
+    def add(self, question: int, rows: Sequence[Row]) -> None:
+        """Keep rows, all or none; on return they survive a crash of the program.
+
+        Raises:
+            StoreFailed: if the disk is full or read-only.
+        """
+        with self.guarded():
+            (digest,) = self.database.execute(
+                "SELECT digest FROM questions WHERE id = ?", (question,)
+            ).fetchone()
+            fields = [as_fields(row) for row in rows]
+            with transaction(self.database):
+                self.database.executemany(
+                    INSERT, [(question, *each, seal(digest, each)) for each in fields]
+                )
+
+    def close(self) -> None:
+        """Close the file and let other processes in."""
+        try:
+            self.database.close()
+        finally:
+            self.lock.release()
+
+    def __enter__(self) -> "Store":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def folder_lock(folder: Path) -> FileLock:
+    """The lock of a folder, taken, which keeps other processes out until it is released.
+
+    The same thread may take it again: whoever runs several studies in a folder holds it between
+    them.
+
+    Raises:
+        FolderTaken: if another process (or thread) is running in the folder.
+        StoreFailed: if the folder cannot be made or written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(folder.resolve() / ".lock", is_singleton=True)
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise FolderTaken(
+            f"Another caploc process is running in {folder}; wait for it, stop it, or choose "
+            "another --out."
+        ) from None
+    except OSError as error:
+        raise StoreFailed(unusable(folder, error)) from error
+    return lock
+
+
+def journal(path: Path) -> str:
+    """How SQLite keeps what is not yet in the file: a log beside it, where the disk is our own."""
+    return "DELETE" if file_system(path.parent).startswith(NETWORK) else "WAL"
+
+
+def file_system(folder: Path) -> str:
+    """The type of the file system that holds a folder, such as ext4; empty if it is not known."""
+    place, longest, kind = str(folder.resolve()), "", ""
+    try:
+        mounted = psutil.disk_partitions(all=True)
+    except (OSError, NotImplementedError):
+        return ""
+    for part in mounted:
+        inside = place == part.mountpoint or place.startswith(part.mountpoint.rstrip("/\\") + "/")
+        if inside and len(part.mountpoint) >= len(longest):
+            longest, kind = part.mountpoint, part.fstype
+    return kind.lower()
+
+
+def sentence(path: Path, error: sqlite3.Error) -> str:
+    """What is wrong with a store's file, and what to do."""
+    code = getattr(error, "sqlite_errorcode", None)
+    primary = code & 0xFF if isinstance(code, int) else None
+    undecodable = str(error).startswith("Could not decode")
+    if undecodable or primary in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        return damaged(path, "text that is none" if undecodable else str(error))
+    return (
+        f"The rows in {path} cannot be written or read ({error}); everything stored before is "
+        "kept. Free disk space or check the file and its rights, then run the same command again."
+    )
+
+
+def damaged(path: Path, why: str) -> str:
+    """What to do about a file that is not as it was written."""
+    return (
+        f"The rows in {path} cannot be written or read ({why}): the file is damaged. "
+        f"`caploc doctor {path.parent} --repair` saves every sound row and keeps the damaged file "
+        "aside; then run the same command again."
+    )
+
+
+def unusable(folder: Path, error: OSError) -> str:
+    """What to do about a folder that cannot be made or written."""
+    return (
+        f"{folder} cannot be used as a run folder ({error.strerror or error}); free disk space or "
+        "make it writable and run the same command again (what it holds is kept), or choose "
+        "another --out."
+    )

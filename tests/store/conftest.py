@@ -1,0 +1,6 @@
+"""The stores that these tests fill."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
