@@ -9,12 +9,12 @@ from caploc.errors import BadOption, UserError
 from caploc.finished import FinishedRun
 from caploc.folder import CURVE, EVALUATION, claim, versions, write_json
 from caploc.heads import Head, Mask
-from caploc.models.loading import LoadedModel
+from caploc.measurement import HeadModel
 from caploc.progress import Progress, Silent
-from caploc.report.curves import write_curve
+from caploc.report import rewrite_page
 from caploc.tasks.catalog import TaskOptions, check_task_name
 from caploc.validation import Comparison, check_limit, compare, failures
-from caploc.workbench import ModelOptions, Workbench
+from caploc.workbench import Allowed, ModelOptions, Workbench
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,8 @@ class Evaluation:
         """
         if not self.tasks:
             raise BadOption("--tasks names at least one task, such as --tasks demo/addition.")
+        if twice := [name for name in self.tasks if self.tasks.count(name) > 1]:
+            raise BadOption(f"--tasks names {twice[0]} twice; name each task once.")
         self.options.check()
         check_limit(self.limit)
         for name in self.tasks:
@@ -59,8 +61,11 @@ def evaluate(
     """
     evaluation.check()
     tasks = evaluation.model.tasks(evaluation.tasks, evaluation.options)
-    with claim(folder, asdict(evaluation), command) as store:
-        bench = Workbench(evaluation.model.engine(), store)
+    with (
+        claim(folder, asdict(evaluation), command) as store,
+        evaluation.model.answering() as engine,
+    ):
+        bench = Workbench(engine, store)
         mask = bench.engine.loaded.grid.mask(evaluation.heads)
         compared = [
             compare(bench.meter(task), mask, task.first(evaluation.limit), progress or Silent())
@@ -88,11 +93,17 @@ def as_row(comparison: Comparison, cut: bool) -> dict[str, Any]:
 
 
 def curve(
-    folder: Path, most: int = 10, limit: int | None = None, progress: Progress | None = None
+    folder: Path,
+    most: int = 10,
+    limit: int | None = None,
+    progress: Progress | None = None,
+    allowed: Allowed | None = None,
 ) -> dict[str, Any]:
     """Score a finished run's tasks with its 0, 1, ... `most` most needed heads knocked out.
 
-    Writes `curve.json` and its figure into the run's folder and uses the rows that lie there.
+    Writes `curve.json` into the run's folder, and its figures and report again; uses the rows that
+    lie there. `allowed` says what may
+    be run for it, and who answers.
 
     Raises:
         UserError: if the folder holds no finished run, or the options mean nothing.
@@ -101,7 +112,7 @@ def curve(
     if most < 1:
         raise BadOption(f"--most must be 1 or more; got {most}.")
     check_limit(limit)
-    run = FinishedRun.read(folder)
+    run = FinishedRun.read(folder, allowed)
     heads = order(run.result)[:most]
     if not heads:
         raise UserError(f"The run in {folder} found no head whose knockout lowers the score.")
@@ -113,7 +124,7 @@ def curve(
         }
         drawn = {"schema": 1, "heads": heads, "curves": curves, "cost": bench.cost.as_dict()}
         write_json(folder / CURVE, drawn)
-        write_curve(folder, drawn)
+        rewrite_page(folder)
     return drawn
 
 
@@ -124,7 +135,7 @@ def order(result: dict[str, Any]) -> list[str]:
 
 
 def points(
-    bench: Workbench[LoadedModel],
+    bench: Workbench[HeadModel],
     task: Any,
     masks: Sequence[Mask],
     limit: int | None,

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from caploc.folder import ANSWERS, RESULT, versions, write_json
-from caploc.measurement import Cost
-from caploc.models.loading import LoadedModel
+from caploc.measurement import Cost, HeadModel
+from caploc.redaction import redacted
 from caploc.report import write_report
 from caploc.search import Found
 from caploc.store import Row
@@ -17,14 +17,14 @@ from caploc.tasks.task import Score, Task
 from caploc.validation import Comparison, Failures
 
 SCHEMA = 1
-SHOWN = 300  # answers that the report shows
+SHOWN = 10_000  # answers that the report shows at most
 
 
 @dataclass(frozen=True)
 class Stages:
     """What each stage left for the next."""
 
-    loaded: LoadedModel
+    loaded: HeadModel
     task: Task
     examples: list[int]
     kept: list[int]  # examples that the search never saw
@@ -49,7 +49,8 @@ def write_findings(
     folder: Path, study: dict[str, Any], stages: Stages, cost: Cost, command: str
 ) -> Findings:
     """Write `result.json`, the answers shown, and the report."""
-    result = as_result(study, stages, cost) | {"command": command, "versions": versions()}
+    told = {"command": redacted(command), "versions": versions()}
+    result = as_result(study, stages, cost) | told
     answers = shown_answers(stages)
     write_json(folder / RESULT, result)
     write_json(folder / ANSWERS, answers)

@@ -5,21 +5,79 @@ import os
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
-from typing import TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
 from caploc.engine import Answer, Ask, Engine
-from caploc.heads import Mask
+from caploc.grid import Grid
+from caploc.heads import HeadGrid, Mask
 from caploc.progress import Progress
 from caploc.recovery import Measurements
 from caploc.search import Plan
 from caploc.store import Question, Row, Store, pack
-from caploc.tasks.requests import Response, Scored, responses_json
+from caploc.tasks.requests import Request, Response, Scored, responses_json
 from caploc.tasks.task import Score, Task
 
 Result = TypeVar("Result")
 ASKED_AT_ONCE = 20_000  # rows handed to the engine in one go, which it may reorder
+
+
+@runtime_checkable
+class Identified(Protocol):
+    """Which model answers, wherever its weights are: what questions and results say of it."""
+
+    @property
+    def name(self) -> str:
+        """As the user gave it."""
+        ...
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes whenever the weights or the config do."""
+        ...
+
+    @property
+    def dtype(self) -> str:
+        """Of the weights."""
+        ...
+
+    @property
+    def device(self) -> object:
+        """Where it runs; its text is its name."""
+        ...
+
+    @property
+    def grid(self) -> Grid[Any]:
+        """The parts that masks are over."""
+        ...
+
+
+@runtime_checkable
+class HeadModel(Identified, Protocol):
+    """A model whose parts are its attention heads."""
+
+    @property
+    def grid(self) -> HeadGrid:
+        """Its heads."""
+        ...
+
+
+Model_co = TypeVar("Model_co", bound=Identified, covariant=True)
+
+
+@runtime_checkable
+class RowEngine(Engine, Protocol[Model_co]):
+    """An engine that says which model answers, and what a mask's rows share."""
+
+    @property
+    def loaded(self) -> Model_co:
+        """The model."""
+        ...
+
+    def shared_tokens(self, requests: Sequence[Request]) -> float:
+        """Tokens that a mask reads once for all of these requests, a mean over requests."""
+        ...
 
 
 @dataclass

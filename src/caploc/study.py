@@ -1,21 +1,22 @@
 """A study from end to end: the one file that knows the order of the stages."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from caploc import designs
-from caploc.engine import BatchEngine
 from caploc.errors import BadOption
 from caploc.findings import Findings, Stages, write_findings
-from caploc.folder import claim
+from caploc.folder import RESULT, claim
 from caploc.lookup import pick
-from caploc.measurement import Meter, search
-from caploc.models.loading import LoadedModel
+from caploc.measurement import HeadModel, Meter, RowEngine, outcomes_by_example, search
 from caploc.progress import Progress, Silent
 from caploc.search import METHODS, Problem, Settings, column_mask
+from caploc.search.adaptive import nothing_to_lose
 from caploc.tasks.catalog import TaskOptions, check_task_name
 from caploc.tasks.task import Task
+from caploc.tracking import check_tracker, tracked
 from caploc.validation import Check, check_limit, compare, failures, held_out
 from caploc.workbench import ModelOptions, Workbench
 
@@ -38,7 +39,8 @@ class Study:
     scored before and after, to see what else breaks; `limit` caps the examples of every final
     score; `controls` is the number of random sets of heads to compare with, and 0 leaves out that
     check and the held-out masks. `disjoint` keeps the examples that the search saw out of the
-    task's final score, in which the paper leaves them.
+    task's final score, in which the paper leaves them. `track` names an experiment tracker that is
+    told of the run; see `caploc.tracking`.
     """
 
     model: ModelOptions
@@ -51,6 +53,7 @@ class Study:
     controls: int = 20
     limit: int | None = None
     disjoint: bool = False
+    track: str | None = None
 
     def check(self) -> "Study":
         """Refuse every mistake that can be seen before data or weights are loaded.
@@ -68,6 +71,7 @@ class Study:
         if self.controls < 0:
             raise BadOption(f"--controls must be 0 or more; got {self.controls}.")
         check_limit(self.limit)
+        check_tracker(self.track)
         for name in (self.task, *self.other_tasks):
             check_task_name(name, self.options)
         return self.sized(self.model.check().size)
@@ -78,6 +82,10 @@ class Study:
         Raises:
             BadOption: if the budget does not buy one round, or the masks cannot be drawn.
         """
+        if self.settings.top > heads:
+            raise BadOption(
+                f"--top {self.settings.top} is more than the {heads} heads of {self.model.name}."
+            )
         method, budget = METHODS[self.method], self.settings.budget
         examples = self.examples or PAPER_EXAMPLES
         if method.masks is None:
@@ -132,7 +140,7 @@ def run(
     progress: Progress | None = None,
     *,
     command: str = "",
-    engine: BatchEngine[LoadedModel] | None = None,
+    engine: RowEngine[HeadModel] | None = None,
 ) -> Findings:
     """Design, measurement, recovery, validation and report, in that order.
 
@@ -149,15 +157,19 @@ def run(
     others = study.model.tasks(study.other_tasks, study.options.plain())
     study.check_examples(task.size)
     with claim(folder, asdict(study), command) as store:
-        bench = Workbench(engine or study.model.engine(), store)
-        stages = locate(study, bench, [task, *others], progress)
-        stages = validated(study, bench, stages, [task, *others], progress)
         fields = asdict(study) | {"draws_masks": METHODS[study.method].draws_masks}
-        return write_findings(folder, fields, stages, bench.cost, command)
+        with tracked(study.track, f"{study.task} {study.method}", fields, progress) as watched:
+            with nullcontext(engine) if engine else study.model.answering() as answering:
+                bench = Workbench(answering, store)
+                stages = locate(study, bench, [task, *others], watched)
+                stages = validated(study, bench, stages, [task, *others], watched)
+            found = write_findings(folder, fields, stages, bench.cost, command)
+            watched.found(found.result, [found.report, folder / RESULT])
+            return found
 
 
 def locate(
-    study: Study, bench: Workbench[LoadedModel], tasks: Sequence[Task], progress: Progress
+    study: Study, bench: Workbench[HeadModel], tasks: Sequence[Task], progress: Progress
 ) -> Stages:
     """Measure what the method's search asks for, and see what it found."""
     task = tasks[0]
@@ -176,6 +188,10 @@ def locate(
         shared=shared_price(bench, meters[0], examples, progress),
         chance=task.chance,
     )
+    found = search(meters, METHODS[study.method].search(problem), progress)
+    hopeless = nothing_to_lose(problem, outcomes_by_example(intact))
+    if hopeless and hopeless not in found.notes:  # the adaptive search has seen it itself
+        found = replace(found, notes=[hopeless, *found.notes])
     return Stages(
         loaded=bench.engine.loaded,
         task=task,
@@ -183,12 +199,12 @@ def locate(
         kept=held_out,
         seen=[*examples, *problem.fresh],
         intact=meters[0].score(intact),
-        found=search(meters, METHODS[study.method].search(problem), progress),
+        found=found,
     )
 
 
 def shared_price(
-    bench: Workbench[LoadedModel], meter: Meter, examples: Sequence[int], progress: Progress
+    bench: Workbench[HeadModel], meter: Meter, examples: Sequence[int], progress: Progress
 ) -> float:
     """Tokens that one mask reads for all rows, as a multiple of those that each row takes alone."""
     requests = [meter.task.requests(example)[0] for example in examples]
@@ -200,7 +216,7 @@ def shared_price(
 
 def validated(
     study: Study,
-    bench: Workbench[LoadedModel],
+    bench: Workbench[HeadModel],
     stages: Stages,
     tasks: Sequence[Task],
     progress: Progress,

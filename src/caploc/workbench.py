@@ -1,23 +1,33 @@
 """What every command works on: a model's engine, its tasks, the store, and the running cost."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any, Generic
 
 from caploc.engine import BatchEngine, chat_template
-from caploc.engine.engine import Model
 from caploc.errors import BadOption
 from caploc.heads import HeadGrid
-from caploc.measurement import Cost, Meter
+from caploc.measurement import Cost, HeadModel, Meter, Model_co, RowEngine
 from caploc.models.loading import LoadedModel, check_model, load_model, load_tokenizer
+from caploc.models.placement import SPREAD
+from caploc.models.sharding import SHARD, launched
+from caploc.sharded import LeadingEngine
 from caploc.store import Question, Store
 from caploc.tasks.catalog import TaskOptions, load_task, wants_chat_template
+from caploc.tasks.foreign import code_in
 from caploc.tasks.task import Task
+from caploc.workers import Fleet, Workers
+from caploc.workers.hands import RayCrew
+from caploc.workers.replica import Recipe
 
 
 @dataclass(frozen=True)
 class ModelOptions:
-    """Which model, and how it is loaded; see `caploc.load_model`."""
+    """Which model, and how it is loaded; see `caploc.load_model`.
+
+    With `workers` it is loaded by each of them, and rows are answered there.
+    """
 
     name: str
     device: str = "auto"
@@ -26,6 +36,8 @@ class ModelOptions:
     trust_remote_code: bool = False
     projections: str | None = None
     batch_size: int | None = None
+    workers: Workers | None = None
+    quantize: str | None = None
 
     def check(self) -> HeadGrid:
         """Refuse what can be refused before weights are read; return the model's grid.
@@ -35,17 +47,46 @@ class ModelOptions:
         """
         if self.batch_size is not None and self.batch_size < 1:
             raise BadOption(f"--batch-size must be 1 or more; got {self.batch_size}.")
-        return check_model(**self.loading())
+        if self.workers is None:
+            self.check_team()
+            return check_model(**self.loading())
+        self.workers.check(self.device)
+        # the workers' machines may have devices and memory that this one has not
+        return check_model(**self.loading() | {"device": SPREAD})
+
+    def check_team(self) -> None:
+        """Refuse processes that torchrun started to share a model, and that do not.
+
+        Raises:
+            BadOption: if `device` does not say that they do.
+        """
+        if launched() and self.device != SHARD:
+            raise BadOption(
+                f"torchrun started several processes, and --device {self.device} uses one; share "
+                f"the model among them (--device {SHARD}), or start caploc without torchrun."
+            )
 
     def loading(self) -> dict[str, Any]:
         """The arguments of `load_model`."""
         fields = asdict(self)
-        del fields["batch_size"]
+        del fields["batch_size"], fields["workers"]
         return fields
 
     def engine(self) -> BatchEngine[LoadedModel]:
         """Load the model, find and prove its heads."""
+        if self.device == SHARD:
+            return LeadingEngine(self.loading(), self.batch_size)
         return BatchEngine(load_model(**self.loading()), self.batch_size)
+
+    @contextmanager
+    def answering(self) -> Iterator[RowEngine[HeadModel]]:
+        """What answers rows: an engine of this process, or workers while the block runs."""
+        if self.workers is None:
+            yield self.engine()
+            return
+        recipe = Recipe(self.loading(), self.batch_size)
+        with Fleet(RayCrew(self.workers, recipe, self.device)) as fleet:
+            yield fleet
 
     def tasks(self, names: Sequence[str], options: TaskOptions) -> list[Task]:
         """Load tasks and build their requests; of the model only the tokenizer is read.
@@ -65,11 +106,54 @@ class ModelOptions:
         return [load_task(name, options, chat) for name in names]
 
 
+@dataclass(frozen=True)
+class Allowed:
+    """What only the command line may say: a file, or a run's folder, may come from anyone."""
+
+    code: bool = False  # programs that a model writes are run
+    remote_code: bool = False  # code of a model's repository, or that a task's file names, is run
+    workers: Workers | None = None
+
+    def check(
+        self, where: str, model: ModelOptions, options: TaskOptions, tasks: Sequence[str]
+    ) -> None:
+        """Refuse what a file asks for and was not allowed; `where` says which file.
+
+        Raises:
+            BadOption: naming the option that allows it.
+        """
+        if model.trust_remote_code and not self.remote_code:
+            raise BadOption(
+                f"{where} asks to run the Python code of the model {model.name}; if you trust "
+                "whoever made both, add --trust-remote-code."
+            )
+        if options.allow_code and not self.code:
+            raise BadOption(
+                f"{where} asks to run programs that the model writes; add --allow-code to run them "
+                "in the sandbox (docs/security.md)."
+            )
+        for task in tasks:
+            self.check_task(where, task)
+
+    def check_task(self, where: str, task: str) -> None:
+        """Refuse a task's file that names Python code, if that was not allowed.
+
+        Raises:
+            BadOption: naming the option that allows it.
+        """
+        code = None if self.remote_code else code_in(task)
+        if code is not None:
+            raise BadOption(
+                f"{where} names the task {task}, which runs Python code ({code}) with your rights; "
+                "if you trust whoever made it, add --trust-remote-code."
+            )
+
+
 @dataclass
-class Workbench(Generic[Model]):
+class Workbench(Generic[Model_co]):
     """A loaded model, the store its rows go to, and what they cost so far."""
 
-    engine: BatchEngine[Model]
+    engine: RowEngine[Model_co]
     store: Store
     cost: Cost = field(default_factory=Cost)
     meters: dict[Question, Meter] = field(default_factory=dict)

@@ -1,0 +1,370 @@
+"""What workers bring, and what the driver costs.
+
+    python bench/workers.py                         all parts, some ten minutes on two cores
+    python bench/workers.py --only pair,driver      part of it
+
+`pair`: two workers of one thread each against one, on the random 25 M model. `driver`: what a row
+costs the driver, with workers that answer at once. `many`: up to 256 workers that sleep for as long
+as they would take; they are coroutines in a few Ray actors, for so many processes do not fit here.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+import numpy as np
+import psutil
+
+import models
+import workloads
+from caploc.engine import Answer, Ask
+from caploc.heads import HeadGrid
+from caploc.measurement import Cost, Meter
+from caploc.models.loading import load_model
+from caploc.progress import Silent
+from caploc.search import Plan
+from caploc.store import Question, Store
+from caploc.tasks.catalog import load_task
+from caploc.tasks.requests import Generated
+from caploc.workers import Fleet, Workers
+from caploc.workers.bundle import Bundle
+from caploc.workers.connection import connect
+from caploc.workers.crew import Refusal
+from caploc.workers.hands import Hand, RayCrew
+from caploc.workers.identity import Identity
+from caploc.workers.replica import Recipe, Replica
+
+PARTS = ("pair", "driver", "many")
+GRID = HeadGrid((32,) * 32, (4,) * 32)  # of a model of eight billion parameters
+ROWS, MASKS = 100_000, 100  # of the driver's part
+RATE, SECONDS = 5.0, 60.0  # a sleeping worker's rows a second, and how long all of them work
+CREWS, HOSTS = (16, 64, 256), 4
+SIZE = workloads.Size(24, 24)
+PAIR = "b"
+
+
+class Instant(Replica):
+    """Says the same word to everything, at once."""
+
+    def load(self) -> tuple[Identity | Refusal, str]:
+        """No model."""
+        return Identity("none", "none", "float32", "cpu", GRID, "0"), "here"
+
+    def answer(self, bundle: Bundle) -> Iterator[list[Answer] | Refusal]:
+        """A word an ask."""
+        yield said_at_once(bundle)
+
+
+class Host(Instant):
+    """Many workers that sleep, in one process."""
+
+    async def load(self) -> tuple[Identity | Refusal, str]:  # type: ignore[override]
+        """No model."""
+        return super().load()
+
+    async def answer(self, bundle: Bundle) -> AsyncIterator[list[Answer]]:  # type: ignore[override]
+        """Answer a few rows at a time, after as long as they would take."""
+        answers, some = said_at_once(bundle), int(RATE)
+        for first in range(0, len(answers), some):
+            await asyncio.sleep(len(answers[first : first + some]) / RATE)
+            yield answers[first : first + some]
+
+
+def said_at_once(bundle: Bundle) -> list[Answer]:
+    """The same word to every ask."""
+    return [Answer(key, Generated("42", 1), 0.001, 20.0, 21) for key, _, _ in bundle.asked]
+
+
+@dataclass
+class Sleepers(RayCrew):
+    """Workers that share a few actors."""
+
+    def __post_init__(self) -> None:
+        """Start the actors."""
+        super().__post_init__()
+        host = self.connection.ray.remote(Host).options(num_cpus=0, max_concurrency=1000)
+        self.hosts = [host.remote(self.shared) for _ in range(HOSTS)]
+
+    def hire(self) -> None:
+        """A place in one of the actors."""
+        number = next(self.numbers)
+        actor = self.hosts[number % HOSTS]
+        self.hands[number] = Hand(actor)
+        self.calls[actor.load.remote()] = number
+
+    def dismiss(self, worker: int) -> None:
+        """Only the place is given up."""
+        self.hands.pop(worker, None)
+
+
+def main() -> None:
+    """Measure what was asked for."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--only", default=",".join(PARTS), help=",".join(PARTS))
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--out", type=Path, default=Path("docs/bench"))
+    arguments = parser.parse_args()
+    file = arguments.out / "workers.json"
+    found = json.loads(file.read_text()) if file.is_file() else {}
+    # one cluster for all parts, with room for three workers of a core
+    connection = connect(Workers(3, cpus=1))
+    try:
+        for part in arguments.only.split(","):
+            print(f"{part} ...", flush=True)
+            measured = MEASURED[part](arguments.repeats)
+            found[part] = measured | {
+                "date": datetime.now(UTC).date().isoformat(),
+                "load": round(os.getloadavg()[0], 1),
+                "cores": os.cpu_count(),
+            }
+            print(json.dumps(found[part], indent=1), flush=True)
+            file.write_text(json.dumps(found, indent=1) + "\n")
+            file.with_suffix(".md").write_text(page(found))
+    finally:
+        connection.close()
+
+
+def pair(repeats: int) -> dict[str, Any]:
+    """Rows a second of one worker and of two, turn by turn."""
+    folder = models.saved("25m")
+    loading = {"name": str(folder.absolute()), "device": "cpu"}
+    asks = workloads.build(PAIR, load_model(**loading), SIZE).asks
+    rows = len({ask.key[0] for ask in asks})
+    speeds: dict[int, list[float]] = {1: [], 2: []}
+    machine = []
+    fleets: dict[int, Fleet] = {}
+    teams: dict[int, list[psutil.Process]] = {}
+    for count in speeds:
+        fleets[count] = Fleet(RayCrew(Workers(count, cpus=1), Recipe(loading), "cpu"))
+        settle(fleets[count])
+        others = [process for team in teams.values() for process in team]
+        teams[count] = [process for process in replicas() if process not in others]
+        answer(fleets[count], asks[: len(asks) // 4])  # rates are learned
+    shares = memory(teams[2][0])
+    busiest: dict[int, list[float]] = {1: [], 2: []}
+    for turn in range(repeats):
+        machine.append(two_against_one())
+        for count, fleet in fleets.items():
+            before = [cpu(process) for process in teams[count]]
+            seconds, _ = answer(fleet, asks)
+            spent = [cpu(p) - past for p, past in zip(teams[count], before, strict=True)]
+            busiest[count].append(max(spent))
+            speeds[count].append(rows / seconds)
+            print(f"{turn}: {count} workers, {rows / seconds:.2f} rows/s, CPU {spent}", flush=True)
+    ratios = [two / one for one, two in zip(speeds[1], speeds[2], strict=True)]
+    by_cpu = [one / two for one, two in zip(busiest[1], busiest[2], strict=True)]
+    return {
+        "by_cpu": spread(by_cpu),
+        "rows": rows,
+        "one": spread(speeds[1]),
+        "two": spread(speeds[2]),
+        "ratio": spread(ratios),
+        "machine": spread(machine),
+        "memory": shares,
+    }
+
+
+def settle(fleet: Fleet) -> None:
+    """Wait until every worker has its model."""
+    while len(fleet.idle) < fleet.initial:
+        for event in fleet.crew.events(1):
+            fleet.take(event, None)
+
+
+def answer(fleet: Fleet, asks: Sequence[Ask]) -> tuple[float, float]:
+    """Seconds, and the driver's CPU seconds, until all asks are answered."""
+    began, own = time.perf_counter(), time.process_time()
+    count = sum(len(batch) for batch in fleet.answer(asks))
+    assert count == len(asks)
+    return time.perf_counter() - began, time.process_time() - own
+
+
+def two_against_one() -> float:
+    """What this machine gives a second process: work of two over work of one, ideally 2."""
+    import subprocess
+    import sys
+
+    code = (
+        "import time, numpy as np\n"
+        "a = np.random.default_rng(0).random((256, 256), dtype='f4')\n"
+        "end, n = time.time() + 3, 0\n"
+        "while time.time() < end: a @ a; n += 1\n"
+        "print(n)"
+    )
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+
+    def work(count: int) -> int:
+        started = [
+            subprocess.Popen(
+                [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environment
+            )
+            for _ in range(count)
+        ]
+        return sum(int(process.communicate()[0]) for process in started)
+
+    one = work(1)
+    return work(2) / one
+
+
+def replicas() -> list[psutil.Process]:
+    """The processes of all workers."""
+    below = psutil.Process().children(recursive=True)
+    return [process for process in below if process.name().startswith("ray::Replica")]
+
+
+def cpu(process: psutil.Process) -> float:
+    """CPU seconds that a process has had."""
+    times = process.cpu_times()
+    return float(times.user + times.system)
+
+
+def memory(process: psutil.Process) -> dict[str, float]:
+    """Megabytes of a process: resident, and of them its own."""
+    info = process.memory_full_info()
+    return {"resident": info.rss / 2**20, "own": info.uss / 2**20}
+
+
+def driver(repeats: int) -> dict[str, Any]:
+    """Milliseconds a row: of the fleet, of the store, of all that the driver does."""
+    task = load_task("demo/addition")
+    masks = np.random.default_rng(0).random((MASKS, GRID.size)) < 0.02
+    examples = [n % task.size for n in range(ROWS // MASKS)]
+    whole = len(set(examples)) * MASKS
+    asks = [
+        Ask((m * len(examples) + n, 0), task.requests(example)[0], mask)
+        for m, mask in enumerate(masks)
+        for n, example in enumerate(examples)
+    ]
+    times: dict[str, list[float]] = {"fleet": [], "fleet_cpu": [], "store": [], "all": []}
+    with Fleet(RayCrew(Workers(2, cpus=1), Recipe({}), "cpu", Instant)) as fleet:
+        settle(fleet)
+        for _ in range(repeats):
+            seconds, own = answer(fleet, asks)
+            times["fleet"].append(1000 * seconds / ROWS)
+            times["fleet_cpu"].append(1000 * own / ROWS)
+            with tempfile.TemporaryDirectory() as folder, Store(Path(folder) / "rows") as store:
+                meter = Meter(fleet, store, task, question(task), Cost())
+                began = time.perf_counter()
+                plan = Plan.crossed(masks, sorted(set(examples)))
+                rows = meter.measure(plan, Silent(), "all")
+                times["all"].append(1000 * (time.perf_counter() - began) / whole)
+                copy = store.question_id(replace(question(task), mode="again"))
+                began = time.perf_counter()
+                for first in range(0, len(rows), 1000):
+                    store.add(copy, rows[first : first + 1000])
+                times["store"].append(1000 * (time.perf_counter() - began) / whole)
+    return {"rows": ROWS, "measured": whole} | {name: spread(t) for name, t in times.items()}
+
+
+def question(task: Any) -> Question:
+    """A question of no model."""
+    return Question("none", "float32", task.name, task.version, task.outcome_kind)
+
+
+def many(repeats: int) -> dict[str, Any]:
+    """Rows a second of sleeping workers, over what they could do without a driver."""
+    task = load_task("demo/addition")
+    found = {}
+    for size in CREWS:
+        rows = int(size * RATE * SECONDS)
+        masks = np.random.default_rng(0).random((rows // 100 + 1, GRID.size)) < 0.02
+        asks = [
+            Ask((n, 0), task.requests(n % 100)[0], masks[n // 100]) for n in range(rows)
+        ]  # fmt: skip
+        with Fleet(Sleepers(Workers(size, "auto"), Recipe({}), "cpu")) as fleet:
+            settle(fleet)
+            seconds, own = answer(fleet, asks)
+        found[str(size)] = {
+            "rows": rows,
+            "seconds": round(seconds, 2),
+            "efficiency": round(rows / (size * RATE) / seconds, 4),
+            "driver_busy": round(own / seconds, 3),
+        }
+        print(size, found[str(size)], flush=True)
+    return {"crews": found, "rate": RATE}
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """Median, least and most."""
+    return {
+        "median": round(statistics.median(values), 4),
+        "least": round(min(values), 4),
+        "most": round(max(values), 4),
+        "times": len(values),
+    }
+
+
+def said(numbers: dict[str, float], digits: int = 2) -> str:
+    """A median and its spread."""
+    least, most = (f"{numbers[end]:.{digits}f}" for end in ("least", "most"))
+    return f"{numbers['median']:.{digits}f} ({least} to {most}, {numbers['times']} times)"
+
+
+def page(found: dict[str, Any]) -> str:
+    """The results as a page."""
+    lines = ["# Workers, measured", "", "Made by `make bench-workers`; median (least to most).", ""]
+    if part := found.get("pair"):
+        lines += [
+            f"Two workers of one thread against one, random 25 M Llama, workload {PAIR} of "
+            f"[the engine's benchmark](engine.md), {part['rows']} rows; {place(part)}:",
+            "",
+            f"- one worker: {said(part['one'])} rows/s",
+            f"- two workers: {said(part['two'])} rows/s",
+            f"- two over one: **{said(part['ratio'])}**",
+            "- CPU time of one worker alone over that of the busier of two, which is what two "
+            f"would bring on cores that nobody else uses: **{said(part['by_cpu'])}**",
+            "- two plain processes over one on this machine, multiplying matrices just before: "
+            f"{said(part['machine'])}",
+            f"- a worker's memory: {part['memory']['resident']:.0f} MB resident, "
+            f"{part['memory']['own']:.0f} MB of it its own",
+            "",
+        ]
+    if part := found.get("driver"):
+        lines += [
+            f"What a row costs the driver, with workers that answer at once; {place(part)}:",
+            "",
+            f"- the fleet, {part['rows']:,} rows: **{said(part['fleet'], 3)} ms** a row, of "
+            f"which the driver's own CPU time {said(part['fleet_cpu'], 3)} ms",
+            f"- writing rows to the store: {said(part['store'], 3)} ms a row",
+            f"- all that the driver does ({part['measured']:,} rows: planning, the fleet, scoring, "
+            f"storing): {said(part['all'], 3)} ms a row",
+            "",
+        ]
+    if part := found.get("many"):
+        lines += [
+            f"Workers that sleep {1 / part['rate']:.1f} s a row, as coroutines in {HOSTS} Ray "
+            f"actors, a minute of work each; {place(part)}:",
+            "",
+            "| workers | rows | seconds | efficiency | driver busy |",
+            "| ---: | ---: | ---: | ---: | ---: |",
+            *(
+                f"| {size} | {one['rows']:,} | {one['seconds']} | {100 * one['efficiency']:.1f} % "
+                f"| {100 * one['driver_busy']:.0f} % of a core |"
+                for size, one in part["crews"].items()
+            ),
+            "",
+        ]
+    return "\n".join(lines)
+
+
+def place(part: dict[str, Any]) -> str:
+    """When, and on what."""
+    return f"{part['date']}, {part['cores']} shared cores, load {part['load']} at the end"
+
+
+MEASURED = {"pair": pair, "driver": driver, "many": many}
+
+if __name__ == "__main__":
+    main()

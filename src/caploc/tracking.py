@@ -1,0 +1,205 @@
+"""A run told to an experiment tracker: what was asked, how it goes, what was found. Off by default.
+
+Whatever a tracker does wrong, the run goes on: what it says is logged, and kept in `trouble`.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Protocol
+
+from caploc.errors import BadOption
+from caploc.folder import flat
+from caploc.lookup import pick
+from caploc.progress import Progress
+
+LOG = logging.getLogger(__name__)
+# the command line hushes everything else
+LOG.setLevel(logging.WARNING)
+PROJECT = "caploc"
+EVERY = 5.0  # seconds between two points of a curve
+LONGEST = 500  # characters of a setting; MLflow refuses 6,000
+
+
+class Tracker(Protocol):
+    """One run in a tracker."""
+
+    def log(self, figures: Mapping[str, float], step: int) -> None:
+        """Add a point to each curve."""
+        ...
+
+    def keep(self, files: Sequence[Path]) -> None:
+        """Keep copies of files."""
+        ...
+
+    def end(self, failed: bool) -> None:
+        """Close the run."""
+        ...
+
+
+class Likewise:
+    """Weights & Biases, and Trackio, which has the same functions."""
+
+    def __init__(self, module: str, project: str, name: str, settings: dict[str, Any]) -> None:
+        """Begin a run."""
+        self.module = import_module(module)
+        self.run = self.module.init(project=project, name=name, config=settings)
+
+    def log(self, figures: Mapping[str, float], step: int) -> None:
+        """Add a point to each curve."""
+        self.run.log(dict(figures), step=step)
+
+    def keep(self, files: Sequence[Path]) -> None:
+        """Keep copies as one artifact."""
+        artifact = self.module.Artifact("findings", type="findings")
+        for path in files:
+            artifact.add_file(str(path))
+        self.run.log_artifact(artifact)
+
+    def end(self, failed: bool) -> None:
+        """Close the run; Trackio knows no failed ones."""
+        self.run.finish(**({"exit_code": int(failed)} if self.module.__name__ == "wandb" else {}))
+
+
+class MLflow:
+    """MLflow, wherever MLFLOW_TRACKING_URI says."""
+
+    def __init__(self, module: str, project: str, name: str, settings: dict[str, Any]) -> None:
+        """Begin a run."""
+        self.module = import_module(module)
+        self.module.set_experiment(project)
+        self.run = self.module.start_run(run_name=name)
+        self.module.log_params(settings)
+
+    def log(self, figures: Mapping[str, float], step: int) -> None:
+        """Add a point to each curve."""
+        self.module.log_metrics(dict(figures), step=step)
+
+    def keep(self, files: Sequence[Path]) -> None:
+        """Keep copies as artifacts."""
+        for path in files:
+            self.module.log_artifact(str(path))
+
+    def end(self, failed: bool) -> None:
+        """Close the run."""
+        self.module.end_run("FAILED" if failed else "FINISHED")
+
+
+Begin = Callable[[str, str, str, dict[str, Any]], Tracker]
+TRACKERS: dict[str, Begin] = {"mlflow": MLflow, "trackio": Likewise, "wandb": Likewise}
+
+
+def check_tracker(where: str | None) -> None:
+    """Refuse a tracker that there is not, before anything runs.
+
+    Raises:
+        UnknownName: if it is none of those known.
+        BadOption: if its package is not installed, or no project is named after the colon.
+    """
+    if where is None:
+        return
+    name, colon, project = where.partition(":")
+    pick(TRACKERS, name, "tracker")
+    if colon and not project:
+        raise BadOption(f"--track {where} names no project; write {name}:PROJECT or {name}.")
+    if find_spec(name) is None:
+        raise BadOption(
+            f"--track {name} needs a package that is not here: pip install 'caploc[{name}]'."
+        )
+
+
+class Tracked:
+    """Progress that also draws curves in a tracker (None: nowhere)."""
+
+    def __init__(self, begin: Callable[[], Tracker] | None, progress: Progress) -> None:
+        """Begin a run, if anyone wants it."""
+        self.progress, self.tracker = progress, None
+        self.trouble: list[str] = []
+        self.rows, self.tokens, self.last = 0, 0.0, time.monotonic()
+        if begin is not None:
+            self.tracker = self.tried(begin)
+
+    def tried(self, what: Callable[[], Any]) -> Any:
+        """Do what a tracker may fail at; afterwards it is left alone."""
+        try:
+            return what()
+        except Exception as error:  # a tracker's trouble is its own
+            self.trouble.append(f"{type(error).__name__}: {error}")
+            LOG.warning("The tracker is told no more (%s); the run goes on.", self.trouble[-1])
+            self.tracker = None
+            return None
+
+    def start(self, what: str, rows: int) -> None:
+        """Pass it on."""
+        self.progress.start(what, rows)
+
+    def advance(self, rows: int, tokens: float) -> None:
+        """Pass it on, and add a point to the curves now and then."""
+        self.progress.advance(rows, tokens)
+        self.rows, self.tokens = self.rows + rows, self.tokens + tokens
+        if self.tracker is not None and time.monotonic() - self.last >= EVERY:
+            self.last = time.monotonic()
+            self.point({"rows": self.rows, "tokens": self.tokens})
+
+    def point(self, figures: Mapping[str, float]) -> None:
+        """Add a point to each curve."""
+        if (tracker := self.tracker) is not None:
+            self.tried(lambda: tracker.log(figures, self.rows))
+
+    def found(self, result: Mapping[str, Any], files: Sequence[Path]) -> None:
+        """Tell what was found, and hand over the files that say so."""
+        self.point(figures_of(result))
+        if (tracker := self.tracker) is not None:
+            self.tried(lambda: tracker.keep([path for path in files if path.exists()]))
+
+    def end(self, failed: bool) -> None:
+        """Close the run."""
+        if (tracker := self.tracker) is not None:
+            self.tried(lambda: tracker.end(failed))
+
+
+@contextmanager
+def tracked(
+    where: str | None, name: str, settings: Mapping[str, Any], progress: Progress
+) -> Iterator[Tracked]:
+    """Track a run while the block runs: `where` is mlflow, trackio, wandb, each perhaps `:PROJECT`.
+
+    `settings` may be nested. With None nothing is imported and nothing is told.
+
+    Raises:
+        UnknownName, BadOption: as `check_tracker`.
+    """
+    check_tracker(where)
+    begin = None if where is None else lambda: opened(where, name, settings)
+    watched = Tracked(begin, progress)
+    failed = True
+    try:
+        yield watched
+        failed = False
+    finally:
+        watched.end(failed)
+
+
+def opened(where: str, name: str, settings: Mapping[str, Any]) -> Tracker:
+    """Begin a run in a tracker."""
+    module, _, project = where.partition(":")
+    said = {key: str(value)[:LONGEST] for key, value in flat(dict(settings)).items()}
+    return TRACKERS[module](module, project or PROJECT, name, said)
+
+
+def figures_of(result: Mapping[str, Any]) -> dict[str, float]:
+    """The figures of a result that one compares runs by; what is not known is left out."""
+    task = result["validation"]["task"]
+    told = {
+        "intact": task["intact"]["score"],
+        "knocked_out": (task["knocked_out"] or {}).get("score"),
+        "change_of_outcome": (task["change"] or {}).get("outcome"),
+        "heads_chosen": len(result["top"]),
+        "r2_held_out": result["fit"]["r2_held_out"],
+        **{f"cost_{key}": value for key, value in result["cost"].items()},
+    }
+    return {key: float(value) for key, value in told.items() if value is not None}

@@ -1,0 +1,117 @@
+"""The connection to Ray: a cluster that runs, or one started on this machine for this run."""
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from caploc.errors import BadOption, RunFailed
+from caploc.workers.options import Workers
+
+STORE = 2**28  # bytes of shared memory of a cluster of our own: only rows pass through it
+NAMESPACE = "caploc"
+# For a cluster of our own. The first is read by Ray when it is imported: without it the cluster
+# would listen on every network. The second: Ray makes workers give way to every other process.
+OWN = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_worker_niceness": "0"}
+# What the command line sets for itself before its libraries are imported.
+ENVIRONMENT = {
+    "GOMP_SPINCOUNT": "1000",
+    "TOKENIZERS_PARALLELISM": "false",
+    "TQDM_DISABLE": "1",
+    "TRANSFORMERS_VERBOSITY": "error",
+}
+
+
+@dataclass
+class Connection:
+    """Ray's module, connected; `owned` if this made the connection."""
+
+    ray: Any
+    owned: bool
+
+    @property
+    def nodes(self) -> list[dict[str, Any]]:
+        """The nodes that are alive, as Ray describes them.
+
+        Raises:
+            RunFailed: if the cluster is gone.
+        """
+        try:
+            return [node for node in self.ray.nodes() if node["Alive"]]
+        except (self.ray.exceptions.RayError, RuntimeError, ConnectionError) as error:
+            raise RunFailed(
+                f"The Ray cluster is gone ({first_line(error)}); what was measured is kept, and "
+                "the same command continues once it is back."
+            ) from error
+
+    def close(self) -> None:
+        """Leave the cluster; one of our own ends."""
+        if self.owned and self.ray.is_initialized():
+            self.ray.shutdown()
+
+
+def connect(workers: Workers) -> Connection:
+    """Connect to the cluster, or start one on this machine; a connection that exists is used.
+
+    Raises:
+        BadOption: if there is no cluster at the address.
+    """
+    place = workers.place
+    if place is None:
+        for name, value in OWN.items():
+            os.environ.setdefault(name, value)
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    import ray
+
+    if ray.is_initialized():
+        return Connection(ray, owned=False)
+    quiet(ray)
+    with one_sentence(place):
+        ray.init(
+            address=place or "local",
+            namespace=NAMESPACE,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            runtime_env={"env_vars": ENVIRONMENT},
+            **({} if place else own_cluster(workers)),
+        )
+    return Connection(ray, owned=True)
+
+
+def own_cluster(workers: Workers) -> dict[str, Any]:
+    """How a cluster on this machine is started: without a dashboard."""
+    cores = os.cpu_count() or 1
+    return {
+        "num_cpus": max(cores, (workers.count or 1) * (workers.cpus or 1)),
+        "include_dashboard": False,
+        "object_store_memory": STORE,
+    }
+
+
+def quiet(ray: Any) -> None:
+    """Keep Ray's messages off standard output, where results are printed.
+
+    What it would say there when a worker or a node dies is said by the fleet, in one line.
+    """
+    ray._private.worker._worker_logs_enabled = False
+
+
+@contextmanager
+def one_sentence(place: str | None) -> Iterator[None]:
+    """Turn what Ray raises when it cannot connect or start into one sentence."""
+    where = f"the Ray cluster at {place}" if place else "a Ray cluster on this machine"
+    try:
+        yield
+    except (ConnectionError, RuntimeError, OSError, ValueError) as error:
+        raise BadOption(
+            f"No connection to {where} ({first_line(error)}); check that it runs, with the same "
+            "versions of Ray and Python as here."
+        ) from error
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's text, without its full stop."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0].strip().rstrip(".")

@@ -1,0 +1,67 @@
+"""Replicas that fail once, the first of all workers that comes to it, and answer from then on."""
+
+import math
+import os
+import signal
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from caploc.tasks.requests import Scored
+from caploc.workers.bundle import Bundle
+from caploc.workers.replica import Replica
+
+FOREVER = 10_000
+MARK = "CAPLOC_TEST_MARK"
+
+
+@dataclass
+class Failing(Replica):
+    """Fails in its second group, if none has before; the file at `MARK` says so."""
+
+    groups: int = 0
+
+    def answer(self, bundle):
+        self.groups += 1
+        if self.groups == 2 and self.first():
+            yield from self.fail(bundle)
+        else:
+            yield from super().answer(bundle)
+
+    def first(self):
+        try:
+            Path(os.environ[MARK]).touch(exist_ok=False)
+        except FileExistsError:
+            return False
+        return True
+
+    def fail(self, bundle):
+        raise NotImplementedError
+
+
+class Killed(Failing):
+    """Dies in the midst of a group: a third of it has been answered."""
+
+    def fail(self, bundle):
+        third = bundle.asks()[: len(bundle.asked) // 3]
+        yield from Replica.answer(self, Bundle.of(third))
+        time.sleep(1)  # the answers are on their way
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Hanging(Failing):
+    def fail(self, bundle):
+        time.sleep(FOREVER)
+        yield []
+
+
+class Raising(Failing):
+    def fail(self, bundle):
+        yield []
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+
+class Nan(Failing):
+    def fail(self, bundle):
+        for answers in Replica.answer(self, bundle):
+            yield [replace(a, response=Scored(math.nan, False, 1)) for a in answers]

@@ -1,0 +1,119 @@
+"""Asks, answers that can be told from afar, and a crew without processes."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+
+import numpy as np
+
+from caploc.engine import Answer, Ask
+from caploc.heads import HeadGrid
+from caploc.tasks.requests import Generate, LogLikelihood, Request, Scored
+from caploc.workers.crew import Done, Event, Joined, Lost, Some
+from caploc.workers.identity import Identity
+
+GRID = HeadGrid((4, 4), (1, 1))
+IDENTITY = Identity("made up", "f", "float32", "cpu", GRID, "0")
+
+
+def mask(number: int) -> np.ndarray:
+    return np.array([bool(number >> bit & 1) for bit in range(GRID.size)])
+
+
+def crossed(masks: int, prompts: Sequence[str], parts: int = 1) -> list[Ask]:
+    """Every mask on every prompt: text if there is one part, else so many choices."""
+    rows = [(number, text) for number in range(masks) for text in prompts]
+    return [
+        Ask((row, part), request(text, part, parts), mask(number))
+        for row, (number, text) in enumerate(rows)
+        for part in range(parts)
+    ]
+
+
+def request(text: str, part: int, parts: int) -> Request:
+    return Generate(text, "{}") if parts == 1 else LogLikelihood(text, f" {part}")
+
+
+def truth(ask: Ask) -> float:
+    """A number that only this ask has."""
+    return -1.0 - ask.key[0] - ask.key[1] / 100
+
+
+def answered(ask: Ask, logprob: float | None = None) -> Answer:
+    value = truth(ask) if logprob is None else logprob
+    return Answer(ask.key, Scored(value, True, 1), 0.001, 1.0, 1)
+
+
+@dataclass
+class HereCrew:
+    """Workers that answer when they are looked at; `fate` says what becomes of each group."""
+
+    size: int
+    fate: Callable[[int, Sequence[Ask]], str] = lambda worker, asks: "answers"
+    numbers: "count[int]" = field(default_factory=lambda: count(1))
+    present: dict[int, tuple[int, list[Ask]] | None] = field(default_factory=dict)
+    news: list[Event] = field(default_factory=list)
+    dismissed: list[int] = field(default_factory=list)
+    closed: bool = False
+    now: float = 0.0
+
+    def clock(self) -> float:
+        """Time goes by only while nothing happens."""
+        return self.now
+
+    @property
+    def expected(self) -> int:
+        return self.size
+
+    def refresh(self) -> None:
+        while len(self.present) < self.size:
+            worker = next(self.numbers)
+            self.present[worker] = None
+            self.news.append(Joined(worker, f"node {worker}", IDENTITY))
+
+    def give(self, worker: int, group: int, asks: Sequence[Ask]) -> None:
+        assert self.present[worker] is None, "a worker has one group at a time"
+        self.present[worker] = (group, list(asks))
+
+    def events(self, seconds: float) -> list[Event]:
+        found, self.news = self.news, []
+        for worker, held in list(self.present.items()):
+            if held is not None:
+                found += self.outcome(worker, *held)
+        self.now += 0.0 if found else seconds
+        return found
+
+    def outcome(self, worker: int, group: int, asks: list[Ask]) -> list[Event]:
+        fate = self.fate(worker, asks)
+        if fate == "hangs":
+            return []
+        self.present[worker] = None
+        if fate == "dies":
+            del self.present[worker]
+            return [Lost(worker, "it was told to")]
+        wrong = math.nan if fate == "nan" else None
+        short = 1 if fate == "short" else 0
+        answers = [answered(ask, wrong) for ask in asks[short:]]
+        cut = len(answers) // 2  # in the midst of a row, where rows have parts
+        if fate == "dies later":
+            del self.present[worker]
+            return [Some(worker, group, answers[:cut]), Lost(worker, "it was told to")]
+        return [
+            Some(worker, group, answers[:cut]),
+            Some(worker, group, answers[cut:]),
+            Done(worker, group),
+        ]
+
+    def shared_tokens(self, worker: int, requests: Sequence[Request]) -> float:
+        return float(len(requests))
+
+    def dismiss(self, worker: int) -> None:
+        self.present.pop(worker, None)
+        self.dismissed.append(worker)
+
+    def bar(self) -> None:
+        self.size -= 1
+
+    def close(self) -> None:
+        self.closed = True

@@ -1,0 +1,247 @@
+"""Workers on real Ray clusters of this machine: two raylets, every one bound to 127.0.0.1."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from caploc.engine import Ask
+from caploc.errors import UnknownName
+from caploc.search import Settings
+from caploc.store import Store
+from caploc.study import Study, run
+from caploc.tasks.catalog import load_task
+from caploc.tasks.requests import LogLikelihood
+from caploc.workbench import ModelOptions
+from caploc.workers import Fleet, Workers
+from caploc.workers.dispatching import Patience
+from caploc.workers.hands import RayCrew
+from caploc.workers.replica import Recipe, Replica
+
+pytest.importorskip("ray")
+pytestmark = [
+    pytest.mark.cluster,
+    # Ray leaves sockets, files and child processes to the garbage collector when it shuts down.
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+NODE = {"node_ip_address": "127.0.0.1", "num_cpus": 1, "object_store_memory": 2**27}
+DEMO = ModelOptions("demo", device="cpu")
+MARK = "CAPLOC_TEST_MARK"
+
+
+@pytest.fixture
+def cluster(tmp_path, monkeypatch):
+    """Two nodes of one core each, and a place for a marker; gone afterwards."""
+    import faulty
+    from ray import cloudpickle
+    from ray.cluster_utils import Cluster
+
+    # the nodes inherit the variable; they cannot import this folder
+    monkeypatch.setenv(MARK, str(tmp_path / "failed"))
+    cloudpickle.register_pickle_by_value(faulty)
+    made = Cluster(initialize_head=True, head_node_args=NODE | {"include_dashboard": False})
+    made.add_node(**NODE)
+    yield made
+    import ray
+
+    ray.shutdown()
+    made.shutdown()
+
+
+def fleet_on(cluster, replica=Replica, patience=None, options=DEMO):
+    workers = Workers(None, cluster.address, cpus=1)
+    return Fleet(RayCrew(workers, Recipe(options.loading()), "cpu", replica), patience)
+
+
+def asks(masks=48, examples=12):
+    """Masks of two heads on additions, which the demo answers in text."""
+    task, draw = load_task("demo/addition"), np.random.default_rng(0)
+    found = []
+    for number in range(masks):
+        mask = np.zeros(96, dtype=bool)
+        mask[draw.choice(96, 2, replace=False)] = True
+        found += [
+            Ask((number * examples + n, 0), task.requests(n)[0], mask) for n in range(examples)
+        ]
+    return found
+
+
+def choices(count=200):
+    """Log-probabilities under masks of a head each."""
+    masks = np.eye(96, dtype=bool)
+    return [
+        Ask((n, part), LogLikelihood(f"{n}+1=", f"{n + part}"), masks[n % 96])
+        for n in range(count)
+        for part in range(2)
+    ]
+
+
+def collected(answers, seen=None):
+    """Responses by key; none comes twice."""
+    found = {} if seen is None else seen
+    for batch in answers:
+        for answer in batch:
+            assert answer.key not in found
+            found[answer.key] = answer.response
+    return found
+
+
+@pytest.fixture(scope="module")
+def alone():
+    """The answers of one engine in one process."""
+    return collected(DEMO.engine().answer(asks()))
+
+
+def test_two_nodes_give_the_result_of_one_process(cluster, tmp_path):
+    settings = Settings(masks=20, rate=0.05, top=3)
+    study = Study(
+        DEMO, "demo/addition", "css", settings, examples=20, controls=3, limit=60,
+        other_tasks=("demo/sentences",),
+    )  # fmt: skip
+    workers = Workers(None, cluster.address, cpus=1)
+    single = run(study, tmp_path / "single").result
+    spread = Study(
+        **study.__dict__ | {"model": ModelOptions("demo", device="cpu", workers=workers)}
+    )
+    double = run(spread, tmp_path / "double").result
+    for result in (single, double):
+        for field in ("seconds", "forward_tokens"):
+            assert result["cost"].pop(field) > 0
+    assert double == single
+    assert outcomes(tmp_path / "double") == outcomes(tmp_path / "single")
+    # the rows of a run on a cluster are those that a run without workers goes on from
+    assert run(study, tmp_path / "double").result["cost"]["rows"] == single["cost"]["rows"]
+
+
+def outcomes(folder):
+    with Store(folder / "rows.sqlite") as store:
+        rows = store.database.execute(
+            "SELECT question, hex(mask), example, outcome, item, responses FROM rows "
+            "ORDER BY 1, 2, 3"
+        )
+        return list(rows)
+
+
+@pytest.mark.parametrize("kind", ["Killed", "Raising", "Hanging"])
+def test_a_worker_that_fails_loses_and_doubles_nothing(cluster, alone, kind):
+    import faulty
+
+    patience = Patience(first=60, least=15, factor=1) if kind == "Hanging" else None
+    with fleet_on(cluster, getattr(faulty, kind), patience) as fleet:
+        assert collected(fleet.answer(asks())) == alone
+        assert os.path.exists(os.environ[MARK])
+        assert max(fleet.crew.hands) == 3  # a third worker in the place of the one that failed
+
+
+def test_a_wrong_nan_is_asked_of_the_other_worker(cluster):
+    import faulty
+
+    truth = collected(DEMO.engine().answer(choices()))
+    with fleet_on(cluster, faulty.Nan) as fleet:
+        found = collected(fleet.answer(choices()))
+    assert os.path.exists(os.environ[MARK])
+    assert found.keys() == truth.keys()
+    # summed in other batches: float32 rounding apart
+    assert all(abs(found[key].logprob - truth[key].logprob) < 1e-4 for key in truth)
+
+
+def test_a_node_that_dies_is_survived_and_one_that_joins_is_used(cluster, alone):
+    with fleet_on(cluster) as fleet:
+        while len(fleet.idle) < 2:
+            for event in fleet.crew.events(1):
+                fleet.take(event, None)
+        answers, found = fleet.answer(asks()), {}
+        collected([next(answers)], found)
+        (node,) = cluster.worker_nodes
+        cluster.remove_node(node, allow_graceful=False)
+        collected(answers, found)
+        assert found == alone
+        assert len(fleet.idle | fleet.busy) == 1
+        before = set(fleet.idle | fleet.busy)
+
+        cluster.add_node(**NODE)
+        limit = time.monotonic() + 300
+        while len(fleet.idle) < 2 and time.monotonic() < limit:
+            fleet.refresh()
+            for event in fleet.crew.events(1):
+                fleet.take(event, None)
+        assert collected(fleet.answer(asks())) == alone
+        (joined,) = (fleet.idle | fleet.busy) - before
+        assert fleet.pace.rates[joined] > 0
+
+
+def test_a_model_that_workers_refuse_is_refused_in_their_words(cluster, tmp_path):
+    options = ModelOptions(str(tmp_path / "nothing"), device="cpu")
+    with pytest.raises(UnknownName, match="nothing"):
+        fleet_on(cluster, options=options)
+
+
+def test_a_machine_of_its_own_listens_on_loopback_only():
+    import ray
+
+    with Fleet(RayCrew(Workers(1), Recipe(DEMO.loading()), "cpu")) as fleet:
+        assert fleet.loaded.grid.size == 96
+        assert fleet.shared_tokens([]) == 0
+        servers = [
+            process
+            for process in psutil.Process().children(recursive=True)
+            if process.name() in ("raylet", "gcs_server") or "ray::" in process.name()
+        ]
+        assert servers
+        places = {
+            connection.laddr.ip
+            for process in servers
+            for connection in process.net_connections("tcp")
+            if connection.status == psutil.CONN_LISTEN
+        }
+        assert places
+        assert places <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
+    assert not ray.is_initialized()
+
+
+def test_ctrl_c_ends_a_run_and_its_workers_and_keeps_the_rows(tmp_path):
+    command = [
+        str(Path(sys.executable).with_name("caploc")), "locate", "demo", "--task", "demo/addition",
+        "--method", "one-shot", "--examples", "200", "--controls", "0", "--out", str(tmp_path),
+        "--workers", "1", "--device", "cpu", "--quiet",
+    ]  # fmt: skip
+    process = subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True, start_new_session=True, env=os.environ
+    )
+    limit = time.monotonic() + 300
+    while stored(tmp_path) < 500 and time.monotonic() < limit:
+        time.sleep(0.2)
+    children = psutil.Process(process.pid).children(recursive=True)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all of them
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert "What was measured is kept" in errors
+    assert "Traceback" not in errors
+    assert stored(tmp_path) >= 500
+    _, alive = psutil.wait_procs(children, timeout=30)
+    assert not alive
+    assert (
+        json.loads((tmp_path / "run.json").read_text())["study"]["model"]["workers"]["count"] == 1
+    )
+
+
+def stored(folder):
+    import sqlite3
+
+    if not (folder / "rows.sqlite").exists():
+        return 0
+    database = sqlite3.connect(f"file:{folder / 'rows.sqlite'}?mode=ro", uri=True)
+    try:
+        return database.execute("SELECT count(*) FROM rows").fetchone()[0]
+    except sqlite3.OperationalError:
+        return 0
+    finally:
+        database.close()

@@ -1,0 +1,193 @@
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from made_up import IDENTITY, HereCrew, crossed, truth
+
+from caploc.errors import BadOption, ModelRefused, OutOfMemory, RunFailed
+from caploc.workers.crew import Done, Joined, Refusal
+from caploc.workers.dispatching import Patience
+from caploc.workers.fleet import Fleet
+
+FAULTS = ["dies", "dies later", "nan", "short", "hangs"]
+PATIENCE = Patience(first=5.0, least=3.0, factor=10.0)
+
+
+def fleet_of(crew):
+    return Fleet(crew, PATIENCE, crew.clock)
+
+
+def collected(fleet, asks):
+    """Every answer by key; none may come twice."""
+    found = {}
+    for batch in fleet.answer(asks):
+        for answer in batch:
+            assert answer.key not in found
+            found[answer.key] = answer.response.logprob
+    return found
+
+
+@settings(max_examples=40)
+@given(
+    st.integers(1, 5),
+    st.integers(1, 25),
+    st.integers(1, 3),
+    st.lists(st.sampled_from(["answers", "answers", *FAULTS]), max_size=12),
+)
+def test_no_row_is_lost_or_doubled_whatever_befalls_the_workers(size, masks, parts, fates):
+    asks = crossed(masks, ["1+1=", "2+2=", "12+12="], parts)
+    told, failed = iter(fates), Counter()
+
+    def fate(worker, asked):
+        """What comes next, but no row fails as often as ends a run, and no worker wakes again."""
+        if worker in hanging:
+            return "hangs"
+        rows = {ask.key[0] for ask in asked}
+        now = next(told, "answers")
+        if now == "answers" or max(failed[row] for row in rows) >= 2:
+            return "answers"
+        if now == "nan" and rows & doubted:
+            return "answers"  # the second time it would be believed
+        doubted.update(rows if now == "nan" else ())
+        failed.update(rows)
+        hanging.update({worker} if now == "hangs" else ())
+        return now
+
+    hanging, doubted = set(), set()
+    with fleet_of(HereCrew(size, fate)) as fleet:
+        assert collected(fleet, asks) == {ask.key: truth(ask) for ask in asks}
+        assert collected(fleet, asks) == {ask.key: truth(ask) for ask in asks}
+
+
+def test_rows_of_a_worker_that_died_are_asked_of_another():
+    first = []
+
+    def fate(worker, asks):
+        first.append(worker)
+        return "dies" if worker == 1 else "answers"
+
+    asks = crossed(20, ["a", "b"])
+    crew = HereCrew(2, fate)
+    assert len(collected(Fleet(crew), asks)) == 40
+    assert 1 not in crew.present
+    assert len(crew.present) == 2  # another has taken its place
+
+
+def test_a_worker_that_hangs_is_killed_and_its_rows_asked_again():
+    crew = HereCrew(2, lambda worker, asks: "hangs" if worker == 2 else "answers")
+    assert len(collected(fleet_of(crew), crossed(20, ["a"]))) == 20
+    assert 2 in crew.dismissed
+
+
+def test_a_worker_caught_with_a_wrong_nan_is_replaced():
+    crew = HereCrew(2, lambda worker, asks: "nan" if worker == 1 else "answers")
+    asks = crossed(20, ["a"], 2)
+    assert collected(Fleet(crew), asks) == {ask.key: truth(ask) for ask in asks}
+    assert crew.dismissed == [1]
+
+
+def test_a_model_that_truly_says_nan_is_believed_the_second_time():
+    crew = HereCrew(2, lambda worker, asks: "nan")
+    found = collected(Fleet(crew), crossed(10, ["a"], 2))
+    assert len(found) == 20
+    assert all(value != value for value in found.values())
+    assert crew.dismissed == []
+
+
+@pytest.mark.parametrize("fate", ["dies", "hangs", "short"])
+def test_rows_that_every_worker_fails_on_end_the_run_in_one_sentence(fate):
+    crew = HereCrew(2, lambda worker, asks: fate)
+    with pytest.raises(RunFailed, match="3 workers in turn failed on the same .* rows"):
+        collected(fleet_of(crew), crossed(8, ["a"]))
+
+
+def test_a_worker_that_joins_gets_rows():
+    asked = set()
+
+    def fate(worker, asks):
+        asked.add(worker)
+        return "answers"
+
+    crew = HereCrew(1, fate)
+    fleet = Fleet(crew)
+    batches = fleet.answer(crossed(200, ["a", "b"]))
+    next(batches)
+    crew.size, fleet.refreshed = 3, float("-inf")
+    assert sum(len(batch) for batch in batches) > 0
+    assert asked == {1, 2, 3}
+
+
+class Refusing(HereCrew):
+    """Answers nothing but a refusal."""
+
+    error = BadOption("The task scores a continuation of 0 tokens.")
+
+    def outcome(self, worker, group, asks):
+        self.present[worker] = None
+        return [Done(worker, group, Refusal.of(self.error))]
+
+
+def test_what_a_worker_refuses_is_refused_with_the_same_sentence():
+    with pytest.raises(BadOption, match="The task scores a continuation of 0 tokens."):
+        collected(Fleet(Refusing(2)), crossed(3, ["a"]))
+
+
+def test_a_row_too_large_for_one_worker_is_asked_of_others_before_the_run_ends():
+    crew = Refusing(3)
+    crew.error = OutOfMemory("Not even one row fits into the memory of cuda:0.")
+    with pytest.raises(RunFailed, match="3 workers .* because not even one row fits into"):
+        collected(Fleet(crew), crossed(1, ["a"]))
+    assert crew.dismissed == []
+
+
+class Joining(HereCrew):
+    """Whose workers join with these identities, in turn."""
+
+    identities = ()
+
+    def refresh(self):
+        super().refresh()
+        self.news = [
+            Joined(event.worker, event.node, self.identities[event.worker - 1])
+            for event in self.news
+        ]
+
+
+def test_a_model_that_is_refused_by_the_first_workers_is_refused():
+    crew = Joining(2)
+    crew.identities = [Refusal.of(ModelRefused("No heads."))] * 2
+    with pytest.raises(ModelRefused, match=r"No heads\."):
+        Fleet(crew)
+    assert crew.closed
+
+
+def test_a_worker_with_other_weights_is_refused():
+    crew = Joining(2)
+    other = type(IDENTITY)("made up", "g", "float32", "cpu", IDENTITY.grid, "0")
+    crew.identities = [IDENTITY, other]
+    with pytest.raises(ModelRefused, match="on node 2 has another fingerprint .*: g, not f"):
+        Fleet(crew)
+
+
+def test_a_late_comer_that_cannot_work_is_left_out(caplog):
+    crew = Joining(1)
+    crew.identities = [IDENTITY, Refusal.of(ModelRefused("No such folder."))]
+    fleet = Fleet(crew)
+    crew.size, fleet.refreshed = 2, float("-inf")
+    assert len(collected(fleet, crossed(50, ["a"]))) == 50
+    assert "node 2 is left out: No such folder." in caplog.text
+    assert crew.expected == 1
+
+
+def test_shared_tokens_are_asked_of_a_worker():
+    assert Fleet(HereCrew(2)).shared_tokens([ask.request for ask in crossed(1, ["a", "b"])]) == 2
+
+
+def test_answers_of_a_batch_that_was_given_up_are_dropped():
+    fleet = Fleet(HereCrew(2))
+    interrupted = fleet.answer(crossed(200, ["a"]))
+    next(interrupted)
+    interrupted.close()
+    asks = crossed(30, ["b"])
+    assert collected(fleet, asks) == {ask.key: truth(ask) for ask in asks}

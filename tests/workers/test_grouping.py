@@ -1,0 +1,126 @@
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from made_up import crossed
+
+from caploc.engine import Ask
+from caploc.tasks.requests import Generate
+from caploc.workers.bundle import Bundle
+from caploc.workers.grouping import LEAD, Pace, Queue, as_rows, blocks
+
+LONG = "x" * (LEAD + 50)
+TEXTS = st.lists(st.text(max_size=12), min_size=1, max_size=6)
+
+
+@settings(max_examples=40)
+@given(TEXTS, st.integers(1, 20), st.integers(1, 3), st.lists(st.integers(1, 30), min_size=1))
+def test_every_row_is_taken_once_whatever_sizes_are_asked_for(texts, masks, parts, sizes):
+    rows = as_rows(crossed(masks, texts, parts))
+    queue, taken, turn = Queue.of(blocks(rows)), [], 0
+    while queue.left:
+        got = queue.take(sizes[turn % len(sizes)])
+        assert 0 < len(got) <= 1.5 * sizes[turn % len(sizes)]
+        taken += got
+        turn += 1
+        assert queue.left == len(rows) - len(taken)
+    assert sorted(taken) == sorted(rows)
+    assert queue.take(5) == ()
+
+
+def test_rows_of_one_mask_stay_together_where_prompts_begin_alike():
+    prompts = [LONG + end for end in "abcd"]
+    found = blocks(as_rows(crossed(5, prompts)))
+    assert sorted(found) == [tuple(range(4 * m, 4 * m + 4)) for m in range(5)]
+
+
+def test_rows_of_one_prompt_stay_together_where_prompts_do_not_begin_alike():
+    found = blocks(as_rows(crossed(5, ["1+1=", "2+2=", "10+10="])))
+    assert [len(block) for block in found] == [5, 5, 5]
+    assert found[0] == (2, 5, 8, 11, 14)  # the longest prompt first
+
+
+def test_a_block_is_not_cut_to_fill_a_group_that_is_half_full():
+    queue = Queue.of([(1, 2, 3), (4, 5, 6, 7)])
+    assert queue.take(4) == (1, 2, 3)
+    assert queue.take(4) == (4, 5, 6, 7)
+
+
+def test_a_block_that_must_stay_whole_does():
+    queue = Queue.of([tuple(range(30)), tuple(range(30, 60)), tuple(range(60, 100))])
+    assert queue.take(10, whole=30) == tuple(range(30))
+    assert queue.take(50, whole=30) == tuple(range(30, 60))
+    assert queue.take(5, whole=30) == tuple(range(60, 65))
+
+
+def test_blocks_are_parted_only_at_the_end():
+    pace = Pace()
+    pace.learn(1, 20, 2.0)
+    assert pace.whole(1, 3, [1, 2]) == 450  # three quarters of a minute's rows
+    assert pace.whole(1, 2, [1, 2]) == 0
+
+
+def test_a_long_block_is_cut():
+    queue = Queue.of([tuple(range(100))])
+    assert queue.take(10) == tuple(range(10))
+    assert queue.take(10) == tuple(range(10, 20))
+
+
+def test_the_choices_of_one_question_are_one_row():
+    assert {n: len(asks) for n, asks in as_rows(crossed(2, ["a", "b"], 4)).items()} == {
+        n: 4 for n in range(4)
+    }
+
+
+@settings(max_examples=40)
+@given(TEXTS, st.integers(1, 9), st.integers(1, 4))
+def test_a_bundle_unpacks_to_the_asks_it_was_made_of(texts, masks, parts):
+    asks = crossed(masks, texts, parts)
+    bundle = Bundle.of(asks)
+    back = bundle.asks()
+    assert [(a.key, a.request) for a in back] == [(a.key, a.request) for a in asks]
+    assert all(
+        np.array_equal(a.knocked_out, b.knocked_out) for a, b in zip(asks, back, strict=True)
+    )
+    assert len(bundle.masks) == masks
+    assert len(bundle.requests) == len(set(texts)) * parts
+
+
+def test_a_mask_of_any_width_travels_whole():
+    for width in (1, 7, 8, 9, 1000):
+        mask = np.random.default_rng(width).random(width) < 0.5
+        (ask,) = Bundle.of([Ask((0, 0), Generate("a", "{}"), mask)]).asks()
+        assert ask.knocked_out.dtype == bool
+        assert np.array_equal(ask.knocked_out, mask)
+
+
+def makespan(speeds: list[float], rows: int, overhead: float) -> float:
+    """Seconds until the last of these workers is done, with groups as `Pace` sizes them."""
+    pace, free, left = Pace(), dict.fromkeys(range(len(speeds)), 0.0), rows
+    while left:
+        worker = min(free, key=free.__getitem__)
+        size = min(left, pace.size(worker, left, list(free)))
+        seconds = overhead + size / speeds[worker]
+        pace.learn(worker, size, seconds)
+        free[worker] += seconds
+        left -= size
+    return max(free.values())
+
+
+@settings(max_examples=40)
+@given(st.lists(st.floats(20, 2000), min_size=1, max_size=40))
+def test_workers_of_different_speeds_end_together(speeds):
+    rows = int(60 * sum(speeds))  # a minute's work at best
+    assert makespan(speeds, rows, overhead=0.005) <= 60 * 1.1
+
+
+def test_a_group_is_most_of_a_fair_part_and_the_last_ones_are_small():
+    pace = Pace()
+    pace.learn(1, 400, 4.0)
+    pace.learn(2, 1200, 4.0)
+    assert pace.size(1, 1200, [1, 2]) == 200  # two thirds of a quarter
+    assert pace.size(2, 1200, [1, 2]) == 600  # two thirds of three quarters
+    assert pace.size(2, 640, [1, 2]) == 480  # two seconds' work is more than that, but fair
+    assert pace.size(2, 10**6, [1, 2]) == 10_000
+    assert pace.size(3, 2400, [1, 2, 3]) == 100  # nothing is known of it: an eighth
+    assert pace.size(3, 60, [1, 2, 3]) == 16
+    assert pace.size(3, 3, [1, 2, 3]) == 1

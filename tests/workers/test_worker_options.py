@@ -1,0 +1,88 @@
+import pytest
+
+from caploc.errors import BadOption, ModelRefused
+from caploc.folder import question
+from caploc.workbench import ModelOptions
+from caploc.workers import Workers
+from caploc.workers.crew import Refusal
+from caploc.workers.hands import Need
+
+
+@pytest.mark.parametrize(
+    ("workers", "said"),
+    [
+        (Workers(0), "--workers must be 1 or more, or ray; got 0"),
+        (Workers(100_000), "--workers 100000 with 1 cores each: this machine has"),
+        (Workers(1, cpus=0), "--cpus-per-worker must be 1 or more; got 0"),
+        (Workers(1, gpus=1.5), "--gpus-per-worker is a whole number, or a share"),
+        (Workers(None, "ray://head:10001"), "give the address of its head"),
+        (Workers(None, "nowhere"), "--ray-address takes HOST:PORT"),
+        (Workers(None, "127.0.0.1:1"), "There is no Ray cluster at 127.0.0.1:1"),
+    ],
+)
+def test_mistakes_are_told_before_anything_is_started(workers, said):
+    pytest.importorskip("ray")
+    with pytest.raises(BadOption, match=said):
+        ModelOptions("demo", device="cpu", workers=workers).check()
+
+
+def test_a_device_by_number_is_refused_where_ray_hands_them_out():
+    pytest.importorskip("ray")
+    with pytest.raises(BadOption, match="Ray gives every worker its own"):
+        Workers(1).check("cuda:1")
+
+
+def test_ray_that_is_not_there_is_told_with_what_to_install(monkeypatch):
+    monkeypatch.setattr("caploc.workers.options.find_spec", lambda name: None)
+    with pytest.raises(BadOption, match=r"pip install 'caploc\[ray\]'"):
+        Workers(2).check()
+
+
+def test_the_command_line_says_how_many_and_where(monkeypatch):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    assert Workers.parse(None, None, 1.0, None) is None
+    assert Workers.parse("3", None, 1.0, 2) == Workers(3, cpus=2)
+    assert Workers.parse("ray", None, 1.0, None).place is None
+    assert Workers.parse("ray", "head:6379", 1.0, None).place == "head:6379"
+    with pytest.raises(BadOption, match="got 'many'"):
+        Workers.parse("many", None, 1.0, None)
+    with pytest.raises(BadOption, match="add --workers"):
+        Workers.parse(None, "head:6379", 1.0, None)
+
+
+def test_rays_own_variable_names_the_cluster_but_not_for_processes_of_this_machine(monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", "head:6379")
+    assert Workers().place == "head:6379"
+    assert Workers(2).place is None
+    assert Workers(2, "other:6379").place == "other:6379"
+
+
+def test_a_run_may_go_on_with_other_workers():
+    alone = {"model": {"name": "demo", "workers": None}, "task": "t"}
+    earlier = {"model": {"name": "demo"}, "task": "t"}
+    four = {"model": {"name": "demo", "workers": {"count": 4, "address": None}}, "task": "t"}
+    assert question(alone) == question(four) == question(earlier)
+    assert question(four) != question({"model": {"name": "other"}, "task": "t"})
+
+
+@pytest.mark.parametrize(
+    ("need", "node", "workers"),
+    [
+        (Need(2, 0.0), {"CPU": 7.0}, 3),
+        (Need(1, 1.0), {"CPU": 64.0, "GPU": 8.0}, 8),
+        (Need(1, 2.0), {"CPU": 64.0, "GPU": 7.0}, 3),
+        (Need(1, 0.4), {"CPU": 64.0, "GPU": 2.0}, 4),  # two to a card: none on two halves
+        (Need(1, 0.1), {"CPU": 64.0, "GPU": 1.0}, 10),
+        (Need(16, 1.0), {"CPU": 32.0, "GPU": 8.0}, 2),
+        (Need(1, 1.0), {"CPU": 8.0}, 0),
+        (Need(1, 0.0), {}, 0),
+    ],
+)
+def test_a_node_has_room_for_whole_workers(need, node, workers):
+    assert need.fits({"Resources": node}) == workers
+
+
+def test_an_error_comes_back_as_what_it_was():
+    error = Refusal.of(ModelRefused("No heads.")).error()
+    assert type(error) is ModelRefused
+    assert str(error) == "No heads."
