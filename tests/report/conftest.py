@@ -92,13 +92,14 @@ OTHER_CHANGE = {"outcome": -0.01, "stderr": 0.01, "low": -0.04, "high": 0.02, "m
 
 
 class Page(HTMLParser):
-    """Every element of a page, its attributes, and the text outside of script and style."""
+    """Every element of a page, its attributes, its data, and the text a reader sees."""
 
     def __init__(self, text):
         super().__init__(convert_charrefs=True)
         self.source = text
         self.elements = []
         self.scripts = []
+        self.data = {}
         self.words = []
         self._inside = None
         self.feed(text)
@@ -109,7 +110,9 @@ class Page(HTMLParser):
         self.elements.append((tag, dict(attributes)))
         self._inside = tag
         if tag == "script":
-            self.scripts.append("")
+            self._data = dict(attributes).get("id") if len(attributes) > 0 else None
+            if self._data is None:
+                self.scripts.append("")
 
     def handle_endtag(self, tag):
         """Leave a script or style."""
@@ -117,7 +120,9 @@ class Page(HTMLParser):
 
     def handle_data(self, data):
         """Note text, apart from scripts."""
-        if self._inside == "script":
+        if self._inside == "script" and self._data is not None:
+            self.data[self._data] = self.data.get(self._data, "") + data
+        elif self._inside == "script":
             self.scripts[-1] += data
         elif self._inside != "style":
             self.words.append(data)

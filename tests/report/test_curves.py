@@ -1,4 +1,8 @@
-from caploc.report.curves import curve_figure, write_curve
+"""Scores against the number of heads, as a figure and as a table."""
+
+from caploc.report.curves import curve_figure
+from caploc.report.curvetable import curve_table
+from caploc.report.units import Kind, Unit
 
 POINTS = [
     {"score": 0.9, "stderr": 0.01, "examples": 9},
@@ -13,6 +17,16 @@ def test_each_task_has_a_line_and_missing_scores_have_no_point():
     assert [list(line.get_xdata()) for line in lines] == [[0], [0]]
 
 
-def test_files_are_written(tmp_path):
-    for path in write_curve(tmp_path, DRAWN):
-        assert path.parent == tmp_path / "figures" and path.stat().st_size > 1000
+def test_the_table_has_a_row_for_each_number_of_heads():
+    table = curve_table(DRAWN, {"demo/addition": Unit(Kind.SHARE, "acc")})
+    rows = [[cell.replace("\u00a0", " ") for cell in row] for row in table.rows]
+    assert table.tasks == ["demo/addition", "a" * 99]
+    assert rows == [
+        ["0", "none", "90 % ± 1", "0.900 ± 0.010"],
+        ["1", "L0H1", "not measured", "not measured"],
+    ]
+
+
+def test_a_task_with_fewer_points_leaves_its_cells_empty():
+    short = {"heads": ["L0H1"], "curves": {"a": POINTS[:1], "b": [POINTS[0], POINTS[0]]}}
+    assert curve_table(short, {}).rows[1][2:] == ["not measured", "0.900 ±\u00a00.010"]

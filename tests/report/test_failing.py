@@ -3,7 +3,7 @@
 import pytest
 
 from caploc.report.failing import lost
-from caploc.report.strips import comparisons
+from caploc.report.scores import comparisons
 
 
 def failures(verdict, **shares):

@@ -61,10 +61,15 @@ def test_what_was_checked_alone_says_on_what(sure):
     assert rows(sure)["L0H1"].standing.alone == "no"
 
 
-def test_a_dot_without_an_effect_is_on_neither_side(result):
-    result["top"] = ["L0H1", "L0H2", "L1H0"]
-    found = rows(result)
-    assert [found[name].side for name in result["top"]] == ["needed", "neither", "helped"]
+def test_the_script_gets_every_head_once_and_those_that_count_first(sure):
+    sure["heads"][2]["effect"] = float("-inf")
+    data = head_table(sure).as_data()
+    names = [row[1] for row in data["rows"]]
+    assert data["count"] == 4 and names[:4] == ["L0H1", "L1H3", "L0H0", "L1H0"]
+    assert sorted(names) == sorted(head["head"] for head in sure["heads"])
+    numbers = {row[1]: row[8:] for row in data["rows"]}
+    assert numbers["L0H1"] == [-0.41, 0.997, None]
+    assert numbers["L0H0"][0] is None and numbers["L0H3"] == [None, 0.0, None]
 
 
 def test_effects_found_by_log_probability_are_nats(result):

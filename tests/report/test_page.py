@@ -2,13 +2,14 @@
 
 import base64
 import hashlib
+import json
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-import caploc.report.page
 from caploc.report import write_report
 
 HOSTILE = "</script><script>alert(1)</script>\"'><img src=x onerror=alert(2)>\x00\x1b\u202e\ud800"
@@ -38,7 +39,10 @@ def test_how_sure_it_is_stands_on_the_page(tmp_path, sure, answers, read_page):
     assert page.having("a", href="#sureness")
 
 
-def test_a_page_without_a_search_has_no_empty_section(tmp_path, result, answers, read_page):
+def test_a_page_without_a_search_or_heads_has_no_empty_section(
+    tmp_path, result, answers, read_page
+):
+    result["top"] = []
     page = read_page(write_report(tmp_path, result, answers))
     assert "How sure" not in page.text and "What to know" not in page.text
 
@@ -46,16 +50,8 @@ def test_a_page_without_a_search_has_no_empty_section(tmp_path, result, answers,
 PARTS = [("search",), ("validation",), ("validation", "held_out"), ("validation", "controls")]
 
 
-@pytest.fixture
-def without_figures(monkeypatch):
-    """Figures take longer than the page."""
-    monkeypatch.setattr(caploc.report.page, "write_heads_figure", lambda *_: None)
-
-
 @pytest.mark.parametrize("path", PARTS, ids=".".join)
-def test_any_of_the_new_fields_may_be_missing(
-    tmp_path, sure, answers, read_page, without_figures, path
-):
+def test_any_of_the_new_fields_may_be_missing(tmp_path, sure, answers, read_page, path):
     part = sure
     for step in path:
         part = part[step]
@@ -173,8 +169,8 @@ def test_a_large_run_stays_a_small_page(tmp_path, result, answers):
         for index in range(64)
     ]
     long = {"prompt": "q " * 3000, "intact": "word " * 500, "knocked_out": "drow " * 500}
-    many = [{**answers[1], **long, "example": number} for number in range(1000)]
-    assert write_report(tmp_path, result, many).stat().st_size < 4_500_000
+    many = [{**answers[1], **long, "example": number} for number in range(300)]
+    assert write_report(tmp_path, result, many).stat().st_size < 5_000_000
 
 
 def test_the_same_result_gives_the_same_page(tmp_path, result, answers):
@@ -185,3 +181,49 @@ def test_the_same_result_gives_the_same_page(tmp_path, result, answers):
 def test_the_report_needs_no_torch():
     check = "import caploc.report, sys; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", check], check=True)
+
+
+def test_the_five_questions_of_the_documentation_are_answered_where_it_says(
+    tmp_path, sure, answers, read_page
+):
+    text = (Path(__file__).parents[2] / "docs" / "report.md").read_text(encoding="utf-8")
+    places = re.findall(r"^\|.*\?\s*\|\s*\[`#([\w-]+)`\]", text, re.MULTILINE)
+    page = read_page(write_report(tmp_path, sure, answers))
+    found = {names["id"] for _, names in page.elements if names.get("id")}
+    assert len(places) == 5 and set(places) <= found
+    others = re.findall(r"^- \*\*.*\*\* \(`#([\w-]+)`\)", text, re.MULTILINE)
+    assert others and set(others) <= found
+
+
+def test_data_for_the_script_are_what_the_model_said_whatever_it_said(
+    tmp_path, result, answers, read_page
+):
+    answers[0].update(prompt=HOSTILE, knocked_out=HOSTILE, intact="<!--<script>")
+    page = read_page(write_report(tmp_path, result, answers))
+    rows = {row[0]: row for row in json.loads(page.data["answers-data"])}
+    assert rows["3"][2] == rows["3"][5][0] + "".join(rows["3"][5][1:])
+    assert "".join(rows["3"][4]) == "<!--<script>"
+    assert "<" not in page.data["answers-data"] and "<" not in page.data["heads-data"]
+
+
+def test_the_curve_is_on_the_page_once_it_was_measured(tmp_path, result, answers, read_page):
+    page = read_page(write_report(tmp_path, result, answers))
+    assert "caploc curve DIR" in page.text
+    points = [{"score": 0.99, "stderr": 0.01}, {"score": 0.4, "stderr": 0.05}]
+    curve = {"heads": ["L0H1"], "curves": {"demo/addition": points}}
+    (tmp_path / "curve.json").write_text(json.dumps(curve))
+    text = read_page(write_report(tmp_path, result, answers)).text.replace("\u00a0", " ")
+    assert "40 % ± 5" in text and "were not measured" not in text
+
+
+def test_next_steps_follow_from_the_verdict(tmp_path, sure, answers, read_page):
+    def said():
+        return read_page(write_report(tmp_path, sure, answers)).text
+
+    carried = said()
+    assert "caploc export DIR --to PATH" in carried and "--budget 4000" in carried
+    assert "caploc interactions DIR" in carried
+    sure["validation"]["held_out"]["change"].update(low=-0.2, high=0.1)
+    assert "Do not build on these heads yet" in said() and "caploc export" not in said()
+    sure["top"] = []
+    assert "No head stands out" in said()

@@ -4,6 +4,8 @@ import pytest
 
 from caploc.report.sureness import questions
 
+MORE = "Would more rows change the answer?"
+
 
 def signs(result):
     """Every sign by its name: figure and reading."""
@@ -14,15 +16,35 @@ def signs(result):
     }
 
 
-def test_an_old_result_has_no_such_section(result):
-    assert questions(result) == []
-    result["search"] = {"critical": [], "universal": [], "notes": []}
+def test_a_method_without_intervals_says_what_is_not_known(result):
+    for head in result["heads"]:
+        head.update(low=None, high=None)
+    for search in (None, {"critical": [], "universal": [], "notes": []}):
+        result["search"] = search
+        assert [question.title for question in questions(result)] == [MORE]
+        assert signs(result)["Run again"][0] == "not known"
+
+
+def test_a_method_with_intervals_says_what_another_run_would_name(result):
+    result["heads"] = [head for head in result["heads"] if head["effect"] is not None]
+    figure, reading = signs(result)["Run again"]
+    # 0.19 - 0.003 lies 10 standard errors of a difference of two runs apart.
+    assert figure == "100 % the same" and "2.0 with as many and 2.0 with four times" in reading
+    assert "hardly change the answer" in reading and "an upper figure" in reading
+    for head in result["heads"]:
+        head.update(low=head["effect"] - 0.6, high=head["effect"] + 0.6)
+    figure, reading = signs(result)["Run again"]
+    assert figure != "100 % the same"
+
+
+def test_where_nothing_was_found_more_rows_are_not_discussed(result):
+    result["top"] = []
     assert questions(result) == []
 
 
 def test_every_question_is_answered(sure):
     assert [question.title for question in questions(sure)] == [
-        "Are these the right heads?", "Does it hold on other examples?",
+        "Are these the right heads?", MORE, "Does it hold on other examples?",
         "Do the effects add up?", "What else breaks?",
     ]  # fmt: skip
 
@@ -32,16 +54,17 @@ def test_the_search_says_its_recall_what_stopped_it_and_what_more_rows_would_giv
     assert said["Expected recall"][0] == "65 %, wanted 85 %"
     assert said["With more rows"] == (
         "69 % and 76 %",
-        "The forecast of the expected recall is 69 % with twice and 76 % with four times the rows. "
-        "That would still not be what was wanted.",
+        "The forecast of the expected recall is 69 % with twice and 76 % with four times the rows, "
+        "and 65 % as it is. More rows would make the ranking surer. That would still not be what "
+        "was wanted.",
     )
     assert said["Rows spent"] == (
         "1,996 of 2,000", "The search stopped because its budget was spent.",
     )  # fmt: skip
     assert said["Ties"][0] == "2 heads" and "L0H0 and L1H0" in said["Ties"][1]
     assert said["Signal to noise"][0] == "2.9"
-    drawing = questions(sure)[0].signs[0].drawing
-    assert drawing.bar.value < drawing.later[0] < drawing.later[1] < drawing.line
+    (drawing,) = [sign.drawing for sign in questions(sure)[1].signs if sign.drawing]
+    assert "1 times the rows: 65" in drawing.summary and "4 times the rows: 76" in drawing.summary
 
 
 def test_a_search_that_stopped_early_says_why(sure):

@@ -6,6 +6,7 @@ from enum import Enum
 from os.path import commonprefix
 from typing import Any
 
+from caploc.report.differences import Parts, differences
 from caploc.report.reading import at, clipped, inline, known, visible
 from caploc.report.units import Kind, Unit, significant
 
@@ -31,11 +32,15 @@ class Answer:
     status: Status
     prompt: str
     gold: str | None
-    intact: str | None
-    same: str  # how far the second answer is like the first
-    differs: str | None  # the rest of it
+    intact: Parts | None  # alike and different parts in turn
+    knocked_out: Parts | None
     outcomes: str
     kind: str = ""  # of the second answer, where it is not right: empty, loop, wrong content ...
+
+    def as_list(self) -> list[Any]:
+        """As the page's script reads it."""
+        texts = [self.example, self.status.value, self.prompt, self.gold]
+        return [*texts, self.intact, self.knocked_out, self.outcomes, self.kind]
 
 
 def answer_rows(answers: Sequence[Mapping[str, Any]], unit: Unit) -> list[Answer]:
@@ -69,24 +74,37 @@ def status_of(answer: Mapping[str, Any], unit: Unit) -> Status:
 
 def _row(answer: Mapping[str, Any], unit: Unit, limit: int) -> Answer:
     intact, knocked_out = (_said(at(answer, when)) for when in ("intact", "knocked_out"))
-    same = ""
-    if knocked_out is not None:
-        same = commonprefix([intact or "", knocked_out])
-        # Of a long shared beginning only the end is kept: what differs must not be cut away.
-        knocked_out = clipped(knocked_out[len(same) :], limit)
-        same = clipped(same, limit, keep_end=True)
+    parts = _parts(intact, knocked_out, limit)
     gold = _said(at(answer, "gold"))
     return Answer(
         example=visible(at(answer, "example")),
         status=status_of(answer, unit),
         prompt=clipped(visible(at(answer, "prompt")), limit, keep_end=True),
         gold=None if gold is None else clipped(gold, limit),
-        intact=None if intact is None else clipped(intact, limit),
-        same=same,
-        differs=knocked_out,
+        intact=parts[0],
+        knocked_out=parts[1],
         outcomes=_outcomes(answer),
         kind="" if at(answer, "kind") in (None, "right") else inline(at(answer, "kind")),
     )
+
+
+def _parts(before: str | None, after: str | None, limit: int) -> tuple[Parts | None, Parts | None]:
+    """Both texts in parts alike and different in turn; one without the other is one part."""
+    if before is None or after is None:
+        alone = [None if text is None else [clipped(text, limit)] for text in (before, after)]
+        return alone[0], alone[1]
+    return differences(*_around_change(before, after, limit))
+
+
+def _around_change(before: str, after: str, limit: int) -> tuple[str, str]:
+    """Of long texts, about `limit` characters around the place where they begin to differ."""
+    texts = before, after
+    if max(map(len, texts)) <= limit:
+        return before, after
+    start = max(0, len(commonprefix(texts)) - limit // 4)
+    lead = f"[… {start:,} characters left out …]\n" if start else ""
+    cut = [lead + clipped(text[start:], limit) for text in texts]
+    return cut[0], cut[1]
 
 
 def _said(text: Any) -> str | None:

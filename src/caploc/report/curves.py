@@ -1,41 +1,24 @@
-"""Scores against the number of heads knocked out, as figure files."""
+"""Scores against the number of heads knocked out, as a figure."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from matplotlib import rc_context
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from caploc.report.figures import HOUSE_STYLE, drawable
+from caploc.report.figures import drawable
 
 # Okabe and Ito's colours, told apart with every kind of colour vision.
 LINES = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000"]
 
 
-def write_curve(folder: Path, drawn: Mapping[str, Any]) -> tuple[Path, Path]:
-    """Write `figures/curve.png` and `figures/curve.pdf`; bars are standard errors.
+def curve_figure(drawn: Mapping[str, Any]) -> Figure:
+    """Draw one line a task; bars are standard errors.
 
     `drawn` is the content of curve.json: `heads` in the order of their knockout, and for each task
     the scores with 0, 1, 2, ... of them gone.
-
-    Raises:
-        OSError: if the folder or a file cannot be written.
     """
-    figures = folder / "figures"
-    figures.mkdir(parents=True, exist_ok=True)
-    paths = figures / "curve.png", figures / "curve.pdf"
-    with rc_context(HOUSE_STYLE):
-        figure = curve_figure(drawn)
-        figure.savefig(paths[0], dpi=200)
-        figure.savefig(paths[1], metadata={"CreationDate": None})
-    return paths
-
-
-def curve_figure(drawn: Mapping[str, Any]) -> Figure:
-    """Draw one line a task."""
     figure = Figure(figsize=(4.8, 3.2), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from caploc.report.reading import at, inline, number_at
-from caploc.report.units import SPACE
+from caploc.report.standing import percent
 
 LOST = {
     "capability": "lost the capability",
@@ -22,7 +22,7 @@ def lost(failures: Any) -> str:
     kinds = at(failures, "categories")
     shares = {} if not isinstance(kinds, Mapping) else dict(harm(kinds))
     first = sorted(shares, key=lambda kind: -shares[kind])[:MOST]
-    parts = ", ".join(f"{100 * shares[kind]:.0f}{SPACE}% {inline(kind)}" for kind in first)
+    parts = ", ".join(f"{percent(shares[kind])} {inline(kind)}" for kind in first)
     return f"{words}: {parts}" if parts else words
 
 

@@ -1,15 +1,14 @@
-"""The figure files of a run, in one house style.
+"""The map of heads as a figure, and the house style of all figures.
 
 Figures are made without pyplot, so that a program using it keeps its backend, style and figures.
 """
 
 from collections.abc import Sequence
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib import font_manager, rc_context
+from matplotlib import font_manager
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import PatchCollection
@@ -48,22 +47,6 @@ HOUSE_STYLE: dict[Any, Any] = {
 }
 
 
-def write_heads_figure(folder: Path, result: Result) -> tuple[Path, Path]:
-    """Write the map of effects, layers by heads, as `heads.png` and `heads.pdf`.
-
-    Raises:
-        OSError: if the folder or a file cannot be written.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = folder / "heads.png", folder / "heads.pdf"
-    with rc_context(HOUSE_STYLE):
-        figure = heads_figure(result)
-        figure.savefig(paths[0], dpi=200)
-        # Without a date the same result gives the same file.
-        figure.savefig(paths[1], metadata={"CreationDate": None})
-    return paths
-
-
 def heads_figure(result: Result) -> Figure:
     """Draw the map of effects; what was not measured is hatched, what does not exist is blank."""
     unit, grid = outcome_unit(result), grid_of(result)
@@ -98,7 +81,7 @@ def _draw_effects(figure: Figure, axes: Axes, effects: np.ndarray, unit: Unit) -
     limit = (float(np.abs(measured).max()) if measured.size else 0.0) or 1.0
     image = axes.imshow(
         np.ma.masked_invalid(np.clip(effects, -limit, limit)),  # an endless effect is drawn too
-        cmap=_colour_map(),
+        cmap=colour_map(),
         vmin=-limit,
         vmax=limit,
         aspect="auto",  # the figure has the right shape, and so the legend is as tall as the map
@@ -118,8 +101,8 @@ def _draw_effects(figure: Figure, axes: Axes, effects: np.ndarray, unit: Unit) -
     bar.outline.set_linewidth(0.6)
 
 
-def _colour_map() -> LinearSegmentedColormap:
-    """Orange stands for needed heads, which have effects below zero."""
+def colour_map() -> LinearSegmentedColormap:
+    """Shades of effects: orange stands for needed heads, which have effects below zero."""
     order = range(colours.STEPS, -colours.STEPS - 1, -1)
     shades = [colours.shade(number) for number in order]
     return LinearSegmentedColormap.from_list("caploc", shades, N=511)

@@ -68,6 +68,11 @@ class HeadMap:
         return 1 if self.columns <= DENSE else 4 if self.columns <= 48 else 8
 
     @property
+    def grouped(self) -> bool:
+        """Whether some heads share keys and values."""
+        return any(cell.starts_group for layer in self.layers for cell in layer)
+
+    @property
     def uneven(self) -> bool:
         """Whether some layer has fewer heads than another."""
         return any(len(layer) < self.columns for layer in self.layers)

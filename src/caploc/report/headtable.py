@@ -6,10 +6,9 @@ from typing import Any
 from caploc.report.headmap import interval_text
 from caploc.report.reading import Result, at, finite, inline, known
 from caploc.report.standing import Standing, Standings, standings
-from caploc.report.strips import Axis, Bar
 from caploc.report.units import Unit, outcome_unit
 
-HEADS_LISTED = 24  # rows of the table; the map has all heads
+HEADS_LISTED = 24  # rows without a script, which shows all heads a page at a time
 LIKELIEST = 10  # rows if no head stands out
 
 
@@ -23,9 +22,20 @@ class HeadRow:
     interval: str
     q: str
     standing: Standing
-    bar: Bar
-    zero: float | None
-    side: str  # CSS class: needed, helped or neither
+    number: float | None  # effect, its interval and q as they are, to sort by and to draw
+    low: float | None
+    high: float | None
+    q_number: float | None
+    chance: float | None
+
+    def as_list(self) -> list[Any]:
+        """As the page's script reads it: eight texts to show, then three numbers to sort by."""
+        stands = self.standing
+        words = ", ".join(stands.words)
+        texts = [self.effect, self.interval, stands.chance, stands.alone, self.q, words]
+        # JSON knows no endless number.
+        numbers = [next(iter(finite([n])), None) for n in (self.number, self.chance, self.q_number)]
+        return [self.rank, self.head, *(text or "–" for text in texts), *numbers]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +43,7 @@ class HeadTable:
     """The heads that count, most needed first, and which columns have anything to show."""
 
     rows: list[HeadRow]
+    every: list[HeadRow]  # all heads, the listed ones first
     place: str  # what the chances are chances of
     intervals: bool
     chances: bool
@@ -40,6 +51,15 @@ class HeadTable:
     q: bool
     named: bool  # whether any of the rows is named
     left_out: int  # heads that belong here but are too many to list
+
+    @property
+    def count(self) -> int:
+        """How many heads belong here, those too many to list included."""
+        return len(self.rows) + self.left_out
+
+    def as_data(self) -> dict[str, Any]:
+        """All heads as the page's script reads them; the first `count` of them count."""
+        return {"count": self.count, "rows": [row.as_list() for row in self.every]}
 
     @property
     def title(self) -> str:
@@ -58,20 +78,19 @@ def head_table(result: Result) -> HeadTable:
     entries = list(at(result, "heads") or ())
     chosen = _chosen(entries, known_of)
     chosen = chosen or [e for e in entries if known(at(e, "effect")) is not None][:LIKELIEST]
-    shown = chosen[:HEADS_LISTED]
-    fields = ("effect", "low", "high")
-    values = finite(known(at(entry, field)) for entry in shown for field in fields)
-    axis = Axis(min([0.0, *values]), max([0.0, *values]))
-    rows = [_row(number, e, known_of, unit, axis) for number, e in enumerate(shown, start=1)]
+    others = [entry for entry in entries if not any(entry is one for one in chosen)]
+    every = [_row(number, e, known_of, unit) for number, e in enumerate([*chosen, *others], 1)]
+    rows = every[: min(len(chosen), HEADS_LISTED)]
     return HeadTable(
         rows=rows,
+        every=every,
         place=known_of.place,
         intervals=any(row.interval != "–" for row in rows),
         chances=any(row.standing.chance for row in rows),
         alone=any(row.standing.alone for row in rows),
         q=any(row.q != "–" for row in rows),
         named=any(row.standing.named for row in rows),
-        left_out=len(chosen) - len(shown),
+        left_out=len(chosen) - len(rows),
     )
 
 
@@ -87,7 +106,7 @@ def _chosen(entries: list[Any], known_of: Standings) -> list[Any]:
     return top + others
 
 
-def _row(number: int, entry: Any, known_of: Standings, unit: Unit, axis: Axis) -> HeadRow:
+def _row(number: int, entry: Any, known_of: Standings, unit: Unit) -> HeadRow:
     name, effect = str(at(entry, "head")), known(at(entry, "effect"))
     low, high, q = (known(at(entry, field)) for field in ("low", "high", "q"))
     standing = known_of.of(name, entry)
@@ -98,13 +117,9 @@ def _row(number: int, entry: Any, known_of: Standings, unit: Unit, axis: Axis) -
         interval=interval_text(entry, unit) or "–",
         q="–" if q is None else "<\u00a00.001" if q < 0.001 else f"{q:.2g}",
         standing=standing,
-        bar=Bar(axis.place(effect), axis.place(low), axis.place(high)),
-        zero=axis.place(0.0),
-        side=_side(unit.harm(effect or 0.0)),
+        number=effect,
+        low=None if high is None else low,
+        high=None if low is None else high,
+        q_number=q,
+        chance=known(at(entry, "top_chance")) if standing.chance else None,
     )
-
-
-def _side(harm: float) -> str:
-    if harm == 0:
-        return "neither"
-    return "needed" if harm > 0 else "helped"

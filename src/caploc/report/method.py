@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from caploc.report.reading import Result, at, counted, inline, number_at
+from caploc.report.reading import Result, at, called, counted, inline, listed, number_at
 from caploc.report.units import Kind, outcome_unit, significant
 
 KNOCKOUT = (
@@ -45,8 +45,9 @@ CHOOSING = {
 
 
 def method_paragraphs(result: Result) -> list[str]:
-    """Describe the knockout, the design, the choice, the fit and the check, a paragraph each."""
-    texts = (KNOCKOUT, _design(result), _choosing(result), _fit(result), _check(result))
+    """The knockout, the design, the choice, the fit, the check, the software: a paragraph each."""
+    parts = (_design, _choosing, _fit, _check, _software)
+    texts = (KNOCKOUT, *(part(result) for part in parts))
     return [text for text in texts if text]
 
 
@@ -138,6 +139,22 @@ def _examples(validation: Any) -> str:
     if at(validation, "held_out", "fresh") is not True or not fresh:
         return whole
     return f"{counted(fresh, 'held-out example')} (and on {whole} of the task as they come)"
+
+
+def _software(result: Result) -> str:
+    """What a paper says of the software: versions, number format, seed, and what it cost."""
+    recorded = at(result, "versions")
+    names = [f"{inline(n)} {inline(v)}" for n, v in (recorded or {}).items() if v is not None]
+    if not names:
+        return ""
+    seed, rows = at(result, "seed"), number_at(result, "cost", "rows")
+    dtype, fingerprint = at(result, "model", "dtype"), at(result, "model", "fingerprint")
+    model = called(at(result, "model", "name") or "the model")
+    text = f"Computed with {listed(names)}"
+    text += f", seed {inline(seed)}" if seed is not None else ""
+    text += f", {model} in {inline(dtype)}" if dtype else ""
+    text += f" (weights {inline(fingerprint)})" if fingerprint else ""
+    return text + (f"; {counted(rows, 'row')} in all." if rows else ".")
 
 
 def facts(result: Result) -> list[tuple[str, str]]:

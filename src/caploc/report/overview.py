@@ -1,7 +1,8 @@
 """The page over several runs: a row for each, and their heads side by side."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from os.path import relpath
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -9,10 +10,23 @@ from urllib.parse import quote
 from caploc.heads import Head
 from caploc.report import colours
 from caploc.report.headmap import HeadMap, by_head, head_map
+from caploc.report.matrices import write_matrices
 from caploc.report.method import duration
-from caploc.report.reading import Result, at, called, finite, inline, known, listed, number_at
+from caploc.report.plates import FIGURES
+from caploc.report.reading import (
+    Result,
+    at,
+    called,
+    finite,
+    inline,
+    known,
+    listed,
+    number_at,
+    visible,
+)
 from caploc.report.sentence import Verdict, check_of
-from caploc.report.templates import write_page
+from caploc.report.sidebyside import comparison_headline, parts
+from caploc.report.templates import COMPARE, write_page
 from caploc.report.units import SPACE, Unit, outcome_unit, unit_of_other
 
 VERDICTS = {
@@ -63,25 +77,43 @@ class Matrix:
     rows: list[tuple[str, list[Shaded]]]
 
 
-def write_overview(folder: Path, results: Sequence[tuple[str, Result]]) -> Path:
-    """Write `folder/report.html` over several runs, each named by its subfolder of `folder`.
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A run to be held against others: a name of its own, its folder and its result."""
+
+    name: str
+    folder: Path
+    result: Result
+
+
+def write_comparison(folder: Path, compared: Sequence[Compared], told: Mapping[str, Any]) -> Path:
+    """Write `folder/compare.html`, and the matrix of tasks and heads as figures.
+
+    `told` is the content of compare.json; its runs are those of `compared`, in their order.
 
     Returns:
         The path of the page.
 
     Raises:
-        OSError: if the folder or the page cannot be written.
+        OSError: if the folder or a file cannot be written.
     """
-    runs = [_run(name, result) for name, result in results]
-    models = list(dict.fromkeys(_model_key(result) for _, result in results))
-    chosen = [[result for _, result in results if _model_key(result) == key] for key in models]
+    runs = [_run(folder, one) for one in compared]
+    results = [one.result for one in compared]
+    models = list(dict.fromkeys(_model_key(result) for result in results))
+    chosen = [[result for result in results if _model_key(result) == key] for key in models]
+    figures = write_matrices(folder / FIGURES, told)
     return write_page(
         folder,
         "overview.html.j2",
+        name=COMPARE,
+        headline=comparison_headline(told),
         runs=runs,
         matrices=[_matrix(members) for members in chosen],
         several_models=len(models) > 1,
-        held_out=any(check_of(result).held_out for _, result in results),
+        held_out=any(check_of(result).held_out for result in results),
+        parts=parts(told, {one.name: one.result for one in compared}),
+        figures=figures,
+        command=visible(at(told, "command") or ""),
     )
 
 
@@ -90,12 +122,14 @@ def _model_key(result: Result) -> tuple[str, str]:
     return str(at(result, "model", "name")), str(at(result, "model", "fingerprint"))
 
 
-def _run(name: str, result: Result) -> Run:
+def _run(folder: Path, one: Compared) -> Run:
+    result = one.result
     check = check_of(result)
+    way = relpath(one.folder, folder).replace("\\", "/")
     rows = number_at(result, "cost", "rows")
     return Run(
         # The leading dot keeps a folder named like `javascript:` from being taken for a scheme.
-        link=f"./{quote(name, errors='replace')}/report.html",
+        link=f"./{quote(way, errors='replace')}/report.html",
         task=check.task,
         model=called(at(result, "model", "name") or "not recorded"),
         method=inline(at(result, "method", "name") or "not recorded"),

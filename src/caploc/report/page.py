@@ -4,15 +4,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from caploc.contents import read_contents
+from caploc.folder import ANSWERS, CURVE, RESULT, refuse_links
 from caploc.report import colours
+from caploc.report.advice import next_steps
 from caploc.report.answers import Status, answer_rows
-from caploc.report.figures import write_heads_figure
+from caploc.report.curvetable import curve_table
 from caploc.report.headmap import head_map
 from caploc.report.headtable import head_table
 from caploc.report.method import facts, method_paragraphs, versions
+from caploc.report.plates import FIGURES, drawn_figures, write_figures
+from caploc.report.plots import draw_curve, draw_effects, draw_scores, units_by_task
 from caploc.report.reading import Result, at, called, inline, visible
+from caploc.report.scores import comparisons
 from caploc.report.sentence import headline, second_sentence
-from caploc.report.strips import comparisons
 from caploc.report.sureness import questions
 from caploc.report.templates import write_page
 from caploc.report.units import outcome_unit
@@ -21,21 +26,26 @@ Answers = Sequence[Mapping[str, Any]]
 
 
 def write_report(folder: Path, result: Result, answers: Answers) -> Path:
-    """Write the page of a run, and its figures beside it.
+    """Write the page of a run, `report.html`; it shows what else lies in the folder.
+
+    That is the curve of `caploc curve`, and links to figures.
 
     `result` is the content of result.json; `answers` holds what the model said to each example
-    before and after. Writes `report.html`, `figures/heads.png` and `figures/heads.pdf`.
+    before and after.
 
     Returns:
         The path of the page.
 
     Raises:
         OSError: if the folder or a file in it cannot be written.
+        UserError: if curve.json cannot be read.
     """
+    curve = curve_of(folder)
     unit = outcome_unit(result)
     rows = answer_rows(answers, unit)
-    counts = {status: sum(row.status is status for row in rows) for status in Status}
-    write_heads_figure(folder / "figures", result)
+    counts = {status.value: sum(row.status is status for row in rows) for status in Status}
+    compared, table = comparisons(result), head_table(result)
+    units = units_by_task(result)
     return write_page(
         folder,
         "report.html.j2",
@@ -44,16 +54,48 @@ def write_report(folder: Path, result: Result, answers: Answers) -> Path:
         headline=headline(result),
         second_sentence=second_sentence(result),
         notes=[inline(note) for note in at(result, "search", "notes") or ()],
+        steps_next=next_steps(result, curve),
         questions=questions(result),
-        comparisons=comparisons(result),
+        comparisons=compared,
+        score_charts=draw_scores(compared),
+        curve_charts=draw_curve(curve or {}, units),
+        curve=curve_table(curve, units) if curve else None,
         map=head_map(result),
-        table=head_table(result),
+        table=table,
+        effects_chart=draw_effects(table.rows, unit),
         unit=unit,
         steps=colours.STEPS,
         answers=rows,
+        every_answer=[row.as_list() for row in rows],
         counts=counts,
         method=method_paragraphs(result),
         command=visible(at(result, "command") or "not recorded"),
         facts=facts(result),
         versions=versions(result),
+        figures=drawn_figures(folder),
     )
+
+
+def rewrite_page(folder: Path) -> Path:
+    """Write the figures and the page of a finished run from its files.
+
+    Raises:
+        UserError: if the folder holds no finished run.
+        OSError: if a file cannot be written.
+    """
+    refuse_links(folder)
+    result, answers = read_contents(folder / RESULT), read_contents(folder / ANSWERS)
+    write_figures(folder / FIGURES, result, curve_of(folder))
+    return write_report(folder, result, answers)
+
+
+def curve_of(folder: Path) -> Mapping[str, Any] | None:
+    """The content of curve.json, where there is one.
+
+    Raises:
+        UserError: if it cannot be read.
+    """
+    curve: Mapping[str, Any] | None = None
+    if (folder / CURVE).exists():
+        curve = read_contents(folder / CURVE)
+    return curve

@@ -3,20 +3,24 @@
 from dataclasses import dataclass
 from typing import Any
 
+from caploc.report.charts import Chart
+from caploc.report.plots import draw_ratio, draw_shares
 from caploc.report.reading import (
     Result,
     at,
     called,
     counted,
-    finite,
     known,
     listed,
     number_at,
 )
+from caploc.report.scores import interval, verdict
+from caploc.report.stability import stability
 from caploc.report.standing import percent
-from caploc.report.strips import Axis, Bar, interval, verdict
 from caploc.report.units import SPACE, Unit, significant, unit_of, unit_of_other, unit_of_outcomes
 
+LITTLE = 0.05  # a share of the heads by which an answer hardly changes
+AGAIN = ((1.0, "as many"), (4.0, "four times"))
 NOTHING_PROVEN = (
     "A high R² cannot prove that effects add up: heads that do nothing alone can still matter "
     "together."
@@ -28,29 +32,20 @@ READINGS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Drawing:
-    """A figure on a short axis: a value with its interval, later values, a line to compare with."""
-
-    bar: Bar
-    later: list[float]
-    line: float | None
-    ends: tuple[str, str]
-
-
-@dataclass(frozen=True, slots=True)
 class Sign:
     """One sign of how sure the finding is."""
 
     name: str
     figure: str
     reading: str
-    drawing: Drawing | None = None
+    drawing: Chart | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
     """Signs that answer one question."""
 
+    name: str  # of its place on the page
     title: str
     signs: list[Sign]
 
@@ -58,24 +53,25 @@ class Question:
 def questions(result: Result) -> list[Question]:
     """All that is known of how sure the finding is; what was not measured is left out."""
     asked = [
-        ("Are these the right heads?", _search_signs(result)),
-        ("Does it hold on other examples?", _check_signs(result)),
-        ("Do the effects add up?", _adding_signs(result)),
-        ("What else breaks?", _other_signs(result)),
+        ("right-heads", "Are these the right heads?", _search_signs(result)),
+        ("more-rows", "Would more rows change the answer?", _rows_signs(result)),
+        ("holds", "Does it hold on other examples?", _check_signs(result)),
+        ("adds-up", "Do the effects add up?", _adding_signs(result)),
+        ("else", "What else breaks?", _other_signs(result)),
     ]
-    return [Question(title, signs) for title, signs in asked if signs]
+    return [Question(name, title, signs) for name, title, signs in asked if signs]
 
 
 def _search_signs(result: Result) -> list[Sign]:
     search = at(result, "search")
     if number_at(search, "expected_recall") is None:
         return []
-    signs = [_stopped(search), _signal(search)]
+    signs: list[Sign | None] = [_signal(search)]
     if at(search, "goal") == "set":
         signs.insert(0, _set_sign())
     else:
-        signs[:0] = [_recall(result), _forecast(search)]
-        signs.insert(3, _ties(search))
+        signs.insert(0, _recall(result))
+        signs.append(_ties(search))
     return [sign for sign in signs if sign is not None]
 
 
@@ -93,14 +89,11 @@ def _recall(result: Result) -> Sign:
     recall, wanted = (number_at(search, f"{which}_recall") for which in ("expected", "wanted"))
     top = number_at(result, "method", "top")
     which = f"the {top:,.0f} heads that matter most" if top else "the heads that matter most"
-    axis = Axis(0.0, 1.0)
-    later = finite(axis.place(more) for _, more in _forecasts(search))
     reach = "" if wanted is None else f" The search stops at {percent(wanted)}."
     return Sign(
         "Expected recall",
         percent(recall or 0.0) + ("" if wanted is None else f", wanted {percent(wanted)}"),
         f"So many of {which} alone are expected to be at the head of the ranking.{reach}",
-        Drawing(Bar(axis.place(recall)), later, axis.place(wanted), ("0", f"100{SPACE}%")),
     )
 
 
@@ -111,18 +104,68 @@ def _forecasts(search: Any) -> list[tuple[str, float]]:
     return [(factor, value) for factor, value in pairs if value is not None]
 
 
+def _rows_signs(result: Result) -> list[Sign]:
+    """What the run spent, and what it would have named with more."""
+    search = at(result, "search")
+    if not at(result, "top"):
+        return []
+    signs = [_forecast(search), _stopped(search)]
+    if at(search, "expected_recall") is None:
+        signs.insert(0, _again(result))
+    return [sign for sign in signs if sign is not None]
+
+
 def _forecast(search: Any) -> Sign | None:
     forecasts = _forecasts(search)
-    if not forecasts:
+    now = number_at(search, "expected_recall")
+    if not forecasts or now is None or at(search, "goal") == "set":
         return None
     words = {"2": "twice", "4": "four times"}
     said = [f"{percent(v)} with {words.get(f, f'{f} times')}" for f, v in forecasts]
     wanted, best = number_at(search, "wanted_recall"), max(value for _, value in forecasts)
+    gain = best - now
+    reading = (
+        "More rows would hardly change which heads are named."
+        if gain < LITTLE
+        else "More rows would make the ranking surer."
+    )
     short = "" if wanted is None or best >= wanted else " That would still not be what was wanted."
+    numbers = [(1.0, now), *((float(f), v) for f, v in forecasts if f.isdecimal())]
     return Sign(
         "With more rows",
         listed([percent(value) for _, value in forecasts]),
-        f"The forecast of the expected recall is {listed(said)} the rows.{short}",
+        f"The forecast of the expected recall is {listed(said)} the rows, and {percent(now)} as "
+        f"it is. {reading}{short}",
+        draw_shares(numbers, wanted, "expected recall"),
+    )
+
+
+def _again(result: Result) -> Sign:
+    """What another run would name; its chart shows how that grows with rows."""
+    shares = stability(result)
+    if not shares:
+        return Sign(
+            "Run again",
+            "not known",
+            "The method gives no intervals of effects by which it names heads, so what another "
+            "run would name cannot be worked out; a run with another --seed shows it.",
+        )
+    by_factor = dict(shares)
+    count = len(at(result, "top") or ())
+    again = listed([f"{count * by_factor[f]:.1f} with {w}" for f, w in AGAIN])
+    more = by_factor[4.0] - by_factor[1.0]
+    reading = (
+        "More rows would hardly change the answer."
+        if more < LITTLE
+        else "More rows would settle more of it."
+    )
+    return Sign(
+        "Run again",
+        f"{percent(by_factor[1.0])} the same",
+        f"Of the {counted(count, 'head')} named, another run would be expected to name {again} the "
+        f"rows. {reading} This takes the effects as they were measured, and those of named heads "
+        "tend to be too large: it is an upper figure.",
+        draw_shares(shares, None, "named again"),
     )
 
 
@@ -284,20 +327,13 @@ def _together(together: Any, unit: Unit) -> Sign:
     ratio, low, high = (number_at(together, key) for key in ("ratio", "low", "high"))
     joint, summed = (number_at(together, key) for key in ("joint_drop", "sum_of_drops"))
     ends = "" if low is None or high is None else f" ({_ratio(low)} to {_ratio(high)})"
-    values = finite([ratio, low, high, 0.0, 1.0])
-    axis = Axis(0.0, max(values))
     return Sign(
         "Drop together over drops alone",
         _ratio(ratio) + ends,
         f"Together {_drop(joint, unit)}, one at a time {_drop(summed, unit)} in all. "
         f"{_ratio_reading(low, high)} Below 1, heads do the same work or little is left to lose; "
         "above 1, they stand in for each other.",
-        Drawing(
-            Bar(axis.place(ratio), axis.place(low), axis.place(high)),
-            [],
-            axis.place(1.0),
-            ("0", _ratio(max(values))),
-        ),
+        None if ratio is None else draw_ratio(ratio, low, high),
     )
 
 

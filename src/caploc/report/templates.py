@@ -1,6 +1,7 @@
 """Fill in a page template: escaping on, style and script inlined, nothing loaded from elsewhere."""
 
 import base64
+import json
 from functools import cache
 from hashlib import sha256
 from importlib.resources import files
@@ -8,26 +9,44 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
 from caploc.report import colours
 
 PACKAGE = "caploc.report"
+REPORT, COMPARE = "report.html", "compare.html"
+# Inside a script element only `<` can end the data; the rest is for readers that are less exact.
+ESCAPES = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
 
 
 @cache
 def _environment() -> Environment:
-    return Environment(
+    environment = Environment(
         loader=PackageLoader(PACKAGE, ""),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["data"] = as_data
+    return environment
 
 
 @cache
 def _asset(name: str) -> str:
     return files(PACKAGE).joinpath(name).read_text(encoding="utf-8")
+
+
+def as_data(content: Any) -> Markup:
+    """Write JSON that can stand in a script element as data, whatever its texts hold.
+
+    Raises:
+        ValueError: if a number in it is not finite.
+    """
+    text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    for character, escaped in ESCAPES.items():
+        text = text.replace(character, escaped)
+    return Markup(text)  # noqa: S704
 
 
 def security_policy(script: str) -> str:
@@ -42,8 +61,8 @@ def security_policy(script: str) -> str:
     )
 
 
-def write_page(folder: Path, template: str, **context: Any) -> Path:
-    """Write `folder/report.html` from a template of this package and return its path.
+def write_page(folder: Path, template: str, *, name: str = REPORT, **context: Any) -> Path:
+    """Write `folder/name` from a template of this package and return its path.
 
     Raises:
         OSError: if the folder or the file cannot be written.
@@ -60,7 +79,7 @@ def write_page(folder: Path, template: str, **context: Any) -> Path:
         )
     )
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "report.html"
+    path = folder / name
     # Line ends are fixed, because the policy's digest is of the script's exact bytes.
     path.write_text(page, encoding="utf-8", newline="\n")
     return path

@@ -47,6 +47,16 @@ class Unit:
             return "percentage points"
         return "nats" if self.kind is Kind.NATS else inline(self.metric)
 
+    @property
+    def measure(self) -> str:
+        """The unit of a drawn score; charts of one measure can share an axis."""
+        return {Kind.SHARE: "%", Kind.NATS: "nats", Kind.PLAIN: inline(self.metric)}[self.kind]
+
+    @property
+    def factor(self) -> int:
+        """By what a score is multiplied to be drawn: shares are drawn as percentages."""
+        return 100 if self.kind is Kind.SHARE else 1
+
     def harm(self, change: float) -> float:
         """Turn a change of the score into how much worse that is; negative if it is better."""
         return -change if self.higher_is_better else change

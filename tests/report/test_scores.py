@@ -1,17 +1,7 @@
 """Scores before and after."""
 
-import pytest
-
-from caploc.report.strips import MARGIN, Axis, comparisons, interval, verdict
+from caploc.report.scores import comparisons, interval, verdict
 from caploc.report.units import Kind, Unit
-
-
-def test_an_axis_keeps_its_marks_inside():
-    axis = Axis(0.0, 1.0)
-    assert axis.place(0.0) == MARGIN and axis.place(1.0) == 100 - MARGIN
-    assert axis.place(0.5) == 50 and axis.place(7.0) == 100 - MARGIN
-    assert axis.place(None) is None and axis.place(float("inf")) is None
-    assert Axis(0.0, 0.0).place(0.0) == 50
 
 
 def test_the_task_random_heads_and_other_tasks_are_compared(result):
@@ -25,23 +15,15 @@ def test_the_task_random_heads_and_other_tasks_are_compared(result):
         ("99 %", "95 % ± 3.6", "−4.0 points"),
         ("98 % ± 1", "97 % ± 1", "−1.0 points"),
     ]
-    assert len(rows[1].draws) == 3
-
-
-def test_zero_is_on_the_axis_of_scores_that_are_no_shares(result):
-    result["task"]["metric"] = "logprob"
-    result["validation"]["task"]["intact"]["score"] = -1.0
-    result["validation"]["task"]["knocked_out"]["score"] = -1.1
-    result["validation"]["controls"] = None
-    bars = comparisons(result)[0].bars
-    assert bars[0].value - bars[1].value == pytest.approx((100 - 2 * MARGIN) * 0.1 / 1.1, abs=0.1)
+    assert rows[1].draws == [0.9, 0.98, 0.97] and rows[0].draws == []
+    assert [(point.score, point.error) for point in rows[0].points] == [(0.99, 0.01), (0.12, 0.01)]
 
 
 def test_missing_scores_draw_nothing_and_say_so(result):
     result["validation"]["task"]["knocked_out"] = {"score": None, "stderr": None, "examples": None}
     row = comparisons(result)[0]
     assert row.knocked_out == row.change == "not measured"
-    assert row.bars[1].value is None
+    assert row.points[1].score is None
 
 
 def test_held_out_examples_come_first_and_the_whole_task_after_the_random_heads(sure):
@@ -49,6 +31,9 @@ def test_held_out_examples_come_first_and_the_whole_task_after_the_random_heads(
     assert [row.name for row in rows] == [
         "demo/addition, held-out examples", "demo/addition, random heads instead",
         "demo/addition, other heads of the same groups", "demo/addition", "demo/sentences",
+    ]  # fmt: skip
+    assert [row.short for row in rows] == [
+        "held-out examples", "random heads", "same groups", "all examples", "demo/sentences",
     ]  # fmt: skip
     assert "that no search saw" in rows[0].detail
     assert "those of the search among them" in rows[3].detail

@@ -1,0 +1,115 @@
+"""What to do next: steps that follow from what was found, each with its command."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from caploc.report.reading import Result, at, called, listed, number_at
+from caploc.report.sentence import Verdict, check_of
+
+WEAK = (Verdict.NOISE, Verdict.UNHURT, Verdict.SLIGHT, Verdict.LIKE_RANDOM)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One thing to do: why, and the command, DIR being this page's folder."""
+
+    why: str
+    command: str = ""
+
+
+def next_steps(result: Result, curve: Mapping[str, Any] | None) -> list[Step]:
+    """The steps, those that mend a doubt first; never empty."""
+    verdict = check_of(result).verdict
+    steps = _doubts(result, verdict)
+    if verdict is Verdict.CARRIED:
+        steps += _uses(result, curve)
+    return steps
+
+
+def _doubts(result: Result, verdict: Verdict) -> list[Step]:
+    """What would make the finding surer, or find anything."""
+    steps = []
+    if verdict is Verdict.NO_HEADS:
+        steps.append(
+            Step(
+                "No head stands out. A finer outcome shows smaller effects: add --outcome logprob, "
+                "or spend more rows with --budget. If that finds none either, the task may be "
+                "spread over many heads; --goal set looks for those."
+            )
+        )
+    if verdict in WEAK:
+        steps.append(
+            Step(
+                "Do not build on these heads yet: knocking them out does no more than chance or "
+                "random heads would. Look for a set with --goal set, or spend more rows."
+            )
+        )
+    steps += [step for step in (_more_rows(result), _unchecked(result)) if step]
+    return steps
+
+
+def _more_rows(result: Result) -> Step | None:
+    search = at(result, "search")
+    expected, wanted = (number_at(search, f"{which}_recall") for which in ("expected", "wanted"))
+    budget = number_at(search, "budget")
+    if expected is None or wanted is None or expected >= wanted or budget is None:
+        return None
+    return Step(
+        f"The ranking is less sure than was wanted. Run again with twice the rows: add --budget "
+        f"{2 * budget:.0f} and a new --out to the command below."
+    )
+
+
+def _unchecked(result: Result) -> Step | None:
+    validation = at(result, "validation")
+    if not at(result, "top"):
+        return None
+    if not at(validation, "controls"):
+        return Step(
+            "Random heads were not tried. Run again with --controls 20 to see what they do."
+        )
+    if at(validation, "held_out", "fresh") is False:
+        return Step(
+            "The check used examples that the search had seen. Run again with more examples of "
+            "the task, so that some are left over."
+        )
+    return None
+
+
+def _uses(result: Result, curve: Mapping[str, Any] | None) -> list[Step]:
+    """What heads that carry the task are good for."""
+    steps = []
+    hurt = [
+        called(at(entry, "name"))
+        for entry in at(result, "validation", "other_tasks") or ()
+        if at(entry, "change", "verdict") == "changed"
+    ]
+    if hurt:
+        steps.append(
+            Step(
+                f"Knocking these heads out also changes {listed(hurt)}. Locate other tasks in the "
+                "same model, then ask which heads all of them need.",
+                "caploc universal DIR OTHER-DIR",
+            )
+        )
+    if curve is None:
+        steps.append(Step("See how many of these heads it takes.", "caploc curve DIR"))
+    low, high = (
+        number_at(result, "validation", "held_out", "together", end) for end in ("low", "high")
+    )
+    if (low is not None and low > 1) or (high is not None and high < 1):
+        steps.append(
+            Step(
+                "Effects do not add up: see which heads stand in for each other.",
+                "caploc interactions DIR",
+            )
+        )
+    return [
+        *steps,
+        Step("Try the knockout on prompts of your own.", "caploc ui DIR"),
+        Step(
+            "Write a model without these heads, to use or to share.",
+            "caploc export DIR --to PATH",
+        ),
+    ]
