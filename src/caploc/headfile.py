@@ -1,0 +1,136 @@
+"""A file of heads: which to knock out of which model, and what spoke for them."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from caploc.errors import BadData, BadOption, CaplocError, StoreFailed
+from caploc.heads import Head, HeadGrid
+
+SCHEMA = 1
+KIND = "caploc heads"  # tells the file from any other JSON that has a key "heads"
+NAME = "heads.json"
+LONGEST = 16 * 2**20  # bytes of a file that is read; it may come from anyone
+MODE = "zero"  # what takes the place of a knocked-out head's output
+
+
+@dataclass(frozen=True)
+class HeadFile:
+    """Heads of one model, and what a run said for them.
+
+    `model` and `fingerprint` say which model they were found in; `grid` decides which models they
+    can be knocked out of. `evidence` is a summary for people: free in form, empty if there is none.
+    """
+
+    heads: tuple[Head, ...]
+    grid: HeadGrid
+    model: str
+    fingerprint: str | None = None
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def names(self) -> list[str]:
+        """The heads' names, such as `L2H3`."""
+        return [str(head) for head in self.heads]
+
+    def check(self, grid: HeadGrid) -> None:
+        """Refuse a model whose heads lie otherwise.
+
+        Raises:
+            BadOption: if it has other numbers of heads in its layers.
+        """
+        if self.grid.heads_per_layer == grid.heads_per_layer:
+            return
+        raise BadOption(
+            f"The heads were found in {self.model}, which has {described(self.grid)}, and this "
+            f"model has {described(grid)}; use the file with the model it was made for."
+        )
+
+
+def read_heads(path: Path | str) -> HeadFile:
+    """Read a file that `caploc export` or `write_heads` wrote.
+
+    Raises:
+        BadData: if there is no such file, or it is none of heads.
+    """
+    try:
+        if (size := Path(path).stat().st_size) > LONGEST:
+            raise BadData(
+                f"{path} is no file of heads: it has {size:,} bytes, and none is longer than "
+                f"{LONGEST:,}."
+            )
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        said = getattr(error, "strerror", None) or "it is not valid JSON"
+        raise BadData(
+            f"{path} cannot be read as a file of heads ({said}); `caploc export DIR --as heads` "
+            "writes one."
+        ) from None
+    try:
+        return _parsed(content)
+    except (CaplocError, KeyError, TypeError, ValueError, OverflowError) as error:
+        raise BadData(
+            f"{path} is no file of heads of this version of caploc ({_said(error)}); `caploc "
+            "export DIR --as heads` writes one."
+        ) from None
+
+
+def write_heads(path: Path, file: HeadFile) -> None:
+    """Write heads to a file.
+
+    Raises:
+        StoreFailed: if the file cannot be written.
+    """
+    content = {
+        "schema": SCHEMA,
+        "kind": KIND,
+        "model": {"name": file.model, "fingerprint": file.fingerprint},
+        "grid": {
+            "layers": file.grid.layers,
+            "heads": list(file.grid.heads_per_layer),
+            "group_sizes": list(file.grid.group_sizes),
+        },
+        "mode": MODE,
+        "heads": file.names,
+        "evidence": dict(file.evidence),
+    }
+    try:
+        path.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise StoreFailed(
+            f"{path} could not be written ({error.strerror}); free disk space or name another "
+            "place."
+        ) from error
+
+
+def described(grid: HeadGrid) -> str:
+    """A grid in a few words."""
+    counts = set(grid.heads_per_layer)
+    each = f"{counts.pop()} heads each" if len(counts) == 1 else f"{grid.size} heads in all"
+    return f"{grid.layers} layers of {each}"
+
+
+def _parsed(content: Any) -> HeadFile:
+    if not isinstance(content, dict):
+        raise ValueError("it is no JSON object")
+    if content["kind"] != KIND or content["schema"] != SCHEMA:
+        raise ValueError(f"kind {content['kind']!r}, schema {content['schema']!r}")
+    if content["mode"] != MODE:
+        raise ValueError(f"mode {content['mode']!r}, not {MODE!r}")
+    names = content["heads"]
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ValueError("its heads are no list of names")
+    counts = [int(count) for count in content["grid"]["heads"]]
+    sizes = [int(size) for size in content["grid"]["group_sizes"]]
+    grid = HeadGrid(tuple(counts), tuple(sizes))
+    heads = tuple(grid.named_in(names))
+    model, evidence = content["model"], content["evidence"]
+    return HeadFile(heads, grid, str(model["name"]), model["fingerprint"], dict(evidence))
+
+
+def _said(error: Exception) -> str:
+    if isinstance(error, KeyError):
+        return f"it has no {error}"
+    return str(error).rstrip(".") or type(error).__name__

@@ -1,0 +1,167 @@
+"""lm-evaluation-harness with heads knocked out: the model `caploc`.
+
+    python -m caploc.integrations.lm_eval --model caploc \\
+        --model_args pretrained=demo,knockout=heads.json --tasks hellaswag
+
+is lm-eval's own command with the model `caploc` in its registry. Where lm-eval reads entry points
+of the group `lm_eval.models` (0.4.13 does not), plain `lm_eval --model caploc` is the same.
+"""
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from lm_eval.__main__ import cli_evaluate
+from lm_eval.api.instance import Instance
+from lm_eval.api.model import LM
+from lm_eval.api.registry import model_registry
+
+from caploc.engine import Ask
+from caploc.errors import UserError
+from caploc.integrations.opening import opened
+from caploc.tasks.leaf import as_request, check_greedy
+from caploc.tasks.requests import Generated, Response, Scored
+
+NAME = "caploc"
+UNSAID = "cuda:0"  # the device that lm-eval's command hands on where none was named
+
+
+class KnockedOut(LM):  # type: ignore[misc]  # lm-eval has no types
+    """A Hugging Face decoder with heads knocked out, as lm-eval asks models.
+
+    Requests are answered by caploc's engine: the tokens and log-probabilities of lm-eval's own
+    `hf` model under the same knockout, greedy decoding only.
+    """
+
+    def __init__(
+        self,
+        pretrained: str,
+        knockout: str | None = None,
+        device: str | None = None,
+        batch_size: Any = None,
+        max_batch_size: int | None = None,
+        **loading: Any,
+    ) -> None:
+        """Load the model that `pretrained` names and knock out the heads of the file `knockout`.
+
+        Without a file nothing is knocked out. `device` and `loading` are as `caploc.load_model` has
+        them, but that `cuda:0`, which lm-eval names where nothing was said, is taken only where
+        there is one. Batches are sized by memory: lm-eval always hands on a `batch_size`, which
+        changes nothing; `max_batch_size` caps them.
+
+        Raises:
+            CaplocError: in one sentence, if the model or the file cannot be used.
+        """
+        super().__init__()
+        where = "auto" if device in (None, UNSAID) else device
+        given = {"device": where} | loading
+        self.engine, self.mask = opened(pretrained, knockout, max_batch_size, given)
+        self._device = self.engine.loaded.device
+
+    def loglikelihood(self, requests: list[Instance]) -> list[tuple[float, bool]]:
+        """Log-probability of each continuation, and whether greedy decoding would say it."""
+        answers = [scored(response) for response in self.answer("loglikelihood", requests)]
+        return [(answer.logprob, answer.greedy) for answer in answers]
+
+    def loglikelihood_rolling(self, requests: list[Instance]) -> list[float]:
+        """Log-probability of each whole text."""
+        answers = self.answer("loglikelihood_rolling", requests)
+        return [scored(response).logprob for response in answers]
+
+    def generate_until(self, requests: list[Instance]) -> list[str]:
+        """What the model says, up to the first stop string.
+
+        Raises:
+            BadOption: if a request samples or searches for its answer.
+        """
+        for request in requests:
+            check_greedy(request.task_name or "", request)
+        answers = self.answer("generate_until", requests)
+        return [written(response) for response in answers]
+
+    def answer(self, kind: str, requests: Sequence[Instance]) -> list[Response]:
+        """Answer requests of one kind, in their order."""
+        rows: dict[tuple[str | None, int | None], int] = {}
+        asks = []
+        for part, instance in enumerate(requests):
+            # the choices of one question are one row, which reads their context once
+            alone = instance.doc_id is None
+            place = (None, part) if alone else (instance.task_name, instance.doc_id)
+            row = rows.setdefault(place, len(rows))
+            asks.append(Ask((row, part), as_request(instance), self.mask))
+        answers: dict[int, Response] = {}
+        for batch in self.engine.answer(asks):
+            for done in batch:
+                part = done.key[1]
+                answers[part] = done.response
+                # lm-eval keeps these where it was asked to, in case of an interruption
+                given = as_lm_eval(kind, done.response)
+                self.cache_hook.add_partial(kind, requests[part].args, given)
+        return [answers[part] for part in range(len(requests))]
+
+    @property
+    def tokenizer_name(self) -> str:
+        """The tokenizer's name, by which lm-eval tells caches of requests apart."""
+        return str(self.engine.wording.harness.tokenizer_name)
+
+    def chat_template(self, chat_template: bool | str = False) -> str | None:
+        """The tokenizer's template of that name, as lm-eval's `hf` model gives it."""
+        template: str | None = self.engine.wording.harness.chat_template(chat_template)
+        return template
+
+    def apply_chat_template(
+        self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True
+    ) -> str:
+        """A conversation as the text that the model reads."""
+        return str(
+            self.engine.wording.harness.apply_chat_template(chat_history, add_generation_prompt)
+        )
+
+    def get_model_info(self) -> dict[str, Any]:
+        """What lm-eval writes beside its results."""
+        loaded = self.engine.loaded
+        return {
+            "model_dtype": loaded.dtype,
+            "model_fingerprint": loaded.fingerprint,
+            "model_heads": loaded.grid.size,
+            "knocked_out": [str(head) for head in loaded.grid.named(np.asarray(self.mask))],
+        }
+
+
+def scored(response: Response) -> Scored:
+    """The answer to a request for log-probabilities."""
+    assert isinstance(response, Scored)
+    return response
+
+
+def written(response: Response) -> str:
+    """The answer to a request for text."""
+    assert isinstance(response, Generated)
+    return response.text
+
+
+def as_lm_eval(kind: str, response: Response) -> Any:
+    """A response in the form that lm-eval's models give it."""
+    if isinstance(response, Generated):
+        return response.text
+    return (response.logprob, response.greedy) if kind == "loglikelihood" else response.logprob
+
+
+def register() -> None:
+    """Enter the model `caploc` into lm-eval's registry, if lm-eval has not found it by itself."""
+    if NAME not in model_registry:
+        model_registry.register(NAME, target=KnockedOut)
+
+
+def main() -> None:
+    """lm-eval's command with the model `caploc`; a mistake in its arguments is one sentence."""
+    register()
+    try:
+        cli_evaluate()
+    except UserError as error:
+        sys.exit(f"Error: {error}")
+
+
+if __name__ == "__main__":
+    main()

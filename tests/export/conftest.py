@@ -1,0 +1,105 @@
+"""Tiny models as folders, and the demo's run that exports are made from."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
+from transformers import PreTrainedTokenizerFast
+
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1] / "models"))  # for `import tiny`
+
+from tiny import VOCABULARY, tiny  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def hub_out_of_reach(monkeypatch):
+    """No test may ask the Hugging Face Hub."""
+
+    def refuse(*args, **kwargs):
+        raise ConnectionError("no network in tests")
+
+    monkeypatch.setattr("caploc.models.sources.HfApi.model_info", refuse)
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+
+
+@pytest.fixture
+def written(tmp_path):
+    """Write a tiny model of a family, with a tokenizer of whole words, into a folder."""
+
+    def write(name, *, dtype=None, shard="5GB", prefix=True):
+        folder = tmp_path / "base"
+        model = tiny(name) if dtype is None else tiny(name, dtype)
+        model.save_pretrained(folder, max_shard_size=shard)
+        words = {f"w{number}": number for number in range(VOCABULARY)}
+        tokenizer = Tokenizer(WordLevel(words, "w1"))
+        tokenizer.pre_tokenizer = WhitespaceSplit()
+        PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="w0").save_pretrained(folder)
+        return folder
+
+    return write
+
+
+@pytest.fixture
+def finished(tmp_path):
+    """A run's folder as `caploc locate` leaves it, of the demo, made up but for the fingerprint."""
+    from caploc.models.sources import find
+    from caploc.study import Study
+    from caploc.workbench import ModelOptions
+
+    def write(**changes):
+        from dataclasses import asdict
+
+        folder = tmp_path / "run"
+        folder.mkdir()
+        study = asdict(Study(ModelOptions("demo"), "demo/addition"))
+        result = RESULT | {"model": MODEL | {"fingerprint": find("demo").fingerprint()}} | changes
+        (folder / "run.json").write_text(json.dumps({"study": study, "command": "made up"}))
+        (folder / "result.json").write_text(json.dumps(result))
+        return folder
+
+    return write
+
+
+MODEL = {"name": "demo", "dtype": "float32", "device": "cpu"}
+
+
+def score(value, metric="exact_match", name="demo/addition"):
+    both = {
+        "intact": {"score": 1.0, "stderr": 0.0, "examples": 200},
+        "knocked_out": {"score": value, "stderr": 0.03, "examples": 200},
+    }
+    change = {"outcome": value - 1, "low": value - 1.1, "high": value - 0.9, "verdict": "changed"}
+    return {"name": name, "metric": metric, "higher_is_better": True, "change": change} | both
+
+
+def head(name, effect):
+    place = {"head": name, "effect": effect, "low": effect - 0.1, "high": effect + 0.1}
+    return place | {"q": 0.001, "universal": False}
+
+
+RESULT = {
+    "task": {"name": "demo/addition", "metric": "exact_match", "higher_is_better": True},
+    "method": {"name": "adaptive", "top": 5},
+    "seed": 3,
+    "grid": {"layers": 6, "heads": [16] * 6, "group_sizes": [2] * 6},
+    "intact": {"score": 1.0, "stderr": 0.0, "examples": 100},
+    "heads": [head("L0H10", -0.5), head("L0H15", -0.3), head("L2H3", -0.01)],
+    "top": ["L0H10", "L0H15"],
+    "fit": {"rows": 1500},
+    "validation": {
+        "task": score(0.25),
+        "controls": {
+            "draws": 20, "examples": 90, "chosen": 0.2, "scores": [0.9], "mean": 0.9, "sd": 0.05,
+        },
+        "held_out": {"fresh": True, "examples": 90, "intact": 1.0, "knocked_out": 0.2},
+        "other_tasks": [score(0.95, "acc", "demo/sentences")],
+    },
+    "cost": {"rows": 3033},
+    "command": "caploc locate demo --task demo/addition",
+    "versions": {"caploc": "0.1.0"},
+}  # fmt: skip

@@ -1,0 +1,102 @@
+"""A card shows hostile text as text, in its metadata and in its body."""
+
+import yaml
+from huggingface_hub import ModelCard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+
+from caploc.export.card import Story, licence_of, write_card
+from caploc.export.verification import Agreement
+from caploc.headfile import HeadFile
+from caploc.heads import Head, HeadGrid
+from caploc.models.sources import Source
+
+GRID = HeadGrid((16,) * 6)
+AGREEMENT = Agreement("AutoModelForCausalLM", "float32", "cpu", 77, 0.0, 0.0, 1.0)
+HOSTILE = (
+    '<script>alert(1)</script>\n# Title\n---\nlicense: mine\n| a | b |\n```\n[x](javascript:1) "q" '
+    "![i](http://e.x/i.png) @someone #1 $x$ \x1b[0m \u202e {{ 7 * 7 }} {% raw %}"
+)
+
+
+def story(text, *, licence=None, commit=None):
+    part = {"score": 0.5, "stderr": 0.1, "examples": 100}
+    scores = {"name": text, "metric": text, "higher_is_better": True, "change": None}
+    evidence = {
+        "task": scores | {"intact": part, "knocked_out": part},
+        "examples_held_out": None,
+        "controls": None,
+        "other_tasks": [scores | {"intact": part, "knocked_out": part}],
+        "heads": [{"head": text, "effect": -0.5, "low": None, "high": None, "q": 0.01}],
+        "run_named": [text],
+        "dtype": text,
+        "method": {"name": text},
+        "rows": 10,
+        "seed": 0,
+        "command": text,
+    }
+    file = HeadFile((Head(0, 1),), GRID, text, text, evidence)
+    source = Source(text, "/place", None, commit, ())
+    result = {"task": {"name": text, "metric": text, "higher_is_better": True}}
+    return Story(
+        kind="checkpoint", title=text, source=source, file=file, result=result,
+        licence=licence or {}, agreements=[AGREEMENT], prompts=3, rewritten=[text], size=None,
+        command=text,
+    )  # fmt: skip
+
+
+def parts(card):
+    front, body = card.removeprefix("---\n").split("\n---\n", 1)
+    return yaml.safe_load(front), body
+
+
+def tokens(body):
+    for token in MarkdownIt("gfm-like", {"linkify": False}).parse(body):
+        yield token
+        yield from token.children or []
+
+
+PLAIN = [token.type for token in tokens(parts(write_card(story("name")))[1])]
+
+
+@settings(max_examples=10)
+@given(st.text().map("x{}".format) | st.just(HOSTILE))
+def test_text_from_elsewhere_is_text_whatever_is_in_it(text):
+    front, body = parts(write_card(story(text)))
+    assert set(front) == {"library_name", "pipeline_tag", "tags"}
+    found = list(tokens(body))
+    # the same headings, tables and code blocks as with a harmless name, and no HTML, link or image
+    structure = [token.type for token in found if token.type not in ("text", "text_special")]
+    assert structure == [kind for kind in PLAIN if kind not in ("text", "text_special")]
+
+
+@settings(max_examples=10)
+@given(st.text() | st.just(HOSTILE))
+def test_metadata_stays_metadata(text):
+    licence = {"license": "other", "license_name": text}
+    front, _ = parts(write_card(story("org/model", licence=licence, commit="abc")))
+    assert set(front) == {
+        "base_model", "base_model_relation", "library_name", "license", "license_name",
+        "pipeline_tag", "tags",
+    }  # fmt: skip
+    assert front["license"] == "other" and front["base_model"] == "org/model"
+    # YAML knows other line ends than Python does
+    assert front["license_name"].split() == text.split()
+    assert front["base_model_relation"] == "finetune" and "caploc" in front["tags"]
+
+
+def test_the_hub_can_read_it():
+    card = ModelCard(write_card(story("org/model", licence={"license": "mit"}, commit="abc")))
+    assert card.data.license == "mit" and card.data.library_name == "transformers"
+
+
+def test_a_licence_is_taken_from_a_card_and_nothing_else_is():
+    assert licence_of("---\nlicense: mit\ntags: [a]\n---\nwords") == {"license": "mit"}
+    for strange in ("license: [a, b]", ": : :", "- a", "license: 3", "license: &a [*a]"):
+        assert licence_of(f"---\n{strange}\n---\n") == {}
+    assert licence_of("") == licence_of("no metadata") == {}
+
+
+def test_a_licence_that_is_not_stated_is_said_to_be_unknown():
+    assert "state no licence that could be read" in write_card(story("org/model"))

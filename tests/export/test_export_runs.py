@@ -1,0 +1,138 @@
+"""What an export says of a run, and which heads it takes from one."""
+
+import json
+
+import pytest
+import torch
+
+import caploc
+from caploc.errors import BadOption, ModelRefused, UnknownName, UserError
+from caploc.export.asked import Asked
+from caploc.heads import Head
+from caploc.workbench import ModelOptions
+
+
+def asked(source, target, **changes):
+    fields = {"top": None, "heads": None, "kind": "heads", "repository": None, "private": False}
+    return Asked(str(source), target, model=ModelOptions(""), **fields | changes)
+
+
+def written(source, target, **changes):
+    asked(source, target, **changes).export().write()
+    return (target / "README.md").read_text(), json.loads((target / "heads.json").read_text())
+
+
+def test_the_runs_own_heads_come_with_its_evidence(finished, tmp_path):
+    card, file = written(finished(), tmp_path / "out")
+    assert file["heads"] == ["L0H10", "L0H15"]
+    evidence = file["evidence"]
+    assert evidence["task"]["knocked_out"]["score"] == 0.25
+    assert evidence["controls"]["mean"] == 0.9 and evidence["rows"] == 3033
+    for said in (
+        "| demo/addition | exact\\_match | 100 % ± 0 (of 200) | 25 % ± 3 (of 200) |",
+        "| demo/sentences (side effect) | acc |",
+        "| L0H10 | −50.0 points (−60.0 to −40.0) |",
+        "20 random sets of other heads",
+        "On 90 examples that the search never saw: 100 % intact, 20 % knocked out.",
+        "from 3,033 rows",
+        "    caploc locate demo --task demo/addition",
+    ):
+        assert said in card.replace("\u00a0", " "), said
+    assert "not the heads that the run named" not in card
+
+
+@pytest.mark.parametrize("changes", [{"top": 1}, {"heads": "L2H3"}], ids=str)
+def test_scores_of_another_set_are_not_passed_off_as_measured(changes, finished, tmp_path):
+    card, file = written(finished(), tmp_path / "out", **changes)
+    evidence = file["evidence"]
+    assert evidence["task"]["knocked_out"] is None and evidence["task"]["intact"] is not None
+    assert evidence["controls"] is None and evidence["other_tasks"] is None
+    assert "These are not the heads that the run named (L0H10, L0H15)" in card
+    assert "not measured |" in card and "25" not in card.split("## Evidence")[1].split("##")[0]
+
+
+def test_a_curve_that_measured_the_set_is_quoted(finished, tmp_path):
+    run = finished()
+    points = [{"score": score, "stderr": 0.0, "examples": 200} for score in (1.0, 0.5, 0.25)]
+    curve = {"schema": 1, "heads": ["L0H10", "L0H15"], "curves": {"demo/addition": points}}
+    (run / "curve.json").write_text(json.dumps(curve))
+    _, file = written(run, tmp_path / "out", top=1)
+    assert file["evidence"]["task"]["knocked_out"]["score"] == 0.5
+    _, other = written(run, tmp_path / "other", heads="L0H15")
+    assert other["evidence"]["task"]["knocked_out"] is None
+
+
+def test_missing_evidence_is_said_and_not_made_up(finished, tmp_path):
+    run = finished()
+    result = json.loads((run / "result.json").read_text())
+    result["validation"] = {"task": result["validation"]["task"], "controls": None,
+                            "held_out": {}, "other_tasks": []}  # fmt: skip
+    for row in result["heads"]:
+        row |= {"effect": None, "low": None, "high": None, "q": None}
+    (run / "result.json").write_text(json.dumps(result))
+    card, _ = written(run, tmp_path / "out")
+    assert "No random sets of heads were measured" in card
+    assert "Side effects on other tasks were not measured." in card
+    assert "| L0H10 | not measured | not known |" in card
+
+
+def test_heads_named_by_hand_have_no_evidence(tmp_path):
+    card, file = written("demo", tmp_path / "out", heads="L0H10,L5H1")
+    assert file["evidence"] == {} and file["heads"] == ["L0H10", "L5H1"]
+    assert "Nothing was measured for this export" in card
+
+
+def test_the_file_is_what_knockout_reads(finished, tmp_path):
+    written(finished(), tmp_path / "out")
+    heads = caploc.read_heads(tmp_path / "out" / "heads.json")
+    model = caploc.load_model("demo")
+    tokens = torch.arange(8, 20)[None]
+    with torch.no_grad(), caploc.knockout(model, heads):
+        got = model.model(tokens).logits
+    with torch.no_grad(), caploc.knockout(model, ["L0H10", "L0H15"]):
+        assert torch.equal(got, model.model(tokens).logits)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"top": 0}, "--top must be 1 or more"),
+        ({"top": 2, "heads": "L0H1"}, "give one of both"),
+        ({"kind": "gguf"}, "--as 'gguf' is none of checkpoint, lora, heads"),
+        ({"private": True}, "name a repository with --push-to-hub"),
+        ({"heads": ""}, "There is no head to export"),
+        ({"heads": "L9H0"}, "There is no head L9H0: the model has layers L0 to L5"),
+    ],
+    ids=str,
+)
+def test_mistakes_are_one_sentence(changes, words, finished, tmp_path):
+    with pytest.raises(UserError, match=words):
+        asked(finished(), tmp_path / "out", **changes).export().write()
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_model_needs_heads_and_a_run_must_name_some(finished, tmp_path):
+    with pytest.raises(BadOption, match="demo is no finished run; name the folder of one"):
+        asked("demo", tmp_path / "out").export()
+    with pytest.raises(UserError, match="named no head"):
+        asked(finished(top=[]), tmp_path / "out").export()
+    with pytest.raises(UnknownName):
+        asked(tmp_path / "nowhere", tmp_path / "out", heads="L0H0").export().write()
+
+
+def test_a_model_that_has_changed_since_the_run_is_refused(finished, tmp_path):
+    run = finished(model={"name": "demo", "fingerprint": "another"})
+    with pytest.raises(ModelRefused, match="has changed since the run"):
+        asked(run, tmp_path / "out").export().write()
+
+
+def test_what_a_run_fixed_cannot_be_changed(finished, tmp_path):
+    wanted = asked(finished(), tmp_path / "out")
+    model = ModelOptions("", dtype="bfloat16", device="cpu")
+    changed = Asked(**wanted.__dict__ | {"model": model}).export()
+    assert (changed.model.name, changed.model.dtype, changed.model.device) == (
+        "demo", "bfloat16", "cpu",
+    )  # fmt: skip
+    assert changed.heads == (Head(0, 10), Head(0, 15))
+    with pytest.raises(BadOption, match="--revision is the run's own"):
+        Asked(**wanted.__dict__ | {"model": ModelOptions("", revision="main")}).export()

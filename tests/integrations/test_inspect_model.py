@@ -1,0 +1,106 @@
+"""inspect_ai's provider `caploc` answers as the knocked-out model does."""
+
+from importlib.metadata import entry_points
+
+import anyio
+import pytest
+
+from caploc.engine import Ask, BatchEngine
+from caploc.headfile import read_heads
+from caploc.models.loading import load_model
+from caploc.tasks.requests import Generate, options_json
+
+inspect_ai = pytest.importorskip("inspect_ai")
+
+from inspect_ai._util.error import PrerequisiteError  # noqa: E402
+from inspect_ai.dataset import Sample  # noqa: E402
+from inspect_ai.model import GenerateConfig, get_model  # noqa: E402
+from inspect_ai.scorer import match  # noqa: E402
+from inspect_ai.tool import tool  # noqa: E402
+
+pytestmark = [
+    pytest.mark.slow,  # inspect_ai takes seconds to import
+    pytest.mark.filterwarnings("ignore"),  # of its own dependencies
+]
+
+SUMS = [(a, b) for a in (11, 27, 38, 45) for b in (3, 16, 52)]
+LIMITS = {"until": ["\n"], "max_gen_toks": 6, "do_sample": False}
+
+
+@pytest.fixture(scope="module")
+def said(heads_file):
+    """What caploc's engine says to each sum, knocked out."""
+    engine = BatchEngine(load_model("demo", device="cpu"))
+    mask = engine.grid.mask(read_heads(heads_file).heads)
+    asks = [
+        Ask((row, 0), Generate(f"{a}+{b}=", options_json(LIMITS)), mask)
+        for row, (a, b) in enumerate(SUMS)
+    ]
+    answers = {done.key[0]: done.response for batch in engine.answer(asks) for done in batch}
+    return [answers[row].text for row in range(len(SUMS))]
+
+
+def evaluated(folder, **model_args):
+    samples = [Sample(input=f"{a}+{b}=", target=str(a + b)) for a, b in SUMS]
+    config = GenerateConfig(max_tokens=6, stop_seqs=["\n"])
+    task = inspect_ai.Task(dataset=samples, scorer=match(location="exact"), config=config)
+    (log,) = inspect_ai.eval(
+        task, model="caploc/demo", model_args=model_args, log_dir=str(folder), display="none"
+    )
+    assert log.status == "success", log.error
+    return log
+
+
+def test_an_evaluation_says_and_scores_what_the_engine_does(heads_file, said, tmp_path):
+    log = evaluated(tmp_path, knockout=str(heads_file))
+    samples = sorted(log.samples, key=lambda sample: sample.id)
+    assert [sample.output.completion for sample in samples] == said
+    right = sum(text.strip() == str(a + b) for text, (a, b) in zip(said, SUMS, strict=True))
+    accuracy = log.results.scores[0].metrics["accuracy"].value
+    assert accuracy == right / len(SUMS) < 1
+    usage = samples[0].output.usage
+    assert usage.output_tokens > 0 and usage.input_tokens == len("^11+3=")  # a start token
+
+
+def test_without_a_file_the_model_is_intact(tmp_path):
+    log = evaluated(tmp_path)
+    assert log.results.scores[0].metrics["accuracy"].value == 1
+
+
+def test_the_entry_point_is_this_provider():
+    (found,) = entry_points(group="inspect_ai", name="caploc")
+    assert found.load().__name__ == "caploc.integrations.inspect_ai"
+    with pytest.raises(PrerequisiteError, match="cannot be read as a file of heads"):
+        get_model("caploc/demo", knockout="none.json", memoize=False)
+
+
+async def generated(config, **given):
+    model = get_model("caploc/demo", memoize=False)
+    return await model.generate("1+1=", config=config, **given)
+
+
+@pytest.mark.parametrize("setting", [{"temperature": 0.7}, {"num_choices": 2}, {"logprobs": True}])
+def test_what_greedy_decoding_cannot_do_is_refused(setting):
+    with pytest.raises(Exception, match="caploc decodes greedily"):
+        anyio.run(generated, GenerateConfig(**setting))
+
+
+def test_tools_are_refused():
+    @tool
+    def add():
+        async def execute(a: int, b: int):
+            """Add numbers.
+
+            Args:
+                a: one
+                b: another
+            """
+            return a + b
+
+        return execute
+
+    async def ask():
+        return await get_model("caploc/demo", memoize=False).generate("1+1=", tools=[add()])
+
+    with pytest.raises(Exception, match="caploc calls no tools"):
+        anyio.run(ask)
