@@ -1,0 +1,268 @@
+// The page: what is chosen, asked and shown, and which of it follows from which.
+
+import { Answers } from "./answers.js";
+import { Attention } from "./attention.js";
+import { HeadMap, place } from "./heads.js";
+import { ask, board, download, events, said } from "./net.js";
+import { element, visible } from "./words.js";
+
+const by = (id) => document.getElementById(id);
+const PAUSE = 250; // milliseconds without a change before the model is asked again
+
+class Page {
+  constructor(laid) {
+    this.laid = laid;
+    this.run = null;
+    this.example = null; // what was drawn, as long as the prompt is as it was drawn
+    this.asked = null; // the question whose answers are shown
+    this.under = null; // what stops the answers under way
+    this.answers = new Answers();
+    this.attention = new Attention();
+    this.map = new HeadMap(laid.layers, laid.group_sizes, (head) => this.headsChanged(head));
+    this.fill();
+    this.listen();
+  }
+
+  fill() {
+    const { model, first, tasks, runs } = this.laid;
+    by("model").textContent = `${model.name} · ${this.map.cells.size} heads · ${model.dtype} on ${model.device} · ${model.window.toLocaleString("en")} tokens`;
+    document.title = `${model.called} · caploc playground`;
+    by("prompt").value = first.prompt;
+    by("new-tokens").value = first.new_tokens;
+    by("stops").value = written(first.stops);
+    by("chat-choice").hidden = !model.chat;
+    by("drawing").hidden = tasks.length === 0;
+    by("task").append(...tasks.map((name) => element("option", { value: name }, name)));
+    by("layer").append(...this.laid.layers.map((_, n) => element("option", { value: n }, `L${n}`)));
+    this.offerHeads();
+    by("run").hidden = runs.length === 0;
+    by("run-choice").hidden = runs.length < 2;
+    by("runs").append(...runs.map((run, n) => element("option", { value: n }, run.task === run.name ? run.task : `${run.task} (${run.name})`)));
+    if (runs.length) this.takeRun(0);
+    else this.map.show(null);
+    this.headsChanged();
+  }
+
+  listen() {
+    by("form").addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.answer();
+    });
+    by("prompt").addEventListener("keydown", (event) => {
+      if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) this.answer();
+    });
+    by("prompt").addEventListener("input", () => this.forgetExample());
+    by("stop").addEventListener("click", () => this.under?.abort());
+    by("draw").addEventListener("click", () => this.draw(null));
+    by("task").addEventListener("change", () => this.draw(null));
+    by("example").addEventListener("change", () => {
+      const number = by("example").valueAsNumber;
+      if (Number.isInteger(number)) this.draw(number);
+    });
+    by("runs").addEventListener("change", () => this.takeRun(Number(by("runs").value)));
+    by("number").addEventListener("input", () => this.map.choose(this.run.order.slice(0, Number(by("number").value))));
+    by("clear").addEventListener("click", () => this.map.choose([]));
+    by("random").addEventListener("click", () => this.map.random());
+    by("save").addEventListener("click", () => this.save());
+    by("layer").addEventListener("change", () => this.offerHeads());
+    by("look").addEventListener("click", () => this.look());
+    for (const id of ["layer", "index", "attention-text", "attention-model"]) {
+      by(id).addEventListener("change", () => !by("pattern").hidden && this.look());
+    }
+  }
+
+  takeRun(number) {
+    this.run = this.laid.runs[number];
+    by("finding").textContent = this.run.sentence;
+    by("number").max = this.run.order.length;
+    this.map.show(this.run);
+    by("number").value = this.run.top;
+    this.map.choose(this.run.order.slice(0, this.run.top));
+    if ([...by("task").options].some((option) => option.value === this.run.task)) {
+      by("task").value = this.run.task;
+    }
+    if (this.run.order.length) this.focusHead(this.run.order[0]);
+  }
+
+  // A head was toggled by hand, or many were chosen at once.
+  headsChanged(head) {
+    const names = [...this.map.chosen];
+    by("count").textContent = `${names.length} of ${this.map.cells.size}`;
+    by("which").textContent = names.length > 4 ? `${names.length} heads` : names.join(" ");
+    by("chosen").replaceChildren(...names.map((name) => this.chip(name)));
+    by("clear").disabled = by("random").disabled = by("save").disabled = names.length === 0;
+    if (this.run) {
+      const first = this.run.order.slice(0, names.length);
+      const ranked = first.length === names.length && first.every((name) => this.map.chosen.has(name));
+      by("number-shown").textContent = ranked ? names.length : "–";
+      if (ranked) by("number").value = names.length;
+      by("number").setAttribute("aria-valuetext", ranked ? `${names.length} heads` : "heads chosen by hand");
+    }
+    if (head) this.focusHead(head);
+    clearTimeout(this.soon);
+    if (this.asked && by("live").checked && names.length) this.soon = setTimeout(() => this.answer(), PAUSE);
+  }
+
+  chip(name) {
+    const button = element("button", { type: "button", "aria-label": `Do not knock out ${name}` }, name);
+    button.addEventListener("click", () => this.map.toggle(name));
+    return element("li", {}, button);
+  }
+
+  focusHead(name) {
+    const [layer, index] = place(name);
+    by("layer").value = layer;
+    this.offerHeads();
+    by("index").value = index;
+    if (!by("pattern").hidden) this.look();
+  }
+
+  offerHeads() {
+    const before = by("index").value;
+    const count = this.laid.layers[Number(by("layer").value)];
+    by("index").replaceChildren(...Array.from({ length: count }, (_, n) => element("option", { value: n }, `H${n}`)));
+    if (Number(before) < count) by("index").value = before || 0;
+  }
+
+  async draw(number) {
+    await this.trying(async () => {
+      const found = await ask("/example", { task: by("task").value, number });
+      by("prompt").value = found.prompt;
+      by("prompt").placeholder = found.prompt ? "" : `${found.task} has no prompt: a text is read`;
+      this.example = { task: found.task, number: found.number };
+      by("example").max = found.size - 1;
+      by("example").value = found.number;
+      by("about-example").textContent = `${found.task}, ${found.number} of ${found.size.toLocaleString("en")}, scored by ${found.metric}`;
+      by("gold").hidden = found.gold === null || !found.prompt;
+      by("gold").replaceChildren("Right answer: ", element("b", {}, visible(found.gold ?? "")));
+      if (this.map.chosen.size) await this.answer();
+    });
+  }
+
+  forgetExample() {
+    this.example = null;
+    by("about-example").textContent = "";
+    by("gold").hidden = true;
+  }
+
+  question() {
+    return {
+      heads: [...this.map.chosen],
+      prompt: this.example ? "" : by("prompt").value,
+      example: this.example,
+      new_tokens: by("new-tokens").valueAsNumber || 0,
+      stops: parsed(by("stops").value),
+      chat: by("chat").checked,
+    };
+  }
+
+  async answer() {
+    this.under?.abort();
+    clearTimeout(this.soon);
+    await this.trying(async () => {
+      const question = this.question();
+      const stopping = new AbortController();
+      this.under = stopping;
+      by("stop").disabled = false;
+      const began = performance.now();
+      let reading = null;
+      try {
+        by("status").textContent = "reading the prompt …";
+        for await (const event of events("/answers", question, stopping.signal)) {
+          if (this.under !== stopping) return;
+          if (event.event === "failed") throw new Error(event.message);
+          if (event.event === "begin") {
+            reading = "choices" in event;
+            this.asked = question;
+            this.answers.begin(reading);
+            by("status").textContent = "answering …";
+          }
+          this.answers.take(event);
+        }
+        by("status").textContent = `done in ${((performance.now() - began) / 1000).toFixed(1)} s`;
+        if (!by("pattern").hidden) await this.look();
+      } catch (error) {
+        if (this.under === stopping) by("status").textContent = error.name === "AbortError" ? "stopped" : "";
+        if (error.name !== "AbortError") throw error;
+      } finally {
+        if (this.under === stopping) {
+          this.under = null;
+          by("stop").disabled = true;
+          this.answers.over();
+        }
+      }
+    });
+  }
+
+  async look() {
+    await this.trying(async () => {
+      const side = by("attention-text").value;
+      const without = by("attention-model").value === "1";
+      const head = `L${by("layer").value}H${by("index").value}`;
+      by("attention-status").textContent = "reading …";
+      try {
+        const found = await ask("/attention", {
+          question: this.asked && side ? this.asked : this.question(),
+          ...this.spoken(side),
+          head,
+          knocked_out: without,
+        });
+        this.attention.show(found, without ? "without the chosen heads" : "intact");
+        by("attention-status").textContent = `${head}, ${found.tokens.length} tokens`;
+      } catch (error) {
+        by("attention-status").textContent = "";
+        throw error;
+      }
+    });
+  }
+
+  // The tokens of an answer; of a task that offers choices, those of the likeliest and its number.
+  spoken(side) {
+    if (!side || !this.asked) return { said: [], choice: 0 };
+    const choice = this.answers.likeliest(side);
+    const tokens = this.answers.read[choice]?.tokens ?? this.answers.tokens[side];
+    return { said: tokens.map((token) => token.token), choice };
+  }
+
+  async save() {
+    await this.trying(async () => {
+      const run = this.run ? this.laid.runs.indexOf(this.run) : null;
+      const file = await download("/heads", { heads: [...this.map.chosen], run });
+      const link = element("a", { href: URL.createObjectURL(file), download: "heads.json" });
+      link.click();
+      setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+    });
+  }
+
+  async trying(work) {
+    by("failure").hidden = true;
+    try {
+      await work();
+    } catch (error) {
+      complain(error);
+    }
+  }
+}
+
+function complain(error) {
+  by("failure").textContent = said(error);
+  by("failure").hidden = false;
+  by("failure").scrollIntoView({ block: "nearest" });
+}
+
+// Stop strings are written as JSON texts between commas, so that a line break can be one.
+function parsed(text) {
+  try {
+    return text.trim() ? JSON.parse(`[${text}]`) : [];
+  } catch {
+    throw new Error(`Stop at: write texts in quotes between commas, such as "\\n", "Q:"; got ${text}.`);
+  }
+}
+
+function written(stops) {
+  return stops.map((stop) => JSON.stringify(stop)).join(", ");
+}
+
+board().then((laid) => {
+  window.playground = new Page(laid);
+}, complain);

@@ -1,0 +1,238 @@
+"""The playground itself: a loaded model, its runs and tasks, and what can be done with them."""
+
+import logging
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import torch
+
+from caploc.engine import BatchEngine, chat_template
+from caploc.errors import BadOption, CaplocError
+from caploc.headfile import NAME, HeadFile, write_heads
+from caploc.heads import Head
+from caploc.models.loading import LoadedModel
+from caploc.playground.asked import AttentionAsked, ExampleAsked, HeadsAsked, Question
+from caploc.playground.attention import pattern
+from caploc.playground.duet import Duet
+from caploc.playground.examples import Example, draw
+from caploc.playground.odds import SIDES, Event
+from caploc.playground.pieces import pieces
+from caploc.playground.readings import Reading
+from caploc.playground.setting import Setting, shown
+from caploc.tasks.requests import Generate, Generated, options_json
+from caploc.tasks.task import Task
+
+LOG = logging.getLogger(__name__)
+
+
+class Playground:
+    """Answers what the page asks. Not for several threads: `Turns` calls it from one."""
+
+    def __init__(self, setting: Setting) -> None:
+        """Load the model.
+
+        Raises:
+            UserError: if it cannot be used, or has changed since the runs.
+        """
+        self.setting = setting
+        self.engine = opened(setting)
+        self.loaded = self.engine.loaded
+        self.tasks: dict[str, Task] = {}
+        self.random = Random()  # which example comes next decides nothing that is measured
+
+    @property
+    def window(self) -> int:
+        """The most tokens that the model reads and says together."""
+        return int(self.engine.wording.harness.max_length)
+
+    def example(self, asked: ExampleAsked) -> Example:
+        """The example asked for.
+
+        Raises:
+            UserError: if the task is not laid out here, cannot be loaded, or has no such example.
+        """
+        return draw(self.task(asked.task), asked.number, self.random, self.setting.judges_code)
+
+    def task(self, name: str) -> Task:
+        """A task of this playground, loaded when it is first wanted."""
+        if name not in self.setting.tasks:
+            raise BadOption(f"Task {name!r} is not laid out here; start again with --task {name}.")
+        if name not in self.tasks:
+            options = shown(self.setting.tasks[name])
+            (task,) = self.setting.model.tasks([name], options)
+            self.tasks[name] = task.in_metric()
+        return self.tasks[name]
+
+    def answers(self, question: Question) -> Generator[Event, None, None]:
+        """Both answers to a question, as they come; the last event is `done` or `failed`."""
+        try:
+            heads = self.heads(question.heads)
+            example = self.example(question.example) if question.example else None
+            if example is None or isinstance(example.requests[0], Generate):
+                yield from self.written(question, example, heads)
+            else:
+                yield from self.read(example, heads)
+            yield {"event": "done"}
+        except Exception as error:  # whatever a model does, the page gets a sentence
+            yield {"event": "failed", "message": sentence(error)}
+
+    def written(
+        self, question: Question, example: Example | None, heads: tuple[Head, ...]
+    ) -> Iterator[Event]:
+        """Answers that the model writes."""
+        duet = Duet(self.engine, self.engine.wording.prompt(self.request(question, example)), heads)
+        yield from duet.events()
+        if example is not None:
+            said = {
+                side: [Generated(duet.answer(side), len(duet.voices[side].said))] for side in SIDES
+            }
+            yield example.verdict(said)  # type: ignore[arg-type]  # a list of one kind of response
+
+    def read(self, example: Example, heads: tuple[Head, ...]) -> Iterator[Event]:
+        """Answers that the task offers, or a text, read by both models."""
+        requests = [r for r in example.requests if not isinstance(r, Generate)]
+        reading = Reading(self.engine, requests, heads)
+        yield {"event": "begin", "choices": example.choices, "gold": example.gold}
+        yield from reading.events()
+        yield example.verdict(reading.responses)  # type: ignore[arg-type]
+
+    def request(self, question: Question, example: Example | None) -> Generate:
+        """A question as tasks ask theirs.
+
+        Raises:
+            BadOption: if the prompt is empty, or too long for the model with its answer.
+        """
+        if example is not None:
+            first = example.requests[0]
+            assert isinstance(first, Generate)
+            return first
+        if not question.prompt.strip():
+            raise BadOption("The prompt is empty; write one, or draw an example of a task.")
+        prompt = self.in_chat(question.prompt) if question.chat else question.prompt
+        length = len(self.engine.wording.harness.tok_encode(prompt))
+        if length + question.new_tokens > self.window:
+            raise BadOption(
+                f"The prompt has {length:,} tokens and the answer may have {question.new_tokens:,} "
+                f"more; the model's window is {self.window:,}. Shorten one of them."
+            )
+        options = {
+            "until": question.stops,
+            "max_gen_toks": question.new_tokens,
+            "do_sample": False,
+        }
+        return Generate(prompt, options_json(options))
+
+    def in_chat(self, prompt: str) -> str:
+        """The prompt as a user's message, in the model's chat format.
+
+        Raises:
+            BadOption: if it has none.
+        """
+        return chat_template(self.loaded.tokenizer)([{"role": "user", "content": prompt}])
+
+    def heads(self, names: Sequence[str]) -> tuple[Head, ...]:
+        """The heads of these names, each once.
+
+        Raises:
+            UserError: if there is none, or one does not exist.
+        """
+        found = self.loaded.grid.named_in(dict.fromkeys(names))
+        if not found:
+            raise BadOption("No head is chosen; pick one on the map, or take a run's top heads.")
+        return tuple(found)
+
+    def attention(self, asked: AttentionAsked) -> dict[str, Any]:
+        """A head's attention over a prompt and what followed: tokens, and weights row by row.
+
+        Raises:
+            UserError: in one sentence.
+        """
+        head = Head.parse(asked.head)
+        tokens = [*self.read_before(asked), *asked.said]
+        self.check_tokens(tokens)
+        heads = self.heads(asked.question.heads) if asked.knocked_out else ()
+        weights = pattern(self.loaded, tokens, head, heads)
+        return {
+            "head": str(head),
+            "tokens": pieces(self.loaded.tokenizer, tokens),
+            "weights": np.ascontiguousarray(weights.numpy(), dtype="<f4"),
+        }
+
+    def read_before(self, asked: AttentionAsked) -> list[int]:
+        """The tokens that the model reads before its answer."""
+        wording, question = self.engine.wording, asked.question
+        example = self.example(question.example) if question.example else None
+        if example is None or isinstance(example.requests[0], Generate):
+            return list(wording.prompt(self.request(question, example)).tokens)
+        requests = example.requests
+        if asked.choice >= len(requests):
+            raise BadOption(f"The example has {len(requests)} choices; there is no {asked.choice}.")
+        request = requests[asked.choice]
+        assert not isinstance(request, Generate)
+        span = wording.spans(request)[0]
+        return list(span.inputs[: len(span.inputs) + 1 - len(span.continuation)])
+
+    def check_tokens(self, tokens: Sequence[int]) -> None:
+        """Refuse what is no token of the model, or too much for it.
+
+        Raises:
+            BadOption: in one sentence.
+        """
+        embeddings: Any = self.loaded.model.get_input_embeddings()
+        size = int(embeddings.num_embeddings)
+        if any(not 0 <= token < size for token in tokens):
+            raise BadOption(f"said: the model's tokens are 0 to {size - 1:,}.")
+        if len(tokens) > self.window:
+            raise BadOption(
+                f"The text has {len(tokens):,} tokens; the model's window is {self.window:,}."
+            )
+
+    def saved(self, asked: HeadsAsked) -> bytes:
+        """A file of the chosen heads, which `caploc.read_heads` reads.
+
+        Raises:
+            UserError: if a head does not exist, or there is none.
+        """
+        evidence: dict[str, Any] = {"chosen": "in the playground"}
+        if asked.run is not None and 0 <= asked.run < len(self.setting.runs):
+            result = self.setting.runs[asked.run].result
+            evidence |= {"run": str(self.setting.runs[asked.run].folder), "task": result["task"]}
+        file = HeadFile(
+            heads=self.heads(asked.heads),
+            grid=self.loaded.grid,
+            model=self.loaded.name,
+            fingerprint=self.loaded.fingerprint,
+            evidence=evidence,
+        )
+        with TemporaryDirectory() as folder:
+            path = Path(folder) / NAME
+            write_heads(path, file)
+            return path.read_bytes()
+
+
+def opened(setting: Setting) -> BatchEngine[LoadedModel]:
+    """The setting's model, loaded.
+
+    Raises:
+        UserError: if it cannot be used, or has changed since the runs.
+    """
+    if not setting.runs:
+        return setting.model.engine()
+    run = setting.runs[0]
+    return replace(run, study=replace(run.study, model=setting.model)).engine()
+
+
+def sentence(error: Exception) -> str:
+    """What the page says of an error."""
+    if isinstance(error, CaplocError):
+        return str(error)
+    if isinstance(error, torch.OutOfMemoryError):
+        return "The text does not fit into the device's memory; shorten it, or free memory."
+    LOG.error("The playground could not answer", exc_info=error)
+    said = " ".join(str(error).split())[:200]
+    return f"The model could not answer ({type(error).__name__}: {said})."

@@ -1,0 +1,124 @@
+"""What a playground is opened on: a model, finished runs of it, and tasks to draw examples from."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from caploc.errors import BadOption, UserError
+from caploc.finished import FinishedRun
+from caploc.folder import RESULT
+from caploc.heads import HeadGrid
+from caploc.tasks.catalog import DEMO_CAPABILITIES, TaskOptions, check_task_name
+from caploc.workbench import Allowed, ModelOptions
+
+DEMO = "demo"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A model and what is laid out beside it.
+
+    `tasks` holds how each task is asked. Programs that the model writes for a task are judged, in
+    the sandbox, only if `judges_code`; without it they are shown and nothing else.
+    """
+
+    model: ModelOptions
+    runs: tuple[FinishedRun, ...] = ()
+    tasks: Mapping[str, TaskOptions] = field(default_factory=dict)
+    judges_code: bool = False
+
+    def check(self) -> HeadGrid:
+        """Refuse every mistake that can be seen before data or weights are loaded.
+
+        Raises:
+            UserError: in one sentence.
+        """
+        for name, options in self.tasks.items():
+            options.check()
+            check_task_name(name, shown(options))
+        return self.model.check()
+
+
+def shown(options: TaskOptions) -> TaskOptions:
+    """Options under which a code task may be loaded; whether it is judged is decided elsewhere."""
+    return replace(options, allow_code=True)
+
+
+def runs_in(folder: Path, allowed: Allowed | None = None) -> tuple[FinishedRun, ...]:
+    """The finished run of a folder, or those in the folders below it, which must be of one model.
+
+    Raises:
+        UserError: if there is none, or they are of several models.
+    """
+    if not folder.is_dir():
+        raise UserError(
+            f"There is no folder {str(folder)!r}; name that of a finished `caploc locate`, or "
+            "leave it out and choose a --model."
+        )
+    below = sorted(path.parent for path in folder.glob(f"*/{RESULT}"))
+    folders = [folder] if (folder / RESULT).exists() or not below else below
+    runs = tuple(FinishedRun.read(each, allowed) for each in folders)
+    models = {run.result["model"]["fingerprint"] for run in runs}
+    if len(models) > 1:
+        raise UserError(
+            f"The runs in {folder} are of {len(models)} models; name the folder of one run."
+        )
+    return runs
+
+
+def setting_of(
+    runs: Sequence[FinishedRun],
+    model: str | None,
+    loading: ModelOptions,
+    tasks: Sequence[str],
+    options: TaskOptions,
+) -> Setting:
+    """Put a setting together: runs bring their model and tasks, `tasks` are asked with `options`.
+
+    `loading` says how a model is loaded and, where `model` names none and there is no run, which.
+    A run's model is loaded as the run did, on any device.
+
+    Raises:
+        BadOption: if the model is another than the runs', or loaded in another way; or if files
+            are given and no task to read them.
+    """
+    if options.data and not tasks:
+        raise BadOption("--data is for a task that --task names; name it, or leave --data out.")
+    found = runs_model(runs[0], model, loading) if runs else loading
+    named = dict.fromkeys(tasks, options)
+    if not runs and not tasks and found.name == DEMO:
+        named = {f"demo/{name}": options for name in (*DEMO_CAPABILITIES, "sentences", "prose")}
+    return Setting(found, tuple(runs), {**tasks_of(runs), **named}, options.allow_code)
+
+
+def runs_model(run: FinishedRun, model: str | None, loading: ModelOptions) -> ModelOptions:
+    """The model of a run on the device asked for.
+
+    Raises:
+        BadOption: if another is named, or another way to load it.
+    """
+    found = run.study.model
+    if model is not None and model != found.name:
+        raise BadOption(
+            f"The run in {run.folder} is of {found.name!r}, not of {model!r}; leave --model out, "
+            "or leave the folder out."
+        )
+    usual = ModelOptions(loading.name, device=loading.device)
+    if loading != usual:
+        raise BadOption(
+            f"The model of the run in {run.folder} is loaded as the run did; leave --dtype, "
+            "--revision, --projections and --trust-remote-code out (--device may be given)."
+        )
+    return found if loading.device == "auto" else replace(found, device=loading.device)
+
+
+def tasks_of(runs: Sequence[FinishedRun]) -> dict[str, TaskOptions]:
+    """The tasks of runs, asked as the runs did: what they located first, then those beside it."""
+    located = {run.study.task: run.study.options for run in runs}
+    beside = {
+        name: run.study.options.plain()
+        for run in runs
+        for name in run.study.other_tasks
+        if name not in located
+    }
+    return located | beside

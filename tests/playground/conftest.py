@@ -1,0 +1,35 @@
+"""What the tests of the playground share: the demo model, loaded once."""
+
+import pytest
+
+from caploc.models.loading import load_model
+from caploc.playground.playground import Playground
+from caploc.playground.setting import setting_of
+from caploc.tasks.catalog import TaskOptions
+from caploc.workbench import ModelOptions
+
+HEADS = ["L0H13", "L0H14", "L3H12", "L5H1"]
+
+
+@pytest.fixture(scope="package")
+def playground():
+    loading = ModelOptions("demo", device="cpu")
+    return Playground(setting_of((), None, loading, (), TaskOptions()))
+
+
+@pytest.fixture(scope="package")
+def zeroed():
+    """The demo model with the output columns of HEADS set to zero: the knockout, in weights."""
+    loaded = load_model("demo", device="cpu")
+    for name in HEADS:
+        head = loaded.grid.named_in([name])[0]
+        weight = loaded.projections[head.layer].weight
+        width = weight.shape[1] // loaded.grid.heads_per_layer[head.layer]
+        weight.data[:, head.index * width : (head.index + 1) * width] = 0
+    return loaded.model
+
+
+@pytest.fixture(scope="package")
+def whole():
+    """The demo model, loaded apart from the playground's."""
+    return load_model("demo", device="cpu").model

@@ -1,0 +1,130 @@
+"""Opening a playground: what is refused before the model is loaded, and where it listens."""
+
+import json
+import socket
+from dataclasses import asdict, replace
+
+import pytest
+
+from caploc.errors import BadOption, UnknownName, UserError
+from caploc.finished import FinishedRun
+from caploc.playground.examples import Example
+from caploc.playground.serving import address, exposure, hosts_of, listen
+from caploc.playground.setting import runs_in, setting_of
+from caploc.study import Study
+from caploc.tasks.catalog import TaskOptions, load_task
+from caploc.tasks.requests import Generated
+from caploc.workbench import ModelOptions
+
+DEMO = ModelOptions("demo")
+
+
+def written(folder, task="demo/addition", fingerprint="f", **options):
+    """The two files that make a folder a finished run's."""
+    folder.mkdir(parents=True, exist_ok=True)
+    study = Study(DEMO, task, other_tasks=("demo/sentences",), options=TaskOptions(**options))
+    (folder / "run.json").write_text(json.dumps({"study": asdict(study), "command": ""}))
+    score = {"score": 1.0, "stderr": None, "examples": 1}
+    result = {
+        "schema": 1,
+        "model": {"name": "demo", "fingerprint": fingerprint},
+        "task": {"name": task},
+        "method": {"name": "css"},
+        "grid": {"layers": 1, "heads": [2]},
+        "heads": [{"head": "L0H1", "effect": -0.5}],
+        "top": ["L0H1"],
+        "validation": {"task": {"name": task, "intact": score, "knocked_out": score}},
+    }
+    (folder / "result.json").write_text(json.dumps(result))
+    return folder
+
+
+def test_a_run_brings_its_model_and_tasks(tmp_path):
+    runs = runs_in(written(tmp_path, fewshot=2))
+    setting = setting_of(runs, None, DEMO, ["demo/code"], TaskOptions())
+    assert setting.model == DEMO
+    assert list(setting.tasks) == ["demo/addition", "demo/sentences", "demo/code"]
+    assert setting.tasks["demo/addition"].fewshot == 2
+    assert setting.tasks["demo/sentences"].fewshot is None
+
+
+def test_a_folder_of_runs_brings_them_all(tmp_path):
+    for task in ("demo/addition", "demo/code"):
+        written(tmp_path / task.replace("/", "-"), task)
+    runs = runs_in(tmp_path)
+    assert [run.study.task for run in runs] == ["demo/addition", "demo/code"]
+    written(tmp_path / "other", fingerprint="g")
+    with pytest.raises(UserError, match="are of 2 models"):
+        runs_in(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("gone", "There is no folder"), ("", "holds no result")]
+)
+def test_a_folder_without_a_run_is_refused(tmp_path, name, said):
+    with pytest.raises(UserError, match=said):
+        runs_in(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("model", "loading", "said"),
+    [
+        ("gpt2", ModelOptions("gpt2"), "is of 'demo', not of 'gpt2'"),
+        (None, replace(DEMO, dtype="bfloat16"), "is loaded as the run did"),
+    ],
+)
+def test_another_model_than_the_runs_is_refused(tmp_path, model, loading, said):
+    run = FinishedRun(tmp_path, Study(DEMO, "demo/addition"), {}, {})
+    with pytest.raises(BadOption, match=said):
+        setting_of((run,), model, loading, [], TaskOptions())
+    assert setting_of((run,), None, replace(DEMO, device="cpu"), [], TaskOptions()).model.device
+
+
+def test_a_task_that_does_not_exist_is_refused_before_the_model_is_loaded():
+    with pytest.raises(UnknownName, match="Did you mean 'demo/addition'"):
+        setting_of((), None, DEMO, ["demo/additon"], TaskOptions()).check()
+    with pytest.raises(BadOption, match="--data is for a task"):
+        setting_of((), None, DEMO, [], TaskOptions(data={"test": "x.jsonl"}))
+
+
+def test_programs_are_shown_and_never_run_unless_allowed(monkeypatch):
+    task = load_task("demo/addition")
+    monkeypatch.setattr(task, "executes_code", True)
+    monkeypatch.setattr(task, "item", lambda *_: pytest.fail("the program was run"))
+    answers = {"intact": [Generated("x", 1)], "knocked_out": [Generated("y", 1)]}
+    verdict = Example(task, 0).verdict(answers)
+    assert verdict["gold"] == "124" and "start with --allow-code" in verdict["withheld"]
+    with pytest.raises(pytest.fail.Exception, match="was run"):
+        Example(task, 0, judges_code=True).verdict(answers)
+
+
+def test_a_port_that_is_taken_is_refused_in_a_sentence():
+    with listen("127.0.0.1", 0) as first:
+        port = first.getsockname()[1]
+        assert address("127.0.0.1", first) == f"http://127.0.0.1:{port}"
+        with pytest.raises(
+            BadOption, match=rf"Port {port} of 127.0.0.1 cannot .* --port {port + 1}"
+        ):
+            listen("127.0.0.1", port)
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "said"),
+    [("127.0.0.1", 70000, "0 to 65535"), ("nowhere.invalid", 8750, "no address of this machine")],
+)
+def test_a_place_that_is_none_is_refused(host, port, said):
+    with pytest.raises(BadOption, match=said):
+        listen(host, port)
+
+
+def test_only_addresses_that_others_reach_are_warned_of():
+    for host in ("127.0.0.1", "localhost", "::1"):
+        assert exposure(host) == ""
+        assert "*" not in hosts_of(host)
+    for host in ("0.0.0.0", "192.168.1.5", "::", "mybox"):
+        assert "no password" in exposure(host)
+
+
+def test_the_default_is_out_of_reach_of_other_machines():
+    with listen("127.0.0.1", 0) as found:
+        assert found.family is socket.AF_INET and found.getsockname()[0] == "127.0.0.1"
