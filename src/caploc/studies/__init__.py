@@ -1,0 +1,20 @@
+"""Many tasks, models, methods and seeds from one file: checked whole, planned, run together."""
+
+from caploc.studies.file import StudyFile
+from caploc.studies.planning import Plan, Planned, planned
+from caploc.studies.reading import Opened, read_studies
+from caploc.studies.running import Outcome, Ran, run_studies
+from caploc.workbench import Allowed
+
+__all__ = [
+    "Allowed",
+    "Opened",
+    "Outcome",
+    "Plan",
+    "Planned",
+    "Ran",
+    "StudyFile",
+    "planned",
+    "read_studies",
+    "run_studies",
+]

@@ -1,0 +1,219 @@
+"""Read a study file and name every mistake in it, before any model is loaded."""
+
+import re
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from caploc.errors import BadOption, CaplocError, UserError
+from caploc.heads import HeadGrid
+from caploc.lookup import pick
+from caploc.search import METHODS
+from caploc.studies.expanding import Place, expanded, folder_names, model_options
+from caploc.studies.file import Choices, MethodEntry, ModelEntry, Override, StudyFile, TaskEntry
+from caploc.study import Study
+from caploc.tasks.catalog import check_task_name
+from caploc.workbench import Allowed
+
+LONGEST = 2**20  # bytes of a file
+MOST = 10_000  # studies
+SHOWN = 60  # characters of a value that is wrong
+NAMED = 3  # studies named in a sentence that many of them share
+TABLES: dict[str, type[BaseModel]] = {
+    "models": ModelEntry,
+    "tasks": TaskEntry,
+    "methods": MethodEntry,
+    "overrides": Override,
+    "settings": Choices,
+}
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A study file that may run: its studies by the name of their folders."""
+
+    path: Path
+    studies: dict[str, Study]
+    out: Path
+
+
+def read_studies(path: Path, allowed: Allowed | None = None) -> Opened:
+    """Read a file of studies.
+
+    Paths in the file, that of the results too, are seen from the file's own folder. If it names no
+    folder for results, that is the file's name in `runs`.
+
+    Raises:
+        UserError: naming every mistake, in a line each.
+    """
+    content = parsed(path)
+    allowed = allowed or Allowed()
+    file, mistakes = understood(content)
+    studies: dict[str, Study] = {}
+    if file is not None:
+        mistakes += [*file.twice(), *file.idle()]
+        count = len(file.models) * len(file.tasks) * len(file.methods) * len(file.seeds)
+        if count > MOST:
+            mistakes.append(f"the file asks for {count:,} studies; {MOST:,} are the most.")
+        else:
+            places = list(expanded(file, path.parent, allowed))
+            mistakes += checked(file, path.parent, allowed, places)
+            names = folder_names([place for place, _ in places])
+            mistakes += clashes(names) if not mistakes else []
+            studies = dict(zip(names, (study for _, study in places), strict=True))
+            if not studies and not mistakes:
+                mistakes.append("overrides skip every study; leave one.")
+    if mistakes or file is None:
+        lines = "".join(f"\n  {mistake}" for mistake in dict.fromkeys(mistakes))
+        number = len(dict.fromkeys(mistakes))
+        raise BadOption(f"{path} has {number} mistake{'s' * (number > 1)}:{lines}")
+    out = path.parent / Path(file.out).expanduser() if file.out else Path("runs") / path.stem
+    return Opened(path, studies, out)
+
+
+def parsed(path: Path) -> dict[str, Any]:
+    """The file's tables.
+
+    Raises:
+        UserError: if it is missing, too long, no text or no TOML.
+    """
+    try:
+        if path.stat().st_size > LONGEST:
+            raise UserError(f"{path} is longer than {LONGEST:,} bytes; a study file is short text.")
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"There is no file {path}; give the path of a study file.") from None
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"{path} is no text in UTF-8 (byte {error.start}); save it as UTF-8."
+        ) from None
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise UserError(f"{path} is no TOML: {error}.") from None
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror}).") from None
+
+
+def understood(content: dict[str, Any]) -> tuple[StudyFile | None, list[str]]:
+    """The file, and what is wrong with its keys and values.
+
+    What is wrong is taken out and the rest read again, so that it can be checked too; None where
+    nothing is left that makes sense.
+    """
+    mistakes: list[str] = []
+    while True:
+        try:
+            return StudyFile.model_validate(content), mistakes
+        except ValidationError as error:
+            found = error.errors(include_url=False)
+            fresh = [sentence for each in found if (sentence := told(each)) not in mistakes]
+            places = [each["loc"] for each in found]
+        mistakes += fresh
+        if not fresh or not any([removed(content, place) for place in sorted(places)[::-1]]):
+            return None, mistakes
+
+
+def removed(content: Any, place: Sequence[int | str]) -> bool:
+    """Take a value out of nested tables and lists; whether there was one."""
+    *parents, last = place
+    for key in parents:
+        try:
+            content = content[key]
+        except (KeyError, IndexError, TypeError):
+            return False
+    try:
+        del content[last]
+    except (KeyError, IndexError, TypeError):
+        return False
+    return True
+
+
+def told(error: ErrorDetails) -> str:
+    """One mistake of key or value: where it is, what it is and what would be right."""
+    place = "".join(f"[{k}]" if isinstance(k, int) else f".{k}" for k in error["loc"]).lstrip(".")
+    if error["type"] == "missing":
+        return f"{place} is missing."
+    if error["type"] == "extra_forbidden":
+        table = TABLES.get(str(error["loc"][0]), StudyFile) if len(error["loc"]) > 1 else StudyFile
+        known = list(table.model_fields)
+        near = get_close_matches(str(error["loc"][-1]), known, n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else f" Known: {', '.join(known)}."
+        return f"{place}: there is no such key.{hint}"
+    value = repr(error["input"])
+    value = value if len(value) <= SHOWN else f"{value[:SHOWN]}..."
+    said = error["msg"].replace("Input should be", "it must be")
+    return f"{place} = {value}: {said[0].lower()}{said[1:]}."
+
+
+def checked(
+    file: StudyFile, start: Path, allowed: Allowed, places: Sequence[tuple[Place, Study]]
+) -> list[str]:
+    """What is wrong with models, methods, tasks and their settings, in sentences."""
+    found = Mistakes()
+    grids: dict[str, HeadGrid | None] = {}
+    for number, model in enumerate(file.models):
+        label = file.labels("models")[number]
+        grids[label] = found.of(f"models[{number}]", model_options(model, start, allowed).check)
+    for number, method in enumerate(file.methods):
+        found.of(f"methods[{number}].name", partial(pick, METHODS, method.name, "method"))
+    for place, study in places:
+        check_study(place, study, grids.get(place.models), found)
+        for name in (study.task, *study.other_tasks):
+            found.of(f"tasks: {place.tasks}", partial(allowed.check_task, "The file", name))
+    return list(found.sentences())
+
+
+class Mistakes:
+    """Sentences, and what each is about; one said of many is said once."""
+
+    def __init__(self) -> None:
+        """None yet."""
+        self.about: dict[str, list[str]] = {}
+
+    def of(self, place: str, attempt: Callable[[], Any]) -> Any:
+        """What the attempt returns; None, and its sentence noted, if it is refused."""
+        try:
+            return attempt()
+        except CaplocError as error:
+            said = re.sub(r"--([a-z-]+)", lambda m: m[1].replace("-", "_"), str(error))
+            places = self.about.setdefault(said, [])
+            if place not in places:
+                places.append(place)
+            return None
+
+    def sentences(self) -> Iterator[str]:
+        """Each with the first of the places that it is about."""
+        for said, places in self.about.items():
+            more = f" and {len(places) - NAMED} more" if len(places) > NAMED else ""
+            yield f"{'; '.join(places[:NAMED])}{more}: {said}"
+
+
+def check_study(place: Place, study: Study, grid: HeadGrid | None, found: Mistakes) -> None:
+    """Everything that `Study.check` refuses, all of it, with each model looked at once."""
+    seed = f" with seed {place.seeds}" if place.seeds else ""
+    about = f"{place.methods} for {place.tasks} on {place.models}{seed}"
+    before = len(found.about)
+    for attempt in (study.settings.check, study.options.check):
+        found.of(about, attempt)
+    names: Mapping[str, str] = {name: f"also of {place.tasks}" for name in study.other_tasks}
+    for name, where in {**names, study.task: f"tasks: {place.tasks}"}.items():
+        found.of(where, partial(check_task_name, name, study.options))
+    if grid is not None and study.method in METHODS and len(found.about) == before:
+        found.of(about, partial(study.sized, grid.size))
+
+
+def clashes(names: Sequence[str]) -> list[str]:
+    """Studies whose folders would have the same name, on a disk that knows no capitals."""
+    folded = [name.casefold() for name in names]
+    return [
+        f"{folded.count(name)} studies would lie in one folder, {name!r}; give models, tasks or "
+        "methods labels that differ in letters and digits."
+        for name in dict.fromkeys(folded)
+        if folded.count(name) > 1
+    ]
