@@ -1,0 +1,177 @@
+"""One call to find heads from Python, and what was found as tables and pictures."""
+
+import sys
+from base64 import b64encode
+from dataclasses import fields, replace
+from html import escape
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from caploc import console
+from caploc.contents import read_contents
+from caploc.evaluation import curve as measure_curve
+from caploc.findings import Findings as Record
+from caploc.folder import RESULT
+from caploc.lookup import pick
+from caploc.naming import default_folder, default_others, placed
+from caploc.report.curves import curve_figure
+from caploc.report.figures import heads_figure
+from caploc.report.sentence import headline
+from caploc.search import Settings
+from caploc.study import Study, run
+from caploc.tasks.catalog import TaskOptions
+from caploc.workbench import ModelOptions
+
+SHOWN = 8  # heads that the summary lists
+COLUMNS = ["head", "effect", "low", "high", "q", "selected"]
+
+
+class Findings(Record):
+    """What a study found, to look at in a notebook and to go on with.
+
+    `result` is the content of result.json, `folder` where everything lies, `report` the page.
+    """
+
+    @classmethod
+    def read(cls, folder: Path | str) -> "Findings":
+        """A finished run's.
+
+        Raises:
+            UserError: if the folder holds none.
+        """
+        folder = Path(folder)
+        return cls(read_contents(folder / RESULT), folder, folder / "report.html")
+
+    @property
+    def top(self) -> list[str]:
+        """The chosen heads, most needed first."""
+        return list(self.result["top"])
+
+    @property
+    def headline(self) -> str:
+        """The answer in a sentence."""
+        return headline(self.result)
+
+    def to_frame(self) -> pd.DataFrame:
+        """Every head, most needed first: `layer`, `index`, `effect` in score units with `low` and
+        `high` (95 %), `q`, `top_chance`, `selected`, `critical`, `universal`; what is not known is
+        NaN or None. The head's name is the index.
+        """
+        return pd.DataFrame(self.result["heads"]).set_index("head")
+
+    def heatmap(self) -> Figure:
+        """The map of effects, layers by heads."""
+        return heads_figure(self.result)
+
+    def curve(self, most: int = 10, limit: int | None = None, *, quiet: bool = False) -> Figure:
+        """Scores with the 0, 1, ... `most` most needed heads knocked out, measured and drawn.
+
+        `limit` caps the examples of each score. What was measured before is not measured again.
+
+        Raises:
+            UserError: if no head was found whose knockout lowers the score.
+            RunFailed: if the machine gives up; rows already measured are kept.
+        """
+        with console.progress(quiet) as progress:
+            return curve_figure(measure_curve(self.folder, most, limit, progress))
+
+    def _repr_html_(self) -> str:
+        """The answer, the map and the most needed heads, as a notebook shows them."""
+        heads = self.to_frame().reset_index()[COLUMNS].head(SHOWN)
+        table = heads.to_html(index=False, border=0, float_format="{:.3f}".format, na_rep="–")
+        picture = b64encode(png(self.heatmap())).decode()
+        return (
+            f"<p><b>{escape(self.headline)}</b></p>"
+            f'<img alt="Effects of all heads, layers by heads" style="max-width:40em"'
+            f' src="data:image/png;base64,{picture}">{table}'
+            f"<p>Report: <code>{escape(str(self.report))}</code></p>"
+        )
+
+
+def locate(  # noqa: PLR0913  (what can be chosen is its parameters)
+    model: str | ModelOptions,
+    task: str,
+    *,
+    method: str = "adaptive",
+    settings: Settings | None = None,
+    examples: int | None = None,
+    also: list[str] | None = None,
+    controls: int = 20,
+    limit: int | None = None,
+    options: TaskOptions | None = None,
+    track: str | None = None,
+    out: Path | str | None = None,
+    quiet: bool = False,
+    **setting: Any,
+) -> Findings:
+    """Find the heads that a task depends on, as `caploc locate` does.
+
+    `model` is a Hugging Face id, a local folder, `demo`, or `ModelOptions` for device, dtype and
+    the rest; `task` an lm-eval task, a path to a YAML, or one of `caploc tasks`. `setting` are
+    fields of `Settings` by name, such as `budget=2000`, `top=3`, `seed=1`, `goal="set"`; the other
+    arguments are those of `Study`. `also` names tasks to score before and after. Files go to `out`
+    (a folder below runs/ if absent), and the same call goes on where an earlier one stopped.
+
+        found = caploc.locate("demo", "demo/addition", budget=1000)
+        found.top
+
+    Raises:
+        UserError: for a mistake, before the model is loaded where possible.
+        RunFailed: if the machine gives up; rows already measured are kept.
+        Stopped: if it was interrupted; likewise.
+    """
+    loading = ModelOptions(placed(model)) if isinstance(model, str) else model
+    name = placed(task)
+    study = Study(
+        model=loading,
+        task=name,
+        method=method,
+        settings=chosen(settings, setting),
+        examples=examples,
+        options=options or TaskOptions(),
+        other_tasks=tuple(default_others(name) if also is None else also),
+        controls=controls,
+        limit=limit,
+        track=track,
+    )
+    folder = Path(out) if out else default_folder(loading.name, method, task)
+    named = "".join(f", {key}={value!r}" for key, value in setting.items())
+    command = f"caploc.locate({loading.name!r}, {task!r}, method={method!r}{named})"
+    with console.progress(quiet) as progress:
+        found = run(study, folder, progress, command=command)
+    return Findings(found.result, found.folder, found.report)
+
+
+def chosen(settings: Settings | None, setting: dict[str, Any]) -> Settings:
+    """Settings given as one, by name, or both; those by name hold.
+
+    Raises:
+        BadOption: if there is no setting of that name.
+    """
+    known = {field.name: field.default for field in fields(Settings)}
+    for name in setting:
+        pick(known, name, "setting")
+    return replace(settings or Settings(), **setting)
+
+
+def png(figure: Figure) -> bytes:
+    """A figure as a file's content."""
+    written = BytesIO()
+    figure.savefig(written, format="png", dpi=110)
+    return written.getvalue()
+
+
+def show_figures() -> None:
+    """Have a notebook show figures that were made without pyplot, as those of caploc are."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    if shell is not None:
+        formatter = shell.display_formatter.formatters["image/png"]
+        if Figure not in formatter.type_printers:
+            formatter.for_type(Figure, png)
+
+
+show_figures()

@@ -1,0 +1,91 @@
+"""Finding heads from Python: the call, and what it hands back."""
+
+import json
+import math
+import sys
+from types import SimpleNamespace
+
+import pytest
+from IPython.core.interactiveshell import InteractiveShell
+from matplotlib.figure import Figure
+
+import caploc
+from caploc import notebook
+from caploc.errors import BadOption, UnknownName, UserError
+
+SMALL = {"method": "css", "masks": 12, "rate": 0.05, "examples": 8, "limit": 8, "controls": 0}
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    """A small run on the demo model."""
+    return caploc.locate(
+        "demo", "demo/addition", **SMALL, also=[], out=tmp_path_factory.mktemp("run"), quiet=True
+    )
+
+
+def test_what_is_found_lies_in_the_folder_and_is_read_back(found):
+    again = caploc.Findings.read(found.folder)
+    assert again == found and again.top == found.result["top"] and found.report.exists()
+    assert json.loads((found.folder / "run.json").read_text())["command"] == (
+        "caploc.locate('demo', 'demo/addition', method='css', masks=12, rate=0.05)"
+    )
+
+
+def test_the_frame_has_every_head_in_its_order(found):
+    frame = found.to_frame()
+    assert len(frame) == 96 and frame.index[0] == found.result["heads"][0]["head"]
+    known = frame["effect"].dropna()
+    assert known.is_monotonic_increasing
+    assert list(frame.index[frame["selected"]]) == [h for h in frame.index if h in found.top]
+    assert frame.loc["L2H3", "layer"] == 2 and frame.loc["L2H3", "index"] == 3
+
+
+def test_a_notebook_sees_the_answer_the_map_and_the_heads(found, monkeypatch):
+    shown = found._repr_html_()
+    assert shown.count("data:image/png;base64,") == 1 and "<table" in shown
+    assert found.headline.split(":")[0] in shown and str(found.report) in shown
+    hostile = json.loads(json.dumps(found.result))
+    hostile["task"]["name"] = "<script>alert(1)</script>"
+    hostile["heads"][0]["head"] = "<b>L0H0</b>"
+    text = notebook.Findings(hostile, found.folder, found.report)._repr_html_()
+    assert "<script>" not in text and "<b>L0H0" not in text
+
+
+def test_figures_are_shown_by_a_notebook_though_pyplot_made_none(found, monkeypatch):
+    shell = InteractiveShell()
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    notebook.show_figures()
+    data, _ = shell.display_formatter.format(found.heatmap())
+    assert data["image/png"].startswith(b"\x89PNG") or data["image/png"].startswith("iVBOR")
+
+
+@pytest.mark.slow
+def test_a_curve_is_measured_and_drawn(found):
+    figure = found.curve(2, 8, quiet=True)
+    assert isinstance(figure, Figure)
+    drawn = json.loads((found.folder / "curve.json").read_text())
+    points = drawn["curves"]["demo/addition"]
+    assert [len(points), len(drawn["heads"])] == [3, 2]
+    assert math.isclose(points[0]["score"], found.result["validation"]["task"]["intact"]["score"])
+
+
+@pytest.mark.parametrize(
+    ("model", "task", "given", "error", "sentence"),
+    [
+        ("demo", "demo/adition", {}, UnknownName, "Did you mean 'demo/addition'"),
+        ("nowhere/at-all", "demo/addition", {}, UserError, "nowhere/at-all"),
+        ("demo", "demo/addition", {"budgets": 5}, UnknownName, "Did you mean 'budget'"),
+        ("demo", "demo/addition", {"top": 0}, BadOption, "--top must be 1 or more"),
+        ("demo", "demo/addition", {"method": "adaptiv"}, UnknownName, "'adaptive'"),
+    ],
+)
+def test_mistakes_are_sentences_and_leave_nothing(tmp_path, model, task, given, error, sentence):
+    with pytest.raises(error, match=sentence):
+        caploc.locate(model, task, **given, out=tmp_path / "run", quiet=True)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_without_a_run_says_so(tmp_path):
+    with pytest.raises(UserError, match="holds no result.json"):
+        caploc.Findings.read(tmp_path)

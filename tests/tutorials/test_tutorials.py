@@ -1,0 +1,49 @@
+"""Every tutorial runs from top to bottom, as a notebook, and shows what it says it shows."""
+
+from pathlib import Path
+
+import jupytext
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+TUTORIALS = Path(__file__).parents[2] / "docs" / "tutorials"
+
+
+def executed(name: str, folder: Path):
+    """The tutorial as a notebook with its outputs, run in a folder of its own."""
+    notebook = jupytext.read(TUTORIALS / f"{name}.py")
+    nbformat.validate(notebook)
+    place = {"metadata": {"path": str(folder)}}
+    return NotebookClient(notebook, timeout=600, resources=place).execute()
+
+
+def shown(notebook) -> tuple[str, list[str]]:
+    """All that its cells printed or returned as text, and the kinds of everything displayed."""
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
+    texts = [output.get("text", "") for output in outputs if output["output_type"] == "stream"]
+    data = [output["data"] for output in outputs if "data" in output]
+    texts += ["".join(each.get("text/html", each.get("text/plain", ""))) for each in data]
+    return "\n".join(texts), [kind for each in data for kind in each]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "words", "pictures"),
+    [
+        ("demo", ["heads carry demo/addition", "intact:", "demo/capitals"], 2),
+        ("own_task", ["heads carr", "There is no task file 'runs/own-task/eazy.yaml'"], 0),
+        ("own_model", ["first: L", "fifth: L", "without the two heads of 'first'"], 0),
+    ],
+)
+def test_a_tutorial_runs_and_shows_its_findings(name, words, pictures, tmp_path, monkeypatch):
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
+    text, kinds = shown(executed(name, tmp_path))
+    for word in words:
+        assert word in text
+    assert "Warning" not in text and "Traceback" not in text
+    assert kinds.count("image/png") == pictures
+
+
+def test_every_tutorial_is_run():
+    assert {path.stem for path in TUTORIALS.glob("*.py")} == {"demo", "own_task", "own_model"}
