@@ -11,8 +11,32 @@ def default_others(task: str) -> list[str]:
 
 def placed(name: str) -> str:
     """A model or task given as a path, as an absolute one: a run is continued from anywhere."""
-    path = Path(name).expanduser()
-    return str(path.absolute()) if path.is_dir() or path.is_file() else name
+    path = at_home(name)
+    return str(path.absolute()) if name.strip() and (is_folder(path) or is_file(path)) else name
+
+
+def at_home(name: str) -> Path:
+    """The path of this name, `~` being the home folder where there is one."""
+    try:
+        return Path(name).expanduser()
+    except (RuntimeError, ValueError):  # the home of nobody
+        return Path(name)
+
+
+def is_folder(path: Path) -> bool:
+    """Whether there is such a folder; none has a name that is too long, or unreachable."""
+    try:
+        return path.is_dir()
+    except OSError:
+        return False
+
+
+def is_file(path: Path) -> bool:
+    """Whether there is such a file; none has a name that is too long, or unreachable."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
 
 
 def default_folder(*parts: str) -> Path:

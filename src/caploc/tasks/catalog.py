@@ -13,6 +13,8 @@ from lm_eval.tasks._index import Entry
 from lm_eval.tasks._yaml_loader import load_yaml
 
 from caploc.errors import BadData, BadOption, CaplocError
+from caploc.naming import at_home
+from caploc.tasks.diagnosis import check_complete, fault_of, local_files
 from caploc.tasks.harness import HarnessTask
 from caploc.tasks.leaf import ChatTemplate, Leaf
 from caploc.tasks.mixture import Mixture
@@ -109,7 +111,7 @@ def parse_data(texts: list[str]) -> dict[str, str]:
                 f"--data takes SPLIT=FILE, such as test=gsm8k_test.jsonl; got {text!r}."
             )
         kept = (split, file) == (WORDS, PACKAGED)
-        files[split] = file if kept else str(Path(file).expanduser().absolute())
+        files[split] = file if kept else str(at_home(file).absolute())
     return files
 
 
@@ -192,7 +194,9 @@ def build(
     if options.training:
         overrides = (overrides or {}) | training_instead(name, entries, options.splits)
     remedy = how_to_read_files(entries)
-    with loading(name, remedy), stand_in(name, options.allow_code):
+    files = [*map(Path, options.splits.values())]
+    files = files or [file for entry in entries for file in local_files(definition(entry))]
+    with loading(name, remedy, files), stand_in(name, options.allow_code):
         for entry in entries:
             if entry.yaml_path and definition(entry).get("unsafe_code"):
                 check_definition(entry.name, load_yaml(entry.yaml_path))
@@ -203,8 +207,11 @@ def build(
     tasks = built.get_all_tasks() if group else built if isinstance(built, list) else [built]
     for task in tasks:
         check_programs(task, options.allow_code)
-    with loading(name, remedy):
+    with loading(name, remedy, files):
         leaves = [prepared(task, options, chat) for task in tasks]
+    if files:
+        for leaf in leaves:
+            check_complete(leaf.name, leaf.docs, leaf.columns)
     return HarnessTask(name, leaves, group, options.outcome)
 
 
@@ -230,8 +237,8 @@ def how_to_read_files(entries: Sequence[Entry]) -> str:
 
 
 @contextmanager
-def loading(name: str, remedy: str) -> Iterator[None]:
-    """Turn the many ways in which loading data fails into one sentence."""
+def loading(name: str, remedy: str, files: Sequence[Path] = ()) -> Iterator[None]:
+    """Turn the many ways in which loading data fails into one sentence; `files` are looked at."""
     try:
         yield
     except CaplocError:
@@ -241,7 +248,17 @@ def loading(name: str, remedy: str) -> Iterator[None]:
             f"The data of task {name} lacks a column that its definition reads ({error}); "
             "compare the file's columns with the task's YAML."
         ) from error
+    except ImportError as error:
+        raise BadData(
+            f"The Python code that task {name} names could not be loaded ({error}); it lies beside "
+            "the YAML, and is named as !function module.function."
+        ) from error
     except Exception as error:
+        for file in files:
+            if fault := fault_of(file):
+                raise BadData(
+                    f"The data of task {name} could not be read: {file}: {fault}."
+                ) from error
         said = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise BadData(
             f"The data of task {name} could not be loaded ({type(error).__name__}: {said}). "

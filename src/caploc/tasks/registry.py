@@ -11,7 +11,11 @@ from lm_eval.tasks._yaml_loader import load_yaml
 
 from caploc.errors import BadData, UnknownName
 from caploc.lookup import unknown
+from caploc.naming import at_home, is_file
+from caploc.tasks.templates import confine_templates
 
+confine_templates()
+DATA = ("dataset_path", "custom_dataset", "class")  # keys that say where a task's data are
 HERE = Path(__file__).parent
 
 
@@ -58,7 +62,7 @@ def find(name: str) -> tuple[TaskManager, str]:
     if name.startswith("demo/"):
         raise unknown(demo_manager().all_tasks, name, "task")
     if name.endswith((".yaml", ".yml")):
-        return find_file(Path(name).expanduser())
+        return find_file(at_home(name))
     if name not in harness_manager().task_index:
         raise unknown(
             all_names(), name, "task", "`caploc tasks` lists them all; a path to a YAML works too."
@@ -68,15 +72,21 @@ def find(name: str) -> tuple[TaskManager, str]:
 
 def find_file(path: Path) -> tuple[TaskManager, str]:
     """The manager of a task file, and the task's name in it."""
-    if not path.is_file():
+    if not is_file(path):
         raise UnknownName(f"There is no task file {str(path)!r}; give the path of an lm-eval YAML.")
     try:
         config = load_yaml(path, resolve_func=False)
     except Exception as error:
-        raise BadData(f"{path} is not a task YAML: {str(error).splitlines()[0]}") from error
+        said = " ".join(str(error).split())[:300]
+        raise BadData(f"{path} is not a task YAML: {said}.") from error
     name = config.get("task") if isinstance(config.get("task"), str) else config.get("group")
     if not name:
         raise BadData(f"{path} names neither a task nor a group (`task: my_task`).")
+    if isinstance(config.get("task"), str) and not any(map(config.get, DATA)):
+        raise BadData(
+            f"{path} does not say where the data of task {name} are (`dataset_path: json`, with "
+            "files under `dataset_kwargs`; docs/tasks.md has an example)."
+        )
     return folder_manager(path.parent.absolute()), name
 
 

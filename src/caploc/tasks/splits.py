@@ -7,6 +7,7 @@ from typing import Any
 from lm_eval.tasks._index import Entry
 
 from caploc.errors import BadData, BadOption
+from caploc.naming import is_file
 from caploc.tasks.registry import definition
 
 FORMATS = {".json": "json", ".jsonl": "json", ".csv": "csv", ".parquet": "parquet"}
@@ -29,7 +30,7 @@ def check_file(name: str, file: Path) -> None:
     Raises:
         BadData: in one sentence.
     """
-    if not file.is_file():
+    if not is_file(file):
         raise BadData(f"--data {name}={file}: there is no such file.")
     if file.stat().st_size == 0:
         raise BadData(f"--data {name}={file}: the file is empty.")
@@ -73,6 +74,12 @@ def data_overrides(
     shots = fewshot if fewshot is not None else config.get("num_fewshot") or 0
     wanted = [evaluated, shots_split(config) if shots else None]
     needed = {str(split) for split in wanted if split}
+    known = {str(config[split]) for split in splits if config.get(split)} | needed
+    if strange := sorted(set(files) - known):
+        raise BadOption(
+            f"--data {strange[0]}=FILE: task {name} has no split {strange[0]!r}; it has "
+            f"{', '.join(sorted(known))}."
+        )
     if missing := sorted(needed - set(files)):
         raise BadData(
             f"Task {name} also reads split {missing[0]!r}"

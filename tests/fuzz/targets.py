@@ -1,0 +1,341 @@
+"""What reads text or files that others wrote, each as a function of bytes.
+
+A target may raise a `CaplocError`, which is a sentence for the user, and nothing else. Where random
+bytes would not come past the first brace, the bytes choose how a sound file is spoilt instead.
+"""
+
+import copy
+import json
+import os
+import shutil
+import sqlite3
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+from caploc.cli.options import numbers, parse_families
+from caploc.contents import FORMS, read_contents
+from caploc.contents.forms import Result
+from caploc.errors import CaplocError
+from caploc.finished import FinishedRun
+from caploc.headfile import read_heads
+from caploc.heads import Head, HeadGrid
+from caploc.ledger import Ledger
+from caploc.models.placement import place
+from caploc.models.projections import locate
+from caploc.naming import default_folder, placed
+from caploc.neurons.cutting import Mode
+from caploc.neurons.facts.reading import FORMS as FACT_FORMS
+from caploc.neurons.facts.reading import read_facts
+from caploc.neurons.grid import Neuron
+from caploc.report.answers import answer_rows
+from caploc.report.headmap import head_map
+from caploc.report.headtable import head_table
+from caploc.report.method import facts as method_facts
+from caploc.report.method import method_paragraphs
+from caploc.report.reading import called, inline, visible
+from caploc.report.scores import comparisons
+from caploc.report.sentence import headline, second_sentence
+from caploc.report.sureness import questions
+from caploc.report.units import outcome_unit
+from caploc.reproduce import read_preset
+from caploc.reproduce.cnl import read_cnl_preset
+from caploc.store import Store
+from caploc.store.checking import check
+from caploc.store.salvage import salvage
+from caploc.studies import read_studies
+from caploc.sweep import folder_name
+from caploc.tasks.catalog import parse_data
+from caploc.tasks.diagnosis import fault_of
+from caploc.tasks.paper.profanity import file_lexicon
+from caploc.tasks.registry import find_file
+from caploc.workers.options import Workers
+
+HERE = Path(__file__).parent
+GRID = HeadGrid((16,) * 6)
+TARGETS: dict[str, Callable[[bytes], None]] = {}
+ODD: list[Any] = [
+    None, True, 0, -1, 2**63, 2**200, 1e308, -0.5, "", "L0H0", "L99H99", "x" * 300, "\ud800",
+    "\x00", "<b>", [], [1], {}, {"a": {"b": []}}, [[[[]]]], "NaN", float("nan"), float("inf"),
+]  # fmt: skip
+
+
+class Choices:
+    """Bytes as a sequence of choices; zero once they have run out."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data, self.place = data, 0
+
+    def number(self, below: int) -> int:
+        wide = self.data[self.place : self.place + 2]
+        self.place += 2
+        return int.from_bytes(wide, "big") % below if below > 0 else 0
+
+    def rest(self) -> str:
+        return self.data[self.place :].decode(errors="replace")
+
+
+def target(check: Callable[[bytes], None]) -> Callable[[bytes], None]:
+    """Enter a function as a target."""
+    TARGETS[check.__name__] = check
+    return check
+
+
+def one(data: bytes) -> None:
+    """One execution: the first byte chooses the target."""
+    names = sorted(TARGETS)
+    if data:
+        tried(names[data[0] % len(names)], data[1:])
+
+
+def tried(name: str, data: bytes) -> None:
+    """Give a target its bytes; a sentence for the user is what it may raise."""
+    try:
+        TARGETS[name](data)
+    except CaplocError as error:
+        assert str(error).strip(), f"{name} refused without a word"
+
+
+@cache
+def folder() -> Path:
+    """Where files are written; in memory where that can be."""
+    shared = Path("/dev/shm")
+    return Path(mkdtemp(dir=shared if os.access(shared, os.W_OK) else None))
+
+
+def written(data: bytes, name: str = "file") -> Path:
+    path = folder() / name
+    path.write_bytes(data)
+    return path
+
+
+def text_of(data: bytes) -> str:
+    return data.decode(errors="surrogateescape")
+
+
+@cache
+def sound(name: str) -> Any:
+    """A file of a finished run, as one was written."""
+    return json.loads((HERE / "sound" / name).read_text())
+
+
+def spoilt(content: Any, choices: Choices) -> Any:
+    """A copy with one to four values replaced, taken out or doubled, wherever the choices lead."""
+    content = copy.deepcopy(content)
+    for _ in range(1 + choices.number(4)):
+        parent, key, here = None, None, content
+        while isinstance(here, dict | list) and here and (parent is None or choices.number(8)):
+            parent = here
+            keys = list(here) if isinstance(here, dict) else range(len(here))
+            key = keys[choices.number(len(keys))]
+            here = here[key]
+        if parent is None:
+            return ODD[choices.number(len(ODD))]
+        act = choices.number(5)
+        if act == 0:
+            del parent[key]
+        elif act == 1 and isinstance(parent, list):
+            parent.append(copy.deepcopy(here))
+        elif act == 2:
+            parent[key] = choices.rest()[:50]
+        else:
+            parent[key] = copy.deepcopy(ODD[choices.number(len(ODD))])
+    return content
+
+
+@target
+def heads(data: bytes) -> None:
+    GRID.mask(Head.parse_all(text_of(data)))
+    Neuron.parse_all(text_of(data))
+
+
+@target
+def number_lists(data: bytes) -> None:
+    numbers(text_of(data), int)
+    numbers(text_of(data), float)
+
+
+@target
+def options(data: bytes) -> None:
+    text = text_of(data)
+    for read in (place, Mode.parse, lambda t: parse_families([t]), lambda t: parse_data([t])):
+        try:
+            read(text)
+        except CaplocError:
+            continue
+    Workers.parse(text, None, 1.0, None)
+
+
+@target
+def names(data: bytes) -> None:
+    text = text_of(data)
+    placed(text)
+    for name in (default_folder(text), Path(folder_name(text))):
+        assert ".." not in name.parts and not name.is_absolute() and "\0" not in str(name)
+    shown = called(text) + inline(text) + visible(text)
+    assert "\x1b" not in shown
+    shown.encode()  # no lone surrogate is left
+
+
+@target
+def study_files(data: bytes) -> None:
+    read_studies(written(data, "studies.toml"))
+
+
+@target
+def presets(data: bytes) -> None:
+    file = written(data, "preset.toml")
+    for read in (read_preset, read_cnl_preset):
+        try:
+            read(str(file))
+        except CaplocError:
+            continue
+
+
+@target
+def task_files(data: bytes) -> None:
+    find_file(written(data, "task.yaml"))
+
+
+@target
+def json_files(data: bytes) -> None:
+    for name in FORMS:
+        try:
+            read_contents(written(data, name))
+        except CaplocError:
+            continue
+
+
+@target
+def results(data: bytes) -> None:
+    """A result that passes as one can be shown, whatever else it holds."""
+    choices = Choices(data)
+    content = spoilt(sound("result.json"), choices)
+    result = read_contents(written(json.dumps(content).encode(), "result.json"))
+    Result.model_validate(result)
+    unit = outcome_unit(result)
+    for show in (headline, second_sentence, questions, comparisons, head_map, method_facts):
+        show(result)
+    head_table(result)
+    method_paragraphs(result)
+    answers = read_contents(written(json.dumps(sound("answers.json")).encode(), "answers.json"))
+    answer_rows(answers, unit)
+
+
+@target
+def answers(data: bytes) -> None:
+    content = spoilt(sound("answers.json"), Choices(data))
+    rows = read_contents(written(json.dumps(content).encode(), "answers.json"))
+    answer_rows(rows, outcome_unit(sound("result.json")))
+
+
+@target
+def finished_runs(data: bytes) -> None:
+    written(json.dumps(sound("result.json")).encode(), "result.json")
+    content = spoilt(sound("run.json"), Choices(data))
+    written(json.dumps(content).encode(), "run.json")
+    FinishedRun.read(folder())
+
+
+@target
+def head_files(data: bytes) -> None:
+    read_heads(written(data, "heads.json"))
+    content = spoilt(sound("heads.json"), Choices(data))
+    read_heads(written(json.dumps(content).encode(), "heads.json"))
+
+
+@target
+def spoilt_head_files(data: bytes) -> None:
+    content = spoilt(sound("heads.json"), Choices(data))
+    read_heads(written(json.dumps(content).encode(), "heads.json"))
+
+
+@target
+def data_files(data: bytes) -> None:
+    for ending in (".jsonl", ".csv", ".parquet"):
+        fault_of(written(data, f"data{ending}"))
+
+
+@target
+def fact_files(data: bytes) -> None:
+    for form in FACT_FORMS:
+        try:
+            read_facts(written(data, "facts"), form)
+        except CaplocError:
+            continue
+
+
+@target
+def spoilt_facts(data: bytes) -> None:
+    content = spoilt(sound("facts.json"), Choices(data))
+    read_facts(written(json.dumps(content).encode(), "facts"), "lines")
+
+
+@target
+def word_lists(data: bytes) -> None:
+    for ending in (".txt", ".csv"):
+        try:
+            file_lexicon(written(data, f"words{ending}")).count(text_of(data))
+        except CaplocError:
+            continue
+
+
+@target
+def ledgers(data: bytes) -> None:
+    Ledger(written(data, "ledger.jsonl"))
+
+
+@cache
+def empty_model() -> Any:
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        vocab_size=8, hidden_size=8, intermediate_size=8, num_hidden_layers=2, num_attention_heads=2
+    )
+    with torch.device("meta"):
+        return LlamaForCausalLM(config)
+
+
+@target
+def projection_patterns(data: bytes) -> None:
+    locate(empty_model(), text_of(data) or None)
+
+
+@cache
+def rows_file() -> bytes:
+    """A store with rows."""
+    from caploc.store import Question, Row
+
+    path = folder() / "sound" / "rows.sqlite"
+    path.parent.mkdir()
+    with Store(path) as store:
+        question = store.question_id(Question("f", "float32", "t", "1", "metric"))
+        rows = [
+            Row(bytes([n]), f"e{n}", number=n, outcome=n / 2, item=n,
+                responses='[{"text": "a", "tokens": 1}]', tokens=1.0, plain_tokens=2, seconds=0.1)
+            for n in range(20)
+        ]  # fmt: skip
+        store.add(question, rows)
+    database = sqlite3.connect(path)
+    database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    database.close()
+    return path.read_bytes()
+
+
+@target
+def stores(data: bytes) -> None:
+    """A database with some bytes changed: checked, and what is sound is saved from it."""
+    choices, content = Choices(data), bytearray(rows_file())
+    for _ in range(1 + choices.number(12)):
+        content[choices.number(len(content))] = choices.number(256)
+    place = folder() / "damaged"
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir()
+    (place / "rows.sqlite").write_bytes(bytes(content)[: len(content) - choices.number(3) * 2000])
+    if not check(place / "rows.sqlite").sound:
+        salvage(place / "rows.sqlite")
+        left = check(place / "rows.sqlite").faults
+        assert all("question" in fault for fault in left), left  # which the same command mends

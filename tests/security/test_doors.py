@@ -1,0 +1,26 @@
+"""What listens, listens on this machine only."""
+
+import inspect
+from pathlib import Path
+
+import pytest
+
+from caploc.cli.playing import ui
+
+
+def test_the_playground_listens_on_loopback_unless_told_otherwise():
+    assert inspect.signature(ui).parameters["host"].default == "127.0.0.1"
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.0.7", "example.org"])
+def test_a_door_to_others_is_told(host):
+    serving = pytest.importorskip("caploc.playground.serving")
+    assert "no password" in serving.exposure(host)
+    assert serving.exposure("127.0.0.1") == serving.exposure("localhost") == ""
+
+
+def test_ray_starts_without_a_dashboard():
+    import caploc.workers.connection as connection
+
+    text = Path(connection.__file__).read_text()
+    assert '"include_dashboard": False' in text

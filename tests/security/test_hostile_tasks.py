@@ -1,0 +1,185 @@
+"""Task files, run folders and files of studies that someone sent: what they may and may not do."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from caploc.cli import app
+from caploc.errors import BadData, BadOption, FolderTaken
+from caploc.finished import FinishedRun
+from caploc.folder import claim, refuse_links
+from caploc.neurons.study import read_study
+from caploc.report import rewrite_page
+from caploc.studies import read_studies
+from caploc.tasks.catalog import load_task
+from caploc.tasks.foreign import code_in
+from caploc.workbench import Allowed
+
+SOUND = Path(__file__).parents[1] / "fuzz" / "sound"
+TASK = """\
+task: {name}
+dataset_path: json
+dataset_kwargs: {{data_files: {{test: {folder}/data.jsonl}}}}
+test_split: test
+output_type: generate_until
+doc_to_text: {text}
+doc_to_target: answer
+metric_list: [{{metric: exact_match}}]
+generation_kwargs: {{until: ["\\n"], do_sample: false}}
+"""
+
+
+def task(folder, text="prompt", name="mine", file="task.yaml"):
+    (folder / "data.jsonl").write_text('{"prompt": "a", "answer": "b"}\n')
+    (folder / file).write_text(TASK.format(name=name, folder=folder, text=text))
+    return str(folder / file)
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        "cycler.__init__.__globals__.os.mknod('CANARY')",
+        "''.__class__.__mro__[1].__subclasses__()",
+        "self.__init__.__globals__",
+        "prompt.__class__.__base__",
+        "'{0.__class__}'.format(prompt)",
+    ],
+)
+def test_a_template_reaches_nothing(tmp_path, way):
+    """lm-eval's own Jinja would run every one of these."""
+    file = task(
+        tmp_path, json.dumps("{{ " + way.replace("CANARY", str(tmp_path / "canary")) + " }}")
+    )
+    try:
+        (request,) = load_task(file).requests(0)
+    except BadData as error:
+        assert "unsafe" in str(error) or "undefined" in str(error)
+    else:  # what is unsafe is undefined, and prints as nothing
+        assert "class" not in request.prompt
+    assert not (tmp_path / "canary").exists()
+
+
+def test_a_template_still_renders(tmp_path):
+    file = task(
+        tmp_path, json.dumps("{{ prompt.upper() }}{% for i in range(2) %}{{ i }}{% endfor %}")
+    )
+    (request,) = load_task(file).requests(0)
+    assert request.prompt == "A01"
+
+
+def test_code_that_a_task_file_names_is_seen(tmp_path):
+    assert code_in(task(tmp_path)) is None
+    assert code_in(task(tmp_path, "!function mine.text")) == "!function mine.text"
+    assert code_in("demo/addition") is None
+    deep = tmp_path / "deep"
+    deep.mkdir()
+    (deep / "base.yaml").write_text("process_docs: !function other.docs\n")
+    (deep / "task.yaml").write_text("task: b\ninclude: base.yaml\ndataset_path: json\n")
+    assert code_in(str(deep / "task.yaml")) == "!function other.docs"
+
+
+def test_code_in_a_file_of_the_same_name_beside_it_is_seen(tmp_path):
+    """lm-eval might load either of the two."""
+    clean = task(tmp_path, name="same")
+    task(tmp_path, "!function evil.text", name="same", file="another.yaml")
+    assert code_in(clean) == "!function evil.text"
+
+
+def test_code_in_the_files_of_a_group_is_seen(tmp_path):
+    task(tmp_path, "!function evil.text", name="member")
+    (tmp_path / "group.yaml").write_text("group: all\ntask: [member]\n")
+    assert code_in(str(tmp_path / "group.yaml")) == "!function evil.text"
+
+
+def test_a_metric_from_elsewhere_is_code(tmp_path):
+    file = tmp_path / "task.yaml"
+    file.write_text("task: t\ndataset_path: json\nmetric_list: [{metric: someone/evil}]\n")
+    assert code_in(str(file)) == "metric someone/evil"
+
+
+def received(folder, **changes):
+    """A run folder as it may come by mail."""
+    for file in SOUND.iterdir():
+        (folder / file.name).write_text(file.read_text())
+    written = json.loads((folder / "run.json").read_text())
+    for place, value in changes.items():
+        part, _, key = place.partition("__")
+        if key:
+            written["study"][part][key] = value
+        else:
+            written["study"][part] = value
+    (folder / "run.json").write_text(json.dumps(written))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("changes", "option", "consent"),
+    [
+        ({"model__trust_remote_code": True}, "--trust-remote-code", Allowed(remote_code=True)),
+        ({"options__allow_code": True}, "--allow-code", Allowed(code=True)),
+    ],
+)
+def test_a_run_does_not_say_itself_what_may_be_run(tmp_path, changes, option, consent):
+    folder = received(tmp_path, **changes)
+    with pytest.raises(BadOption, match=option):
+        FinishedRun.read(folder)
+    assert FinishedRun.read(folder, consent).folder == folder
+
+
+def test_a_run_with_a_task_of_its_own_code_is_refused(tmp_path):
+    (tmp_path / "run").mkdir()
+    file = task(tmp_path, "!function evil.text")
+    (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'canary')!r}, 'w')\n")
+    folder = received(tmp_path / "run", task=file, other_tasks=[])
+    with pytest.raises(BadOption, match="runs Python code .!function evil.text."):
+        FinishedRun.read(folder)
+    said = CliRunner().invoke(app, ["curve", str(folder)])
+    assert isinstance(said.exception, BadOption)
+    assert not (tmp_path / "canary").exists()
+
+
+def test_a_run_of_neurons_with_a_task_of_its_own_code_is_refused(tmp_path):
+    from dataclasses import asdict
+
+    from caploc.neurons.study import NeuronStudy
+    from caploc.workbench import ModelOptions
+
+    study = NeuronStudy(ModelOptions("demo"), (task(tmp_path, "!function evil.text"),))
+    written = {"study": asdict(study) | {"kind": "neurons"}, "command": ""}
+    (tmp_path / "run.json").write_text(json.dumps(written))
+    with pytest.raises(BadOption, match="add --trust-remote-code"):
+        read_study(tmp_path)
+    assert read_study(tmp_path, Allowed(remote_code=True))[0].tasks == study.tasks
+
+
+def test_a_file_of_studies_with_a_task_of_its_own_code_is_refused(tmp_path):
+    task(tmp_path, "!function evil.text")
+    (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'canary')!r}, 'w')\n")
+    (tmp_path / "studies.toml").write_text('models = ["demo"]\ntasks = ["task.yaml"]\n')
+    with pytest.raises(BadOption, match="runs Python code"):
+        read_studies(tmp_path / "studies.toml")
+    assert not (tmp_path / "canary").exists()
+
+
+def test_links_in_a_run_folder_lead_nowhere(tmp_path):
+    folder, victim = tmp_path / "run", tmp_path / "victim"
+    folder.mkdir()
+    victim.write_text("precious")
+    received(folder)
+    for name in ("report.html", "result.json.part", "rows.sqlite", "figures"):
+        os.symlink(victim, folder / name)
+        with pytest.raises(FolderTaken, match="is a link"):
+            rewrite_page(folder)
+        with pytest.raises(FolderTaken, match="is a link"):
+            claim(folder, {}, "")
+        (folder / name).unlink()
+    assert victim.read_text() == "precious"
+
+
+def test_a_folder_that_is_itself_a_link_is_fine(tmp_path):
+    (tmp_path / "far").mkdir()
+    os.symlink(tmp_path / "far", tmp_path / "near")
+    refuse_links(tmp_path / "near")

@@ -1,0 +1,112 @@
+"""Text from a model, a data set or a task's name steers nothing: no page, no paper, no terminal."""
+
+import io
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+from rich.progress import Progress
+
+from caploc import console
+from caploc.exhibits import latex, markdown
+from caploc.exhibits.exhibit import Exhibit
+from caploc.naming import default_folder
+from caploc.report.sentence import headline
+from caploc.report.templates import write_page
+from caploc.sweep import folder_name
+
+HOSTILE = (
+    "</script><script>alert(1)</script>\"'><img src=x onerror=alert(2)> \\input{/etc/passwd} "
+    "\\write18{rm -rf /} $x_1^2$ % & # {a} ~ | `x` [link](javascript:alert(1)) "
+    "\x1b]0;t\x07\x1b[2J\x9b1m"
+)
+TEXT = st.text(max_size=60) | st.just(HOSTILE)
+
+
+def exhibit(text):
+    return Exhibit("t", text, (text, "b"), [(text, text), ("c", "d")], [text])
+
+
+@given(TEXT)
+def test_latex_commands_are_text(text):
+    """Nothing of the text is left that TeX reads as more than a letter."""
+    page = latex.escaped(text)
+    for known in sorted(set(latex.SIGNS.values()) | set(map(latex.escaped, latex.SIGNS)), key=len)[
+        ::-1
+    ]:
+        page = page.replace(known, "")
+    assert not set("\\%$#&~^") & set(page)
+
+
+def test_latex_of_an_exhibit_holds_no_command_of_the_text():
+    page = latex.page(exhibit(HOSTILE))
+    assert r"\input{" not in page and r"\write18" not in page
+    assert "\x1b" not in page
+
+
+@given(TEXT)
+def test_markdown_keeps_a_cell_a_cell(text):
+    """No text adds a row or a column, and none is HTML."""
+    plain = markdown.page(exhibit("x")).splitlines()
+    lines = markdown.page(exhibit(text)).splitlines()
+    rows, expected = ([each for each in one if each.startswith("|")] for one in (lines, plain))
+    assert len(rows) == len(expected)
+    assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows} == {3}
+    assert not re.search(r"(?<!\\)<[a-zA-Z/!]", "\n".join(lines))
+
+
+@given(TEXT)
+def test_terminals_get_printable_text(text):
+    assert not re.search(
+        r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", console.printable(text)
+    )
+
+
+@pytest.mark.parametrize("speak", [console.complain, console.warn, console.say])
+def test_nothing_said_steers_a_terminal(speak, capsys):
+    speak(HOSTILE)
+    said = "".join(capsys.readouterr())
+    assert "\x1b" not in said and "\x9b" not in said and "\x07" not in said
+    assert "alert(1)" in said
+
+
+def test_tables_and_progress_steer_no_terminal(capsys):
+    console.show_table([HOSTILE, "b"], [[HOSTILE, "[red]x[/red]"]], HOSTILE)
+    said = capsys.readouterr().out
+    assert "\x1b" not in said and "\x9b" not in said and "[red]x" in said
+    drawn = io.StringIO()
+    with Progress(console=Console(file=drawn, width=400)) as display:
+        console.Bars(display).start(HOSTILE + "[bold]", 3)
+    assert "\x1b" not in drawn.getvalue() and "\x9b" not in drawn.getvalue()
+
+
+def test_json_on_standard_output_steers_no_terminal(capsys):
+    console.say_json({"a": HOSTILE})
+    assert "\x1b" not in capsys.readouterr().out
+
+
+@given(
+    TEXT | st.sampled_from(["../../x", "/etc/passwd", "a\0b", "..", ".", "CON", "x" * 999, "~/x"])
+)
+def test_names_lead_to_no_other_folder(text):
+    for path in (default_folder(text), default_folder("m", text), default_folder(text, "..")):
+        assert path.parts[0] == "runs" and len(path.parts) <= 2 and ".." not in path.parts
+        assert len(path.name.encode()) <= 255
+    name = folder_name(text)
+    assert "/" not in name and "\\" not in name and "\0" not in name and name not in ("..", ".")
+    assert len(name.encode()) <= 255
+
+
+def test_names_of_models_and_tasks_are_text_in_every_page(tmp_path):
+    page = write_page(
+        tmp_path, "exhibits.html.j2", title=HOSTILE, headline=HOSTILE, lines=[HOSTILE],
+        command=HOSTILE, sections=[],
+    ).read_text()  # fmt: skip
+    assert "<script>alert" not in page and "<img src=x" not in page
+
+
+def test_a_headline_is_one_line():
+    result = {"task": {"name": "a\nb\x1b[2J"}, "model": {"name": "m"}, "grid": {"heads": [2]}}
+    assert "\n" not in headline(result) and "\x1b" not in headline(result)

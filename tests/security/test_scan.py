@@ -1,0 +1,115 @@
+"""What no line of caploc does: read pickles, run text, start a shell, put text into SQL."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import caploc
+
+PACKAGE = Path(caploc.__file__).parent
+MODULES = sorted(PACKAGE.rglob("*.py"))
+# Programs that a model wrote are run here, behind the sandbox's walls, and nowhere else.
+BEHIND_WALLS = {"sandbox/inside/candidate.py", "sandbox/inside/judge.py"}
+SERIALIZERS = {"pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve", "jsonpickle"}
+FORBIDDEN = {
+    "torch.load", "joblib.load", "pd.read_pickle", "pandas.read_pickle", "os.system", "os.popen",
+    "yaml.unsafe_load", "yaml.full_load", "yaml.load_all", "tempfile.mktemp",
+}  # fmt: skip
+
+
+RUNS_TEXT = {"eval", "exec", "compile", "__import__"}
+
+
+def calls(path):
+    """Every call of a file, and the dotted name of what is called."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call):
+            yield ast.unparse(node.func), node
+
+
+def imported(path):
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.split(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module.split(".")[0]
+
+
+def faults(path, where):
+    """What a file does that it may not."""
+    yield from (f"imports {name}" for name in imported(path) if name in SERIALIZERS)
+    for name, call in calls(path):
+        options = {each.arg: ast.unparse(each.value) for each in call.keywords}
+        if name in FORBIDDEN or name in RUNS_TEXT and where not in BEHIND_WALLS:
+            yield f"calls {name}"
+        yield from unsafe_options(name, options)
+        if name.rpartition(".")[2] in ("execute", "executemany", "executescript"):
+            yield from unsafe_sql(call)
+
+
+def unsafe_options(name, options):
+    """Options that a call may not have, or must have."""
+    if name == "yaml.load" and options.get("Loader") != "Reader":
+        yield "yaml.load with another loader"
+    if options.get("shell", "False") != "False":
+        yield f"{name} starts a shell"
+    if name in ("np.load", "numpy.load") and options.get("allow_pickle") != "False":
+        yield "np.load may read pickles"
+    if options.get("trust_remote_code") == "True":
+        yield f"{name} trusts remote code"
+
+
+# What is put into statements: names of columns and versions that stand in caploc's own code.
+OWN = {"FIELDS", "SCHEMA", "SHOWN", "fields", "sealed", "INSERT", "journal(path)"}
+
+
+def unsafe_sql(call):
+    """A statement with text put into it; its values belong into parameters."""
+    statement = call.args[0] if call.args else None
+    if isinstance(statement, ast.JoinedStr):
+        for part in statement.values:
+            if isinstance(part, ast.FormattedValue) and ast.unparse(part.value) not in OWN:
+                yield f"SQL holds {{{ast.unparse(part.value)}}}"
+    elif isinstance(statement, ast.BinOp) or (
+        isinstance(statement, ast.Call) and ast.unparse(statement.func).endswith("format")
+    ):
+        yield f"SQL is put together: {ast.unparse(statement)[:60]}"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_no_file_does_what_none_may(path):
+    assert not list(faults(path, path.relative_to(PACKAGE).as_posix()))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import pickle",
+        "from joblib import load",
+        "torch.load(path)",
+        "eval(text)",
+        "np.load(path)",
+        "np.load(path, allow_pickle=True)",
+        "yaml.load(text, Loader=yaml.Loader)",
+        "subprocess.run(text, shell=True)",
+        "load(name, trust_remote_code=True)",
+        "database.execute(f'SELECT {name}')",
+        "database.execute('SELECT ' + name)",
+        "database.executemany('SELECT {}'.format(name), rows)",
+    ],
+)
+def test_the_scan_sees_what_it_is_for(tmp_path, line):
+    file = tmp_path / "module.py"
+    file.write_text(line)
+    assert list(faults(file, "module.py"))
+
+
+def test_the_readers_loader_builds_nothing_but_plain_data():
+    import yaml
+
+    from caploc.tasks.foreign import Reader
+
+    assert issubclass(Reader, yaml.SafeLoader)
+    with pytest.raises(yaml.YAMLError):
+        yaml.load("!!python/object/apply:os.getcwd []", Loader=Reader)
