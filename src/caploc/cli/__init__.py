@@ -5,14 +5,31 @@ What needs PyTorch is imported inside the commands, so that `--help` and mistake
 
 import logging
 import os
-import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from importlib import metadata
+from typing import Annotated
 
 import typer
 
 from caploc import console
-from caploc.cli import facts, locating, looking, measuring, neurons, paper
-from caploc.errors import CaplocError, Stopped, UserError
+from caploc.cli import (
+    comparing,
+    demo,
+    exporting,
+    facts,
+    locating,
+    looking,
+    measuring,
+    neurons,
+    paper,
+    playing,
+    studies,
+)
+from caploc.cli.manual import Commands, Manual
+from caploc.cli.obeying import obey
 
 os.environ.setdefault("TQDM_DISABLE", "1")  # lm-eval and datasets draw bars of their own
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -23,29 +40,57 @@ os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 app = typer.Typer(
     name="caploc",
-    help="Find the few attention heads that a capability of a language model depends on.",
+    cls=Commands,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+COMMANDS = {
+    "Begin": (demo.demo, looking.doctor, looking.models, looking.tasks),
+    "Find": (locating.locate, studies.run, studies.plan),
+    "Ask more": (
+        measuring.evaluate,
+        measuring.curve,
+        measuring.interactions,
+        measuring.universal,
+    ),
+    "Look": (looking.report, comparing.compare, looking.rows, playing.ui),
+    "Hand on": (exporting.export,),
+    "Reproduce": (paper.reproduce,),
+}
 
-for command in (
-    locating.locate,
-    measuring.evaluate,
-    measuring.curve,
-    measuring.interactions,
-    measuring.universal,
-    paper.reproduce,
-    looking.report,
-    looking.tasks,
-    looking.models,
-    looking.doctor,
-):
-    app.command()(command)
+
+def show_version(asked: bool) -> None:
+    """Print the version and end."""
+    if asked:
+        console.say(f"caploc {metadata.version('caploc')}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Show the version and exit.", is_eager=True, callback=show_version
+        ),
+    ] = False,
+) -> None:
+    """Find the few attention heads that a capability of a language model depends on.
+
+    `caploc demo` needs nothing else and shows the whole job; `caploc COMMAND --help` is the manual
+    page of a command.
+    """
+
+
+for heading, commands in COMMANDS.items():
+    for command in commands:
+        app.command(cls=Manual, rich_help_panel=heading)(command)
 for study in (facts.fidelity, facts.reliability, facts.decouple, facts.together):
     neurons.app.command()(study)
-app.add_typer(neurons.app)
+for registered in neurons.app.registered_commands:
+    registered.cls = Manual
+app.add_typer(neurons.app, cls=Commands, rich_help_panel="Feed-forward neurons")
 
 
 def hush() -> None:
@@ -56,23 +101,21 @@ def hush() -> None:
     logging.getLogger().setLevel(logging.ERROR)
 
 
+@contextmanager
+def taking_part() -> Iterator[bool]:
+    """Whether this process runs the command: yes, unless torchrun started it beside others."""
+    if int(os.environ.get("WORLD_SIZE", "1")) < 2 or "LOCAL_RANK" not in os.environ:
+        yield True
+        return
+    from caploc.sharded import taking_part as in_a_team
+
+    with in_a_team() as leads:
+        yield leads
+
+
 def main() -> None:
-    """Run a command; turn errors into a sentence and an exit code."""
+    """Run a command, or follow the process that does."""
     hush()
-    try:
-        app()
-    except UserError as error:
-        console.complain(str(error))
-        sys.exit(2)
-    except Stopped as error:
-        console.complain(str(error))
-        sys.exit(130)
-    except CaplocError as error:
-        console.complain(str(error))
-        sys.exit(1)
-    except OSError as error:  # a full disk while the report or a figure is written, say
-        console.complain(
-            f"A file could not be used ({error}); rows that were measured are kept. Free disk "
-            "space or check the rights, then run the same command again."
-        )
-        sys.exit(1)
+    with taking_part() as leads:
+        if leads:
+            obey(partial(app, standalone_mode=False))

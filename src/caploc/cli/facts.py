@@ -8,11 +8,14 @@ import typer
 from caploc import console
 from caploc.cli.neurons import Draws, Folder, Judged, show
 from caploc.cli.options import (
+    AllowCode,
     Device,
     Dtype,
     Json,
     Model,
     Quiet,
+    Trust,
+    allowed,
     command_line,
 )
 from caploc.naming import default_folder, placed
@@ -60,7 +63,15 @@ def fidelity(
 ) -> None:
     """Is a single fact located alike however it is worded? Three families of methods.
 
-    Example: caploc neurons fidelity demo --facts demo/quiz --count 10
+    Examples:
+        caploc neurons fidelity demo --facts demo/quiz --count 10
+        caploc neurons fidelity demo --facts demo/statement --method neurons --out runs/facts
+
+    Writes:
+        fidelity/: fidelity.json, report.html, tables
+
+    See also:
+        neurons reliability, neurons decouple
     """
     from caploc.neurons.fact_study import measure_fidelity
 
@@ -96,7 +107,15 @@ def reliability(
 ) -> None:
     """Does changing what was located, and nothing else, change the fact? Three families.
 
-    Example: caploc neurons reliability demo --facts demo/statement --count 10
+    Examples:
+        caploc neurons reliability demo --facts demo/statement --count 10
+        caploc neurons reliability demo --facts demo/quiz --method tracing --draws 50
+
+    Writes:
+        reliability/: reliability.json, report.html, tables
+
+    See also:
+        neurons fidelity, neurons decouple
     """
     from caploc.neurons.fact_study import measure_reliability
 
@@ -143,7 +162,16 @@ def decouple(
 ) -> None:
     """Do the neurons of single items follow the capability, the content, or the item?
 
-    Example: caploc neurons decouple demo --contrasts demo/sums --items 100
+    Examples:
+        caploc neurons decouple demo --contrasts demo/sums --items 100
+        caploc neurons decouple demo --contrasts demo/capitals --method gradient --method activation
+
+    Writes:
+        decoupling.json: similarities of items' neurons, by what the items share
+        report.html: the page
+
+    See also:
+        neurons fidelity, neurons locate
     """
     from caploc.neurons.attribution import Attribution
     from caploc.neurons.decoupling_study import DecouplingStudy, measure_decoupling
@@ -175,18 +203,29 @@ def together(
     draws: Draws = 5,
     limit: Judged = None,
     seed: Annotated[int, typer.Option(help="Draws random heads and neurons.")] = 0,
+    allow_code: AllowCode = False,
+    trust_remote_code: Trust = False,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Do a capability's heads and neurons lie in the same layers, and do both do more than the sum?
 
-    Example: caploc neurons together runs/neurons --heads runs/addition
+    Examples:
+        caploc neurons together runs/neurons --heads runs/addition
+        caploc neurons together runs/neurons --heads runs/addition --heads runs/code --draws 20
+
+    Writes:
+        together/: together.json, report.html, tables
+
+    See also:
+        neurons erase, locate
     """
     from caploc.neurons.conditions import Joining
     from caploc.neurons.cutting import Mode
     from caploc.neurons.joining import join_runs
 
     asked = Joining(Mode.parse(mode), draws, limit, seed)
+    may = allowed(allow_code, trust_remote_code)
     with console.progress(quiet or as_json) as progress:
-        found = join_runs(folder, heads, asked, progress, command=command_line())
+        found = join_runs(folder, heads, asked, progress, command=command_line(), allowed=may)
     show(*found, as_json, folder / "together")

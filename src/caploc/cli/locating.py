@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from caploc import console, tables
+from caploc.cli import completion
 from caploc.cli.options import (
     AllowCode,
     Batch,
@@ -18,11 +19,17 @@ from caploc.cli.options import (
     Limit,
     Model,
     Projections,
+    Quantize,
     Quiet,
+    RayAddress,
     Revision,
     Trust,
+    WorkerCpus,
+    WorkerGpus,
+    Workers,
     command_line,
     numbers,
+    tell_of_code,
     tell_of_walls,
 )
 from caploc.naming import default_folder, default_others, placed
@@ -30,11 +37,18 @@ from caploc.naming import default_folder, default_others, placed
 
 def locate(
     model: Model,
-    task: Annotated[list[str], typer.Option(help="Task, group or YAML; repeat for several.")],
+    task: Annotated[
+        list[str],
+        typer.Option(
+            help="Task, group or YAML; repeat for several.", autocompletion=completion.tasks
+        ),
+    ],
     method: Annotated[
         list[str] | None,
         typer.Option(
-            help="adaptive (if absent), css, csb, css-search, csb-search, one-shot, greedy; repeat."
+            help="adaptive (if absent), css, csb, css-search, csb-search, one-shot, greedy; "
+            "repeat.",
+            autocompletion=completion.methods,
         ),
     ] = None,
     masks: Annotated[int, typer.Option(help="Masks to draw (css, csb).")] = 100,
@@ -69,42 +83,77 @@ def locate(
     chat_template: Chat = False,
     data: Data = None,
     also: Annotated[
-        list[str] | None, typer.Option(help="Another task to score before and after; repeat.")
+        list[str] | None,
+        typer.Option(
+            help="Another task to score before and after; repeat.", autocompletion=completion.tasks
+        ),
     ] = None,
     controls: Annotated[int, typer.Option(help="Random sets of heads to compare with.")] = 20,
     limit: Limit = None,
     disjoint: Annotated[
         bool, typer.Option("--disjoint", help="Score the task on examples no search saw only.")
     ] = False,
+    track: Annotated[
+        str | None, typer.Option(help="Tell mlflow, trackio or wandb[:PROJECT] of the run.")
+    ] = None,
     allow_code: AllowCode = False,
     device: Device = "auto",
     dtype: Dtype = "auto",
+    quantize: Quantize = None,
     revision: Revision = None,
     trust_remote_code: Trust = False,
     projections: Projections = None,
     batch_size: Batch = None,
+    workers: Workers = None,
+    ray_address: RayAddress = None,
+    gpus_per_worker: WorkerGpus = 1.0,
+    cpus_per_worker: WorkerCpus = None,
     out: Annotated[Path | None, typer.Option(help="Run folder; resumes what lies there.")] = None,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Find the heads that a task depends on, and check the finding.
 
-    Example: caploc locate demo --task demo/addition --method one-shot --out runs/addition
-
     The same command continues a run that was stopped.
+
+    Examples:
+        caploc locate demo --task demo/addition --out runs/addition
+        caploc locate meta-llama/Llama-3.2-1B-Instruct --task gsm8k --also hellaswag
+        caploc locate demo --task demo/code --task demo/recall --goal set --budget 2000
+
+    Writes:
+        run.json: the study, the command, the versions: enough to run it again
+        rows.sqlite: every row: mask, example, outcome, answers, tokens, seconds
+        result.json: the findings
+        answers.json: answers before and after
+        report.html: the report, one page that needs nothing else
+        figures/: the same as PNG and PDF
+        compare.html: of several tasks or methods, all side by side
+
+    See also:
+        curve, interactions, universal, export, ui, run
     """
     from caploc.search import Settings
     from caploc.study import Study
     from caploc.sweep import locate_all
     from caploc.tasks.catalog import TaskOptions, parse_data
     from caploc.workbench import ModelOptions
+    from caploc.workers.options import Workers as Asked
 
     methods = method or ["adaptive"]
     options = TaskOptions(
         metric, outcome, fewshot, chat_template, parse_data(data or []), allow_code
     )
     loading = ModelOptions(
-        placed(model), device, dtype, revision, trust_remote_code, projections, batch_size
+        name=placed(model),
+        device=device,
+        dtype=dtype,
+        revision=revision,
+        trust_remote_code=trust_remote_code,
+        projections=projections,
+        batch_size=batch_size,
+        quantize=quantize,
+        workers=Asked.parse(workers, ray_address, gpus_per_worker, cpus_per_worker),
     )
     studies = [
         Study(
@@ -129,12 +178,14 @@ def locate(
             controls=controls,
             limit=limit,
             disjoint=disjoint,
+            track=track,
         )
         for name in map(placed, task)
         for way in methods
     ]
     folder = out or default_folder(model, *methods, *task)
     tell_of_walls(allow_code)
+    tell_of_code([*map(placed, [*task, *(also or [])])])
     with console.progress(quiet or as_json) as progress:
         found = locate_all(studies, folder, progress, command=command_line())
     if as_json:

@@ -1,25 +1,46 @@
 """Look at runs, tasks, models and the machine."""
 
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from caploc import console
+from caploc.cli import completion
 from caploc.cli.options import (
     Device,
     Dtype,
     Json,
     Projections,
+    Quantize,
+    Quiet,
     Revision,
     Trust,
 )
 
 
-def report(folder: Annotated[Path, typer.Argument(help="A finished run's folder.")]) -> None:
-    """Write report.html and the figures of a finished run again.
+def report(
+    folder: Annotated[
+        Path,
+        typer.Argument(
+            help="A finished run's folder, or one of runs.", autocompletion=completion.runs
+        ),
+    ],
+) -> None:
+    """Write report.html and the figures of a finished run again; of runs, compare.html too.
 
-    Example: caploc report runs/addition
+    Examples:
+        caploc report runs/addition
+        caploc report runs/demo
+
+    Writes:
+        report.html: the report
+        figures/: the same as PNG and PDF
+        compare.html: of a folder of runs, all side by side
+
+    See also:
+        compare, curve
     """
     from caploc.sweep import rewrite_report
 
@@ -33,7 +54,12 @@ def tasks(
 ) -> None:
     """List tasks and groups: caploc's own, and every one that lm-eval registers.
 
-    Example: caploc tasks arithmetic
+    Examples:
+        caploc tasks
+        caploc tasks arithmetic
+
+    See also:
+        locate, evaluate
     """
     from caploc.tasks.catalog import own_task_names, task_names
 
@@ -46,10 +72,14 @@ def tasks(
 
 def models(
     name: Annotated[
-        str | None, typer.Argument(help="A model to look at; the demo if absent.")
+        str | None,
+        typer.Argument(
+            help="A model to look at; the demo if absent.", autocompletion=completion.models
+        ),
     ] = None,
     device: Device = "auto",
     dtype: Dtype = "auto",
+    quantize: Quantize = None,
     revision: Revision = None,
     trust_remote_code: Trust = False,
     projections: Projections = None,
@@ -57,12 +87,25 @@ def models(
 ) -> None:
     """Load a model, prove that its heads can be knocked out, and show its grid.
 
-    Example: caploc models meta-llama/Llama-3.2-1B-Instruct
+    Examples:
+        caploc models
+        caploc models meta-llama/Llama-3.2-1B-Instruct --dtype bfloat16
+
+    See also:
+        doctor, locate
     """
     from caploc.doctor import model_facts
     from caploc.workbench import ModelOptions
 
-    loading = ModelOptions(name or "demo", device, dtype, revision, trust_remote_code, projections)
+    loading = ModelOptions(
+        name or "demo",
+        device,
+        dtype,
+        revision,
+        trust_remote_code,
+        projections,
+        quantize=quantize,
+    )
     facts = model_facts(loading)
     if as_json:
         console.say_json(facts)
@@ -71,17 +114,88 @@ def models(
 
 
 def doctor(
-    folder: Annotated[Path | None, typer.Argument(help="A run folder to check.")] = None,
+    folder: Annotated[
+        Path | None, typer.Argument(help="A run folder to check.", autocompletion=completion.runs)
+    ] = None,
+    mend: Annotated[
+        bool, typer.Option("--repair", help="Save every sound row of a damaged folder.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Say what this machine and installation can do, and whether a run folder is sound.
 
-    Example: caploc doctor runs/addition
-    """
-    from caploc.doctor import folder_facts, machine_facts
+    Examples:
+        caploc doctor
+        caploc doctor runs/addition
+        caploc doctor runs/addition --repair
 
-    facts = machine_facts() if folder is None else folder_facts(folder)
+    Writes:
+        rows.sqlite: with --repair: the sound rows; the damaged file is kept beside it
+
+    See also:
+        models, rows
+    """
+    from caploc.doctor import examine, machine_facts, repair
+
+    if folder is None:
+        show_facts(machine_facts(), as_json)
+        return
+    found = examine(folder)
+    saved = repair(found) if mend else None
+    if mend:
+        found = examine(folder)
+    repaired = asdict(saved) | {"damaged": str(saved.damaged)} if saved else None
+    facts = found.facts() | ({"repaired": repaired} if mend else {})
+    show_facts(facts, as_json)
+    if not found.sound:
+        raise typer.Exit(1)
+
+
+def show_facts(facts: dict[str, Any], as_json: bool) -> None:
+    """Facts as a table, several values of one below each other, or as JSON."""
     if as_json:
         console.say_json(facts)
         return
-    console.show_table(["fact", "value"], [[k, str(v)] for k, v in facts.items()])
+    rows = [[name, *map(str, lines_of(value))] for name, value in facts.items()]
+    pairs = [
+        [name if place == 0 else "", line]
+        for name, *lines in rows
+        for place, line in enumerate(lines or ["none"])
+    ]
+    console.show_table(["fact", "value"], pairs)
+
+
+def lines_of(value: Any) -> list[Any]:
+    """What of a fact goes on a line of its own."""
+    if isinstance(value, dict):
+        return [f"{name}: {inner}" for name, inner in value.items()]
+    return value if isinstance(value, list) else [value]
+
+
+def rows(
+    folder: Annotated[
+        Path,
+        typer.Argument(
+            help="A run's folder, or one of several studies.", autocompletion=completion.runs
+        ),
+    ],
+    to: Annotated[Path, typer.Option(help="File to write: rows.parquet, or rows.csv.")],
+    quiet: Quiet = False,
+) -> None:
+    """Write every row of a run into a table for other tools: Parquet, or CSV.
+
+    Examples:
+        caploc rows runs/addition --to rows.parquet
+        caploc rows runs/demo --to rows.csv --quiet
+
+    Writes:
+        the file of --to: model, task, heads knocked out, example, outcome, answers, cost
+
+    See also:
+        doctor, locate
+    """
+    from caploc.rowfiles import write_rows
+
+    with console.progress(quiet) as progress:
+        count = write_rows(folder, to, progress)
+    console.say(f"{count:,} rows: {to}")

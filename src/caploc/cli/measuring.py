@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from caploc import console, tables
+from caploc.cli import completion
 from caploc.cli.options import (
     AllowCode,
     Batch,
@@ -18,11 +19,18 @@ from caploc.cli.options import (
     Limit,
     Model,
     Projections,
+    Quantize,
     Quiet,
+    RayAddress,
     Revision,
     Trust,
+    WorkerCpus,
+    WorkerGpus,
+    Workers,
+    allowed,
     command_line,
     parse_families,
+    tell_of_code,
     tell_of_walls,
 )
 from caploc.naming import default_folder, placed
@@ -30,7 +38,10 @@ from caploc.naming import default_folder, placed
 
 def evaluate(
     model: Model,
-    tasks: Annotated[str, typer.Option(help="Tasks, separated by commas.")],
+    tasks: Annotated[
+        str,
+        typer.Option(help="Tasks, separated by commas.", autocompletion=completion.listed_tasks),
+    ],
     heads: Annotated[str, typer.Option(help="Heads to knock out, such as L0H5,L1H3.")] = "",
     metric: Annotated[str | None, typer.Option(help="The task's metric[,filter] to use.")] = None,
     outcome: Annotated[str, typer.Option(help="metric, or logprob of the gold answer.")] = "metric",
@@ -41,27 +52,51 @@ def evaluate(
     allow_code: AllowCode = False,
     device: Device = "auto",
     dtype: Dtype = "auto",
+    quantize: Quantize = None,
     revision: Revision = None,
     trust_remote_code: Trust = False,
     projections: Projections = None,
     batch_size: Batch = None,
+    workers: Workers = None,
+    ray_address: RayAddress = None,
+    gpus_per_worker: WorkerGpus = 1.0,
+    cpus_per_worker: WorkerCpus = None,
     out: Annotated[Path | None, typer.Option(help="Run folder; resumes what lies there.")] = None,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Score tasks with no head and with the given heads knocked out.
 
-    Example: caploc evaluate demo --heads L0H5,L0H14 --tasks demo/addition,demo/sentences
+    Examples:
+        caploc evaluate demo --heads L0H5,L0H14 --tasks demo/addition,demo/sentences
+        caploc evaluate meta-llama/Llama-3.2-1B-Instruct --tasks gsm8k,boolq --limit 100
+        caploc evaluate demo --heads L0H10 --tasks demo/code --json --out runs/code
+
+    Writes:
+        evaluation.json: scores intact and knocked out, changes, what was lost
+        rows.sqlite: every row
+
+    See also:
+        locate, curve, export
     """
     from caploc.evaluation import Evaluation
     from caploc.evaluation import evaluate as run
     from caploc.heads import Head
     from caploc.tasks.catalog import TaskOptions, parse_data
     from caploc.workbench import ModelOptions
+    from caploc.workers.options import Workers as Asked
 
     evaluation = Evaluation(
         ModelOptions(
-            placed(model), device, dtype, revision, trust_remote_code, projections, batch_size
+            name=placed(model),
+            device=device,
+            dtype=dtype,
+            revision=revision,
+            trust_remote_code=trust_remote_code,
+            projections=projections,
+            batch_size=batch_size,
+            quantize=quantize,
+            workers=Asked.parse(workers, ray_address, gpus_per_worker, cpus_per_worker),
         ),
         tuple(Head.parse_all(heads)),
         tuple(placed(name.strip()) for name in tasks.split(",") if name.strip()),
@@ -70,6 +105,7 @@ def evaluate(
     )
     folder = out or default_folder(model, "evaluate", heads or "intact", *evaluation.tasks)
     tell_of_walls(allow_code)
+    tell_of_code([*evaluation.tasks])
     with console.progress(quiet or as_json) as progress:
         result = run(evaluation, folder, progress, command=command_line())
     if as_json:
@@ -80,20 +116,40 @@ def evaluate(
 
 
 def curve(
-    folder: Annotated[Path, typer.Argument(help="A finished run's folder.")],
+    folder: Annotated[
+        Path, typer.Argument(help="A finished run's folder.", autocompletion=completion.runs)
+    ],
     most: Annotated[int, typer.Option(help="Heads to knock out at most.")] = 10,
     limit: Limit = None,
+    allow_code: AllowCode = False,
+    trust_remote_code: Trust = False,
+    workers: Workers = None,
+    ray_address: RayAddress = None,
+    gpus_per_worker: WorkerGpus = 1.0,
+    cpus_per_worker: WorkerCpus = None,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Score a run's tasks with 0, 1, 2, ... of its most needed heads knocked out.
 
-    Example: caploc curve runs/addition --most 10
+    Examples:
+        caploc curve runs/addition --most 10
+        caploc curve runs/addition --limit 50 --json
+
+    Writes:
+        curve.json: scores of every task for each number of heads
+        figures/, report.html: the run's, with the curve
+
+    See also:
+        report, interactions
     """
     from caploc.evaluation import curve as run
 
+    asked = workers, ray_address, gpus_per_worker, cpus_per_worker
+    may = allowed(allow_code, trust_remote_code, asked)
+    tell_of_walls(allow_code)
     with console.progress(quiet or as_json) as progress:
-        drawn = run(folder, most, limit, progress)
+        drawn = run(folder, most, limit, progress, may)
     if as_json:
         console.say_json(drawn)
         return
@@ -102,23 +158,42 @@ def curve(
 
 
 def interactions(
-    folder: Annotated[Path, typer.Argument(help="A finished run's folder.")],
+    folder: Annotated[
+        Path, typer.Argument(help="A finished run's folder.", autocompletion=completion.runs)
+    ],
     most: Annotated[int, typer.Option(help="Chosen heads to look at, at most.")] = 5,
     examples: Annotated[int, typer.Option(help="Examples that every contrast is on.")] = 100,
     budget: Annotated[
         int | None, typer.Option(help="Rows of the screen for backups (4 a head if absent).")
     ] = None,
+    allow_code: AllowCode = False,
+    trust_remote_code: Trust = False,
+    workers: Workers = None,
+    ray_address: RayAddress = None,
+    gpus_per_worker: WorkerGpus = 1.0,
+    cpus_per_worker: WorkerCpus = None,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Ask whether a run's heads stand in for each other, and which heads back them up.
 
-    Example: caploc interactions runs/addition
+    Examples:
+        caploc interactions runs/addition
+        caploc interactions runs/addition --most 3 --examples 200 --budget 800
+
+    Writes:
+        interactions.json: contrasts of pairs and sets, with intervals and q-values
+
+    See also:
+        universal, curve
     """
     from caploc.interactions import interactions as run
 
+    asked = workers, ray_address, gpus_per_worker, cpus_per_worker
+    may = allowed(allow_code, trust_remote_code, asked)
+    tell_of_walls(allow_code)
     with console.progress(quiet or as_json) as progress:
-        told = run(folder, most, examples, budget, progress)
+        told = run(folder, most, examples, budget, progress, may)
     if as_json:
         console.say_json(told)
         return
@@ -129,27 +204,49 @@ def interactions(
 
 def universal(
     folders: Annotated[
-        list[Path], typer.Argument(help="Folders of finished runs of one model, a task each.")
+        list[Path],
+        typer.Argument(
+            help="Folders of finished runs of one model, a task each.",
+            autocompletion=completion.runs,
+        ),
     ],
     family: Annotated[
         list[str] | None,
         typer.Option(help="NAME=TASK,TASK: tasks that count as one; repeat."),
     ] = None,
     examples: Annotated[int, typer.Option(help="Examples of each task to try heads on.")] = 100,
+    allow_code: AllowCode = False,
+    trust_remote_code: Trust = False,
+    workers: Workers = None,
+    ray_address: RayAddress = None,
+    gpus_per_worker: WorkerGpus = 1.0,
+    cpus_per_worker: WorkerCpus = None,
     out: Annotated[Path | None, typer.Option(help="Folder; resumes what lies there.")] = None,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Find heads that many tasks need, and each run's heads without them.
 
-    Example: caploc universal runs/demo/demo-addition runs/demo/demo-code runs/demo/demo-cursing
+    Examples:
+        caploc universal runs/demo/demo-addition-set runs/demo/demo-code-set
+        caploc universal runs/gsm8k runs/mbpp runs/boolq --family sums=gsm8k,arithmetic
+
+    Writes:
+        universal.json: candidates, their cost on every task, each task's own heads
+        rows.sqlite: every row
+
+    See also:
+        compare, locate
     """
     from caploc.finished import FinishedRun
     from caploc.universal import Trials
     from caploc.universal import universal as run
 
     families = parse_families(family or [])
-    runs = [FinishedRun.read(folder) for folder in folders]
+    asked = workers, ray_address, gpus_per_worker, cpus_per_worker
+    may = allowed(allow_code, trust_remote_code, asked)
+    tell_of_walls(allow_code)
+    runs = [FinishedRun.read(folder, may) for folder in folders]
     where = out or default_folder("universal", *(folder.name for folder in folders))
     with console.progress(quiet or as_json) as progress:
         told = run(Trials(runs, families, examples), where, progress, command=command_line())

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from caploc import console
+from caploc.cli import completion
 from caploc.cli.options import (
     AllowCode,
     Batch,
@@ -19,6 +20,7 @@ from caploc.cli.options import (
     Quiet,
     Revision,
     Trust,
+    allowed,
     command_line,
     numbers,
     parse_families,
@@ -32,7 +34,12 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-Folder = Annotated[Path, typer.Argument(help="Folder of a finished `caploc neurons locate`.")]
+Folder = Annotated[
+    Path,
+    typer.Argument(
+        help="Folder of a finished `caploc neurons locate`.", autocompletion=completion.runs
+    ),
+]
 Draws = Annotated[int, typer.Option(help="Draws of random neurons, 5 or more.")]
 Kinds = Annotated[
     list[str] | None,
@@ -60,13 +67,16 @@ def show(result: dict[str, Any], exhibits: list[Any], as_json: bool, page: Path 
 
 def kinds_of(texts: list[str] | None) -> dict[str, str]:
     """The kind of each task, tasks named as the commands keep them."""
-    return {placed(task): kind for task, kind in parse_families(texts or []).items()}
+    return {placed(task): kind for task, kind in parse_families(texts or [], "--kind").items()}
 
 
 @app.command()
 def locate(
     model: Model,
-    task: Annotated[list[str], typer.Option(help="Task or YAML; repeat for several.")],
+    task: Annotated[
+        list[str],
+        typer.Option(help="Task or YAML; repeat for several.", autocompletion=completion.tasks),
+    ],
     method: Annotated[
         str, typer.Option(help="gradient, integrated (the paper's), joint, activation, logit.")
     ] = "gradient",
@@ -110,9 +120,18 @@ def locate(
 ) -> None:
     """Find the neurons that a task's examples have in common.
 
-    Example: caploc neurons locate demo --task demo/addition --task demo/elements --share 0.01
-
     The same command continues a run that was stopped.
+
+    Examples:
+        caploc neurons locate demo --task demo/addition --task demo/elements --share 0.01
+        caploc neurons locate demo --task demo/code --method integrated --out runs/neurons
+
+    Writes:
+        neurons.json: the neurons of each task, and how tasks overlap
+        report.html: the page
+
+    See also:
+        neurons erase, neurons enhance, neurons overlap
     """
     from caploc.neurons.attribution import Attribution
     from caploc.neurons.locating import locate as run
@@ -145,14 +164,26 @@ def locate(
 
 @app.command()
 def overlap(
-    folders: Annotated[list[Path], typer.Argument(help="Folders of `caploc neurons locate`.")],
+    folders: Annotated[
+        list[Path],
+        typer.Argument(help="Folders of `caploc neurons locate`.", autocompletion=completion.runs),
+    ],
     kind: Kinds = None,
     out: Annotated[Path | None, typer.Option(help="Folder; the first run's if absent.")] = None,
     as_json: Json = False,
 ) -> None:
     """Hold the neurons of several runs of one model against each other.
 
-    Example: caploc neurons overlap runs/math runs/language --kind math=gsm8k,metamath
+    Examples:
+        caploc neurons overlap runs/math runs/language --kind math=gsm8k,metamath
+        caploc neurons overlap runs/first runs/second --json
+
+    Writes:
+        overlap.json: neurons in common, beside chance
+        report.html: the page, where --out is given
+
+    See also:
+        neurons locate, neurons cross
     """
     from caploc.neurons.overlapping import overlap as run
 
@@ -168,23 +199,37 @@ def erase(
     doses: Annotated[
         str, typer.Option(help="Shares of the located neurons to erase, highest first.")
     ] = "0.1,0.25,0.5,0.75,1",
-    also: Annotated[list[str] | None, typer.Option(help="Another task to judge; repeat.")] = None,
+    also: Annotated[
+        list[str] | None,
+        typer.Option(help="Another task to judge; repeat.", autocompletion=completion.tasks),
+    ] = None,
     limit: Judged = None,
     seed: Annotated[int, typer.Option(help="Draws random neurons.")] = 0,
+    allow_code: AllowCode = False,
+    trust_remote_code: Trust = False,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Erase located neurons, and others as many, and see what each task loses.
 
-    Example: caploc neurons erase runs/neurons --mode mean --draws 20
+    Examples:
+        caploc neurons erase runs/neurons
+        caploc neurons erase runs/neurons --mode mean --draws 20
+
+    Writes:
+        erasure/: erasure.json, report.html, tables
+
+    See also:
+        neurons cross, neurons together
     """
     from caploc.neurons.cutting import Mode
     from caploc.neurons.erasing import erase as run
     from caploc.neurons.erasure import Erasing
 
     asked = Erasing(Mode.parse(mode), draws, numbers(doses, float), limit, seed)
+    may = allowed(allow_code, trust_remote_code)
     with console.progress(quiet or as_json) as progress:
-        found = run(folder, asked, also or [], progress, command=command_line())
+        found = run(folder, asked, also or [], progress, command=command_line(), allowed=may)
     show(*found, as_json, folder / "erasure")
 
 
@@ -212,20 +257,31 @@ def enhance(
     draws: Draws = 5,
     limit: Judged = 60,
     seed: Annotated[int, typer.Option(help="Fixes split, batches, draws and noise.")] = 0,
+    allow_code: AllowCode = False,
+    trust_remote_code: Trust = False,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Tune located neurons alone, beside other arms, and see what gets better.
 
-    Example: caploc neurons enhance runs/neurons --task demo/rhyming --steps 40
+    Examples:
+        caploc neurons enhance runs/neurons --task demo/rhyming --steps 40
+        caploc neurons enhance runs/neurons --arm located --arm random-layer-matched
+
+    Writes:
+        enhancement/: enhancement.json, report.html, tables, the tuned neurons
+
+    See also:
+        neurons keep, neurons cross
     """
     from caploc.neurons.enhancing import Enhancing, enhance_located
     from caploc.neurons.tuning import ARMS, Recipe
 
     recipe = Recipe(steps=steps, rates=numbers(rates, float), trains=trains, seed=seed)  # type: ignore[arg-type]
     asked = Enhancing(recipe, tuple(arm or ARMS), draws, noise, limit, tuple(task or ()))
+    may = allowed(allow_code, trust_remote_code)
     with console.progress(quiet or as_json) as progress:
-        found = enhance_located(folder, asked, progress, command=command_line())
+        found = enhance_located(folder, asked, progress, command=command_line(), allowed=may)
     show(*found, as_json, folder / "enhancement")
 
 
@@ -241,12 +297,22 @@ def cross(
     draws: Draws = 5,
     limit: Judged = 60,
     seed: Annotated[int, typer.Option(help="Fixes all draws.")] = 0,
+    allow_code: AllowCode = False,
+    trust_remote_code: Trust = False,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Erase or tune each task's neurons and judge every task: who shares effects?
 
-    Example: caploc neurons cross runs/neurons --how erase --kind sums=demo/addition,demo/sorting
+    Examples:
+        caploc neurons cross runs/neurons
+        caploc neurons cross runs/neurons --how erase --kind sums=demo/addition,demo/sorting
+
+    Writes:
+        crossing/: crossing.json, report.html, tables
+
+    See also:
+        neurons erase, neurons enhance
     """
     from caploc.neurons.crossing import Crossing
     from caploc.neurons.crossing import cross as run
@@ -262,8 +328,9 @@ def cross(
         Enhancing(recipe, ("located", "random-layer-matched"), draws, noise, limit),
         kinds_of(kind),
     )
+    may = allowed(allow_code, trust_remote_code)
     with console.progress(quiet or as_json) as progress:
-        found = run(folder, asked, progress, command=command_line())
+        found = run(folder, asked, progress, command=command_line(), allowed=may)
     show(*found, as_json, folder / "crossing")
 
 
@@ -272,16 +339,27 @@ def keep(
     folder: Folder,
     task: Annotated[str, typer.Option(help="Task whose located neurons were tuned.")],
     to: Annotated[Path, typer.Option(help="File to write, such as addition.safetensors.")],
+    allow_code: AllowCode = False,
+    trust_remote_code: Trust = False,
     quiet: Quiet = False,
 ) -> None:
     """Write the tuned neurons of a task as a small file: a delta for the model they belong to.
 
-    Example: caploc neurons keep runs/neurons --task demo/rhyming --to rhyming.safetensors
+    Examples:
+        caploc neurons keep runs/neurons --task demo/rhyming --to rhyming.safetensors
+        caploc neurons keep runs/neurons --task demo/code --to code.safetensors --quiet
+
+    Writes:
+        the file of --to: the tuned weights of the located neurons, and which model they belong to
+
+    See also:
+        neurons merge, neurons enhance
     """
     from caploc.neurons.keeping import keep as run
 
+    may = allowed(allow_code, trust_remote_code)
     with console.progress(quiet) as progress:
-        console.say(f"Delta: {run(folder, task, to, progress)}")
+        console.say(f"Delta: {run(folder, task, to, progress, allowed=may)}")
 
 
 @app.command()
@@ -294,7 +372,15 @@ def merge(
 ) -> None:
     """Put tuned neurons into their model and write a checkpoint that plain transformers load.
 
-    Example: caploc neurons merge demo --delta rhyming.safetensors --to runs/demo-rhyming
+    Examples:
+        caploc neurons merge demo --delta rhyming.safetensors --to runs/demo-rhyming
+        caploc neurons merge someone/a-model --revision main --delta code.safetensors --to merged
+
+    Writes:
+        the folder of --to: a checkpoint that plain transformers load
+
+    See also:
+        neurons keep, evaluate
     """
     from caploc.neurons.keeping import merge as run
     from caploc.workbench import ModelOptions

@@ -3,26 +3,90 @@
 import shlex
 import sys
 from collections.abc import Callable
-from typing import Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from caploc import console
+from caploc.cli import completion
 from caploc.errors import BadOption
+from caploc.redaction import redacted
 from caploc.sandbox import protection
+
+if TYPE_CHECKING:
+    from caploc.workbench import Allowed
 
 Number = TypeVar("Number", int, float)
 
-Model = Annotated[str, typer.Argument(help="Hugging Face id, local folder, or `demo`.")]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")]
-Dtype = Annotated[str, typer.Option(help="auto (the checkpoint's), float32, bfloat16, float16.")]
+Model = Annotated[
+    str,
+    typer.Argument(
+        help="Hugging Face id, local folder, or `demo`.", autocompletion=completion.models
+    ),
+]
+Device = Annotated[
+    str,
+    typer.Option(
+        help="auto, cpu, cuda, cuda:1, mps; spread: layers over all devices, main memory and disk; "
+        "shard: among torchrun's processes.",
+        autocompletion=completion.devices,
+    ),
+]
+Dtype = Annotated[
+    str,
+    typer.Option(
+        help="auto (the checkpoint's), float32, bfloat16, float16.",
+        autocompletion=completion.dtypes,
+    ),
+]
+Quantize = Annotated[
+    str | None,
+    typer.Option(
+        help="Quantize weights: 8bit, 4bit (bitsandbytes), int8, int4 (torchao).",
+        autocompletion=completion.quantized,
+    ),
+]
 Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit on the Hub.")]
-Trust = Annotated[bool, typer.Option("--trust-remote-code", help="Run code from the model's repo.")]
+
+
+def warn_of_code(trusted: bool) -> bool:
+    """Say loudly what `--trust-remote-code` means."""
+    if trusted:
+        console.warn(
+            "--trust-remote-code: Python code of the model's repository, and code that a task's "
+            "file names, is run with your rights and no walls around it."
+        )
+    return trusted
+
+
+Trust = Annotated[
+    bool,
+    typer.Option(
+        "--trust-remote-code",
+        help="Run code from the model's repository, or named by the file of a run's task.",
+        callback=warn_of_code,
+    ),
+]
 Projections = Annotated[
     str | None,
     typer.Option(help="Output projections by hand: 'model.layers.{layer}.self_attn.o_proj'."),
 ]
 Batch = Annotated[int | None, typer.Option(help="Most rows in a batch; found by itself if absent.")]
+Workers = Annotated[
+    str | None,
+    typer.Option(help="Answer rows in N processes of this machine, or `ray`: on a Ray cluster."),
+]
+RayAddress = Annotated[
+    str | None,
+    typer.Option(help="HOST:PORT of a Ray cluster's head, or auto; RAY_ADDRESS if absent."),
+]
+WorkerGpus = Annotated[
+    float, typer.Option("--gpus-per-worker", help="GPUs of a worker; 0.5: two share one.")
+]
+WorkerCpus = Annotated[
+    int | None,
+    typer.Option("--cpus-per-worker", help="CPU cores of a worker, which are its threads."),
+]
 Data = Annotated[
     list[str] | None,
     typer.Option(
@@ -51,6 +115,29 @@ def tell_of_walls(allow_code: bool) -> None:
         console.warn(found.statement)
 
 
+def tell_of_code(tasks: list[str]) -> None:
+    """Say which tasks are files that name Python code: it runs with the user's rights."""
+    from caploc.tasks.foreign import code_in
+
+    for task in tasks:
+        if code := code_in(task):
+            console.warn(
+                f"{task} names Python code ({code}), which is run with your rights: use only task "
+                "files that you trust."
+            )
+
+
+def allowed(code: bool, remote_code: bool, workers: tuple[Any, ...] | None = None) -> "Allowed":
+    """What a finished run may be asked to do, which its folder alone cannot say.
+
+    `workers` are the options of that name, as they were typed.
+    """
+    from caploc.workbench import Allowed
+    from caploc.workers.options import Workers as Asked
+
+    return Allowed(code, remote_code, Asked.parse(*workers) if workers else None)
+
+
 def numbers(text: str, kind: Callable[[str], Number]) -> tuple[Number, ...]:
     """Comma-separated numbers.
 
@@ -63,7 +150,7 @@ def numbers(text: str, kind: Callable[[str], Number]) -> tuple[Number, ...]:
         raise BadOption(f"{text!r} is no list of numbers; write them as 100,200.") from None
 
 
-def parse_families(texts: list[str]) -> dict[str, str]:
+def parse_families(texts: list[str], option: str = "--family") -> dict[str, str]:
     """`math=gsm8k,arithmetic` as the family of each task.
 
     Raises:
@@ -73,11 +160,11 @@ def parse_families(texts: list[str]) -> dict[str, str]:
     for text in texts:
         name, equals, tasks = text.partition("=")
         if not (name and equals and tasks):
-            raise BadOption(f"--family takes NAME=TASK,TASK; got {text!r}.")
+            raise BadOption(f"{option} takes NAME=TASK,TASK; got {text!r}.")
         families |= {task.strip(): name for task in tasks.split(",") if task.strip()}
     return families
 
 
 def command_line() -> str:
-    """The command as it was typed."""
-    return shlex.join(["caploc", *sys.argv[1:]])
+    """The command as it was typed, without secrets."""
+    return redacted(shlex.join(["caploc", *sys.argv[1:]]))

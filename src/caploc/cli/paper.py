@@ -40,7 +40,17 @@ def reproduce(
 ) -> None:
     """Fill the tables and figures of the heads paper, or with `cnl` those of the neurons paper.
 
-    Example: caploc reproduce all --preset demo --out runs/paper
+    Examples:
+        caploc reproduce all --preset demo --out runs/paper
+        caploc reproduce table2 --preset paper --plan
+        caploc reproduce cnl --preset demo
+
+    Writes:
+        index.md: what there is
+        table1.md, .csv, .tex: each table; figures as PNG and PDF
+
+    See also:
+        run, neurons locate
     """
     if CNL in items:
         given = {"--model": model, "--only": only, "--limit": limit, "--plan": plan}

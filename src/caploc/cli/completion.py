@@ -1,0 +1,149 @@
+"""What the shell offers at the Tab key: tasks, methods, models, run folders. Imports no torch.
+
+Names are read where they are defined: tasks from the YAML files of caploc and lm-eval, models from
+the cache of the Hugging Face Hub, runs from the folders below the one at hand. lm-eval has some
+14,000 files of tasks, so what is read there is kept in `$XDG_CACHE_HOME/caploc`.
+"""
+
+import os
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[1]
+NAMED = re.compile(
+    r"""^["']?(?:task|group|tag)["']?:[ \t]*["']?([^\s"'#\[|>]+)["']?[ \t]*$""", re.M
+)
+TAGGED = re.compile(r"^[\"']?tag[\"']?:[ \t]*((?:\n[ \t]*-[ \t]*\S+[ \t]*)+)", re.M)
+METHODS = ("adaptive", "css", "csb", "css-search", "csb-search", "one-shot", "greedy")
+DEVICES = ("auto", "cpu", "cuda", "mps", "spread", "shard")
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+QUANTIZED = ("8bit", "4bit", "int8", "int4")
+MARKS = ("run.json", "studies.json")  # what a run, or a folder of runs, holds
+
+
+def starting(names: Iterable[str], incomplete: str) -> list[str]:
+    """The names that begin so, in order."""
+    return sorted(name for name in set(names) if name.startswith(incomplete))
+
+
+def methods(incomplete: str) -> list[str]:
+    """Ways to find heads."""
+    return starting(METHODS, incomplete)
+
+
+def devices(incomplete: str) -> list[str]:
+    """Where a model may be put."""
+    return starting(DEVICES, incomplete)
+
+
+def dtypes(incomplete: str) -> list[str]:
+    """Number formats."""
+    return starting(DTYPES, incomplete)
+
+
+def quantized(incomplete: str) -> list[str]:
+    """Ways to quantize weights."""
+    return starting(QUANTIZED, incomplete)
+
+
+def tasks(incomplete: str) -> list[str]:
+    """Tasks, groups and tags, caploc's and lm-eval's; nothing for a path, which the shell knows."""
+    if incomplete.startswith((".", "/", "~")):
+        return []
+    own = starting(own_tasks(), incomplete)
+    if incomplete.startswith("demo") or not incomplete:
+        return own
+    return own + starting(harness_tasks(), incomplete)
+
+
+def listed_tasks(incomplete: str) -> list[str]:
+    """The last of several tasks with commas between them."""
+    before, comma, last = incomplete.rpartition(",")
+    return [f"{before}{comma}{name}" for name in tasks(last)]
+
+
+def models(incomplete: str) -> list[str]:
+    """The model inside the package, and those in the cache of the Hugging Face Hub."""
+    return starting(["demo", *cached_models()], incomplete)
+
+
+def runs(incomplete: str) -> list[str]:
+    """Folders of runs, and on the way to them folders that hold any."""
+    above = incomplete.rpartition("/")[0]
+    start = Path(above or ("/" if incomplete.startswith("/") else ".")).expanduser()
+    shown = f"{above}/" if "/" in incomplete else ""
+    found = []
+    with suppress(OSError):
+        for folder in start.iterdir():
+            if folder.is_dir() and not folder.name.startswith("."):
+                found += [f"{shown}{folder.name}"] if is_run(folder) else []
+                found += [f"{shown}{folder.name}/"] if holds_runs(folder) else []
+    return starting(found, incomplete)
+
+
+def is_run(folder: Path) -> bool:
+    """Whether a command left its mark in the folder."""
+    return any((folder / mark).is_file() for mark in MARKS)
+
+
+def holds_runs(folder: Path) -> bool:
+    """Whether one of its folders is a run."""
+    with suppress(OSError):
+        return any(each.is_dir() and is_run(each) for each in folder.iterdir())
+    return False
+
+
+def own_tasks() -> set[str]:
+    """Names of the demo's tasks and of the heads paper's."""
+    return set(named_in(PACKAGE / "tasks"))
+
+
+def harness_tasks() -> set[str]:
+    """Names that lm-eval registers, from a file that is written at the first time."""
+    spec = find_spec("lm_eval")
+    places = spec.submodule_search_locations if spec else None
+    if not places:
+        return set()
+    kept = cache_file()
+    with suppress(OSError, UnicodeDecodeError):
+        return set(kept.read_text(encoding="utf-8").split())
+    names = set(named_in(Path(places[0]) / "tasks"))
+    with suppress(OSError):
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        part = kept.with_suffix(f".{os.getpid()}")
+        part.write_text("\n".join(sorted(names)), encoding="utf-8")
+        part.replace(kept)
+    return names
+
+
+def cache_file() -> Path:
+    """Where the names of the installed lm-eval are kept."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    release = "none"
+    with suppress(PackageNotFoundError):
+        release = version("lm_eval")
+    return Path(base) / "caploc" / f"lm-eval-{release}-tasks.txt"
+
+
+def named_in(folder: Path) -> Iterator[str]:
+    """Every name that a YAML file below the folder gives to a task, group or tag."""
+    for place, _, files in os.walk(folder):
+        for file in files:
+            if file.endswith((".yaml", ".yml")):
+                text = Path(place, file).read_text(encoding="utf-8", errors="replace")
+                yield from NAMED.findall(text)
+                for block in TAGGED.findall(text):
+                    yield from (name.strip("\"'") for name in block.split() if name != "-")
+
+
+def cached_models() -> Iterator[str]:
+    """Models that were downloaded before."""
+    home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
+    hub = Path(os.environ.get("HF_HUB_CACHE") or home / "hub")
+    with suppress(OSError):
+        for folder in hub.glob("models--*--*"):
+            yield folder.name.removeprefix("models--").replace("--", "/", 1)

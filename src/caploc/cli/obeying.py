@@ -1,0 +1,71 @@
+"""How a command ends: an exit code, and one sentence where something went wrong."""
+
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from tempfile import NamedTemporaryFile
+from typing import Any
+
+import typer
+
+from caploc import console
+from caploc.errors import CaplocError, Stopped, UserError
+
+# What every mistake in typing a command is, among typer's exceptions.
+MISTYPED: type[Exception] = typer.BadParameter.__mro__[1]
+UNFORESEEN = "caploc failed in a way that it should have foreseen"
+
+
+def obey(command: Callable[[], Any]) -> None:
+    """Run a command, and exit: 0 done, 1 failed, 2 a mistake in what was asked, 130 Ctrl-C."""
+    try:
+        sys.exit(command())
+    except BrokenPipeError:  # whoever read the output has left, as `head` does
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  (Python flushes it at its end)
+        sys.exit(1)
+    except Exception as error:
+        code, sentence = ending(error)
+        console.complain(sentence)
+        sys.exit(code)
+
+
+def ending(error: Exception) -> tuple[int, str]:
+    """The exit code of an error, and what to say."""
+    if isinstance(error, MISTYPED):
+        return 2, mistyped(error)
+    if isinstance(error, Stopped):
+        return error.code, str(error)
+    if isinstance(error, CaplocError):
+        return (2 if isinstance(error, UserError) else 1), str(error)
+    if isinstance(error, typer.Abort):  # Ctrl-C outside of what shows progress
+        return Stopped.code, f"Stopped. {console.KEPT}"
+    if isinstance(error, OSError):  # a full disk while the report or a figure is written, say
+        return 1, (
+            f"A file could not be used ({error}); rows that were measured are kept. Free disk "
+            "space or check the rights, then run the same command again."
+        )
+    return 1, unforeseen(error)
+
+
+def mistyped(error: Any) -> str:
+    """What is wrong with a command as it was typed; for one without arguments, its help."""
+    said = str(error.format_message()).strip()
+    if error.ctx is None:
+        return said
+    if said == error.ctx.get_help().strip():
+        return f"{error.ctx.command_path} goes like this.\n\n{said}"
+    end = "" if said.endswith("?") else ";"
+    return f"{said.rstrip('.')}{end} `{error.ctx.command_path} --help` says what there is."
+
+
+def unforeseen(error: Exception) -> str:
+    """A sentence on a failure of caploc's own, and where its details are written."""
+    details = "".join(traceback.format_exception(error))
+    with NamedTemporaryFile("w", prefix="caploc-", suffix=".txt", delete=False) as file:
+        file.write(details)
+    first = (str(error).strip() or "no text").splitlines()[0]
+    return (
+        f"{UNFORESEEN} ({type(error).__name__}: {first}); rows that were measured are kept. "
+        f"{file.name} holds the details: please report them."
+    )

@@ -1,0 +1,117 @@
+"""What the shell offers, through typer's own protocol."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from caploc.cli import app, completion
+from caploc.models.sources import DEMO
+from caploc.search import METHODS
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    """Caches of this test's own; a model was downloaded."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    monkeypatch.delenv("HF_HUB_CACHE", raising=False)
+    (tmp_path / "hf" / "hub" / "models--someone--a-model").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def offered(*words: str, shell: str = "bash") -> list[str]:
+    """What is offered for the last word, which may be a part of one."""
+    typed = " ".join(["caploc", *words])
+    told = {
+        "_CAPLOC_COMPLETE": f"complete_{shell}",
+        "COMP_WORDS": typed,
+        "COMP_CWORD": str(len(words)),
+        "_TYPER_COMPLETE_ARGS": typed,
+        "_TYPER_COMPLETE_FISH_ACTION": "get-args",
+    }
+    shown = CliRunner().invoke(app, [], prog_name="caploc", env=told)
+    assert shown.exit_code == 0
+    return shown.output.split()
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_shells_are_offered_tasks(shell):
+    shown = " ".join(offered("locate", "demo", "--task", "demo/a", shell=shell))
+    assert "demo/addition" in shown and "demo/sorting" not in shown
+
+
+def test_commands_methods_and_models_are_offered():
+    assert offered("cur") == ["curve"]
+    assert offered("locate", "demo", "--method", "cs") == ["csb", "csb-search", "css", "css-search"]
+    assert offered("locate", "some") == ["someone/a-model"]
+    assert offered("locate", DEMO[:2]) == [DEMO]
+    assert offered("models", "--device", "sh") == ["shard"]
+
+
+def test_the_last_of_several_tasks_is_completed():
+    assert offered("evaluate", "demo", "--tasks", "demo/code,demo/re") == ["demo/code,demo/recall"]
+
+
+def test_run_folders_are_offered_and_the_way_to_them(own_cache):
+    for name in ("runs/first", "runs/other", "empty"):
+        (own_cache / name).mkdir(parents=True)
+    (own_cache / "runs" / "first" / "run.json").write_text(json.dumps({}))
+    assert offered("report", "r") == ["runs/"]
+    assert offered("report", "runs/") == ["runs/first"]
+    assert offered("curve", "e") == []
+
+
+def test_methods_are_those_there_are():
+    assert set(completion.METHODS) == set(METHODS)
+
+
+def keep(*names: str) -> None:
+    """Names of lm-eval's tasks, as if they were read before."""
+    completion.cache_file().parent.mkdir(parents=True)
+    completion.cache_file().write_text("\n".join(names))
+
+
+def test_names_of_lm_eval_are_read_once(own_cache):
+    keep("gsm8k", "gsm8k_cot", "hellaswag")
+    assert own_cache in completion.cache_file().parents
+    assert offered("locate", "demo", "--also", "gsm") == ["gsm8k", "gsm8k_cot"]
+    assert offered("evaluate", "demo", "--tasks", "gsm8k,hella") == ["gsm8k,hellaswag"]
+
+
+def test_yaml_files_name_tasks_groups_and_tags(tmp_path):
+    (tmp_path / "one.yaml").write_text("task: one\ntag:\n  - many\n  - all\nmetadata: {task: no}\n")
+    (tmp_path / "two.yaml").write_text('"task": "two"\ndoc_to_text: x\n')
+    (tmp_path / "both.yml").write_text("group: both\ntask:\n  - one\n  - two\ntag: few\n")
+    assert set(completion.named_in(tmp_path)) == {"one", "two", "both", "many", "all", "few"}
+
+
+def test_completion_waits_for_no_library():
+    keep("gsm8k")
+    code = "import sys, caploc.cli; caploc.cli.completion.tasks('gs'); sys.exit(any("
+    code += "name in sys.modules for name in ('torch', 'lm_eval', 'scipy')))"
+    assert subprocess.run([sys.executable, "-c", code], env=os.environ, check=False).returncode == 0
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_script_for_a_shell_is_shown(shell, monkeypatch):
+    monkeypatch.setenv("_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION", "1")
+    shown = CliRunner().invoke(app, ["--show-completion", shell], prog_name="caploc")
+    assert "_CAPLOC_COMPLETE" in shown.output
+
+
+@pytest.mark.slow
+def test_names_read_are_those_that_lm_eval_registers():
+    from caploc.tasks.registry import demo_manager, harness_manager, paper_manager
+
+    own = {*demo_manager().all_tasks, *paper_manager().all_tasks}
+    assert completion.own_tasks() == own
+    registered = set(harness_manager().all_tasks)
+    read = completion.harness_tasks()
+    assert read == set(completion.cache_file().read_text().split())
+    assert len(registered & read) > 0.98 * len(registered)
+    assert len(read - registered) < 0.001 * len(read)

@@ -1,0 +1,61 @@
+"""The documentation before it is built: every page is reached, every public name is told."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+import caploc
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = sorted(str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md"))
+MADE = {"manual.md"} | {f"tutorials/{path.stem}.md" for path in DOCS.glob("tutorials/*.py")}
+LINK = re.compile(r"\]\(([^)#:\s]+)(?:#[^)\s]*)?\)")
+TOLD = re.compile(
+    r"^::: caploc\.([\w.]+)\.(\w+)\n    options:\n      heading: caploc\.(\w+)$", re.M
+)
+
+
+def navigation() -> set[str]:
+    text = (ROOT / "mkdocs.yml").read_text().partition("\nnav:")[2]
+    return set(re.findall(r": (\S+\.md)$", text, re.M))
+
+
+def test_every_page_is_in_the_navigation():
+    assert set(PAGES) | MADE <= navigation()
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_between_files_lead_somewhere(page):
+    here = DOCS / page
+    for target in LINK.findall(here.read_text()):
+        known = str((here.parent / target).resolve().relative_to(ROOT)).removeprefix("docs/")
+        assert (here.parent / target).exists() or known in MADE, target
+
+
+def test_the_api_pages_tell_every_public_name_and_no_other():
+    told = [found for page in DOCS.glob("api/*.md") for found in TOLD.findall(page.read_text())]
+    homes = {name: home for home, name, heading in told if name == heading}
+    assert homes == caploc.HOMES
+    assert len(told) == len(homes)
+
+
+def test_pictures_of_the_explanation_stay_small():
+    pictures = list(DOCS.glob("how/*.png"))
+    assert len(pictures) == 5
+    assert all(picture.stat().st_size < 60_000 for picture in pictures)
+
+
+def test_the_citation_names_this_version_and_both_papers():
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert cited["version"] == project["version"]
+    assert cited["license"] == project["license"]
+    for paper, page in zip(cited["references"], ("method.md", "cnl.md"), strict=True):
+        number = paper["url"].rpartition("/")[2]
+        text = " ".join((DOCS / page).read_text().split())
+        assert f"arXiv {number}" in text and paper["title"] in text
+        assert paper["identifiers"][0]["value"] == f"arXiv:{number}"

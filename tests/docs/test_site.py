@@ -1,0 +1,80 @@
+"""The documentation as built: without a warning, and nothing of it lies elsewhere."""
+
+import os
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+import caploc
+from caploc.cli import COMMANDS
+
+ROOT = Path(__file__).parents[2]
+FETCHED = {"script": "src", "img": "src", "iframe": "src", "source": "src", "link": "href"}
+HARMLESS = {"canonical", "prev", "next"}  # links that no browser fetches
+
+pytestmark = pytest.mark.docs
+
+
+class Fetched(HTMLParser):
+    """Addresses that a browser asks for when it shows a page."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.addresses: list[str] = []
+
+    def handle_starttag(self, tag, attrs):
+        named = dict(attrs)
+        if tag in FETCHED and named.get("rel") not in HARMLESS:
+            self.addresses.append(named.get(FETCHED[tag]) or "")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    place = tmp_path_factory.mktemp("site")
+    built = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(place)],
+        cwd=ROOT,
+        env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert built.returncode == 0, built.stderr
+    assert not re.search(r"^(WARNING|ERROR)", built.stderr, re.M)
+    return place
+
+
+def test_no_page_fetches_anything_from_elsewhere(site):
+    pages = list(site.rglob("*.html"))
+    assert len(pages) > 20
+    for page in pages:
+        parser = Fetched()
+        parser.feed(page.read_text())
+        far = [each for each in parser.addresses if re.match(r"(https?:)?//", each)]
+        assert not far, f"{page.name}: {far}"
+    styles = "".join(path.read_text() for path in site.rglob("*.css"))
+    assert not re.search(r"(url\(|@import)\s*[\"']?(https?:)?//", styles)
+
+
+def test_every_public_name_has_a_place_on_an_api_page(site):
+    text = "".join(page.read_text() for page in (site / "api").glob("*.html"))
+    for name, home in caploc.HOMES.items():
+        assert f'id="caploc.{home}.{name}"' in text
+
+
+def test_tutorials_show_what_their_cells_printed(site):
+    shown = (site / "tutorials" / "demo.html").read_text()
+    assert "heads carry demo/addition" in shown
+    assert len(list((site / "tutorials").glob("demo_*.png"))) == 2
+
+
+def test_the_manual_has_every_command(site):
+    manual = (site / "manual.html").read_text()
+    for commands in COMMANDS.values():
+        for command in commands:
+            assert f'id="caploc-{command.__name__}"' in manual
+    assert 'id="caploc-neurons-locate"' in manual
