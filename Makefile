@@ -2,26 +2,69 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PEERS := .venv-peers
+TRACKERS := .venv-trackers
+QUANTIZED := .venv-quantized
+FUZZ := .venv-fuzz
+AUDIT := .venv-audit
 INSTALLED := $(VENV)/.installed
 INSTALLED_DEV := $(VENV)/.installed-dev
-# The demo's capabilities, in the order in which they are shown.
-CAPABILITIES := addition subtraction sorting code rhyming cursing capitals elements recall
-METHODS := adaptive css one-shot greedy
-DEMO := --rate 0.05 --limit 200
 OUT ?= runs/demo
+MINUTES ?= 60
 
-.PHONY: demo test test-slow check bench bench-recovery bench-ideas bench-neurons bench-gpu bench-peers \
-	demo-model truth clean
+.PHONY: demo test test-slow test-browser test-cluster test-faults soak test-sharded test-quantized test-trackers test-mistakes fuzz audit check bench bench-recovery bench-ideas bench-neurons bench-workers bench-gpu bench-peers \
+	demo-model truth docs test-docs wheel test-wheel clean
 
 demo: $(INSTALLED)  ## install, compare the methods on one capability, localize all, write reports
-	$(BIN)/caploc locate demo --task demo/addition $(METHODS:%=--method %) $(DEMO) --out $(OUT)-methods
-	$(BIN)/caploc locate demo $(CAPABILITIES:%=--task demo/%) --goal set $(DEMO) --out $(OUT)
+	$(BIN)/caploc demo --out $(OUT)
 
 test: $(INSTALLED_DEV)  ## the default tests: offline, minutes
 	$(BIN)/pytest -n 2 $(TESTS)
 
 test-slow: $(INSTALLED_DEV)  ## the tests that take longer
 	$(BIN)/pytest -n 2 -m slow $(TESTS)
+
+test-browser: $(BIN)/.installed-browser  ## pages in the system's Chromium, which $$CHROMIUM may name
+	$(BIN)/pytest -m browser tests/browser $(TESTS)
+
+test-sharded: $(INSTALLED_DEV)  ## one model in two processes that share it: minutes
+	$(BIN)/pytest -m sharded $(TESTS)
+
+test-quantized: $(QUANTIZED)/.installed  ## quantized weights on the CPU, in an environment of its own
+	$(QUANTIZED)/bin/pytest -m quantized tests/models $(TESTS)
+
+test-trackers: $(TRACKERS)/.installed  ## MLflow, Trackio and Weights & Biases themselves
+	$(TRACKERS)/bin/pytest -m trackers $(TESTS)
+
+test-cluster: $(BIN)/.installed-ray  ## workers on Ray clusters of this machine: minutes
+	$(BIN)/pytest -m cluster tests/workers $(TESTS)
+
+test-faults: $(BIN)/.installed-ray  ## kills, full disks, jumping clocks: half an hour; FAULTS=5: less
+	$(BIN)/pytest -m faults tests/faults $(TESTS)
+
+soak: $(INSTALLED)  ## an hour of mixed studies in one process: does anything grow?
+	$(BIN)/python scripts/soak.py --minutes $(MINUTES)
+
+docs: $(BIN)/.installed-docs  ## the documentation as pages in build/site, tutorials executed: minutes
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+test-docs: $(BIN)/.installed-docs  ## the pages: built without a warning, links, no address elsewhere
+	$(BIN)/pytest -m docs tests/docs $(TESTS)
+
+wheel: $(BIN)/.installed-package  ## wheel and source archive, in build/dist
+	rm -rf build/dist
+	$(BIN)/python -m build --outdir build/dist .
+
+test-wheel: $(BIN)/.installed-package  ## the wheel in an empty environment runs the demo: minutes
+	$(BIN)/pytest -m wheel tests/packaging $(TESTS)
+
+test-mistakes: $(INSTALLED_DEV)  ## every mistake of docs/mistakes.md, and thousands at random: minutes
+	$(BIN)/pytest -m "slow or not slow" tests/mistakes tests/fuzz tests/security $(TESTS)
+
+fuzz: $(FUZZ)/.installed  ## what reads others' files, fuzzed by coverage: eleven minutes in one process
+	nice -n 10 $(FUZZ)/bin/python bench/fuzz.py --out build/fuzz $(FUZZING)
+
+audit: $(AUDIT)/.installed  ## known vulnerabilities of the pinned dependencies; needs the network
+	$(AUDIT)/bin/python scripts/audit.py constraints.txt
 
 check: $(INSTALLED_DEV)  ## lint, format, types
 	$(BIN)/ruff check .
@@ -51,6 +94,9 @@ bench-ideas: $(INSTALLED)  ## what each of the engine's ideas is worth: a quarte
 bench-neurons: $(INSTALLED)  ## what scoring every neuron costs, in forward passes: minutes
 	$(KEPT) $(BIN)/python bench/neurons.py
 
+bench-workers: $(BIN)/.installed-ray  ## two workers against one, the driver's overhead, 256 workers: minutes
+	$(KEPT) $(BIN)/python bench/workers.py
+
 bench-gpu: $(INSTALLED)  ## the same on the shapes of Llama 3 1B and 8B; needs a CUDA device
 	$(KEPT) $(BIN)/python bench/engine.py --gpu
 
@@ -64,8 +110,24 @@ $(INSTALLED): pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e .
 	touch $@
 
+$(BIN)/.installed-browser: $(INSTALLED_DEV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,browser]'
+	touch $@
+
 $(INSTALLED_DEV): $(INSTALLED)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+$(BIN)/.installed-docs: $(INSTALLED_DEV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,docs]'
+	touch $@
+
+$(BIN)/.installed-package: $(INSTALLED_DEV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,package]'
+	touch $@
+
+$(BIN)/.installed-ray: $(INSTALLED_DEV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[ray]'
 	touch $@
 
 # Their dependencies stay out of the project's own environment, and out of git.
@@ -76,5 +138,34 @@ $(PEERS)/.installed: pyproject.toml constraints.txt bench/peers.txt
 		-e . -r bench/peers.txt
 	touch $@
 
+# torchao speaks up whenever transformers is imported, so it stays out of the other tests' way.
+$(QUANTIZED)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(QUANTIZED)
+	echo '*' > $(QUANTIZED)/.gitignore
+	$(QUANTIZED)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt \
+		-e '.[dev,quantized]'
+	touch $@
+
+# atheris brings a compiler's runtime of its own, and pip-audit some thirty packages.
+$(FUZZ)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(FUZZ)
+	echo '*' > $(FUZZ)/.gitignore
+	$(FUZZ)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[fuzz]'
+	touch $@
+
+$(AUDIT)/.installed:
+	$(PYTHON) -m venv $(AUDIT)
+	echo '*' > $(AUDIT)/.gitignore
+	$(AUDIT)/bin/pip install --quiet --disable-pip-version-check 'pip-audit>=2.9,<3'
+	touch $@
+
+# Trackers want other versions of what the project has.
+$(TRACKERS)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(TRACKERS)
+	echo '*' > $(TRACKERS)/.gitignore
+	$(TRACKERS)/bin/pip install --quiet --disable-pip-version-check \
+		-e '.[mlflow,trackio,wandb]' pytest hypothesis beartype torch==2.13.0
+	touch $@
+
 clean:
-	rm -rf $(VENV) $(PEERS) build runs .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(PEERS) $(TRACKERS) $(QUANTIZED) $(FUZZ) $(AUDIT) build runs .pytest_cache .mypy_cache .ruff_cache

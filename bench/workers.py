@@ -179,7 +179,7 @@ def pair(repeats: int) -> dict[str, Any]:
 def settle(fleet: Fleet) -> None:
     """Wait until every worker has its model."""
     while len(fleet.idle) < fleet.initial:
-        for event in fleet.crew.events(1):
+        for event in fleet.events():
             fleet.take(event, None)
 
 

@@ -21,8 +21,8 @@ from caploc.workbench import ModelOptions
 
 ROOT = Path(__file__).parent.parent
 COMMANDS = [
-    "locate", "evaluate", "curve", "interactions", "universal", "reproduce", "report", "tasks",
-    "models", "doctor",
+    "locate", "evaluate", "curve", "interactions", "universal", "compare", "reproduce", "report",
+    "tasks", "models", "doctor", "rows", "run", "plan", "ui",
 ]  # fmt: skip
 
 
@@ -77,6 +77,10 @@ def typed(monkeypatch, capsys, tmp_path):
         (["locate", "nowhere/at/all", "--task", "demo/addition"], "nowhere/at/all"),
         (["locate", "demo", "--task", "demo/addition", "--data", "x"], "SPLIT=FILE"),
         (["evaluate", "demo", "--heads", "L7H1", "--tasks", "demo/prose"], "L0 to L5"),
+        (["ui", "nowhere"], "There is no folder 'nowhere'"),
+        (["ui", "--model", "nowhere/at/all"], "nowhere/at/all"),
+        (["ui", "--task", "demo/additon"], "Did you mean 'demo/addition'?"),
+        (["ui", "--port", "70000"], "--port must be 0 to 65535; got 70000"),
         (["evaluate", "demo", "--heads", "7", "--tasks", "demo/prose"], "such as L16H21"),
         (["report", "/nowhere"], "holds no result.json"),
         (["doctor", "/nowhere"], "holds no rows.sqlite"),

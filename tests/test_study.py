@@ -308,7 +308,7 @@ def test_several_tasks_load_the_model_once_and_share_a_page(monkeypatch, tmp_pat
     studies = [replace(css, task=f"demo/{name}") for name in ("addition", "subtraction")]
     sweep = locate_all(studies, tmp_path, Silent())
     assert len(loads) == 1
-    assert sweep.report == tmp_path / "report.html"
+    assert sweep.report == tmp_path / "compare.html"
     assert (tmp_path / "demo-subtraction" / "report.html").is_file()
     assert "demo/subtraction" in sweep.report.read_text()
     first, second = (findings.result for findings in sweep.findings)

@@ -9,8 +9,9 @@ HOMES = {
     "Attribution": "neurons.attribution",
     "CaplocError": "errors",
     "Evaluation": "evaluation",
-    "Findings": "findings",
+    "Findings": "notebook",
     "Head": "heads",
+    "HeadFile": "headfile",
     "HeadGrid": "heads",
     "KnockoutRegressor": "regressor",
     "LoadedModel": "models.loading",
@@ -28,10 +29,15 @@ HOMES = {
     "evaluate": "evaluation",
     "knockout": "models.knockout",
     "load_model": "models.loading",
+    "locate": "notebook",
+    "read_heads": "headfile",
+    "read_studies": "studies",
     "reference_outputs": "models.knockout",
     "run": "study",
+    "run_studies": "studies",
     "write_planted": "models.planted",
     "write_planted_neurons": "models.planted_neurons",
+    "write_rows": "rowfiles",
 }
 
 __all__ = list(HOMES)  # noqa: PLE0604  (the names are the table's)

@@ -24,10 +24,15 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from caploc.errors import Stopped
+from caploc.errors import HungUp, Stopped, Terminated
 from caploc.progress import Silent
+from caploc.redaction import redacted
 
 stderr = Console(stderr=True)
+HANGUP = getattr(signal, "SIGHUP", None)  # Windows has none
+ENDING = tuple(each for each in (signal.SIGINT, signal.SIGTERM, HANGUP) if each is not None)
+SHOWN = 12  # bars
+KEPT = "What was measured is kept; the same command continues."
 
 
 class Rates(ProgressColumn):
@@ -54,7 +59,11 @@ class Bars:
         """Begin a stage of so many rows."""
         if self.task is not None:
             self.progress.stop_task(self.task)
-        self.task = self.progress.add_task(escape(what), total=rows, measured=0, tokens=0)
+        self.task = self.progress.add_task(
+            escape(printable(what)), total=rows, measured=0, tokens=0
+        )
+        for past in self.progress.tasks[:-SHOWN]:  # more than fit on a screen would hide the last
+            self.progress.update(past.id, visible=False)
 
     def advance(self, rows: int, tokens: float) -> None:
         """Count rows; those without tokens were stored before."""
@@ -68,7 +77,7 @@ class Bars:
 
 
 class Interruptible:
-    """Progress that stops when Ctrl-C was pressed, even if the exception got lost.
+    """Progress that stops on Ctrl-C, SIGTERM or SIGHUP, even if the exception got lost.
 
     Python throws away what is raised inside a finalizer or a weak reference's callback, and a
     signal may come just then; every batch asks again.
@@ -76,12 +85,20 @@ class Interruptible:
 
     def __init__(self, shown: "Bars | Silent") -> None:
         """Pass everything on to `shown`."""
-        self.shown, self.asked = shown, False
+        self.shown, self.asked, self.signal = shown, False, signal.SIGINT
 
-    def press(self, *_: object) -> None:
-        """The signal's handler."""
-        self.asked = True
+    def press(self, number: int, _: object) -> None:
+        """The signals' handler."""
+        self.asked, self.signal = True, signal.Signals(number)
         raise KeyboardInterrupt
+
+    def stopped(self) -> Stopped:
+        """What to raise when it is time to stop."""
+        if self.signal == signal.SIGTERM:
+            return Terminated(f"Terminated. {KEPT}")
+        if self.signal == HANGUP:
+            return HungUp(f"The terminal is gone. {KEPT}")
+        return Stopped(f"Stopped. {KEPT}")
 
     def start(self, what: str, rows: int) -> None:
         """Begin a stage of so many rows."""
@@ -96,16 +113,21 @@ class Interruptible:
 
 @contextmanager
 def interruptible(shown: "Bars | Silent") -> Iterator[Interruptible]:
-    """Listen for Ctrl-C inside the block; only the main thread hears it."""
+    """Listen inside the block for signals that ask to end; only the main thread hears them.
+
+    A SIGHUP that is ignored stays so: the command was started with `nohup`.
+    """
     stopping = Interruptible(shown)
     if threading.current_thread() is not threading.main_thread():
         yield stopping
         return
-    before = signal.signal(signal.SIGINT, stopping.press)
+    heard = [each for each in ENDING if each != HANGUP or signal.getsignal(each) != signal.SIG_IGN]
+    before = {each: signal.signal(each, stopping.press) for each in heard}
     try:
         yield stopping
     finally:
-        signal.signal(signal.SIGINT, before)
+        for each, handler in before.items():
+            signal.signal(each, handler)
 
 
 @contextmanager
@@ -113,13 +135,16 @@ def progress(quiet: bool) -> Iterator[Interruptible]:
     """Show progress while the block runs, unless told to be quiet.
 
     Raises:
-        Stopped: on Ctrl-C, which typer would otherwise turn into a silent exit.
+        Stopped: on Ctrl-C, which typer would otherwise turn into a silent exit, on SIGTERM, and
+        on SIGHUP.
     """
-    try:
-        with bars(quiet) as shown, interruptible(shown) as stopping:
-            yield stopping
-    except KeyboardInterrupt:
-        raise Stopped("Stopped. What was measured is kept; the same command continues.") from None
+    with bars(quiet) as shown:
+        stopping = Interruptible(shown)
+        try:
+            with interruptible(shown) as stopping:
+                yield stopping
+        except KeyboardInterrupt:
+            raise stopping.stopped() from None
 
 
 @contextmanager
@@ -152,7 +177,7 @@ def say_json(content: Any) -> None:
 
 def complain(text: str) -> None:
     """An error, on standard error."""
-    message = escape(printable(text))
+    message = escape(redacted(printable(text)))
     stderr.print(f"[bold red]caploc:[/] {message}", soft_wrap=True, highlight=False)
 
 
@@ -169,9 +194,9 @@ def printable(text: str) -> str:
 
 def show_table(headings: list[str], rows: list[list[str]], title: str = "") -> None:
     """A table on standard output; the first column is left-aligned, numbers to the right."""
-    table = Table(title=escape(title) or None, title_justify="left", header_style="bold")
+    table = Table(title=escape(printable(title)) or None, title_justify="left", header_style="bold")
     for index, heading in enumerate(headings):
-        table.add_column(escape(heading), justify="left" if index == 0 else "right")
+        table.add_column(escape(printable(heading)), justify="left" if index == 0 else "right")
     for row in rows:
         table.add_row(*(escape(printable(cell)) for cell in row))
     width = None if sys.stdout.isatty() else 160

@@ -10,6 +10,8 @@ CaplocError
 │   └── FolderTaken      a folder that belongs to another run, or to another process
 └── RunFailed            the machine's fault; the command line exits with 1, rows are kept
     ├── Stopped          by Ctrl-C; the command line exits with 130
+    │   ├── Terminated   by SIGTERM; the command line exits with 143
+    │   └── HungUp       by SIGHUP, as a terminal sends it that is closed; exits with 129
     ├── OutOfMemory      even one row does not fit
     └── StoreFailed      the disk is full, read-only or corrupt
 """
@@ -53,6 +55,20 @@ class RunFailed(CaplocError):
 
 class Stopped(RunFailed):
     """The user pressed Ctrl-C."""
+
+    code = 130  # of the command line: 128 and the signal's number
+
+
+class Terminated(Stopped):
+    """Someone asked the process to end, as a batch system does before it kills."""
+
+    code = 143
+
+
+class HungUp(Stopped):
+    """The terminal, or the connection to it, is gone."""
+
+    code = 129
 
 
 class OutOfMemory(RunFailed):

@@ -2,19 +2,21 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from caploc.contents import read_contents, typed
 from caploc.engine import BatchEngine
 from caploc.errors import UserError
-from caploc.folder import RESULT, RUN, claim, read_json
+from caploc.folder import RESULT, RUN, claim
+from caploc.measurement import HeadModel, RowEngine
 from caploc.models.loading import LoadedModel
 from caploc.search import Settings
 from caploc.study import Study
 from caploc.tasks.catalog import TaskOptions
 from caploc.tasks.task import Task
-from caploc.workbench import ModelOptions, Workbench
+from caploc.workbench import Allowed, ModelOptions, Workbench
 
 
 @dataclass(frozen=True)
@@ -27,20 +29,28 @@ class FinishedRun:
     written: dict[str, Any]  # run.json, as the run left it
 
     @classmethod
-    def read(cls, folder: Path) -> "FinishedRun":
-        """Read the folder.
+    def read(cls, folder: Path, allowed: Allowed | None = None) -> "FinishedRun":
+        """Read the folder; `allowed` says what may be run for it, and who answers.
 
         Raises:
-            UserError: if it holds no finished run, or one of another version.
+            UserError: if it holds no finished run, or one of another version, asks for what is not
+            allowed, or if the workers mean nothing.
         """
-        result, written = read_json(folder / RESULT), read_json(folder / RUN)
+        allowed = allowed or Allowed()
+        result, written = read_contents(folder / RESULT), read_contents(folder / RUN)
         try:
-            return cls(folder, restored(written["study"]), result, written)
-        except (KeyError, TypeError) as error:
+            study = restored(written["study"])
+        except (KeyError, TypeError, ValueError) as error:
             raise UserError(
                 f"The run in {folder} was written by another version of caploc ({error}); run "
                 "`caploc locate` again into a new folder."
             ) from error
+        tasks = (study.task, *study.other_tasks)
+        allowed.check(f"The run in {folder}", study.model, study.options, tasks)
+        if allowed.workers is not None:
+            allowed.workers.check(study.model.device)
+            study = replace(study, model=replace(study.model, workers=allowed.workers))
+        return cls(folder, study, result, written)
 
     def tasks(self) -> list[Task]:
         """The run's task and those beside it, asked as the run did and judged by their metric."""
@@ -50,36 +60,65 @@ class FinishedRun:
         return [task.in_metric() for task in tasks]
 
     def engine(self) -> BatchEngine[LoadedModel]:
-        """The run's model, loaded, and proved to be the same.
+        """The run's model, loaded in this process, and proved to be the same.
 
         Raises:
             UserError: if the model has changed since.
         """
+        self.study.model.check()
         engine = self.study.model.engine()
-        if engine.loaded.fingerprint != self.result["model"]["fingerprint"]:
+        self.check_same(engine.loaded)
+        return engine
+
+    @contextmanager
+    def answering(self) -> Iterator[RowEngine[HeadModel]]:
+        """The run's model, answering here or in workers, and proved to be the same.
+
+        Raises:
+            UserError: if the model has changed since.
+        """
+        self.study.model.check()
+        with self.study.model.answering() as engine:
+            self.check_same(engine.loaded)
+            yield engine
+
+    def check_same(self, loaded: HeadModel) -> None:
+        """Refuse another model than the run's.
+
+        Raises:
+            UserError: if it is another.
+        """
+        if loaded.fingerprint != self.result["model"]["fingerprint"]:
             raise UserError(
                 f"The model {self.study.model.name} has changed since the run in {self.folder}; "
                 "run `caploc locate` into a new folder."
             )
-        return engine
 
     @contextmanager
-    def workbench(self) -> Iterator[Workbench[LoadedModel]]:
+    def workbench(self) -> Iterator[Workbench[HeadModel]]:
         """The run's model and its rows.
 
         Raises:
             UserError: if the model has changed since.
         """
-        with claim(self.folder, self.written["study"], self.written["command"]) as store:
-            yield Workbench(self.engine(), store)
+        with (
+            claim(self.folder, self.written["study"], self.written["command"]) as store,
+            self.answering() as engine,
+        ):
+            yield Workbench(engine, store)
 
 
 def restored(fields: dict[str, Any]) -> Study:
-    """The study of a run, from its file."""
+    """The study of a run, from its file.
+
+    Raises:
+        KeyError, TypeError, ValueError: if a field is missing, unknown or not of its type.
+    """
     parts = {
-        "model": ModelOptions(**fields["model"]),
+        # where a run's rows were answered says nothing of where to ask for more
+        "model": ModelOptions(**fields["model"] | {"workers": None}),
         "options": TaskOptions(**fields["options"]),
         "settings": Settings(**fields["settings"]),
         "other_tasks": tuple(fields["other_tasks"]),
     }
-    return Study(**fields | parts)
+    return typed(Study(**fields | parts))

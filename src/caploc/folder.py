@@ -1,21 +1,26 @@
 """A run's folder: whose it is, and what is in it."""
 
 import json
+import os
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from caploc.errors import FolderTaken, StoreFailed, UserError
+from caploc.redaction import redacted, without_secrets
 from caploc.store import Store
 
 RUN, RESULT, ANSWERS, ROWS = "run.json", "result.json", "answers.json", "rows.sqlite"
 EVALUATION, CURVE, INTERACTIONS = "evaluation.json", "curve.json", "interactions.json"
-UNIVERSAL = "universal.json"
+UNIVERSAL, COMPARISON = "universal.json", "compare.json"
 NEURONS = "neurons.json"
 ERASURE, CROSSING, ENHANCEMENT = "erasure.json", "crossing.json", "enhancement.json"
 FIDELITY, RELIABILITY, OVERLAP = "fidelity.json", "reliability.json", "overlap.json"
 DECOUPLING, TOGETHER = "decoupling.json", "together.json"
 LEDGER = "ledger.jsonl"
+STUDIES = "studies.json"  # marks a folder of several studies, which share its rows
+LONGEST = 256 * 2**20  # bytes of a JSON file that is read; a folder may come from anyone
 # Which command leaves a file that others read; `locate` the rest.
 WRITERS = {NEURONS: "neurons locate", ENHANCEMENT: "neurons enhance"}
 PACKAGES = ("caploc", "torch", "transformers", "lm_eval", "scikit-learn", "numpy")
@@ -25,13 +30,20 @@ def claim(folder: Path, study: dict[str, Any], command: str) -> Store:
     """Open a run folder for a study, making it if it does not exist.
 
     Raises:
-        FolderTaken: if it holds another study, or another process has it open.
+        FolderTaken: if it holds another study, or links, or another process has it open.
         StoreFailed: if it cannot be written.
     """
-    study = json.loads(json.dumps(study))
-    store = Store(folder / ROWS)
+    study, command = without_secrets(json.loads(json.dumps(study))), redacted(command)
+    refuse_links(folder)
+    store = Store(rows_file(folder))
     try:
+        make(folder)
         earlier = read_json(folder / RUN) if (folder / RUN).exists() else None
+        if earlier is not None and not isinstance(told_study(earlier), dict):
+            raise UserError(
+                f"{folder / RUN} is not what a run writes; was it edited by hand? Choose another "
+                "--out, or delete the folder."
+            )
         if earlier is not None and question(earlier.get("study")) != question(study):
             raise FolderTaken(
                 f"{folder} belongs to another run ({differences(earlier.get('study'), study)}); "
@@ -45,10 +57,57 @@ def claim(folder: Path, study: dict[str, Any], command: str) -> Store:
     return store
 
 
+def rows_file(folder: Path) -> Path:
+    """Where the rows of a run folder lie: in it, or in the folder of studies that it is part of."""
+    own, shared = folder / ROWS, folder.absolute().parent
+    return shared / ROWS if (shared / STUDIES).is_file() and not own.exists() else own
+
+
+def make(folder: Path) -> None:
+    """Make a folder if there is none.
+
+    Raises:
+        StoreFailed: if it cannot be made.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreFailed(
+            f"{folder} cannot be made ({error.strerror}); free disk space or check the rights, "
+            "then run the same command again."
+        ) from error
+
+
+def refuse_links(folder: Path) -> None:
+    """Refuse a folder with symbolic links in it: what is written would land where they point.
+
+    The folder itself may be one.
+
+    Raises:
+        FolderTaken: naming the first link.
+    """
+    for place, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            path = Path(place, name)
+            if path.is_symlink():
+                raise FolderTaken(
+                    f"{path} is a link to {os.readlink(path)!r}, and no run makes links; do not "
+                    "use the folder, or put the file itself in the link's place."
+                )
+
+
+def told_study(written: Any) -> Any:
+    """The study in the content of run.json, None if there is none."""
+    return written.get("study") if isinstance(written, dict) else None
+
+
 def question(study: Any) -> dict[str, Any]:
     """A study without what changes no outcome: a run may go on elsewhere, in smaller batches."""
-    same = ("model.batch_size", "model.device")
-    return {key: value for key, value in flat(study or {}).items() if key not in same}
+    same = ("model.batch_size", "model.device", "model.workers", "track")
+    fields = flat(study or {})
+    if fields.get("model.quantize") is None:  # as in a run written before there was the choice
+        fields.pop("model.quantize", None)
+    return {key: value for key, value in fields.items() if not key.startswith(same)}
 
 
 def differences(earlier: Any, study: dict[str, Any]) -> str:
@@ -81,34 +140,50 @@ def versions() -> dict[str, str | None]:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write a file whole or not at all.
+    """Write a file whole or not at all; on return it survives a loss of power.
 
     Raises:
         StoreFailed: if the folder cannot be written.
     """
-    written = path.with_suffix(path.suffix + ".part")
+    part = path.with_suffix(path.suffix + ".part")
     try:
-        written.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n")
-        written.replace(path)
+        with part.open("w", encoding="utf-8") as file:
+            file.write(json.dumps(content, indent=1, allow_nan=False) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
     except OSError as error:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
         raise StoreFailed(
             f"{path} could not be written ({error.strerror}); the rows are kept. Free disk space "
             "or check the folder's rights, then run the same command again."
         ) from error
 
 
+def refuse_constant(name: str) -> None:
+    """NaN and infinity, which Python's JSON reads and no run writes."""
+    raise ValueError(f"it holds {name}, which is no JSON")
+
+
 def read_json(path: Path) -> Any:
     """Read a file of a run folder.
 
     Raises:
-        UserError: if it is not there or not readable.
+        UserError: if it is not there, not readable or longer than any that is written.
     """
     try:
-        return json.loads(path.read_text())
+        size = path.stat().st_size
+        if size > LONGEST:
+            raise ValueError(f"it has {size:,} bytes, and no run writes more than {LONGEST:,}")
+        return json.loads(path.read_text(encoding="utf-8"), parse_constant=refuse_constant)
     except FileNotFoundError:
         raise UserError(
             f"{path.parent} holds no {path.name}; name the folder of a finished `caploc "
             f"{WRITERS.get(path.name, 'locate')}`."
         ) from None
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read ({error}); was it edited by hand?") from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(
+            f"{path} cannot be read ({error}); was it edited by hand, or cut off? `caploc doctor "
+            f"{path.parent}` says what is sound."
+        ) from error

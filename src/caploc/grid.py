@@ -20,6 +20,7 @@ Masks = Bool[np.ndarray, "masks parts"]
 
 
 P = TypeVar("P", bound="Part")
+QUOTED = 60  # characters of a name that a sentence repeats
 
 
 @dataclass(frozen=True, order=True)
@@ -44,11 +45,11 @@ class Part:
         Raises:
             BadOption: if the text is not of that form.
         """
-        match = re.fullmatch(rf"L(\d+){cls.LETTER}(\d+)", text.strip(), re.IGNORECASE)
+        match = re.fullmatch(rf"L(\d{{1,9}}){cls.LETTER}(\d{{1,9}})", text.strip(), re.IGNORECASE)
         if not match:
             raise BadOption(
-                f"{text!r} is not a {cls.KIND}; write layer and {cls.KIND} from 0, such as "
-                f"{cls.EXAMPLE}."
+                f"{text[:QUOTED]!r} is not a {cls.KIND}; write layer and {cls.KIND} from 0, such "
+                f"as {cls.EXAMPLE}."
             )
         return cls(int(match[1]), int(match[2]))
 

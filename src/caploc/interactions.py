@@ -26,6 +26,7 @@ from caploc.search import Plan, Problem, Settings, column_mask
 from caploc.search.backups import standing_in
 from caploc.study import shared_price
 from caploc.validation.comparison import number
+from caploc.workbench import Allowed
 
 LEVEL = 0.05  # false discovery rate at which an interaction is named
 PER_HEAD = 4  # rows a head of the screen for backups, if no budget is given
@@ -91,12 +92,14 @@ def interactions(
     examples: int = EXAMPLES,
     budget: int | None = None,
     progress: Progress | None = None,
+    allowed: Allowed | None = None,
 ) -> dict[str, Any]:
     """Measure how a finished run's heads act together; write `interactions.json` into its folder.
 
     Three questions: pairs of the `most` chosen heads; heads outside that step in once they are gone
     (a screen of `budget` rows, then contrasts with each chosen head); and the key-value groups that
-    the chosen heads belong to, as wholes.
+    the chosen heads belong to, as wholes. `allowed` says what may
+    be run for it, and who answers.
 
     Raises:
         UserError: if the folder holds no finished run that found heads, or the options mean
@@ -105,7 +108,7 @@ def interactions(
     for name, value in (("most", most), ("examples", examples), ("budget", budget)):
         if value is not None and value < 1:
             raise BadOption(f"--{name} must be 1 or more; got {value}.")
-    run = FinishedRun.read(folder)
+    run = FinishedRun.read(folder, allowed)
     if not run.result["top"]:
         raise UserError(f"The run in {folder} named no head; there is nothing to combine.")
     task, *_ = run.tasks()

@@ -17,10 +17,10 @@ class Ledger:
         """Read what is there; a line that a killed process left half written is passed over."""
         self.path = path
         self.known: dict[str, Any] = {}
-        text = path.read_text() if path.is_file() else ""
+        text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
         self.torn = bool(text) and not text.endswith("\n")
         for line in text.splitlines():
-            with suppress(ValueError, KeyError, TypeError):
+            with suppress(ValueError, KeyError, TypeError, RecursionError):
                 entry = json.loads(line)
                 self.known[entry["key"]] = entry["value"]
 
@@ -40,7 +40,7 @@ class Ledger:
     def write(self, entry: dict[str, Any]) -> None:
         """Add a line."""
         try:
-            with self.path.open("a") as file:
+            with self.path.open("a", encoding="utf-8") as file:
                 file.write("\n" * self.torn + json.dumps(entry) + "\n")
             self.torn = False
         except OSError as error:

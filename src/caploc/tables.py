@@ -4,6 +4,7 @@ from typing import Any
 
 from caploc import console
 from caploc.report.failing import lost
+from caploc.report.method import duration
 
 MOST_SHOWN = 25  # interactions
 
@@ -121,6 +122,31 @@ def cost(trial: dict[str, Any] | None) -> str:
     return f"{share} %{star}"
 
 
+def comparison_table(told: dict[str, Any]) -> tuple[list[str], list[list[str]], str]:
+    """Headings, rows and title of runs side by side."""
+    headings = ["run", "task", "model", "method", "top heads", "intact", "knocked out", "rows"]
+    rows = [
+        [
+            run["name"],
+            run["task"],
+            run["model"],
+            run["method"],
+            " ".join(run["top"]) or "none found",
+            console.figure(run["intact"]),
+            console.figure(run["knocked_out"]),
+            "–" if run["rows"] is None else f"{run['rows']:,.0f}",
+        ]
+        for run in told["runs"]
+    ]
+    shared = [
+        f"{model['model']}: {len(row['heads'])} heads of {row['tasks']} tasks or more "
+        f"({row['chance']['expected']:.2g} by chance)"
+        for model in told["models"]
+        for row in model["shared"][:1]
+    ]
+    return headings, rows, "; ".join(shared) or "runs side by side"
+
+
 def own_table(told: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     """Headings and rows of each run's heads, and of those left without universal ones."""
     rows = [[run["task"], " ".join(run["top"]), " ".join(run["own"])] for run in told["tasks"]]
@@ -143,3 +169,56 @@ def plan_table(expected: list[dict[str, Any]]) -> tuple[list[str], list[list[str
         for one in expected
     ]
     return headings, rows, "From nothing, at rates that are assumed and not measured"
+
+
+def studies_table(outcomes: list[dict[str, Any]]) -> tuple[list[str], list[list[str]], str]:
+    """Headings, rows and title of what became of several studies."""
+    headings = ["study", "", "top heads", "intact", "knocked out", "random heads", "rows"]
+    rows = []
+    for outcome in outcomes:
+        result = outcome["result"]
+        if result is None:
+            rows.append([outcome["study"], "failed", *["–"] * 5])
+            continue
+        controls, (intact, cut) = result["validation"]["controls"], scores(result["validation"])
+        rows.append(
+            [
+                outcome["study"],
+                "done before" if outcome["earlier"] else "done",
+                " ".join(result["top"]) or "none found",
+                console.figure(intact),
+                console.figure(cut),
+                console.figure(controls["mean"] if controls else None),
+                f"{result['cost']['rows']:,}",
+            ]
+        )
+    failed = sum(outcome["result"] is None for outcome in outcomes)
+    return headings, rows, f"{len(outcomes) - failed} of {len(outcomes)} studies done"
+
+
+def study_plan_table(expected: dict[str, Any]) -> tuple[list[str], list[list[str]], str]:
+    """Headings, rows and title of what several studies will take."""
+    headings = ["study", "rows", "stored", "shared", "tokens", "memory, GiB", "time"]
+    rows = [plan_row(study["study"], study) for study in expected["studies"]]
+    rows.append(plan_row("in all", expected["total"]))
+    loading = expected["total"]["loading"]
+    title = "At most; stored rows are not measured again, shared ones by an earlier study"
+    if loading is None:
+        return headings, rows, f"{title}; without calibration only rows are known"
+    return headings, rows, f"{title}; loading ({duration(loading)}) is in the last line"
+
+
+def plan_row(name: str, study: dict[str, Any]) -> list[str]:
+    """A line of what one study, or all of them, will take."""
+    if study.get("failure"):
+        return [name, "cannot be", *["–"] * 5]
+    tokens, memory = study["tokens"], study["memory"]
+    return [
+        name,
+        "finished" if study.get("finished") else f"{study['rows']:,}",
+        f"{study['stored']:,}",
+        f"{study['shared']:,}",
+        "–" if tokens is None else f"{tokens:,.0f}",
+        "–" if memory is None else f"{memory / 2**30:.2f}",
+        duration(study["seconds"]) or "–",
+    ]

@@ -74,8 +74,8 @@ def universal(
     tasks = [run.tasks()[0] for run in trials.runs]
     check_direction(tasks)
     claimed = {"model": first.written["study"]["model"], "universal": [t.name for t in tasks]}
-    with claim(folder, claimed, command) as store:
-        bench = Workbench(first.engine(), store)
+    with claim(folder, claimed, command) as store, first.answering() as engine:
+        bench = Workbench(engine, store)
         measured = {
             task.name: tried(
                 bench.meter(task), bench.engine.loaded.grid, trials, progress or Silent()

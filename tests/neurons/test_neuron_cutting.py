@@ -12,7 +12,7 @@ from caploc.engine import Ask, BatchEngine
 from caploc.engine.wording import Span, Wording
 from caploc.errors import BadOption
 from caploc.models.cutting import knocked_out
-from caploc.models.proof import reads_first
+from caploc.models.zeroing import reads_first
 from caploc.neurons.bench import NeuronBench
 from caploc.neurons.cutting import Cutter, Mode, NeuronEngine, WithoutNeurons
 from caploc.neurons.proof import weights_zeroed

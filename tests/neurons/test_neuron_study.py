@@ -14,6 +14,11 @@ from caploc.store import Store
 from caploc.tasks.catalog import TaskOptions, load_task
 from caploc.workbench import ModelOptions
 
+ANOTHER = {
+    "model": {"name": "demo", "fingerprint": "another"},
+    "grid": {"layers": 1, "neurons": [4], "expert_widths": [0], "expert_counts": [0]},
+    "tasks": [],
+}
 STUDY = NeuronStudy(ModelOptions("demo", device="cpu"), ("demo/addition", "demo/code"))
 
 
@@ -132,6 +137,6 @@ def test_a_model_that_has_changed_since_is_refused(tmp_path, monkeypatch):
     """Its neurons would be others than those that the folder's files name."""
     monkeypatch.undo()  # here the model and its data are read
     with opened(STUDY, tmp_path, None, "") as lab:
-        (tmp_path / "neurons.json").write_text(json.dumps({"model": {"fingerprint": "another"}}))
+        (tmp_path / "neurons.json").write_text(json.dumps(ANOTHER))
         with pytest.raises(UserError, match="has changed since neurons were located in"):
             _ = lab.bench

@@ -57,9 +57,10 @@ class HereCrew:
     dismissed: list[int] = field(default_factory=list)
     closed: bool = False
     now: float = 0.0
+    row_seconds: float = 0.0
 
     def clock(self) -> float:
-        """Time goes by only while nothing happens."""
+        """Time goes by while nothing happens, and while rows are answered if they take any."""
         return self.now
 
     @property
@@ -89,6 +90,7 @@ class HereCrew:
         if fate == "hangs":
             return []
         self.present[worker] = None
+        self.now += self.row_seconds * len(asks)
         if fate == "dies":
             del self.present[worker]
             return [Lost(worker, "it was told to")]

@@ -156,7 +156,7 @@ def test_a_wrong_nan_is_asked_of_the_other_worker(cluster):
 def test_a_node_that_dies_is_survived_and_one_that_joins_is_used(cluster, alone):
     with fleet_on(cluster) as fleet:
         while len(fleet.idle) < 2:
-            for event in fleet.crew.events(1):
+            for event in fleet.events():
                 fleet.take(event, None)
         answers, found = fleet.answer(asks()), {}
         collected([next(answers)], found)
@@ -171,7 +171,7 @@ def test_a_node_that_dies_is_survived_and_one_that_joins_is_used(cluster, alone)
         limit = time.monotonic() + 300
         while len(fleet.idle) < 2 and time.monotonic() < limit:
             fleet.refresh()
-            for event in fleet.crew.events(1):
+            for event in fleet.events():
                 fleet.take(event, None)
         assert collected(fleet.answer(asks())) == alone
         (joined,) = (fleet.idle | fleet.busy) - before

@@ -109,8 +109,8 @@ def test_a_worker_that_joins_gets_rows():
         asked.add(worker)
         return "answers"
 
-    crew = HereCrew(1, fate)
-    fleet = Fleet(crew)
+    crew = HereCrew(1, fate, row_seconds=1.0)
+    fleet = Fleet(crew, clock=crew.clock)
     batches = fleet.answer(crossed(200, ["a", "b"]))
     next(batches)
     crew.size, fleet.refreshed = 3, float("-inf")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from huggingface_hub import HfApi, try_to_load_from_cache
 from huggingface_hub import errors as hub
-from huggingface_hub.utils import validate_repo_id
+from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 
 from caploc.errors import BadOption, ModelRefused, UnknownName
 from caploc.naming import at_home, is_file, is_folder

@@ -26,6 +26,7 @@ from caploc.neurons.exhibits.intervals import figure
 from caploc.neurons.locating import found_in
 from caploc.neurons.study import opened, read_study
 from caploc.progress import Progress
+from caploc.workbench import Allowed
 
 ERASE, TUNE = "erase", "tune"
 Row = tuple[str | Value, ...]
@@ -117,7 +118,12 @@ class Crossing:
 
 
 def cross(
-    folder: Path, asked: Crossing, progress: Progress | None = None, *, command: str = ""
+    folder: Path,
+    asked: Crossing,
+    progress: Progress | None = None,
+    *,
+    command: str = "",
+    allowed: Allowed | None = None,
 ) -> tuple[dict[str, Any], list[Exhibit]]:
     """Erase or tune every task's neurons and judge all tasks; write `crossing.json`.
 
@@ -125,7 +131,7 @@ def cross(
         UserError: if the folder holds no run of two tasks or more, or nothing was located.
         RunFailed: if the machine gives up; what was measured is kept.
     """
-    study, first = read_study(folder)
+    study, first = read_study(folder, allowed)
     ways, kinds = asked.check(study.tasks).ways, asked.kinds
     with opened(study, folder, progress, first) as lab:
         overlaps = shared(found_in(lab, kinds).overlaps())

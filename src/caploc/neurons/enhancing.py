@@ -25,6 +25,7 @@ from caploc.neurons.study import NeuronLab, opened, read_study
 from caploc.neurons.tuning import ARMS, Evaluation, Recipe, arms, degraded, enhance
 from caploc.progress import Progress
 from caploc.store import Question, Store
+from caploc.workbench import Allowed
 
 DRAWS = 5
 LIMIT = 60
@@ -74,6 +75,7 @@ def enhance_located(
     progress: Progress | None = None,
     *,
     command: str = "",
+    allowed: Allowed | None = None,
 ) -> tuple[dict[str, Any], list[Exhibit]]:
     """Tune the neurons of the tasks of a finished `locate`; write `enhancement.json`.
 
@@ -81,7 +83,7 @@ def enhance_located(
         UserError: if the folder holds no run, or nothing was located in it.
         RunFailed: if the machine gives up; tasks already tuned are kept.
     """
-    study, first = read_study(folder)
+    study, first = read_study(folder, allowed)
     asked.check(study.tasks)
     with opened(study, folder, progress, first) as lab:
         found = enhanced(lab, asked)

@@ -13,6 +13,7 @@ from caploc.neurons.erasure import LAYERS, LOCATED, Erased, Eraser, Erasing
 from caploc.neurons.exhibits.erased import headline, shown
 from caploc.neurons.study import NeuronLab, opened, read_study
 from caploc.progress import Progress
+from caploc.workbench import Allowed
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ def erase(
     progress: Progress | None = None,
     *,
     command: str = "",
+    allowed: Allowed | None = None,
 ) -> tuple[dict[str, Any], list[Exhibit]]:
     """Erase the neurons of every task of a finished `locate`; write `erasure.json`.
 
@@ -56,7 +58,7 @@ def erase(
         RunFailed: if the machine gives up; what was measured is kept.
     """
     asked.check()
-    study, first = read_study(folder)
+    study, first = read_study(folder, allowed)
     with opened(study, folder, progress, first) as lab:
         erased = erase_tasks(lab, asked, [*study.tasks, *others])
         result = {

@@ -19,6 +19,7 @@ from caploc.neurons.together import LocatedHeads, Together, join
 from caploc.neurons.together_figure import together_figure
 from caploc.progress import Progress
 from caploc.report.figures import HOUSE_STYLE
+from caploc.workbench import Allowed
 
 Row = tuple[str | Value, ...]
 
@@ -30,6 +31,7 @@ def join_runs(
     progress: Progress | None = None,
     *,
     command: str = "",
+    allowed: Allowed | None = None,
 ) -> tuple[dict[str, Any], list[Exhibit]]:
     """Knock out the heads and the neurons of each task, alone and together; `together.json`.
 
@@ -40,9 +42,9 @@ def join_runs(
         UserError: if a folder holds no run, models differ, or a task has no neurons.
         RunFailed: if the machine gives up; what was measured is kept.
     """
-    study, first = read_study(folder)
+    study, first = read_study(folder, allowed)
     asked.check()
-    runs = [FinishedRun.read(each) for each in heads]
+    runs = [FinishedRun.read(each, allowed) for each in heads]
     if not runs:
         raise BadOption("--heads names the folder of a finished `caploc locate`; repeat it.")
     for run in runs:

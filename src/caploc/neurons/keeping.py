@@ -6,8 +6,9 @@ from typing import Any
 
 from safetensors import SafetensorError
 
+from caploc.contents import read_contents
 from caploc.errors import BadOption, StoreFailed, UserError
-from caploc.folder import ENHANCEMENT, read_json
+from caploc.folder import ENHANCEMENT
 from caploc.models.loading import load_model
 from caploc.neurons.study import opened, read_study
 from caploc.neurons.tuning import (
@@ -20,21 +21,28 @@ from caploc.neurons.tuning import (
 )
 from caploc.neurons.tuning.training import lessons, search
 from caploc.progress import Progress
-from caploc.workbench import ModelOptions
+from caploc.workbench import Allowed, ModelOptions
 
 
-def keep(folder: Path, task: str, path: Path, progress: Progress | None = None) -> Path:
+def keep(
+    folder: Path,
+    task: str,
+    path: Path,
+    progress: Progress | None = None,
+    *,
+    allowed: Allowed | None = None,
+) -> Path:
     """Tune a task's located neurons as its enhancement did, at the best rate; write their delta.
 
     Raises:
         UserError: if the folder holds no enhancement of the task, or one of a damaged model.
         StoreFailed: if the file cannot be written.
     """
-    told = read_json(folder / ENHANCEMENT)
+    told = read_contents(folder / ENHANCEMENT)
     fit = best_fit(told, task, folder)
     asked = dict(told["enhancing"]["recipe"])
     recipe = Recipe(**asked | {"rates": (fit["best"]["rate"],), "extensions": 0})
-    study, first = read_study(folder)
+    study, first = read_study(folder, allowed)
     with opened(study, folder, progress, first) as lab:
         model = lab.bench.neurons
         given = lessons(lab.source(task).lessons(lab.bench.wording), recipe, model.device)

@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass, fields
 
+from caploc.errors import ModelRefused
 from caploc.models.loading import CutModel
+from caploc.models.placement import whole
 from caploc.neurons.grid import NeuronGrid
 from caploc.neurons.proof import prove
 from caploc.neurons.sites import find_sites
@@ -19,8 +21,13 @@ def as_neurons(loaded: CutModel) -> NeuronModel:
     """The same model, its feed-forward output projections found and proved.
 
     Raises:
-        ModelRefused: if they are not found or fail the proof.
+        ModelRefused: if they are not found or fail the proof, or the weights are not whole here.
     """
+    if not whole(loaded.model):
+        raise ModelRefused(
+            f"{loaded.name} is quantized, spread over devices or shared among processes; neurons "
+            "are found with gradients and proved on plain weights, so load it whole on one device."
+        )
     sites, grid = find_sites(loaded.model)
     prove(loaded.model, sites, grid)
     same = {field.name: getattr(loaded, field.name) for field in fields(CutModel)}

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from caploc.commonality import COMPARED, RATES, across, chance, cohesion
+from caploc.contents import read_contents
 from caploc.errors import BadOption, UserError
 from caploc.exhibits import drawing
 from caploc.exhibits.exhibit import NOTHING, Exhibit, Value
-from caploc.folder import NEURONS, OVERLAP, read_json, versions, write_json
+from caploc.folder import NEURONS, OVERLAP, versions, write_json
 from caploc.neurons.exhibits.intervals import figure, known
 from caploc.neurons.grid import NeuronGrid
 from caploc.neurons.located import restored
@@ -77,7 +78,7 @@ def gathered(
     places = Counter(folder.resolve() for folder in folders)
     if twice := [folder for folder in folders if places[folder.resolve()] > 1]:
         raise UserError(f"{twice[0]} is named twice; name each run once.")
-    results = [read_json(folder / NEURONS) for folder in folders]
+    results = [read_contents(folder / NEURONS) for folder in folders]
     models = {result["model"]["fingerprint"] for result in results}
     if len(models) > 1:
         names = ", ".join(dict.fromkeys(result["model"]["name"] for result in results))

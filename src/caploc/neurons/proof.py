@@ -23,7 +23,8 @@ from transformers import PreTrainedModel
 from caploc.errors import ModelRefused
 from caploc.models.cutting import Projections, replaced
 from caploc.models.projections import ATTENTION_NAMES, module_name
-from caploc.models.proof import Call, CutProof, logits_of, random_tokens, reads_first
+from caploc.models.proof import Call, CutProof, logits_of, random_tokens, refuse_infinite
+from caploc.models.zeroing import reads_first
 from caploc.neurons.experts import Experts
 from caploc.neurons.grid import NeuronGrid
 from caploc.neurons.sites import parts
@@ -57,6 +58,7 @@ def prove(
     model.eval()
     try:
         intact = logits_of(model, tokens)
+        refuse_infinite(model, intact)
         _prove_one_position(model, projections, tokens)
         _prove_empty(model, projections, grid, tokens, intact)
         proof.hold(model, _masks(grid, seed), tokens, intact)

@@ -1,7 +1,9 @@
 """Scores kept in the run's folder, a file for every stretch of examples: a killed run goes on."""
 
 import json
+import zlib
 from collections.abc import Callable
+from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -30,7 +32,7 @@ class Shelf:
         try:
             with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
                 return Moments.from_arrays(arrays)
-        except (FileNotFoundError, BadZipFile, BadData, ValueError, EOFError):
+        except (FileNotFoundError, BadZipFile, BadData, ValueError, KeyError, EOFError, zlib.error):
             pass  # not there, or a file that a full disk cut short
         except OSError as error:
             raise StoreFailed(
@@ -43,13 +45,15 @@ class Shelf:
 
     def write(self, path: Path, moments: Moments) -> None:
         """Write a file whole or not at all."""
+        part = path.with_suffix(".part")
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            part = path.with_suffix(".part")
             with part.open("wb") as file:
                 np.savez(file, **moments.as_arrays())  # type: ignore[arg-type]
             part.replace(path)
         except OSError as error:
+            with suppress(OSError):
+                part.unlink(missing_ok=True)
             raise StoreFailed(
                 f"{path} could not be written ({error.strerror}); what was scored before is kept. "
                 "Free disk space or check the rights, then run the same command again."

@@ -7,8 +7,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from caploc.contents import read_contents, typed
 from caploc.errors import BadOption, UserError
-from caploc.folder import NEURONS, RUN, claim, read_json
+from caploc.folder import NEURONS, RUN, claim
 from caploc.neurons.attribution import Attribution
 from caploc.neurons.bench import NeuronBench
 from caploc.neurons.examples import Source, source
@@ -17,7 +18,7 @@ from caploc.neurons.rule import Rule
 from caploc.progress import Progress, Silent
 from caploc.store import Store
 from caploc.tasks.catalog import TaskOptions, check_task_name
-from caploc.workbench import ModelOptions
+from caploc.workbench import Allowed, ModelOptions
 
 EXAMPLES = 400  # of each task, to find neurons on
 
@@ -67,7 +68,11 @@ class NeuronStudy:
 
     @classmethod
     def restored(cls, fields: dict[str, Any]) -> "NeuronStudy":
-        """The study of a run, from its file."""
+        """The study of a run, from its file.
+
+        Raises:
+            KeyError, TypeError, ValueError: if a field is missing, unknown or not of its type.
+        """
         parts = {
             "model": ModelOptions(**fields["model"]),
             "attribution": Attribution(**fields["attribution"]),
@@ -75,7 +80,7 @@ class NeuronStudy:
             "options": TaskOptions(**fields["options"]),
             "tasks": tuple(fields["tasks"]),
         }
-        return cls(**fields | parts)
+        return typed(cls(**fields | parts))
 
 
 @dataclass
@@ -100,7 +105,7 @@ class NeuronLab:
             self.source(task)
         bench = NeuronBench.of(self.study.model.engine(), self.store, self.folder)
         found, own = self.folder / NEURONS, bench.neurons.fingerprint
-        if found.exists() and read_json(found)["model"]["fingerprint"] != own:
+        if found.exists() and read_contents(found)["model"]["fingerprint"] != own:
             raise UserError(
                 f"The model {self.study.model.name} has changed since neurons were located in "
                 f"{self.folder}; run `caploc neurons locate` into a new folder."
@@ -150,22 +155,27 @@ def opened(
         yield NeuronLab(study, store, folder, progress or Silent())
 
 
-def read_study(folder: Path) -> tuple[NeuronStudy, str]:
+def read_study(folder: Path, allowed: Allowed | None = None) -> tuple[NeuronStudy, str]:
     """The study of a folder of `caploc neurons locate`, and its command.
 
+    `allowed` says what may be run for it.
+
     Raises:
-        UserError: if it holds none, or one of another version.
+        UserError: if it holds none, or one of another version, or asks for what is not allowed.
     """
-    written = read_json(folder / RUN) if (folder / RUN).exists() else {}
+    written = read_contents(folder / RUN) if (folder / RUN).exists() else {}
     fields = dict(written.get("study", {}))
     if fields.pop("kind", None) != "neurons":
         raise UserError(
             f"{folder} holds no run of `caploc neurons locate`; name the folder of one."
         )
     try:
-        return NeuronStudy.restored(fields), str(written.get("command", ""))
-    except (KeyError, TypeError) as error:
+        study = NeuronStudy.restored(fields)
+    except (KeyError, TypeError, ValueError) as error:
         raise UserError(
             f"The run in {folder} was written by another version of caploc ({error}); run `caploc "
             "neurons locate` again into a new folder."
         ) from error
+    where = f"The run in {folder}"
+    (allowed or Allowed()).check(where, study.model, study.options, study.tasks)
+    return study, str(written.get("command", ""))

@@ -261,7 +261,11 @@ class Preset(Part):
         return fewer
 
     def renamed(self, text: str) -> PresetModel:
-        """`LABEL=NAME`: a model of the preset loaded from elsewhere, or a new one."""
+        """`LABEL=NAME`: a model of the preset loaded from elsewhere, or a new one.
+
+        Raises:
+            BadOption: if it names none.
+        """
         known = {model.label: model for model in self.models}
         if text in known:
             return known[text]
@@ -270,6 +274,8 @@ class Preset(Part):
             label, name = "", text
         name = placed(name)
         label = label or Path(name).name or name
+        if not (label and name):
+            raise BadOption(f"--model takes a label, LABEL=NAME or a model's name; got {text!r}.")
         if label in known:  # a revision is one of the other place
             return known[label].model_copy(update={"name": name, "revision": None})
         return PresetModel(label=label, name=name)

@@ -61,7 +61,7 @@ def preset_file(name: str, folder: Path, page: str) -> tuple[Path, dict[str, Any
         )
     try:
         return path, tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError, RecursionError) as error:
         raise BadData(f"{path} is not TOML: {str(error).rstrip('.')}.") from error
 
 

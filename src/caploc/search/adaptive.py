@@ -96,8 +96,8 @@ def nothing_to_lose(problem: Problem, intact: dict[int, float]) -> str | None:
         if test.pvalue > ABOVE_CHANCE:
             return (
                 f"The intact model gets {right} of {len(intact)} examples right, no better than "
-                f"guessing ({problem.chance:.0%}): the task is at chance and no head is named. Use "
-                "--outcome logprob, or a model that can do the task."
+                f"guessing ({problem.chance:.0%}): the task is at chance, and heads cannot be told "
+                "from noise. Use --outcome logprob, or a model that can do the task."
             )
     return None
 

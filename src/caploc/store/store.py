@@ -42,6 +42,7 @@ class Store:
                     self.database.execute(f"PRAGMA journal_mode={journal(path)}")
                     self.database.execute("PRAGMA synchronous=NORMAL")
                     prepare(self.database, path)
+                    self.identity = identity(path)
                 except BaseException:
                     self.database.close()
                     raise
@@ -122,9 +123,10 @@ class Store:
         """Keep rows, all or none; on return they survive a crash of the program.
 
         Raises:
-            StoreFailed: if the disk is full or read-only.
+            StoreFailed: if the disk is full or read-only, or the file was taken away.
         """
         with self.guarded():
+            self.check_present()
             (digest,) = self.database.execute(
                 "SELECT digest FROM questions WHERE id = ?", (question,)
             ).fetchone()
@@ -133,6 +135,19 @@ class Store:
                 self.database.executemany(
                     INSERT, [(question, *each, seal(digest, each)) for each in fields]
                 )
+
+    def check_present(self) -> None:
+        """Refuse to write into a file that has no name any more: it would go with this process.
+
+        Raises:
+            StoreFailed: if another file is in its place, or none.
+        """
+        if identity(self.path) != self.identity:
+            raise StoreFailed(
+                f"{self.path} was deleted or replaced while a run was writing it; what was in it "
+                "is lost unless it was moved: put it back if it was, then run the same command "
+                "again."
+            )
 
     def close(self) -> None:
         """Close the file and let other processes in."""
@@ -170,6 +185,15 @@ def folder_lock(folder: Path) -> FileLock:
     except OSError as error:
         raise StoreFailed(unusable(folder, error)) from error
     return lock
+
+
+def identity(path: Path) -> tuple[int, int] | None:
+    """Which file has this name; None if none has."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def journal(path: Path) -> str:

@@ -162,22 +162,25 @@ class Dispatcher:
             self.pace.learn(worker, len(held.group.rows), now - held.since)
         self.give_up(worker, "answers were missing")
 
-    def lost(self, worker: int, why: str) -> None:
+    def lost(self, worker: int, why: str, *, blame: bool = True) -> None:
         """A worker has failed or gone: the rows it has not answered are asked again.
+
+        Without `blame` that says nothing against the rows.
 
         Raises:
             RunFailed: if as many workers as may have failed on the same rows.
         """
         self.pace.forget(worker)
-        self.give_up(worker, why)
+        self.give_up(worker, why, blame=blame)
 
-    def give_up(self, worker: int, why: str) -> None:
+    def give_up(self, worker: int, why: str, *, blame: bool = True) -> None:
         """Take a worker's group from it, and have what is left of it asked again."""
         held = self.held.pop(worker, None)
         if held is None or not held.left:
             return
         rows = tuple(row for row in held.group.rows if row in held.left)
-        self.ask_again(Group(rows, (*held.group.failed, worker), held.group.doubted), why)
+        failed = (*held.group.failed, worker) if blame else held.group.failed
+        self.ask_again(Group(rows, failed, held.group.doubted), why)
 
     def ask_again(self, group: Group, why: str) -> None:
         """Put a group back that the last of its `failed` did not manage, in parts for all.

@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import count
 
@@ -44,6 +45,7 @@ class Fleet:
         self.pace, self.groups = Pace(), count(1)
         self.idle: set[int] = set()
         self.busy: set[int] = set()
+        self.news: deque[Event] = deque()
         self.first: Identity | None = None
         self.unborn = 0
         self.refreshed = -REFRESH  # when the cluster was looked at
@@ -61,7 +63,7 @@ class Fleet:
         """The identity of the first worker."""
         while self.first is None:
             self.refresh()
-            for event in self.crew.events(TICK):
+            for event in self.events():
                 self.take(event, None)
         return self.first
 
@@ -74,7 +76,7 @@ class Fleet:
                 except RunFailed as error:
                     self.lose(worker, str(error), None)
             self.refresh()
-            for event in self.crew.events(TICK):
+            for event in self.events():
                 self.take(event, None)
 
     def answer(self, asks: Iterable[Ask]) -> Iterator[list[Answer]]:
@@ -88,12 +90,19 @@ class Fleet:
         while work.open:
             self.refresh()
             self.feed(work)
-            for event in self.crew.events(TICK):
+            for event in self.events():
                 answers = self.take(event, work)
                 self.feed(work)  # before the answers are stored: the worker need not wait for it
                 if answers:
                     yield answers
             self.drop_late_and_wrong(work)
+
+    def events(self) -> Iterator[Event]:
+        """What happened, each once, even if whoever asked stops in between."""
+        if not self.news:
+            self.news.extend(self.crew.events(TICK))
+        while self.news:
+            yield self.news.popleft()
 
     def feed(self, work: Dispatcher) -> None:
         """Give every idle worker a group."""
@@ -156,8 +165,8 @@ class Fleet:
             self.crew.dismiss(event.worker)
             self.crew.bar()
 
-    def lose(self, worker: int, why: str, work: Dispatcher | None) -> None:
-        """A worker is gone: forget it and have its rows asked again.
+    def lose(self, worker: int, why: str, work: Dispatcher | None, *, blame: bool = True) -> None:
+        """A worker is gone: forget it and have its rows asked again; see `Dispatcher.lost`.
 
         Raises:
             RunFailed: if workers keep dying while they load, or on the same rows.
@@ -173,7 +182,7 @@ class Fleet:
             )
         LOG.warning("Worker %d is lost because %s; another takes its place.", worker, why)
         if work is not None:
-            work.lost(worker, why)
+            work.lost(worker, why, blame=blame)
         else:
             self.pace.forget(worker)
         self.refreshed = -REFRESH
@@ -187,7 +196,8 @@ class Fleet:
             worker = work.suspects.pop()
             if worker in self.idle | self.busy:
                 self.crew.dismiss(worker)
-                self.lose(worker, "its answers were no numbers where another worker's were", work)
+                why = "its answers were no numbers where another worker's were"
+                self.lose(worker, why, work, blame=False)
 
     def refresh(self) -> None:
         """Look every few seconds at which workers are missing.

@@ -13,8 +13,9 @@ from caploc.engine import Ask
 from caploc.tasks.requests import Generate, LogLikelihood, Request
 
 LEAD = 200  # characters by which prompts with a common beginning are known; some fifty tokens
-# Every group has its intact rows and shared prefixes computed again, so groups are as long as they can
-# be with all workers ending together.
+# Every group has its intact rows and shared prefixes computed again, so groups are as long as they
+# can be with all workers ending together, and with rows left for workers that join.
+SECONDS = 120.0  # a group takes at most about so long
 SHARE = 2 / 3  # of what would be a worker's fair part of the rest: the others may turn out faster
 FIRST_SHARE, FIRST = 1 / 8, 16  # the same where its rate is not known, but at least so many rows
 LEAST_SECONDS = 2.0  # a group takes at least so long, so that the end is not all messages
@@ -135,7 +136,7 @@ class Pace:
         if rate is None:
             size = max(FIRST_SHARE * fair, min(FIRST, fair))
         else:
-            size = max(SHARE * fair, min(LEAST_SECONDS * rate, fair))
+            size = min(SECONDS * rate, max(SHARE * fair, min(LEAST_SECONDS * rate, fair)))
         return max(1, ceil(min(size, MOST)))
 
     def whole(self, worker: int, blocks: int, present: Sequence[int]) -> int:

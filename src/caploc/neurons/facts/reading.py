@@ -61,7 +61,7 @@ def _text(path: Path) -> str:
 def _parsed(text: str, where: str) -> Any:
     try:
         return json.loads(text)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise BadData(f"{where} is not valid JSON ({error}); correct it.") from error
 
 

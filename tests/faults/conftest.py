@@ -1,0 +1,71 @@
+"""A small study that nothing disturbed, how many faults there are, and the table of them."""
+
+import os
+import time
+
+# Ray reads it when it is imported: every node of a test is bound to 127.0.0.1.
+os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+
+import pytest
+from disturbance import Job, Outcome, Tally
+
+from caploc import Planted, write_planted
+
+TALLIES = pytest.StashKey()
+HEADINGS = "| fault | injected | survived | runs | rows lost | rows double | s |"
+
+
+@pytest.fixture(scope="session")
+def times():
+    """How many faults to inject where there may be many; FAULTS says so."""
+    return int(os.environ.get("FAULTS", "50"))
+
+
+@pytest.fixture(scope="session")
+def planted(tmp_path_factory):
+    """A model whose answers are known, with its task."""
+    folder = tmp_path_factory.mktemp("planted")
+    write_planted(folder, Planted(layers=3, heads=6, needed=4, examples=600, seed=1))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def job(planted, tmp_path_factory):
+    """A study of 2,300 rows in batches of 16: 150 times that rows are stored."""
+    return Job(
+        (
+            "locate", str(planted), "--task", str(planted / "planted.yaml"), "--method", "css",
+            "--masks", "30", "--rate", "0.1", "--examples", "60", "--controls", "2", "--limit",
+            "100", "--device", "cpu", "--batch-size", "16",
+        ),
+        tmp_path_factory.mktemp("said"),
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def truth(job, tmp_path_factory):
+    """What the study comes to when nothing disturbs it."""
+    folder = tmp_path_factory.mktemp("truth") / "run"
+    job.finish(folder)
+    return Outcome.of(folder)
+
+
+@pytest.fixture
+def tally(request):
+    """The counts of a test's fault, named by its first docstring line."""
+    name = " ".join(request.function.__doc__.split()).rstrip(".")
+    if callspec := getattr(request.node, "callspec", None):
+        name += f": {callspec.id}"
+    counted, begin = Tally(name), time.monotonic()
+    yield counted
+    counted.seconds = time.monotonic() - begin
+    request.config.stash.setdefault(TALLIES, []).append(counted)
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    """Print the table that docs/faults.md holds."""
+    if tallies := config.stash.get(TALLIES, []):
+        terminalreporter.write_sep("=", "faults")
+        for line in (HEADINGS, "|---|---|---|---|---|---|---|", *(t.line() for t in tallies)):
+            terminalreporter.write_line(line)

@@ -1,0 +1,161 @@
+"""Disks that are full, read-only or lose the file: one sentence, and the run goes on later."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from disturbance import CAPLOC, LIMIT, count, wait_until
+
+pytestmark = pytest.mark.faults
+SIZE = 4 * 2**20  # bytes of the disk
+
+
+def mount(*arguments):
+    return subprocess.run(["mount", *arguments], capture_output=True, text=True)
+
+
+@pytest.fixture
+def disk(tmp_path):
+    """A small disk in memory, which may be filled."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    made = mount("-t", "tmpfs", "-o", f"size={SIZE}", "tmpfs", str(place))
+    if made.returncode:
+        pytest.skip(f"no disk can be mounted here: {made.stderr.strip()}")
+    yield place
+    subprocess.run(["umount", "--lazy", str(place)], check=True)
+
+
+def fill(disk, spare=0):
+    """Take all that is free but `spare` bytes."""
+    free = os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize
+    ballast = disk / "ballast"
+    with ballast.open("wb", buffering=0) as file:
+        try:
+            left = max(0, free - spare)
+            while left > 0:
+                left -= file.write(bytes(min(left, 2**16)))
+        except OSError:
+            pass
+    return ballast
+
+
+def failed(process):
+    """The one sentence of a run that the machine let down."""
+    _, said = process.communicate(timeout=LIMIT)
+    assert process.returncode == 1, (process.returncode, said)
+    (sentence,) = said.strip().splitlines()
+    assert sentence.startswith("caploc: ")
+    return sentence
+
+
+@pytest.mark.parametrize("share", [0.02, 0.3, 0.6, 0.9])
+def test_the_disk_is_full_while_rows_are_measured(job, truth, disk, tally, share):
+    """disk full while rows are measured"""
+    folder = disk / "run"
+    process = job.start(folder)
+    assert wait_until(lambda: count(folder) > share * len(truth.rows), process)
+    ballast = fill(disk)
+    sentence = failed(process)
+    assert "kept" in sentence and "same command" in sentence
+    before = count(folder)
+    ballast.unlink()
+    assert before > share * len(truth.rows)
+    job.finish(folder)
+    tally.compare(folder, truth, 1)
+
+
+@pytest.mark.parametrize("spare", [0, 8_192, 32_768, 90_112])
+def test_the_disk_is_full_when_the_findings_are_written(job, truth, disk, tally, spare):
+    """disk full while result and report are written, with a few free bytes"""
+    folder = disk / "run"
+    job.finish(folder)
+    for path in [*folder.glob("*.json"), folder / "report.html", *folder.glob("figures/*")]:
+        if path.name != "run.json":
+            path.unlink()
+    ballast = fill(disk, spare)
+    sentence = failed(job.start(folder))
+    assert "kept" in sentence
+    ballast.unlink()
+    job.finish(folder)
+    tally.compare(folder, truth, 1)
+
+
+def test_the_disk_is_full_before_the_run_begins(job, truth, disk, tally):
+    """disk full from the beginning"""
+    ballast = fill(disk)
+    sentence = failed(job.start(disk / "run"))
+    assert "free disk space" in sentence.lower()
+    ballast.unlink()
+    job.finish(disk / "run")
+    tally.compare(disk / "run", truth, 1)
+
+
+@pytest.mark.parametrize("share", [0.1, 0.7])
+def test_the_folder_becomes_read_only(job, truth, disk, tally, share):
+    """the folder becomes read-only while rows are measured"""
+    folder = disk / "run"
+    process = job.start(folder)
+    assert wait_until(lambda: count(folder) > share * len(truth.rows), process)
+    # A disk with open files is not made read-only; a read-only view over the folder is what every
+    # file meets that is opened from then on.
+    assert mount("--bind", str(folder), str(folder)).returncode == 0
+    try:
+        assert mount("-o", "remount,ro,bind", str(folder)).returncode == 0
+        sentence = failed(process)
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+    assert "kept" in sentence
+    job.finish(folder)
+    tally.compare(folder, truth, 1)
+
+
+@pytest.mark.parametrize("share", [0.2, 0.8])
+@pytest.mark.parametrize("how", ["deleted", "cut off", "overwritten"])
+def test_the_rows_are_spoilt(job, truth, tmp_path, tally, how, share):
+    """rows.sqlite is spoilt while rows are measured"""
+    folder = tmp_path / "run"
+    process = job.start(folder)
+    assert wait_until(lambda: count(folder) > share * len(truth.rows), process)
+    spoil(folder / "rows.sqlite", how)
+    _, said = process.communicate(timeout=LIMIT)
+    assert "Traceback" not in said
+    assert process.returncode in (0, 1), said
+    if process.returncode:
+        assert len(said.strip().splitlines()) == 1, said
+        mended = subprocess.run(
+            [str(CAPLOC), "doctor", str(folder), "--repair"], capture_output=True, text=True
+        )
+        assert "Traceback" not in mended.stderr
+    job.finish(folder)
+    for aside in folder.glob("rows.sqlite.damaged*"):
+        aside.unlink()
+    tally.compare(folder, truth, 1)
+
+
+def spoil(path: Path, how: str):
+    if how == "deleted":
+        path.unlink()
+    elif how == "cut off":
+        os.truncate(path, path.stat().st_size // 2 // 4096 * 4096)
+    else:
+        with path.open("r+b") as file:
+            file.seek(4096)
+            file.write(b"\xa5" * 8192)
+
+
+def test_two_drivers_on_one_folder(job, truth, tmp_path, tally):
+    """a second driver on the same folder"""
+    folder = tmp_path / "run"
+    first = job.start(folder)
+    assert wait_until(lambda: count(folder) > 0, first)
+    for _ in range(2):
+        second = job.start(folder)
+        _, said = second.communicate(timeout=LIMIT)
+        if first.poll() is None:
+            assert second.returncode == 2, said
+            assert "Another caploc process is running in" in said
+    _, said = first.communicate(timeout=LIMIT)
+    assert first.returncode == 0, said
+    tally.compare(folder, truth, 2)

@@ -1,0 +1,99 @@
+"""Workers that go wrong: each class does so in its own way, as often as its `times` allow.
+
+They are sent to Ray by value, and count what they did in files of the folder `place`.
+"""
+
+import math
+import os
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from caploc.tasks.requests import Scored
+from caploc.workers.replica import Replica
+
+PACE = 0.01  # seconds a row, so that there is time to disturb it
+MOST = 4  # rows that fit into a cramped worker's memory
+
+
+@dataclass
+class Slow(Replica):
+    """Sound, and in no hurry."""
+
+    def answer(self, bundle):
+        time.sleep(PACE * len(bundle.asks()))
+        return super().answer(bundle)
+
+
+@dataclass
+class Failing(Slow):
+    """Goes wrong now and then."""
+
+    groups: int = 0
+    place = "/nowhere"
+    times = 1
+
+    def answer(self, bundle):
+        self.groups += 1
+        if self.groups % 2 == 0 and self.may():
+            return self.fail(bundle)
+        return super().answer(bundle)
+
+    def may(self):
+        """Whether there is one more failure to come, which this one is then."""
+        for number in range(self.times):
+            try:
+                (Path(self.place) / f"failed{number}").touch(exist_ok=False)
+            except FileExistsError:
+                continue
+            return True
+        return False
+
+    def fail(self, bundle):
+        raise NotImplementedError
+
+
+@dataclass
+class Nan(Failing):
+    """Says that log-probabilities are no numbers."""
+
+    def fail(self, bundle):
+        answers = super(Failing, self).answer(bundle)
+        return [replace(answer, response=Scored(math.nan, False, 1)) for answer in answers]
+
+
+@dataclass
+class Raising(Failing):
+    """Raises what a broken GPU would."""
+
+    def fail(self, bundle):
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+
+@dataclass
+class Cramped(Failing):
+    """Has no room now and then, in the middle of a pass, and tells how careful that makes it."""
+
+    def loaded(self):
+        identity = super().loaded()
+        head = self.engine.loaded.model.get_output_embeddings()
+        head.register_forward_pre_hook(self.allocate)
+        return identity
+
+    def allocate(self, module, inputs):
+        """What a GPU raises whose memory is taken by someone else."""
+        if inputs[0].numel() // inputs[0].shape[-1] > MOST and self.may():
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    def answer(self, bundle):
+        answers = super(Failing, self).answer(bundle)
+        told = Path(self.place) / f"caution{os.getpid()}"
+        told.write_text(str(self.engine.generation.sizer.caution))
+        return answers
+
+
+def going_wrong(kind, place, times):
+    """The class, with where to count and how often to fail."""
+    return type(kind.__name__, (kind,), {"place": str(place), "times": times})
