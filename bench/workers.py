@@ -62,7 +62,7 @@ class Instant(Replica):
         """No model."""
         return Identity("none", "none", "float32", "cpu", GRID, "0"), "here"
 
-    def answer(self, bundle: Bundle) -> Iterator[list[Answer] | Refusal]:
+    def answer(self, bundle: Bundle, seconds: float) -> Iterator[list[Answer] | Refusal]:
         """A word an ask."""
         yield said_at_once(bundle)
 
@@ -74,9 +74,11 @@ class Host(Instant):
         """No model."""
         return super().load()
 
-    async def answer(self, bundle: Bundle) -> AsyncIterator[list[Answer]]:  # type: ignore[override]
+    async def answer(  # type: ignore[override]
+        self, bundle: Bundle, seconds: float
+    ) -> AsyncIterator[list[Answer]]:
         """Answer a few rows at a time, after as long as they would take."""
-        answers, some = said_at_once(bundle), int(RATE)
+        answers, some = said_at_once(bundle), max(1, int(RATE * seconds))
         for first in range(0, len(answers), some):
             await asyncio.sleep(len(answers[first : first + some]) / RATE)
             yield answers[first : first + some]
@@ -154,19 +156,22 @@ def pair(repeats: int) -> dict[str, Any]:
         answer(fleets[count], asks[: len(asks) // 4])  # rates are learned
     shares = memory(teams[2][0])
     busiest: dict[int, list[float]] = {1: [], 2: []}
+    work: dict[int, list[float]] = {1: [], 2: []}
     for turn in range(repeats):
         machine.append(two_against_one())
         for count, fleet in fleets.items():
             before = [cpu(process) for process in teams[count]]
-            seconds, _ = answer(fleet, asks)
+            seconds, _, tokens = answer(fleet, asks)
             spent = [cpu(p) - past for p, past in zip(teams[count], before, strict=True)]
             busiest[count].append(max(spent))
+            work[count].append(tokens)
             speeds[count].append(rows / seconds)
             print(f"{turn}: {count} workers, {rows / seconds:.2f} rows/s, CPU {spent}", flush=True)
     ratios = [two / one for one, two in zip(speeds[1], speeds[2], strict=True)]
     by_cpu = [one / two for one, two in zip(busiest[1], busiest[2], strict=True)]
     return {
         "by_cpu": spread(by_cpu),
+        "work": spread([two / one for one, two in zip(work[1], work[2], strict=True)]),
         "rows": rows,
         "one": spread(speeds[1]),
         "two": spread(speeds[2]),
@@ -183,12 +188,12 @@ def settle(fleet: Fleet) -> None:
             fleet.take(event, None)
 
 
-def answer(fleet: Fleet, asks: Sequence[Ask]) -> tuple[float, float]:
-    """Seconds, and the driver's CPU seconds, until all asks are answered."""
+def answer(fleet: Fleet, asks: Sequence[Ask]) -> tuple[float, float, float]:
+    """Seconds and the driver's CPU seconds until all asks are answered; tokens run for them."""
     began, own = time.perf_counter(), time.process_time()
-    count = sum(len(batch) for batch in fleet.answer(asks))
-    assert count == len(asks)
-    return time.perf_counter() - began, time.process_time() - own
+    tokens = [answer.forward_tokens for batch in fleet.answer(asks) for answer in batch]
+    assert len(tokens) == len(asks)
+    return time.perf_counter() - began, time.process_time() - own, sum(tokens)
 
 
 def two_against_one() -> float:
@@ -251,7 +256,7 @@ def driver(repeats: int) -> dict[str, Any]:
     with Fleet(RayCrew(Workers(2, cpus=1), Recipe({}), "cpu", Instant)) as fleet:
         settle(fleet)
         for _ in range(repeats):
-            seconds, own = answer(fleet, asks)
+            seconds, own, _ = answer(fleet, asks)
             times["fleet"].append(1000 * seconds / ROWS)
             times["fleet_cpu"].append(1000 * own / ROWS)
             with tempfile.TemporaryDirectory() as folder, Store(Path(folder) / "rows") as store:
@@ -285,7 +290,7 @@ def many(repeats: int) -> dict[str, Any]:
         ]  # fmt: skip
         with Fleet(Sleepers(Workers(size, "auto"), Recipe({}), "cpu")) as fleet:
             settle(fleet)
-            seconds, own = answer(fleet, asks)
+            seconds, own, _ = answer(fleet, asks)
         found[str(size)] = {
             "rows": rows,
             "seconds": round(seconds, 2),
@@ -325,6 +330,8 @@ def page(found: dict[str, Any]) -> str:
             f"- two over one: **{said(part['ratio'])}**",
             "- CPU time of one worker alone over that of the busier of two, which is what two "
             f"would bring on cores that nobody else uses: **{said(part['by_cpu'])}**",
+            "- tokens run by two over those run by one, for each group has what its rows share "
+            f"computed again: {said(part['work'])}",
             "- two plain processes over one on this machine, multiplying matrices just before: "
             f"{said(part['machine'])}",
             f"- a worker's memory: {part['memory']['resident']:.0f} MB resident, "

@@ -107,11 +107,17 @@ def means_figure(screen: pd.DataFrame, grid: HeadGrid, top: Sequence[str]) -> Fi
     shades = [NEEDED if name in top else IDLE for name in names]
     axes.axhline(outcome.mean(), color=GREY, linewidth=0.8, linestyle="--")
     axes.scatter(range(grid.size), share, c=shades, s=2 + cut.sum(0) / 3, zorder=3)
-    for place, name in enumerate(names):
-        if name in top:
-            axes.annotate(
-                name, (place, share[place]), (5, -3), textcoords="offset points", fontsize=6
-            )
+    found = [place for place, name in enumerate(names) if name in top]
+    for rank, place in enumerate(found):
+        aside = (-6, "right") if rank <= len(found) / 2 else (6, "left")
+        axes.annotate(
+            names[place],
+            (place, share[place]),
+            (aside[0], -2),
+            textcoords="offset points",
+            ha=aside[1],
+            fontsize=6,
+        )
     axes.set(xlabel="head", ylabel="share right, that head cut", ylim=(0, 1))
     return figure
 

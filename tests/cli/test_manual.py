@@ -1,6 +1,7 @@
 """Help is a manual page, and its examples are commands that can be typed."""
 
 import shlex
+from pathlib import Path
 
 import pytest
 import typer.main
@@ -59,6 +60,11 @@ def test_what_to_see_also_exists(words):
     (also,) = [each for each in ALL[words].sections if each.heading == "See also"]
     for name in " ".join(also.lines).rstrip(".").split(", "):
         assert tuple(name.split()) in ALL, name
+
+
+def test_every_command_is_in_the_documentation():
+    text = (Path(__file__).parents[2] / "docs" / "commands.md").read_text()
+    assert [" ".join(words) for words in ALL if f"`caploc {' '.join(words)}" not in text] == []
 
 
 def test_commands_are_listed_in_groups_with_whole_sentences():

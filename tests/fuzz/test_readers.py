@@ -5,7 +5,7 @@ import targets
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-FEW = 5  # examples of each target in the default suite
+FEW = 4  # examples of each target in the default suite
 MANY = 1500
 
 

@@ -165,7 +165,7 @@ def other(draw, content):
     return content
 
 
-@settings(max_examples=12)
+@settings(max_examples=8)
 @given(data=st.data())
 def test_whatever_is_typed_gets_a_sentence(data):
     typed_anything(data, far=False)
@@ -178,7 +178,7 @@ def test_whatever_is_typed_gets_a_sentence_many_times(data):
     typed_anything(data, far=True)
 
 
-@settings(max_examples=6)
+@settings(max_examples=4)
 @given(data=st.data())
 def test_whatever_a_run_folder_holds_gets_a_sentence(model, data):
     of_runs(data, model)

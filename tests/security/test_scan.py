@@ -21,31 +21,30 @@ FORBIDDEN = {
 RUNS_TEXT = {"eval", "exec", "compile", "__import__"}
 
 
-def calls(path):
-    """Every call of a file, and the dotted name of what is called."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Call):
-            yield ast.unparse(node.func), node
-
-
-def imported(path):
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            yield from (alias.name.split(".")[0] for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            yield node.module.split(".")[0]
+def imported(node):
+    """The packages that a statement imports."""
+    if isinstance(node, ast.Import):
+        yield from (alias.name.split(".")[0] for alias in node.names)
+    elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+        yield node.module.split(".")[0]
 
 
 def faults(path, where):
     """What a file does that it may not."""
-    yield from (f"imports {name}" for name in imported(path) if name in SERIALIZERS)
-    for name, call in calls(path):
-        options = {each.arg: ast.unparse(each.value) for each in call.keywords}
-        if name in FORBIDDEN or name in RUNS_TEXT and where not in BEHIND_WALLS:
-            yield f"calls {name}"
-        yield from unsafe_options(name, options)
-        if name.rpartition(".")[2] in ("execute", "executemany", "executescript"):
-            yield from unsafe_sql(call)
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        yield from (f"imports {name}" for name in imported(node) if name in SERIALIZERS)
+        if isinstance(node, ast.Call):
+            yield from faults_of_call(ast.unparse(node.func), node, where)
+
+
+def faults_of_call(name, call, where):
+    """What a call does that none may."""
+    if name in FORBIDDEN or name in RUNS_TEXT and where not in BEHIND_WALLS:
+        yield f"calls {name}"
+    options = {each.arg: ast.unparse(each.value) for each in call.keywords}
+    yield from unsafe_options(name, options)
+    if name.rpartition(".")[2] in ("execute", "executemany", "executescript"):
+        yield from unsafe_sql(call)
 
 
 def unsafe_options(name, options):
@@ -77,9 +76,11 @@ def unsafe_sql(call):
         yield f"SQL is put together: {ast.unparse(statement)[:60]}"
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_no_file_does_what_none_may(path):
-    assert not list(faults(path, path.relative_to(PACKAGE).as_posix()))
+def test_no_file_does_what_none_may():
+    places = {path.relative_to(PACKAGE).as_posix(): path for path in MODULES}
+    found = {where: list(faults(path, where)) for where, path in places.items()}
+    assert len(found) > 300
+    assert not {where: said for where, said in found.items() if said}
 
 
 @pytest.mark.parametrize(

@@ -21,12 +21,12 @@ class Failing(Replica):
 
     groups: int = 0
 
-    def answer(self, bundle):
+    def answer(self, bundle, seconds):
         self.groups += 1
         if self.groups == 2 and self.first():
             yield from self.fail(bundle)
         else:
-            yield from super().answer(bundle)
+            yield from super().answer(bundle, seconds)
 
     def first(self):
         try:
@@ -44,7 +44,7 @@ class Killed(Failing):
 
     def fail(self, bundle):
         third = bundle.asks()[: len(bundle.asked) // 3]
-        yield from Replica.answer(self, Bundle.of(third))
+        yield from Replica.answer(self, Bundle.of(third), 0)
         time.sleep(1)  # the answers are on their way
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -63,5 +63,5 @@ class Raising(Failing):
 
 class Nan(Failing):
     def fail(self, bundle):
-        for answers in Replica.answer(self, bundle):
+        for answers in Replica.answer(self, bundle, 0):
             yield [replace(a, response=Scored(math.nan, False, 1)) for a in answers]

@@ -20,7 +20,7 @@ UNFORESEEN = "caploc failed in a way that it should have foreseen"
 def obey(command: Callable[[], Any]) -> None:
     """Run a command, and exit: 0 done, 1 failed, 2 a mistake in what was asked, 130 Ctrl-C."""
     try:
-        sys.exit(command())
+        sys.exit(command() or 0)
     except BrokenPipeError:  # whoever read the output has left, as `head` does
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115  (Python flushes it at its end)
         sys.exit(1)

@@ -210,8 +210,8 @@ class Entry(Part):
     """One head, and what the run says of it."""
 
     head: PartName
-    layer: Count
-    index: Count
+    layer: Count | None = None
+    index: Count | None = None
     effect: Number | None = None
     low: Number | None = None
     high: Number | None = None
@@ -286,8 +286,9 @@ class Result(Written):
         """Every head that is named is one of the grid's."""
         grid = self.grid.grid()
         for entry in self.heads:
-            if entry.head != f"L{entry.layer}H{entry.index}":
-                raise ValueError(f"head {entry.head} lies in layer {entry.layer}, {entry.index}")
+            place = f"L{entry.layer}H{entry.index}"
+            if None not in (entry.layer, entry.index) and entry.head != place:
+                raise ValueError(f"head {entry.head} is said to lie at {place}")
         try:
             grid.named_in([*(entry.head for entry in self.heads), *self.top])
         except CaplocError as error:

@@ -306,6 +306,11 @@ def _tokenizer(source: Source, trust_remote_code: bool) -> PreTrainedTokenizerBa
         )
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
+    # What tokenizers 0.23 remembers of words it never gives back, not even with the tokenizer;
+    # whoever runs many studies in a process loads many. Texts that come again `Wording` remembers.
+    model: Any = getattr(getattr(tokenizer, "backend_tokenizer", None), "model", None)
+    if hasattr(model, "_resize_cache"):
+        model._resize_cache(0)
     return tokenizer
 
 

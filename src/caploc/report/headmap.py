@@ -99,9 +99,15 @@ def head_map(result: Result) -> HeadMap:
 
 def by_head(result: Result) -> dict[Head, Any]:
     """Return the entries of a result by their head."""
-    return {
-        Head(int(entry["layer"]), int(entry["index"])): entry for entry in at(result, "heads") or ()
-    }
+    return {place_of(entry): entry for entry in at(result, "heads") or ()}
+
+
+def place_of(entry: Any) -> Head:
+    """Where an entry's head lies; its name tells where layer and index are missing."""
+    layer, index = at(entry, "layer"), at(entry, "index")
+    if layer is None or index is None:
+        return Head.parse(str(at(entry, "head")))
+    return Head(int(layer), int(index))
 
 
 def grid_of(result: Result) -> HeadGrid:

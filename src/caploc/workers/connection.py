@@ -2,6 +2,8 @@
 
 import logging
 import os
+import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -68,7 +70,7 @@ def connect(workers: Workers) -> Connection:
     if ray.is_initialized():
         return Connection(ray, owned=False)
     quiet(ray)
-    with one_sentence(place):
+    with one_sentence(place), own_signals():
         ray.init(
             address=place or "local",
             namespace=NAMESPACE,
@@ -109,6 +111,24 @@ def one_sentence(place: str | None) -> Iterator[None]:
             f"No connection to {where} ({first_line(error)}); check that it runs, with the same "
             "versions of Ray and Python as here."
         ) from error
+
+
+@contextmanager
+def own_signals() -> Iterator[None]:
+    """Let signals that ask to end reach whoever listened: Ray takes some over when it starts.
+
+    Its own handler of SIGTERM aborts the process with a dump of its stack.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            if callable(handler):
+                signal.signal(each, handler)
 
 
 def first_line(error: BaseException) -> str:

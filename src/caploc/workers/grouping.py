@@ -18,7 +18,7 @@ LEAD = 200  # characters by which prompts with a common beginning are known; som
 SECONDS = 120.0  # a group takes at most about so long
 SHARE = 2 / 3  # of what would be a worker's fair part of the rest: the others may turn out faster
 FIRST_SHARE, FIRST = 1 / 8, 16  # the same where its rate is not known, but at least so many rows
-LEAST_SECONDS = 2.0  # a group takes at least so long, so that the end is not all messages
+LEAST_SECONDS = 10.0  # less than so much work is not held back, but shared out at once
 LONGEST_SECONDS = 45.0  # a group may take so long, so that a block is not cut
 MOST = 10_000  # rows of a group
 

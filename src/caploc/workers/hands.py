@@ -14,6 +14,7 @@ from caploc.workers.crew import Done, Event, Joined, Lost, Refusal, Some
 from caploc.workers.options import Workers
 from caploc.workers.replica import Recipe, Replica
 
+A_SECOND = 32  # lists of answers that the driver takes in a second; each worker sends one at most
 ASKED = 600.0  # seconds that a worker may take for a question that no row depends on
 
 
@@ -141,7 +142,9 @@ class RayCrew:
         hand = self.hands[worker]
         hand.group = group
         # a stream: what is answered is kept, whatever becomes of the worker
-        stream = hand.actor.answer.options(num_returns="streaming").remote(Bundle.of(asks))
+        stream = hand.actor.answer.options(num_returns="streaming").remote(
+            Bundle.of(asks), max(1.0, len(self.hands) / A_SECOND)
+        )
         self.calls[stream] = worker
 
     def shared_tokens(self, worker: int, requests: Sequence[Request]) -> float:

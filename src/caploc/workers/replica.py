@@ -21,7 +21,6 @@ from caploc.workers.crew import Refusal
 from caploc.workers.identity import Identity
 
 Result = TypeVar("Result")
-SECONDS = 1.0  # between two lists of answers
 
 
 @dataclass(frozen=True)
@@ -65,13 +64,13 @@ class Replica:
         part = min(1.0, self.recipe.cpus / (os.cpu_count() or 1))
         return int(SHARE * part * free_memory(loaded.device))
 
-    def answer(self, bundle: Bundle) -> Iterator[list[Answer] | Refusal]:
-        """Answer every ask, in lists about a second apart."""
+    def answer(self, bundle: Bundle, seconds: float) -> Iterator[list[Answer] | Refusal]:
+        """Answer every ask, in lists about so many seconds apart."""
         kept, since = list[Answer](), time.monotonic()
         try:
             for part in self.engine.answer(bundle.asks()):
                 kept += part
-                if time.monotonic() - since >= SECONDS:
+                if time.monotonic() - since >= seconds:
                     yield kept
                     kept, since = [], time.monotonic()
         except CaplocError as error:
