@@ -51,7 +51,7 @@ GRID = HeadGrid((32,) * 32, (4,) * 32)  # of a model of eight billion parameters
 ROWS, MASKS = 100_000, 100  # of the driver's part
 RATE, SECONDS = 5.0, 60.0  # a sleeping worker's rows a second, and how long all of them work
 CREWS, HOSTS = (16, 64, 256), 4
-SIZE = workloads.Size(24, 24)
+SIZE = workloads.Size(48, 24)
 PAIR = "b"
 
 

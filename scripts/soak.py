@@ -37,6 +37,7 @@ from caploc.workbench import ModelOptions
 MB = 1e6
 CONFIDENCE = 0.95
 LEAK = 10.0  # MB an hour; below it a slope is let pass
+TOLD = 50.0  # MB an hour to either side; a slope less certain says nothing
 WARM_UP = 0.2  # of the cycles, in which caches and the allocator's pools fill
 FEWEST = 3  # cycles before and after the end of the warm-up
 ROUNDING = 1e-4  # nats by which a log-probability may differ: rows summed beside others
@@ -243,7 +244,9 @@ def memory(samples: Sequence[Sample]) -> tuple[str, str, str, bool]:
     fit = stats.linregress([s.hours for s in samples], [s.rss for s in samples])
     half = stats.t.ppf((1 + CONFIDENCE) / 2, len(samples) - 2) * fit.stderr
     low, high = fit.slope - half, fit.slope + half
-    if low <= 0:
+    if not half <= TOLD:
+        meaning, good = "too uncertain; run longer", False
+    elif low <= 0:
         meaning, good = ("not distinguishable from 0" if high >= 0 else "falling"), True
     else:
         meaning, good = (

@@ -110,3 +110,9 @@ def test_public_names_are_exactly_all():
     assert sorted(caploc.__all__) == sorted(set(caploc.__all__))
     for name in caploc.__all__:
         assert getattr(caploc, name) is not None
+
+
+def test_test_files_have_names_of_their_own():
+    """pytest imports them by their last name alone."""
+    names = [path.name for path in Path(__file__).parent.rglob("test_*.py")]
+    assert len(set(names)) == len(names)

@@ -1,6 +1,7 @@
 """Two Ray nodes in network namespaces, and a cable between them that is pulled out."""
 
 import os
+import secrets
 import subprocess
 import sys
 from dataclasses import dataclass, field
@@ -23,6 +24,8 @@ CHECKS = {
     "RAY_health_check_failure_threshold": "4",
     "RAY_USAGE_STATS_ENABLED": "0",
     "OMP_NUM_THREADS": "1",
+    "RAY_AUTH_MODE": "token",
+    "RAY_AUTH_TOKEN": secrets.token_hex(32),
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1",  # other addresses than loopback
 }
 

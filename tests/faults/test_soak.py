@@ -67,6 +67,11 @@ def test_whatever_grows_is_found(soak, name):
     assert told.count("FAIL |") == 1
 
 
+def test_a_slope_that_is_not_known_is_no_good_news(soak):
+    told, good = soak.verdict(samples(soak, 0.0, noise=100.0, count=12))
+    assert not good and "too uncertain" in told
+
+
 def test_an_hour_of_three_cycles_is_none(soak):
     told, good = soak.verdict(samples(soak, 0.0, count=3))
     assert not good and "too few" in told

@@ -138,7 +138,7 @@ def typed(arguments: list[str]) -> Said:
     try:
         with redirect_stdout(out), redirect_stderr(err):
             try:
-                obey(partial(cli.app, standalone_mode=False))
+                obey(partial(cli.app, prog_name="caploc", standalone_mode=False))
                 code = 0
             except SystemExit as ended:
                 code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)

@@ -74,7 +74,7 @@ def _(place: Place) -> str:
 
 @mistake(GROUP, "run.json was edited by hand: a number is a word")
 def _(place: Place) -> str:
-    edited(place.run() / "run.json", lambda run: run["study"]["settings"].update(top="five"))
+    edited(place.run() / "run.json", lambda run: run["study"].update(controls="five"))
     return "curve run"
 
 

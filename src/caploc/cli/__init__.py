@@ -118,4 +118,4 @@ def main() -> None:
     hush()
     with taking_part() as leads:
         if leads:
-            obey(partial(app, standalone_mode=False))
+            obey(partial(app, prog_name="caploc", standalone_mode=False))

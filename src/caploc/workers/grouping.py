@@ -16,9 +16,9 @@ LEAD = 200  # characters by which prompts with a common beginning are known; som
 # Every group has its intact rows and shared prefixes computed again, so groups are as long as they
 # can be with all workers ending together, and with rows left for workers that join.
 SECONDS = 120.0  # a group takes at most about so long
-SHARE = 2 / 3  # of what would be a worker's fair part of the rest: the others may turn out faster
+SHARE = 3 / 4  # of what would be a worker's fair part of the rest: the others may turn out faster
 FIRST_SHARE, FIRST = 1 / 8, 16  # the same where its rate is not known, but at least so many rows
-LEAST_SECONDS = 10.0  # less than so much work is not held back, but shared out at once
+LEAST_SECONDS = 20.0  # less than so much work is not held back, but shared out at once
 LONGEST_SECONDS = 45.0  # a group may take so long, so that a block is not cut
 MOST = 10_000  # rows of a group
 

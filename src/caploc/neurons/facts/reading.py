@@ -135,6 +135,9 @@ def _own(record: Record, where: str) -> Fact:
 
 
 def _prompt(record: Record) -> Prompt:
+    for name in ("text", "target"):
+        if not isinstance(record[name], str):
+            raise TypeError(f"{name} is {record[name]!r} and must be a text")
     return Prompt(record["text"], record.get("subject"), record["target"], record.get("other"))
 
 
