@@ -29,6 +29,7 @@ import psutil
 
 import models
 import workloads
+from caploc import designs
 from caploc.engine import Answer, Ask
 from caploc.heads import HeadGrid
 from caploc.measurement import Cost, Meter
@@ -51,8 +52,8 @@ GRID = HeadGrid((32,) * 32, (4,) * 32)  # of a model of eight billion parameters
 ROWS, MASKS = 100_000, 100  # of the driver's part
 RATE, SECONDS = 5.0, 60.0  # a sleeping worker's rows a second, and how long all of them work
 CREWS, HOSTS = (16, 64, 256), 4
-SIZE = workloads.Size(48, 24)
-PAIR = "b"
+PAIR_MASKS, PAIR_EXAMPLES = 72, 24
+PAIR_RATE = 0.05  # of the heads, so that no mask comes twice
 
 
 class Instant(Replica):
@@ -142,7 +143,9 @@ def pair(repeats: int) -> dict[str, Any]:
     """Rows a second of one worker and of two, turn by turn."""
     folder = models.saved("25m")
     loading = {"name": str(folder.absolute()), "device": "cpu"}
-    asks = workloads.build(PAIR, load_model(**loading), SIZE).asks
+    loaded = load_model(**loading)
+    masks = designs.stratified(loaded.grid.size, PAIR_MASKS, rate=PAIR_RATE, seed=0)
+    asks = workloads.crossed(masks, workloads.mmlu(loaded, PAIR_EXAMPLES))
     rows = len({ask.key[0] for ask in asks})
     speeds: dict[int, list[float]] = {1: [], 2: []}
     machine = []
@@ -322,7 +325,7 @@ def page(found: dict[str, Any]) -> str:
     lines = ["# Workers, measured", "", "Made by `make bench-workers`; median (least to most).", ""]
     if part := found.get("pair"):
         lines += [
-            f"Two workers of one thread against one, random 25 M Llama, workload {PAIR} of "
+            "Two workers of one thread against one, random 25 M Llama, questions of workload b of "
             f"[the engine's benchmark](engine.md), {part['rows']} rows; {place(part)}:",
             "",
             f"- one worker: {said(part['one'])} rows/s",

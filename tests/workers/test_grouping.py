@@ -1,3 +1,5 @@
+from math import ceil
+
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -93,24 +95,28 @@ def test_a_mask_of_any_width_travels_whole():
         assert np.array_equal(ask.knocked_out, mask)
 
 
-def makespan(speeds: list[float], rows: int, overhead: float) -> float:
-    """Seconds until the last of these workers is done, with groups as `Pace` sizes them."""
-    pace, free, left = Pace(), dict.fromkeys(range(len(speeds)), 0.0), rows
+def makespan(speeds: list[float], rows: int, overhead: float) -> tuple[float, int]:
+    """Seconds until the last of these workers is done, and groups, as `Pace` sizes them."""
+    pace, free, left, groups = Pace(), dict.fromkeys(range(len(speeds)), 0.0), rows, 0
     while left:
         worker = min(free, key=free.__getitem__)
-        size = min(left, pace.size(worker, left, list(free)))
+        now = free[worker]
+        held = {w: ceil((t - now) * speeds[w]) for w, t in free.items() if t > now}
+        size = min(left, pace.size(worker, left, list(free), held))
         seconds = overhead + size / speeds[worker]
         pace.learn(worker, size, seconds)
         free[worker] += seconds
-        left -= size
-    return max(free.values())
+        left, groups = left - size, groups + 1
+    return max(free.values()), groups
 
 
 @settings(max_examples=40)
 @given(st.lists(st.floats(50, 400), min_size=1, max_size=40))
 def test_workers_of_different_speeds_end_together(speeds):
     rows = int(60 * sum(speeds))  # a minute's work at best
-    assert makespan(speeds, rows, overhead=0.005) <= 60 * 1.1
+    seconds, groups = makespan(speeds, rows, overhead=0.005)
+    assert seconds <= 60 * 1.1
+    assert groups <= 7 * len(speeds)  # what rows share is computed once a group
 
 
 def test_a_group_is_most_of_a_fair_part_and_the_last_one_all_of_it():
@@ -119,11 +125,37 @@ def test_a_group_is_most_of_a_fair_part_and_the_last_one_all_of_it():
     pace.learn(2, 1200, 4.0)
     assert pace.size(1, 12_000, [1, 2]) == 2250  # three quarters of a quarter
     assert pace.size(2, 12_000, [1, 2]) == 6750  # three quarters of three quarters
-    assert pace.size(2, 640, [1, 2]) == 480  # three quarters: it is not twenty seconds' work
+    assert pace.size(2, 640, [1, 2]) == 480  # all of its part: it is less than eight seconds' work
     assert pace.size(1, 10**5, [1, 2]) == 10_000
-    pace.rates[2] = 5.0
+    pace.past[2] = 5.0, 1.0
     assert pace.size(2, 10**5, [1, 2]) == 600  # two minutes
-    pace.rates[2] = 300.0
+    pace.past[2] = 300.0, 1.0
     assert pace.size(3, 2400, [1, 2, 3]) == 100  # nothing is known of it: an eighth
     assert pace.size(3, 60, [1, 2, 3]) == 16
     assert pace.size(3, 3, [1, 2, 3]) == 1
+
+
+def test_what_others_still_have_to_do_counts_for_a_fair_part():
+    pace = Pace()
+    pace.learn(1, 100, 10.0)
+    pace.learn(2, 100, 10.0)
+    assert pace.size(1, 1000, [1, 2]) == 375
+    assert pace.size(2, 625, [1, 2], {1: 375}) == 375
+    assert pace.size(2, 20, [1, 2], {1: 200}) == 20  # the other one is busy long enough
+    assert pace.size(2, 20, [1, 2], {1: 5}) == 20  # less than three seconds, and nobody else idle
+    assert pace.size(2, 20, [1, 2]) == 10
+
+
+def test_the_last_groups_and_the_one_in_hand_say_how_fast_a_worker_is():
+    pace = Pace()
+    assert pace.rate(1) is None
+    pace.learn(1, 10, 10.0)  # the first one, with all that is done once
+    assert pace.rate(1) == 1
+    pace.learn(1, 195, 5.0)
+    assert pace.rate(1) == 20
+    pace.watch(1, 40, 15.0)
+    assert pace.rate(1) == 240 / 25
+    pace.learn(1, 100, 20.0)
+    assert pace.rate(1) == 200 / 25
+    pace.forget(1)
+    assert pace.rate(1) is None

@@ -108,7 +108,7 @@ class Dispatcher:
         group = self.second_try(worker, present)
         if group is None:
             rows = self.queue.take(
-                self.pace.size(worker, self.queue.left, present),
+                self.pace.size(worker, self.queue.left, present, self.unanswered(now)),
                 self.pace.whole(worker, len(self.queue.waiting), present),
             )
             group = Group(rows)
@@ -118,6 +118,17 @@ class Dispatcher:
         lacking = {row: len(self.rows[row]) for row in group.rows}
         self.held[worker] = Held(number, group, now, now, lacking)
         return number, [ask for row in group.rows for ask in self.rows[row]]
+
+    def unanswered(self, now: float) -> dict[int, float]:
+        """About how many rows each busy worker still has to do.
+
+        Answers come some seconds late, in lists, so that its rate may say that there are fewer.
+        """
+        unanswered = {}
+        for worker, held in self.held.items():
+            due = (self.pace.rate(worker) or 0.0) * (now - held.since)
+            unanswered[worker] = min(len(held.left), max(0.0, len(held.group.rows) - due))
+        return unanswered
 
     def second_try(self, worker: int, present: Sequence[int]) -> Group | None:
         """A group that failed elsewhere; one that failed here only if there is nobody else."""
@@ -138,6 +149,7 @@ class Dispatcher:
         self.pace.heard(now - held.heard)
         held.heard, group = now, held.group
         whole = held.take(answers)
+        self.pace.watch(worker, len(group.rows) - len(held.left), now - held.since)
         broken = {row for row, said in whole.items() if not all(map(is_number, said))}
         if group.doubted:
             if whole.keys() - broken:
@@ -176,6 +188,7 @@ class Dispatcher:
     def give_up(self, worker: int, why: str, *, blame: bool = True) -> None:
         """Take a worker's group from it, and have what is left of it asked again."""
         held = self.held.pop(worker, None)
+        self.pace.under_way.pop(worker, None)
         if held is None or not held.left:
             return
         rows = tuple(row for row in held.group.rows if row in held.left)

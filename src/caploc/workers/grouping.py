@@ -4,10 +4,11 @@ A row is a row of measurement: the asks with the same first part of the key.
 """
 
 from collections import Counter, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from math import ceil
+from types import MappingProxyType
 
 from caploc.engine import Ask
 from caploc.tasks.requests import Generate, LogLikelihood, Request
@@ -18,9 +19,11 @@ LEAD = 200  # characters by which prompts with a common beginning are known; som
 SECONDS = 120.0  # a group takes at most about so long
 SHARE = 3 / 4  # of what would be a worker's fair part of the rest: the others may turn out faster
 FIRST_SHARE, FIRST = 1 / 8, 16  # the same where its rate is not known, but at least so many rows
-LEAST_SECONDS = 20.0  # less than so much work is not held back, but shared out at once
+LEAST_SECONDS = 8.0  # less than so much work is not held back, but shared out at once
+LAST_SECONDS = 3.0  # nor is so little, if nobody else is idle
 LONGEST_SECONDS = 45.0  # a group may take so long, so that a block is not cut
 MOST = 10_000  # rows of a group
+NOTHING: Mapping[int, float] = MappingProxyType({})
 
 
 def leading(request: Request) -> str:
@@ -111,16 +114,23 @@ class Queue:
 class Pace:
     """How fast each worker is, in rows a second; it outlives a batch of asks.
 
-    `gap` is the longest that any worker has been silent while it answered, in seconds.
+    `past` are rows and seconds of ended groups, `under_way` those of the group in hand. `gap` is
+    the longest that any worker has been silent while it answered, in seconds.
     """
 
-    rates: dict[int, float] = field(default_factory=dict)
+    past: dict[int, tuple[float, float]] = field(default_factory=dict)
+    under_way: dict[int, tuple[float, float]] = field(default_factory=dict)
     gap: float | None = None
 
     def learn(self, worker: int, rows: int, seconds: float) -> None:
-        """Take in how long a group took; the last ones weigh most."""
-        rate = rows / max(seconds, 1e-6)
-        self.rates[worker] = (rate + self.rates.get(worker, rate)) / 2
+        """Take in how long a group took; each halves the weight of those before it."""
+        self.under_way.pop(worker, None)
+        before = self.past.get(worker, (0.0, 0.0))
+        self.past[worker] = (before[0] / 2 + rows, before[1] / 2 + max(seconds, 1e-6))
+
+    def watch(self, worker: int, rows: int, seconds: float) -> None:
+        """Take in how far a worker is with the group in hand."""
+        self.under_way[worker] = (rows, seconds)
 
     def heard(self, seconds: float) -> None:
         """Take in how long a worker was silent before it answered."""
@@ -128,15 +138,31 @@ class Pace:
 
     def forget(self, worker: int) -> None:
         """A worker has gone."""
-        self.rates.pop(worker, None)
+        self.past.pop(worker, None)
+        self.under_way.pop(worker, None)
 
-    def size(self, worker: int, left: int, present: Sequence[int]) -> int:
-        """How many of the rows left a worker should get next, at least one."""
-        fair, rate = self.fair(worker, left, present), self.rates.get(worker)
+    def rate(self, worker: int) -> float | None:
+        """A worker's rows a second; None if it has ended no group."""
+        if worker not in self.past:
+            return None
+        (rows, seconds), now = self.past[worker], self.under_way.get(worker, (0.0, 0.0))
+        return (rows + now[0]) / (seconds + now[1])
+
+    def size(
+        self, worker: int, left: int, present: Sequence[int], held: Mapping[int, float] = NOTHING
+    ) -> int:
+        """How many of the rows left an idle worker should get, at least one.
+
+        `held` are the rows that each busy worker still has to answer.
+        """
+        fair = min(left, self.fair(worker, left + sum(held.values()), present))
+        rate = self.rate(worker)
         if rate is None:
             size = max(FIRST_SHARE * fair, min(FIRST, fair))
         else:
-            size = min(SECONDS * rate, max(SHARE * fair, min(LEAST_SECONDS * rate, fair)))
+            idle = max(1, len(present) - len(held))
+            least = max(min(LEAST_SECONDS * rate, fair), min(LAST_SECONDS * rate, left / idle))
+            size = min(SECONDS * rate, max(SHARE * fair, least))
         return max(1, ceil(min(size, MOST)))
 
     def whole(self, worker: int, blocks: int, present: Sequence[int]) -> int:
@@ -147,11 +173,12 @@ class Pace:
         """
         if blocks <= len(present):
             return 0
-        return int(LONGEST_SECONDS * self.rates.get(worker, 0.0))
+        return int(LONGEST_SECONDS * (self.rate(worker) or 0.0))
 
-    def fair(self, worker: int, left: int, present: Sequence[int]) -> float:
-        """A worker's part of the rest, by its rate; one of unknown rate counts as the mean."""
-        known = [self.rates[each] for each in present if each in self.rates]
+    def fair(self, worker: int, rows: float, present: Sequence[int]) -> float:
+        """A worker's part of so many rows, by its rate; one of unknown rate counts as the mean."""
+        rates = {each: self.rate(each) for each in present}
+        known = [rate for rate in rates.values() if rate is not None]
         usual = sum(known) / len(known) if known else 1.0
-        total = sum(self.rates.get(each, usual) for each in present) or usual
-        return left * self.rates.get(worker, usual) / total
+        told = {each: usual if rate is None else rate for each, rate in rates.items()}
+        return rows * told[worker] / (sum(told.values()) or usual)
