@@ -170,6 +170,7 @@ def test_a_ctrl_c_that_got_lost_is_heard_at_the_next_batch():
         progress.advance(1, 5.0)
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_the_rows_and_says_so(tmp_path):
     process = subprocess.Popen(
         [
@@ -192,6 +193,7 @@ def test_ctrl_c_keeps_the_rows_and_says_so(tmp_path):
     assert facts["integrity"] == "ok" and facts["rows"] > 0
 
 
+@pytest.mark.slow
 def test_a_report_that_cannot_be_written_is_one_sentence(tmp_path):
     arguments = [
         *LOCATE, "--method", "css", "--masks", "3", "--rate", "0.05",

@@ -17,6 +17,7 @@ ORDER = [
     "redaction",
     "progress",
     "naming",
+    "launching",
     "grid",
     "heads",
     "headfile",

@@ -75,6 +75,9 @@ def typed(monkeypatch, capsys, tmp_path):
         (["neurons", "together", "nowhere", "--heads", "x"], "holds no run of"),
         (["reproduce", "cnl", "table1"], "cnl is reproduced as a whole"),
         (["reproduce", "cnl", "--limit", "3"], "--limit is not for cnl"),
+        (["reproduce", "cnl", "--limit", "0"], "--limit is not for cnl"),
+        (["reproduce", "cnl", "--allow-code"], "--allow-code is not for cnl"),
+        (["doctor", "--repair"], "--repair mends a run's folder; name it: caploc doctor DIR"),
         (["reproduce", "cnl", "--preset", "paper"], "There is no preset 'paper'"),
     ],
 )

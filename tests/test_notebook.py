@@ -1,17 +1,21 @@
 """Finding heads from Python: the call, and what it hands back."""
 
+import inspect
 import json
 import math
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
+from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 import caploc
 from caploc import notebook
 from caploc.errors import BadOption, UnknownName, UserError
+from caploc.workers.options import Workers
 
 SMALL = {"method": "css", "masks": 12, "rate": 0.05, "examples": 8, "limit": 8, "controls": 0}
 
@@ -28,8 +32,51 @@ def test_what_is_found_lies_in_the_folder_and_is_read_back(found):
     again = caploc.Findings.read(found.folder)
     assert again == found and again.top == found.result["top"] and found.report.exists()
     assert json.loads((found.folder / "run.json").read_text())["command"] == (
-        "caploc.locate('demo', 'demo/addition', method='css', masks=12, rate=0.05)"
+        "caploc.locate('demo', 'demo/addition', method='css', examples=8, also=[], controls=0, "
+        f"limit=8, out={str(found.folder)!r}, quiet=True, masks=12, rate=0.05)"
     )
+
+
+GIVEN = {
+    "model": caploc.ModelOptions("demo", device="cpu", workers=Workers(count=2)),
+    "task": "demo/addition",
+    "method": "css",
+    "settings": caploc.Settings(seed=3, rates=(0.1, 0.2)),
+    "examples": 9,
+    "also": ["demo/sentences", "it's"],
+    "controls": 4,
+    "limit": 50,
+    "options": caploc.TaskOptions(metric="acc", data={"test": "rows.jsonl"}),
+    "track": "mlflow:heads",
+    "out": Path("runs/a b"),
+    "quiet": True,
+    "setting": {"masks": 12, "goal": "set"},
+}
+
+
+@pytest.mark.parametrize("kept", [set(), {"settings", "options"}, {"model", "out"}, set(GIVEN)])
+def test_the_call_that_is_kept_is_the_call_that_was_made(kept):
+    """Python reads it back, and what was left out is its default."""
+    said = {name: value for name, value in GIVEN.items() if name in kept}
+    bare = {"model": "demo", "task": "demo/addition", "setting": {}}
+    parameters = inspect.signature(caploc.locate).parameters
+    defaults = {name: each.default for name, each in parameters.items()}
+    text = notebook.call_of(defaults | bare | said)
+    heard = eval(text, {"caploc": Hearing()})  # a text of our own
+    expected = bare | said | {"out": "runs/a b"} if "out" in said else bare | said
+    assert heard == expected | expected.pop("setting")
+
+
+class Hearing:
+    """The package, but that `locate` only says what it was called with."""
+
+    workers = SimpleNamespace(options=SimpleNamespace(Workers=Workers))
+
+    def __getattr__(self, name):
+        return getattr(caploc, name)
+
+    def locate(self, model, task, **given):
+        return {"model": model, "task": task, **given}
 
 
 def test_the_frame_has_every_head_in_its_order(found):
@@ -58,6 +105,22 @@ def test_figures_are_shown_by_a_notebook_though_pyplot_made_none(found, monkeypa
     notebook.show_figures()
     data, _ = shell.display_formatter.format(found.heatmap())
     assert data["image/png"].startswith(b"\x89PNG") or data["image/png"].startswith("iVBOR")
+
+
+def test_a_name_that_is_no_formula_is_drawn_as_it_is(found):
+    result = json.loads(json.dumps(found.result))
+    result["task"]["name"] = name = "$\\frac{ $"
+    figure = notebook.Findings(result, found.folder, found.report).heatmap()
+    assert figure.axes[0].get_title(loc="left").startswith(name)
+    assert notebook.png(figure).startswith(b"\x89PNG")
+
+
+def test_a_figure_keeps_its_style_under_the_readers_own(found):
+    """Drawn in a notebook of another style it is the same picture."""
+    plain = notebook.png(found.heatmap())
+    with rc_context({"text.color": "white", "xtick.color": "white", "ytick.color": "white",
+                     "savefig.facecolor": "black"}):  # fmt: skip
+        assert notebook.png(found.heatmap()) == plain
 
 
 @pytest.mark.slow

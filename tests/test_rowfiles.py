@@ -5,6 +5,7 @@ import json
 import math
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -116,6 +117,63 @@ def test_mistakes_are_sentences_and_leave_no_half_file(tmp_path):
     with pytest.raises(StoreFailed, match="caploc doctor"):
         write_rows(tmp_path, tmp_path / "rows.parquet")
     assert not [path for path in tmp_path.iterdir() if path.suffix in (".parquet", ".part")]
+
+
+def shared(folder: Path) -> Path:
+    """Two finished studies and one that is not, with the rows of two models and two tasks."""
+    folder.mkdir()
+    write_json(folder / "studies.json", {"schema": 1, "studies": ["one", "two", "open"]})
+    for name in ("one", "two", "open"):
+        (folder / name).mkdir()
+        write_json(folder / name / "run.json", {"study": {}})
+    made = filled(folder)
+    result = json.loads((folder / "result.json").read_text())
+    (folder / "result.json").unlink()
+    other = replace(QUESTION, task="other")
+    with Store(folder / "rows.sqlite") as store:
+        store.add(store.question_id(replace(QUESTION, model="print2")), made[:3])
+        store.add(store.question_id(other), made[:5])
+        store.add(store.question_id(replace(other, model="print2")), made[:7])
+    write_json(folder / "one" / "result.json", result)
+    second = result | {"model": {"fingerprint": "print2", "name": "b"}}
+    second["validation"] = result["validation"] | {"other_tasks": [{"name": "other"}]}
+    write_json(folder / "two" / "result.json", second)
+    return folder
+
+
+def test_of_studies_that_share_their_rows_one_has_its_own(tmp_path):
+    folder, to = shared(tmp_path / "studies"), tmp_path / "rows.parquet"
+    assert write_rows(folder, to) == 25 + 3 + 5 + 7
+    assert write_rows(folder / "one", to) == 25
+    lines = parquet.read_table(to).to_pylist()
+    assert {(line["fingerprint"], line["task"]) for line in lines} == {("print", "task")}
+    assert write_rows(folder / "two", to) == 3 + 7
+    lines = parquet.read_table(to).to_pylist()
+    assert sorted({(line["fingerprint"], line["task"]) for line in lines}) == [
+        ("print2", "other"),
+        ("print2", "task"),
+    ]
+    with pytest.raises(UserError, match=r"holds no result.json, which .* or name .*studies for"):
+        write_rows(folder / "open", to)
+    with pytest.raises(UserError, match=r"typo holds no rows.sqlite; name the folder of a run"):
+        write_rows(folder / "typo", to)
+
+
+@pytest.mark.parametrize(
+    "lost", ["UPDATE questions SET question = '\"lost\"'", "DELETE FROM questions"]
+)
+def test_rows_whose_question_is_lost_wait_for_the_same_command(tmp_path, lost):
+    filled(tmp_path)
+    with Store(tmp_path / "rows.sqlite") as store:
+        store.database.execute("PRAGMA foreign_keys=OFF")
+        store.database.execute(lost)
+        store.database.commit()
+    with pytest.raises(StoreFailed, match="run the same command again") as told:
+        write_rows(tmp_path, tmp_path / "rows.csv")
+    assert "--repair" not in str(told.value)
+    with Store(tmp_path / "rows.sqlite") as store:
+        store.question_id(QUESTION)
+    assert write_rows(tmp_path, tmp_path / "rows.csv") == 25
 
 
 WRITING = """

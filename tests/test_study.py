@@ -188,6 +188,7 @@ def test_rows_of_another_model_dtype_or_data_are_not_reused(done):
     assert addition["dtype"] == "float32"
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_where_it_stopped(done, tmp_path):
     """kill -9 half way: the rerun ends like the undisturbed run, and no row was asked twice."""
     arguments = [

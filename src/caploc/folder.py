@@ -20,6 +20,10 @@ FIDELITY, RELIABILITY, OVERLAP = "fidelity.json", "reliability.json", "overlap.j
 DECOUPLING, TOGETHER = "decoupling.json", "together.json"
 LEDGER = "ledger.jsonl"
 STUDIES = "studies.json"  # marks a folder of several studies, which share its rows
+JSON_FILES = (
+    RUN, RESULT, ANSWERS, EVALUATION, CURVE, INTERACTIONS, UNIVERSAL, COMPARISON, NEURONS, ERASURE,
+    CROSSING, ENHANCEMENT, FIDELITY, RELIABILITY, OVERLAP, DECOUPLING, TOGETHER, STUDIES,
+)  # fmt: skip
 LONGEST = 256 * 2**20  # bytes of a JSON file that is read; a folder may come from anyone
 # Which command leaves a file that others read; `locate` the rest.
 WRITERS = {NEURONS: "neurons locate", ENHANCEMENT: "neurons enhance"}

@@ -2,8 +2,10 @@
 
 import sys
 from base64 import b64encode
-from dataclasses import fields, replace
+from collections.abc import Mapping
+from dataclasses import MISSING, fields, is_dataclass, replace
 from html import escape
+from inspect import Parameter, signature
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,8 @@ from caploc.lookup import pick
 from caploc.naming import default_folder, default_others, placed
 from caploc.report.curves import curve_figure
 from caploc.report.figures import heads_figure
+from caploc.report.plates import styled
+from caploc.report.plots import units_by_task
 from caploc.report.sentence import headline
 from caploc.search import Settings
 from caploc.study import Study, run
@@ -27,6 +31,7 @@ from caploc.tasks.catalog import TaskOptions
 from caploc.workbench import ModelOptions
 
 SHOWN = 8  # heads that the summary lists
+PUBLIC = (ModelOptions, Settings, TaskOptions)  # options that are known as `caploc.NAME`
 COLUMNS = ["head", "effect", "low", "high", "q", "selected"]
 
 
@@ -65,7 +70,7 @@ class Findings(Record):
 
     def heatmap(self) -> Figure:
         """The map of effects, layers by heads."""
-        return heads_figure(self.result)
+        return styled(lambda: heads_figure(self.result))
 
     def curve(self, most: int = 10, limit: int | None = None, *, quiet: bool = False) -> Figure:
         """Scores with the 0, 1, ... `most` most needed heads knocked out, measured and drawn.
@@ -77,7 +82,8 @@ class Findings(Record):
             RunFailed: if the machine gives up; rows already measured are kept.
         """
         with console.progress(quiet) as progress:
-            return curve_figure(measure_curve(self.folder, most, limit, progress))
+            drawn = measure_curve(self.folder, most, limit, progress)
+        return styled(lambda: curve_figure(drawn, units_by_task(self.result)))
 
     def _repr_html_(self) -> str:
         """The answer, the map and the most needed heads, as a notebook shows them."""
@@ -124,6 +130,7 @@ def locate(  # noqa: PLR0913  (what can be chosen is its parameters)
         RunFailed: if the machine gives up; rows already measured are kept.
         Stopped: if it was interrupted; likewise.
     """
+    given = {**locals()}
     loading = ModelOptions(placed(model)) if isinstance(model, str) else model
     name = placed(task)
     study = Study(
@@ -139,11 +146,40 @@ def locate(  # noqa: PLR0913  (what can be chosen is its parameters)
         track=track,
     )
     folder = Path(out) if out else default_folder(loading.name, method, task)
-    named = "".join(f", {key}={value!r}" for key, value in setting.items())
-    command = f"caploc.locate({loading.name!r}, {task!r}, method={method!r}{named})"
+    again = loading.name if isinstance(model, str) else loading
+    command = call_of(given | {"model": again, "task": name})
     with console.progress(quiet) as progress:
         found = run(study, folder, progress, command=command)
     return Findings(found.result, found.folder, found.report)
+
+
+def call_of(given: Mapping[str, Any]) -> str:
+    """The call of `locate` with these arguments, as Python reads it; defaults are left out."""
+    said = []
+    for name, parameter in signature(locate).parameters.items():
+        if parameter.kind is Parameter.VAR_KEYWORD:
+            said += [f"{key}={as_python(value)}" for key, value in given[name].items()]
+        elif parameter.default is Parameter.empty:
+            said.append(as_python(given[name]))
+        elif given[name] != parameter.default:
+            said.append(f"{name}={as_python(given[name])}")
+    return f"caploc.locate({', '.join(said)})"
+
+
+def as_python(value: Any) -> str:
+    """An argument as Python reads it; of options, what differs from their defaults."""
+    if isinstance(value, Path):
+        return repr(str(value))
+    if not is_dataclass(value) or isinstance(value, type):
+        return repr(value)
+    said = []
+    for each in fields(value):
+        default = each.default if each.default_factory is MISSING else each.default_factory()
+        if (given := getattr(value, each.name)) != default:
+            said.append(f"{each.name}={as_python(given)}")
+    kind = type(value)
+    home = "caploc" if kind in PUBLIC else kind.__module__
+    return f"{home}.{kind.__qualname__}({', '.join(said)})"
 
 
 def chosen(settings: Settings | None, setting: dict[str, Any]) -> Settings:
@@ -161,7 +197,7 @@ def chosen(settings: Settings | None, setting: dict[str, Any]) -> Settings:
 def png(figure: Figure) -> bytes:
     """A figure as a file's content."""
     written = BytesIO()
-    figure.savefig(written, format="png", dpi=110)
+    figure.savefig(written, format="png", dpi=110, facecolor="auto")  # its own
     return written.getvalue()
 
 

@@ -1,8 +1,9 @@
 """Take secrets out of what is written down: commands with tokens in them, addresses with passwords.
 
 Known by their form (Hugging Face, GitHub, OpenAI and others), by the place where they stand
-(`https://user:password@host`, `token=...`), or because a variable of the environment that is named
-like a secret holds them.
+(`https://user:password@host`, `token=...`, `--api-key ...`), or because a variable of the
+environment that is named like a secret holds them. What is read may come from anyone: no expression
+here takes longer than in proportion to the text.
 """
 
 import os
@@ -17,10 +18,12 @@ FORMS = (
     re.compile(
         r"\b(?:hf|api_org)_[A-Za-z0-9]{16,}|\bgh[pousr]_[A-Za-z0-9]{20,}|\bgithub_pat_\w{20,}"
         r"|\bglpat-[\w-]{16,}|\bsk-[\w-]{20,}|\bxox[abprs]-[\w-]{10,}|\bA(?:KI|SI)A[A-Z0-9]{16}\b"
-        r"|\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"
+        r"|\beyJ[\w-]{8,1000}+\.[\w-]{8,}+\.[\w-]*"
     ),
     re.compile(r"(?<=://)[^\s/@'\"]+(?=@)"),
-    re.compile(rf"(?i)(?<![a-z])(?:[\w-]*(?:{NAMED}))(?:=|:\s?|\s)(?:bearer\s+)?([^\s,'\"&]+)"),
+    re.compile(rf"(?i)(?:{NAMED})(?:=|:\s?)(?:(?:bearer|basic)\s+)?([^\s,'\"&]+)"),
+    # in a sentence a blank parts words; behind an option, the option from its value
+    re.compile(rf"(?i)(?<![\w-])--[\w-]*(?:{NAMED})\s+(?:(?:bearer|basic)\s+)?([^\s,'\"&]+)"),
 )
 VARIABLE = re.compile(rf"(?i)(?:^|_)(?:{NAMED}|key)(?:$|_)")
 

@@ -18,6 +18,7 @@ from caploc.folder import RESULT, ROWS, STUDIES, rows_file
 from caploc.heads import HeadGrid
 from caploc.progress import Progress, Silent
 from caploc.store import Question, unpack
+from caploc.store.checking import matches
 from caploc.store.reading import reading
 from caploc.store.rows import seal
 from caploc.store.schema import FIELDS
@@ -81,29 +82,64 @@ class Known:
         return [str(grid.part(column)) for column in columns]
 
 
+@dataclass(frozen=True)
+class Own:
+    """What a run asked, of rows that it shares."""
+
+    fingerprint: str
+    dtype: str | None
+    tasks: frozenset[str]
+
+    @classmethod
+    def of(cls, folder: Path, path: Path) -> "Own":
+        """From the run's result; `path` are the rows.
+
+        Raises:
+            UserError: if there is none.
+        """
+        if not (folder / RESULT).is_file():
+            raise UserError(
+                f"{folder} shares its rows with the studies beside it and holds no {RESULT}, which "
+                f"tells its own from theirs; finish the run, or name {path.parent} for all rows."
+            )
+        result = read_contents(folder / RESULT)
+        model, others = result["model"], result["validation"].get("other_tasks", [])
+        tasks = frozenset([result["task"]["name"], *(other["name"] for other in others)])
+        return cls(str(model.get("fingerprint")), model.get("dtype"), tasks)
+
+    def has(self, question: Question) -> bool:
+        """Whether a question is of the run's model and one of its tasks."""
+        same = question.model == self.fingerprint and self.dtype in (None, question.dtype)
+        return same and question.task in self.tasks
+
+
 def write_rows(folder: Path, to: Path, progress: Progress | None = None) -> int:
     """Write every row of a run folder into a Parquet or CSV file; how many there are.
 
-    Only a batch of rows is in memory at a time, and the file is whole or not there. A CSV file
-    holds lists as JSON.
+    Of a run that shares its rows with the studies beside it, those of its model and tasks. Only a
+    batch of rows is in memory at a time, and the file is whole or not there. A CSV file holds lists
+    as JSON.
 
     Raises:
         BadOption: if the file's name ends in neither .parquet nor .csv.
-        UserError: if there is no run in the folder.
+        UserError: if there is no run in the folder, or nothing that tells which rows are its own.
         StoreFailed: if the rows cannot be read, or the file cannot be written.
     """
     if to.suffix not in WRITERS:
         raise BadOption(f"--to must end in {' or '.join(WRITERS)}; got {str(to)!r}.")
     path = rows_file(folder)
-    if not path.is_file():
+    if not folder.is_dir() or not path.is_file():
         raise UserError(f"{folder} holds no {ROWS}; name the folder of a run.")
     known, progress = Known.of(folder), progress or Silent()
+    own = None if path == folder / ROWS else Own.of(folder, path)
     with reading(path) as (database, schema):
-        (count,) = database.execute("SELECT count(*) FROM rows").fetchone()
+        questions = asked(database, path, own)
+        counting = "SELECT count(*) FROM rows WHERE question = ?"
+        count = sum(database.execute(counting, (each,)).fetchone()[0] for each in questions)
         progress.start("rows", count)
         with whole_file(to) as part, WRITERS[to.suffix](part) as write:
             try:
-                for batch in batches(database, schema, known):
+                for batch in batches(database, schema, known, questions):
                     write(batch)
                     progress.advance(len(batch["example"]), 0)
             except (KeyError, TypeError, AttributeError, ValueError, RecursionError):
@@ -111,22 +147,41 @@ def write_rows(folder: Path, to: Path, progress: Progress | None = None) -> int:
     return int(count)
 
 
+def asked(database: sqlite3.Connection, path: Path, own: Own | None) -> dict[int, Question]:
+    """The questions of a store by their numbers, of a run's own only if they are told.
+
+    Raises:
+        StoreFailed: if the text of one is lost.
+    """
+    texts = database.execute("SELECT id, digest, question FROM questions").fetchall()
+    orphans = "SELECT 1 FROM rows WHERE question NOT IN (SELECT id FROM questions) LIMIT 1"
+    if (
+        not all(matches(digest, text) for _, digest, text in texts)
+        or database.execute(orphans).fetchone()
+    ):
+        raise StoreFailed(
+            f"{path} has lost what some of its rows answer, with a damaged page; run the same "
+            "command again (`command` in run.json), which finds it again, then `caploc rows`."
+        )
+    questions = {number: Question(**json.loads(text)) for number, _, text in texts}
+    return {number: each for number, each in questions.items() if own is None or own.has(each)}
+
+
 def batches(
-    database: sqlite3.Connection, schema: int, known: Known
+    database: sqlite3.Connection, schema: int, known: Known, questions: Mapping[int, Question]
 ) -> Iterator[dict[str, list[Any]]]:
     """The table's columns, some rows at a time, ordered by question, mask and example."""
-    questions = {
-        number: Question(**json.loads(text))
-        for number, text in database.execute("SELECT id, question FROM questions")
-    }
     fields = f"{FIELDS}, seal" if schema > 2 else FIELDS
     fields = FIELDS.replace("plain_tokens", "tokens") if schema == 1 else fields
-    found = database.execute(
-        f"SELECT question, {fields} FROM rows ORDER BY question, mask, example"
-    )
-    while rows := found.fetchmany(AT_ONCE):
-        lines = [line(questions[number], row, known) for number, *row in rows]
-        yield {name: [each[place] for each in lines] for place, name in enumerate(COLUMNS.names)}
+    for number, question in sorted(questions.items()):
+        found = database.execute(
+            f"SELECT {fields} FROM rows WHERE question = ? ORDER BY mask, example", (number,)
+        )
+        while rows := found.fetchmany(AT_ONCE):
+            lines = [line(question, row, known) for row in rows]
+            yield {
+                name: [each[place] for each in lines] for place, name in enumerate(COLUMNS.names)
+            }
 
 
 def line(question: Question, row: Sequence[Any], known: Known) -> tuple[Any, ...]:

@@ -14,7 +14,7 @@ from typing import Any
 from weakref import WeakSet
 
 from caploc.engine import Answer, Ask, BatchEngine
-from caploc.errors import CaplocError, UserError
+from caploc.errors import CaplocError, RunFailed, UserError
 from caploc.models.loading import LoadedModel, load_model
 from caploc.models.sharding import Team, join
 from caploc.tasks.requests import Generate, LogLikelihood, Request, Rolling
@@ -64,7 +64,16 @@ class Conversation:
     @classmethod
     @contextmanager
     def open(cls, team: Team) -> Iterator[None]:
-        """Broken from here on, unless the block ends in order: all processes refuse alike."""
+        """Broken from here on, unless the block ends in order: all processes refuse alike.
+
+        Raises:
+            RunFailed: if it is broken: the others are still inside an earlier pass.
+        """
+        if cls.broken:
+            raise RunFailed(
+                "The processes that share the model have lost step, since one failed in the middle "
+                "of an answer; what was measured is kept. Run the same command again."
+            )
         cls.broken, team.waiting = True, False
         try:
             yield

@@ -1,6 +1,7 @@
 """Several studies one after another, their rows in one store, with a page over all of them."""
 
 import gc
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from caploc.comparison import compare
 from caploc.contents import read_contents
 from caploc.errors import BadOption, OutOfMemory, Stopped, StoreFailed, UserError
 from caploc.findings import Findings
-from caploc.folder import RESULT, STUDIES, make, refuse_links, write_json
+from caploc.folder import COMPARISON, RESULT, STUDIES, make, refuse_links, write_json
 from caploc.measurement import HeadModel, RowEngine
 from caploc.progress import Progress
 from caploc.report import rewrite_page
@@ -155,6 +156,12 @@ def folder_name(name: str) -> str:
     return f"{cut}-{blake2b(name.encode(errors='replace'), digest_size=4).hexdigest()}"
 
 
+def compared_by(folder: Path) -> str:
+    """The command that made the page over a folder of runs."""
+    told = read_contents(folder / COMPARISON) if (folder / COMPARISON).exists() else {}
+    return str(told.get("command") or shlex.join(["caploc", "report", str(folder)]))
+
+
 def rewrite_report(folder: Path) -> Path:
     """Write page and figures of a finished run from its result files.
 
@@ -167,6 +174,6 @@ def rewrite_report(folder: Path) -> Path:
     if runs and not (folder / RESULT).exists():
         for run_folder in runs:
             rewrite_report(run_folder)
-        compare(runs, folder, command=f"caploc report {folder}")
+        compare(runs, folder, command=compared_by(folder))
         return folder / COMPARE
     return rewrite_page(folder)

@@ -6,7 +6,7 @@ Whatever a tracker does wrong, the run goes on: what it says is logged, and kept
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -73,7 +73,13 @@ class MLflow:
         self.module = import_module(module)
         self.module.set_experiment(project)
         self.run = self.module.start_run(run_name=name)
-        self.module.log_params(settings)
+        try:
+            self.module.log_params(settings)
+        except BaseException:
+            # no other run begins in this process while one is open
+            with suppress(Exception):
+                self.end(failed=True)
+            raise
 
     def log(self, figures: Mapping[str, float], step: int) -> None:
         """Add a point to each curve."""
@@ -124,14 +130,19 @@ class Tracked:
             self.tracker = self.tried(begin)
 
     def tried(self, what: Callable[[], Any]) -> Any:
-        """Do what a tracker may fail at; afterwards it is left alone."""
+        """Do what a tracker may fail at; afterwards it is told no more, and its run only closed."""
         try:
             return what()
         except Exception as error:  # a tracker's trouble is its own
             self.trouble.append(f"{type(error).__name__}: {error}")
-            LOG.warning("The tracker is told no more (%s); the run goes on.", self.trouble[-1])
-            self.tracker = None
+            if len(self.trouble) == 1:
+                LOG.warning("The tracker is told no more (%s); the run goes on.", self.trouble[0])
             return None
+
+    @property
+    def listening(self) -> Tracker | None:
+        """The tracker, as long as it has had no trouble."""
+        return None if self.trouble else self.tracker
 
     def start(self, what: str, rows: int) -> None:
         """Pass it on."""
@@ -141,24 +152,25 @@ class Tracked:
         """Pass it on, and add a point to the curves now and then."""
         self.progress.advance(rows, tokens)
         self.rows, self.tokens = self.rows + rows, self.tokens + tokens
-        if self.tracker is not None and time.monotonic() - self.last >= EVERY:
+        if self.listening is not None and time.monotonic() - self.last >= EVERY:
             self.last = time.monotonic()
             self.point({"rows": self.rows, "tokens": self.tokens})
 
     def point(self, figures: Mapping[str, float]) -> None:
         """Add a point to each curve."""
-        if (tracker := self.tracker) is not None:
+        if (tracker := self.listening) is not None:
             self.tried(lambda: tracker.log(figures, self.rows))
 
     def found(self, result: Mapping[str, Any], files: Sequence[Path]) -> None:
         """Tell what was found, and hand over the files that say so."""
         self.point(figures_of(result))
-        if (tracker := self.tracker) is not None:
+        if (tracker := self.listening) is not None:
             self.tried(lambda: tracker.keep([path for path in files if path.exists()]))
 
     def end(self, failed: bool) -> None:
-        """Close the run."""
-        if (tracker := self.tracker) is not None:
+        """Close the run, once, whatever trouble there was."""
+        tracker, self.tracker = self.tracker, None
+        if tracker is not None:
             self.tried(lambda: tracker.end(failed))
 
 

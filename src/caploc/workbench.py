@@ -8,10 +8,13 @@ from typing import Any, Generic
 from caploc.engine import BatchEngine, chat_template
 from caploc.errors import BadOption
 from caploc.heads import HeadGrid
+from caploc.launching import launched
+from caploc.lookup import pick
 from caploc.measurement import Cost, HeadModel, Meter, Model_co, RowEngine
 from caploc.models.loading import LoadedModel, check_model, load_model, load_tokenizer
 from caploc.models.placement import SPREAD
-from caploc.models.sharding import SHARD, launched
+from caploc.models.quantization import SCHEMES
+from caploc.models.sharding import SHARD
 from caploc.sharded import LeadingEngine
 from caploc.store import Question, Store
 from caploc.tasks.catalog import TaskOptions, load_task, wants_chat_template
@@ -51,8 +54,10 @@ class ModelOptions:
             self.check_team()
             return check_model(**self.loading())
         self.workers.check(self.device)
-        # the workers' machines may have devices and memory that this one has not
-        return check_model(**self.loading() | {"device": SPREAD})
+        if self.quantize is not None:
+            pick(SCHEMES, self.quantize, "quantization")
+        # the workers' machines may have devices, memory and packages that this one has not
+        return check_model(**self.loading() | {"device": SPREAD, "quantize": None})
 
     def check_team(self) -> None:
         """Refuse processes that torchrun started to share a model, and that do not.

@@ -1,6 +1,7 @@
 """The playground's page in a real browser, on a real server, with a run of the demo model."""
 
 import json
+import math
 import os
 import threading
 import time
@@ -14,12 +15,16 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect, sync_playwright
 
 import caploc
+from caploc.export import Export
+from caploc.finished import FinishedRun
 from caploc.headfile import read_heads
 from caploc.playground.app import application
-from caploc.playground.asked import ExampleAsked, Question
+from caploc.playground.asked import AttentionAsked, ExampleAsked, Question
+from caploc.playground.hosts import hosts_of
 from caploc.playground.playground import Playground
-from caploc.playground.serving import address, hosts_of, listen
+from caploc.playground.serving import address, listen
 from caploc.playground.setting import runs_in, setting_of
+from caploc.report.reading import UNSEEN, visible
 from caploc.search import Settings
 from caploc.study import Study
 from caploc.tasks.catalog import TaskOptions
@@ -177,12 +182,25 @@ def test_the_slider_takes_the_first_heads_of_the_run(visit, playground):
 
 def test_a_control_knocks_out_as_many_others_in_each_layer(visit):
     page = visit()
-    before = chosen(page)
-    page.locator("#random").click()
-    after = chosen(page)
-    assert not set(before) & set(after)
-    layers = [sorted(name.split("H")[0] for name in names) for names in (before, after)]
-    assert layers[0] == layers[1]
+    before, drawn = chosen(page), []
+    for _ in range(6):
+        page.locator("#random").click()
+        drawn.append(chosen(page))
+    for after in drawn:
+        assert not set(before) & set(after)
+        layers = [sorted(name.split("H")[0] for name in names) for names in (before, after)]
+        assert layers[0] == layers[1]
+    assert len({tuple(after) for after in drawn}) > 1
+
+
+def test_a_control_takes_all_others_of_a_layer_that_has_too_few(visit):
+    page = visit()
+    page.locator("#clear").click()
+    for index in range(11):
+        page.locator(f"[data-head=L2H{index}]").click()
+    for _ in range(2):
+        page.locator("#random").click()
+        assert chosen(page) == [f"L2H{index}" for index in range(11, 16)]
 
 
 def test_an_example_is_drawn_asked_and_scored(visit, playground):
@@ -219,6 +237,45 @@ def test_choices_are_weighed_on_both_sides(visit, playground):
     answered(page)
 
 
+def reading(totals):
+    """What the server says of choices with these log-probabilities, the same on both sides."""
+    token = {"token": 1, "text": "x", "intact": None, "knocked_out": None}
+    token["likeliest"] = dict.fromkeys(("intact", "knocked_out"), [["x", None]])
+    yield {"event": "begin", "choices": ["x"] * len(totals), "gold": None}
+    for number, total in enumerate(totals):
+        yield {"event": "choice", "choice": number}
+        yield {"event": "tokens", "tokens": [token]}
+        yield {"event": "read", "choice": number, "intact": total, "knocked_out": total}
+    yield {"event": "done"}
+
+
+@pytest.mark.parametrize(
+    "totals", [(-2000.0, -2001.0, None), (-1.0, None), (None, None), (-5000.0, -1e9), (-2.0, -2.0)]
+)
+def test_shares_hold_for_long_choices_and_broken_models(visit, totals):
+    page = visit()
+    lines = "".join(json.dumps(event) + "\n" for event in reading(totals))
+    page.route("**/answers", lambda route: route.fulfill(body=lines))
+    page.locator("#answer").click()
+    answered(page)
+    known = [total for total in totals if total is not None]
+    sides = page.locator(".choice .bars").all()
+    for total, bars in zip(totals, sides, strict=True):
+        share = 0 if total is None else 1 / sum(math.exp(min(each - total, 700)) for each in known)
+        width = bars.locator("i").first.evaluate("e => e.style.width")
+        assert float(width.removesuffix("%")) == pytest.approx(100 * share, abs=1e-3)
+        said = bars.locator(".value").first.inner_text()
+        if total is None:
+            assert said.startswith("–")
+        elif share > 0.1:
+            assert float(said.split(" ")[0]) == pytest.approx(100 * share, abs=0.05)
+        else:
+            assert said.startswith("< 0.01 %")
+    page.locator(".choice .token").first.hover()
+    bars = page.locator("#inspector .meter i")
+    assert [bar.evaluate("e => e.style.width") for bar in bars.all()] == ["0%", "0%"]
+
+
 def test_a_token_tells_its_odds_to_mouse_and_keys(visit, playground):
     page = visit()
     page.locator("#clear").click()
@@ -248,10 +305,10 @@ def test_attention_is_shown_and_read_with_the_keys(visit, playground):
     page.locator("#index").select_option("2")
     page.locator("#look").click()
     readout = page.locator("#readout")
-    expect(page.locator("#attention-status")).to_have_text("L1H2, 10 tokens")
+    expect(page.locator("#attention-status")).to_have_text("L1H2, 10 tokens, intact")
     expect(page.locator("#strip")).to_have_text("<|end|>47+38=85<|end|>")
     before = readout.inner_text()
-    page.locator("#canvas").focus()
+    page.get_by_role("application", name="Attention of L1H2").focus()
     page.keyboard.press("ArrowUp")
     assert readout.inner_text() != before
     weights = page.evaluate("() => Array.from(window.playground.attention.weights)")
@@ -261,6 +318,43 @@ def test_attention_is_shown_and_read_with_the_keys(visit, playground):
     page.wait_for_timeout(300)
     cut = page.evaluate("() => Array.from(window.playground.attention.weights)")
     assert cut != weights
+
+
+def test_attention_is_that_without_the_heads_chosen_when_it_is_asked(visit, playground):
+    page = visit()
+    page.locator("#clear").click()
+    page.locator("[data-head=L0H13]").click()
+    ask(page)
+    page.locator("#live").uncheck()
+    page.locator("#clear").click()
+    page.locator("[data-head=L0H14]").click()
+    page.locator("#layer").select_option("1")
+    page.locator("#index").select_option("2")
+    page.locator("#attention-model").select_option("1")
+    page.locator("#look").click()
+    status = page.locator("#attention-status")
+    expect(status).to_have_text("L1H2, 10 tokens, without L0H14")
+    found = page.evaluate("() => Array.from(window.playground.attention.weights)")
+    said = page.evaluate("() => window.playground.spoken('intact').said")
+    question = Question(heads=["L0H14"], prompt="47+38=", stops=["\n"], new_tokens=16)
+    asked = AttentionAsked(question=question, said=said, head="L1H2", knocked_out=True)
+    assert found == playground.attention(asked)["weights"].ravel().tolist()
+    other = asked.model_copy(update={"question": question.model_copy(update={"heads": ["L0H13"]})})
+    assert found != playground.attention(other)["weights"].ravel().tolist()
+
+
+def test_the_saved_file_of_a_runs_heads_is_the_exported_one(visit, runs, tmp_path):
+    page = visit()
+    with page.expect_download() as waiting:
+        page.locator("#save").click()
+    waiting.value.save_as(tmp_path / "saved.json")
+    run = FinishedRun.read(runs / "addition")
+    heads = read_heads(tmp_path / "saved.json").heads
+    Export(
+        model=run.study.model, heads=heads, target=tmp_path / "to", kind="heads", run=run
+    ).write()
+    exported = (tmp_path / "to" / "heads.json").read_bytes()
+    assert (tmp_path / "saved.json").read_bytes() == exported
 
 
 def test_heads_are_saved_as_a_file_that_knockout_reads(visit, tmp_path):
@@ -293,6 +387,64 @@ def test_everything_goes_without_a_mouse(visit):
     page.keyboard.press("Control+Enter")
     answered(page)
     assert text(page, "intact").startswith("12479")
+
+
+def focused(page):
+    return page.evaluate(
+        "() => document.activeElement.dataset.head || document.activeElement.innerText"
+    )
+
+
+def test_arrow_keys_reach_every_layer_that_has_heads(visit):
+    def uneven(page):
+        def altered(route):
+            board = route.fetch().json()
+            board |= {"layers": [4, 0, 2, 3], "group_sizes": [1, 1, 1, 1], "runs": []}
+            route.fulfill(json=board | {"tasks": [*board["tasks"], HOSTILE]})
+
+        page.route("**/board", altered)
+
+    page = visit(ready=False, before=uneven)
+    page.locator("[data-head=L0H0]").focus()
+    walked = []
+    for key in ("End", "ArrowDown", "ArrowDown", "ArrowDown", "ArrowRight", "ArrowUp", "ArrowUp"):
+        page.keyboard.press(key)
+        walked.append(focused(page))
+    assert walked == ["L0H3", "L2H1", "L3H1", "L3H1", "L3H2", "L2H1", "L0H1"]
+    named = page.locator("#task option").all_inner_texts()[-1]
+    assert named == visible(HOSTILE) and "⟨U+202E⟩" in named
+
+
+def test_no_button_loses_the_focus_it_has(visit):
+    page = visit()
+    page.locator("#clear").click()
+    for head in ("L0H1", "L0H2", "L1H3"):
+        page.locator(f"[data-head={head}]").click()
+    page.get_by_role("button", name="Do not knock out L0H2").focus()
+    for expected in ("L1H3", "L0H1", "L0H1"):
+        page.keyboard.press("Enter")
+        assert focused(page).removesuffix(" ×") == expected
+    assert chosen(page) == [] and page.locator(":focus").get_attribute("data-head") == "L0H1"
+    page.locator("[data-head=L0H1]").click()
+    for name in ("Random instead", "None", "None"):
+        page.get_by_role("button", name=name).focus()
+        page.keyboard.press("Enter")
+        assert focused(page) == name
+    assert chosen(page) == []
+    expect(page.get_by_role("button", name="Random instead")).to_be_disabled()
+
+
+def test_unseen_characters_are_drawn_as_in_reports(visit):
+    page = visit()
+    unseen = [code for code in range(0x110000) if UNSEEN.match(chr(code))]
+    drawn = page.evaluate(
+        """async (codes) => {
+            const { visible } = await import("/page/words.js");
+            return codes.map((code) => visible(String.fromCodePoint(code)));
+        }""",
+        unseen,
+    )
+    assert drawn == [visible(chr(code)) for code in unseen]
 
 
 @pytest.mark.parametrize("view", VIEWS)
@@ -372,8 +524,10 @@ def test_stop_ends_the_answer_on_the_server_too(visit, playground, monkeypatch):
     monkeypatch.setattr(playground, "answers", endless)
     page.locator("#answer").click()
     page.locator("#intact .token").nth(20).wait_for()
-    page.locator("#stop").click()
+    page.locator("#stop").focus()
+    page.keyboard.press("Enter")
     expect(page.locator("#status")).to_have_text("stopped")
+    assert focused(page) == "Stop"
     for _ in range(100):
         if steps[-1] == "closed":
             break

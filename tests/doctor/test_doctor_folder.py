@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from caploc import folder as folder_names
 from caploc.cli import app
 from caploc.doctor import examine, repair
 from caploc.errors import StoreFailed, UserError
-from caploc.folder import claim, question, read_json, rows_file, write_json
+from caploc.folder import JSON_FILES, claim, question, read_json, rows_file, write_json
 from caploc.store import Question, Row, Store, pack
 from caploc.study import Study
+from caploc.sweep import sharing
 from caploc.workbench import ModelOptions
 
 QUESTION = Question("print", "float32", "demo/addition", "1", "metric")
@@ -172,3 +174,116 @@ def test_a_file_longer_than_any_that_is_written_is_not_read(tmp_path, monkeypatc
     (tmp_path / "result.json").write_text(" " * 101)
     with pytest.raises(UserError, match="101 bytes, and no run writes more than 100"):
         read_json(tmp_path / "result.json")
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("curve.json", {"points": 3}),
+        ("answers.json", [1]),
+        ("run.json", {"study": []}),
+        ("curve.json", None),
+    ],
+)
+def test_whatever_is_not_in_form_is_set_aside_once(tmp_path, name, content):
+    folder = run_folder(tmp_path / "run")
+    (folder / name).write_text(json.dumps(content))
+    assert "--repair" in examine(folder).verdict
+    repair(examine(folder))
+    after = examine(folder)
+    assert "--repair" not in after.verdict and (folder / f"{name}.damaged").is_file()
+    claim(folder, asdict(STUDY), "caploc locate demo").close()  # what the same command does first
+    assert examine(folder).verdict == "Sound."
+
+
+def test_without_run_json_the_command_is_told_to_write_it(tmp_path):
+    folder = run_folder(tmp_path / "run")
+    (folder / "run.json").unlink()
+    assert "run.json is missing; run the command that made the folder" in examine(folder).verdict
+    claim(folder, asdict(STUDY), "caploc locate demo").close()
+    assert examine(folder).verdict == "Sound."
+
+
+def test_a_file_of_a_later_version_is_left_as_it_is(tmp_path):
+    folder = run_folder(tmp_path / "run")
+    write_json(folder / "result.json", result(schema=7))
+    found = examine(folder)
+    assert "of a later version of caploc" in found.verdict and "--repair leaves" in found.verdict
+    assert repair(found) is None
+    assert read_json(folder / "result.json")["schema"] == 7
+
+
+@pytest.mark.parametrize(
+    "lost", ["UPDATE questions SET question = '\"lost\"'", "DELETE FROM questions"]
+)
+def test_a_lost_question_is_mended_by_the_same_command_and_not_by_repair(tmp_path, lost):
+    folder = run_folder(tmp_path / "run")
+    with Store(folder / "rows.sqlite") as store:
+        store.database.execute(lost)
+        store.database.commit()
+    found = examine(folder)
+    assert not found.sound and "--repair" not in found.verdict
+    assert "run the same command again" in found.verdict
+    assert repair(found) is None and not list(folder.glob("*.damaged*"))
+    with Store(folder / "rows.sqlite") as store:
+        store.question_id(QUESTION)
+    assert examine(folder).verdict == "Sound."
+
+
+@pytest.mark.parametrize("content", ["{", '{"studies": 3}'])
+def test_the_list_of_studies_is_read_and_written_anew(tmp_path, content):
+    write_json(tmp_path / "studies.json", {"schema": 1, "studies": ["b", "a"]})
+    for name in ("a", "b"):
+        run_folder(tmp_path / name)
+    (tmp_path / "studies.json").write_text(content)
+    found = examine(tmp_path)
+    assert "--repair" in found.verdict and "studies.json" in " ".join(found.faults)
+    repair(found)
+    assert examine(tmp_path).verdict == "Sound."
+    assert read_json(tmp_path / "studies.json") == {"schema": 1, "studies": ["a", "b"]}
+    assert (tmp_path / "studies.json.damaged").read_text() == content
+    with sharing(tmp_path, ["a", "b"]):
+        pass
+
+
+def test_a_study_that_is_listed_and_not_begun_is_not_finished(tmp_path):
+    write_json(tmp_path / "studies.json", {"schema": 1, "studies": ["a", "b"]})
+    run_folder(tmp_path / "a")
+    assert examine(tmp_path).verdict.startswith("Sound, not finished")
+
+
+def test_a_folder_that_is_not_there_has_no_rows_of_its_neighbours(tmp_path):
+    write_json(tmp_path / "studies.json", {"schema": 1, "studies": ["a"]})
+    run_folder(tmp_path / "a")
+    with pytest.raises(UserError, match="typo holds no rows.sqlite"):
+        examine(tmp_path / "typo")
+
+
+def test_repair_drops_only_half_files_that_runs_leave(tmp_path):
+    folder = run_folder(tmp_path / "run")
+    scores = folder / "scores"
+    scores.mkdir()
+    half = [folder / f"{name}.part" for name in JSON_FILES]
+    half += [folder / "rows.sqlite.part", folder / "rows.sqlite.schema2.part"]
+    half += [scores / f"{'a1' * 16}.part"]
+    others = [folder / name for name in ("film.mkv.part", "mine.json.part", "result.part")]
+    others += [scores / "result.json.part", scores / "data.part"]
+    for path in half + others:
+        path.write_text("half")
+    repair(examine(folder))
+    assert not any(path.exists() for path in half) and all(path.exists() for path in others)
+
+
+def test_the_names_of_json_files_are_all_there():
+    named = {value for value in vars(folder_names).values() if str(value).endswith(".json")}
+    assert named == set(JSON_FILES) and len(named) > 10
+
+
+def test_what_was_set_aside_before_is_kept(tmp_path):
+    folder = run_folder(tmp_path / "run")
+    for seed in (3, 4):
+        write_json(folder / "result.json", result(seed=seed))
+        repair(examine(folder))
+    assert read_json(folder / "result.json.damaged")["seed"] == 3
+    assert read_json(folder / "result.json.damaged2")["seed"] == 4
+    assert any("result.json.damaged2" in note for note in examine(folder).notes)

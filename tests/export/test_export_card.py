@@ -1,5 +1,8 @@
 """A card shows hostile text as text, in its metadata and in its body."""
 
+from dataclasses import replace
+
+import pytest
 import yaml
 from huggingface_hub import ModelCard
 from hypothesis import given, settings
@@ -84,6 +87,43 @@ def test_metadata_stays_metadata(text):
     # YAML knows other line ends than Python does
     assert front["license_name"].split() == text.split()
     assert front["base_model_relation"] == "finetune" and "caploc" in front["tags"]
+
+
+@pytest.mark.parametrize(
+    ("task", "unit", "effect"),
+    [
+        ({"metric": "acc"}, "percentage points", "−50.0 points (−60.0 to −40.0)"),
+        ({"metric": "acc", "outcome": "logprob"}, "nats", "−0.500 nats (−0.600 to −0.400)"),
+        (
+            {"metric": "word_perplexity", "higher_is_better": False},
+            "nats",
+            "−0.500 nats (−0.600 to −0.400)",
+        ),
+        (
+            {"metric": "ter", "higher_is_better": False},
+            "negative ter",
+            "−0.500 (−0.600 to −0.400)",
+        ),
+    ],
+)
+def test_effects_are_in_the_unit_of_the_outcome_that_found_the_heads(task, unit, effect):
+    told = story("name")
+    row = {"head": "L0H1", "effect": -0.5, "low": -0.6, "high": -0.4, "q": 0.01}
+    told.file.evidence["heads"] = [row]
+    card = write_card(replace(told, result={"task": task})).replace("\u00a0", " ")
+    assert f"| head | effect alone, {unit} (95 % interval) | q |" in card
+    assert f"| L0H1 | {effect} | 0.0100 |" in card
+    score = "50 % ± 10 (of 100)" if task["metric"] == "acc" else "0.500 ± 0.10 (of 100)"
+    assert f"| {score} |" in card
+
+
+def test_a_seed_is_a_name_and_no_quantity():
+    told = story("name")
+    told.file.evidence.update(seed=20260101, rows=12345)
+    card = write_card(told)
+    assert "seed 20260101," in card and "12,345 rows" in card
+    told.file.evidence["seed"] = None
+    assert "seed not recorded," in write_card(told)
 
 
 def test_the_hub_can_read_it():

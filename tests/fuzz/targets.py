@@ -165,7 +165,7 @@ def options(data: bytes) -> None:
             read(text)
         except CaplocError:
             continue
-    Workers.parse(text, None, 1.0, None)
+    Workers.parse(text, None, None, None)
 
 
 @target

@@ -72,6 +72,8 @@ def test_the_entry_point_is_this_provider():
     assert found.load().__name__ == "caploc.integrations.inspect_ai"
     with pytest.raises(PrerequisiteError, match="cannot be read as a file of heads"):
         get_model("caploc/demo", knockout="none.json", memoize=False)
+    with pytest.raises(PrerequisiteError, match="A batch has 1 row or more.*got auto"):
+        get_model("caploc/demo", batch_size="auto", memoize=False)
 
 
 async def generated(config, **given):

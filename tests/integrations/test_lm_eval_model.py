@@ -97,6 +97,12 @@ def test_mistakes_are_one_sentence(other_shape, tmp_path):
         KnockedOut("demo", str(other_shape))
     with pytest.raises(BadOption, match="A batch has 1 row or more"):
         KnockedOut("demo", max_batch_size=0)
+    for size in ("auto", "1.5", 2.5, True):
+        with pytest.raises(BadOption, match=f"A batch has 1 row or more.*got {size}"):
+            KnockedOut("demo", max_batch_size=size)
+    for nothing in (None, ""):
+        with pytest.raises(BadOption, match="pretrained=MODEL"):
+            KnockedOut(nothing, str(other_shape))
     with pytest.raises(UnknownName, match="'dtyp'.*dtype"):
         KnockedOut("demo", dtyp="float32")
 

@@ -41,6 +41,8 @@ def test_limits_are_read_in_bytes():
     [
         ("spread:cpu", "'cpu' limits no device's memory; write spread:cuda:0=70GiB"),
         ("spread:gpu=1GiB", "'gpu=1GiB' limits no device's memory"),
+        ("spread:cpu=infGiB", "'infGiB' is no amount of memory"),
+        ("spread:cpu=nanGiB", "'nanGiB' is no amount of memory"),
         ("spread:cpu=lots", "'lots' is no amount of memory"),
         ("spread:cuda:99=1GiB", "There is no device 'cuda:99' here"),
         ("tpu", "There is no device 'tpu' here; choose auto, .*spread .* or shard"),

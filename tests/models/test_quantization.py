@@ -11,7 +11,14 @@ from transformers import LlamaConfig
 from caploc.errors import BadOption, UnknownName
 from caploc.models import quantization
 from caploc.models.loading import check_model, load_model
-from caploc.models.quantization import SCHEMES, carried, check_quantization, label, weight_bytes
+from caploc.models.quantization import (
+    SCHEMES,
+    carried,
+    check_quantization,
+    label,
+    scheme_config,
+    weight_bytes,
+)
 
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 128}
 
@@ -67,6 +74,20 @@ def test_weights_take_the_bytes_of_their_type():
     assert weight_bytes(None, config, torch.float32) == 4
     assert weight_bytes("8bit", config, "auto") == 1
     assert weight_bytes("4bit", config, "auto") == 0.53
+
+
+def test_products_are_computed_in_the_type_that_the_label_says():
+    model = build("llama", GROUPED)
+    for own in (torch.float16, torch.bfloat16, torch.float32):
+        model.to(own)
+        model.config.dtype = own
+        assert label(model, "4bit") == f"4bit/{str(own).removeprefix('torch.')}"
+        made = scheme_config("4bit", model.config, "auto")
+        assert made.bnb_4bit_compute_dtype is own
+        assert scheme_config("4bit", model.config, torch.bfloat16).bnb_4bit_compute_dtype is (
+            torch.bfloat16
+        )
+    assert scheme_config(None, model.config, "auto") is None
 
 
 def test_quantized_models_are_told_apart_from_full_ones():

@@ -1,13 +1,22 @@
 """The site: what it answers, to whom, and in which words it refuses."""
 
 import json
+import re
+import socket
+import sys
+from dataclasses import replace
 
 import pytest
 from starlette.testclient import TestClient
 
+from caploc.export.evidence import evidence_of
+from caploc.finished import FinishedRun
 from caploc.headfile import read_heads
-from caploc.playground.app import application
-from caploc.playground.serving import hosts_of
+from caploc.playground.app import PAGE, application
+from caploc.playground.hosts import hosts_of, is_known
+from caploc.report.reading import UNSEEN
+from caploc.study import Study
+from caploc.workbench import ModelOptions
 
 HEADS = ["L0H13", "L0H14"]
 
@@ -50,6 +59,54 @@ def test_saved_heads_are_a_file_that_knockout_reads(site, playground, tmp_path):
     assert file.fingerprint == playground.loaded.fingerprint
 
 
+@pytest.fixture
+def run(playground, monkeypatch, tmp_path):
+    """The playground opened on a run whose ranking is L3H12, L0H13, then L5H1."""
+    score = {"score": 1.0, "stderr": None, "examples": 1}
+    result = {
+        "heads": [{"head": head, "effect": -0.5} for head in ("L5H1", "L0H13", "L3H12")],
+        "top": ["L3H12", "L0H13"],
+        "validation": {"task": {"name": "demo/addition", "intact": score, "knocked_out": score}},
+    }
+    run = FinishedRun(tmp_path, Study(ModelOptions("demo"), "demo/addition"), result, {})
+    monkeypatch.setattr(playground, "setting", replace(playground.setting, runs=(run,)))
+    return run
+
+
+@pytest.mark.parametrize("heads", [["L0H13", "L3H12"], ["L5H1", "L0H13", "L3H12"], ["L3H12"]])
+def test_a_runs_first_heads_are_saved_in_its_order_with_what_it_measured(
+    site, run, tmp_path, heads
+):
+    reply = site.post("/heads", json={"heads": heads, "run": 0})
+    (tmp_path / "heads.json").write_bytes(reply.content)
+    file = read_heads(tmp_path / "heads.json")
+    assert file.names == ["L3H12", "L0H13", "L5H1"][: len(heads)]
+    assert file.evidence == evidence_of(run, file.heads)
+
+
+def test_no_run_speaks_for_heads_that_were_chosen_by_hand(site, run, tmp_path):
+    reply = site.post("/heads", json={"heads": ["L5H1", "L3H12"], "run": 0})
+    (tmp_path / "heads.json").write_bytes(reply.content)
+    file = read_heads(tmp_path / "heads.json")
+    assert file.names == ["L3H12", "L5H1"] and file.evidence == {}
+
+
+def test_a_saved_file_tells_no_folder_of_this_machine(site, playground, monkeypatch):
+    monkeypatch.setattr(
+        playground, "loaded", replace(playground.loaded, name="/home/someone/models/mine")
+    )
+    content = site.post("/heads", json={"heads": HEADS}).json()
+    assert content["model"]["name"] == "mine"
+
+
+def test_the_page_draws_the_unseen_characters_that_reports_draw(site):
+    """The page's list is read as Python reads it and tried on every character there is."""
+    (listed,) = re.findall(r"const UNSEEN = /\[(.*)\]/gu;", (PAGE / "words.js").read_text())
+    drawn = re.sub(r"\\u\{(\w+)\}", lambda found: chr(int(found[1], 16)), listed)
+    every = "".join(map(chr, range(sys.maxunicode + 1)))
+    assert re.findall(f"[{drawn}]", every) == UNSEEN.findall(every)
+
+
 @pytest.mark.parametrize("path", ["/", "/board", "/page/main.js", "/shades.css", "/nothing"])
 def test_every_answer_carries_the_policy(site, path):
     headers = site.get(path).headers
@@ -67,8 +124,27 @@ def test_no_file_of_the_page_names_an_address_elsewhere(site):
 
 
 def test_other_names_for_this_machine_are_refused(site):
-    assert site.get("/board", headers={"host": "evil.example:8750"}).status_code == 400
+    refused = site.get("/board", headers={"host": "evil.example:8750"})
+    assert refused.status_code == 400 and "open it by its IP address" in refused.text
+    assert "script-src 'self'" in refused.headers["content-security-policy"]
     assert site.get("/board", headers={"host": "localhost:8750"}).status_code == 200
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1", "0.0.0.0", "::", "mybox.lan"])
+def test_a_name_that_anyone_may_point_here_is_unknown_wherever_it_listens(host):
+    names = hosts_of(host)
+    for known in ("127.0.0.1:8750", "LOCALHOST", "[::1]:8750", "192.168.0.7", "[fe80::1]:80"):
+        assert is_known(known, names)
+    for other in ("evil.example:8750", "", "127.0.0.1.evil.example", "evil@127.0.0.1", "[evil]",
+                  "127.0.0.1:80@evil.example", "::1:8750x", "localhost.evil.example"):  # fmt: skip
+        assert not is_known(other, names)
+
+
+def test_a_machine_that_others_reach_answers_to_its_own_name_and_the_one_given():
+    own = socket.gethostname()
+    assert is_known(f"{own}:8750", hosts_of("0.0.0.0"))
+    assert is_known("MyBox.lan:8750", hosts_of("mybox.lan"))
+    assert not is_known("mybox.lan:8750", hosts_of("127.0.0.1"))
 
 
 def test_a_form_of_another_page_is_refused(site):
@@ -88,6 +164,7 @@ def test_a_form_of_another_page_is_refused(site):
         ("/example", '{"task": "demo/nothing"}', "is not laid out here"),
         ("/heads", '{"heads": []}', "No head is chosen"),
         ("/heads", '{"heads": ["L6H0"]}', "L0 to L5"),
+        ("/heads", '{"heads": ["L0H1"], "run": 3}', "there are 0 here, none is 3"),
         ("/attention", '{"question": {"heads": []}, "said": [1], "head": "L0H0"}', "empty"),
     ],
 )

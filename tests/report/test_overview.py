@@ -111,6 +111,28 @@ def test_methods_are_held_against_each_other(tmp_path, runs, result, read_page):
     assert "css and greedy 1 of 2: L0H1 0.50" in text
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "said"),
+    [
+        ({"score": None}, {"score": 0.05}, "."),  # one was not measured
+        ({"score": 0.99}, {"score": 0.99}, "."),  # neither breaks anything
+        ({"score": 0.05}, {"score": 0.2}, "; the heads of css break most."),
+    ],
+)
+def test_whose_heads_break_most_is_said_with_evidence_alone(page, result, first, second, said):
+    other = changed(result, "demo/addition", ["L0H1", "L0H0"])
+    other["method"] = {"name": "greedy"}
+    for each, knocked_out in ((result, first), (other, second)):
+        each["validation"]["task"]["knocked_out"].update(knocked_out)
+    assert f"Two methods on demo/addition: all name L0H1{said}" in page(a=result, b=other).text
+
+
+def test_two_checkpoints_of_one_name_are_two_models(page, result):
+    other = changed(result)
+    other["model"]["fingerprint"] = "another"
+    assert "Two models on two tasks" in page(a=result, b=other).text
+
+
 def test_models_are_compared_by_depth_and_share_no_matrix(tmp_path, runs, result, read_page):
     told = compare([runs(small=result, large=other_model(result, seed=1))], tmp_path)
     (task,) = told["across"]

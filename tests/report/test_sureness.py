@@ -42,6 +42,12 @@ def test_where_nothing_was_found_more_rows_are_not_discussed(result):
     assert questions(result) == []
 
 
+def test_what_another_search_for_a_set_would_name_is_not_known(sure):
+    sure["search"]["goal"] = "set"
+    assert signs(sure)["Run again"][0] == "not known"
+    assert "With more rows" not in signs(sure)
+
+
 def test_every_question_is_answered(sure):
     assert [question.title for question in questions(sure)] == [
         "Are these the right heads?", MORE, "Does it hold on other examples?",
@@ -116,7 +122,7 @@ def test_without_heads_nothing_is_said_of_their_check(sure):
     sure["top"] = []
     sure["validation"]["held_out"].update(together=None)
     assert [question.title for question in questions(sure)] == [
-        "Are these the right heads?", "Do the effects add up?",
+        "Are these the right heads?", MORE, "Do the effects add up?",
     ]  # fmt: skip
 
 

@@ -76,6 +76,7 @@ def sets_that_agree(laboratory: Laboratory) -> int:
     return same
 
 
+@pytest.mark.slow
 def test_a_plan_that_is_told_the_findings_counts_every_row(ran, few_fresh, no_model):
     """A plan takes each setting of a search to find heads of its own; no more is pretended."""
     with opened(ran.preset, ran.folder, Silent(), "") as laboratory:
@@ -173,6 +174,7 @@ def test_hours_are_those_of_the_assumed_rates():
     assert Bill(read=0, said=989_000).hours(10**9) == pytest.approx(4 * bill.hours(10**9))
 
 
+@pytest.mark.slow
 def test_the_papers_plan_needs_configurations_only(tmp_path, no_model):
     for label in SIX:
         write_config(tmp_path / label, label)

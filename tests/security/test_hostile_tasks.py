@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from caploc.cli import app
-from caploc.errors import BadData, BadOption, FolderTaken
+from caploc.cli import app, options
+from caploc.errors import BadData, BadOption, FolderTaken, UserError
 from caploc.finished import FinishedRun
 from caploc.folder import claim, refuse_links
 from caploc.neurons.study import read_study
 from caploc.report import rewrite_page
+from caploc.sandbox import Protection
 from caploc.studies import read_studies
 from caploc.tasks.catalog import load_task
 from caploc.tasks.foreign import code_in
@@ -100,6 +101,90 @@ def test_a_metric_from_elsewhere_is_code(tmp_path):
     assert code_in(str(file)) == "metric someone/evil"
 
 
+EVIL = "!function evil.text"
+
+
+def test_code_in_a_file_of_another_encoding_is_seen(tmp_path):
+    """PyYAML tells UTF-16 by its first bytes, and lm-eval opens files as bytes."""
+    file = Path(task(tmp_path, EVIL))
+    file.write_bytes(file.read_text().encode("utf-16"))
+    assert code_in(str(file)) == EVIL
+
+
+@pytest.mark.parametrize("depth", [3, 40])
+def test_code_is_seen_however_deep_files_include_one_another(tmp_path, depth):
+    first = task(tmp_path)
+    for number in range(depth):
+        file = tmp_path / ("task.yaml" if not number else f"part{number}.yaml")
+        said = file.read_text() if not number else ""
+        file.write_text(f"{said}include: part{number + 1}.yaml\n")
+    (tmp_path / f"part{depth}.yaml").write_text(f"process_docs: {EVIL}\n")
+    assert code_in(first) == EVIL
+
+
+def test_files_that_include_themselves_many_times_are_read_once(tmp_path):
+    file = Path(task(tmp_path))
+    file.write_text(file.read_text() + "include: [" + "base.yaml, " * 50 + "task.yaml]\n")
+    (tmp_path / "base.yaml").write_text(f"include: [{'base.yaml, ' * 50} task.yaml]\n")
+    assert code_in(str(file)) == "in a file that cannot be read"  # lm-eval takes no circles
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["task: [", "task: a\ninclude: absent.yaml\n", "- a\n", "task: a\nx: \x00\n", "a: !b c\n"],
+)
+def test_a_file_that_cannot_be_read_may_hold_code(tmp_path, content):
+    (tmp_path / "task.yaml").write_text(content)
+    assert code_in(str(tmp_path / "task.yaml")) == "in a file that cannot be read"
+
+
+def test_another_file_that_cannot_be_read_is_none_of_the_tasks(tmp_path):
+    file = task(tmp_path)
+    (tmp_path / "other.yaml").write_text("a: 1\n---\nb: 2\n")
+    assert code_in(file) is None
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        f"{EVIL}: 1\n",
+        f"doc_to_choice: {EVIL}\ndoc_to_choice: answer\n",
+        f"old: &old {{x: {EVIL}}}\nnew: {{<<: *old, x: 1}}\n",
+        f"more: !!pairs [a: {EVIL}]\n",
+        "more: !<!function> evil.text\n",
+    ],
+)
+def test_code_that_no_value_keeps_is_seen(tmp_path, more):
+    """lm-eval imports a function where it reads its name."""
+    file = Path(task(tmp_path))
+    file.write_text(file.read_text() + more)
+    assert code_in(str(file)) == EVIL
+
+
+def test_code_beside_is_seen_where_an_included_file_names_the_task(tmp_path):
+    clean = task(tmp_path, name="same")
+    (tmp_path / "named.yaml").write_text("task: same\ndataset_path: json\n")
+    (tmp_path / "another.yaml").write_text(f"include: named.yaml\nprocess_docs: {EVIL}\n")
+    assert code_in(clean) == EVIL
+
+
+def test_an_include_is_seen_from_where_a_link_leads(tmp_path):
+    (tmp_path / "far").mkdir()
+    file = Path(task(tmp_path / "far"))
+    file.write_text(file.read_text() + "include: base.yaml\n")
+    (tmp_path / "far" / "base.yaml").write_text(f"process_docs: {EVIL}\n")
+    (tmp_path / "base.yaml").write_text("test_split: test\n")
+    os.symlink(file, tmp_path / "task.yaml")
+    assert code_in(str(tmp_path / "task.yaml")) == EVIL
+
+
+def test_a_metric_of_a_task_inside_a_group_is_code(tmp_path):
+    (tmp_path / "group.yaml").write_text(
+        "group: all\ntask: [{task: t, metric_list: [{metric: someone/evil}]}]\n"
+    )
+    assert code_in(str(tmp_path / "group.yaml")) == "metric someone/evil"
+
+
 def received(folder, **changes):
     """A run folder as it may come by mail."""
     for file in SOUND.iterdir():
@@ -162,6 +247,25 @@ def test_a_file_of_studies_with_a_task_of_its_own_code_is_refused(tmp_path):
     with pytest.raises(BadOption, match="runs Python code"):
         read_studies(tmp_path / "studies.toml")
     assert not (tmp_path / "canary").exists()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["locate", "nowhere/at-all", "--task", "FILE"],
+        ["erase", "NONE", "--also", "FILE"],
+        ["together", "NONE", "--heads", "NONE"],
+    ],
+)
+def test_commands_on_neurons_say_what_code_may_do(tmp_path, monkeypatch, command):
+    weak = Protection((), ("network is reachable",), "Programs run, but network is reachable.")
+    monkeypatch.setattr(options, "protection", lambda: weak)
+    places = {"FILE": task(tmp_path, EVIL), "NONE": str(tmp_path / "none")}
+    typed = [places.get(word, word) for word in command]
+    told = CliRunner().invoke(app, ["neurons", *typed, "--allow-code"])
+    assert isinstance(told.exception, UserError)
+    assert "but network is reachable" in " ".join(told.stderr.split())
+    assert (f"names Python code ({EVIL})" in " ".join(told.stderr.split())) == ("FILE" in command)
 
 
 def test_links_in_a_run_folder_lead_nowhere(tmp_path):

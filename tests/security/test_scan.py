@@ -111,6 +111,6 @@ def test_the_readers_loader_builds_nothing_but_plain_data():
 
     from caploc.tasks.foreign import Reader
 
-    assert issubclass(Reader, yaml.SafeLoader)
+    assert issubclass(Reader, yaml.constructor.SafeConstructor)
     with pytest.raises(yaml.YAMLError):
-        yaml.load("!!python/object/apply:os.getcwd []", Loader=Reader)
+        yaml.load(b"!!python/object/apply:os.getcwd []", Loader=Reader)

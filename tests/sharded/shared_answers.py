@@ -13,8 +13,9 @@ import numpy as np
 import torch
 
 from caploc.engine import Ask, BatchEngine
+from caploc.launching import launched
 from caploc.models.loading import load_model
-from caploc.models.sharding import join, launched
+from caploc.models.sharding import join
 from caploc.sharded import LeadingEngine, taking_part
 from caploc.tasks.requests import Generate, LogLikelihood, Rolling, options_json
 

@@ -2,20 +2,23 @@
 
 import shutil
 import sqlite3
+import struct
 import subprocess
 import sys
+import time
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from filled import HEADS, QUESTIONS, alike, fill, held, rows
+from filled import HEADS, QUESTIONS, alike, fill, held, rows, write_former
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from caploc.errors import FolderTaken, StoreFailed
 from caploc.store import Question, Store
 from caploc.store.checking import check
-from caploc.store.pages import records
+from caploc.store.pages import LEAF_TABLE, MOST_READ, Pages, records
 from caploc.store.salvage import salvage
 
 PAGE = 4096
@@ -178,3 +181,43 @@ def test_a_store_in_use_is_not_repaired(sound, tmp_path):
     with pytest.raises(FolderTaken, match="Another caploc process is running"):
         salvage(path)
     holder.communicate(b"")
+
+
+def test_a_log_whose_page_number_is_damaged_costs_no_time(tmp_path):
+    (tmp_path / "killed").mkdir()
+    with Store(tmp_path / "rows.sqlite") as store:
+        store.add(store.question_id(QUESTIONS[0]), rows(50))
+        for name in ("rows.sqlite", "rows.sqlite-wal"):
+            shutil.copy(tmp_path / name, tmp_path / "killed")
+    log = tmp_path / "killed" / "rows.sqlite-wal"
+    overwrite(log, 32, b"\xff")  # the highest byte of the first frame's page number
+    before = time.perf_counter()
+    found = {record for record in records(tmp_path / "killed" / "rows.sqlite")}
+    assert time.perf_counter() - before < 2
+    assert len({record[1:3] for record in found if len(record) == 11}) == 50
+
+
+@pytest.mark.parametrize("length", [4, 5, 40])
+def test_overflow_that_leads_back_to_itself_ends(length):
+    """A leaf of 512 bytes: its one record has 50 MB from page 3 on, which page 3 follows."""
+    leaf = bytearray(512)
+    leaf[0], leaf[3:5], leaf[8:10] = LEAF_TABLE, struct.pack(">H", 1), struct.pack(">H", 20)
+    # 39 bytes of 39 + 508 * 100,000 lie on the leaf itself, behind 5 of length and row id
+    leaf[20:25] = bytes([0x98, 0x9C, 0xCB, 0x27, 1])
+    leaf[64:68] = struct.pack(">I", 3)
+    loop = struct.pack(">I", 3) + b"x" * (length - 4)
+    pages = Pages(bytes(512) + bytes(leaf) + loop, 512, 0, {})
+    before = time.perf_counter()
+    assert list(pages.records()) == []
+    assert time.perf_counter() - before < 1
+    assert 1 <= pages.read[3] <= MOST_READ + 1
+
+
+def test_a_damaged_store_of_the_first_schema_is_saved(tmp_path):
+    path, made = tmp_path / "rows.sqlite", rows(50)
+    write_former(path, 1, made)
+    overwrite(path, 0, b"\0" * 100)
+    saved = salvage(path)
+    assert (saved.rows, saved.questions, saved.refused) == (50, 1, 0)
+    after = held(path)[QUESTIONS[0]]
+    assert all(alike(after[row.mask, row.example], replace(row, plain_tokens=12)) for row in made)

@@ -6,15 +6,19 @@ import sqlite3
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 
+from caploc import findings
 from caploc.errors import BadOption, FolderTaken, StoreFailed
+from caploc.folder import versions
+from caploc.models import placement
 from caploc.progress import Silent
 from caploc.search import Settings
 from caploc.store import folder_lock
 from caploc.studies import run_studies
+from caploc.studies.running import finished
 from caploc.study import Study, run
 from caploc.sweep import located
 from caploc.workbench import ModelOptions
@@ -91,6 +95,20 @@ def test_one_failure_does_not_stop_the_others_and_a_full_disk_does(tmp_path, mon
         for name, _ in located(studies, tmp_path, Silent()):
             seen.append(name)
     assert seen == ["a"]
+
+
+def test_a_model_that_does_not_fit_fails_its_own_studies_only(tmp_path, monkeypatch):
+    """A finished one stays finished, and takes no model."""
+    written = {"study": asdict(CSS.check()), "command": ""}
+    (tmp_path / "done").mkdir()
+    (tmp_path / "done" / "run.json").write_text(json.dumps(written))
+    result = {"schema": findings.SCHEMA, "versions": versions()}
+    (tmp_path / "done" / "result.json").write_text(json.dumps(result))
+    assert finished(tmp_path / "done", CSS) == result
+    monkeypatch.setattr(placement, "free_memory", lambda device: 0)
+    assert finished(tmp_path / "done", CSS) == result
+    (outcome,) = run_studies({"open": CSS}, tmp_path / "more").outcomes
+    assert "The weights of demo take" in outcome.failure
 
 
 @pytest.mark.slow

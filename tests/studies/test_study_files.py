@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from caploc.errors import UserError
+from caploc.models import placement
 from caploc.studies import Allowed, read_studies
 from caploc.studies.file import Choices
 from caploc.studies.reading import told, understood
@@ -248,3 +249,33 @@ def test_the_example_in_the_documentation_is_valid(tmp_path):
 def test_every_key_is_documented():
     text = DOCS.read_text()
     assert all(f"`{key}`" in text for key in Choices.model_fields)
+
+
+@pytest.mark.parametrize("name", ["~no-such-user/m", "x" * 5_000, "a\\u0000b"])
+def test_a_model_whose_name_is_no_path_is_told_as_every_other(tmp_path, name):
+    (line,) = mistakes(written(tmp_path, f'models = ["{name}"]\ntasks = ["demo/addition"]'))
+    assert line.startswith("models[0]: ")
+
+
+def test_a_home_of_nobody_is_a_name(tmp_path):
+    path = written(
+        tmp_path, 'out = "~no-such-user/out"\nmodels = ["demo"]\ntasks = ["~no-such-user/t.yaml"]\n'
+    )
+    (line,) = mistakes(path)
+    assert "There is no task file" in line and str(tmp_path / "~no-such-user") in line
+
+
+@pytest.mark.parametrize("label", ["rows.sqlite", "Rows.sqlite-wal", "studies.json", "figures"])
+def test_a_study_does_not_take_the_name_of_a_file_beside_it(tmp_path, label):
+    text = f'models = ["demo"]\ntasks = [{{name = "demo/addition", label = "{label}"}}]\n'
+    (line,) = mistakes(written(tmp_path, text))
+    assert line.startswith(f"a study's folder cannot be called {label.casefold()!r}")
+
+
+def test_a_model_that_does_not_fit_is_no_mistake_of_the_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(placement, "free_memory", lambda device: 0)
+    path = written(tmp_path, 'models = ["demo"]\ntasks = ["demo/addition"]\nmethods = ["css"]')
+    assert len(read_studies(path).studies) == 1
+    path.write_text(path.read_text() + "\nsettings = {top = 97}")
+    (line,) = mistakes(path)
+    assert "97 is more than the 96 heads" in line

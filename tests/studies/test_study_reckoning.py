@@ -1,12 +1,20 @@
 """Plans: rows are counted as a run would ask for them, shared ones once."""
 
+import json
 import sqlite3
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
+from caploc.errors import StoreFailed
+from caploc.measurement import Cost
+from caploc.progress import Silent
 from caploc.search import Settings
+from caploc.store import Question, Row, Store
 from caploc.studies import planned, run_studies
+from caploc.studies.calibration import measure_pace
+from caploc.studies.reckoning import UNKNOWN, Pretended, Shelf, stored_rows
 from caploc.study import Study
 from caploc.workbench import ModelOptions
 
@@ -35,6 +43,45 @@ def test_rows_are_those_that_the_method_asks_for(tmp_path):
     assert search < rows <= search + final + check
     assert (stored, shared) == (0, 0)
     assert not list(tmp_path.iterdir())
+
+
+QUESTIONS = [Question("print", "float32", task, "1", "metric") for task in ("a", "b")]
+
+
+def stored(path):
+    """A store of two rows of each question."""
+    with Store(path) as store:
+        for question in QUESTIONS:
+            number = store.question_id(question)
+            made = [Row(b"\x80", f"e{n}", n, 1.0, 1.0, "[]", 5.0, 6, 0.1) for n in (0, 1)]
+            store.add(number, made)
+    return path
+
+
+def spoil(path, statement, *values):
+    with sqlite3.connect(path) as database:
+        database.execute(statement, values)
+    database.close()
+
+
+@pytest.mark.parametrize("text", [json.dumps("lost"), "{", "[" * 100_000, "null", b"\x00\x01"])
+def test_a_question_whose_text_is_lost_stops_no_plan(tmp_path, text):
+    path = stored(tmp_path / "rows.sqlite")
+    spoil(path, "UPDATE questions SET question = ? WHERE id = 1", text)
+    lost, sound = QUESTIONS
+    assert len(stored_rows(path, lost)) == 2  # its digest is there
+    assert len(stored_rows(path, sound)) == 2
+    assert stored_rows(path, replace(lost, dtype=UNKNOWN)) == {}
+    assert len(stored_rows(path, replace(sound, dtype=UNKNOWN))) == 2
+
+
+@pytest.mark.parametrize("damage", ["outcome = 0.0", "item = '{'"])
+def test_a_row_that_is_not_what_was_written_is_told_before_the_run(tmp_path, damage):
+    path = stored(tmp_path / "rows.sqlite")
+    spoil(path, f"UPDATE rows SET {damage} WHERE question = 1 AND number = 1")
+    with pytest.raises(StoreFailed, match="a row is not what was written.*--repair"):
+        stored_rows(path, QUESTIONS[0])
+    assert len(stored_rows(path, QUESTIONS[1])) == 2
 
 
 @pytest.mark.slow
@@ -91,3 +138,16 @@ def test_rows_that_lie_there_are_not_planned_again(tmp_path):
     (tmp_path / "a" / "result.json").unlink()
     rows, stored, _ = counted(planned({"a": CSS}, tmp_path, seconds=None), "a")
     assert rows == 0 and stored > 25
+
+
+def test_rows_of_a_calibration_are_counted_once_where_only_intact_ones_are_open(tmp_path):
+    engine = ModelOptions("demo", device="cpu").engine()
+    (task,) = CSS.model.tasks([CSS.task], CSS.options)
+    shelf = Shelf(tmp_path / "rows.sqlite", 2)
+    wanted = Pretended(shelf, task, QUESTIONS[0], Cost(), 96)
+    wanted.fresh = [(np.zeros(96, dtype=bool), example) for example in range(4)]
+    pace = measure_pace(engine, wanted, 60.0, Silent())
+    assert pace.rows == 4
+    assert pace.knocked_out == pace.intact > 0
+    wanted.fresh.append((np.eye(96, dtype=bool)[0], 2))
+    assert measure_pace(engine, wanted, 60.0, Silent()).rows == 5

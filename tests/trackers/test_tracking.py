@@ -4,6 +4,7 @@ import importlib
 import json
 import logging
 import sqlite3
+import sys
 from importlib.util import find_spec
 
 import pytest
@@ -84,14 +85,91 @@ def test_a_package_that_is_missing_is_named(name, monkeypatch):
 
 def test_a_tracker_that_fails_does_not_stop_the_run():
     class Failing:
+        told = []
+
         def log(self, figures, step):
+            self.told.append("log")
             raise ConnectionError("the server is gone")
+
+        def keep(self, files):
+            self.told.append("keep")
+
+        def end(self, failed):
+            self.told.append(("end", failed))
 
     watched = Tracked(Failing, Silent())
     watched.point({"rows": 1})
     watched.found(RESULT, [])
     watched.end(failed=False)
+    watched.end(failed=False)
     assert watched.trouble == ["ConnectionError: the server is gone"]
+    assert Failing.told == ["log", ("end", False)]
+
+
+class OneAtATime:
+    """MLflow's rule: no run begins while another is open."""
+
+    def __init__(self):
+        self.open, self.ended, self.broken = None, [], ""
+
+    def set_experiment(self, project):
+        pass
+
+    def start_run(self, run_name):
+        if self.open is not None:
+            raise RuntimeError(f"Run {self.open} is already active.")
+        self.open = run_name
+
+    def end_run(self, status):
+        self.ended.append((self.open, status))
+        self.open = None
+
+    def __getattr__(self, name):
+        if name not in ("log_params", "log_metrics", "log_artifact"):
+            raise AttributeError(name)
+        return lambda *given, **more: self.written(name)
+
+    def written(self, name):
+        if name == self.broken:
+            raise ConnectionError("the server is gone")
+
+
+@pytest.fixture
+def server(monkeypatch):
+    """A package with MLflow's rule in MLflow's place."""
+    made = OneAtATime()
+    monkeypatch.setitem(sys.modules, "mlflow", made)
+    monkeypatch.setattr("caploc.tracking.find_spec", lambda name: True)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("broken", "status"),
+    [("log_metrics", "FINISHED"), ("log_artifact", "FINISHED"), ("log_params", "FAILED")],
+)
+def test_a_run_that_had_trouble_is_closed_and_the_next_one_begins(
+    server, tmp_path, caplog, broken, status
+):
+    page = tmp_path / "report.html"
+    page.write_text("<p>found</p>")
+    server.broken = broken
+    with tracked("mlflow", "first", STUDY, Silent()) as watched:
+        watched.found(RESULT, [page])
+    assert watched.trouble == ["ConnectionError: the server is gone"]
+    assert len(caplog.records) == 1
+    server.broken = ""
+    with tracked("mlflow", "second", STUDY, Silent()) as watched:
+        watched.found(RESULT, [page])
+    assert watched.trouble == [] and server.open is None
+    assert server.ended == [("first", status), ("second", "FINISHED")]
+
+
+def test_a_run_of_the_users_own_is_left_open(server):
+    server.start_run("mine")
+    with tracked("mlflow", "first", STUDY, Silent()) as watched:
+        pass
+    assert watched.trouble == ["RuntimeError: Run mine is already active."]
+    assert server.open == "mine" and server.ended == []
 
 
 def test_one_that_cannot_begin_does_not_either():
@@ -133,6 +211,26 @@ def test_a_run_that_fails_is_marked(tmp_path, monkeypatch):
         raise RuntimeError
     (run,) = mlflow.search_runs(experiment_names=["caploc"], output_format="list")
     assert run.info.status == "FAILED"
+
+
+@pytest.mark.trackers
+@needs("mlflow")
+@pytest.mark.parametrize("broken", ["log_params", "log_metrics"])
+def test_mlflow_begins_the_next_run_after_one_with_trouble(tmp_path, monkeypatch, broken):
+    import mlflow
+
+    monkeypatch.chdir(tmp_path)
+    mlflow.set_tracking_uri(f"sqlite:///{tmp_path}/mlflow.db")
+    with monkeypatch.context() as broke:
+        broke.setattr(mlflow, broken, lambda *given, **more: 1 / 0)
+        with tracked("mlflow", "first", STUDY, Silent()) as watched:
+            watched.found(RESULT, [])
+    assert watched.trouble == ["ZeroDivisionError: division by zero"]
+    told("mlflow", tmp_path)
+    runs = mlflow.search_runs(experiment_names=["caploc"], output_format="list")
+    status = {run.info.run_name: run.info.status for run in runs}
+    first = "FAILED" if broken == "log_params" else "FINISHED"
+    assert status == {"first": first, "addition": "FINISHED"}
 
 
 @pytest.mark.trackers

@@ -164,6 +164,8 @@ def test_a_node_that_dies_is_survived_and_one_that_joins_is_used(cluster, alone)
         cluster.remove_node(node, allow_graceful=False)
         collected(answers, found)
         assert found == alone
+        # a worker that was idle when its node died is missed when it is asked
+        assert collected(fleet.answer(asks())) == alone
         assert len(fleet.idle | fleet.busy) == 1
         before = set(fleet.idle | fleet.busy)
 
@@ -205,6 +207,27 @@ def test_a_machine_of_its_own_listens_on_loopback_only():
         assert places
         assert places <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
     assert not ray.is_initialized()
+
+
+def test_a_machine_of_its_own_is_on_loopback_where_ray_was_imported_before(tmp_path):
+    """As in a notebook."""
+    code = (
+        "import ray; from caploc.workers import Workers\n"
+        "from caploc.workers.connection import connect\n"
+        "here = connect(Workers(1)); print(*(n['NodeManagerAddress'] for n in here.nodes))\n"
+        "here.close()"
+    )
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=kept | {"HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert done.stdout.split() == ["127.0.0.1"]
+    assert (tmp_path / ".ray" / "auth_token").stat().st_mode & 0o777 == 0o600
 
 
 def test_ctrl_c_ends_a_run_and_its_workers_and_keeps_the_rows(tmp_path):

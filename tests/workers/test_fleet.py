@@ -1,14 +1,17 @@
+import math
 from collections import Counter
+from itertools import count
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made_up import IDENTITY, HereCrew, crossed, truth
+from made_up import IDENTITY, HereCrew, answered, crossed, truth
 
 from caploc.errors import BadOption, ModelRefused, OutOfMemory, RunFailed
 from caploc.workers.crew import Done, Joined, Refusal
-from caploc.workers.dispatching import Patience
+from caploc.workers.dispatching import Dispatcher, Patience
 from caploc.workers.fleet import Fleet
+from caploc.workers.grouping import Pace
 
 FAULTS = ["dies", "dies later", "nan", "short", "hangs"]
 PATIENCE = Patience(first=5.0, least=3.0, factor=10.0)
@@ -85,6 +88,29 @@ def test_a_worker_caught_with_a_wrong_nan_is_replaced():
     asks = crossed(20, ["a"], 2)
     assert collected(Fleet(crew), asks) == {ask.key: truth(ask) for ask in asks}
     assert crew.dismissed == [1]
+
+
+def test_who_fails_on_a_doubted_row_is_not_taken_for_who_said_nan():
+    work = Dispatcher.of(crossed(1, ["a"], 2), Pace(), PATIENCE, count(1))
+    for worker, said in ((1, math.nan), (2, None), (3, -1.0)):
+        number, asks = work.give(worker, [1, 2, 3], 0.0)
+        if said is None:
+            work.lost(worker, "it was told to")
+        else:
+            work.some(worker, number, [answered(ask, said) for ask in asks], 0.0)
+            work.done(worker, number, 0.0)
+    assert work.suspects == {1}
+    assert not work.open
+
+
+def test_workers_are_not_silent_while_nobody_listens():
+    crew = HereCrew(
+        2, lambda worker, asks: "hangs" if worker == 2 and crew.now < 400 else "answers"
+    )
+    with fleet_of(crew) as fleet:
+        for _ in fleet.answer(crossed(2, ["a"])):
+            crew.now += 400.0  # scoring, programs that are run
+    assert crew.dismissed == []
 
 
 def test_a_model_that_truly_says_nan_is_believed_the_second_time():

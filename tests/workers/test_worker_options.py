@@ -1,9 +1,13 @@
-import pytest
+from dataclasses import replace
 
-from caploc.errors import BadOption, ModelRefused
+import pytest
+import torch
+
+from caploc.errors import BadOption, ModelRefused, UnknownName
 from caploc.folder import question
 from caploc.workbench import ModelOptions
 from caploc.workers import Workers
+from caploc.workers.connection import TOKEN_GIVEN, guard_token
 from caploc.workers.crew import Refusal
 from caploc.workers.hands import Need
 
@@ -15,8 +19,13 @@ from caploc.workers.hands import Need
         (Workers(100_000), "--workers 100000 with 1 cores each: this machine has"),
         (Workers(1, cpus=0), "--cpus-per-worker must be 1 or more; got 0"),
         (Workers(1, gpus=1.5), "--gpus-per-worker is a whole number, or a share"),
+        (Workers(1, gpus=float("inf")), "a share between 0 and 1; got inf"),
+        (Workers(1, gpus=float("nan")), "a share between 0 and 1; got nan"),
         (Workers(None, "ray://head:10001"), "give the address of its head"),
         (Workers(None, "nowhere"), "--ray-address takes HOST:PORT"),
+        (Workers(None, "head:\u00b2"), "--ray-address takes HOST:PORT"),
+        (Workers(None, "127.0.0.1:65536"), "--ray-address takes HOST:PORT"),
+        (Workers(None, "a..b:6379"), "There is no Ray cluster at a..b:6379"),
         (Workers(None, "127.0.0.1:1"), "There is no Ray cluster at 127.0.0.1:1"),
     ],
 )
@@ -24,6 +33,36 @@ def test_mistakes_are_told_before_anything_is_started(workers, said):
     pytest.importorskip("ray")
     with pytest.raises(BadOption, match=said):
         ModelOptions("demo", device="cpu", workers=workers).check()
+
+
+def test_a_scheme_that_only_workers_can_use_is_left_to_them(monkeypatch):
+    pytest.importorskip("ray")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    asked = ModelOptions("demo", device="cpu", workers=Workers(1), quantize="int4")
+    assert asked.check().size == 96
+    with pytest.raises(UnknownName, match="There is no quantization '3bit'"):
+        replace(asked, quantize="3bit").check()
+
+
+def test_rays_token_is_for_its_user_alone(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in TOKEN_GIVEN:
+        monkeypatch.delenv(name, raising=False)
+    token = tmp_path / ".ray" / "auth_token"
+    guard_token()
+    written = token.read_text()
+    assert len(written) == 64 and int(written, 16)
+    assert (token.stat().st_mode & 0o777, token.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+    token.chmod(0o644)
+    guard_token()
+    assert token.read_text() == written and token.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_token_that_is_given_is_not_made(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "0" * 64)
+    guard_token()
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_device_by_number_is_refused_where_ray_hands_them_out():
@@ -40,14 +79,18 @@ def test_ray_that_is_not_there_is_told_with_what_to_install(monkeypatch):
 
 def test_the_command_line_says_how_many_and_where(monkeypatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    assert Workers.parse(None, None, 1.0, None) is None
+    assert Workers.parse(None, None, None, None) is None
     assert Workers.parse("3", None, 1.0, 2) == Workers(3, cpus=2)
     assert Workers.parse("ray", None, 1.0, None).place is None
     assert Workers.parse("ray", "head:6379", 1.0, None).place == "head:6379"
     with pytest.raises(BadOption, match="got 'many'"):
         Workers.parse("many", None, 1.0, None)
+    assert Workers.parse("ray", None, None, None) == Workers(None, gpus=1.0)
+    assert Workers.parse("ray", None, 0.5, None).gpus == 0.5
+    with pytest.raises(BadOption, match="--gpus-per-worker 0.5 says how workers run; add --worke"):
+        Workers.parse(None, None, 0.5, None)
     with pytest.raises(BadOption, match="add --workers"):
-        Workers.parse(None, "head:6379", 1.0, None)
+        Workers.parse(None, "head:6379", None, None)
 
 
 def test_rays_own_variable_names_the_cluster_but_not_for_processes_of_this_machine(monkeypatch):

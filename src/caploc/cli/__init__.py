@@ -30,6 +30,7 @@ from caploc.cli import (
 )
 from caploc.cli.manual import Commands, Manual
 from caploc.cli.obeying import obey
+from caploc.launching import launched
 
 os.environ.setdefault("TQDM_DISABLE", "1")  # lm-eval and datasets draw bars of their own
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -104,7 +105,7 @@ def hush() -> None:
 @contextmanager
 def taking_part() -> Iterator[bool]:
     """Whether this process runs the command: yes, unless torchrun started it beside others."""
-    if int(os.environ.get("WORLD_SIZE", "1")) < 2 or "LOCAL_RANK" not in os.environ:
+    if not launched():
         yield True
         return
     from caploc.sharded import taking_part as in_a_team
@@ -116,6 +117,11 @@ def taking_part() -> Iterator[bool]:
 def main() -> None:
     """Run a command, or follow the process that does."""
     hush()
+    obey(lead_or_follow)
+
+
+def lead_or_follow() -> None:
+    """Run a command and exit, unless this process follows the one that does."""
     with taking_part() as leads:
         if leads:
             obey(partial(app, prog_name="caploc", standalone_mode=False))

@@ -19,7 +19,13 @@ def compare(
             autocompletion=completion.runs,
         ),
     ],
-    out: Annotated[Path | None, typer.Option(help="Folder of the page and its files.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of the page and its files.",
+            show_default="runs/compare- and the names of the folders",
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Put tasks, models and methods of several runs side by side; no model is run.
@@ -38,7 +44,8 @@ def compare(
     """
     from caploc.comparison import compare as run
 
-    where = out or default_folder("compare", *(folder.name for folder in folders))
+    names = ["-".join(folder.resolve().parts[-2:]).removeprefix("runs-") for folder in folders]
+    where = out or default_folder("compare", *names)
     told = run(folders, where, command=command_line())
     if as_json:
         console.say_json(told)

@@ -15,8 +15,8 @@ from caploc.cli.options import (
     Model,
     Quiet,
     Trust,
-    allowed,
     command_line,
+    permit,
 )
 from caploc.naming import default_folder, placed
 
@@ -225,7 +225,7 @@ def together(
     from caploc.neurons.joining import join_runs
 
     asked = Joining(Mode.parse(mode), draws, limit, seed)
-    may = allowed(allow_code, trust_remote_code)
+    may = permit(allow_code, trust_remote_code)
     with console.progress(quiet or as_json) as progress:
         found = join_runs(folder, heads, asked, progress, command=command_line(), allowed=may)
     show(*found, as_json, folder / "together")

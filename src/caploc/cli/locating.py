@@ -106,7 +106,7 @@ def locate(
     batch_size: Batch = None,
     workers: Workers = None,
     ray_address: RayAddress = None,
-    gpus_per_worker: WorkerGpus = 1.0,
+    gpus_per_worker: WorkerGpus = None,
     cpus_per_worker: WorkerCpus = None,
     out: Annotated[Path | None, typer.Option(help="Run folder; resumes what lies there.")] = None,
     quiet: Quiet = False,

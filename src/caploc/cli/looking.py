@@ -18,6 +18,7 @@ from caploc.cli.options import (
     Revision,
     Trust,
 )
+from caploc.errors import BadOption
 
 
 def report(
@@ -138,6 +139,8 @@ def doctor(
     from caploc.doctor import examine, machine_facts, repair
 
     if folder is None:
+        if mend:
+            raise BadOption("--repair mends a run's folder; name it: caploc doctor DIR --repair.")
         show_facts(machine_facts(), as_json)
         return
     found = examine(folder)

@@ -20,10 +20,10 @@ from caploc.cli.options import (
     Quiet,
     Revision,
     Trust,
-    allowed,
     command_line,
     numbers,
     parse_families,
+    permit,
 )
 from caploc.naming import default_folder, placed
 
@@ -157,6 +157,7 @@ def locate(
         seed=seed,
     )
     folder = out or default_folder("neurons", model, method, *task)
+    permit(allow_code, trust_remote_code, tasks)
     with console.progress(quiet or as_json) as progress:
         found = run(study, folder, progress, kinds=kinds_of(kind), command=command_line())
     show(*found, as_json, folder)
@@ -227,7 +228,7 @@ def erase(
     from caploc.neurons.erasure import Erasing
 
     asked = Erasing(Mode.parse(mode), draws, numbers(doses, float), limit, seed)
-    may = allowed(allow_code, trust_remote_code)
+    may = permit(allow_code, trust_remote_code, also or [])
     with console.progress(quiet or as_json) as progress:
         found = run(folder, asked, also or [], progress, command=command_line(), allowed=may)
     show(*found, as_json, folder / "erasure")
@@ -279,7 +280,7 @@ def enhance(
 
     recipe = Recipe(steps=steps, rates=numbers(rates, float), trains=trains, seed=seed)  # type: ignore[arg-type]
     asked = Enhancing(recipe, tuple(arm or ARMS), draws, noise, limit, tuple(task or ()))
-    may = allowed(allow_code, trust_remote_code)
+    may = permit(allow_code, trust_remote_code)
     with console.progress(quiet or as_json) as progress:
         found = enhance_located(folder, asked, progress, command=command_line(), allowed=may)
     show(*found, as_json, folder / "enhancement")
@@ -328,7 +329,7 @@ def cross(
         Enhancing(recipe, ("located", "random-layer-matched"), draws, noise, limit),
         kinds_of(kind),
     )
-    may = allowed(allow_code, trust_remote_code)
+    may = permit(allow_code, trust_remote_code)
     with console.progress(quiet or as_json) as progress:
         found = run(folder, asked, progress, command=command_line(), allowed=may)
     show(*found, as_json, folder / "crossing")
@@ -357,7 +358,7 @@ def keep(
     """
     from caploc.neurons.keeping import keep as run
 
-    may = allowed(allow_code, trust_remote_code)
+    may = permit(allow_code, trust_remote_code)
     with console.progress(quiet) as progress:
         console.say(f"Delta: {run(folder, task, to, progress, allowed=may)}")
 

@@ -2,7 +2,7 @@
 
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
@@ -81,7 +81,8 @@ RayAddress = Annotated[
     typer.Option(help="HOST:PORT of a Ray cluster's head, or auto; RAY_ADDRESS if absent."),
 ]
 WorkerGpus = Annotated[
-    float, typer.Option("--gpus-per-worker", help="GPUs of a worker; 0.5: two share one.")
+    float | None,
+    typer.Option("--gpus-per-worker", help="GPUs of a worker, 1 if absent; 0.5: two share one."),
 ]
 WorkerCpus = Annotated[
     int | None,
@@ -117,10 +118,11 @@ def tell_of_walls(allow_code: bool) -> None:
 
 def tell_of_code(tasks: list[str]) -> None:
     """Say which tasks are files that name Python code: it runs with the user's rights."""
-    from caploc.tasks.foreign import code_in
+    from caploc.tasks.foreign import UNREADABLE, code_in
 
     for task in tasks:
-        if code := code_in(task):
+        code = code_in(task)
+        if code not in (None, UNREADABLE):  # which is refused where the task is loaded
             console.warn(
                 f"{task} names Python code ({code}), which is run with your rights: use only task "
                 "files that you trust."
@@ -136,6 +138,13 @@ def allowed(code: bool, remote_code: bool, workers: tuple[Any, ...] | None = Non
     from caploc.workers.options import Workers as Asked
 
     return Allowed(code, remote_code, Asked.parse(*workers) if workers else None)
+
+
+def permit(code: bool, remote_code: bool, tasks: Iterable[str] = ()) -> "Allowed":
+    """The same (`allowed`), once it is said what programs and these tasks' files may do."""
+    tell_of_walls(code)
+    tell_of_code([*tasks])
+    return allowed(code, remote_code)
 
 
 def numbers(text: str, kind: Callable[[str], Number]) -> tuple[Number, ...]:

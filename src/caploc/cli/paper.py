@@ -53,7 +53,13 @@ def reproduce(
         run, neurons locate
     """
     if CNL in items:
-        given = {"--model": model, "--only": only, "--limit": limit, "--plan": plan}
+        given = {
+            "--model": model,
+            "--only": only,
+            "--limit": limit,
+            "--plan": plan or None,
+            "--allow-code": allow_code or None,
+        }
         reproduce_neurons(items, preset, given, out, quiet, as_json)
         return
     from caploc.reproduce import planned, read_preset
@@ -105,7 +111,7 @@ def reproduce_neurons(
 
     if items != [CNL]:
         raise BadOption(f"cnl is reproduced as a whole and by itself; got {' '.join(items)}.")
-    if named := [option for option, value in given.items() if value]:
+    if named := [option for option, value in given.items() if value is not None]:
         raise BadOption(f"{named[0]} is not for cnl, whose preset says it; copy the preset.")
     chosen = read_cnl_preset(preset)
     folder = out or Path("runs") / f"reproduce-cnl-{Path(preset).stem}"

@@ -30,7 +30,11 @@ Out = Annotated[
 
 
 def opened(
-    file: Path, *, code: bool, remote_code: bool, workers: tuple[Any, ...] = (None, None, 1.0, None)
+    file: Path,
+    *,
+    code: bool,
+    remote_code: bool,
+    workers: tuple[Any, ...] = (None, None, None, None),
 ) -> "Opened":
     """The file's studies, checked."""
     from caploc.studies import Allowed, read_studies
@@ -46,7 +50,7 @@ def run(
     trust_remote_code: Trust = False,
     workers: Workers = None,
     ray_address: RayAddress = None,
-    gpus_per_worker: WorkerGpus = 1.0,
+    gpus_per_worker: WorkerGpus = None,
     cpus_per_worker: WorkerCpus = None,
     quiet: Quiet = False,
     as_json: Json = False,
@@ -119,6 +123,7 @@ def plan(
     if not seconds > 0:
         raise BadOption(f"--seconds must lie above 0; got {seconds:g}.")
     found = opened(file, code=allow_code, remote_code=trust_remote_code)
+    tell_of_walls(allow_code)
     with console.progress(quiet or as_json) as progress:
         expected = planned(
             found.studies, out or found.out, progress, seconds=seconds if calibration else None

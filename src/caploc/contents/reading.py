@@ -66,13 +66,15 @@ def typed(value: Kind) -> Kind:
     """A dataclass put together from a file's fields, if all of them are of their types.
 
     Raises:
-        ValueError: naming the first one that is not.
+        ValueError: naming the first one that is not, or if they are nested beyond reason.
     """
     adapter: TypeAdapter[Kind] = TypeAdapter(type(value))
     try:
         return adapter.validate_python(asdict(value))  # type: ignore[call-overload]  # a dataclass
     except ValidationError as error:
         raise ValueError(said(error.errors(include_url=False)[0])) from None
+    except RecursionError:
+        raise ValueError("lists or tables nested beyond reason") from None
 
 
 def faults(name: str, content: Any) -> Iterator[str]:

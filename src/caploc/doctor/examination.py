@@ -1,5 +1,6 @@
 """Is a run folder sound, and what to do if not."""
 
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -9,15 +10,31 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from caploc.contents import FORMS, faults
+from caploc.contents.forms import SCHEMA as LATEST
 from caploc.errors import UserError
 from caploc.findings import SCHEMA as RESULT_SCHEMA
 from caploc.finished import restored
-from caploc.folder import RESULT, ROWS, RUN, STUDIES, read_json, refuse_links, rows_file
+from caploc.folder import (
+    JSON_FILES,
+    RESULT,
+    ROWS,
+    RUN,
+    STUDIES,
+    read_json,
+    refuse_links,
+    rows_file,
+    write_json,
+)
 from caploc.store import SCHEMA, folder_lock
 from caploc.store.checking import Checked, check
-from caploc.store.salvage import Salvaged, salvage
+from caploc.store.salvage import Salvaged, salvage, spare
 
 RERUN = "run the same command again (`command` in run.json)"
+# Half files that runs leave; whatever else ends in .part is someone else's.
+PART = re.compile(
+    rf"(?:{'|'.join(map(re.escape, JSON_FILES))}|{re.escape(ROWS)}(?:\.schema\d+)?)\.part"
+)
+SCORES, SCORES_PART = "scores", re.compile(r"[0-9a-f]{32}\.part")  # of runs over neurons
 
 
 @dataclass
@@ -33,6 +50,9 @@ class Examined:
     faults: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     unreadable: list[Path] = field(default_factory=list)  # JSON files that --repair sets aside
+    later: list[Path] = field(default_factory=list)  # JSON files of a later version of caploc
+    nameless: list[Path] = field(default_factory=list)  # runs without run.json
+    places: list[Path] = field(default_factory=list)  # folders that were looked at
     parts: list[Path] = field(default_factory=list)  # files half written
 
     @property
@@ -44,10 +64,7 @@ class Examined:
     def verdict(self) -> str:
         """One sentence: sound, unfinished or damaged, and what to do."""
         if not self.sound:
-            return (
-                f"Damaged: `caploc doctor {self.folder} --repair` saves every sound row and keeps "
-                f"what is damaged aside; then {RERUN}."
-            )
+            return self.advice
         if self.missing:
             return (
                 f"Sound, but {self.missing:,} rows or more that a result counts are gone. The "
@@ -56,6 +73,29 @@ class Examined:
         if self.finished < self.runs:
             return f"Sound, not finished: {RERUN}; no stored row is asked twice."
         return "Sound."
+
+    @property
+    def advice(self) -> str:
+        """What to do about a folder that is not sound; what --repair can comes first."""
+        if self.rows.salvageable or self.unreadable:
+            return (
+                f"Damaged: `caploc doctor {self.folder} --repair` saves every sound row and keeps "
+                f"what is damaged aside; then {RERUN}."
+            )
+        if self.later:
+            return (
+                f"Damaged, or of a later version of caploc: {self.later[0]} needs the version that "
+                "wrote it, and --repair leaves it as it is."
+            )
+        if self.nameless:
+            return (
+                f"Damaged: {self.nameless[0] / RUN} is missing; run the command that made the "
+                "folder again, which writes it anew and asks no stored row twice."
+            )
+        return (
+            f"Damaged: what some rows answer is lost; {RERUN}, which finds it again (`caploc run` "
+            f"leaves a finished study as it is: delete its {RESULT} first)."
+        )
 
     def facts(self) -> dict[str, Any]:
         """As a table or JSON shows it."""
@@ -83,11 +123,14 @@ def examine(folder: Path) -> Examined:
         StoreFailed: if its rows are of a later schema, or no store at all.
     """
     found = Examined(folder, rows_file(folder))
-    if not found.rows_file.is_file():
+    if not folder.is_dir() or not found.rows_file.is_file():
         raise UserError(f"{folder} holds no {ROWS}; name the folder of a run.")
     heads: dict[str, int] = {}
     wanted: list[int] = []
-    for run in run_folders(folder):
+    names = studies_of(folder, found)
+    runs = run_folders(folder)
+    found.runs = len(set(names) - {run.name for run in runs})  # not begun
+    for run in runs:
         found.runs += 1
         result, finished = examine_run(run, found)
         found.finished += finished
@@ -105,33 +148,67 @@ def run_folders(folder: Path) -> list[Path]:
     """The runs of a folder: itself, or those below a folder of studies."""
     if not (folder / STUDIES).is_file():
         return [folder]
-    return sorted(path.parent for path in folder.glob(f"*/{RUN}"))
+    return sorted({path.parent for name in (RUN, RESULT) for path in folder.glob(f"*/{name}")})
+
+
+def studies_of(folder: Path, found: Examined) -> list[str]:
+    """Look at the files of a folder of studies itself; the names of its studies, as far as told."""
+    if not (folder / STUDIES).is_file():
+        return []
+    told = contents_of(folder, found)[STUDIES]
+    return [] if told is None else list(told["studies"])
 
 
 def examine_run(folder: Path, found: Examined) -> tuple[dict[str, Any] | None, bool]:
     """Read a run's files; its `result.json` if that is sound, and whether it wrote any findings."""
-    contents = {path.name: readable(path, found) for path in sorted(folder.glob("*.json"))}
-    for name in contents.keys() & FORMS.keys():
-        if contents[name] is not None and name != RESULT:
-            found.faults += [f"{folder / name} {what}" for what in faults(name, contents[name])]
+    contents = contents_of(folder, found)
     if RUN not in contents:
         found.faults.append(f"{folder / RUN} is missing, which says what the run is")
+        found.nameless.append(folder)
     written, result = contents.get(RUN), contents.get(RESULT)
     finished = any(contents[name] is not None for name in contents if name not in (RUN, STUDIES))
     if not isinstance(written, dict) or not isinstance(result, dict):
         return None, finished
     study = written.get("study")
     if isinstance(study, dict) and "kind" not in study and "settings" in study:
-        wrong = [f"{folder / RESULT}: {what}" for what in disagreements(study, result)]
-        found.faults += wrong
-        found.unreadable += [folder / RESULT] * bool(wrong)
+        wrong = list(disagreements(study, result))
+        spoilt(folder / RESULT, result, [f": {what}" for what in wrong], found)
     return result, finished
+
+
+def contents_of(folder: Path, found: Examined) -> dict[str, Any]:
+    """The JSON files of a folder by name; None, and a fault, for one that is not what it should be.
+
+    A result is only read here: what it must be is in `run.json`.
+    """
+    found.places.append(folder)
+    contents = {path.name: readable(path, found) for path in sorted(folder.glob("*.json"))}
+    for name in sorted(contents.keys() & FORMS.keys() - {RESULT}):
+        if contents[name] is None:
+            continue
+        wrong = [f" {what}" for what in faults(name, contents[name])]
+        if spoilt(folder / name, contents[name], wrong, found):
+            contents[name] = None
+    return contents
+
+
+def spoilt(path: Path, content: Any, wrong: list[str], found: Examined) -> bool:
+    """Note what is wrong with a file, if anything; one of a later version is not set aside."""
+    if wrong:
+        schema = content.get("schema") if isinstance(content, dict) else None
+        later = isinstance(schema, int) and schema > LATEST
+        (found.later if later else found.unreadable).append(path)
+        found.faults += [f"{path}{what}" for what in wrong]
+    return bool(wrong)
 
 
 def readable(path: Path, found: Examined) -> Any:
     """The content of a file; None, and a fault, if it cannot be read."""
     try:
-        return read_json(path)
+        content = read_json(path)
+        if content is None:
+            raise UserError(f"{path} is empty.") from ValueError("it holds nothing but null")
+        return content
     except UserError as error:
         found.faults.append(f"{path} cannot be read ({error.__cause__})")
         found.unreadable.append(path)
@@ -177,12 +254,22 @@ def remarks(found: Examined) -> Iterator[str]:
             f"{log.name} ({log.stat().st_size:,} bytes) of a run that was killed; keep it, the "
             "next run folds it in"
         )
-    found.parts = sorted(path for path in found.folder.rglob("*.part") if path.is_file())
+    found.parts = sorted(half_files(found.places))
     for path in found.parts:
         yield f"{path} was not finished; the same command writes it again"
-    for pattern in (f"{ROWS}.damaged*", f"{ROWS}.schema*", "*.json.damaged"):
-        for path in sorted(place.glob(pattern)):
-            yield f"{path.name} is a copy kept aside; delete it when all is well"
+    kept = [place.glob(pattern) for pattern in (f"{ROWS}.damaged*", f"{ROWS}.schema*")]
+    kept += [each.glob("*.json.damaged*") for each in dict.fromkeys([place, *found.places])]
+    for path in sorted({path for paths in kept for path in paths} - set(found.parts)):
+        yield f"{path.name} is a copy kept aside; delete it when all is well"
+
+
+def half_files(places: list[Path]) -> Iterator[Path]:
+    """Files that a run was writing when it ended, by the names that runs give them."""
+    for place in dict.fromkeys(places):
+        for folder, form in ((place, PART), (place / SCORES, SCORES_PART)):
+            for path in folder.glob("*.part"):
+                if path.is_file() and form.fullmatch(path.name):
+                    yield path
 
 
 def busy(folder: Path) -> bool:
@@ -200,6 +287,8 @@ def busy(folder: Path) -> bool:
 def repair(found: Examined) -> Salvaged | None:
     """Put a sound store in a damaged one's place, set unreadable files aside, drop half files.
 
+    `studies.json`, without which a folder of studies is none, is written anew from its folders.
+
     Raises:
         FolderTaken: if a process is running in the folder.
         StoreFailed: if the disk does not let it.
@@ -207,10 +296,13 @@ def repair(found: Examined) -> Salvaged | None:
     refuse_links(found.folder)
     lock = folder_lock(found.rows_file.parent)
     try:
+        names = [run.name for run in run_folders(found.folder)]
         for path in found.parts:
             path.unlink(missing_ok=True)
-        for path in found.unreadable:
-            path.replace(path.with_name(f"{path.name}.damaged"))
-        return None if found.rows.sound else salvage(found.rows_file)
+        for path in dict.fromkeys(found.unreadable):
+            path.replace(spare(path))
+            if path == found.folder / STUDIES:
+                write_json(path, {"schema": LATEST, "studies": names})
+        return salvage(found.rows_file) if found.rows.salvageable else None
     finally:
         lock.release()

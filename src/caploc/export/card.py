@@ -16,7 +16,7 @@ from caploc.export.verification import Agreement
 from caploc.headfile import HeadFile
 from caploc.models.sources import Source
 from caploc.report.reading import Result, at, known, number_at, visible
-from caploc.report.units import Unit, significant, unit_of, unit_of_other
+from caploc.report.units import Unit, outcome_unit, significant, unit_of, unit_of_other
 
 TEMPLATE = "card.md.jinja"
 TAGS = ("caploc", "attention-heads", "ablation", "interpretability")
@@ -92,11 +92,15 @@ def licence_of(text: str) -> dict[str, str]:
 
 
 def units(story: Story) -> dict[str, Any]:
-    """How the run's scores are written."""
+    """How the run's scores are written, and the effects, which may be of another signal."""
     if story.result is None:
         return {}
     main = unit_of(story.result)
-    return {"main": main, "others": [unit_of_other(o, main) for o in others(story)]}
+    return {
+        "main": main,
+        "effects": outcome_unit(story.result),
+        "others": [unit_of_other(o, main) for o in others(story)],
+    }
 
 
 def others(story: Story) -> list[Any]:

@@ -62,7 +62,7 @@ class KnockedOut(ModelAPI):
         api_key: str | None = None,
         config: GenerateConfig = GenerateConfig(),  # noqa: B008  (as inspect_ai declares it)
         knockout: str | None = None,
-        batch_size: int | None = None,
+        batch_size: Any = None,
         **loading: Any,
     ) -> None:
         """Load the model and knock out the heads of the file `knockout` (none without a file).

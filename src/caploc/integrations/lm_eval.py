@@ -18,7 +18,7 @@ from lm_eval.api.model import LM
 from lm_eval.api.registry import model_registry
 
 from caploc.engine import Ask
-from caploc.errors import UserError
+from caploc.errors import BadOption, UserError
 from caploc.integrations.opening import opened
 from caploc.tasks.leaf import as_request, check_greedy
 from caploc.tasks.requests import Generated, Response, Scored
@@ -36,11 +36,11 @@ class KnockedOut(LM):  # type: ignore[misc]  # lm-eval has no types
 
     def __init__(
         self,
-        pretrained: str,
+        pretrained: str | None = None,
         knockout: str | None = None,
         device: str | None = None,
         batch_size: Any = None,
-        max_batch_size: int | None = None,
+        max_batch_size: Any = None,
         **loading: Any,
     ) -> None:
         """Load the model that `pretrained` names and knock out the heads of the file `knockout`.
@@ -54,6 +54,11 @@ class KnockedOut(LM):  # type: ignore[misc]  # lm-eval has no types
             CaplocError: in one sentence, if the model or the file cannot be used.
         """
         super().__init__()
+        if not pretrained:
+            raise BadOption(
+                "No model was named; write --model_args pretrained=MODEL, a Hugging Face id, a "
+                "folder or demo."
+            )
         where = "auto" if device in (None, UNSAID) else device
         given = {"device": where} | loading
         self.engine, self.mask = opened(pretrained, knockout, max_batch_size, given)

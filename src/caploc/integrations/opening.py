@@ -15,10 +15,11 @@ LOADING = [
     name for name, each in signature(load_model).parameters.items()
     if each.kind is Parameter.KEYWORD_ONLY
 ]  # fmt: skip
+REFUSED = "A batch has 1 row or more, a whole number; got {}. Without one it is sized by memory."
 
 
 def opened(
-    name: str, knockout: str | None, batch_size: int | None, loading: Mapping[str, Any]
+    name: str, knockout: str | None, batch_size: Any, loading: Mapping[str, Any]
 ) -> tuple[BatchEngine[LoadedModel], Mask]:
     """The engine of a model, and the mask of the heads in the file `knockout` (none: no head).
 
@@ -30,11 +31,27 @@ def opened(
     for argument in loading:
         if argument not in LOADING:
             raise unknown(LOADING, argument, "argument of a caploc model beside knockout")
-    if batch_size is not None and int(batch_size) < 1:
-        raise BadOption(f"A batch has 1 row or more; got {batch_size}.")
+    rows = None if batch_size is None else rows_of(batch_size)
     file = read_heads(knockout) if knockout else None
     loaded = load_model(name, **loading)
     if file is not None:
         file.check(loaded.grid)
     mask = loaded.grid.mask(file.heads if file else ())
-    return BatchEngine(loaded, None if batch_size is None else int(batch_size)), mask
+    return BatchEngine(loaded, rows), mask
+
+
+def rows_of(batch_size: Any) -> int:
+    """The most rows that run at a time, from a number or its digits.
+
+    Raises:
+        BadOption: if it is neither, or less than 1.
+    """
+    if not isinstance(batch_size, int | str) or isinstance(batch_size, bool):
+        raise BadOption(REFUSED.format(batch_size))
+    try:
+        rows = int(batch_size)
+    except ValueError:
+        raise BadOption(REFUSED.format(batch_size)) from None
+    if rows < 1:
+        raise BadOption(REFUSED.format(batch_size))
+    return rows

@@ -224,7 +224,7 @@ class Weights:
             "dtype": self.dtype,
             "trust_remote_code": self.trust_remote_code,
         }
-        quantized = scheme_config(self.quantize, self.dtype)
+        quantized = scheme_config(self.quantize, self.empty.config, self.dtype)
         if quantized is not None:
             arguments["quantization_config"] = quantized
         if self.where.shared:

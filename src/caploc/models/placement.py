@@ -11,7 +11,8 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from caploc.errors import BadOption, OutOfMemory
-from caploc.models.sharding import SHARD, launched
+from caploc.launching import launched
+from caploc.models.sharding import SHARD
 
 ONE, SPREAD = "one", "spread"
 LIMITS = f"write {SPREAD}:cuda:0=70GiB,cpu=200GiB; what exceeds all limits is read from disk"
@@ -146,7 +147,7 @@ def _limits(text: str) -> dict[int | str, int]:
             raise BadOption(f"{part!r} limits no device's memory; {LIMITS}.")
         try:
             limits[int(number[1]) if number else device] = convert_file_size_to_int(size)
-        except ValueError:
+        except (ValueError, OverflowError):  # `inf` is a number, and no amount
             raise BadOption(f"{size!r} is no amount of memory; {LIMITS}.") from None
         if number and int(number[1]) >= torch.cuda.device_count():
             raise BadOption(

@@ -115,12 +115,15 @@ def label(model: Any, scheme: str | None) -> str:
     return dtype if kind is None else f"{kind}/{dtype}"
 
 
-def scheme_config(scheme: str | None, dtype: str | torch.dtype) -> Any:
+def scheme_config(scheme: str | None, config: PretrainedConfig, dtype: str | torch.dtype) -> Any:
     """What `from_pretrained` needs to quantize; None for weights as they are."""
-    if scheme is None:
-        return None
-    known = dtype if isinstance(dtype, torch.dtype) else torch.bfloat16
-    return SCHEMES[scheme].config(known)
+    return None if scheme is None else SCHEMES[scheme].config(computed_in(config, dtype))
+
+
+def computed_in(config: PretrainedConfig, dtype: str | torch.dtype) -> torch.dtype:
+    """The type that `dtype` means: auto is the checkpoint's own."""
+    own: Any = config.dtype if dtype == "auto" else dtype
+    return own if isinstance(own, torch.dtype) else torch.float32
 
 
 def weight_bytes(scheme: str | None, config: PretrainedConfig, dtype: str | torch.dtype) -> float:
@@ -129,8 +132,7 @@ def weight_bytes(scheme: str | None, config: PretrainedConfig, dtype: str | torc
         return SCHEMES[scheme].bytes
     if carried(config) is not None:
         return 1.0
-    own: Any = config.dtype if dtype == "auto" else dtype
-    return float(own.itemsize) if isinstance(own, torch.dtype) else 4.0
+    return float(computed_in(config, dtype).itemsize)
 
 
 def _check_packages(what: str, packages: tuple[str, ...]) -> None:

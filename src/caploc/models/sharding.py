@@ -23,6 +23,7 @@ from transformers import PretrainedConfig
 
 from caploc.errors import BadOption, ModelRefused
 from caploc.heads import HeadGrid
+from caploc.launching import launched, processes
 from caploc.models.cutting import Projections, Shard
 
 SHARD = "shard"
@@ -80,12 +81,6 @@ class Team:
 _teams: list[Team] = []  # at most one: a process is started once
 
 
-def launched() -> bool:
-    """Whether torchrun, or something like it, started this process as one of several."""
-    names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR")
-    return all(name in os.environ for name in names) and int(os.environ["WORLD_SIZE"]) > 1
-
-
 def join() -> Team:
     """Meet the other processes; asked again, the same team.
 
@@ -130,7 +125,7 @@ def check_shardable(name: str, config: PretrainedConfig, grid: HeadGrid) -> int:
     """
     if not launched():
         raise BadOption(f"--device {SHARD} shares a model among processes; start them: {HOW}")
-    size = int(os.environ["WORLD_SIZE"])
+    size = processes()
     if not getattr(config, "base_model_tp_plan", None):
         raise ModelRefused(
             f"transformers has no plan to share a {config.model_type} model among processes; use "

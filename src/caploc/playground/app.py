@@ -8,7 +8,6 @@ from pathlib import Path
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Mount, Route
@@ -25,6 +24,7 @@ from caploc.playground.asked import (
     parsed,
 )
 from caploc.playground.board import board
+from caploc.playground.hosts import Known
 from caploc.playground.odds import Event
 from caploc.playground.playground import Playground, sentence
 from caploc.playground.turns import Turns
@@ -132,13 +132,13 @@ class Site:
 
 
 def application(playground: Playground, hosts: Sequence[str]) -> Starlette:
-    """The playground as a web application that answers under these host names alone.
+    """The playground as a web application that answers under these host names and IP addresses.
 
     A page elsewhere can neither point a name of its own here (the host is checked) nor post (only
     JSON is taken, for which browsers ask first, and nobody allows it).
     """
     site = Site(playground)
-    known = Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts))
+    known = Middleware(Known, names=frozenset(hosts))
     return Starlette(
         routes=site.routes(), middleware=[Middleware(Guarded), known], lifespan=site.open
     )

@@ -4,7 +4,6 @@ from typing import Any
 
 from caploc.evaluation import order
 from caploc.finished import FinishedRun
-from caploc.playground.attention import LONGEST
 from caploc.playground.playground import Playground
 from caploc.playground.setting import DEMO
 from caploc.report.headmap import HeadMap, head_map
@@ -34,7 +33,6 @@ def board(playground: Playground) -> dict[str, Any]:
         "runs": [laid_out(run) for run in setting.runs],
         "tasks": list(setting.tasks),
         "first": FIRST.get(setting.model.name, ELSEWHERE),
-        "attention_tokens": LONGEST,
     }
 
 
@@ -44,17 +42,11 @@ def laid_out(run: FinishedRun) -> dict[str, Any]:
     return {
         "name": inline(run.folder.name),
         "task": run.study.task,
-        "method": run.study.method,
         "sentence": headline(run.result),
         "order": order(run.result),
         "top": len(run.result["top"]),
         "cells": cells(drawn),
-        "legend": {
-            "needed": drawn.needed_end,
-            "helped": drawn.helped_end,
-            "unit": drawn.unit.axis,
-            "metric": drawn.unit.metric,
-        },
+        "legend": {"needed": drawn.needed_end, "helped": drawn.helped_end},
     }
 
 

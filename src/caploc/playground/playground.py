@@ -13,6 +13,8 @@ import torch
 
 from caploc.engine import BatchEngine, chat_template
 from caploc.errors import BadOption, CaplocError
+from caploc.evaluation import order
+from caploc.export.evidence import evidence_of
 from caploc.headfile import NAME, HeadFile, write_heads
 from caploc.heads import Head
 from caploc.models.loading import LoadedModel
@@ -24,6 +26,7 @@ from caploc.playground.odds import SIDES, Event
 from caploc.playground.pieces import pieces
 from caploc.playground.readings import Reading
 from caploc.playground.setting import Setting, shown
+from caploc.report.reading import called
 from caploc.tasks.requests import Generate, Generated, options_json
 from caploc.tasks.task import Task
 
@@ -198,14 +201,11 @@ class Playground:
         Raises:
             UserError: if a head does not exist, or there is none.
         """
-        evidence: dict[str, Any] = {"chosen": "in the playground"}
-        if asked.run is not None and 0 <= asked.run < len(self.setting.runs):
-            result = self.setting.runs[asked.run].result
-            evidence |= {"run": str(self.setting.runs[asked.run].folder), "task": result["task"]}
+        heads, evidence = self.spoken_for(self.heads(asked.heads), asked.run)
         file = HeadFile(
-            heads=self.heads(asked.heads),
+            heads=heads,
             grid=self.loaded.grid,
-            model=self.loaded.name,
+            model=called(self.loaded.name),
             fingerprint=self.loaded.fingerprint,
             evidence=evidence,
         )
@@ -213,6 +213,26 @@ class Playground:
             path = Path(folder) / NAME
             write_heads(path, file)
             return path.read_bytes()
+
+    def spoken_for(
+        self, heads: tuple[Head, ...], number: int | None
+    ) -> tuple[tuple[Head, ...], dict[str, Any]]:
+        """Heads in order, and what the run of this number says for them.
+
+        The first of the run's ranking stand in its order, with what it measured; any others were
+        chosen by hand, which no run speaks for, and stand layer by layer.
+
+        Raises:
+            BadOption: if there is no such run.
+        """
+        if number is not None:
+            if not 0 <= number < len(self.setting.runs):
+                raise BadOption(f"run: there are {len(self.setting.runs)} here, none is {number}.")
+            run = self.setting.runs[number]
+            first = tuple(Head.parse(name) for name in order(run.result)[: len(heads)])
+            if set(first) == set(heads):
+                return first, evidence_of(run, first)
+        return tuple(sorted(heads, key=self.loaded.grid.column)), {}
 
 
 def opened(setting: Setting) -> BatchEngine[LoadedModel]:

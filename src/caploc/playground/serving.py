@@ -1,15 +1,14 @@
 """Serve the playground on this machine: a free port, a warning where others can reach it."""
 
 import socket
-from ipaddress import ip_address
 
 import uvicorn
 
 from caploc.errors import BadOption
 from caploc.playground.app import application
+from caploc.playground.hosts import hosts_of, is_loopback
 from caploc.playground.playground import Playground
 
-LOOPBACK = ("127.0.0.1", "localhost", "[::1]", "::1")
 FAREWELL = 2  # seconds that answers under way get when the server is stopped
 
 
@@ -41,16 +40,6 @@ def listen(host: str, port: int) -> socket.socket:
     return found
 
 
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach the address."""
-    if host == "localhost":
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
 def exposure(host: str) -> str:
     """What to say of an address that others can reach; empty for one that they cannot."""
     if is_loopback(host):
@@ -59,11 +48,6 @@ def exposure(host: str) -> str:
         f"--host {host}: everyone who reaches this machine over the network can use the model and "
         "the tasks here; there is no password. Leave --host out to keep it to this machine."
     )
-
-
-def hosts_of(host: str) -> list[str]:
-    """The names under which the playground answers; any, where others may reach it."""
-    return sorted({*LOOPBACK, host}) if is_loopback(host) else ["*"]
 
 
 def address(host: str, listening: socket.socket) -> str:

@@ -19,7 +19,7 @@ class Step:
 
 
 def next_steps(result: Result, curve: Mapping[str, Any] | None) -> list[Step]:
-    """The steps, those that mend a doubt first; never empty."""
+    """The steps, those that mend a doubt first."""
     verdict = check_of(result).verdict
     steps = _doubts(result, verdict)
     if verdict is Verdict.CARRIED:
@@ -31,22 +31,41 @@ def _doubts(result: Result, verdict: Verdict) -> list[Step]:
     """What would make the finding surer, or find anything."""
     steps = []
     if verdict is Verdict.NO_HEADS:
+        finer = "A finer outcome shows smaller effects: take --outcome logprob. "
+        tried = at(result, "task", "outcome") == "logprob"
         steps.append(
             Step(
-                "No head stands out. A finer outcome shows smaller effects: add --outcome logprob, "
-                "or spend more rows with --budget. If that finds none either, the task may be "
-                "spread over many heads; --goal set looks for those."
+                f"No head stands out. {'' if tried else finer}More rows (--budget) show smaller "
+                f"effects. If that finds none either, the task may be spread over many heads"
+                f"{'' if _of_set(result) else '; --goal set looks for those'}."
             )
         )
     if verdict in WEAK:
+        spend = (
+            "Spend more rows."
+            if _of_set(result)
+            else "Look for a set with --goal set, or spend more rows."
+        )
         steps.append(
             Step(
                 "Do not build on these heads yet: knocking them out does no more than chance or "
-                "random heads would. Look for a set with --goal set, or spend more rows."
+                f"random heads would. {spend}"
             )
         )
     steps += [step for step in (_more_rows(result), _unchecked(result)) if step]
     return steps
+
+
+def _of_set(result: Result) -> bool:
+    """Whether the search looked for the set that breaks most."""
+    return bool(at(result, "search", "goal") == "set")
+
+
+def _once_more(result: Result, option: str) -> str:
+    """How to measure again with an option, from what the run was started by."""
+    if str(at(result, "command") or "").startswith("caploc locate "):
+        return f"add {option} and a new --out to the command below"
+    return f"as `caploc locate` does with {option}"
 
 
 def _more_rows(result: Result) -> Step | None:
@@ -55,9 +74,11 @@ def _more_rows(result: Result) -> Step | None:
     budget = number_at(search, "budget")
     if expected is None or wanted is None or expected >= wanted or budget is None:
         return None
+    if _of_set(result):
+        return None  # the expected recall is of single heads
     return Step(
-        f"The ranking is less sure than was wanted. Run again with twice the rows: add --budget "
-        f"{2 * budget:.0f} and a new --out to the command below."
+        "The ranking is less sure than was wanted. Run again with twice the rows: "
+        f"{_once_more(result, f'--budget {2 * budget:.0f}')}."
     )
 
 
@@ -67,7 +88,8 @@ def _unchecked(result: Result) -> Step | None:
         return None
     if not at(validation, "controls"):
         return Step(
-            "Random heads were not tried. Run again with --controls 20 to see what they do."
+            "Random heads were not tried. Run again to see what they do: "
+            f"{_once_more(result, '--controls 20')}."
         )
     if at(validation, "held_out", "fresh") is False:
         return Step(

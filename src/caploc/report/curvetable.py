@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from caploc.report.reading import at, called, inline, number_at
+from caploc.report.reading import at, called_apart, inline, number_at
 from caploc.report.scores import with_error
 from caploc.report.units import Kind, Unit
 
@@ -25,7 +25,7 @@ def curve_table(curve: Mapping[str, Any], units: Mapping[str, Unit]) -> CurveTab
         [str(count), head, *(score_at(curves[task], count, units.get(task)) for task in curves)]
         for count, head in enumerate(heads)
     ]
-    return CurveTable([called(task) for task in curves], rows)
+    return CurveTable(list(called_apart(curves).values()), rows)
 
 
 def score_at(points: Sequence[Any], count: int, unit: Unit | None) -> str:

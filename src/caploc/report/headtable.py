@@ -59,7 +59,8 @@ class HeadTable:
 
     def as_data(self) -> dict[str, Any]:
         """All heads as the page's script reads them; the first `count` of them count."""
-        return {"count": self.count, "rows": [row.as_list() for row in self.every]}
+        rows = [row.as_list() for row in self.every]
+        return {"count": self.count, "named": self.named, "rows": rows}
 
     @property
     def title(self) -> str:

@@ -206,16 +206,16 @@ function textOf(row) {
 
 function headTable(form) {
   const table = byId("head-table");
-  const { count, rows } = JSON.parse(byId("heads-data").textContent);
+  const { count, named, rows } = JSON.parse(byId("heads-data").textContent);
   const headings = [...table.tHead.rows[0].cells];
   const fields = headings.map((heading) => Number(heading.dataset.field));
-  const list = new List("heads", table, form, rows, (row) => headRow(row, fields, headings));
+  const list = new List("heads", table, form, rows, (row) => headRow(row, fields, headings, named));
   list.wanted = (row, index) => form.elements.kind.value === "all" || index < count;
   for (const heading of headings.filter((one) => one.dataset.sort)) sortable(heading, list, headings);
   list.filter();
 }
 
-function headRow(row, fields, headings) {
+function headRow(row, fields, headings, named) {
   const cells = fields.map((field, index) => {
     if (field === 1) {
       const name = make("th", { scope: "row" });
@@ -224,7 +224,7 @@ function headRow(row, fields, headings) {
     }
     return make("td", { textContent: row[field], className: headings[index].className });
   });
-  return make("tr", { className: row[7].startsWith("named") ? "" : "quiet" }, ...cells);
+  return make("tr", { className: !named || row[7].startsWith("named") ? "" : "quiet" }, ...cells);
 }
 
 function pinButton(name) {

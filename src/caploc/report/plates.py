@@ -11,6 +11,7 @@ from caploc.report.curves import curve_figure
 from caploc.report.effects import effects_figure, scores_figure
 from caploc.report.figures import HOUSE_STYLE, heads_figure
 from caploc.report.headtable import head_table
+from caploc.report.plots import units_by_task
 from caploc.report.reading import Result
 from caploc.report.scores import comparisons
 from caploc.report.units import outcome_unit
@@ -36,7 +37,7 @@ def write_figures(folder: Path, result: Result, curve: Mapping[str, Any] | None)
     if any(point.score is not None for row in compared for point in row.points):
         plates["scores"] = lambda: scores_figure(compared)
     if curve is not None:
-        plates["curve"] = lambda: curve_figure(curve)
+        plates["curve"] = lambda: curve_figure(curve, units_by_task(result))
     for name, draw in plates.items():
         write_plate(folder, name, draw)
 
@@ -54,10 +55,17 @@ def write_plate(folder: Path, name: str, draw: Callable[[], Figure]) -> tuple[Pa
     """
     folder.mkdir(parents=True, exist_ok=True)
     paths = folder / f"{name}.png", folder / f"{name}.pdf"
+    figure = styled(draw)
     with rc_context(HOUSE_STYLE):
-        figure = draw()
         figure.savefig(paths[0], dpi=SHARP)
         figure.set_layout_engine("none")  # the second file keeps the places found for the first
         # Without a date the same numbers give the same file.
         figure.savefig(paths[1], metadata={"CreationDate": None})
     return paths
+
+
+def styled(draw: Callable[[], Figure]) -> Figure:
+    """A figure drawn in the house style: names in it are text, wherever it is shown later."""
+    with rc_context(HOUSE_STYLE):
+        figure = draw()
+    return figure

@@ -14,7 +14,7 @@ from caploc.report.charts import (
     rows_of,
 )
 from caploc.report.headtable import HeadRow
-from caploc.report.reading import Result, at, called, counted, finite, number_at
+from caploc.report.reading import Result, at, called_apart, counted, finite, number_at
 from caploc.report.scores import Comparison
 from caploc.report.units import Kind, Unit, unit_of, unit_of_other
 
@@ -191,9 +191,10 @@ def draw_curve(drawn: Mapping[str, Any], units: Mapping[str, Unit]) -> list[Char
     heads = [str(head) for head in at(drawn, "heads") or ()]
     curves = at(drawn, "curves") or {}
     kinds: dict[tuple[Kind, str], list[dict[str, Any]]] = {}
+    names = called_apart(curves)
     for task, points in curves.items():
         unit = units.get(task) or Unit(Kind.PLAIN, "score")
-        values = _curve_points(called(task), points, heads, unit)
+        values = _curve_points(names[task], points, heads, unit)
         kinds.setdefault((unit.kind, unit.measure), []).extend(values)
     return [_draw_curve(values, kind) for kind, values in kinds.items() if values]
 

@@ -58,6 +58,20 @@ def called(name: Any) -> str:
     return text.rstrip("/").rsplit("/", 1)[-1] or text if text.startswith("/") else text
 
 
+def called_apart(names: Iterable[str]) -> dict[str, str]:
+    """What each of several names is called; paths that end alike by as much as tells them apart."""
+    parts = {name: [inline(part) for part in str(name).rstrip("/").split("/")] for name in names}
+    short = {name: called(name) for name in parts}
+    found = {}
+    for name, own in parts.items():
+        twins = [parts[one] for one in parts if one != name and short[one] == short[name]]
+        size = 1
+        while size < len(own) and any(twin[-size:] == own[-size:] for twin in twins):
+            size += 1
+        found[name] = "/".join(own[-size:]) if twins else short[name]
+    return found
+
+
 def _draw(match: re.Match[str]) -> str:
     code = ord(match[0])
     if code < 0x20:

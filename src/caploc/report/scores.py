@@ -1,10 +1,20 @@
 """Scores before and after: the task, random heads instead, and other tasks."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from caploc.report.failing import lost
-from caploc.report.reading import Result, at, called, counted, finite, known, number_at
+from caploc.report.reading import (
+    Result,
+    at,
+    called,
+    called_apart,
+    counted,
+    finite,
+    known,
+    number_at,
+)
 from caploc.report.units import (
     NOT_MEASURED,
     SPACE,
@@ -63,7 +73,7 @@ def comparisons(result: Result) -> list[Comparison]:
     if held_out and at(validation, "task"):
         detail = f"{whole_row.detail}, those of the search among them".removeprefix(", ")
         rows.append(replace(whole_row, short="all examples", detail=detail))
-    return rows + [_other(entry, unit) for entry in at(validation, "other_tasks") or ()]
+    return rows + _others(at(validation, "other_tasks") or (), unit)
 
 
 def _intact_only(result: Result, unit: Unit) -> list[Comparison]:
@@ -72,7 +82,7 @@ def _intact_only(result: Result, unit: Unit) -> list[Comparison]:
     intact = at(result, "validation", "task", "intact") or at(result, "intact")
     rows = [_compared(name, intact, None, unit)]
     others = at(result, "validation", "other_tasks") or ()
-    return rows + [_other({**entry, "knocked_out": None, "change": None}, unit) for entry in others]
+    return rows + _others([{**one, "knocked_out": None, "change": None} for one in others], unit)
 
 
 def _held_out(name: str, held_out: Any, unit: Unit) -> Comparison:
@@ -112,10 +122,16 @@ def told_more(row: Comparison, entry: Any, unit: Unit) -> Comparison:
     )
 
 
-def _other(entry: Any, main: Unit) -> Comparison:
+def _others(entries: Sequence[Any], main: Unit) -> list[Comparison]:
+    names = [str(at(entry, "name") or "another task") for entry in entries]
+    short = called_apart(names)
+    return [_other(entry, short[name], main) for entry, name in zip(entries, names, strict=True)]
+
+
+def _other(entry: Any, name: str, main: Unit) -> Comparison:
     unit = unit_of_other(entry, main)
     pair = at(entry, "intact"), at(entry, "knocked_out")
-    row = _compared(called(at(entry, "name") or "another task"), *pair, unit)
+    row = _compared(name, *pair, unit)
     return told_more(row, entry, unit)
 
 

@@ -45,8 +45,9 @@ def comparison_headline(told: Told) -> str:
         list(dict.fromkeys(str(at(run, field)) for run in runs))
         for field in ("task", "model", "method")
     )
-    if len(models) > 1:
-        what = f"{_capital(numeral(len(models)))} models on {_these(tasks, 'task')}"
+    weights = {(at(run, "model"), at(run, "fingerprint")) for run in runs}
+    if len(weights) > 1:
+        what = f"{_capital(numeral(len(weights)))} models on {_these(tasks, 'task')}"
         return f"{what}: where their heads lie, and what they carry."
     if len(tasks) > 1:
         return _tasks_headline(told, tasks, models[0])
@@ -76,14 +77,21 @@ def _tasks_headline(told: Told, tasks: Sequence[str], model: str) -> str:
 
 
 def _methods_headline(told: Told, task: str, methods: Sequence[str]) -> str:
-    tops = [set(run["top"]) for run in told["runs"]]
-    same = set.intersection(*tops)
-    best = max(told["runs"], key=lambda run: run["damage"] or 0.0)
-    names = [name for name in told["runs"][0]["top"] if name in same]
+    runs = told["runs"]
+    same = set.intersection(*(set(run["top"]) for run in runs))
+    names = [name for name in runs[0]["top"] if name in same]
     agree = f"all name {listed(names)}" if names else "no head is named by all"
-    method = inline(best["method"])
     start = f"{_capital(numeral(len(methods)))} methods on {called(task)}: {agree}"
-    return f"{start}; the heads of {method} break most."
+    best = _breaks_most(runs)
+    return f"{start}; the heads of {_label(best, runs)} break most." if best else f"{start}."
+
+
+def _breaks_most(runs: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """The run whose heads break most, if all were measured alike and one is ahead."""
+    if any(run["damage"] is None for run in runs) or len({run["held_out"] for run in runs}) > 1:
+        return None
+    first, second = sorted(runs, key=lambda run: -run["damage"])[:2]
+    return first if first["damage"] > max(0.0, second["damage"]) else None
 
 
 def _capital(text: str) -> str:

@@ -97,6 +97,15 @@ def _recall(result: Result) -> Sign:
     )
 
 
+def _another_set() -> Sign:
+    return Sign(
+        "Run again",
+        "not known",
+        "A set is not chosen by single effects, so what another run would name cannot be worked "
+        "out; a run with another --seed, or with more rows, shows it.",
+    )
+
+
 def _forecasts(search: Any) -> list[tuple[str, float]]:
     """How many times the rows, and the recall then expected."""
     forecast = at(search, "forecast") or {}
@@ -107,11 +116,11 @@ def _forecasts(search: Any) -> list[tuple[str, float]]:
 def _rows_signs(result: Result) -> list[Sign]:
     """What the run spent, and what it would have named with more."""
     search = at(result, "search")
-    if not at(result, "top"):
-        return []
     signs = [_forecast(search), _stopped(search)]
-    if at(search, "expected_recall") is None:
+    if at(result, "top") and at(search, "expected_recall") is None:
         signs.insert(0, _again(result))
+    elif at(search, "goal") == "set":
+        signs.insert(0, _another_set())
     return [sign for sign in signs if sign is not None]
 
 

@@ -18,6 +18,8 @@ from caploc.tasks.requests import responses_from_json
 SHOWN = 5  # complaints of SQLite's own that are repeated
 LONGEST_QUOTE = 80  # characters
 SEALED = 3  # the first schema whose rows have a seal
+LOST_TEXT = "questions whose text is lost or changed (the same command mends it)"
+LOST_QUESTION = "rows whose question is lost (the same command finds them again)"
 
 
 @dataclass
@@ -34,6 +36,11 @@ class Checked:
     def sound(self) -> bool:
         """Whether nothing is wrong."""
         return not self.faults
+
+    @property
+    def salvageable(self) -> bool:
+        """Whether a new file from the sound rows helps; a lost question comes back when asked."""
+        return bool(self.faults.keys() - {LOST_TEXT, LOST_QUESTION})
 
 
 def check(path: Path, heads: Mapping[str, int] | None = None) -> Checked:
@@ -69,7 +76,7 @@ def examine(database: sqlite3.Connection, found: Checked, heads: Mapping[str, in
         if matches(digest, text):
             parts[number] = heads.get(json.loads(text)["model"])
         else:
-            found.faults["questions whose text is lost or changed (the same command mends it)"] += 1
+            found.faults[LOST_TEXT] += 1
     sealed = ", seal" if (found.schema or SCHEMA) >= SEALED else ""
     fields = FIELDS if (found.schema or SCHEMA) > 1 else FIELDS.replace("plain_tokens", "tokens")
     lengths: dict[int, set[int]] = {}
@@ -103,7 +110,7 @@ def matches(digest: Any, text: Any) -> bool:
 def fault_of(digest: str | None, row: Sequence[Any], parts: int | None) -> str | None:
     """What is wrong with a row, if anything; the seal last, which any other fault breaks too."""
     if digest is None:
-        return "rows whose question is lost (the same command finds them again)"
+        return LOST_QUESTION
     fields, sealed = row[:9], row[9:]
     fault = next(faults_of(fields, parts), None)
     if fault is None and sealed and seal(digest, fields) != sealed[0]:

@@ -2,11 +2,13 @@
 
 The format is that of https://www.sqlite.org/fileformat2.html: a table with a primary key of its own
 keeps its records in index pages, one with row ids in table pages; a log (`-wal`) holds newer copies
-of pages. Nothing here is trusted: lengths are checked, and what does not add up is passed over.
+of pages. Nothing here is trusted: lengths are checked, what does not add up is passed over, and the
+work is bounded by the file's size.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from struct import unpack, unpack_from
@@ -17,6 +19,8 @@ MAGIC = b"SQLite format 3\0"
 HEADER, USUAL_PAGE = 100, 4096
 LOG_HEADER, FRAME_HEADER = 32, 24
 LONGEST = 64 * 2**20  # bytes of a record
+MOST_READ = 64  # times that a page is read as one of overflow; where all is sound, once
+LONGEST_HEAD = 128  # bytes that tell the types of a record's columns; a row's takes up to 60
 WHOLE = {1: 1, 2: 2, 3: 3, 4: 4, 5: 6, 6: 8}  # bytes of an integer by its serial type
 
 Record = tuple[Any, ...]
@@ -34,11 +38,14 @@ class Pages:
     size: int
     reserved: int
     newer: Mapping[int, bytes]
+    read: Counter[int] = field(default_factory=Counter)  # how often a page was read as overflow
 
     @property
-    def count(self) -> int:
-        """Pages of the file and its log."""
-        return max([-(-len(self.content) // self.size), *self.newer])
+    def numbers(self) -> Iterator[int]:
+        """The pages of the file, then those that only its log has: a damaged one may claim any."""
+        filed = -(-len(self.content) // self.size)
+        yield from range(1, filed + 1)
+        yield from sorted(number for number in self.newer if number > filed)
 
     @property
     def usable(self) -> int:
@@ -53,7 +60,7 @@ class Pages:
 
     def records(self) -> Iterator[Record]:
         """Every record of every page that could be one, in the order of pages."""
-        for number in range(1, self.count + 1):
+        for number in self.numbers:
             page = self.page(number)
             start = HEADER if number == 1 else 0
             kind = page[start] if len(page) > start else 0
@@ -101,9 +108,13 @@ class Pages:
         content = bytearray(page[offset : offset + here])
         (following,) = unpack(">I", whole(page[offset + here : offset + here + 4], 4))
         while following and len(content) < length:
+            self.read[following] += 1
             rest = self.page(following)
-            (following,) = unpack(">I", whole(rest[:4], 4))
-            content += rest[4 : min(usable, 4 + length - len(content))]
+            more = rest[4 : min(usable, 4 + length - len(content))]
+            if not more or self.read[following] > MOST_READ:
+                raise Broken
+            content += more
+            (following,) = unpack(">I", rest[:4])
         return whole(bytes(content), length)
 
 
@@ -167,6 +178,8 @@ def whole(content: bytes, length: int) -> bytes:
 def values(payload: bytes) -> Record:
     """The columns of a record."""
     length, place = number_at(payload, 0)
+    if length > LONGEST_HEAD:
+        raise Broken
     body, found = length, []
     while place < length:
         kind, place = number_at(payload, place)

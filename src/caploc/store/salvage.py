@@ -17,7 +17,7 @@ from caploc.store.schema import AT_ONCE, INSERT, harden, prepare
 from caploc.store.store import folder_lock, unusable
 
 UNKNOWN = "lost with a damaged page"  # what stands for the text of a question that is lost
-SEALED, UNSEALED = 11, 10  # columns of a row, with and without a seal
+SEALED, UNSEALED, FIRST = 11, 10, 9  # columns of a row: with a seal, of schema 2 and of schema 1
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def is_digest(value: Any) -> bool:
 def sound_rows(path: Path, digests: dict[int, str], refused: set[int]) -> Iterator[Record]:
     """Rows as they are inserted, each perhaps several times; fingerprints of what is none."""
     for record in records(path):
-        if len(record) not in (SEALED, UNSEALED) or not isinstance(record[0], int):
+        if len(record) not in (SEALED, UNSEALED, FIRST) or not isinstance(record[0], int):
             continue
         row = sound(record, digests.get(record[0]))
         if row is None:
@@ -124,13 +124,16 @@ def sound_rows(path: Path, digests: dict[int, str], refused: set[int]) -> Iterat
 
 def sound(record: Record, digest: str | None) -> Record | None:
     """A record as a row that can be inserted; None if it is not what was written."""
+    sealed = len(record) == SEALED
     number, *fields = record[:UNSEALED]
+    if len(record) == FIRST:
+        fields.insert(-1, fields[-2])  # every row was run alone: what it took is its plain tokens
     for place in (3, 6, 8):  # SQLite keeps a real number without a fraction as a whole one
         if isinstance(fields[place], int):
             fields[place] = float(fields[place])
     if any(faults_of(fields, None)):
         return None
-    if len(record) == UNSEALED:
+    if not sealed:
         return None if digest is None else (number, *fields, seal(digest, fields))
     if digest is not None and seal(digest, fields) != record[-1]:
         return None
@@ -139,13 +142,19 @@ def sound(record: Record, digest: str | None) -> Record | None:
 
 def set_aside(path: Path) -> Path:
     """Rename the damaged file and its log; the name is new."""
-    number, kept = 1, path.with_name(f"{path.name}.damaged")
-    while kept.exists():
-        number += 1
-        kept = path.with_name(f"{path.name}.damaged{number}")
+    kept = spare(path)
     log = path.with_name(f"{path.name}-wal")
     if log.exists():
         log.replace(kept.with_name(f"{kept.name}-wal"))
     path.with_name(f"{path.name}-shm").unlink(missing_ok=True)
     path.replace(kept)
+    return kept
+
+
+def spare(path: Path) -> Path:
+    """A name for a damaged file that none has: `rows.sqlite.damaged`, `.damaged2` and so on."""
+    number, kept = 1, path.with_name(f"{path.name}.damaged")
+    while kept.exists():
+        number += 1
+        kept = path.with_name(f"{path.name}.damaged{number}")
     return kept

@@ -63,6 +63,7 @@ def measure_pace(engine: Any, wanted: Pretended, seconds: float, progress: Progr
         known = {example for _, example in empty[: first.rows]}
         cut = [(mask, e) for mask, e in by_mask(wanted.fresh) if mask.any() and e in known]
         second = timed(meter, cut, (1 - INTACT_SHARE) * seconds, progress)
+    measured = first.rows + second.rows
     if not second.rows:
         second = first
     return Pace(
@@ -70,7 +71,7 @@ def measure_pace(engine: Any, wanted: Pretended, seconds: float, progress: Progr
         second.seconds / max(second.timed, 1),
         first.tokens / max(first.timed, 1),
         second.tokens / max(second.timed, 1),
-        first.rows + second.rows,
+        measured,
     )
 
 

@@ -1,13 +1,16 @@
 """From a study file to its studies: every model with every task, method and seed."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+from caploc.errors import OutOfMemory
+from caploc.heads import HeadGrid
+from caploc.models.placement import SPREAD
 from caploc.models.sources import DEMO
-from caploc.naming import default_others
+from caploc.naming import at_home, default_others, is_folder
 from caploc.search import Settings
 from caploc.studies.file import Choices, ModelEntry, Override, StudyFile
 from caploc.study import Study
@@ -69,6 +72,18 @@ def model_options(entry: ModelEntry, start: Path, allowed: Allowed) -> ModelOpti
     )
 
 
+def grid_of(model: ModelOptions) -> HeadGrid:
+    """A model's heads, though its weights may not fit here: that fails its own studies only.
+
+    Raises:
+        UserError: if the model cannot be.
+    """
+    try:
+        return model.check()
+    except OutOfMemory:
+        return replace(model, device=SPREAD).check()
+
+
 def study_of(
     model: ModelOptions,
     names: tuple[str, str],
@@ -102,7 +117,7 @@ def resolved(said: dict[str, Any], start: Path) -> dict[str, Any]:
             kept[name] = tuple(kept[name])
     if "data" in kept:
         kept["data"] = {
-            split: file if file == PACKAGED else str((start / Path(file).expanduser()).absolute())
+            split: file if file == PACKAGED else str((start / at_home(file)).absolute())
             for split, file in kept["data"].items()
         }
     return kept
@@ -110,14 +125,14 @@ def resolved(said: dict[str, Any], start: Path) -> dict[str, Any]:
 
 def model_place(name: str, start: Path) -> str:
     """A model that is a folder, seen from `start`, as an absolute path; others as they are."""
-    folder = start / Path(name).expanduser()
-    return str(folder.absolute()) if name != DEMO and folder.is_dir() else name
+    folder = start / at_home(name)
+    return str(folder.absolute()) if name != DEMO and is_folder(folder) else name
 
 
 def task_place(name: str, start: Path) -> str:
     """A task that is a file, seen from `start`, as an absolute path; others as they are."""
     is_file = name.endswith((".yaml", ".yml"))
-    return str((start / Path(name).expanduser()).absolute()) if is_file else name
+    return str((start / at_home(name)).absolute()) if is_file else name
 
 
 def folder_names(places: list[Place]) -> list[str]:

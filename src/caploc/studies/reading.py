@@ -13,10 +13,14 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from caploc.errors import BadOption, CaplocError, UserError
+from caploc.folder import JSON_FILES, LEDGER, ROWS
 from caploc.heads import HeadGrid
 from caploc.lookup import pick
+from caploc.naming import at_home
+from caploc.report.plates import FIGURES
+from caploc.report.templates import COMPARE, REPORT
 from caploc.search import METHODS
-from caploc.studies.expanding import Place, expanded, folder_names, model_options
+from caploc.studies.expanding import Place, expanded, folder_names, grid_of, model_options
 from caploc.studies.file import Choices, MethodEntry, ModelEntry, Override, StudyFile, TaskEntry
 from caploc.study import Study
 from caploc.tasks.catalog import check_task_name
@@ -25,6 +29,7 @@ from caploc.workbench import Allowed
 LONGEST = 2**20  # bytes of a file
 MOST = 10_000  # studies
 SHOWN = 60  # characters of a value that is wrong
+FILES = (*JSON_FILES, LEDGER, REPORT, COMPARE, FIGURES)  # of a folder of results; and ROWS...
 NAMED = 3  # studies named in a sentence that many of them share
 TABLES: dict[str, type[BaseModel]] = {
     "models": ModelEntry,
@@ -74,7 +79,7 @@ def read_studies(path: Path, allowed: Allowed | None = None) -> Opened:
         lines = "".join(f"\n  {mistake}" for mistake in dict.fromkeys(mistakes))
         number = len(dict.fromkeys(mistakes))
         raise BadOption(f"{path} has {number} mistake{'s' * (number > 1)}:{lines}")
-    out = path.parent / Path(file.out).expanduser() if file.out else Path("runs") / path.stem
+    out = path.parent / at_home(file.out) if file.out else Path("runs") / path.stem
     return Opened(path, studies, out)
 
 
@@ -159,7 +164,8 @@ def checked(
     grids: dict[str, HeadGrid | None] = {}
     for number, model in enumerate(file.models):
         label = file.labels("models")[number]
-        grids[label] = found.of(f"models[{number}]", model_options(model, start, allowed).check)
+        asked = model_options(model, start, allowed)
+        grids[label] = found.of(f"models[{number}]", partial(grid_of, asked))
     for number, method in enumerate(file.methods):
         found.of(f"methods[{number}].name", partial(pick, METHODS, method.name, "method"))
     for place, study in places:
@@ -209,9 +215,17 @@ def check_study(place: Place, study: Study, grid: HeadGrid | None, found: Mistak
 
 
 def clashes(names: Sequence[str]) -> list[str]:
-    """Studies whose folders would have the same name, on a disk that knows no capitals."""
+    """Studies whose folders would have the same name, on a disk that knows no capitals.
+
+    Files of the folder that they lie in have names, too.
+    """
     folded = [name.casefold() for name in names]
     return [
+        f"a study's folder cannot be called {name!r}, as a file beside it is; give its model, task "
+        "or method another label."
+        for name in dict.fromkeys(folded)
+        if name.removesuffix(".part") in FILES or name.startswith(ROWS)
+    ] + [
         f"{folded.count(name)} studies would lie in one folder, {name!r}; give models, tasks or "
         "methods labels that differ in letters and digits."
         for name in dict.fromkeys(folded)

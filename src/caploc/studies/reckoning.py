@@ -17,14 +17,17 @@ from zlib import crc32
 import numpy as np
 
 from caploc import designs
+from caploc.errors import StoreFailed
 from caploc.findings import Stages
 from caploc.heads import HeadGrid, Mask
 from caploc.measurement import Cost, HeadModel, Meter
 from caploc.progress import Progress, Silent
 from caploc.store import Question, Row
+from caploc.store.checking import SEALED, matches
 from caploc.store.reading import reading
-from caploc.store.rows import as_row
+from caploc.store.rows import as_row, seal
 from caploc.store.schema import FIELDS
+from caploc.store.store import damaged
 from caploc.study import CHECKED, Study, locate, validated
 from caploc.tasks.requests import Generate, Generated, Request, Response, Scored, responses_json
 from caploc.tasks.task import Score, Task
@@ -88,20 +91,41 @@ class Shelf:
 def stored_rows(path: Path, question: Question) -> Known:
     """The rows of a question in a file; none if there is no file.
 
+    A question whose text is lost is known by its digest.
+
     Raises:
-        StoreFailed: if it cannot be read.
+        StoreFailed: if it cannot be read, or a row is not what was written.
     """
     if not path.is_file():
         return {}
     with reading(path) as (database, schema):
         fields = FIELDS if schema > 1 else FIELDS.replace("plain_tokens", "tokens")
+        fields += ", seal" if schema >= SEALED else ""
         found: Known = {}
-        for number, text in database.execute("SELECT id, question FROM questions"):
-            if not same(json.loads(text), question):
+        texts = database.execute("SELECT id, digest, question FROM questions").fetchall()
+        for number, digest, text in texts:
+            readable = matches(digest, text) and same(json.loads(text), question)
+            if not readable and digest != question.digest():
                 continue
             rows = database.execute(f"SELECT {fields} FROM rows WHERE question = ?", (number,))
-            found |= {(row[0], row[1]): as_row(row) for row in rows}
+            for row in rows:
+                found[row[0], row[1]] = sealed_row(path, digest, row)
     return found
+
+
+def sealed_row(path: Path, digest: str, row: Sequence[Any]) -> Row:
+    """A row as a file holds it; its seal, if the file has seals, comes last.
+
+    Raises:
+        StoreFailed: if it is not what was written.
+    """
+    fields, sealed = row[:9], row[9:]
+    try:
+        if sealed and seal(digest, fields) != sealed[0]:
+            raise ValueError
+        return as_row(fields)
+    except (ValueError, TypeError, RecursionError):
+        raise StoreFailed(damaged(path, "a row is not what was written")) from None
 
 
 def same(stored: dict[str, Any], question: Question) -> bool:

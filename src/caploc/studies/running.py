@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from caploc.comparison import compare
-from caploc.errors import CaplocError, UserError
+from caploc.errors import CaplocError, OutOfMemory, UserError
 from caploc.findings import SCHEMA as RESULT_SCHEMA
 from caploc.findings import Findings
 from caploc.folder import RESULT, RUN, question, read_json, versions
 from caploc.progress import Progress, Silent
 from caploc.report import rewrite_page
 from caploc.report.templates import COMPARE, REPORT
+from caploc.studies.expanding import grid_of
 from caploc.study import Study
 from caploc.sweep import located
 
@@ -93,12 +94,24 @@ def finished(folder: Path, study: Study) -> dict[str, Any] | None:
         return None
     try:
         written, result = read_json(folder / RUN), read_json(folder / RESULT)
-        wanted = json.loads(json.dumps(asdict(study.check())))
+        wanted = json.loads(json.dumps(asdict(budgeted(study))))
         same = question(written["study"]) == question(wanted)
         current = result["schema"] == RESULT_SCHEMA and result["versions"] == versions()
     except (UserError, KeyError, TypeError, AttributeError):
         return None
     return result if same and current else None
+
+
+def budgeted(study: Study) -> Study:
+    """The study with its budget spent, though its model may not fit into the memory there is.
+
+    Raises:
+        UserError: if there is a mistake in the study.
+    """
+    try:
+        return study.check()
+    except OutOfMemory:
+        return study.sized(grid_of(study.model).size)
 
 
 def outcome_of(name: str, found: Findings | Exception, folder: Path) -> Outcome:

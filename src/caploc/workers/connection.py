@@ -2,11 +2,13 @@
 
 import logging
 import os
+import secrets
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from caploc.errors import BadOption, RunFailed
@@ -14,9 +16,11 @@ from caploc.workers.options import Workers
 
 STORE = 2**28  # bytes of shared memory of a cluster of our own: only rows pass through it
 NAMESPACE = "caploc"
-# For a cluster of our own. The first is read by Ray when it is imported: without it the cluster
-# would listen on every network. The second: Ray makes workers give way to every other process.
-OWN = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_worker_niceness": "0"}
+# For processes of a cluster of our own. Without the first they would be reached from every network.
+LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+NICENESS = "RAY_worker_niceness"  # Ray makes workers give way to every other process
+TOKEN = Path(".ray", "auth_token")  # in the user's home; where Ray looks for it
+TOKEN_GIVEN = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 # What the command line sets for itself before its libraries are imported.
 ENVIRONMENT = {
     "GOMP_SPINCOUNT": "1000",
@@ -62,15 +66,15 @@ def connect(workers: Workers) -> Connection:
     """
     place = workers.place
     if place is None:
-        for name, value in OWN.items():
-            os.environ.setdefault(name, value)
+        os.environ[LOOPBACK] = "0"
+        os.environ.setdefault(NICENESS, "0")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     import ray
 
     if ray.is_initialized():
         return Connection(ray, owned=False)
     quiet(ray)
-    with one_sentence(place), own_signals():
+    with one_sentence(place), own_signals(), nullcontext() if place else kept_here(ray):
         ray.init(
             address=place or "local",
             namespace=NAMESPACE,
@@ -90,6 +94,38 @@ def own_cluster(workers: Workers) -> dict[str, Any]:
         "include_dashboard": False,
         "object_store_memory": STORE,
     }
+
+
+@contextmanager
+def kept_here(ray: Any) -> Iterator[None]:
+    """Have Ray start a cluster that other machines and other users of this one cannot reach.
+
+    Ray looks at the environment when it is imported, which a notebook may have done long ago.
+    """
+    constants = ray._private.ray_constants
+    before = constants.ENABLE_RAY_CLUSTER
+    constants.ENABLE_RAY_CLUSTER = False
+    try:
+        guard_token()
+        yield
+    finally:
+        constants.ENABLE_RAY_CLUSTER = before
+
+
+def guard_token() -> None:
+    """Make the token that lets processes into a cluster, readable to this user only.
+
+    Ray would make one that every user of the machine can read. One that is there is kept.
+    """
+    if any(map(os.environ.get, TOKEN_GIVEN)):
+        return
+    path = Path.home() / TOKEN
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with suppress(FileExistsError):
+        place = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with open(place, "w", encoding="ascii") as file:
+            file.write(secrets.token_hex(32))
+    path.chmod(0o600)
 
 
 def quiet(ray: Any) -> None:

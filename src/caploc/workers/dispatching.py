@@ -38,12 +38,13 @@ class Patience:
 class Group:
     """Rows to be answered together; `failed` are the workers that did not manage.
 
-    One that is `doubted` has an answer that is no number, and is asked again to make sure.
+    Where one answered something that is no number, `doubted` is that worker, and the rows are asked
+    again to make sure.
     """
 
     rows: tuple[int, ...]
     failed: tuple[int, ...] = ()
-    doubted: bool = False
+    doubted: int | None = None
 
 
 @dataclass
@@ -151,12 +152,12 @@ class Dispatcher:
         whole = held.take(answers)
         self.pace.watch(worker, len(group.rows) - len(held.left), now - held.since)
         broken = {row for row, said in whole.items() if not all(map(is_number, said))}
-        if group.doubted:
+        if group.doubted is not None:
             if whole.keys() - broken:
-                self.suspects.update(group.failed[-1:])
+                self.suspects.add(group.doubted)
         elif broken:
             doubted = tuple(row for row in group.rows if row in broken)
-            self.again.append(Group(doubted, (*group.failed, worker), doubted=True))
+            self.again.append(Group(doubted, (*group.failed, worker), doubted=worker))
             whole = {row: said for row, said in whole.items() if row not in broken}
         self.answered |= whole.keys()
         return [answer for said in whole.values() for answer in said]
@@ -201,7 +202,7 @@ class Dispatcher:
         Raises:
             RunFailed: if as many workers as may have failed on it.
         """
-        if len(group.failed) >= ATTEMPTS + group.doubted:
+        if len(group.failed) >= ATTEMPTS + (group.doubted is not None):
             raise RunFailed(
                 f"{len(group.failed)} workers in turn failed on the same {len(group.rows)} rows, "
                 f"the last one because {why}; what was measured is kept. Run the same command "
@@ -212,6 +213,11 @@ class Dispatcher:
             Group(group.rows[first : first + size], group.failed, group.doubted)
             for first in range(0, len(group.rows), size)
         ]
+
+    def excuse(self, seconds: float) -> None:
+        """Nobody has listened for so long: no worker was silent meanwhile."""
+        for held in self.held.values():
+            held.heard += seconds
 
     def late(self, now: float) -> list[tuple[int, float]]:
         """Workers that have been silent for too long, and for how long."""

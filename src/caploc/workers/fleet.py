@@ -94,7 +94,9 @@ class Fleet:
                 answers = self.take(event, work)
                 self.feed(work)  # before the answers are stored: the worker need not wait for it
                 if answers:
+                    left = self.clock()
                     yield answers
+                    work.excuse(self.clock() - left)
             self.drop_late_and_wrong(work)
 
     def events(self) -> Iterator[Event]:

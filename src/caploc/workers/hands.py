@@ -1,5 +1,6 @@
 """The crew on Ray: an actor for every worker. Ray decides where each one runs."""
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import count
@@ -167,6 +168,9 @@ class RayCrew:
     def events(self, seconds: float) -> list[Event]:
         """What happened; waits so long for something to happen."""
         calls = list(self.calls)
+        if not calls:  # Ray would not wait for nothing
+            time.sleep(seconds)
+            return []
         # Everything that is there is taken, not the first alone: with many workers there are many.
         ray = self.connection.ray
         ready, _ = ray.wait(calls, num_returns=1, timeout=seconds)

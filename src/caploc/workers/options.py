@@ -14,6 +14,7 @@ CLUSTER = "ray"
 ADDRESS = "RAY_ADDRESS"  # Ray's own variable
 FOUND = "auto"  # the address of the cluster that this machine is a node of
 DEVICES = ("auto", "cpu", "cuda", SPREAD)
+LAST_PORT = 65_535
 SECONDS = 5.0  # within which a cluster must take a connection
 
 
@@ -34,7 +35,7 @@ class Workers:
 
     @classmethod
     def parse(
-        cls, text: str | None, address: str | None, gpus: float, cpus: int | None
+        cls, text: str | None, address: str | None, gpus: float | None, cpus: int | None
     ) -> "Workers | None":
         """Read the options of the command line; None where rows are answered in this process.
 
@@ -43,11 +44,16 @@ class Workers:
             workers is given without any.
         """
         if text is None:
-            given = {"--ray-address": address, "--cpus-per-worker": cpus}
+            given = {
+                "--ray-address": address,
+                "--gpus-per-worker": gpus,
+                "--cpus-per-worker": cpus,
+            }
             for name, value in given.items():
                 if value is not None:
                     raise BadOption(f"{name} {value} says how workers run; add --workers.")
             return None
+        gpus = cls.gpus if gpus is None else gpus
         if text == CLUSTER:
             return cls(None, address, gpus, cpus)
         try:
@@ -99,7 +105,7 @@ class Workers:
         if self.cpus is not None and self.cpus < 1:
             raise BadOption(f"--cpus-per-worker must be 1 or more; got {self.cpus}.")
         # what Ray itself can reserve
-        if not (0 < self.gpus < 1 or self.gpus >= 1 and self.gpus == int(self.gpus)):
+        if not (0 < self.gpus < 1 or self.gpus >= 1 and self.gpus.is_integer()):
             raise BadOption(
                 f"--gpus-per-worker is a whole number, or a share between 0 and 1; got {self.gpus}."
             )
@@ -133,14 +139,15 @@ def check_reachable(address: str) -> None:
         BadOption: if it is no HOST:PORT, or does not answer.
     """
     host, _, port = address.rpartition(":")
-    if not host or not port.isdigit():
+    if not host or not (port.isascii() and port.isdigit() and int(port) <= LAST_PORT):
         raise BadOption(
             f"--ray-address takes HOST:PORT of a cluster's head, or auto; got {address!r}."
         )
     try:
         socket.create_connection((host.strip("[]"), int(port)), SECONDS).close()
-    except OSError as error:
+    except (OSError, ValueError) as error:  # a host's name may be none
+        why = getattr(error, "strerror", None) or error
         raise BadOption(
-            f"There is no Ray cluster at {address} ({error.strerror or error}); start one with "
+            f"There is no Ray cluster at {address} ({why}); start one with "
             "`ray start --head`, or leave the address out to use this machine."
         ) from None

@@ -1,6 +1,6 @@
 // Two answers side by side, a token at a time, and what each token's odds are.
 
-import { CALLED, SIDES, drawShades, element, inline, percent, points, shade, signed, visible } from "./words.js";
+import { CALLED, SIDES, chance, drawShades, element, inline, percent, points, shade, shares, signed, visible } from "./words.js";
 
 const card = (side) => document.getElementById(side);
 const textOf = (side) => card(side).querySelector(".text");
@@ -115,15 +115,13 @@ export class Answers {
   // Each choice's share of what all of them together get, on each side.
   shares() {
     SIDES.forEach((side, row) => {
-      const weights = this.read.map((each) => (each.totals ? Math.exp(each.totals[side]) : 0));
-      const sum = weights.reduce((total, weight) => total + weight, 0);
+      const logprobs = this.read.map((each) => each.totals[side]);
+      const found = shares(logprobs);
       this.read.forEach((each, number) => {
         const value = each.place.querySelectorAll(".value")[row];
-        if (!value) return;
-        const share = sum ? weights[number] / sum : 0;
-        const nats = element("span", { class: "quiet" }, `${signed(each.totals[side])} nats`);
-        value.replaceChildren(...(this.several ? [percent(Math.log(share)), "  ", nats] : [nats]));
-        if (this.several) fill(value.previousElementSibling, share);
+        const nats = element("span", { class: "quiet" }, `${signed(logprobs[number])} nats`);
+        value.replaceChildren(...(this.several ? [percent(found[number]), "  ", nats] : [nats]));
+        if (this.several) fill(value.previousElementSibling, chance(found[number]));
       });
     });
   }
@@ -209,8 +207,8 @@ function verdict(place, found) {
   if (!found) return;
   const sign = { right: "✓ right", wrong: "✗ wrong" }[found.mark];
   if (found.of) place.append(found.of);
-  if (sign) place.append(element("b", {}, sign), ` · ${found.metric}`);
-  else place.append(found.metric ? `${found.metric} ${found.said}` : found.said);
+  if (sign) place.append(element("b", {}, sign), ` · ${inline(found.metric)}`);
+  else place.append(visible(found.metric ? `${found.metric} ${found.said}` : found.said));
 }
 
 function inspected(odds) {
@@ -227,7 +225,7 @@ function inspected(odds) {
     for (const [text, logprob] of odds.likeliest[side]) {
       list.append(
         element("span", { class: text === odds.text ? "piece said" : "piece" }, inline(text)),
-        meter(Math.exp(logprob)),
+        meter(chance(logprob)),
         element("span", { class: "value" }, percent(logprob)),
       );
     }

@@ -10,8 +10,8 @@ export class HeadMap {
     this.groupSizes = groupSizes;
     this.changed = changed;
     this.chosen = new Set();
+    this.picked = this.chosen; // what was chosen otherwise than by chance: controls stand in for it
     this.cells = new Map();
-    this.focus = null;
     this.run = null;
     this.build(document.getElementById("map-place"));
     drawShades(document.getElementById("shades"));
@@ -92,12 +92,13 @@ export class HeadMap {
   }
 
   choose(names) {
-    this.chosen = new Set(names);
+    this.picked = this.chosen = new Set(names);
     this.draw();
     this.changed();
   }
 
   toggle(name) {
+    this.picked = this.chosen = new Set(this.chosen);
     if (!this.chosen.delete(name)) this.chosen.add(name);
     this.draw();
     this.changed(name);
@@ -112,18 +113,20 @@ export class HeadMap {
     }
   }
 
-  // As many other heads in each layer, for a control; all others where there are not enough.
+  // As many heads of each layer outside those picked, for a control; all where there are too few.
   random() {
     const drawn = [];
     this.layers.forEach((count, layer) => {
       const names = Array.from({ length: count }, (_, index) => `L${layer}H${index}`);
-      const wanted = names.filter((name) => this.chosen.has(name)).length;
-      const others = names.filter((name) => !this.chosen.has(name));
+      const wanted = names.filter((name) => this.picked.has(name)).length;
+      const others = names.filter((name) => !this.picked.has(name));
       for (let left = Math.min(wanted, others.length); left > 0; left -= 1) {
         drawn.push(...others.splice(Math.floor(Math.random() * others.length), 1));
       }
     });
-    this.choose(drawn);
+    this.chosen = new Set(drawn);
+    this.draw();
+    this.changed();
   }
 
   click(cell) {
@@ -142,19 +145,31 @@ export class HeadMap {
     }
     const [layer, index] = place(cell.dataset.head);
     const next = {
-      ArrowLeft: [layer, index - 1],
-      ArrowRight: [layer, index + 1],
-      ArrowUp: [layer - 1, index],
-      ArrowDown: [layer + 1, index],
-      Home: [layer, 0],
-      End: [layer, this.layers[layer] - 1],
+      ArrowLeft: () => this.cells.get(`L${layer}H${index - 1}`),
+      ArrowRight: () => this.cells.get(`L${layer}H${index + 1}`),
+      ArrowUp: () => this.neighbour(layer, index, -1),
+      ArrowDown: () => this.neighbour(layer, index, 1),
+      Home: () => this.cells.get(`L${layer}H0`),
+      End: () => this.cells.get(`L${layer}H${this.layers[layer] - 1}`),
     }[event.key];
-    const target = next && this.cells.get(`L${next[0]}H${next[1]}`);
-    if (target) {
-      event.preventDefault();
-      this.move(target);
-      target.focus();
+    if (!next) return;
+    event.preventDefault();
+    const target = next();
+    if (target) this.focus(target);
+  }
+
+  // The cell above or below, in the next layer that has heads: its last where it has fewer.
+  neighbour(layer, index, step) {
+    for (let other = layer + step; other in this.layers; other += step) {
+      const last = this.layers[other] - 1;
+      if (last >= 0) return this.cells.get(`L${other}H${Math.min(index, last)}`);
     }
+    return null;
+  }
+
+  focus(cell) {
+    this.move(cell);
+    cell.focus();
   }
 
   move(cell) {

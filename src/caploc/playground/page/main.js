@@ -4,7 +4,7 @@ import { Answers } from "./answers.js";
 import { Attention } from "./attention.js";
 import { HeadMap, place } from "./heads.js";
 import { ask, board, download, events, said } from "./net.js";
-import { element, visible } from "./words.js";
+import { element, inline, visible } from "./words.js";
 
 const by = (id) => document.getElementById(id);
 const PAUSE = 250; // milliseconds without a change before the model is asked again
@@ -32,12 +32,12 @@ class Page {
     by("stops").value = written(first.stops);
     by("chat-choice").hidden = !model.chat;
     by("drawing").hidden = tasks.length === 0;
-    by("task").append(...tasks.map((name) => element("option", { value: name }, name)));
+    by("task").append(...tasks.map((name) => element("option", { value: name }, inline(name))));
     by("layer").append(...this.laid.layers.map((_, n) => element("option", { value: n }, `L${n}`)));
     this.offerHeads();
     by("run").hidden = runs.length === 0;
     by("run-choice").hidden = runs.length < 2;
-    by("runs").append(...runs.map((run, n) => element("option", { value: n }, run.task === run.name ? run.task : `${run.task} (${run.name})`)));
+    by("runs").append(...runs.map((run, n) => element("option", { value: n }, inline(run.task === run.name ? run.task : `${run.task} (${run.name})`))));
     if (runs.length) this.takeRun(0);
     else this.map.show(null);
     this.headsChanged();
@@ -52,7 +52,7 @@ class Page {
       if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) this.answer();
     });
     by("prompt").addEventListener("input", () => this.forgetExample());
-    by("stop").addEventListener("click", () => this.under?.abort());
+    press("stop", () => this.under?.abort());
     by("draw").addEventListener("click", () => this.draw(null));
     by("task").addEventListener("change", () => this.draw(null));
     by("example").addEventListener("change", () => {
@@ -61,9 +61,9 @@ class Page {
     });
     by("runs").addEventListener("change", () => this.takeRun(Number(by("runs").value)));
     by("number").addEventListener("input", () => this.map.choose(this.run.order.slice(0, Number(by("number").value))));
-    by("clear").addEventListener("click", () => this.map.choose([]));
-    by("random").addEventListener("click", () => this.map.random());
-    by("save").addEventListener("click", () => this.save());
+    press("clear", () => this.map.choose([]));
+    press("random", () => this.map.random());
+    press("save", () => this.save());
     by("layer").addEventListener("change", () => this.offerHeads());
     by("look").addEventListener("click", () => this.look());
     for (const id of ["layer", "index", "attention-text", "attention-model"]) {
@@ -88,9 +88,10 @@ class Page {
   headsChanged(head) {
     const names = [...this.map.chosen];
     by("count").textContent = `${names.length} of ${this.map.cells.size}`;
-    by("which").textContent = names.length > 4 ? `${names.length} heads` : names.join(" ");
+    by("which").textContent = fewOf(names);
     by("chosen").replaceChildren(...names.map((name) => this.chip(name)));
-    by("clear").disabled = by("random").disabled = by("save").disabled = names.length === 0;
+    for (const id of ["clear", "save"]) allow(id, names.length > 0);
+    allow("random", this.map.picked.size > 0);
     if (this.run) {
       const first = this.run.order.slice(0, names.length);
       const ranked = first.length === names.length && first.every((name) => this.map.chosen.has(name));
@@ -105,8 +106,17 @@ class Page {
 
   chip(name) {
     const button = element("button", { type: "button", "aria-label": `Do not knock out ${name}` }, name);
-    button.addEventListener("click", () => this.map.toggle(name));
+    button.addEventListener("click", () => this.dropped(name));
     return element("li", {}, button);
+  }
+
+  // A chip goes with its head: the next one takes its place, after the last one the head's square.
+  dropped(name) {
+    const at = [...this.map.chosen].indexOf(name);
+    this.map.toggle(name);
+    const chips = by("chosen").querySelectorAll("button");
+    if (chips.length) chips[Math.min(at, chips.length - 1)].focus();
+    else this.map.focus(this.map.cells.get(name));
   }
 
   focusHead(name) {
@@ -128,11 +138,11 @@ class Page {
     await this.trying(async () => {
       const found = await ask("/example", { task: by("task").value, number });
       by("prompt").value = found.prompt;
-      by("prompt").placeholder = found.prompt ? "" : `${found.task} has no prompt: a text is read`;
+      by("prompt").placeholder = found.prompt ? "" : `${inline(found.task)} has no prompt: a text is read`;
       this.example = { task: found.task, number: found.number };
       by("example").max = found.size - 1;
       by("example").value = found.number;
-      by("about-example").textContent = `${found.task}, ${found.number} of ${found.size.toLocaleString("en")}, scored by ${found.metric}`;
+      by("about-example").textContent = `${inline(found.task)}, ${found.number} of ${found.size.toLocaleString("en")}, scored by ${inline(found.metric)}`;
       by("gold").hidden = found.gold === null || !found.prompt;
       by("gold").replaceChildren("Right answer: ", element("b", {}, visible(found.gold ?? "")));
       if (this.map.chosen.size) await this.answer();
@@ -163,7 +173,7 @@ class Page {
       const question = this.question();
       const stopping = new AbortController();
       this.under = stopping;
-      by("stop").disabled = false;
+      allow("stop", true);
       const began = performance.now();
       let reading = null;
       try {
@@ -187,7 +197,7 @@ class Page {
       } finally {
         if (this.under === stopping) {
           this.under = null;
-          by("stop").disabled = true;
+          allow("stop", false);
           this.answers.over();
         }
       }
@@ -199,16 +209,18 @@ class Page {
       const side = by("attention-text").value;
       const without = by("attention-model").value === "1";
       const head = `L${by("layer").value}H${by("index").value}`;
+      const heads = [...this.map.chosen];
+      const about = without ? `without ${fewOf(heads)}` : "intact";
       by("attention-status").textContent = "reading …";
       try {
         const found = await ask("/attention", {
-          question: this.asked && side ? this.asked : this.question(),
+          question: { ...(this.asked && side ? this.asked : this.question()), heads },
           ...this.spoken(side),
           head,
           knocked_out: without,
         });
-        this.attention.show(found, without ? "without the chosen heads" : "intact");
-        by("attention-status").textContent = `${head}, ${found.tokens.length} tokens`;
+        this.attention.show(found, about);
+        by("attention-status").textContent = `${head}, ${found.tokens.length} tokens, ${about}`;
       } catch (error) {
         by("attention-status").textContent = "";
         throw error;
@@ -244,8 +256,21 @@ class Page {
   }
 }
 
+// A button that cannot be used keeps the focus that it has, which one that is disabled loses.
+function allow(id, usable) {
+  by(id).setAttribute("aria-disabled", !usable);
+}
+
+function press(id, work) {
+  by(id).addEventListener("click", () => by(id).getAttribute("aria-disabled") === "true" || work());
+}
+
+function fewOf(names) {
+  return names.length > 4 ? `${names.length} heads` : names.join(" ");
+}
+
 function complain(error) {
-  by("failure").textContent = said(error);
+  by("failure").textContent = visible(said(error));
   by("failure").hidden = false;
   by("failure").scrollIntoView({ block: "nearest" });
 }

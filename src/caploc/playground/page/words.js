@@ -14,6 +14,19 @@ export function element(tag, attributes = {}, ...children) {
   return made;
 }
 
+// A log-probability is null where a model is broken or rules the text out: nothing to draw.
+export function chance(logprob) {
+  return logprob === null ? 0 : Math.exp(logprob);
+}
+
+// Each log-probability less that of all of them together; null where it, or every one, is null.
+export function shares(logprobs) {
+  const known = logprobs.filter((each) => each !== null);
+  const most = Math.max(...known);
+  const all = most + Math.log(known.reduce((sum, each) => sum + Math.exp(each - most), 0));
+  return logprobs.map((each) => (each === null ? null : each - all));
+}
+
 export function percent(logprob) {
   if (logprob === null) return "–";
   const value = 100 * Math.exp(logprob);
@@ -46,8 +59,9 @@ export function drawShades(place) {
   }
 }
 
-// Characters without a shape of their own, and those that turn the direction of reading.
-const UNSEEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff]/g;
+// Characters without a shape of their own, and those that turn the direction of reading: the same
+// as in reports, which a test compares.
+const UNSEEN = /[\u{0}-\u{8}\u{b}-\u{1f}\u{7f}-\u{9f}\u{ad}\u{61c}\u{180e}\u{200b}\u{200e}\u{200f}\u{2028}-\u{202e}\u{2060}-\u{206f}\u{feff}\u{fff9}-\u{fffb}\u{d800}-\u{dfff}\u{e0000}-\u{e007f}]/gu;
 
 export function visible(text) {
   return text.replace(UNSEEN, (c) => {

@@ -1,0 +1,35 @@
+"""Whether torchrun, or something like it, started this process as one of several."""
+
+import os
+
+from caploc.errors import BadOption
+
+SIZE = "WORLD_SIZE"
+TOLD = ("RANK", "LOCAL_RANK", SIZE, "MASTER_ADDR")  # what torchrun says in the environment
+
+
+def launched() -> bool:
+    """Whether this process is one of several.
+
+    Raises:
+        BadOption: if the environment does not say of how many.
+    """
+    return processes() > 1
+
+
+def processes() -> int:
+    """How many processes were started; 1 for one by itself.
+
+    Raises:
+        BadOption: if the environment does not say it in a number.
+    """
+    if not all(name in os.environ for name in TOLD):
+        return 1
+    said = os.environ[SIZE]
+    try:
+        return int(said)
+    except ValueError:
+        raise BadOption(
+            f"{SIZE} is {said!r} in the environment, which is no number of processes; start caploc "
+            f"by torchrun, or without {SIZE}."
+        ) from None
