@@ -1,6 +1,7 @@
 """Several studies one after another, their rows in one store, with a page over all of them."""
 
 import gc
+import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -158,8 +159,10 @@ def folder_name(name: str) -> str:
 
 def compared_by(folder: Path) -> str:
     """The command that made the page over a folder of runs."""
-    told = read_contents(folder / COMPARISON) if (folder / COMPARISON).exists() else {}
-    return str(told.get("command") or shlex.join(["caploc", "report", str(folder)]))
+    try:
+        return str(json.loads((folder / COMPARISON).read_text(encoding="utf-8"))["command"])
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return shlex.join(["caploc", "report", str(folder)])
 
 
 def rewrite_report(folder: Path) -> Path:

@@ -136,4 +136,7 @@ def test_the_network_between_two_nodes_fails(job, truth, tmp_path, wire, tally):
     wire.pull()
     _, said = process.communicate(timeout=LIMIT)
     assert process.returncode == 0, said
+    rows = count(folder)
+    job.finish(folder)  # the result says which command it is of
+    assert count(folder) == rows
     tally.compare(folder, truth, 1)
