@@ -12,9 +12,11 @@ from pathlib import Path
 import torch
 
 from caploc.tasks.requests import Scored
+from caploc.workers.bundle import Bundle
 from caploc.workers.replica import Replica
 
 PACE = 0.01  # seconds a row, so that there is time to disturb it
+PIECE = 16  # asks after which it says what it has
 MOST = 4  # rows that fit into a cramped worker's memory
 
 
@@ -22,9 +24,12 @@ MOST = 4  # rows that fit into a cramped worker's memory
 class Slow(Replica):
     """Sound, and in no hurry."""
 
-    def answer(self, bundle):
-        time.sleep(PACE * len(bundle.asks()))
-        return super().answer(bundle)
+    def answer(self, bundle, seconds):
+        asks = bundle.asks()
+        for first in range(0, len(asks), PIECE):
+            piece = asks[first : first + PIECE]
+            time.sleep(PACE * len(piece))
+            yield from super().answer(Bundle.of(piece), seconds)
 
 
 @dataclass
@@ -35,11 +40,12 @@ class Failing(Slow):
     place = "/nowhere"
     times = 1
 
-    def answer(self, bundle):
+    def answer(self, bundle, seconds):
         self.groups += 1
         if self.groups % 2 == 0 and self.may():
-            return self.fail(bundle)
-        return super().answer(bundle)
+            yield from self.fail(bundle)
+        else:
+            yield from super().answer(bundle, seconds)
 
     def may(self):
         """Whether there is one more failure to come, which this one is then."""
@@ -60,8 +66,8 @@ class Nan(Failing):
     """Says that log-probabilities are no numbers."""
 
     def fail(self, bundle):
-        answers = super(Failing, self).answer(bundle)
-        return [replace(answer, response=Scored(math.nan, False, 1)) for answer in answers]
+        for answers in super(Failing, self).answer(bundle, 0):
+            yield [replace(answer, response=Scored(math.nan, False, 1)) for answer in answers]
 
 
 @dataclass
@@ -69,6 +75,7 @@ class Raising(Failing):
     """Raises what a broken GPU would."""
 
     def fail(self, bundle):
+        yield []
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
 
@@ -87,11 +94,10 @@ class Cramped(Failing):
         if inputs[0].numel() // inputs[0].shape[-1] > MOST and self.may():
             raise torch.OutOfMemoryError("CUDA out of memory.")
 
-    def answer(self, bundle):
-        answers = super(Failing, self).answer(bundle)
+    def answer(self, bundle, seconds):
+        yield from super(Failing, self).answer(bundle, seconds)
         told = Path(self.place) / f"caution{os.getpid()}"
         told.write_text(str(self.engine.generation.sizer.caution))
-        return answers
 
 
 def going_wrong(kind, place, times):
