@@ -33,7 +33,7 @@ test-quantized: $(QUANTIZED)/.installed  ## quantized weights on the CPU, in an 
 	$(QUANTIZED)/bin/pytest -m quantized tests/models $(TESTS)
 
 test-trackers: $(TRACKERS)/.installed  ## MLflow, Trackio and Weights & Biases themselves
-	$(TRACKERS)/bin/pytest -m trackers $(TESTS)
+	$(TRACKERS)/bin/pytest -m trackers tests/trackers $(TESTS)
 
 test-cluster: $(BIN)/.installed-ray  ## workers on Ray clusters of this machine: minutes
 	$(BIN)/pytest -m cluster tests/workers $(TESTS)
