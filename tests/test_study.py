@@ -315,7 +315,10 @@ def test_several_tasks_load_the_model_once_and_share_a_page(monkeypatch, tmp_pat
     first, second = (findings.result for findings in sweep.findings)
     assert first["task"]["name"] != second["task"]["name"]
     sweep.report.unlink()
+    told = json.loads((tmp_path / "compare.json").read_text()) | {"command": "caploc demo"}
+    (tmp_path / "compare.json").write_text(json.dumps(told))
     assert rewrite_report(tmp_path).is_file()
+    assert json.loads((tmp_path / "compare.json").read_text())["command"] == "caploc demo"
 
 
 def test_a_report_can_be_written_again(done):

@@ -73,11 +73,9 @@ class Known:
     def heads(self, question: Question, columns: Sequence[int]) -> list[str] | None:
         """The names of heads; None where the grid is not known, or is not one of these parts."""
         grid = self.grids.get(question.model)
-        if (
-            grid is None
-            or not question.mode.startswith("zero")
-            or max(columns, default=0) >= (grid.size)
-        ):
+        if grid is None or not question.mode.startswith("zero"):
+            return None
+        if max(columns, default=0) >= grid.size:
             return None
         return [str(grid.part(column)) for column in columns]
 
