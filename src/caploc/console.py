@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import Any
 
 from rich.console import Console
@@ -28,11 +29,18 @@ from caploc.errors import HungUp, Stopped, Terminated
 from caploc.progress import Silent
 from caploc.redaction import redacted
 
-stderr = Console(stderr=True)
 HANGUP = getattr(signal, "SIGHUP", None)  # Windows has none
 ENDING = tuple(each for each in (signal.SIGINT, signal.SIGTERM, HANGUP) if each is not None)
 SHOWN = 12  # bars
 KEPT = "What was measured is kept; the same command continues."
+
+
+def standard_error() -> Console:
+    """Rich on standard error: as plain text in a notebook that has no ipywidgets to draw with."""
+    return Console(stderr=True, force_jupyter=None if find_spec("ipywidgets") else False)
+
+
+stderr = standard_error()
 
 
 class Rates(ProgressColumn):
