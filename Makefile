@@ -10,6 +10,8 @@ INSTALLED := $(VENV)/.installed
 INSTALLED_DEV := $(VENV)/.installed-dev
 OUT ?= runs/demo
 MINUTES ?= 60
+# two processes, a file's tests in one: what its fixtures prepare is prepared once
+BESIDE := -n 2 --dist loadfile
 
 .PHONY: demo test test-slow test-browser test-cluster test-faults soak test-sharded test-quantized test-trackers test-mistakes fuzz audit check bench bench-recovery bench-ideas bench-neurons bench-workers bench-gpu bench-peers \
 	demo-model truth docs test-docs wheel test-wheel clean
@@ -18,10 +20,10 @@ demo: $(INSTALLED)  ## install, compare the methods on one capability, localize 
 	$(BIN)/caploc demo --out $(OUT)
 
 test: $(INSTALLED_DEV)  ## the default tests: offline, minutes
-	$(BIN)/pytest -n 2 $(TESTS)
+	$(BIN)/pytest $(BESIDE) $(TESTS)
 
 test-slow: $(INSTALLED_DEV)  ## the tests that take longer
-	$(BIN)/pytest -n 2 -m slow $(TESTS)
+	$(BIN)/pytest $(BESIDE) -m slow $(TESTS)
 
 test-browser: $(BIN)/.installed-browser  ## pages in the system's Chromium, which $$CHROMIUM may name
 	$(BIN)/pytest -m browser tests/browser $(TESTS)

@@ -7,6 +7,8 @@ from hypothesis import settings
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TQDM_DISABLE"] = "1"
+# Tests run beside each other, those in processes of their own too: a core each.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 # The machines are shared: how long an example takes says nothing about the code.
 settings.register_profile("caploc", deadline=None, derandomize=True)
 settings.load_profile("caploc")

@@ -29,6 +29,7 @@ def in_use():
     not sys.platform.startswith("linux") or not hasattr(ctypes.CDLL(None), "mallinfo2"),
     reason="glibc alone says what is in use",
 )
+@pytest.mark.slow
 def test_a_tokenizer_leaves_nothing_behind():
     sizes = []
     for turn in range(4):

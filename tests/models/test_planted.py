@@ -142,6 +142,7 @@ def test_a_universal_head_breaks_every_answer_of_both_tasks_through_the_engine(w
     assert [task["knocked_out"]["score"] for task in results] == [0.0, 0.0]
 
 
+@pytest.mark.slow
 def test_one_shot_finds_exactly_the_planted_heads(written, tmp_path):
     model = written(FULL)
     study = Study(

@@ -4,32 +4,69 @@ from measured import crossed
 from scipy import stats
 
 from caploc import designs
-from caploc.recovery import Measurements, PairedDifferences
+from caploc.recovery import Measurements, PairedDifferences, matched_pairs
+from caploc.recovery.paired import sign_test
 from caploc.simulate import World
 
 
-def test_paired_differences_are_means_with_students_interval():
-    outcomes = np.array([0.0, 1.0, 1.0, 0.0, 1.0, 0.0])
-    intact = {0: 1.0, 1: 1.0, 2: 1.0, 3: 0.0, 4: 1.0, 5: 1.0}
-    seen = Measurements(np.eye(2, dtype=bool)[:1], np.zeros(6, dtype=int), np.arange(6), outcomes)
-    estimate = PairedDifferences().fit(seen, intact)
-    differences = np.array([-1, 0, 0, 0, 0, -1.0])
-    half = stats.t.ppf(0.975, 5) * differences.std(ddof=1) / np.sqrt(6)
-    assert estimate.effect[0] == pytest.approx(-1 / 3)
-    assert estimate.low[0] == pytest.approx(-1 / 3 - half)
-    assert estimate.high[0] == pytest.approx(-1 / 3 + half)
+def alone(outcomes, intact):
+    """The fit of one head, on an example for each pair of outcomes."""
+    examples = np.arange(len(outcomes))
+    seen = Measurements(np.eye(2, dtype=bool)[:1], 0 * examples, examples, np.array(outcomes))
+    return PairedDifferences().fit(seen, dict(enumerate(intact)))
+
+
+def test_measures_have_students_interval():
+    outcomes, intact = np.array([0.5, 1.5, 1.0, 0.0]), [1.0, 1.75, 1.0, 0.25]
+    estimate, differences = alone(outcomes, intact), outcomes - intact
+    half = stats.t.ppf(0.975, 3) * differences.std(ddof=1) / 2
+    assert estimate.effect[0] == pytest.approx(differences.mean())
+    assert estimate.low[0] == pytest.approx(differences.mean() - half)
+    assert estimate.high[0] == pytest.approx(differences.mean() + half)
     assert estimate.q[0] == pytest.approx(stats.ttest_1samp(differences, 0).pvalue)
     assert np.isnan([estimate.effect[1], estimate.q[1]]).all()
 
 
-def test_differences_without_spread_are_certain_only_if_not_zero():
-    masks = np.eye(2, dtype=bool)
-    seen = Measurements(
-        masks, np.repeat([0, 1], 4), np.tile(np.arange(4), 2), np.array([1.0] * 4 + [0.0] * 4)
-    )
-    estimate = PairedDifferences().fit(seen, dict.fromkeys(range(4), 1.0))
-    assert estimate.effect.tolist() == [0, -1]
-    assert estimate.q.tolist() == [1, 0]
+def test_right_and_wrong_have_the_interval_and_p_of_matched_pairs():
+    estimate = alone([0.0, 1.0, 1.0, 0.0, 1.0, 0.0], [1.0, 1.0, 1.0, 0.0, 1.0, 1.0])
+    differences = np.array([-1, 0, 0, 0, 0, -1.0])
+    assert estimate.effect[0] == pytest.approx(-1 / 3)
+    assert (estimate.low[0], estimate.high[0]) == matched_pairs(differences)
+    # two losses and no gain: 2 x 1/4, less half of what both tails hold
+    assert estimate.q[0] == pytest.approx(0.25)
+
+
+def test_measures_without_spread_are_certain_only_if_not_zero():
+    assert alone([2.5] * 4, [2.5] * 4).q[0] == 1
+    assert alone([1.5] * 4, [2.5] * 4).q[0] == 0
+
+
+def test_as_many_losses_as_gains_are_no_change():
+    assert alone([0.0, 1.0, 1.0], [1.0, 0.0, 1.0]).q[0] == pytest.approx(0.5)
+    assert alone([1.0, 1.0], [1.0, 1.0]).q[0] == 1.0
+
+
+def test_two_answers_lost_of_two_are_no_proof():
+    estimate = alone([0.0, 0.0], [1.0, 1.0])
+    assert estimate.q[0] == pytest.approx(0.25) and estimate.low[0] == -1 < estimate.high[0]
+
+
+@pytest.mark.parametrize(("count", "loses", "gains"), [(25, 0.1, 0.0), (40, 0.2, 0.05), (25, 1, 0)])
+def test_intervals_of_few_pairs_hold_the_truth_as_often_as_they_say(count, loses, gains):
+    random = np.random.default_rng(0)
+    kinds = [loses, gains, 1 - loses - gains]
+    held = 0
+    for _ in range(2000):
+        low, high = matched_pairs(random.choice([-1.0, 1.0, 0.0], count, p=kinds))
+        held += low <= gains - loses <= high
+    assert held / 2000 > 0.94
+
+
+def test_p_of_no_change_is_rarely_small_where_nothing_changes():
+    random = np.random.default_rng(1)
+    draws = random.choice([-1.0, 0.0, 1.0], (4000, 60), p=[0.1, 0.8, 0.1])
+    p = np.array([sign_test(differences) for differences in draws])
+    assert 0.03 < (p < 0.05).mean() < 0.06
 
 
 def test_a_single_difference_has_an_effect_and_no_interval():

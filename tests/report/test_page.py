@@ -161,6 +161,7 @@ def test_layers_without_heads_are_gaps(tmp_path, result, read_page):
     assert "no attention heads" in page.text
 
 
+@pytest.mark.slow
 def test_a_large_run_stays_a_small_page(tmp_path, result, answers):
     result["grid"] = {"layers": 80, "heads": [64] * 80, "group_sizes": [8] * 80}
     result["heads"] = [

@@ -91,6 +91,7 @@ def test_a_plan_that_is_told_the_findings_counts_every_row(ran, few_fresh, no_mo
         assert rows.execute("SELECT count(*) FROM rows").fetchone() == (ran.rows,)
 
 
+@pytest.mark.slow
 def test_a_plan_pretends_about_as_much_as_is_measured(ran, few_fresh):
     (plan,) = planned(ran.preset, ["all"])
     assert plan.heads == 96 and plan.parameters == 1_509_248

@@ -22,7 +22,7 @@ def test_half_of_the_rows_go_to_all_heads_alike():
     assert [plan.what for plan in run.plans] == ["intact", "shortlist alone"]
     asked = run.plans[1]
     assert (asked.masks == np.eye(20, dtype=bool)[HEADS]).all()
-    assert listed.asked()[HEADS].tolist() == [20] * 5 and listed.asked().sum() == 100
+    assert listed.effects().freedom[HEADS].tolist() == [19] * 5 and listed.first == 20
 
 
 def test_all_heads_see_the_same_fresh_examples_and_none_twice():
@@ -34,6 +34,26 @@ def test_all_heads_see_the_same_fresh_examples_and_none_twice():
     assert seen[0] == seen[1] and seen[0][:30] == seen[2] == seen[4]
     assert len(set(seen[0])) == 80 and set(seen[0]) <= set(FRESH)
     assert set(listed.intact) == set(seen[0])
+
+
+def test_heads_that_join_later_see_the_examples_that_all_others_began_with():
+    listed = shortlist(HEADS[:3])
+    drive(listed.even(60), inside(WORLD))
+    drive(listed.more(HEADS[:1], 15), inside(WORLD))
+    run = drive(listed.join(HEADS[3:], 100), inside(WORLD))
+    assert [plan.what for plan in run.plans] == ["shortlist alone"] and run.rows == 20
+    assert listed.heads == HEADS
+    single = listed.seen.masks.argmax(axis=1)[listed.seen.mask]
+    seen = [listed.seen.example[single == head].tolist() for head in HEADS]
+    assert seen[3] == seen[4] == seen[1] == seen[0][:10]
+
+
+def test_as_few_examples_as_the_rows_buy_for_heads_that_join():
+    listed = shortlist(HEADS[:3])
+    drive(listed.even(60), inside(WORLD))
+    assert drive(listed.join(HEADS[3:], 9), inside(WORLD)).rows == 8
+    assert drive(listed.join([2], 0), inside(WORLD)).plans == []
+    assert listed.heads == HEADS
 
 
 def test_examples_run_out_quietly():
@@ -82,8 +102,18 @@ def test_examples_that_could_not_be_scored_do_not_count_as_asked():
     listed = shortlist()
     drive(listed.more(HEADS, 60), with_holes(inside(WORLD), 0.4))
     missing = np.isnan(listed.seen.outcome)
-    assert missing.any() and listed.asked().sum() == (~missing).sum() < listed.rows
+    compared = ~missing & np.isin(listed.seen.example, list(listed.intact))
+    counted = (listed.effects().freedom[HEADS] + 1).sum()
+    assert missing.any() and counted == compared.sum() < listed.rows
     assert np.isfinite(listed.effects().stderr[HEADS]).all()
+
+
+def test_intervals_told_are_those_of_paired_differences():
+    listed = shortlist()
+    drive(listed.more(HEADS, 30), inside(WORLD))
+    told, reference = listed.estimate(), PairedDifferences().fit(listed.seen, listed.intact)
+    assert (told.low[HEADS] == reference.low[HEADS]).all()
+    assert (told.high[HEADS] == reference.high[HEADS]).all()
 
 
 def test_before_any_row_nothing_is_known():

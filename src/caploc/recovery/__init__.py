@@ -2,7 +2,7 @@
 
 from caploc.recovery.estimate import Estimate, Estimator, Measurements, noise_ceiling
 from caploc.recovery.lasso import PaperLasso
-from caploc.recovery.paired import PairedDifferences, paired
+from caploc.recovery.paired import PairedDifferences, alone, matched_pairs, paired
 from caploc.recovery.rowwise import ChosenLasso, DifferenceOfMeans, Logistic, SpikeAndSlab
 
 ESTIMATORS: dict[str, type[Estimator]] = {
@@ -25,6 +25,8 @@ __all__ = [
     "PairedDifferences",
     "PaperLasso",
     "SpikeAndSlab",
+    "alone",
+    "matched_pairs",
     "noise_ceiling",
     "paired",
 ]

@@ -38,9 +38,10 @@ CHOOSING = {
     "beyond doubt, by both parts together.",
     "set": "The goal was the set that breaks most. So the strongest heads were knocked out for "
     "good, and a further screen asked, of the examples still right, what the others do now; again, "
-    "until the set was full. This set and the heads that are strongest alone were both knocked out "
-    "on other examples, and the more damaging of the two is named. Effects are those of single "
-    "heads{checked}.",
+    "until the set was full. Of these heads and the runners-up random sets were knocked out, and "
+    "those that did most among the others made another set. The sets and the heads that are "
+    "strongest alone were all knocked out on other examples, and the most damaging is named. "
+    "Effects are those of single heads{checked}.",
 }
 
 

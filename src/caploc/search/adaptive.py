@@ -24,6 +24,7 @@ from caploc.search.telling import reported
 
 CHECKING = 0.2  # share of the rows kept for the shortlist alone on fresh examples
 FEWEST_CHECKED = 40  # examples that each head of the shortlist is tried on, rows permitting
+FEWEST_JOINED = 10  # examples for a head that rises later, or it is not tried
 FEWEST_RIGHT = 10  # examples that the intact model must get right
 ABOVE_CHANCE = 0.05  # largest p at which an intact score counts as better than guessing
 
@@ -61,20 +62,40 @@ def check(
     A share of the rows is for the first two; what is left of the budget may go to top heads that
     are not yet beyond doubt, half as many examples again at each look.
     """
+    struck = tuple(inquiry.universal)
     least = FEWEST_CHECKED * len(shortlist.heads)
     share = CHECKING / (1 - CHECKING) * inquiry.spent
     left = inquiry.left
     rows = int(min(left, max(share, least)))
     yield from shortlist.even(rows)
+    yield from complete(screen, shortlist, struck, left)
     for limit, asked in ((rows, attrgetter("contested")), (left, attrgetter("doubtful"))):
         for _ in range(LOOKS):
-            heads = asked(Conclusion(screen, shortlist, tuple(inquiry.universal)))
+            heads = asked(Conclusion(screen, shortlist, struck))
             step = -(-len(shortlist.intact) // 2)
-            count = min((limit - shortlist.rows) // max(len(heads), 1), step)
+            count = min((limit - shortlist.first - shortlist.rows) // max(len(heads), 1), step)
             if not heads or count < 1 or not shortlist.waiting:
                 break
             yield from shortlist.more(heads, count)
+            yield from complete(screen, shortlist, struck, left)
     inquiry.spent += shortlist.rows
+
+
+def complete(
+    screen: Screen, shortlist: Shortlist, struck: tuple[int, ...], rows: int
+) -> Generator[Plan, Measurements, None]:
+    """Knock out alone whichever head has risen to the top untried, until there is none.
+
+    As heads of the shortlist fall, others rise that only the screen speaks for: it flatters those
+    that it picks.
+    """
+    fewest = min(FEWEST_JOINED, shortlist.first)
+    while fewest and shortlist.rows < rows:
+        untried = Conclusion(screen, shortlist, struck).untried
+        affordable = untried[: (rows - shortlist.rows) // fewest]
+        if not affordable:
+            return
+        yield from shortlist.join(affordable, rows - shortlist.rows)
 
 
 def nothing_to_lose(problem: Problem, intact: dict[int, float]) -> str | None:

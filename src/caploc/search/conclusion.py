@@ -42,6 +42,11 @@ class Conclusion:
         return self.shortlist.effects()
 
     @cached_property
+    def checked(self) -> Estimate:
+        """The shortlist's effects alone, with the intervals that are told."""
+        return self.shortlist.estimate()
+
+    @cached_property
     def scale(self) -> tuple[float, float]:
         """What turns a screened effect into that of the head alone, and its standard error."""
         raw = self.screen.effects()
@@ -102,9 +107,9 @@ class Conclusion:
         needed there, and not alone.
         """
         first = self.ranking[: self.top]
-        tried = np.isfinite(self.alone.effect)
+        tried = np.isfinite(self.checked.effect)
         with np.errstate(invalid="ignore"):
-            worse = self.alone.effect + self.alone.half_width() < 0
+            worse = self.checked.high < 0
         needed = (self.q < LEVEL) & (self.both.effect < 0) & (worse | ~tried)
         return [column for column in first if needed[column]]
 
@@ -126,6 +131,12 @@ class Conclusion:
         return [c for c in first if c not in self.named and self.both.effect[c] < 0]
 
     @property
+    def untried(self) -> list[int]:
+        """Heads among the top that were not knocked out alone: a screen flatters whom it picks."""
+        first = [column for column in self.ranking[: self.top] if column not in self.struck]
+        return [column for column in first if column not in self.shortlist.heads]
+
+    @property
     def tied(self) -> list[int]:
         """Heads at the border of the top that differ too little for any budget."""
         mean = self.posterior.mean
@@ -137,11 +148,15 @@ class Conclusion:
 
     def estimate(self) -> Estimate:
         """Every head's effect: alone on fresh examples where it was, else from the screen."""
-        checked = np.isfinite(self.alone.effect)
-        effect = np.where(checked, self.alone.effect, self.screened.effect)
-        half = np.where(checked, self.alone.half_width(), self.screened.half_width())
+        alone, effect, half = self.checked, self.screened.effect, self.screened.half_width()
+        tried = np.isfinite(alone.effect)
         return Estimate(
-            "spike-slab", effect, effect - half, effect + half, self.q, top_chance=self.chances
+            "spike-slab",
+            np.where(tried, alone.effect, effect),
+            np.where(tried, alone.low, effect - half),
+            np.where(tried, alone.high, effect + half),
+            self.q,
+            top_chance=self.chances,
         )
 
     def forecast(self) -> dict[str, float]:

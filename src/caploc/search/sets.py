@@ -2,11 +2,14 @@
 
 A head whose backup steps in costs nothing alone. So the strongest heads of a screen are knocked out
 for good, and a further screen asks, of the examples that are still right, what the others do now;
-again, until the set is full. The set and the heads that are strongest alone are then both knocked
-out on fresh examples, and the more damaging of the two is the answer.
+again, until the set is full. What was found on the way is a pool, of which random sets are knocked
+out: the heads that do most among the others of the pool make another set. It, the set that was grown
+and the heads that are strongest alone are knocked out on fresh examples, and the most damaging of
+the three is the answer.
 """
 
 from collections.abc import Generator
+from dataclasses import replace
 
 import numpy as np
 from scipy import stats
@@ -20,6 +23,8 @@ from caploc.search.shortlist import Shortlist
 from caploc.search.telling import reported
 
 AT_ONCE = 2  # heads that one screen adds
+EXCHANGING = 0.2  # share of the budget for sets of the pool, a mask for each row
+POOL = 2  # times the heads wanted
 COMPARING = 0.1  # share of the budget for the two sets on fresh examples and for single heads
 MOST_COMPARED = 300  # fresh examples for the comparison, at most
 FEWEST_RIGHT = 8  # examples still right, below which the set has nothing left to break
@@ -29,9 +34,9 @@ Choosing = Generator[Plan, Measurements, list[int]]
 
 
 def breaking_set(inquiry: Inquiry, screen: Screen) -> Generator[Plan, Measurements, Found]:
-    """Screen, keep the strongest out, screen again; then compare with the strongest alone."""
+    """Screen, keep the strongest out, screen again; exchange heads; compare what came of it."""
     top = min(inquiry.problem.settings.top, inquiry.problem.heads)
-    end = int((1 - COMPARING) * inquiry.budget)
+    end = int((1 - EXCHANGING - COMPARING) * inquiry.budget)
     yield from inquiry.screening(screen, end // stages(top))
     own = [column for column in inquiry.critical if column not in inquiry.universal]
     grown, conditional = own[:top], screen
@@ -46,9 +51,16 @@ def breaking_set(inquiry: Inquiry, screen: Screen) -> Generator[Plan, Measuremen
             break
         yield from inquiry.screening(conditional, inquiry.spent + share - len(asked))
     alone = (own + strongest_first(screen))[:top]
-    full = grown + [column for column in alone if column not in grown][: top - len(grown)]
-    chosen = yield from more_damaging(inquiry, full if grown else [], alone)
+    full = without_repeats(grown + alone)[:top]
+    pool = without_repeats(full + alone + strongest_first(conditional))[: POOL * top]
+    sets = [full, alone, (yield from exchanged(inquiry, pool, top))] if grown else []
+    chosen = yield from most_damaging(inquiry, sets)
     return (yield from concluded(inquiry, screen, chosen))
+
+
+def without_repeats(columns: list[int]) -> list[int]:
+    """Each once, where it stands first."""
+    return list(dict.fromkeys(columns))
 
 
 def stages(heads: int) -> int:
@@ -94,16 +106,42 @@ def strongest_first(screen: Screen) -> list[int]:
     return [int(column) for column in np.argsort(mean, kind="stable") if screen.free[column]]
 
 
-def more_damaging(inquiry: Inquiry, first: list[int], second: list[int]) -> Choosing:
-    """The set that leaves less of the fresh examples; none if neither takes anything for sure.
+def exchanged(inquiry: Inquiry, pool: list[int], top: int) -> Choosing:
+    """The `top` heads of the pool that do most among others of the pool.
+
+    Screens add heads two at a time, and what each does shows only beside those found before it.
+    Here random sets of the pool are knocked out, so that every head is judged among many others
+    that it may stand beside.
+    """
+    problem = inquiry.problem
+    avoid = ~column_mask(problem.heads, pool)
+    contest = Screen(
+        problem,
+        right_of(inquiry.intact),
+        inquiry.intact,
+        inquiry.random,
+        top / problem.heads,
+        avoid=avoid,
+    )
+    rows = min(int(EXCHANGING * inquiry.budget), inquiry.left)
+    if len(pool) <= top or rows < len(pool):
+        return pool[:top]
+    plan = replace(contest.next_rows(rows), what="sets of a pool")
+    contest.take((yield from inquiry.ask(plan)))
+    effect = np.nan_to_num(contest.effects().effect, nan=np.inf)
+    return [int(column) for column in np.argsort(effect, kind="stable")[:top]]
+
+
+def most_damaging(inquiry: Inquiry, sets: list[list[int]]) -> Choosing:
+    """The set that leaves least of the fresh examples; none if it takes nothing for sure.
 
     The level is shared between the sets compared (Bonferroni).
     """
     problem = inquiry.problem
-    if not first:
+    sets = [each for n, each in enumerate(sets) if set(each) not in map(set, sets[:n])]
+    if not sets:
         return []
     fresh = list(problem.fresh) or list(problem.examples)
-    sets = [first] if set(first) == set(second) else [first, second]
     share = max(2, min(MOST_COMPARED, int(COMPARING * inquiry.budget / 4)))
     count = min(share, len(fresh), inquiry.left // len(sets))
     if not count:

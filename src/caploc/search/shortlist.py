@@ -4,11 +4,9 @@ from collections.abc import Generator
 from dataclasses import dataclass, field
 
 import numpy as np
-from jaxtyping import Float
-from scipy import stats
 
 from caploc import designs
-from caploc.recovery import Estimate, Measurements, PairedDifferences
+from caploc.recovery import Estimate, Measurements, PairedDifferences, alone
 from caploc.recovery.screening import Effects
 from caploc.search.plan import Plan, Problem, intact_plan
 
@@ -25,10 +23,11 @@ class Shortlist:
     random: np.random.Generator
     intact: dict[int, float] = field(default_factory=dict)
     seen: Measurements = field(init=False)
-    estimate: Estimate | None = None
+    first: int = 0
 
     def __post_init__(self) -> None:
         """Shuffle the fresh examples; without any, those of the screen must do."""
+        self.heads = list(self.heads)
         self.seen = Measurements.none(self.problem.heads)
         examples = list(self.problem.fresh) or list(self.problem.examples)
         self.waiting = self.random.permutation(examples).tolist()
@@ -41,6 +40,14 @@ class Shortlist:
     def even(self, rows: int) -> Generator[Plan, Measurements, None]:
         """All heads on as many examples as half of the rows allow."""
         yield from self.more(self.heads, round(EVEN * rows / max(len(self.heads), 1)))
+        self.first = len(self.intact)
+
+    def join(self, heads: list[int], rows: int) -> Generator[Plan, Measurements, None]:
+        """Further heads, on the examples that all others began with, as far as the rows go."""
+        count = min(self.first, rows // max(len(heads), 1))
+        if heads and count:
+            self.heads += heads
+            yield from self.ask(heads, list(self.intact)[:count])
 
     def more(self, heads: list[int], count: int) -> Generator[Plan, Measurements, None]:
         """These heads alone on the next examples; so many, or as many as are left."""
@@ -49,9 +56,16 @@ class Shortlist:
         if not examples:
             return
         self.intact |= (yield intact_plan(self.problem, examples)).by_example()
+        yield from self.ask(heads, examples)
+
+    def ask(self, heads: list[int], examples: list[int]) -> Generator[Plan, Measurements, None]:
+        """Each of the heads alone on each of the examples."""
         masks = designs.singles(self.problem.heads)[heads]
         self.seen = self.seen.joined((yield Plan.crossed(masks, examples, what="shortlist alone")))
-        self.estimate = PairedDifferences().fit(self.seen, self.intact)
+
+    def estimate(self) -> Estimate:
+        """Effect of each head alone with its interval, as reported."""
+        return PairedDifferences().fit(self.seen, self.intact)
 
     def effects(self) -> Effects:
         """Effect and standard error of each head alone; NaN off the shortlist.
@@ -59,17 +73,11 @@ class Shortlist:
         The error is at least that of half an example: a head whose loss changed none of the
         answers asked may still change one in the next hundred.
         """
-        if self.estimate is None:
-            return Effects.unknown(self.problem.heads)
-        asked = self.asked()
-        half = (self.estimate.high - self.estimate.low) / 2
-        error = half / stats.t.ppf(0.975, np.maximum(asked - 1, 1))
+        effect, error, freedom = (np.full(self.problem.heads, np.nan) for _ in range(3))
         typical = np.ptp(list(self.intact.values()) or [0.0]) or 1.0
-        least = 0.5 * typical / np.maximum(asked, 1)
-        return Effects(self.estimate.effect, np.maximum(error, least), np.maximum(asked - 1, 1))
-
-    def asked(self) -> Float[np.ndarray, " heads"]:
-        """Examples that each head was knocked out on and that could be scored."""
-        scored = ~np.isnan(self.seen.outcome)
-        single = self.seen.masks.argmax(axis=1)[self.seen.mask[scored]]
-        return np.bincount(single, minlength=self.problem.heads).astype(float)
+        for head, differences in alone(self.seen, self.intact):
+            count = differences.size
+            effect[head], freedom[head] = differences.mean(), max(count - 1, 1)
+            spread = differences.std(ddof=1) if count > 1 else typical
+            error[head] = max(spread / count**0.5, 0.5 * typical / count)
+        return Effects(effect, error, freedom)

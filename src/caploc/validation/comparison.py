@@ -6,14 +6,12 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
-from scipy import stats
 
 from caploc.errors import BadOption
 from caploc.heads import Mask
 from caploc.measurement import Meter, outcomes_by_example
 from caploc.progress import Progress
-from caploc.recovery import paired
+from caploc.recovery import matched_pairs, paired
 from caploc.store import Row
 from caploc.tasks.task import Score, Task
 
@@ -79,26 +77,6 @@ def change(intact: Sequence[Row], knocked_out: Sequence[Row]) -> dict[str, Any] 
         "verdict": verdict(low, high, MARGIN if binary else 0.0),
         "examples": count,
     }
-
-
-def matched_pairs(differences: Float[np.ndarray, " examples"]) -> tuple[float, float]:
-    """95 % interval of the mean of differences that are -1, 0 or 1.
-
-    Student's t after half a pair more of each of the four kinds (Agresti and Min 2005, "Simple
-    improved confidence intervals for comparing matched proportions"): where few pairs differ the
-    plain one is too narrow, and calls 1 loss in 100 a proof of less than 3. Where none differ, the
-    interval leaves room for what a sample of that size misses altogether in one draw of 20.
-    """
-    count = differences.size
-    mean = float(differences.mean())
-    if np.ptp(differences) == 0:
-        room = (1 - 0.05 ** (1 / count)) * (1 if mean == 0 else 2)  # from 1 to -1 are two steps
-        return max(mean - room, -1.0), min(mean + room, 1.0)
-    larger = count + 2
-    centre = float(differences.sum()) / larger
-    variance = (float((differences**2).sum()) + 1) / larger - centre**2
-    half = float(stats.t.ppf(0.975, count - 1)) * (variance / larger) ** 0.5
-    return max(centre - half, -1.0), min(centre + half, 1.0)
 
 
 def verdict(low: float, high: float, margin: float) -> str:
