@@ -3,9 +3,9 @@
 A head whose backup steps in costs nothing alone. So the strongest heads of a screen are knocked out
 for good, and a further screen asks, of the examples that are still right, what the others do now;
 again, until the set is full. What was found on the way is a pool, of which random sets are knocked
-out: the heads that do most among the others of the pool make another set. It, the set that was grown
-and the heads that are strongest alone are knocked out on fresh examples, and the most damaging of
-the three is the answer.
+out: the heads that do most among the others of the pool make another set. That one, the one that
+was grown and the heads that are strongest alone are knocked out on fresh examples, and the most
+damaging of the three is the answer.
 """
 
 from collections.abc import Generator
