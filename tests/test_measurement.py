@@ -141,6 +141,18 @@ def test_other_tasks_are_scored_where_the_engine_runs(meter_of):
     assert threads == {threading.get_ident()}
 
 
+def test_a_row_is_the_same_measured_and_read_again(meter_of):
+    """A metric may hand on numbers of NumPy, whose sums round otherwise than those of plain ones."""
+    task = Squares(False, lambda _: None)
+    task.item = lambda example, responses: (np.float64(example) / 10, np.int64(example))
+    task.outcome = lambda item: float(item[0])
+    meter = meter_of(task)
+    measured, known = under_none(meter, range(8)), under_none(meter, range(8))
+    assert [row.item for row in measured] == [row.item for row in known]
+    for row in (*measured, *known):
+        assert [type(part) for part in row.item] == [float, int] and type(row.item) is list
+
+
 def test_rows_scored_side_by_side_are_stored_in_order(meter_of, monkeypatch):
     monkeypatch.setattr(os, "cpu_count", lambda: 4)
     # The first of a batch is the last to be done.

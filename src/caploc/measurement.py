@@ -15,7 +15,7 @@ from caploc.heads import HeadGrid, Mask
 from caploc.progress import Progress
 from caploc.recovery import Measurements
 from caploc.search import Plan
-from caploc.store import Question, Row, Store, pack
+from caploc.store import Question, Row, Store, as_kept, pack
 from caploc.tasks.requests import Request, Response, Scored, responses_json
 from caploc.tasks.task import Score, Task
 
@@ -180,7 +180,7 @@ class Meter:
         """Score a row whose responses are all in."""
         responses = tuple(response for response in waiting.responses if response is not None)
         broken = any(isinstance(r, Scored) and not math.isfinite(r.logprob) for r in responses)
-        item = None if broken else self.task.item(waiting.example, responses)
+        item = None if broken else as_kept(self.task.item(waiting.example, responses))
         outcome = math.nan if broken else self.task.outcome(item)
         written = responses_json(responses)
         return Row(

@@ -163,35 +163,41 @@ class _Cut:
                 "ended, or load the model once for each thread."
             )
         mixed, *rest = args
-        per_head = mixed.unflatten(-1, (self.masks.shape[1], -1))
         if not self.packed:
-            self.check(per_head)
-        if self.masks.device != per_head.device:  # moved once, at the first call
-            self.masks = self.masks.to(per_head.device)
-            self.pairs = tuple(numbers.to(per_head.device) for numbers in self.pairs)
-        return self.replaced(per_head).flatten(-2), *rest
+            self.check(mixed)
+        if self.masks.device != mixed.device:  # moved once, at the first call
+            self.masks = self.masks.to(mixed.device)
+            self.pairs = tuple(numbers.to(mixed.device) for numbers in self.pairs)
+        return self.zeroed(mixed) if self.replacement is None else self.replaced(mixed), *rest
 
-    def replaced(self, per_head: Tensor) -> Tensor:
-        """`per_head` with the cut heads' values replaced."""
-        rows, heads = self.masks.shape
-        if self.replacement is None:
-            kept = per_head.clone(memory_format=torch.contiguous_format)
+    def zeroed(self, mixed: Tensor) -> Tensor:
+        """`mixed` with the cut heads' values 0."""
+        kept = mixed.clone(memory_format=torch.contiguous_format)
+        if self.pairs[0].numel():
+            rows, heads = self.masks.shape
+            width = kept.shape[-1] // heads
             # writing the few cut slices costs a fraction of a pass over all with a mask
-            kept.view(rows, -1, heads, kept.shape[-1]).transpose(1, 2)[self.pairs] = 0
-            return kept
+            kept.view(rows, -1, heads, width).transpose(1, 2)[self.pairs] = 0
+        return kept
+
+    def replaced(self, mixed: Tensor) -> Tensor:
+        """`mixed` with the cut heads' values replaced."""
+        assert self.replacement is not None
+        rows, heads = self.masks.shape
+        per_head = mixed.unflatten(-1, (heads, -1))
         each = per_head.reshape(rows, -1, heads, per_head.shape[-1])
         new = self.replacement(self.place, per_head).expand_as(per_head).reshape(each.shape)
-        return torch.where(self.masks[:, None, :, None], new, each).reshape(per_head.shape)
+        return torch.where(self.masks[:, None, :, None], new, each).reshape(mixed.shape)
 
-    def check(self, per_head: Tensor) -> None:
+    def check(self, mixed: Tensor) -> None:
         """Refuse a batch with neither as many rows as there are masks nor one mask for all.
 
-        `per_head` is (batch, time, heads, width), or (batch x time, heads, width).
+        `mixed` is (batch, time, all heads' values), or (batch x time, all heads' values).
         """
-        rows = len(self.masks)
-        fits = len(per_head) % rows == 0 if per_head.ndim == 3 else len(per_head) == rows
+        rows, batch = len(self.masks), mixed.shape[0]
+        fits = batch % rows == 0 if mixed.ndim == 2 else batch == rows
         if rows > 1 and not fits:
             raise BadOption(
-                f"There are {rows} masks for a batch of {len(per_head)} rows; give one mask for "
+                f"There are {rows} masks for a batch of {batch} rows; give one mask for "
                 "each row of the batch, or one for all."
             )
