@@ -142,7 +142,7 @@ def test_other_tasks_are_scored_where_the_engine_runs(meter_of):
 
 
 def test_a_row_is_the_same_measured_and_read_again(meter_of):
-    """A metric may hand on numbers of NumPy, whose sums round otherwise than those of plain ones."""
+    """A metric may hand on NumPy numbers, whose sums round otherwise than plain ones do."""
     task = Squares(False, lambda _: None)
     task.item = lambda example, responses: (np.float64(example) / 10, np.int64(example))
     task.outcome = lambda item: float(item[0])

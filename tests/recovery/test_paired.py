@@ -4,7 +4,7 @@ from measured import crossed
 from scipy import stats
 
 from caploc import designs
-from caploc.recovery import Measurements, PairedDifferences, matched_pairs
+from caploc.recovery import Measurements, PairedDifferences, falls, matched_pairs
 from caploc.recovery.paired import sign_test
 from caploc.simulate import World
 
@@ -44,6 +44,29 @@ def test_measures_without_spread_are_certain_only_if_not_zero():
 def test_as_many_losses_as_gains_are_no_change():
     assert alone([0.0, 1.0, 1.0], [1.0, 0.0, 1.0]).q[0] == pytest.approx(0.5)
     assert alone([1.0, 1.0], [1.0, 1.0]).q[0] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("losses", "gains", "p"),
+    # binomial tails of fair coins, the last term halved
+    [
+        (0, 0, 0.5),
+        (1, 0, 0.25),
+        (4, 0, 1 / 32),
+        (5, 1, (1 + 6 / 2) / 64),
+        (1, 4, 1 - (1 + 5 / 2) / 32),
+    ],
+)
+def test_a_fall_is_tested_on_one_side(losses, gains, p):
+    differences = np.array([-1.0] * losses + [1.0] * gains + [0.0] * 7)
+    assert falls(differences, binary=True) == pytest.approx(p)
+
+
+def test_the_fall_of_a_measure_is_tested_by_students_t():
+    differences = np.array([-0.5, -0.1, 0.2, -0.7])
+    for sign in (1, -1):
+        reference = stats.ttest_1samp(sign * differences, 0, alternative="less").pvalue
+        assert falls(sign * differences, binary=False) == pytest.approx(reference)
 
 
 def test_two_answers_lost_of_two_are_no_proof():

@@ -59,19 +59,43 @@ def test_as_few_examples_as_the_rows_buy_for_heads_that_join():
 def test_examples_run_out_quietly():
     listed = shortlist(fresh=range(300, 310))
     assert drive(listed.more(HEADS, 25), inside(WORLD)).rows == 50
+    assert listed.unfinished(HEADS) == []
     assert drive(listed.more(HEADS, 25), inside(WORLD)).plans == []
+
+
+def test_examples_that_some_heads_have_used_are_there_for_the_others():
+    listed = shortlist(fresh=range(300, 340))
+    drive(listed.more(HEADS[:1], 40), inside(WORLD))
+    assert listed.unfinished(HEADS[:2]) == HEADS[1:2]
+    run = drive(listed.more(HEADS[:2], 60), inside(WORLD))
+    assert [plan.what for plan in run.plans] == ["shortlist alone"]  # the intact rows are known
+    assert run.rows == 40 and run.plans[0].masks.sum() == 1
+    single = listed.seen.masks.argmax(axis=1)[listed.seen.mask]
+    seen = [listed.seen.example[single == head].tolist() for head in HEADS[:2]]
+    assert seen[0] == seen[1]
+
+
+def test_heads_that_have_gone_different_ways_go_on_from_where_they_are():
+    listed = shortlist()
+    drive(listed.more(HEADS[:1], 30), inside(WORLD))
+    drive(listed.more(HEADS[1:2], 10), inside(WORLD))
+    run = drive(listed.more(HEADS[:2], 25), inside(WORLD))
+    assert [plan.what for plan in run.plans] == ["intact", "shortlist alone"]
+    assert run.plans[0].example.tolist() == listed.order[30:55]
+    assert run.plans[1].example.tolist() == listed.order[30:55] + listed.order[10:35]
+    assert run.plans[1].mask.tolist() == [0] * 25 + [1] * 25
 
 
 @pytest.mark.parametrize(("heads", "count"), [([], 5), (HEADS, 0), (HEADS, -3)])
 def test_no_heads_or_no_examples_plan_no_rows(heads, count):
     listed = shortlist()
     assert drive(listed.more(heads, count), inside(WORLD)).plans == []
-    assert len(listed.waiting) == len(FRESH)
+    assert listed.examples == 0 and listed.rows == 0
 
 
 def test_without_fresh_examples_those_of_the_screen_must_do():
     listed = shortlist(fresh=())
-    assert sorted(listed.waiting) == list(SEARCHED)
+    assert sorted(listed.order) == list(SEARCHED)
 
 
 def test_effects_are_paired_differences_with_students_errors():

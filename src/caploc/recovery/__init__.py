@@ -2,7 +2,14 @@
 
 from caploc.recovery.estimate import Estimate, Estimator, Measurements, noise_ceiling
 from caploc.recovery.lasso import PaperLasso
-from caploc.recovery.paired import PairedDifferences, alone, matched_pairs, paired
+from caploc.recovery.paired import (
+    PairedDifferences,
+    alone,
+    falls,
+    matched_pairs,
+    paired,
+    right_or_wrong,
+)
 from caploc.recovery.rowwise import ChosenLasso, DifferenceOfMeans, Logistic, SpikeAndSlab
 
 ESTIMATORS: dict[str, type[Estimator]] = {
@@ -26,7 +33,9 @@ __all__ = [
     "PaperLasso",
     "SpikeAndSlab",
     "alone",
+    "falls",
     "matched_pairs",
     "noise_ceiling",
     "paired",
+    "right_or_wrong",
 ]

@@ -27,7 +27,7 @@ class PairedDifferences:
         """Compare every single-head mask with the intact model."""
         heads = seen.masks.shape[1]
         effect, low, high, p = (np.full(heads, np.nan) for _ in range(4))
-        binary = set(seen.outcome[~np.isnan(seen.outcome)]) | set(intact.values()) <= {0.0, 1.0}
+        binary = right_or_wrong(seen, intact)
         for head, differences in alone(seen, intact):
             effect[head], low[head], high[head], p[head] = paired(differences)
             if binary and differences.size > 1:
@@ -45,6 +45,11 @@ def alone(seen: Measurements, intact: dict[int, float]) -> Iterator[tuple[int, D
         differences = np.array([o - intact[e] for e, o in outcomes.items() if e in intact])
         if differences.size:
             yield int(head), differences
+
+
+def right_or_wrong(seen: Measurements, intact: dict[int, float]) -> bool:
+    """Whether all outcomes scored are 0 or 1."""
+    return set(seen.outcome[~np.isnan(seen.outcome)]) | set(intact.values()) <= {0.0, 1.0}
 
 
 def paired(differences: Differences) -> tuple[float, float, float, float]:
@@ -92,9 +97,18 @@ def sign_test(differences: Differences) -> float:
     McNemar's exact test of the pairs that differ, with half of the probability of what was seen
     (Fagerland, Lydersen and Laake 2013, "The McNemar test for binary matched-pairs data").
     """
-    changed = int(np.count_nonzero(differences))
+    changed, gained = int(np.count_nonzero(differences)), int((differences > 0).sum())
     if not changed:
         return 1.0
-    gained = int((differences > 0).sum())
     exact = stats.binomtest(gained, changed).pvalue
     return float(exact - stats.binom.pmf(gained, changed, 0.5))
+
+
+def falls(differences: Differences, *, binary: bool) -> float:
+    """One-sided p value of no fall: mid-p of the sign test, or that of the paired t-test."""
+    if not binary:
+        mean, _, _, p = paired(differences)
+        return p / 2 if mean < 0 else 1 - p / 2
+    changed, gained = int(np.count_nonzero(differences)), int((differences > 0).sum())
+    tail = stats.binom.cdf(gained, changed, 0.5) - stats.binom.pmf(gained, changed, 0.5) / 2
+    return float(tail)

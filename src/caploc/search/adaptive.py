@@ -71,10 +71,10 @@ def check(
     yield from complete(screen, shortlist, struck, left)
     for limit, asked in ((rows, attrgetter("contested")), (left, attrgetter("doubtful"))):
         for _ in range(LOOKS):
-            heads = asked(Conclusion(screen, shortlist, struck))
-            step = -(-len(shortlist.intact) // 2)
+            heads = shortlist.unfinished(asked(Conclusion(screen, shortlist, struck)))
+            step = -(-shortlist.examples // 2)
             count = min((limit - shortlist.first - shortlist.rows) // max(len(heads), 1), step)
-            if not heads or count < 1 or not shortlist.waiting:
+            if not heads or count < 1:
                 break
             yield from shortlist.more(heads, count)
             yield from complete(screen, shortlist, struck, left)

@@ -101,16 +101,14 @@ class Conclusion:
 
     @property
     def named(self) -> list[int]:
-        """The top heads that are needed beyond doubt: by `q`, and by the interval alone if tried.
+        """The top heads that are needed beyond doubt: by `q`, and by a fall alone if tried.
 
         In a screen a head also shows what it does for others that are gone: a silent backup is
         needed there, and not alone.
         """
         first = self.ranking[: self.top]
         tried = np.isfinite(self.checked.effect)
-        with np.errstate(invalid="ignore"):
-            worse = self.checked.high < 0
-        needed = (self.q < LEVEL) & (self.both.effect < 0) & (worse | ~tried)
+        needed = (self.q < LEVEL) & (self.both.effect < 0) & (self.shortlist.needed(LEVEL) | ~tried)
         return [column for column in first if needed[column]]
 
     @property

@@ -1,71 +1,107 @@
 """The shortlist: each of its heads alone on examples that the screen never used."""
 
+from collections import defaultdict
 from collections.abc import Generator
 from dataclasses import dataclass, field
 
 import numpy as np
+from jaxtyping import Bool
 
 from caploc import designs
-from caploc.recovery import Estimate, Measurements, PairedDifferences, alone
+from caploc.recovery import (
+    Estimate,
+    Measurements,
+    PairedDifferences,
+    alone,
+    falls,
+    right_or_wrong,
+)
 from caploc.recovery.screening import Effects
 from caploc.search.plan import Plan, Problem, intact_plan
 
 EVEN = 0.5  # share of the rows that all heads of the shortlist get alike
 LOOKS = 4  # at which the rest is handed to heads that are still contested
 
+Asking = Generator[Plan, Measurements, None]
+
 
 @dataclass
 class Shortlist:
-    """Heads knocked out alone, on the same fresh examples as far as each went."""
+    """Heads knocked out alone, each on the first so many of the same fresh examples.
+
+    `order` is that of the examples, `asked` how many of them each head was tried on, and `first`
+    how many all heads began with.
+    """
 
     problem: Problem
     heads: list[int]
     random: np.random.Generator
+    order: list[int] = field(init=False)
+    asked: dict[int, int] = field(default_factory=lambda: defaultdict(int))
+    first: int = 0
     intact: dict[int, float] = field(default_factory=dict)
     seen: Measurements = field(init=False)
-    first: int = 0
 
     def __post_init__(self) -> None:
         """Shuffle the fresh examples; without any, those of the screen must do."""
         self.heads = list(self.heads)
         self.seen = Measurements.none(self.problem.heads)
         examples = list(self.problem.fresh) or list(self.problem.examples)
-        self.waiting = self.random.permutation(examples).tolist()
+        self.order = self.random.permutation(examples).tolist()
 
     @property
     def rows(self) -> int:
         """Rows measured so far, the intact ones apart."""
         return len(self.seen.outcome)
 
-    def even(self, rows: int) -> Generator[Plan, Measurements, None]:
+    @property
+    def examples(self) -> int:
+        """Examples that any head was tried on."""
+        return max(self.asked.values(), default=0)
+
+    def unfinished(self, heads: list[int]) -> list[int]:
+        """Those of the heads that are left examples to try them on."""
+        return [head for head in heads if self.asked[head] < len(self.order)]
+
+    def even(self, rows: int) -> Asking:
         """All heads on as many examples as half of the rows allow."""
         yield from self.more(self.heads, round(EVEN * rows / max(len(self.heads), 1)))
-        self.first = len(self.intact)
+        self.first = self.examples
 
-    def join(self, heads: list[int], rows: int) -> Generator[Plan, Measurements, None]:
+    def join(self, heads: list[int], rows: int) -> Asking:
         """Further heads, on the examples that all others began with, as far as the rows go."""
         count = min(self.first, rows // max(len(heads), 1))
-        if heads and count:
+        if count:
             self.heads += heads
-            yield from self.ask(heads, list(self.intact)[:count])
+            yield from self.more(heads, count)
 
-    def more(self, heads: list[int], count: int) -> Generator[Plan, Measurements, None]:
-        """These heads alone on the next examples; so many, or as many as are left."""
-        count = max(count, 0) if heads else 0
-        examples, self.waiting = self.waiting[:count], self.waiting[count:]
-        if not examples:
+    def more(self, heads: list[int], count: int) -> Asking:
+        """These heads alone, each on so many more examples, or as many as it is left."""
+        reached, heads = self.examples, self.unfinished(heads)
+        if not heads or count < 1:
             return
-        self.intact |= (yield intact_plan(self.problem, examples)).by_example()
-        yield from self.ask(heads, examples)
-
-    def ask(self, heads: list[int], examples: list[int]) -> Generator[Plan, Measurements, None]:
-        """Each of the heads alone on each of the examples."""
+        parts = [self.order[self.asked[head] : self.asked[head] + count] for head in heads]
+        for head, part in zip(heads, parts, strict=True):
+            self.asked[head] += len(part)
+        if self.examples > reached:
+            new = self.order[reached : self.examples]
+            self.intact |= (yield intact_plan(self.problem, new)).by_example()
         masks = designs.singles(self.problem.heads)[heads]
-        self.seen = self.seen.joined((yield Plan.crossed(masks, examples, what="shortlist alone")))
+        mask = np.repeat(np.arange(len(heads)), [len(part) for part in parts])
+        plan = Plan(masks, mask, np.concatenate(parts).astype(int), what="shortlist alone")
+        self.seen = self.seen.joined((yield plan))
 
     def estimate(self) -> Estimate:
         """Effect of each head alone with its interval, as reported."""
         return PairedDifferences().fit(self.seen, self.intact)
+
+    def needed(self, level: float) -> Bool[np.ndarray, " heads"]:
+        """Heads without which the outcome falls beyond doubt, by a one-sided test at the level."""
+        needed = np.zeros(self.problem.heads, dtype=bool)
+        binary = right_or_wrong(self.seen, self.intact)
+        for head, differences in alone(self.seen, self.intact):
+            needed[head] = falls(differences, binary=binary) < level
+        return needed
 
     def effects(self) -> Effects:
         """Effect and standard error of each head alone; NaN off the shortlist.
