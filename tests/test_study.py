@@ -288,6 +288,7 @@ def test_a_budget_buys_masks_or_examples():
     assert replace(SMALL, method="adaptive", settings=budget).sized(96).settings.budget == 1000
 
 
+@pytest.mark.slow
 def test_log_probabilities_find_and_the_metric_confirms(tmp_path):
     study = replace(
         SMALL,
@@ -355,6 +356,7 @@ def test_evaluations_of_what_is_not_there_are_refused(tmp_path, heads, tasks, sa
         evaluate(evaluation, tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_a_disjoint_score_leaves_out_what_the_search_saw(tmp_path):
     """The first answers shown are those that changed; 30 examples are all shown."""
     study = replace(SMALL, examples=8, limit=30, controls=0, disjoint=True)

@@ -157,6 +157,7 @@ def test_hooks_are_gone_if_entering_fails_half_way():
     assert not projections[0]._forward_pre_hooks
 
 
+@pytest.mark.slow
 def test_a_graph_compiled_before_is_cut_too():
     model = tiny("llama")
     projections, grid = locate(model)

@@ -32,8 +32,10 @@ def planted(tmp_path_factory):
     [
         PlantedNeurons(needed=1, seed=1),
         PlantedNeurons(needed=5, seed=2),
-        PlantedNeurons(needed=20, seed=3),
-        PlantedNeurons(layers=2, width=768, needed=20, seed=4),
+        pytest.param(PlantedNeurons(needed=20, seed=3), marks=pytest.mark.slow),
+        pytest.param(
+            PlantedNeurons(layers=2, width=768, needed=20, seed=4), marks=pytest.mark.slow
+        ),
         PlantedNeurons(layers=6, needed=5, seed=5),
     ],
     ids=lambda plan: f"{plan.needed} of {plan.layers} layers",

@@ -89,6 +89,7 @@ def test_no_demo_example_is_on_both_sides(name):
     assert not asked(found.finding, range(found.finding.size)) & asked(found.gold, found.judge_on)
 
 
+@pytest.mark.slow
 def test_the_draw_is_the_seed_s_and_more_keep_the_first(planted):
     drawn = {seed: planted(TWO).source("warm", 20, seed).find_on for seed in (0, 1)}
     assert drawn[0] == planted(TWO).source("warm", 20, 0).find_on != drawn[1]

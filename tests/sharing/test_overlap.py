@@ -270,6 +270,7 @@ def test_the_same_seed_gives_the_same_figures():
         assert one == same != other
 
 
+@pytest.mark.slow
 def test_under_the_null_small_p_are_no_more_frequent_than_they_say():
     """Tasks of random heads: P(p <= level) is at most the level for every count."""
     random = np.random.default_rng(8)
