@@ -4,8 +4,8 @@ from measured import crossed
 from scipy import stats
 
 from caploc import designs
-from caploc.recovery import Measurements, PairedDifferences, falls, matched_pairs
-from caploc.recovery.paired import sign_test
+from caploc.recovery import Measurements, PairedDifferences, falls
+from caploc.recovery.paired import matched_pairs, sign_test
 from caploc.simulate import World
 
 

@@ -118,6 +118,18 @@ def test_heads_at_the_border_are_checked_on_more_examples_than_clear_ones():
     assert cut[0] == len(alone[0].example) / len(alone[0].masks)
 
 
+@pytest.mark.parametrize("seed", [2, 3])
+def test_a_head_that_rises_to_the_top_untried_is_knocked_out_alone_too(seed):
+    """As heads of the shortlist fall, others rise that only the screen speaks for."""
+    world = World.of_kind("weak", seed=seed, layers=32, width=16)
+    other = breaking(world.heads, world.universal)
+    run = searched(world, other, top=10, seed=seed, budget=1500)
+    first, *more = [set(np.nonzero(p.masks)[1].tolist()) for p in run.of("shortlist alone")]
+    tried = first.union(*more)
+    assert set(run.found.ranking[:10]) <= tried == set(run.found.told["shortlist"])
+    assert len(tried) > len(first)
+
+
 def test_intervals_of_chosen_heads_hold_the_truth():
     inside_, count = 0, 0
     for seed in range(8):

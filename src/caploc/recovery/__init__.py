@@ -6,7 +6,6 @@ from caploc.recovery.paired import (
     PairedDifferences,
     alone,
     falls,
-    matched_pairs,
     paired,
     right_or_wrong,
 )
@@ -34,7 +33,6 @@ __all__ = [
     "SpikeAndSlab",
     "alone",
     "falls",
-    "matched_pairs",
     "noise_ceiling",
     "paired",
     "right_or_wrong",

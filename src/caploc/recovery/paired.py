@@ -18,9 +18,8 @@ Differences = Float[np.ndarray, " examples"]
 class PairedDifferences:
     """Mean over examples of (outcome without the head - intact outcome).
 
-    Uses the masks that knock out a single head. For outcomes of 0 and 1 interval and p are those of
-    `matched_pairs` and `sign_test`, for others of `paired`; `q` is the Benjamini-Hochberg value
-    over all heads measured.
+    Uses the masks that knock out a single head. Intervals are those of `paired`; `q` is the
+    Benjamini-Hochberg value of its p over all heads measured.
     """
 
     def fit(self, seen: Measurements, intact: dict[int, float]) -> Estimate:
@@ -29,10 +28,7 @@ class PairedDifferences:
         effect, low, high, p = (np.full(heads, np.nan) for _ in range(4))
         binary = right_or_wrong(seen, intact)
         for head, differences in alone(seen, intact):
-            effect[head], low[head], high[head], p[head] = paired(differences)
-            if binary and differences.size > 1:
-                low[head], high[head] = matched_pairs(differences)
-                p[head] = sign_test(differences)
+            effect[head], low[head], high[head], p[head] = paired(differences, binary=binary)
         return Estimate("paired", effect, low, high, false_discovery_rates(p))
 
 
@@ -52,15 +48,18 @@ def right_or_wrong(seen: Measurements, intact: dict[int, float]) -> bool:
     return set(seen.outcome[~np.isnan(seen.outcome)]) | set(intact.values()) <= {0.0, 1.0}
 
 
-def paired(differences: Differences) -> tuple[float, float, float, float]:
-    """Mean, interval and two-sided p of differences; the interval is NaN for a single one.
+def paired(differences: Differences, *, binary: bool = False) -> tuple[float, float, float, float]:
+    """Mean of differences, its 95 % interval and two-sided p; of a single one the mean alone.
 
-    Differences that are all equal have no spread to judge by: they count as a change for certain
-    (p = 0) only if they are not 0.
+    `matched_pairs` and `sign_test` of `binary` outcomes, Student's t of others. Differences of
+    these that are all equal have no spread to judge by: they count as a change for certain (p = 0)
+    only if they are not 0.
     """
     mean = float(differences.mean())
     if differences.size < 2:
         return mean, np.nan, np.nan, np.nan
+    if binary:
+        return mean, *matched_pairs(differences), sign_test(differences)
     if np.ptp(differences) == 0:
         return mean, mean, mean, 1.0 if mean == 0 else 0.0
     with warnings.catch_warnings():

@@ -23,9 +23,9 @@ from caploc.search.shortlist import Shortlist
 from caploc.search.telling import reported
 
 AT_ONCE = 2  # heads that one screen adds
-EXCHANGING = 0.2  # share of the budget for sets of the pool, a mask for each row
+EXCHANGING = 0.2  # share of the budget for random sets of the pool
 POOL = 2  # times the heads wanted
-COMPARING = 0.1  # share of the budget for the two sets on fresh examples and for single heads
+COMPARING = 0.1  # share of the budget for the sets on fresh examples and for single heads
 MOST_COMPARED = 300  # fresh examples for the comparison, at most
 FEWEST_RIGHT = 8  # examples still right, below which the set has nothing left to break
 BEYOND_DOUBT = 2.0  # standard errors that a head must lower the score by to join the set
@@ -113,19 +113,13 @@ def exchanged(inquiry: Inquiry, pool: list[int], top: int) -> Choosing:
     Here random sets of the pool are knocked out, so that every head is judged among many others
     that it may stand beside.
     """
-    problem = inquiry.problem
-    avoid = ~column_mask(problem.heads, pool)
-    contest = Screen(
-        problem,
-        right_of(inquiry.intact),
-        inquiry.intact,
-        inquiry.random,
-        top / problem.heads,
-        avoid=avoid,
-    )
+    problem, intact = inquiry.problem, inquiry.intact
     rows = min(int(EXCHANGING * inquiry.budget), inquiry.left)
     if len(pool) <= top or rows < len(pool):
         return pool[:top]
+    others = ~column_mask(problem.heads, pool)
+    rate = top / problem.heads
+    contest = Screen(problem, right_of(intact), intact, inquiry.random, rate, avoid=others)
     plan = replace(contest.next_rows(rows), what="sets of a pool")
     contest.take((yield from inquiry.ask(plan)))
     effect = np.nan_to_num(contest.effects().effect, nan=np.inf)

@@ -11,7 +11,7 @@ from caploc.errors import BadOption
 from caploc.heads import Mask
 from caploc.measurement import Meter, outcomes_by_example
 from caploc.progress import Progress
-from caploc.recovery import matched_pairs, paired
+from caploc.recovery import paired
 from caploc.store import Row
 from caploc.tasks.task import Score, Task
 
@@ -52,8 +52,7 @@ def compare(
 def change(intact: Sequence[Row], knocked_out: Sequence[Row]) -> dict[str, Any] | None:
     """Mean change of the outcome over examples scored in both, with its 95 % interval.
 
-    `low` and `high` are those of a paired t-test over examples; for outcomes of 0 and 1, of which
-    few may change, those of `matched_pairs`. They and `stderr` are None with a single example.
+    `low` and `high` are those of `paired`; they and `stderr` are None with a single example.
     `verdict` says whether the change is beyond doubt (`changed`), within `MARGIN` points of none
     for sure (`unchanged`: the whole interval lies inside), or neither (`open`); outcomes that are
     not 0 and 1 have no margin.
@@ -62,12 +61,10 @@ def change(intact: Sequence[Row], knocked_out: Sequence[Row]) -> dict[str, Any] 
     differences = np.array([after[e] - before[e] for e in before if e in after])
     if not differences.size:
         return None
-    mean, low, high, _ = paired(differences)
     count = differences.size
     stderr = float(differences.std(ddof=1)) / count**0.5 if count > 1 else None
     binary = set(before.values()) | set(after.values()) <= {0.0, 1.0}
-    if binary and count > 1:
-        low, high = matched_pairs(differences)
+    mean, low, high, _ = paired(differences, binary=binary)
     return {
         "outcome": mean,
         "stderr": stderr,
