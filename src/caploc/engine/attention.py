@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 
 from caploc.engine.keys import Segment, Slots
+from caploc.engine.tails import KeysKnown
 
 NAME = "caploc_packed"
 # What some models hand to attention that packed attention does not know, and refuses.
@@ -128,7 +129,7 @@ def together(
 
 
 def merged(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]) -> Tensor:
-    """Attention to two parts, from the attention to each."""
+    """Attention to two parts, from the attention to each; a part of weight -inf counts nothing."""
     (read, weight), (other, other_weight) = first, second
     share = torch.sigmoid(weight - other_weight)[..., None].to(read.dtype)
     return other + share * (read - other)
@@ -159,21 +160,33 @@ def bias_of(seen: Bool[Tensor, "..."], dtype: torch.dtype) -> Tensor:
 class Block:
     """Rows of equal length, side by side in the pass, that read the same segment first.
 
-    `tree` says which tokens of a row each of its tokens reads; None is all up to itself.
+    `tree` says which tokens of a row each of its tokens reads; None is all up to itself. Of each
+    row the predictions after its last `tail` tokens are wanted, or of some of these.
     """
 
     first: int  # the block's first token in the pass
     rows: int
     length: int
+    tail: int
     segment: Segment | None = None
     tree: Bool[Tensor, "length length"] | None = None
     bias: Tensor | None = field(init=False, default=None)
 
+    @property
+    def tails(self) -> Int[Tensor, " tails"]:
+        """The places in the pass of each row's last `tail` tokens."""
+        places = self.first + torch.arange(self.rows * self.length)
+        return split(places, 0, (self.rows, -1))[:, self.length - self.tail :].flatten()
+
     def read(
         self, layer: int, queries: Tensor, keys: Tensor, values: Tensor, scale: float
-    ) -> Float[Tensor, "rows heads length width"]:
-        """What each head reads; `queries` and the others are rows x heads x length x width."""
-        if self.segment is None and self.tree is None:
+    ) -> Float[Tensor, "rows heads asking width"]:
+        """What each head reads for the last tokens of each row: as many as there are queries.
+
+        All are rows x heads x tokens x width.
+        """
+        asking = queries.shape[2]
+        if asking == self.length and self.segment is None and self.tree is None:
             shared = queries.shape[1] // keys.shape[1]
             if queries.device.type != "cpu":  # only the CPU's kernel knows shared key-value heads
                 keys, values = (x.repeat_interleave(shared, 1) for x in (keys, values))
@@ -182,22 +195,24 @@ class Block:
             )
         groups = keys.shape[1]
         asked = grouped(queries, groups)
-        own = partial(asked, keys, values, scale, self.mask(asked))
+        own = partial(asked, keys, values, scale, self.mask(asked, asking))
         if self.segment is None:
-            return ungrouped(own[0], self.length)
+            return ungrouped(own[0], asking)
         kept, kept_values = self.segment.keys[layer], self.segment.values[layer]
         assert kept is not None and kept_values is not None
         before = together(asked, kept, kept_values, scale)
-        return ungrouped(merged(before, own), self.length)
+        return ungrouped(merged(before, own), asking)
 
-    def mask(self, asked: Tensor) -> Float[Tensor, "asked length"]:
-        """Which of its row's tokens each query reads, as a bias."""
-        if self.bias is None or self.bias.device != asked.device:
+    def mask(self, asked: Tensor, asking: int) -> Float[Tensor, "asked length"]:
+        """Which of its row's tokens each query of the last `asking` tokens reads, as a bias."""
+        repeats = asked.shape[2] // asking
+        shape = (repeats * asking, self.length)
+        if self.bias is None or self.bias.device != asked.device or self.bias.shape != shape:
             seen = self.tree
             if seen is None:
                 seen = torch.ones(self.length, self.length, dtype=torch.bool).tril()
-            bias = bias_of(seen.to(asked.device), asked.dtype)
-            self.bias = bias.repeat(asked.shape[2] // self.length, 1)
+            bias = bias_of(seen[self.length - asking :].to(asked.device), asked.dtype)
+            self.bias = bias.repeat(repeats, 1)
         return self.bias
 
 
@@ -212,27 +227,47 @@ class Keeper(Protocol):
 
 @dataclass(eq=False)
 class Reading:
-    """Rows read from their beginning, each after its segment; blocks cover all tokens in order."""
+    """Rows read from their beginning, each after its segment; blocks cover all tokens in order.
+
+    The layer `narrow` (None: no layer) is asked twice: once with all tokens, for their keys and
+    values, and then with the blocks' tails.
+    """
 
     blocks: Sequence[Block]
     keeper: Keeper | None = None
+    narrow: int | None = None
+    known: tuple[Keys, Keys] | None = field(init=False, default=None)
 
     def attend(
         self, layer: int, queries: Queries, keys: Keys, values: Keys, scale: float
     ) -> Float[Tensor, "tokens heads width"]:
-        """What each head reads for each token."""
-        if self.keeper is not None:
+        """What each head reads for each token, or in the narrow layer for those of the tails.
+
+        Raises:
+            KeysKnown: in the narrow layer's first call.
+        """
+        if self.known is not None:
+            keys, values = self.known
+        elif self.keeper is not None:
             self.keeper.keep(layer, keys, values)
+        narrow = layer == self.narrow
+        if narrow and self.known is None:
+            self.known = keys, values
+            raise KeysKnown
         heads, tokens, _ = queries.shape
-        read = values.new_empty((tokens, heads, values.shape[-1]))
+        read, first = values.new_empty((tokens, heads, values.shape[-1])), 0
         for block in self.blocks:
+            asking = block.tail if narrow else block.length
+            asked = slice(first, first + block.rows * asking)
             place = slice(block.first, block.first + block.rows * block.length)
-            shape = (block.rows, block.length)
-            q, k, v = (
-                split(x[:, place], 1, shape).transpose(0, 1) for x in (queries, keys, values)
+            q = split(queries[:, asked], 1, (block.rows, asking)).transpose(0, 1)
+            k, v = (
+                split(x[:, place], 1, (block.rows, block.length)).transpose(0, 1)
+                for x in (keys, values)
             )
             out = block.read(layer, q, k, v, scale)
-            split(read[place], 0, shape).copy_(out.transpose(1, 2))
+            split(read[asked], 0, (block.rows, asking)).copy_(out.transpose(1, 2))
+            first = asked.stop
         return read
 
 
@@ -308,10 +343,15 @@ class Step:
         rows = len(self.before)
         own_keys, own_values = (x[:rows, :, : self.reach] for x in (kept, kept_values))
         asked = grouped(self._padded(queries), keys.shape[0])
-        read, weight = partial(asked, own_keys, own_values, scale, self._mask(asked))
+        own = partial(asked, own_keys, own_values, scale, self._mask(asked))
+        if not self.shared[layer]:
+            return self._packed(ungrouped(own[0], self.longest))
+        read, weight = torch.zeros_like(own[0]), torch.full_like(own[1], -torch.inf)
         for part in self.shared[layer]:
-            self._add(part, asked, read, weight, scale)
-        return self._packed(ungrouped(read, self.longest))
+            read[part.rows], weight[part.rows] = together(
+                asked[part.rows], part.keys, part.values, scale
+            )
+        return self._packed(ungrouped(merged((read, weight), own), self.longest))
 
     def _move(self, device: torch.device) -> None:
         """Go on to the layers of another device; a pass meets each device's layers once."""
@@ -319,11 +359,6 @@ class Step:
             numbers.to(device) for numbers in (self.slots, self.places, self.before)
         )
         self.bias = None if self.bias is None else self.bias.to(device)
-
-    def _add(self, part: Shared, asked: Tensor, read: Tensor, weight: Tensor, scale: float) -> None:
-        """Let the rows of a segment read it, all together."""
-        before = together(asked[part.rows], part.keys, part.values, scale)
-        read[part.rows] = merged(before, (read[part.rows], weight[part.rows]))
 
     def _mask(self, asked: Tensor) -> Float[Tensor, "rows groups asked reach"]:
         """Which own tokens each row's queries read, as a bias."""

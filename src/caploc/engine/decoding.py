@@ -99,7 +99,7 @@ class Decoder:
             segment = self.intact.prefix(number).segment if number is not None else None
             said = self.answers(prompt).draft([], self.stops.limit - 1)
             tokens = (*self.own[prompt], *said)
-            chunks.append(Chunk(tokens, self.intact.heads, [0], segment))
+            chunks.append(Chunk(tokens, self.intact.heads, [len(tokens) - 1], segment))
         self.intact.record(stage.recorded, chunks, stage.depths)
         self.queue.extend(stage.rows)
 

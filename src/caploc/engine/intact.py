@@ -105,7 +105,7 @@ class Intact:
         if number is None:
             return None
         intact = self.prefix(number)
-        if mask.cut == self.packed.depth:
+        if mask.cut >= self.packed.depth - 1:  # a layer's own cut does not change its keys
             return intact.segment
         key = number, mask.number
         segment = self.read.get(key)
@@ -121,7 +121,7 @@ class Intact:
         chunk = Chunk(tokens, mask.heads, [len(tokens) - 1], residual=intact.residual.get(start))
         self.packed.read([chunk], start, keeper)
         self.meter.add(len(tokens), start)
-        return keeper.segment.above(start, intact.segment)
+        return keeper.segment.above(mask.cut + 1, intact.segment)
 
     def record(
         self, prompts: Sequence[int], chunks: Sequence[Chunk], depths: Sequence[int]

@@ -2,7 +2,8 @@
 
 import inspect
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
@@ -13,6 +14,7 @@ from caploc.engine.attention import Attention, Block, Keeper, Reading, Switch
 from caploc.engine.keys import Keys, Segment, Slots
 from caploc.engine.memory import devices
 from caploc.engine.stack import Residual, Stack
+from caploc.engine.tails import narrowed
 from caploc.models.cutting import knocked_out
 from caploc.models.loading import CutModel
 from caploc.models.projections import decoder_layers
@@ -46,7 +48,8 @@ class Pass:
     """One forward pass over packed tokens.
 
     `owners` are the tokens' rows in `masks`; the logits after the tokens at the places `read` are
-    wanted. With `start`, `residual` goes into that layer and those below are skipped.
+    wanted. With `start`, `residual` goes into that layer and those below are skipped. `tails` are
+    the places that the last layer answers for (None: all); it is asked for them as `narrowed` does.
     """
 
     tokens: Int[Tensor, " tokens"]
@@ -57,14 +60,19 @@ class Pass:
     read: Int[Tensor, " read"]
     start: int = 0
     residual: Residual | None = None
+    tails: Int[Tensor, " tails"] | None = None
 
 
 class PackedModel:
     """A model that reads packed rows."""
 
-    def __init__(self, loaded: CutModel, longest: int) -> None:
-        """Find the decoder's layers; rows of at most `longest` tokens are given to it."""
+    def __init__(self, loaded: CutModel, longest: int, *, narrows: bool = True) -> None:
+        """Find the decoder's layers; rows of at most `longest` tokens are given to it.
+
+        `narrows` says whether the last layer may be asked for some of the tokens alone.
+        """
         self.loaded, self.model, self.longest = loaded, loaded.model, longest
+        self.narrows = narrows
         self.device = loaded.device
         self.spread = len(devices(loaded.model)) > 1
         self.depth = len(loaded.projections)
@@ -77,10 +85,10 @@ class PackedModel:
         # the last layer may be on another device than the first, and a place on the host fits any
         read = one.read.cpu() if self.spread else one.read
         where = {"logits_to_keep": read} if self.picks else {}
-        projections, grid = self.loaded.projections, self.loaded.grid
         with (
-            knocked_out(projections, grid, one.masks, packed=one.owners),
+            self.cut(one),
             self.stack.started(one.start, None if one.residual is None else one.residual[None]),
+            narrowed(self.stack.layers[-1], one.tails),
             self.switch.attending(one.attention),
         ):
             logits: Tensor = self.model(
@@ -90,6 +98,22 @@ class PackedModel:
                 **where,
             ).logits[0]
         return logits if self.picks else logits[one.read]
+
+    @contextmanager
+    def cut(self, one: Pass) -> Iterator[None]:
+        """Inside the block, each token loses its row's heads; the last layer has tails alone."""
+        projections, grid = self.loaded.projections, self.loaded.grid
+        if one.tails is None:
+            with knocked_out(projections, grid, one.masks, packed=one.owners):
+                yield
+            return
+        last = torch.zeros(grid.size, dtype=torch.bool, device=one.masks.device)
+        last[grid.layer_slices[-1]] = True
+        with (
+            knocked_out(projections, grid, one.masks & ~last, packed=one.owners),
+            knocked_out(projections, grid, one.masks & last, packed=one.owners[one.tails]),
+        ):
+            yield
 
     def read(
         self, chunks: Sequence[Chunk], start: int = 0, keeper: Keeper | None = None
@@ -106,21 +130,29 @@ class PackedModel:
             owners += [number] * len(chunk.tokens)
             read += [len(tokens) + place for place in chunk.read]
             tokens += chunk.tokens
-        residual = None
+        residual, found = None, blocks(chunks)
         if start:
             residual = torch.cat([c.residual for c in chunks if c.residual is not None])
+        tails = self.tails(found)
         return self.forward(
             Pass(
                 self.here(tokens),
                 self.here(positions),
                 torch.stack([chunk.mask for chunk in chunks]),
                 torch.tensor(owners),
-                Reading(blocks(chunks), keeper),
+                Reading(found, keeper, None if tails is None else self.depth - 1),
                 self.here(read),
                 start,
                 residual,
+                tails,
             )
         )
+
+    def tails(self, found: Sequence[Block]) -> Int[Tensor, " tails"] | None:
+        """The places in a pass after which predictions are wanted, or None for all of them."""
+        if not self.narrows or all(block.tail == block.length for block in found):
+            return None
+        return torch.cat([block.tails for block in found])
 
     def decided(
         self, logits: Float[Tensor, "read vocabulary"], began: float
@@ -145,10 +177,12 @@ def blocks(chunks: Sequence[Chunk]) -> list[Block]:
     found: list[Block] = []
     first, last = 0, None
     for chunk in chunks:
+        tail = len(chunk.tokens) - min(chunk.read)
         if chunk.shape == last:
             found[-1].rows += 1
+            found[-1].tail = max(found[-1].tail, tail)
         else:
-            found.append(Block(first, 1, len(chunk.tokens), chunk.segment, chunk.tree))
+            found.append(Block(first, 1, len(chunk.tokens), tail, chunk.segment, chunk.tree))
         first, last = first + len(chunk.tokens), chunk.shape
     return found
 

@@ -61,7 +61,7 @@ class Scorer:
             chunk = Chunk(
                 self.own[prompt].tokens,
                 self.intact.heads,
-                [0],
+                [len(self.own[prompt].tokens) - 1],
                 before,
                 self.trees[prompt],
                 self.depths[prompt],

@@ -59,13 +59,22 @@ def packed_model(loaded: CutModel) -> PackedModel | None:
     longest = longest_packed(loaded.model)
     if longest < PREFIX + max(OWN) + AGAIN:
         return None
+    for narrows in (True, False):
+        packed = PackedModel(loaded, longest, narrows=narrows)
+        if packed.stack.layers and agreed(loaded, serves(packed)):
+            return packed
+    LOG.info("%s is served the plain way", loaded.name)
+    return None
+
+
+def serves(packed: PackedModel) -> bool:
+    """Whether packed rows run, and are `proved`."""
     try:
-        packed = PackedModel(loaded, longest)
-        return packed if packed.stack.layers and agreed(loaded, proved(packed)) else None
+        return proved(packed)
     # the ways in which a model can be built otherwise than packed rows suppose
     except (Unsupported, TypeError, ValueError, RuntimeError, IndexError, AttributeError) as error:
-        LOG.info("%s is served the plain way: %s", loaded.name, error)
-        return None
+        LOG.info("%s: packed rows failed: %s", packed.loaded.name, error)
+        return False
 
 
 def agreed(loaded: CutModel, holds: bool) -> bool:
@@ -151,7 +160,7 @@ def _packed_logits(
     every = tuple(range(1, packed.depth))
     intact = Intact(packed, [prefix], every, UNLIMITED, Meter(packed.depth))
     before = intact.prefix(0).segment
-    recorded = [Chunk(tokens, intact.heads, [0], before) for tokens in own]
+    recorded = [Chunk(tokens, intact.heads, [len(tokens) - 1], before) for tokens in own]
     intact.record([0, 1], recorded, every)
     room = Slots(len(own), max(OWN) + AGAIN, packed.depth)
     segments, first = [intact.segment(0, mask) for mask in masks], []
