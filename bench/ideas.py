@@ -18,6 +18,7 @@ import models
 import workloads
 from caploc.engine import decoding, likelihood, planning
 from caploc.engine.drafts import Odds
+from caploc.engine.packed import PackedModel
 from caploc.engine.passages import Passage, passages
 from caploc.engine.wording import Span
 from contenders import Caploc, Run
@@ -67,6 +68,7 @@ IDEAS = (
     Idea("shared prefix", planning, "SHORTEST", 10**9),
     Idea("shared passage", likelihood, "passages", apart),
     Idea("below the first cut", planning, "MARGIN", float("inf")),
+    Idea("narrow last layer", PackedModel, "tails", lambda packed, found: None),
     Idea("drafts", Odds, "length", lambda odds: 0),
 )
 

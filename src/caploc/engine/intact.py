@@ -49,7 +49,10 @@ class Record:
 
 
 class Meter:
-    """Tokens run through the model, in units of a pass through all its layers, not yet paid for."""
+    """Tokens run through the model, in units of a pass through all its layers, not yet paid for.
+
+    The last layer counts for all tokens, also where it is asked for a few of them alone.
+    """
 
     def __init__(self, layers: int) -> None:
         """Start at nothing."""
