@@ -1,7 +1,6 @@
 """The report and the comparison in a real browser, of real runs of the demo model."""
 
 import json
-import os
 import re
 import time
 from pathlib import Path
@@ -10,7 +9,7 @@ import pytest
 
 pytest.importorskip("playwright.sync_api")
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import expect, sync_playwright
+from playwright.sync_api import expect
 
 import caploc
 from caploc.comparison import compare
@@ -21,7 +20,6 @@ from caploc.study import Study
 from caploc.workbench import ModelOptions
 
 pytestmark = pytest.mark.browser
-CHROMIUM = os.environ.get("CHROMIUM", "/usr/bin/chromium")
 HOSTILE = (
     "</script><script>document.title='run'</script><img src=x onerror=\"document.title='run'\">"
     "<svg onload=document.title='run'>\"'`${1}]]>-->\x00\u202e\ud800"
@@ -49,16 +47,6 @@ def runs(tmp_path_factory):
     curve(folder / "addition", 3, 40)
     compare([folder], folder, command="caploc compare runs")
     return folder
-
-
-@pytest.fixture(scope="module")
-def chromium():
-    if not Path(CHROMIUM).exists():
-        pytest.fail(f"There is no browser at {CHROMIUM}; name one in the environment as CHROMIUM.")
-    with sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @pytest.fixture

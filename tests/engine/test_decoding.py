@@ -7,10 +7,10 @@ import pytest
 from alone import answers, responses, said
 
 from caploc.engine import Ask, BatchEngine
-from caploc.engine.attention import shared_layers
 from caploc.engine.decoding import Decoder
 from caploc.engine.generation import ENOUGH
 from caploc.engine.intact import Intact
+from caploc.engine.stepping import shared_layers
 from caploc.models.loading import load_model
 from caploc.tasks.requests import Generate, options_json
 

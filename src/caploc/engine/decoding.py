@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 
 import torch
 
-from caploc.engine.attention import Shared, Step, shared_layers
 from caploc.engine.drafts import Drafting, Odds, timed
 from caploc.engine.intact import Intact, KnockedOut, Meter
 from caploc.engine.keys import Segment, Slots
 from caploc.engine.packed import Chunk, IntoSlots, PackedModel, Pass
 from caploc.engine.planning import Plan, Stage, Wanted
+from caploc.engine.stepping import Shared, Step, shared_layers
 from caploc.engine.stops import Stops
 
 SECONDS = 0.5  # answers are handed on at least so often, so that little is lost if all is killed

@@ -10,9 +10,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from caploc.engine.attention import Attention, Block, Keeper, Reading, Switch
+from caploc.engine.attention import Attention, Switch
 from caploc.engine.keys import Keys, Segment, Slots
 from caploc.engine.memory import devices
+from caploc.engine.reading import Block, Keeper, Reading
 from caploc.engine.stack import Residual, Stack
 from caploc.engine.tails import narrowed
 from caploc.models.cutting import knocked_out

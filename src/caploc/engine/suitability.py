@@ -9,11 +9,12 @@ from jaxtyping import Float
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from caploc.engine.attention import Step, Unsupported, shared_layers
+from caploc.engine.attention import Unsupported
 from caploc.engine.intact import Intact, KnockedOut, Meter
 from caploc.engine.keys import Slots
 from caploc.engine.packed import Chunk, IntoSlots, PackedModel, Pass
 from caploc.engine.plain import greedy
+from caploc.engine.stepping import Step, shared_layers
 from caploc.models.cutting import knocked_out
 from caploc.models.loading import CutModel
 from caploc.models.projections import text_config
@@ -54,7 +55,7 @@ def packed_model(loaded: CutModel) -> PackedModel | None:
 
     Shown on a few random tokens: rows of different lengths packed end to end, a shared prefix under
     each row's own mask, a start above the first layer and steps that go on from kept keys must give
-    the logits of plain forward passes.
+    the logits of plain forward passes; with a narrow last layer, or else with a whole one.
     """
     longest = longest_packed(loaded.model)
     if longest < PREFIX + max(OWN) + AGAIN:

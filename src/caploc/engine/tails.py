@@ -34,15 +34,15 @@ def narrowed(layer: nn.Module, tails: Int[Tensor, " tails"] | None) -> Iterator[
         try:
             return usual(*args, **kwargs)
         except KeysKnown:
-            pass  # outside the handler, whose traceback holds the first call's tensors
-        chosen, count = tails.to(hidden.device), hidden.shape[1]
+            pass  # what follows is outside: the handler holds on to the first call's tensors
+        count = hidden.shape[1]
         output = usual(
-            *(part(value, chosen, count) for value in args),
-            **{name: part(value, chosen, count) for name, value in kwargs.items()},
+            *(part(value, tails, count) for value in args),
+            **{name: part(value, tails, count) for name, value in kwargs.items()},
         )
         some: Tensor = output[0] if isinstance(output, tuple) else output
         every = some.new_zeros(hidden.shape)  # the layer may hand it on from another device
-        every[:, chosen.to(some.device)] = some
+        every[:, tails.to(some.device)] = some
         return (every, *output[1:]) if isinstance(output, tuple) else every
 
     with forward_as(layer, forward):
@@ -56,5 +56,5 @@ def part(value: Any, chosen: Int[Tensor, " tails"], count: int) -> Any:
     if not isinstance(value, Tensor):
         return value
     if value.shape[:2] == (1, count):
-        return value[:, chosen]
-    return value[chosen] if value.shape == (count,) else value
+        return value[:, chosen.to(value.device)]  # wherever the layer before has left it
+    return value[chosen.to(value.device)] if value.shape == (count,) else value

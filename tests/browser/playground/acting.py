@@ -1,0 +1,49 @@
+"""What a visitor of the playground does and sees, and what is true."""
+
+from playwright.sync_api import expect
+
+from caploc.playground.asked import Question
+
+HOSTILE = "<img src=x onerror=\"document.title='run'\"><script>document.title='run'</script>\u202e"
+VIEWS = {
+    "desk": {"viewport": {"width": 1360, "height": 1000}},
+    "dark": {"viewport": {"width": 1360, "height": 1000}, "color_scheme": "dark"},
+    "phone": {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True},
+}
+
+
+def answered(page):
+    expect(page.locator("#status")).to_contain_text("done", timeout=20_000)
+
+
+def ask(page, prompt="47+38="):
+    page.locator("#prompt").fill(prompt)
+    page.locator("#answer").click()
+    answered(page)
+
+
+def text(page, side):
+    return page.locator(f"#{side} .text").inner_text()
+
+
+def chosen(page):
+    return [
+        e.get_attribute("data-head") for e in page.locator("[aria-selected=true][data-head]").all()
+    ]
+
+
+def truth(playground, heads, prompt="47+38="):
+    """What each side says, token by token, asked without a page."""
+    asked = Question(heads=heads, prompt=prompt, stops=["\n"], new_tokens=16)
+    events = [e for e in playground.answers(asked) if e["event"] == "token"]
+    return {side: [e for e in events if e["side"] == side] for side in ("intact", "knocked_out")}
+
+
+def joined(events):
+    return "".join(event["text"] for event in events)
+
+
+def focused(page):
+    return page.evaluate(
+        "() => document.activeElement.dataset.head || document.activeElement.innerText"
+    )

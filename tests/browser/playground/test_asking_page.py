@@ -1,0 +1,214 @@
+"""Questions to the playground in a real browser: heads, examples, choices, odds, attention."""
+
+import json
+import math
+
+import pytest
+
+pytest.importorskip("playwright.sync_api")
+from acting import answered, ask, chosen, joined, text, truth
+from playwright.sync_api import expect
+
+from caploc.playground.asked import AttentionAsked, ExampleAsked, Question
+
+pytestmark = pytest.mark.browser
+
+
+def test_heads_picked_by_hand_are_knocked_out(visit, playground):
+    page = visit()
+    page.locator("#clear").click()
+    for head in ("L0H13", "L0H14"):
+        page.locator(f"[data-head={head}]").click()
+    assert chosen(page) == ["L0H13", "L0H14"]
+    ask(page)
+    found = truth(playground, ["L0H13", "L0H14"])
+    assert joined(found["intact"]) != joined(found["knocked_out"])
+    for side, events in found.items():
+        assert text(page, side) == joined(events)
+    page.locator("[data-head=L0H13]").click()
+    answered(page)
+    expect(page.locator("#knocked_out .text")).to_have_text(
+        joined(truth(playground, ["L0H14"])["knocked_out"])
+    )
+
+
+def test_the_slider_takes_the_first_heads_of_the_run(visit, playground):
+    page = visit()
+    order = page.evaluate("() => window.playground.run.order")
+    slider = page.locator("#number")
+    slider.focus()
+    page.keyboard.press("Home")
+    assert chosen(page) == []
+    for _ in range(3):
+        page.keyboard.press("ArrowRight")
+    assert sorted(chosen(page)) == sorted(order[:3])
+    expect(page.locator("#number-shown")).to_have_text("3")
+    page.locator(f"[data-head={order[0]}]").click()
+    expect(page.locator("#number-shown")).to_have_text("–")
+    page.locator("#runs").select_option(index=1)
+    assert page.evaluate("() => window.playground.run.task") == "demo/sorting"
+    other = page.evaluate("() => window.playground.run.order")
+    assert sorted(chosen(page)) == sorted(other[: len(chosen(page))])
+
+
+def test_a_control_knocks_out_as_many_others_in_each_layer(visit):
+    page = visit()
+    before, drawn = chosen(page), []
+    for _ in range(6):
+        page.locator("#random").click()
+        drawn.append(chosen(page))
+    for after in drawn:
+        assert not set(before) & set(after)
+        layers = [sorted(name.split("H")[0] for name in names) for names in (before, after)]
+        assert layers[0] == layers[1]
+    assert len({tuple(after) for after in drawn}) > 1
+
+
+def test_a_control_takes_all_others_of_a_layer_that_has_too_few(visit):
+    page = visit()
+    page.locator("#clear").click()
+    for index in range(11):
+        page.locator(f"[data-head=L2H{index}]").click()
+    for _ in range(2):
+        page.locator("#random").click()
+        assert chosen(page) == [f"L2H{index}" for index in range(11, 16)]
+
+
+def test_an_example_is_drawn_asked_and_scored(visit, playground):
+    page = visit()
+    page.locator("#task").select_option("demo/addition")
+    answered(page)
+    number = int(page.locator("#example").input_value())
+    drawn = playground.example(ExampleAsked(task="demo/addition", number=number))
+    assert page.locator("#prompt").input_value() == drawn.prompt
+    expect(page.locator("#gold")).to_have_text(f"Right answer: {drawn.gold}")
+    expect(page.locator("#intact .verdict")).to_have_text("✓ right · exact_match")
+    page.locator("#prompt").fill("1+1=")
+    expect(page.locator("#gold")).to_be_hidden()
+    page.locator("#answer").click()
+    answered(page)
+    expect(page.locator("#intact .verdict")).to_be_empty()
+
+
+def test_choices_are_weighed_on_both_sides(visit, playground):
+    page = visit()
+    page.locator("#task").select_option("demo/capitals")
+    answered(page)
+    number = int(page.locator("#example").input_value())
+    drawn = playground.example(ExampleAsked(task="demo/capitals", number=number))
+    assert page.locator(".choice").count() == len(drawn.choices) == 4
+    right = page.locator(".choice", has_text="the right answer").locator(".text")
+    assert right.inner_text() == drawn.gold
+    shares = page.locator(".bars .value").all_inner_texts()
+    total = sum(float(s.split(" ")[0]) for s in shares[::2] if not s.startswith("<"))
+    assert total == pytest.approx(100, abs=0.5)
+    expect(page.locator("#choices .verdict[data-side=intact]")).to_contain_text("right")
+    page.locator("#task").select_option("demo/prose")
+    expect(page.locator(".choice")).to_have_count(1)
+    answered(page)
+
+
+def reading(totals):
+    """What the server says of choices with these log-probabilities, the same on both sides."""
+    token = {"token": 1, "text": "x", "intact": None, "knocked_out": None}
+    token["likeliest"] = dict.fromkeys(("intact", "knocked_out"), [["x", None]])
+    yield {"event": "begin", "choices": ["x"] * len(totals), "gold": None}
+    for number, total in enumerate(totals):
+        yield {"event": "choice", "choice": number}
+        yield {"event": "tokens", "tokens": [token]}
+        yield {"event": "read", "choice": number, "intact": total, "knocked_out": total}
+    yield {"event": "done"}
+
+
+@pytest.mark.parametrize(
+    "totals", [(-2000.0, -2001.0, None), (-1.0, None), (None, None), (-5000.0, -1e9), (-2.0, -2.0)]
+)
+def test_shares_hold_for_long_choices_and_broken_models(visit, totals):
+    page = visit()
+    lines = "".join(json.dumps(event) + "\n" for event in reading(totals))
+    page.route("**/answers", lambda route: route.fulfill(body=lines))
+    page.locator("#answer").click()
+    answered(page)
+    known = [total for total in totals if total is not None]
+    sides = page.locator(".choice .bars").all()
+    for total, bars in zip(totals, sides, strict=True):
+        share = 0 if total is None else 1 / sum(math.exp(min(each - total, 700)) for each in known)
+        width = bars.locator("i").first.evaluate("e => e.style.width")
+        assert float(width.removesuffix("%")) == pytest.approx(100 * share, abs=1e-3)
+        said = bars.locator(".value").first.inner_text()
+        if total is None:
+            assert said.startswith("–")
+        elif share > 0.1:
+            assert float(said.split(" ")[0]) == pytest.approx(100 * share, abs=0.05)
+        else:
+            assert said.startswith("< 0.01 %")
+    page.locator(".choice .token").first.hover()
+    bars = page.locator("#inspector .meter i")
+    assert [bar.evaluate("e => e.style.width") for bar in bars.all()] == ["0%", "0%"]
+
+
+def test_a_token_tells_its_odds_to_mouse_and_keys(visit, playground):
+    page = visit()
+    page.locator("#clear").click()
+    page.locator("[data-head=L0H13]").click()
+    page.locator("[data-head=L0H14]").click()
+    ask(page)
+    first, second = truth(playground, ["L0H13", "L0H14"])["knocked_out"][:2]
+    tokens = page.locator("#knocked_out .token")
+    tokens.first.hover()
+    inspector = page.locator("#inspector")
+    share = 100 * 2.718281828 ** first["knocked_out"]
+    expect(inspector).to_contain_text(f"{share:.1f} % knocked out")
+    expect(inspector.locator(".said").first).to_have_text(first["text"])
+    tokens.first.focus()
+    page.keyboard.press("ArrowRight")
+    expect(inspector.locator("h3 .piece")).to_have_text(second["text"])
+    label = page.locator(":focus").get_attribute("aria-label")
+    assert label.startswith(f"{second['text']}: ") and label.endswith("knocked out")
+
+
+def test_attention_is_shown_and_read_with_the_keys(visit, playground):
+    page = visit()
+    page.locator("#clear").click()
+    page.locator("[data-head=L0H13]").click()
+    ask(page)
+    page.locator("#layer").select_option("1")
+    page.locator("#index").select_option("2")
+    page.locator("#look").click()
+    readout = page.locator("#readout")
+    expect(page.locator("#attention-status")).to_have_text("L1H2, 10 tokens, intact")
+    expect(page.locator("#strip")).to_have_text("<|end|>47+38=85<|end|>")
+    before = readout.inner_text()
+    page.get_by_role("application", name="Attention of L1H2").focus()
+    page.keyboard.press("ArrowUp")
+    assert readout.inner_text() != before
+    weights = page.evaluate("() => Array.from(window.playground.attention.weights)")
+    assert len(weights) == 100
+    assert sum(weights[90:]) == pytest.approx(1, abs=1e-5)
+    page.locator("#attention-model").select_option("1")
+    page.wait_for_timeout(300)
+    cut = page.evaluate("() => Array.from(window.playground.attention.weights)")
+    assert cut != weights
+
+
+def test_attention_is_that_without_the_heads_chosen_when_it_is_asked(visit, playground):
+    page = visit()
+    page.locator("#clear").click()
+    page.locator("[data-head=L0H13]").click()
+    ask(page)
+    page.locator("#live").uncheck()
+    page.locator("#clear").click()
+    page.locator("[data-head=L0H14]").click()
+    page.locator("#layer").select_option("1")
+    page.locator("#index").select_option("2")
+    page.locator("#attention-model").select_option("1")
+    page.locator("#look").click()
+    status = page.locator("#attention-status")
+    expect(status).to_have_text("L1H2, 10 tokens, without L0H14")
+    found = page.evaluate("() => Array.from(window.playground.attention.weights)")
+    said = page.evaluate("() => window.playground.spoken('intact').said")
+    question = Question(heads=["L0H14"], prompt="47+38=", stops=["\n"], new_tokens=16)
+    asked = AttentionAsked(question=question, said=said, head="L1H2", knocked_out=True)
+    assert found == playground.attention(asked)["weights"].ravel().tolist()
+    other = asked.model_copy(update={"question": question.model_copy(update={"heads": ["L0H13"]})})
+    assert found != playground.attention(other)["weights"].ravel().tolist()
