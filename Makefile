@@ -10,6 +10,8 @@ INSTALLED := $(VENV)/.installed
 INSTALLED_DEV := $(VENV)/.installed-dev
 OUT ?= runs/demo
 MINUTES ?= 60
+# where it can: Debian and its like, as root. Elsewhere the tests say what is missing.
+INSTALL_CHROMIUM := (apt-get update -qq; apt-get install --yes -qq --no-install-recommends chromium) || true
 # two processes, a file's tests in one: what its fixtures prepare is prepared once
 BESIDE := -n 2 --dist loadfile
 
@@ -26,6 +28,7 @@ test-slow: $(INSTALLED_DEV)  ## the tests that take longer
 	$(BIN)/pytest $(BESIDE) -m slow $(TESTS)
 
 test-browser: $(BIN)/.installed-browser  ## pages in the system's Chromium, which $$CHROMIUM may name
+	test -x "$${CHROMIUM:-/usr/bin/chromium}" || $(INSTALL_CHROMIUM)
 	$(BIN)/pytest -m browser tests/browser $(TESTS)
 
 test-sharded: $(INSTALLED_DEV)  ## one model in two processes that share it: minutes

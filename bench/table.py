@@ -104,7 +104,8 @@ Written by `bench/engine.py`; the numbers are in the JSON file beside it.
   prompt at a time. Timed on a few masks and rows, and scaled.
 - *hook loop*: one mask a call, its examples in batches of 16.
 - *rows*: what an expert does. Rows of many masks in one `generate` or forward pass, sorted by
-  length, in the batch size that is fastest here; choices of one token are read off one pass.
+  length, in the fastest batch size of those tried, or one within 8 % of it (docs/log.md); choices
+  of one token are read off one pass.
 - *caploc*: a new engine for every run, so that nothing is kept from the last one.
 
 Seconds are medians over repeats in which the contenders took turns, with the range; CPU seconds are
