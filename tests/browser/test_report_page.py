@@ -181,6 +181,7 @@ def test_heads_are_sorted_searched_and_turned_page_by_page(report, result):
     page = report()
     page.locator("#head-filters").get_by_text("all").click()
     expect(page.locator("#heads-shown")).to_have_text("96 of 96 fit")
+    ranked = column(page, "head-table", 2)
     expect(page.locator("#head-table tbody tr")).to_have_count(25)
     page.locator("#head-table").get_by_role("button", name="Effect").click()
     expect(page.locator("th[data-field='2']")).to_have_attribute("aria-sort", "ascending")
@@ -190,6 +191,9 @@ def test_heads_are_sorted_searched_and_turned_page_by_page(report, result):
     assert column(page, "head-table", 2)[0] in ties
     page.locator("#heads-later").click()
     expect(page.locator("#heads-place")).to_have_text("26–50")
+    page.locator("#head-table").get_by_role("button", name="Rank").click()
+    expect(page.locator("th[data-field='0']")).to_have_attribute("aria-sort", "ascending")
+    assert column(page, "head-table", 2) == ranked
     page.locator("#head-filters input[type=search]").fill("l3h1")
     names = [head["head"] for head in result["heads"] if "L3H1" in head["head"]]
     expect(page.locator("#heads-shown")).to_have_text(f"{len(names)} of 96 fit")

@@ -67,7 +67,8 @@ def test_the_script_gets_every_head_once_and_those_that_count_first(sure):
     names = [row[1] for row in data["rows"]]
     assert data["count"] == 4 and names[:4] == ["L0H1", "L1H3", "L0H0", "L1H0"]
     assert sorted(names) == sorted(head["head"] for head in sure["heads"])
-    numbers = {row[1]: row[8:] for row in data["rows"]}
+    assert [row[-1] for row in data["rows"]] == list(range(1, len(names) + 1))
+    numbers = {row[1]: row[8:-1] for row in data["rows"]}
     assert numbers["L0H1"] == [-0.41, 0.997, None]
     assert numbers["L0H0"][0] is None and numbers["L0H3"] == [None, 0.0, None]
 

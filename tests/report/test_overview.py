@@ -6,7 +6,9 @@ import math
 
 import pytest
 from scipy import stats
+from typer.testing import CliRunner
 
+from caploc.cli import app
 from caploc.comparison import compare
 from caploc.errors import UserError
 from caploc.report.matrices import MOST, matrix_figure
@@ -206,3 +208,18 @@ def test_a_figure_keeps_the_columns_of_the_largest_effects():
     axes = matrix_figure(matrix, {"a": ["L0H1"]}).axes[0]
     assert [label.get_text() for label in axes.get_xticklabels()] == heads[:MOST]
     assert list(axes.lines[0].get_xdata()) == [1]
+
+
+def test_a_comparison_without_a_folder_goes_into_one_named_after_its_runs(
+    tmp_path, runs, result, monkeypatch
+):
+    runs(addition=result, code=changed(result))
+    monkeypatch.chdir(tmp_path)
+    told = CliRunner().invoke(app, ["compare", "runs/addition", "runs/code"])
+    assert told.exit_code == 0, told.output
+    where = "runs/compare-addition-code/compare.html"
+    assert told.output.endswith(f"Report: {where}\n")
+    assert (tmp_path / where).is_file()
+    again = CliRunner().invoke(app, ["compare", "runs"])
+    assert "Report: runs/compare-" in again.output, again.output
+    assert json.loads((tmp_path / where).with_suffix(".json").read_text())["runs"]

@@ -153,28 +153,33 @@ def test_a_wrong_nan_is_asked_of_the_other_worker(cluster):
     assert all(abs(found[key].logprob - truth[key].logprob) < 1e-4 for key in truth)
 
 
+def hear(fleet, enough, seconds=300):
+    """Take in what the fleet's workers tell until it is enough."""
+    limit = time.monotonic() + seconds
+    while not enough() and time.monotonic() < limit:
+        fleet.refresh()
+        for event in fleet.events():
+            fleet.take(event, None)
+    assert enough()
+
+
 def test_a_node_that_dies_is_survived_and_one_that_joins_is_used(cluster, alone):
     with fleet_on(cluster) as fleet:
-        while len(fleet.idle) < 2:
-            for event in fleet.events():
-                fleet.take(event, None)
+        hear(fleet, lambda: len(fleet.idle) == 2)
         answers, found = fleet.answer(asks()), {}
         collected([next(answers)], found)
         (node,) = cluster.worker_nodes
         cluster.remove_node(node, allow_graceful=False)
         collected(answers, found)
         assert found == alone
-        # a worker that was idle when its node died is missed when it is asked
+        # a worker that was idle when its node died is missed when it is asked; the other may have
+        # answered everything before Ray says so
         assert collected(fleet.answer(asks())) == alone
-        assert len(fleet.idle | fleet.busy) == 1
+        hear(fleet, lambda: len(fleet.idle | fleet.busy) == 1)
         before = set(fleet.idle | fleet.busy)
 
         cluster.add_node(**NODE)
-        limit = time.monotonic() + 300
-        while len(fleet.idle) < 2 and time.monotonic() < limit:
-            fleet.refresh()
-            for event in fleet.events():
-                fleet.take(event, None)
+        hear(fleet, lambda: len(fleet.idle) == 2)
         assert collected(fleet.answer(asks())) == alone
         (joined,) = (fleet.idle | fleet.busy) - before
         assert fleet.pace.rate(joined)

@@ -58,8 +58,11 @@ class HeadTable:
         return len(self.rows) + self.left_out
 
     def as_data(self) -> dict[str, Any]:
-        """All heads as the page's script reads them; the first `count` of them count."""
-        rows = [row.as_list() for row in self.every]
+        """All heads as the page's script reads them; the first `count` of them count.
+
+        Each ends with its place in the table, the order that sorting by rank comes back to.
+        """
+        rows = [[*row.as_list(), place] for place, row in enumerate(self.every, 1)]
         return {"count": self.count, "named": self.named, "rows": rows}
 
     @property
