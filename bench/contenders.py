@@ -1,7 +1,8 @@
-"""Who answers a workload: the paper's procedure, two ways of plain transformers, and caploc."""
+"""Who answers a workload: the paper's procedure, three ways of plain transformers, and caploc."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -15,9 +16,10 @@ from caploc.models.cutting import knocked_out
 from caploc.models.loading import LoadedModel
 from caploc.tasks.requests import Generated
 from clock import Seconds, Stopwatch
-from plain import Prompt, Reading, Responses
+from plain import Past, Prompt, Reading, Responses
 
 T = TypeVar("T")
+Row = Prompt | Reading
 
 
 LOOP_BATCH = 16  # examples in a call of the hook loop
@@ -59,12 +61,22 @@ class Batched:
         watch = Stopwatch()
         model, tokenizer = self.loaded.model, self.loaded.tokenizer
         prompts, readings = plain.prompts(tokenizer, asks), plain.readings(tokenizer, asks)
+        past, again = self.sharing([*prompts, *readings])
         responses: Responses = {}
         for spoken in plain.batches(prompts, self.batch, one_mask=self.one_mask):
-            responses |= self.halving(lambda part: plain.generate(model, tokenizer, part), spoken)
+            responses |= self.halving(
+                lambda part: plain.generate(model, tokenizer, part, past(part)), spoken
+            )
         for read in plain.batches(readings, self.batch, one_mask=self.one_mask):
-            responses |= self.halving(lambda part: plain.score(model, part), read)
-        return Run(responses, watch.read(), tokens_run(prompts, readings, responses))
+            responses |= self.halving(lambda part: plain.score(model, part, past(part)), read)
+        return Run(responses, watch.read(), tokens_run(prompts, readings, responses) - again)
+
+    def sharing(self, rows: Sequence[Row]) -> tuple[Callable[[Sequence[Row]], Past], int]:
+        """What the model has read of a batch when its turn comes, and the tokens saved by that.
+
+        The function is called while the batch's heads are cut. Here nothing is read before.
+        """
+        return lambda batch: plain.NOTHING, 0
 
     def halving(self, work: Callable[[list[Any]], Responses], batch: list[Any]) -> Responses:
         """Do the work under the batch's masks, in halves where memory does not do."""
@@ -78,6 +90,25 @@ class Batched:
         torch.cuda.empty_cache()
         half = len(batch) // 2
         return self.halving(work, batch[:half]) | self.halving(work, batch[half:])
+
+
+class Prefixed(Batched):
+    """The hook loop, but what all prompts begin with is read once for each mask.
+
+    As transformers documents it: `generate` goes on from a copy of the prefix's cache.
+    """
+
+    def __init__(self, loaded: LoadedModel, *, batch: int = LOOP_BATCH) -> None:
+        """Answer with this model, so many rows in a batch."""
+        super().__init__(loaded, one_mask=True, batch=batch)
+        self.name = "hook loop with prefix cache"
+
+    def sharing(self, rows: Sequence[Row]) -> tuple[Callable[[Sequence[Row]], Past], int]:
+        """The prefix under the batch's mask, read when the mask is first met."""
+        tokens = plain.shared(rows)
+        under = lru_cache(None)(lambda mask: plain.prefilled(self.loaded.model, tokens))
+        masks = {row.mask.tobytes() for row in rows}
+        return lambda batch: under(batch[0].mask.tobytes()), len(tokens) * (len(rows) - len(masks))
 
 
 class Reference:

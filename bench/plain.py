@@ -6,14 +6,16 @@ so that they differ in nothing but how they cut and batch.
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import accumulate
-from typing import Any, TypeVar
+from itertools import accumulate, takewhile
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
 from transformers import (
+    DynamicCache,
     PreTrainedTokenizerBase,
     StoppingCriteria,
     StoppingCriteriaList,
@@ -32,6 +34,7 @@ Settings = tuple[tuple[str, ...], int]  # stop strings, most tokens of an answer
 class Prompt:
     """One row of a generation."""
 
+    scored: ClassVar[int] = 1  # the last position says the answer's first token
     key: Key
     tokens: tuple[int, ...]
     mask: Mask
@@ -57,6 +60,25 @@ class Reading:
 
 
 P = TypeVar("P", Prompt, Reading)
+
+
+@dataclass(frozen=True)
+class Past:
+    """How many tokens of a batch's rows are read already, the same in each, and their cache."""
+
+    length: int = 0
+    cache: DynamicCache | None = None
+
+    def copied(self, rows: int) -> DynamicCache | None:
+        """A cache for so many rows, which a forward pass may write to."""
+        if self.cache is None:
+            return None
+        cache = deepcopy(self.cache)
+        cache.batch_repeat_interleave(rows)
+        return cache
+
+
+NOTHING = Past()
 
 
 def prompts(tokenizer: PreTrainedTokenizerBase, asks: Iterable[Ask]) -> list[Prompt]:
@@ -112,28 +134,55 @@ def batches(rows: Sequence[P], size: int, *, one_mask: bool) -> Iterator[list[P]
         yield from (group[start : start + size] for start in range(0, len(group), size))
 
 
+def shared(rows: Sequence[Prompt | Reading]) -> tuple[int, ...]:
+    """The tokens that all rows begin with, short of the first position that is read of any."""
+    texts = [row.tokens for row in rows]
+    pairs = zip(min(texts), max(texts), strict=False)  # all others stand between these two
+    alike = tuple(one for one, _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+    return alike[: min(len(row.tokens) - row.scored for row in rows)]
+
+
 @torch.inference_mode()
-def generate(model: Any, tokenizer: PreTrainedTokenizerBase, batch: Sequence[Prompt]) -> Responses:
-    """Greedy answers of one batch, padded on the left."""
-    ids, attention = left_padded(tokenizer, batch)
+def prefilled(model: Any, tokens: Sequence[int]) -> Past:
+    """Run the tokens through the model, for rows that go on from them."""
+    if not tokens:
+        return NOTHING
+    cache = DynamicCache(config=model.config)
+    model.base_model(input_ids=torch.tensor([tokens]).to(model.device), past_key_values=cache)
+    return Past(len(tokens), cache)
+
+
+@torch.inference_mode()
+def generate(
+    model: Any, tokenizer: PreTrainedTokenizerBase, batch: Sequence[Prompt], past: Past = NOTHING
+) -> Responses:
+    """Greedy answers of one batch, padded on the left, but after what is read already."""
+    ids, attention = left_padded(tokenizer, batch, past.length)
     output: Tensor = model.generate(
         input_ids=ids.to(model.device),
         attention_mask=attention.to(model.device),
+        past_key_values=past.copied(len(batch)),
         **arguments(tokenizer, batch[0].settings, ids.shape[1]),
     )
     return answers(tokenizer, batch, output[:, ids.shape[1] :])
 
 
 def left_padded(
-    tokenizer: PreTrainedTokenizerBase, batch: Sequence[Prompt]
+    tokenizer: PreTrainedTokenizerBase, batch: Sequence[Prompt], before: int = 0
 ) -> tuple[Tensor, Tensor]:
-    """Token ids and attention mask of shape (rows, longest prompt)."""
+    """Token ids and attention mask of shape (rows, longest prompt).
+
+    The first `before` tokens of each row stand before its padding.
+    """
     longest = max(len(row.tokens) for row in batch)
     ids = torch.full((len(batch), longest), int(tokenizer.pad_token_id))
     attention = torch.zeros_like(ids)
     for number, row in enumerate(batch):
-        ids[number, longest - len(row.tokens) :] = torch.tensor(row.tokens)
-        attention[number, longest - len(row.tokens) :] = 1
+        padded = slice(before, before + longest - len(row.tokens))
+        ids[number, :before] = torch.tensor(row.tokens[:before])
+        ids[number, padded.stop :] = torch.tensor(row.tokens[before:])
+        attention[number] = 1
+        attention[number, padded] = 0
     return ids, attention
 
 
@@ -215,18 +264,22 @@ def spoken(tokens: list[int], ends: frozenset[int], pad: int) -> list[int]:
 
 
 @torch.inference_mode()
-def score(model: Any, batch: Sequence[Reading]) -> Responses:
+def score(model: Any, batch: Sequence[Reading], past: Past = NOTHING) -> Responses:
     """Log-probabilities of one batch, padded on the right; logits only where they are read."""
-    longest = max(len(row.tokens) for row in batch)
+    longest = max(len(row.tokens) for row in batch) - past.length
     ids = torch.zeros((len(batch), longest), dtype=torch.long)
     rows: list[int] = []
     positions: list[int] = []
     for number, row in enumerate(batch):
-        end = len(row.tokens)
-        ids[number, :end] = torch.tensor(row.tokens)
+        end = len(row.tokens) - past.length
+        ids[number, :end] = torch.tensor(row.tokens[past.length :])
         rows += [number] * row.scored
         positions += range(end - row.scored, end)
-    hidden = model.base_model(input_ids=ids.to(model.device), use_cache=False).last_hidden_state
+    cache = past.copied(len(batch))
+    output = model.base_model(
+        input_ids=ids.to(model.device), past_key_values=cache, use_cache=cache is not None
+    )
+    hidden = output.last_hidden_state
     read = torch.log_softmax(model.get_output_embeddings()(hidden[rows, positions]).float(), dim=-1)
     return scores(batch, read)
 

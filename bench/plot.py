@@ -15,6 +15,7 @@ from matplotlib.patches import Patch  # noqa: E402
 COLOURS = {
     "reference": "#c9c9c9",
     "hook loop": "#9a9a9a",
+    "hook loop with prefix cache": "#7fa3b8",
     "rows": "#5f6b7a",
     "caploc": "#d1495b",
 }

@@ -103,14 +103,19 @@ Written by `bench/engine.py`; the numbers are in the JSON file beside it.
 - *reference*: the paper's procedure. Reload the model for every mask, zero the heads' weights, one
   prompt at a time. Timed on a few masks and rows, and scaled.
 - *hook loop*: one mask a call, its examples in batches of 16.
-- *rows*: what an expert does. Rows of many masks in one `generate` or forward pass, sorted by
-  length, in the fastest batch size of those tried, or one within 8 % of it (docs/log.md); choices
-  of one token are read off one pass.
-- *caploc*: a new engine for every run, so that nothing is kept from the last one.
+- *hook loop with prefix cache*: the same where all prompts begin with the same tokens. These are
+  read once for each mask, and every batch goes on from a copy of their key-value cache, as
+  transformers documents.
+- *rows*: what an expert does without that cache. Rows of many masks in one `generate` or forward
+  pass, sorted by length. On a CPU in the fastest batch size of those tried on 25m and demo, or one
+  within 8 % of it (docs/log.md); on a GPU the batch size is not tuned, nor is the prefix cache's.
+- *caploc*: a new engine for every run, so that nothing is kept from the last one. It is made before
+  the clock starts, as the models of all but the reference are loaded before.
 
-Seconds are medians over repeats in which the contenders took turns, with the range; CPU seconds are
-the process's own. The last column counts the texts equal to those of *rows*, or gives the largest
-difference of a log-probability from theirs, in nats."""
+All but *caploc* read the choices of one token off one pass. Seconds are medians over repeats in
+which the contenders took turns, with the range, or those of one run; below each table stands how
+many repeats there were. CPU seconds are the process's own. The last column counts the texts equal
+to those of *rows*, or gives the largest difference of a log-probability from theirs, in nats."""
 
 
 def place_of(name: str) -> tuple[int, str]:
@@ -140,13 +145,18 @@ def rows(workload: str, found: Entry) -> Iterator[str]:
             workload,
             f"**{name}**" if name == "caploc" else name,
             f"{found['rows'] / median(wall):,.2f}",
-            f"{median(wall):,.1f} ({min(wall):,.1f}-{max(wall):,.1f})",
+            f"{median(wall):,.1f} ({span(wall)})",
             f"{median(cpu):,.1f}",
             f"{spoken:,.0f}" if spoken else "–",
             *(against(timings, timing, rival) for rival in ("rows", "reference")),
             agreement(timing["agreement"]),
         ]
         yield f"| {' | '.join(cells)} |"
+
+
+def span(wall: list[float]) -> str:
+    """The range of the seconds, where there is one."""
+    return f"{min(wall):,.1f}-{max(wall):,.1f}" if len(wall) > 1 else "one run"
 
 
 def slowest_first(found: Entry) -> list[str]:
@@ -179,9 +189,14 @@ def agreement(found: Entry | None) -> str:
 def caption(workload: str, found: Entry) -> str:
     """What was asked, and what the answers are like."""
     place, answers = found["setting"], found["answers"]
+    repeats = max(len(timing["wall"]) for timing in found["contenders"].values())
     parts = [
         f"**{workload}** {found['title']}: {found['masks']} masks x {found['examples']} examples",
+        f"{repeats} repeats" if repeats > 1 else "one run",
     ]
+    if found.get("batches"):
+        sizes = ", ".join(f"{name} {size}" for name, size in found["batches"].items())
+        parts.append(f"rows in a batch: {sizes}")
     if answers["mean_tokens"] is not None:
         parts.append(
             f"answers of {answers['mean_tokens']:.0f} tokens in the mean "
