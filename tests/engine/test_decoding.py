@@ -75,7 +75,7 @@ def test_wrong_drafts_change_no_answer(loaded, masks, truth):
     for ask in asks:
         prompt = engine.generation.wording.prompt(ask.request)
         for garbage in ([70] * 5, [71, 72], [loaded.tokenizer.encode("8")[0], 73, 74]):
-            engine.generation.known(prompt).add(garbage)
+            engine.generation.remembered.of(hash(prompt)).add(garbage)
     assert texts(engine, asks) == truth
     checked = [odds.reached for pair in engine.generation.odds.values() for odds in pair]
     assert any(checked), "no draft was read"

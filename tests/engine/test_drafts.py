@@ -15,6 +15,7 @@ from caploc.engine.drafts import (
     UNKNOWN_PRICE,
     Answers,
     Odds,
+    Remembered,
     timed,
 )
 
@@ -60,6 +61,37 @@ def test_only_so_many_different_answers_are_kept_and_later_ones_still_count():
     memory.add((0, 5))
     assert memory.draft((0,), 1) == [5]
     assert memory.root.next[0].times == MOST + 2
+
+
+def test_equal_answers_are_one_however_often_they_come():
+    memory = remembered([(0, 1)] * 2 * MOST)
+    assert (memory.kept, memory.size) == (1, 3)
+    memory.add((7, 8))
+    assert memory.draft((7,), 5) == [8]
+    memory.add((0,))  # begins as one does: nothing new
+    assert memory.kept == 2
+
+
+def test_answers_to_the_prompt_asked_for_least_recently_are_forgotten_first():
+    memory = Remembered(most=3 * 9)
+    for prompt in range(3):
+        memory.of(prompt).add(range(8))
+    memory.of(0)
+    memory.of(3).add(range(8))
+    memory.of(3)
+    assert list(memory.answers) == [2, 0, 3] and memory.held == memory.most
+    assert memory.of(0).draft((), 9) == list(range(8))
+    assert memory.of(1).draft((), 9) == []
+
+
+@given(st.lists(st.tuples(st.integers(0, 6), answers), max_size=60), st.integers(1, 40))
+def test_what_is_remembered_has_a_bound(asked, most):
+    memory = Remembered(most)
+    for prompt, text in asked:
+        found = memory.of(prompt)
+        assert memory.held == sum(each.size for each in memory.answers.values())
+        assert memory.held <= most or list(memory.answers) == [prompt]
+        found.add(text)
 
 
 def test_drafts_that_are_always_right_grow_to_the_longest():

@@ -9,6 +9,7 @@ import torch
 
 from caploc.engine import Ask, BatchEngine
 from caploc.engine.memory import BatchSizer
+from caploc.engine.packed import PackedModel
 from caploc.errors import BadOption, OutOfMemory
 from caploc.models.cutting import knocked_out
 from caploc.models.loading import load_model
@@ -61,6 +62,19 @@ def test_answers_do_not_depend_on_how_rows_were_batched(loaded, asks):
         together = answers(BatchEngine(loaded, size), shuffled)
         assert together.keys() == alone.keys()
         assert all(same(together[key].response, alone[key].response) for key in alone)
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_no_pass_has_more_rows_than_the_batch_size(loaded, asks, monkeypatch, size):
+    rows, forward = [], PackedModel.forward
+
+    def counting(packed, one):
+        rows.append(len(one.masks))
+        return forward(packed, one)
+
+    monkeypatch.setattr(PackedModel, "forward", counting)
+    answers(BatchEngine(loaded, size), asks)
+    assert max(rows[len(rows) // 10 :]) == size
 
 
 def test_a_row_is_answered_as_by_the_model_with_one_mask(loaded, asks):

@@ -27,6 +27,7 @@ PACKED = frozenset(
         "opt",
         "phi",
         "gpt_bigcode",
+        "gemma4_text, layers of unlike heads",
     }
 )
 LIMIT, WINDOW = 6, 64

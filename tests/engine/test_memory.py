@@ -142,6 +142,19 @@ def test_what_is_used_stays_within_the_memory_given(loaded, truth, case, megabyt
     assert peak.live < 1000  # nothing that grows with the rows is left
 
 
+def test_choices_of_many_long_questions_stay_within_the_memory_given(loaded):
+    """Who reads whom takes the square of a question's length: 32 MB for all of these."""
+    mask, megabytes = np.zeros(loaded.grid.size, dtype=bool), 16
+    asks = [
+        Ask((n, part), LogLikelihood(f"{n:02}: " + PREFIX * 3 + OWN[n % 4], f" {ending}"), mask)
+        for n in range(80)
+        for part, ending in enumerate(("the pirate went home", "the king went home"))
+    ]
+    with Peak() as peak:
+        responses(BatchEngine(loaded, memory=megabytes * MEGABYTE), asks)
+    assert peak.most <= 1.1 * megabytes * MEGABYTE
+
+
 @pytest.mark.parametrize("kind", ["texts", "choices"])
 def test_logits_of_a_large_vocabulary_stay_within_the_memory_given(kind):
     loaded = around(build("llama", {**GROUPED, "vocab_size": 20_000}))

@@ -1,9 +1,14 @@
 """What reads files and text of others says no in a sentence, whatever it is given."""
 
+import json
+
 import pytest
 import targets
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from caploc.contents import read_contents
+from caploc.errors import UserError
 
 FEW = 4  # examples of each target in the default suite
 MANY = 1500
@@ -54,3 +59,12 @@ def test_a_spoilt_file_is_really_spoilt():
     sound = targets.sound("result.json")
     changed = [targets.spoilt(sound, targets.Choices(bytes([n] * 40))) for n in range(50)]
     assert sum(each != sound for each in changed) > 40
+
+
+@pytest.mark.parametrize("lost", ["effect", "head"])
+def test_a_result_whose_heads_lack_what_commands_order_them_by_is_no_result(tmp_path, lost):
+    result = targets.sound("result.json")
+    del result["heads"][1][lost]
+    (tmp_path / "result.json").write_text(json.dumps(result))
+    with pytest.raises(UserError, match=f"{lost} is missing"):
+        read_contents(tmp_path / "result.json")

@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 VOCABULARY = 61
@@ -180,6 +180,19 @@ FAMILIES = {
         groups=(1, 2),
         naming="model.layers.{layer}.mixer.o_proj",
     ),
+    "gemma4_text, layers of unlike heads": Family(
+        "gemma4_text",
+        {
+            **GROUPED,
+            "head_dim": 12,
+            "global_head_dim": 20,
+            "sliding_window": 24,
+            "layer_types": ["sliding_attention", "full_attention"],
+            "hidden_size_per_layer_input": 0,
+            "vocab_size_per_layer_input": VOCABULARY,
+        },
+        groups=(2, 2),
+    ),
     "recurrent_gemma": Family(
         "recurrent_gemma",
         {
@@ -195,11 +208,19 @@ FAMILIES = {
 }
 
 
+# Their answers change with the padding before a prompt.
+DISTURBED = frozenset({"recurrent_gemma"})
+# those that this version of transformers has
+FAMILIES = {name: each for name, each in FAMILIES.items() if each.model_type in CONFIG_MAPPING}
+
+
 def build(model_type: str, config: Mapping[str, Any], *, seed: int = 0) -> PreTrainedModel:
     """A random model in evaluation mode."""
     torch.manual_seed(seed)
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(model_type, **config))
     torch.nn.init.normal_(model.get_output_embeddings().weight, std=1.0)
+    # a trained model's padding token has a vector like any other
+    torch.nn.init.normal_(model.get_input_embeddings().weight[0], std=0.3)
     return model.eval().requires_grad_(False)
 
 

@@ -212,7 +212,7 @@ class Entry(Part):
     head: PartName
     layer: Count | None = None
     index: Count | None = None
-    effect: Number | None = None
+    effect: Number | None  # null if it was not measured; commands order heads by it
     low: Number | None = None
     high: Number | None = None
     q: Number | None = None

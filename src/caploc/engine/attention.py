@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol, runtime_checkable
+from weakref import WeakKeyDictionary
 
 import torch
 from jaxtyping import Bool, Float
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 
 from caploc.engine.keys import Keys
+from caploc.errors import ModelBusy
 
 NAME = "caploc_packed"
 # What some models hand to attention that packed attention does not know, and refuses.
@@ -42,6 +44,12 @@ class Attention(Protocol):
 
 
 _local = threading.local()
+_making = threading.Lock()
+_locks: "WeakKeyDictionary[PreTrainedModel, threading.RLock]" = WeakKeyDictionary()
+BUSY = (
+    "Another thread runs knocked-out rows through this model; wait until it has its answers, or "
+    "load the model once for each thread."
+)
 
 
 class Switch:
@@ -55,20 +63,41 @@ class Switch:
         configs = (getattr(module, "config", None) for module in model.modules())
         found = {id(config): config for config in configs if config is not None}
         self.configs: list[Any] = list(found.values())
+        with _making:
+            self.lock = _locks.setdefault(model, threading.RLock())
         self.usual = [config._attn_implementation for config in self.configs]
 
     @contextmanager
-    def attending(self, attention: Attention) -> Iterator[None]:
-        """Inside the block, this thread's forward passes of the model use `attention`."""
-        for config in self.configs:
-            config._attn_implementation = NAME
-        _local.attention = attention
+    def alone(self) -> Iterator[None]:
+        """Inside the block, no other thread can change how the model runs.
+
+        Raises:
+            ModelBusy: if one does now.
+        """
+        if not self.lock.acquire(blocking=False):
+            raise ModelBusy(BUSY)
         try:
             yield
         finally:
-            _local.attention = None
-            for config, usual in zip(self.configs, self.usual, strict=True):
-                config._attn_implementation = usual
+            self.lock.release()
+
+    @contextmanager
+    def attending(self, attention: Attention) -> Iterator[None]:
+        """Inside the block, this thread's forward passes of the model use `attention`.
+
+        Raises:
+            ModelBusy: if another thread is inside such a block; in another thread's forward pass.
+        """
+        with self.alone():
+            for config in self.configs:
+                config._attn_implementation = NAME
+            _local.attention = attention
+            try:
+                yield
+            finally:
+                _local.attention = None
+                for config, usual in zip(self.configs, self.usual, strict=True):
+                    config._attn_implementation = usual
 
 
 def _packed(
@@ -83,9 +112,12 @@ def _packed(
     for name in UNKNOWN:
         if others.get(name) is not None:
             raise Unsupported(f"attention with {name}")
+    attention = getattr(_local, "attention", None)
+    if attention is None:
+        raise ModelBusy(BUSY)
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     layer: Any = module.layer_idx
-    read = _local.attention.attend(layer, query[0], key[0], value[0], scale)
+    read = attention.attend(layer, query[0], key[0], value[0], scale)
     return read[None], None
 
 

@@ -59,7 +59,9 @@ class Decoder:
         self.first_odds, self.later_odds = drafting.first, drafting.later
         self.own = [plan.own(number, tokens) for number, tokens in enumerate(prompts)]
         self.meter = Meter(packed.depth)
-        self.intact = Intact(packed, plan.prefixes, plan.prefix_depths, plan.tokens, self.meter)
+        self.intact = Intact(
+            packed, plan.prefixes, plan.prefix_depths, plan.tokens, plan.rows, self.meter
+        )
         self.queue: deque[Wanted] = deque()
         wanted = {row.prompt for stage in plan.stages for row in stage.rows}
         longest = max((len(self.own[prompt]) for prompt in wanted), default=0) + stops.limit

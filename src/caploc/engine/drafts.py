@@ -5,6 +5,7 @@ and including its first disagreement, so that a draft never changes an answer. C
 token's share of a pass, whether it was right or not; saying a token costs a step.
 """
 
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -13,33 +14,40 @@ REMEMBERED = 256  # drafts; what was seen before them counts half, then a quarte
 FIRST, GROWTH = 8, 3  # a first draft's tokens; while all are right, drafts grow by this factor
 UNKNOWN_PRICE = 0.5  # of checking a token, in tokens said, before both have been timed
 MOST = 64  # different answers kept for a prompt; later ones only count where they are the same
+MOST_PLACES = 300_000  # in the trees of all prompts: a hundred megabytes
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class _Said:
     times: int = 0
     next: "dict[int, _Said]" = field(default_factory=dict)
 
 
 class Answers:
-    """What was answered to one prompt, under any mask, as a tree of tokens."""
+    """What was answered to one prompt, under any mask, as a tree of tokens.
 
-    def __init__(self) -> None:
-        """Nothing yet."""
-        self.root, self.kept = _Said(), 0
+    `kept` counts different answers, `size` the tree's places, its root among them.
+    """
+
+    def __init__(self, grown: Callable[[int], None] = lambda by: None) -> None:
+        """Nothing yet; `grown` is told by how many places the tree has grown."""
+        self.root, self.kept, self.size, self.grown = _Said(), 0, 1, grown
+        grown(1)
 
     def add(self, tokens: Sequence[int]) -> None:
         """Remember an answer."""
-        place = self.root
+        place, before = self.root, self.size
         full = self.kept >= MOST
         for token in tokens:
             if token not in place.next:
                 if full:
                     return
                 place.next[token] = _Said()
+                self.size += 1
             place = place.next[token]
             place.times += 1
-        self.kept += 1
+        self.kept += self.size > before
+        self.grown(self.size - before)
 
     def draft(self, said: Sequence[int], longest: int) -> list[int]:
         """How most answers went on that began as this one did, at most `longest` tokens."""
@@ -54,6 +62,33 @@ class Answers:
             tokens.append(token)
             place = place.next[token]
         return tokens
+
+
+class Remembered:
+    """Answers by prompt; those to the prompt that was not asked for longest are forgotten first.
+
+    A prompt is known by its hash, which is quick; where two clash, a draft is wrong, and no answer.
+    """
+
+    def __init__(self, most: int = MOST_PLACES) -> None:
+        """Keep so many places of trees; more only when an answer has just come."""
+        self.most, self.held = most, 0
+        self.answers: OrderedDict[int, Answers] = OrderedDict()
+
+    def of(self, prompt: int) -> Answers:
+        """What was answered to the prompt of this hash so far."""
+        found = self.answers.get(prompt)
+        if found is None:
+            found = self.answers[prompt] = Answers(self.grow)
+        self.answers.move_to_end(prompt)
+        while self.held > self.most and len(self.answers) > 1:
+            _, oldest = self.answers.popitem(last=False)
+            self.held -= oldest.size
+        return found
+
+    def grow(self, places: int) -> None:
+        """A tree has grown."""
+        self.held += places
 
 
 class Odds:

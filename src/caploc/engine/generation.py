@@ -1,7 +1,7 @@
 """Asks that want text."""
 
 import json
-from collections import Counter, OrderedDict, defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -10,9 +10,10 @@ import numpy as np
 from caploc.engine import plain
 from caploc.engine.asks import Ask
 from caploc.engine.decoding import Decoder, Spoken
-from caploc.engine.drafts import Answers, Drafting, Odds
+from caploc.engine.drafts import Drafting, Odds, Remembered
 from caploc.engine.memory import BatchSizer
 from caploc.engine.packed import PackedModel
+from caploc.engine.padding import Padding
 from caploc.engine.planning import Wanted, Work, plan
 from caploc.engine.rows import Done, Masks, to_the_end
 from caploc.engine.stops import Stops
@@ -25,7 +26,6 @@ from caploc.tasks.requests import Generate, Generated
 # rows wait for it, and where drafts do not hold it is no more than a sixteenth too much.
 ENOUGH = 16
 ALL, LATER = 10**6, 16  # most tokens of a first draft, and of one in a step, which pads its rows
-REMEMBERED = 4_000  # prompts whose answers are kept for drafts
 Settings = tuple[tuple[str, ...], int, str]
 
 
@@ -39,7 +39,8 @@ class Generation:
         self.loaded, self.wording, self.sizer, self.packed = loaded, wording, sizer, packed
         self.stops: dict[Settings, Stops] = {}
         self.odds: dict[Settings, tuple[Odds, Odds]] = defaultdict(lambda: (Odds(ALL), Odds(LATER)))
-        self.remembered: OrderedDict[Prompt, Answers] = OrderedDict()
+        self.remembered = Remembered()
+        self.padding = Padding(loaded, left=True)
 
     def answer(self, asks: Sequence[Ask]) -> Iterator[list[Done]]:
         """Answer every ask once."""
@@ -77,7 +78,6 @@ class Generation:
     ) -> Iterator[list[Done]]:
         """Answer with transformers' `generate`, longest prompts first."""
         stops = self.stopping(settings)
-        members.sort(key=lambda member: -len(member[1].tokens))
 
         def size(member: tuple[Ask, Prompt]) -> tuple[int, int]:
             return len(member[1].tokens) + stops.limit, 1
@@ -86,12 +86,13 @@ class Generation:
             batch = [plain.Speech(prompt, ask.knocked_out) for ask, prompt in part]
             return plain.speak(self.loaded, stops, batch)
 
-        for batch in self.sizer.batches(members, size):
-            said = self.sizer.run(speak, batch)
-            yield [
-                self.done(ask, prompt, tokens, float(len(prompt.tokens) + len(tokens)))
-                for (ask, prompt), tokens in zip(batch, said, strict=True)
-            ]
+        for alike in self.padding.groups(members, lambda member: member[1].tokens):
+            for batch in self.sizer.batches(alike, size):
+                said = self.sizer.run(speak, batch)
+                yield [
+                    self.done(ask, prompt, tokens, float(len(prompt.tokens) + len(tokens)))
+                    for (ask, prompt), tokens in zip(batch, said, strict=True)
+                ]
 
     def packed_rows(
         self, settings: Settings, members: list[tuple[Ask, Prompt]]
@@ -108,7 +109,7 @@ class Generation:
         first = {pair for pair in pairs if pair[1] == intact} | {
             (prompt, intact)
             for prompt, count in times.items()
-            if count >= ENOUGH and not self.known(texts[prompt]).root.next
+            if count >= ENOUGH and not self.remembered.of(hash(texts[prompt])).root.next
         }
         order = sorted(first) + [pair for pair in pairs if pair not in first]
         rows = [Wanted(number, *pair) for number, pair in enumerate(order)]
@@ -133,7 +134,7 @@ class Generation:
         """Run rows of packed prompts to their end, so many of them before the others."""
         stops, packed = self.stopping(settings), self.packed
         assert packed is not None or not rows
-        tokens = [prompt.tokens for prompt in prompts]
+        tokens, hashes = [prompt.tokens for prompt in prompts], list(map(hash, prompts))
 
         def decoder(still_open: Sequence[Wanted]) -> Decoder:
             assert packed is not None
@@ -152,18 +153,10 @@ class Generation:
                 tokens,
                 masks.all,
                 stops,
-                Drafting(lambda prompt: self.known(prompts[prompt]), *self.odds[settings]),
+                Drafting(lambda prompt: self.remembered.of(hashes[prompt]), *self.odds[settings]),
             )
 
         return to_the_end(rows, decoder, self.sizer)
-
-    def known(self, prompt: Prompt) -> Answers:
-        """What was answered to a prompt so far."""
-        if prompt not in self.remembered:
-            self.remembered[prompt] = Answers()
-            if len(self.remembered) > REMEMBERED:
-                self.remembered.popitem(last=False)
-        return self.remembered[prompt]
 
     def done(self, ask: Ask, prompt: Prompt, tokens: list[int], cost: float) -> Done:
         """An answer's text, cut at its first stop string."""

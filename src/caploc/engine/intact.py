@@ -81,10 +81,12 @@ class Intact:
         prefixes: Sequence[Sequence[int]],
         prefix_depths: Sequence[int],
         most_tokens: int,
+        most_rows: int,
         meter: Meter,
     ) -> None:
-        """Nothing is recorded before it is asked for."""
-        self.packed, self.meter, self.most_tokens = packed, meter, most_tokens
+        """Nothing is recorded before it is asked for; a pass that does has so many rows at most."""
+        self.packed, self.meter = packed, meter
+        self.most_tokens, self.most_rows = most_tokens, most_rows
         self.prefixes, self.prefix_depths = prefixes, prefix_depths
         self.heads = torch.zeros(packed.loaded.grid.size, dtype=torch.bool)
         self.records: dict[int, Record] = {}
@@ -134,7 +136,8 @@ class Intact:
         first = 0
         while first < len(prompts):
             last, tokens = first, 0
-            while last < len(prompts) and (
+            end = min(len(prompts), first + self.most_rows)
+            while last < end and (
                 last == first or tokens + len(chunks[last].tokens) <= self.most_tokens
             ):
                 tokens += len(chunks[last].tokens)
@@ -146,7 +149,7 @@ class Intact:
     def recorded(self, chunks: Sequence[Chunk], depths: Sequence[int]) -> list[Record]:
         """Read chunks under no mask, and keep everything."""
         keeper = IntoSegment(self.packed.depth)
-        with self.packed.stack.recorded(depths) as kept:
+        with self.packed.switch.alone(), self.packed.stack.recorded(depths) as kept:
             self.packed.read(chunks, 0, keeper)
         residual = {depth: rows[0] for depth, rows in kept.items()}
         tokens = tuple(token for chunk in chunks for token in chunk.tokens)

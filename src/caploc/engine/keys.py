@@ -1,6 +1,7 @@
 """Keys and values that outlive a forward pass: shared segments, and the slots of running rows.
 
-Axes: `groups` are key-value heads; `width` is that of a key or a value.
+Axes: `groups` are key-value heads; `width` is that of a key or a value. Both may differ between
+layers, and are `_` in lists of layers.
 """
 
 from collections.abc import Sequence
@@ -10,6 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 Keys = Float[Tensor, "groups tokens width"]
+LayerKeys = Float[Tensor, "_ tokens _"]
 
 
 @dataclass(eq=False)
@@ -21,8 +23,8 @@ class Segment:
     """
 
     length: int
-    keys: list[Keys | None]
-    values: list[Keys | None]
+    keys: list[LayerKeys | None]
+    values: list[LayerKeys | None]
 
     @classmethod
     def empty(cls, layers: int) -> "Segment":
@@ -57,8 +59,8 @@ class Slots:
     rows: int
     length: int
     layers: int
-    keys: list[Float[Tensor, "rows groups tokens width"] | None] = field(init=False)
-    values: list[Float[Tensor, "rows groups tokens width"] | None] = field(init=False)
+    keys: list[Float[Tensor, "rows _ length _"] | None] = field(init=False)
+    values: list[Float[Tensor, "rows _ length _"] | None] = field(init=False)
 
     def __post_init__(self) -> None:
         self.keys, self.values = [None] * self.layers, [None] * self.layers

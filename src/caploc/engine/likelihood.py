@@ -7,6 +7,7 @@ from caploc.engine import plain
 from caploc.engine.asks import Ask
 from caploc.engine.memory import BatchSizer
 from caploc.engine.packed import PackedModel
+from caploc.engine.padding import Padding
 from caploc.engine.passages import Passage, passages
 from caploc.engine.planning import Wanted, Work, plan
 from caploc.engine.rows import Done, Masks, to_the_end
@@ -24,12 +25,16 @@ class Likelihood:
     ) -> None:
         """Answer with packed rows where `packed` is given."""
         self.loaded, self.wording, self.sizer, self.packed = loaded, wording, sizer, packed
+        self.padding = Padding(loaded, left=False)
 
     def answer(self, asks: Sequence[Ask]) -> Iterator[list[Done]]:
         """Answer every ask once."""
         rows: dict[tuple[int, bytes], list[Ask]] = defaultdict(list)
         for ask in asks:
-            rows[ask.key[0], ask.knocked_out.tobytes()].append(ask)
+            if self.spans(ask):
+                rows[ask.key[0], ask.knocked_out.tobytes()].append(ask)
+        # an empty text has nothing to be read
+        yield [Open(ask, ()).done() for ask in asks if not self.spans(ask)]
         packed: list[list[Ask]] = []
         others: list[list[Ask]] = []
         for members in rows.values():
@@ -98,7 +103,7 @@ class Likelihood:
                 wanted=still_open,
             )
             planned = plan(work, self.sizer.sizes())
-            return Scorer(packed, planned, texts, masks.all, planned.tokens)
+            return Scorer(packed, planned, texts, masks.all)
 
         return to_the_end(rows, scorer, self.sizer)
 
@@ -113,9 +118,9 @@ class Likelihood:
                 reading, owners = readings.setdefault(key, empty)
                 reading.wanted.append(span.continuation)
                 owners.append(one)
-        ordered = sorted(readings.values(), key=lambda pair: -len(pair[0].inputs))
-        for batch in self.sizer.batches(ordered, self.size):
-            yield list(self.scored(batch))
+        for alike in self.padding.groups(readings.values(), lambda pair: pair[0].inputs):
+            for batch in self.sizer.batches(alike, self.size):
+                yield list(self.scored(batch))
 
     def size(self, pair: tuple[plain.Reading, list["Open"]]) -> tuple[int, int]:
         """Tokens of a reading, and how many of them keep their logits."""

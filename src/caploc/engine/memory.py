@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 from caploc.engine.planning import Sizes
 from caploc.errors import OutOfMemory
 from caploc.models.placement import free_memory, home
+from caploc.models.projections import stated
 from caploc.models.sharding import Team
 
 T = TypeVar("T")
@@ -140,9 +141,9 @@ class Shape:
         """Read it from the config; of a model that processes share, this one's part."""
         config: Any = model.config.get_text_config()
         hidden, size = config.hidden_size, model.dtype.itemsize
-        heads = largest(getattr(config, "num_attention_heads", None)) or 1
-        groups = largest(getattr(config, "num_key_value_heads", None)) or heads
-        width = getattr(config, "head_dim", None) or hidden // heads
+        heads = largest(config, "num_attention_heads") or 1
+        groups = largest(config, "num_key_value_heads") or heads
+        width = largest(config, "head_dim") or hidden // heads
         processes = getattr(model, "_tp_size", None) or 1
         heads, groups = heads // processes, max(1, groups // processes)
         working = RESIDUALS * hidden + QUERIES * heads * width + INNER * inner_size(config)
@@ -162,16 +163,15 @@ def devices(model: PreTrainedModel) -> list[torch.device]:
 def inner_size(config: Any) -> int:
     """Values of one token inside a feed-forward block, those of all its experts included."""
     names = ("intermediate_size", "ffn_dim", "ffn_hidden_size", "n_inner")
-    sizes = (largest(getattr(config, name, None)) for name in names)
-    plain = next((size for size in sizes if size), 4 * config.hidden_size)
-    expert = largest(getattr(config, "moe_intermediate_size", None)) or plain
-    experts = largest(getattr(config, "num_experts_per_tok", None)) or 0
-    return int(max(plain, expert * experts))
+    plain = next((size for name in names if (size := largest(config, name))), 0)
+    plain = plain or 4 * config.hidden_size
+    expert = largest(config, "moe_intermediate_size") or plain
+    return int(max(plain, expert * (largest(config, "num_experts_per_tok") or 0)))
 
 
-def largest(number: int | Sequence[int] | None) -> int | None:
-    """A number that some configs give for each layer."""
-    return max(number) if isinstance(number, list | tuple) else number  # type: ignore[return-value]
+def largest(config: Any, name: str) -> int | None:
+    """A size that some configs give for each layer."""
+    return max(stated(config, name), default=None)
 
 
 def bytes_per_token(model: PreTrainedModel) -> int:

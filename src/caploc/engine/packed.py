@@ -87,10 +87,10 @@ class PackedModel:
         read = one.read.cpu() if self.spread else one.read
         where = {"logits_to_keep": read} if self.picks else {}
         with (
+            self.switch.attending(one.attention),
             self.cut(one),
             self.stack.started(one.start, None if one.residual is None else one.residual[None]),
             narrowed(self.stack.layers[-1], one.tails),
-            self.switch.attending(one.attention),
         ):
             logits: Tensor = self.model(
                 input_ids=one.tokens[None],

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 from jaxtyping import Bool
 from torch import Tensor
@@ -61,11 +62,11 @@ class Passage:
         """Which tokens each token reads; None if the passage has no branches."""
         if all(parent == place - 1 for place, parent in enumerate(self.parents)):
             return None
-        seen = torch.eye(len(self.tokens), dtype=torch.bool)
+        seen = np.eye(len(self.tokens), dtype=bool)
         for place, parent in enumerate(self.parents):
             if parent >= 0:
                 seen[place] |= seen[parent]
-        return seen
+        return torch.tensor(seen)
 
 
 def passages(spans: Sequence[Span]) -> list[Passage]:

@@ -1,7 +1,8 @@
 """The plain way, for models and options that packed rows do not know: transformers' own calls.
 
-Rows are padded into batches, each under its own mask; nothing is shared, and no row leaves before
-the last is done. It is also the second implementation that the packed engine is tested against.
+Rows are padded into batches (`padding.py` says which), each under its own mask; nothing is shared,
+and no row leaves before the last is done. It is also the second implementation that the packed
+engine is tested against.
 """
 
 import inspect
@@ -12,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, Int
 from torch import Tensor, distributed
 from transformers import (
     LogitsProcessor,
@@ -78,28 +79,39 @@ def speak(loaded: CutModel, stops: Stops, batch: Sequence[Speech]) -> list[list[
     """The tokens of each answer, up to the one that ended it."""
     model: Any = loaded.model
     pad = loaded.tokenizer.pad_token_id
-    longest = max(len(row.prompt.tokens) for row in batch)
-    ids = torch.full((len(batch), longest), pad, dtype=torch.long)
-    attention = torch.zeros_like(ids)
-    for number, row in enumerate(batch):
-        length = len(row.prompt.tokens)
-        ids[number, longest - length :] = torch.tensor(row.prompt.tokens)
-        attention[number, longest - length :] = 1
+    ids, attention = padded([row.prompt.tokens for row in batch], pad, left=True)
+    longest = ids.shape[1]
     masks = torch.from_numpy(np.stack([row.mask for row in batch]))
     options = greedy(json.loads(batch[0].prompt.options))
     beams = options.get("num_beams") or model.generation_config.num_beams or 1
     with knocked_out(loaded.projections, loaded.grid, masks.repeat_interleave(beams, dim=0)):
-        output = model.generate(
-            input_ids=ids.to(loaded.device),
-            attention_mask=attention.to(loaded.device),
-            max_new_tokens=stops.limit,
-            logits_processor=LogitsProcessorList([Told()] if loaded.team else []),
-            stopping_criteria=StoppingCriteriaList([StopStrings(stops, longest, len(batch))]),
-            pad_token_id=pad,
-            use_cache=True,
-            **options,
-        )
+        # ours last: what the task or the model says of them is answered by what the engine does
+        own = {
+            "input_ids": ids.to(loaded.device),
+            "attention_mask": attention.to(loaded.device),
+            "max_new_tokens": stops.limit,
+            "logits_processor": LogitsProcessorList([Told()] if loaded.team else []),
+            "stopping_criteria": StoppingCriteriaList([StopStrings(stops, longest, len(batch))]),
+            "pad_token_id": pad,
+            "use_cache": True,
+            "return_dict_in_generate": False,
+        }
+        output = model.generate(**(options | own))
     return [ended(tokens, stops) for tokens in output[:, longest:].tolist()]
+
+
+def padded(
+    rows: Sequence[Sequence[int]], pad: int, *, left: bool
+) -> tuple[Int[Tensor, "rows longest"], Int[Tensor, "rows longest"]]:
+    """Tokens of unlike rows in one batch, and 1 where one of a row's own stands."""
+    longest = max(map(len, rows))
+    ids = torch.full((len(rows), longest), pad, dtype=torch.long)
+    own = torch.zeros_like(ids)
+    for number, row in enumerate(rows):
+        place = slice(longest - len(row), None) if left else slice(len(row))
+        ids[number, place] = torch.tensor(list(row))
+        own[number, place] = 1
+    return ids, own
 
 
 def greedy(options: dict[str, Any]) -> dict[str, Any]:
@@ -120,12 +132,9 @@ def ended(tokens: Sequence[int], stops: Stops) -> list[int]:
 def score(loaded: CutModel, batch: Sequence[Reading]) -> list[list[tuple[float, bool]]]:
     """Summed log-probability, and whether every token was the likeliest, for each continuation."""
     model = loaded.model
-    longest = max(len(row.inputs) for row in batch)
     first = min(len(row.inputs) - max(map(len, row.wanted)) for row in batch)
-    ids = torch.zeros((len(batch), longest), dtype=torch.long)
-    for number, row in enumerate(batch):
-        # Padding on the right: a causal model's earlier positions never see it.
-        ids[number, : len(row.inputs)] = torch.tensor(row.inputs)
+    # on the right: a causal model's earlier positions never see it
+    ids, _ = padded([row.inputs for row in batch], 0, left=False)
     masks = torch.from_numpy(np.stack([row.mask for row in batch]))
     with knocked_out(loaded.projections, loaded.grid, masks):
         logits = last_logits(model, ids.to(loaded.device), first)

@@ -73,7 +73,8 @@ class Plan:
     prefix_depths: tuple[int, ...]
     stages: tuple[Stage, ...]
     slots: int
-    tokens: int  # most tokens of one pass
+    tokens: int  # most tokens of one pass that reads
+    rows: int  # and most rows
     smallest: bool  # less memory would not make it any smaller
 
     def own(self, prompt: int, tokens: Tokens) -> Tokens:
@@ -202,6 +203,7 @@ class Planner:
             stages,
             slots,
             tokens,
+            self.sizes.most_rows,
             smallest=slots == 1 and tokens == longest and not recorded,
         )
 

@@ -32,16 +32,16 @@ class Scorer:
         plan: Plan,
         passages: Sequence[Passage],
         masks: Sequence[KnockedOut],
-        most_read: int,
     ) -> None:
-        """Score with what the plan says, at most `most_read` positions in one pass."""
-        self.packed, self.plan, self.masks, self.most_read = packed, plan, masks, most_read
+        """Score with what the plan says."""
+        self.packed, self.plan, self.masks = packed, plan, masks
         shared = [0 if n is None else len(plan.prefixes[n]) for n in plan.prefix]
         self.own = [p.after(count) for p, count in zip(passages, shared, strict=True)]
-        self.trees = [passage.tree() for passage in self.own]
         self.depths = [passage.depths for passage in self.own]
         self.meter = Meter(packed.depth)
-        self.intact = Intact(packed, plan.prefixes, plan.prefix_depths, plan.tokens, self.meter)
+        self.intact = Intact(
+            packed, plan.prefixes, plan.prefix_depths, plan.tokens, plan.rows, self.meter
+        )
 
     def run(self) -> Iterator[list[Judged]]:
         """Score every row once, a list for each pass."""
@@ -58,29 +58,33 @@ class Scorer:
         for prompt in stage.recorded:
             number = self.plan.prefix[prompt]
             before = self.intact.prefix(number).segment if number is not None else None
-            chunk = Chunk(
-                self.own[prompt].tokens,
-                self.intact.heads,
-                [len(self.own[prompt].tokens) - 1],
-                before,
-                self.trees[prompt],
-                self.depths[prompt],
+            own = self.own[prompt]
+            chunks.append(
+                Chunk(
+                    own.tokens,
+                    self.intact.heads,
+                    [len(own.tokens) - 1],
+                    before,
+                    own.tree(),
+                    self.depths[prompt],
+                )
             )
-            chunks.append(chunk)
         self.intact.record(stage.recorded, chunks, stage.depths)
 
     def together(self, queue: deque[Wanted]) -> tuple[list[Wanted], int]:
         """The next rows that fit into one pass and start at one depth."""
-        rows: list[Wanted] = []
-        tokens, read, depth = 0, 0, self.start(queue[0])
-        while queue and self.start(queue[0]) == depth:
-            passage = self.own[queue[0].prompt]
-            tokens += len(passage.tokens)
-            read += sum(len(target.places) for target in passage.targets)
-            if rows and (tokens > self.plan.tokens or read > self.most_read):
+        rows = [queue.popleft()]
+        tokens, depth = self.length(rows[0]), self.start(rows[0])
+        while queue and self.start(queue[0]) == depth and len(rows) < self.plan.rows:
+            tokens += self.length(queue[0])
+            if tokens > self.plan.tokens:
                 break
             rows.append(queue.popleft())
         return rows, depth
+
+    def length(self, row: Wanted) -> int:
+        """The tokens that a row reads itself."""
+        return len(self.own[row.prompt].tokens)
 
     def start(self, row: Wanted) -> int:
         """The depth at which a row can be started."""
@@ -91,6 +95,8 @@ class Scorer:
     def judge(self, rows: Sequence[Wanted], start: int) -> list[Judged]:
         """Read rows in one pass."""
         chunks = []
+        # for one pass: those of all passages together have no bound
+        trees = {prompt: self.own[prompt].tree() for prompt in {row.prompt for row in rows}}
         for row in rows:
             passage, mask = self.own[row.prompt], self.masks[row.mask]
             residual = self.intact.records[row.prompt].residual[start] if start else None
@@ -99,7 +105,7 @@ class Scorer:
                 mask.heads,
                 sorted({place for target in passage.targets for place in target.places}),
                 self.intact.segment(self.plan.prefix[row.prompt], mask),
-                self.trees[row.prompt],
+                trees[row.prompt],
                 self.depths[row.prompt],
                 residual,
             )

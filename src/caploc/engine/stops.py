@@ -23,9 +23,10 @@ class Stops:
         limit: int,
     ) -> None:
         """Stop at these strings, at these end tokens, or after `limit` tokens."""
-        self.tokenizer, self.stops, self.limit = tokenizer, list(stops), limit
+        self.tokenizer, self.limit = tokenizer, limit
+        self.stops = [stop for stop in stops if stop]  # lm-eval cuts at no empty one
         self.ends = frozenset(ends)
-        self.last = {stop[-1] for stop in stops if stop}
+        self.last = {stop[-1] for stop in self.stops}
         self.plain = tokenizer.encode(PLAIN, add_special_tokens=False)
         self.special = frozenset(tokenizer.all_special_ids)
         self.suspects: dict[int, bool] = {}

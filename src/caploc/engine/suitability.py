@@ -17,7 +17,7 @@ from caploc.engine.plain import greedy
 from caploc.engine.stepping import Step, shared_layers
 from caploc.models.cutting import knocked_out
 from caploc.models.loading import CutModel
-from caploc.models.projections import text_config
+from caploc.models.projections import stated, text_config
 from caploc.models.proof import tolerance
 
 LOG = logging.getLogger(__name__)
@@ -95,9 +95,9 @@ def longest_packed(model: PreTrainedModel) -> int:
     every = [rotary, *(part for part in rotary.values() if isinstance(part, dict))]
     if kinds - LAYERS_KNOWN or any(part.get("rope_type") in MOVING_ROTARY for part in every):
         return 0
-    window = getattr(config, "sliding_window", None)
+    windows = [window for window in stated(config, "sliding_window") if window]
     used = getattr(config, "use_sliding_window", True) and kinds != {"full_attention"}
-    return window if window and used else UNLIMITED
+    return min(windows) if windows and used else UNLIMITED
 
 
 def greedy_only(model: PreTrainedModel, options: dict[str, Any]) -> bool:
@@ -159,7 +159,7 @@ def _packed_logits(
 ) -> list[Float[Tensor, "said vocabulary"]]:
     """Each row's logits after its own last token, and after each token of a step."""
     every = tuple(range(1, packed.depth))
-    intact = Intact(packed, [prefix], every, UNLIMITED, Meter(packed.depth))
+    intact = Intact(packed, [prefix], every, UNLIMITED, UNLIMITED, Meter(packed.depth))
     before = intact.prefix(0).segment
     recorded = [Chunk(tokens, intact.heads, [len(tokens) - 1], before) for tokens in own]
     intact.record([0, 1], recorded, every)

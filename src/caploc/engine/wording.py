@@ -74,10 +74,16 @@ class Wording:
         return tuple(self.span(*make_disjoint_window(window)) for window in windows)
 
     def pair(self, request: LogLikelihood) -> tuple[list[int], list[int]]:
-        """Tokens of context and continuation; an empty context becomes the start token."""
+        """Tokens of context and continuation; an empty context becomes the start token.
+
+        So does one of blanks, which lm-eval counts to the continuation.
+        """
         if request.context:
-            return self.harness._encode_pair(request.context, request.continuation)
-        tokens = self.harness.tok_encode(request.continuation, add_special_tokens=False)
+            context, tokens = self.harness._encode_pair(request.context, request.continuation)
+            if context:
+                return context, tokens
+        else:
+            tokens = self.harness.tok_encode(request.continuation, add_special_tokens=False)
         start = self.harness.prefix_token_id
         return ([start], tokens) if tokens[:1] != [start] else (tokens[:1], tokens[1:])
 
@@ -102,7 +108,7 @@ class Wording:
         return Span(tuple(whole[:-1]), tuple(continuation))
 
     def _prompt(self, request: Generate) -> Prompt:
-        """Tokens of a prompt, cut from the left to leave room for the answer.
+        """Tokens of a prompt, cut from the left to leave room for the answer; never none.
 
         Raises:
             BadOption: if the answer alone would fill the model's window.
@@ -116,7 +122,7 @@ class Wording:
                 f"The task lets answers run to {new_tokens} tokens, and the model's window is "
                 f"{self.harness.max_length}; set max_gen_toks in the task's generation_kwargs."
             )
-        tokens = self.harness.tok_encode(request.prompt)[-room:]
+        tokens = self.harness.tok_encode(request.prompt)[-room:] or [self.harness.prefix_token_id]
         return Prompt(tuple(tokens), tuple(stops), new_tokens, json.dumps(options, sort_keys=True))
 
     def cut(self, tokens: Sequence[int], stops: Sequence[str]) -> str:

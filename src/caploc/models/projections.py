@@ -78,6 +78,16 @@ def text_config(model: nn.Module) -> PretrainedConfig:
     return config.get_text_config(decoder=True)
 
 
+def stated(config: Any, name: str) -> list[Any]:
+    """What a config says under a name: one value, one for each layer, or nothing."""
+    try:
+        found = getattr(config, name, None)
+    except RuntimeError:  # transformers names none where layers differ
+        found = [getattr(layer, name, None) for layer in config.per_layer_config]
+    several = found if isinstance(found, list | tuple) else [found]
+    return [value for value in several if value is not None]
+
+
 def input_width(projection: nn.Module) -> int:
     """How many values the projection reads: all heads of the layer side by side."""
     if isinstance(projection, Conv1D):

@@ -20,7 +20,7 @@ from caploc.grid import Grid
 from caploc.models.cutting import Place, Projections, Replacement, Shard, standing
 from caploc.models.placement import home
 
-Values = Float[Tensor, "texts positions layer_heads width"]
+Values = Float[Tensor, "texts positions _ _"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +34,7 @@ class ReferenceOutputs:
     """
 
     grid: Grid
-    means: list[Float[Tensor, "layer_heads width"] | None]
+    means: list[Float[Tensor, "_ _"] | None]
     values: list[Values | None] = field(default_factory=list)
     lengths: Int[Tensor, " texts"] = field(default_factory=lambda: torch.zeros(0, dtype=torch.long))
 
@@ -92,7 +92,7 @@ def record(
 @torch.no_grad()
 def _heads_outputs(
     model: PreTrainedModel, projections: Projections, grid: Grid, text: Sequence[int]
-) -> list[Float[Tensor, "positions layer_heads width"] | None]:
+) -> list[Float[Tensor, "positions _ _"] | None]:
     """On the host, for each layer, what its heads hand on at each token of the text."""
     seen: list[dict[int, Tensor]] = [{} for _ in range(grid.layers)]
 

@@ -1,9 +1,10 @@
 """Scores kept in the run's folder, a file for every stretch of examples: a killed run goes on."""
 
 import json
+import shutil
 import zlib
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -45,11 +46,40 @@ class Shelf:
 
     def write(self, path: Path, moments: Moments) -> None:
         """Write a file whole or not at all."""
+        with self.whole(path) as part, part.open("wb") as file:
+            np.savez(file, **moments.as_arrays())  # type: ignore[arg-type]
+
+    def adopt(self, other: "Shelf") -> None:
+        """Take over what lies on another shelf, as hard links where the disk has them.
+
+        No file is ever written twice, so that links stay what they are, and a folder that is moved
+        or copied alone is whole.
+
+        Raises:
+            StoreFailed: if they cannot be written.
+        """
+        for path in sorted(other.folder.glob("*.npz")):
+            mine = self.folder / path.name
+            if mine.exists():
+                continue
+            with self.whole(mine) as part:
+                try:
+                    part.hardlink_to(path)
+                except OSError:
+                    shutil.copyfile(path, part)
+
+    @contextmanager
+    def whole(self, path: Path) -> Iterator[Path]:
+        """A path to write to, which becomes `path` at the end, or is gone.
+
+        Raises:
+            StoreFailed: if it cannot be written.
+        """
         part = path.with_suffix(".part")
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            with part.open("wb") as file:
-                np.savez(file, **moments.as_arrays())  # type: ignore[arg-type]
+            part.unlink(missing_ok=True)
+            yield part
             part.replace(path)
         except OSError as error:
             with suppress(OSError):

@@ -6,7 +6,7 @@ from caploc.errors import BadOption, UnknownName
 from caploc.neurons.facts.demo import RELATIONS, demo_facts, demo_texts
 from caploc.neurons.facts.encoding import Encoder
 from caploc.neurons.facts.facts import Prompt, check_names
-from caploc.neurons.facts.known import Answers, answers, known_facts
+from caploc.neurons.facts.known import Answers, known_facts
 
 TRUTH = {(name, subject): answer for name, pairs in RELATIONS.items() for subject, answer in pairs}
 
@@ -77,9 +77,10 @@ def test_answers_do_not_depend_on_what_is_asked_beside_them(neurons):
     facts = demo_facts("statement", 2)
     prompts = [each for f in facts for each in (f.prompt, *f.rewrites, *f.neighbours)]
     encoded = [encoder.encode(prompt) for prompt in prompts]
-    together = answers(neurons, encoded)
+    asker = Answers(neurons)
+    together = asker.to(encoded)
     for one, each in zip(encoded, together, strict=True):
-        (alone,) = answers(neurons, [one])
+        (alone,) = asker.to([one])
         assert alone.log_probability == pytest.approx(each.log_probability, abs=1e-4)
         assert alone.right == each.right
 

@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import Float64
 
 from caploc.commonality.result import Result
+from caploc.engine.padding import Padding
 from caploc.engine.plain import Reading, score
 from caploc.errors import BadData
 from caploc.models.loading import CutModel
@@ -47,6 +48,7 @@ class Answers:
     def __init__(self, loaded: CutModel) -> None:
         """Take the model as it is when asked, edits included."""
         self.loaded, self.encoder = loaded, Encoder(loaded)
+        self.padding = Padding(loaded, left=False)
 
     def right(self, prompt: Prompt) -> bool:
         """Whether the model answers the prompt rightly.
@@ -54,28 +56,28 @@ class Answers:
         Raises:
             BadData: if the prompt does not fit the model's window.
         """
-        return answers(self.loaded, [self.encoder.encode(prompt)])[0].right
+        return self.to([self.encoder.encode(prompt)])[0].right
 
     def log_probabilities(
         self, asked: Sequence[tuple[Prompt, str]]
     ) -> Float64[np.ndarray, " asked"]:
         """Mean log-probability of the tokens of each answer after its prompt."""
-        found = answers(self.loaded, [self.encoder.encode(*each) for each in asked])
+        found = self.to([self.encoder.encode(*each) for each in asked])
         return np.array([each.log_probability for each in found], dtype=float)
 
-
-def answers(loaded: CutModel, encoded: Sequence[Encoded]) -> list[Answer]:
-    """What the model makes of each prompt's answer, in the order given."""
-    results: dict[int, Answer] = {}
-    intact = np.zeros(loaded.grid.size, dtype=bool)
-    order = sorted(range(len(encoded)), key=lambda place: len(encoded[place].tokens))
-    for first in range(0, len(order), TOGETHER):
-        places = order[first : first + TOGETHER]
-        some = [encoded[place] for place in places]
-        read = score(loaded, [Reading(each.tokens, intact, [each.answer]) for each in some])
-        for place, each, ((logprob, greedy),) in zip(places, some, read, strict=True):
-            results[place] = Answer(logprob / len(each.answer), greedy)
-    return [results[place] for place in range(len(encoded))]
+    def to(self, encoded: Sequence[Encoded]) -> list[Answer]:
+        """What the model makes of each prompt's answer, in the order given."""
+        results: dict[int, Answer] = {}
+        intact = np.zeros(self.loaded.grid.size, dtype=bool)
+        for alike in self.padding.groups(range(len(encoded)), lambda at: encoded[at].tokens):
+            for first in range(0, len(alike), TOGETHER):
+                places = alike[first : first + TOGETHER]
+                some = [encoded[place] for place in places]
+                asked = [Reading(each.tokens, intact, [each.answer]) for each in some]
+                read = score(self.loaded, asked)
+                for place, each, ((logprob, greedy),) in zip(places, some, read, strict=True):
+                    results[place] = Answer(logprob / len(each.answer), greedy)
+        return [results[place] for place in range(len(encoded))]
 
 
 def known_facts(
@@ -97,7 +99,7 @@ def known_facts(
         given += len(fact.rewrites)
         prompts = [fact.prompt, *(fact.rewrites if rewrites else ())]
         encoded = [asker.encoder.encode(prompt) for prompt in prompts]
-        first, *others = answers(loaded, encoded)
+        first, *others = asker.to(encoded)
         shown.advance(1, sum(len(each.tokens) for each in encoded))
         right = tuple(p for p, found in zip(fact.rewrites, others, strict=False) if found.right)
         rewrites_known += len(right)

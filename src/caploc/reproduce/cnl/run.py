@@ -26,6 +26,7 @@ from caploc.neurons.exhibits.intervals import figure, told
 from caploc.neurons.fact_study import measure_fidelity, measure_reliability
 from caploc.neurons.joining import join_runs
 from caploc.neurons.locating import locate
+from caploc.neurons.shelf import Shelf
 from caploc.neurons.study import NeuronLab, opened
 from caploc.neurons.tuning import attach
 from caploc.progress import Progress, Silent
@@ -73,21 +74,13 @@ class Reproduction:
         for rule, share in (("sigma", None), ("share", self.preset.share)):
             study = self.preset.study(share)
             place = self.neurons if rule == "share" else self.folder / "neurons-sigma"
-            if rule == "share":
-                self.share_scores(place)
+            if rule == "share":  # the scores are the same whatever the rule
+                Shelf(place).adopt(Shelf(self.folder / "neurons-sigma"))
             found[rule] = self.keep(
                 locate(study, place, self.progress, kinds=self.preset.kinds, command=self.command),
                 "6-sigma" if rule == "sigma" else "",
             )
         self.results["located"] = found
-
-    def share_scores(self, place: Path) -> None:
-        """The scores are the same whatever the rule: they are linked and not measured twice."""
-        target = place / "scores"
-        if not target.is_symlink():
-            place.mkdir(parents=True, exist_ok=True)
-            # Relative, so that the folder can be moved.
-            target.symlink_to(Path("..", "neurons-sigma", "scores"), target_is_directory=True)
 
     def scored(self) -> None:
         """Other scores, points of the integral, controls, shares of weights (11, 12, 19, 22)."""
