@@ -17,10 +17,20 @@ DECODER = {**SHAPE, "d_model": 32, "decoder_layers": 2, "decoder_attention_heads
            "encoder_layers": 1, "decoder_ffn_dim": 48, "is_decoder": True,
            "is_encoder_decoder": False, "init_std": 0.3, "eos_token_id": 1}  # fmt: skip
 DISTURBING = {
+    # keeps the keys of 16 tokens: only rows beyond that are disturbed
+    "doge": lambda: doge({**GROUPED, "keep_window_size": 16}),
     "recurrent_gemma": lambda: tiny("recurrent_gemma"),
     "bart": lambda: build("bart", DECODER),
     "blenderbot": lambda: build("blenderbot", DECODER),
 }
+
+
+def doge(config):
+    model = build("doge", config)
+    for name, weight in model.named_parameters():
+        if name.endswith(".A"):  # what decides which keys are kept: 0 before training
+            torch.nn.init.normal_(weight, std=0.1)
+    return model
 
 
 def prompts(lengths=LENGTHS):
@@ -77,7 +87,7 @@ def counted(monkeypatch, holds=lambda rows: True):
     def predict(padding, rows):
         shown.append([len(row) for row in rows])
         truth = torch.arange(20.0).reshape(1, 2, 10).expand(len(rows), -1, -1)
-        return truth + (0 if holds(rows) or len(rows) == 1 else 1000 * torch.rand(2, 2, 10))
+        return truth + (0 if holds(rows) or len(rows) == 1 else 1000 * torch.rand(len(rows), 2, 10))
 
     monkeypatch.setattr(Padding, "continued", predict)
     return shown
@@ -91,13 +101,15 @@ def sorted_into(padding, *lengths):
 def test_it_is_shown_at_the_lengths_at_hand_and_again_at_longer_ones(monkeypatch):
     shown, padding = counted(monkeypatch), Padding(around(tiny("bloom")), left=True)
     assert sorted_into(padding, 8, 8) == [[8, 8]] and shown == []
-    assert sorted_into(padding, 6, 10, 8) == [[10, 8, 6]] and shown == [[10, 6], [6]]
+    assert sorted_into(padding, 6, 10, 8) == [[10, 8, 6]] and shown == [[10, 8, 6], [8], [6]]
     sorted_into(padding, 10 * FURTHER, 10 * FURTHER - 4 * FURTHER)
-    assert len(shown) == 2
+    assert len(shown) == 3
     sorted_into(padding, 10 * FURTHER + 1, 10 * FURTHER)
-    assert len(shown) == 4
+    assert len(shown) == 5
     sorted_into(padding, 10, 1)  # more padding than was seen
-    assert shown[4:] == [[10, 1], [1]]
+    assert shown[5:] == [[10, 1], [1]]
+    sorted_into(padding, *range(40, 100))
+    assert shown[7:] == [[99, 98, 69, 40], [98], [69], [40]]
 
 
 def test_what_fails_once_is_not_tried_again(monkeypatch):

@@ -37,37 +37,43 @@ class Padding:
     def groups(self, items: Iterable[T], tokens: Callable[[T], Tokens]) -> list[list[T]]:
         """Items that may share batches, longest first; `tokens` are those to be read."""
         ordered = sorted(items, key=lambda item: -len(tokens(item)))
-        if not ordered:
-            return []
-        if self.allows(tokens(ordered[0]), tokens(ordered[-1])):
-            return [ordered]
-        return [list(alike) for _, alike in groupby(ordered, key=lambda item: len(tokens(item)))]
+        alike = [list(same) for _, same in groupby(ordered, key=lambda item: len(tokens(item)))]
+        if len(alike) < 2 or not self.allows([tokens(same[0]) for same in alike]):
+            return alike
+        return [ordered]
 
-    def allows(self, longest: Tokens, shortest: Tokens) -> bool:
-        """Whether rows as long as these, and any between, may share a batch."""
-        padding = len(longest) - len(shortest)
-        seen = len(longest) <= FURTHER * self.longest and padding <= FURTHER * self.most
-        if not padding or not self.holds or seen:
-            return not padding or self.holds
-        self.holds = agreed(self.loaded, self.shown(longest, shortest))
-        self.longest, self.most = max(len(longest), self.longest), max(padding, self.most)
+    def allows(self, rows: Sequence[Tokens]) -> bool:
+        """Whether such rows, all of unlike length and the longest first, may share a batch."""
+        longest = len(rows[0])
+        padding = longest - len(rows[-1])
+        seen = longest <= FURTHER * self.longest and padding <= FURTHER * self.most
+        if self.holds and not seen:
+            # What is kept of a row may depend on its length: little, some and much padding.
+            some = [rows[0], *(rows[n] for n in sorted({1, len(rows) // 2, len(rows) - 1}))]
+            self.holds = agreed(self.loaded, self.shown(some))
+            self.longest, self.most = max(longest, self.longest), max(padding, self.most)
         return self.holds
 
     @torch.inference_mode()
-    def shown(self, longest: Tokens, shortest: Tokens) -> bool:
-        """Whether the shorter row's predictions beside the longer one are those it has alone."""
+    def shown(self, rows: Sequence[Tokens]) -> bool:
+        """Whether the predictions of all but the first row, beside it, are those each has alone."""
         predict = self.continued if self.left else self.read
         try:
-            beside, alone = predict([longest, shortest]), predict([shortest])
+            beside, alone = predict(rows), [predict([row])[0] for row in rows[1:]]
         except Exception as error:
             if not should_reduce_batch_size(error):
                 raise
             return False
-        first = beside[-1, 0].argmax(-1) == alone[-1, 0].argmax(-1)
-        alike = alone.shape[1] if first else 1  # after another token there is nothing to compare
-        truth = alone[-1, :alike]
-        apart = (beside[-1, :alike] - truth).square().mean().sqrt()
-        return bool(apart <= tolerance(self.loaded.model) * truth.std())
+        return all(map(self.same, beside[1:], alone))
+
+    def same(
+        self, beside: Float[Tensor, "steps vocabulary"], alone: Float[Tensor, "steps vocabulary"]
+    ) -> bool:
+        """Whether a row's logits are equal up to rounding."""
+        first = bool(beside[0].argmax() == alone[0].argmax())
+        steps = len(alone) if first else 1  # after another token there is nothing to compare
+        apart = (beside[:steps] - alone[:steps]).square().mean().sqrt()
+        return bool(apart <= tolerance(self.loaded.model) * alone[:steps].std())
 
     def continued(self, rows: Sequence[Tokens]) -> Float[Tensor, "rows steps vocabulary"]:
         """The logits from which each row is continued, greedily."""
