@@ -45,7 +45,7 @@ from caploc.workers.connection import connect
 from caploc.workers.crew import Refusal
 from caploc.workers.hands import Hand, RayCrew
 from caploc.workers.identity import Identity
-from caploc.workers.replica import Recipe, Replica
+from caploc.workers.replica import Recipe, Replica, own_node
 
 PARTS = ("pair", "driver", "many")
 GRID = HeadGrid((32,) * 32, (4,) * 32)  # of a model of eight billion parameters
@@ -61,7 +61,7 @@ class Instant(Replica):
 
     def load(self) -> tuple[Identity | Refusal, str]:
         """No model."""
-        return Identity("none", "none", "float32", "cpu", GRID, "0"), "here"
+        return Identity("none", "none", "float32", "cpu", GRID, "0"), own_node()
 
     def answer(self, bundle: Bundle, seconds: float) -> Iterator[list[Answer] | Refusal]:
         """A word an ask."""

@@ -52,6 +52,11 @@ class Connection:
                 "the same command continues once it is back."
             ) from error
 
+    def name(self, node: str) -> str:
+        """The name of the machine that a node is, by the node's id; the id if it is gone."""
+        names = {each["NodeID"]: each["NodeManagerHostname"] for each in self.nodes}
+        return str(names.get(node, node))
+
     def close(self) -> None:
         """Leave the cluster; one of our own ends."""
         if self.owned and self.ray.is_initialized():

@@ -40,11 +40,16 @@ class Need:
 
 @dataclass
 class Hand:
-    """A worker: its actor, and the call that is out."""
+    """A worker: its actor, the id of its node once it has loaded, and the call that is out."""
 
     actor: Any
-    loading: bool = True
+    node: str | None = None
     group: int = 0
+
+    @property
+    def loading(self) -> bool:
+        """Whether it has not said yet that it has its model."""
+        return self.node is None
 
 
 @dataclass
@@ -60,6 +65,7 @@ class RayCrew:
     hands: dict[int, Hand] = field(default_factory=dict)
     calls: dict[Any, int] = field(default_factory=dict)  # what is out, by its reference
     numbers: "count[int]" = field(default_factory=lambda: count(1))
+    away: list[int] = field(default_factory=list)  # whose nodes are dead, and it was not said yet
     barred: int = 0
 
     def __post_init__(self) -> None:
@@ -121,12 +127,20 @@ class RayCrew:
         return sum(map(self.need.fits, self.connection.nodes)) - self.barred
 
     def refresh(self) -> None:
-        """Start the workers that are missing; let go of waiting ones that have lost their place."""
-        wanted = self.expected
-        while len(self.hands) < wanted:
+        """Start the workers that are missing; let go of waiting ones that have lost their place.
+
+        Ray says when a worker dies that was asked something. Those that were asked nothing are
+        missed here.
+        """
+        alive = {node["NodeID"] for node in self.connection.nodes}
+        self.away = [
+            number for number, hand in self.hands.items() if hand.node and hand.node not in alive
+        ]
+        wanted, there = self.expected, len(self.hands) - len(self.away)
+        for _ in range(wanted - there):
             self.hire()
         waiting = [number for number, hand in self.hands.items() if hand.loading]
-        for number in waiting[::-1][: max(0, len(self.hands) - max(1, wanted))]:
+        for number in waiting[::-1][: max(0, there - max(1, wanted))]:
             self.dismiss(number)
 
     def hire(self) -> None:
@@ -167,6 +181,10 @@ class RayCrew:
 
     def events(self, seconds: float) -> list[Event]:
         """What happened; waits so long for something to happen."""
+        if away := [number for number in self.away if number in self.hands]:
+            for worker in away:
+                self.dismiss(worker)
+            return [Lost(worker, "its node died") for worker in away]
         calls = list(self.calls)
         if not calls:  # Ray would not wait for nothing
             time.sleep(seconds)
@@ -184,10 +202,9 @@ class RayCrew:
         hand, ray = self.hands[worker], self.connection.ray
         try:
             if hand.loading:
-                identity, node = ray.get(call)
+                identity, hand.node = ray.get(call)
                 del self.calls[call]
-                hand.loading = False
-                return Joined(worker, node, identity)
+                return Joined(worker, self.connection.name(hand.node), identity)
             found = ray.get(next(call))
         except StopIteration:
             del self.calls[call]

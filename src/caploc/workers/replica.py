@@ -1,7 +1,6 @@
 """A worker: one replica of the model, loaded and proved in its own process."""
 
 import os
-import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -40,9 +39,9 @@ class Replica:
     engine: BatchEngine[LoadedModel] = field(init=False, repr=False)
 
     def load(self) -> tuple[Identity | Refusal, str]:
-        """Load and prove the model; who it is, and the machine's name."""
+        """Load and prove the model; who it is, and the id of Ray's node that this runs on."""
         torch.set_num_threads(self.recipe.cpus)
-        return refusing(self.loaded), socket.gethostname()
+        return refusing(self.loaded), own_node()
 
     def loaded(self) -> Identity:
         """The model's identity, once it is there."""
@@ -81,6 +80,13 @@ class Replica:
     def shared_tokens(self, requests: Sequence[Request]) -> float | Refusal:
         """`BatchEngine.shared_tokens`."""
         return refusing(lambda: self.engine.shared_tokens(requests))
+
+
+def own_node() -> str:
+    """Ray's id of the node that this process runs on."""
+    import ray
+
+    return str(ray.get_runtime_context().get_node_id())
 
 
 def refusing(work: Callable[[], Result]) -> Result | Refusal:
