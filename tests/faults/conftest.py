@@ -1,6 +1,7 @@
 """A small study that nothing disturbed, how many faults there are, and the table of them."""
 
 import os
+import signal
 import time
 
 # Ray reads it when it is imported: every node of a test is bound to 127.0.0.1.
@@ -20,6 +21,14 @@ HEADINGS = "| fault | injected | survived | runs | rows lost | rows double | s |
 def times():
     """How many faults to inject where there may be many; FAULTS says so."""
     return int(os.environ.get("FAULTS", "50"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def heard():
+    """SIGHUP reaches the runs, even if `nohup` started the tests: a run leaves ignored what was."""
+    before = signal.signal(signal.SIGHUP, lambda *_: None)  # programs start with the default
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 @pytest.fixture(scope="session")
