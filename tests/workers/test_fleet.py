@@ -1,5 +1,4 @@
 import math
-import time
 from collections import Counter
 from itertools import count
 
@@ -13,7 +12,6 @@ from caploc.workers.crew import Done, Joined, Refusal
 from caploc.workers.dispatching import Dispatcher, Patience
 from caploc.workers.fleet import Fleet
 from caploc.workers.grouping import Pace
-from caploc.workers.hands import RayCrew
 
 FAULTS = ["dies", "dies later", "nan", "short", "hangs"]
 PATIENCE = Patience(first=5.0, least=3.0, factor=10.0)
@@ -103,14 +101,6 @@ def test_who_fails_on_a_doubted_row_is_not_taken_for_who_said_nan():
             work.done(worker, number, 0.0)
     assert work.suspects == {1}
     assert not work.open
-
-
-def test_where_there_is_no_worker_time_is_waited_out():
-    crew = object.__new__(RayCrew)  # Ray is not asked
-    crew.calls = {}
-    began = time.monotonic()
-    assert crew.events(0.05) == []
-    assert time.monotonic() - began >= 0.05
 
 
 def test_workers_are_not_silent_while_nobody_listens():
