@@ -120,6 +120,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("docs/bench"))
     arguments = parser.parse_args()
     file = arguments.out / "workers.json"
+    arguments.out.mkdir(parents=True, exist_ok=True)
     found = json.loads(file.read_text()) if file.is_file() else {}
     # one cluster for all parts, with room for three workers of a core
     connection = connect(Workers(3, cpus=1))
