@@ -15,11 +15,10 @@ from caploc.workers.replica import Recipe
 
 @dataclass
 class Noting:
-    """Nodes of one core each that can be told to die; actors that never say anything."""
+    """Nodes of one core each, those in `living`; actors that never say anything."""
 
     living: list[str]
     killed: list[object] = field(default_factory=list)
-    exceptions = SimpleNamespace(RayError=RuntimeError)
 
     def nodes(self):
         return [
@@ -42,9 +41,6 @@ class Noting:
 
     def kill(self, actor):
         self.killed.append(actor)
-
-    def wait(self, calls, num_returns, timeout):
-        return [], calls
 
 
 @pytest.fixture
