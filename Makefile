@@ -15,7 +15,7 @@ INSTALL_CHROMIUM := (apt-get update -qq; apt-get install --yes -qq --no-install-
 # two processes, a file's tests in one: what its fixtures prepare is prepared once
 BESIDE := -n 2 --dist loadfile
 
-.PHONY: demo test test-slow test-browser test-cluster test-faults soak test-sharded test-quantized test-trackers test-mistakes fuzz audit check bench bench-recovery bench-ideas bench-neurons bench-workers bench-gpu bench-peers \
+.PHONY: demo test test-slow test-browser test-cluster test-faults test-attacks soak test-sharded test-quantized test-trackers test-mistakes fuzz audit check bench bench-recovery bench-ideas bench-neurons bench-workers bench-gpu bench-peers \
 	demo-model truth docs test-docs wheel test-wheel clean
 
 demo: $(INSTALLED)  ## install, compare the methods on one capability, localize all, write reports
@@ -45,6 +45,9 @@ test-cluster: $(BIN)/.installed-ray  ## workers on Ray clusters of this machine:
 
 test-faults: $(BIN)/.installed-ray  ## kills, full disks, jumping clocks: half an hour; FAULTS=5: less
 	$(BIN)/pytest -m faults tests/faults $(TESTS)
+
+test-attacks: $(INSTALLED_DEV)  ## hostile programs, run folders, task files and arguments by the hundred
+	$(BIN)/pytest -m attacks tests/attacks $(TESTS)
 
 soak: $(INSTALLED)  ## an hour of mixed studies in one process: does anything grow?
 	$(BIN)/python scripts/soak.py --minutes $(MINUTES)
