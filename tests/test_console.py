@@ -1,6 +1,8 @@
 """Where progress and errors are drawn."""
 
 import io
+import re
+import time
 
 import pytest
 import rich.console
@@ -22,3 +24,64 @@ def test_a_notebook_without_ipywidgets_gets_plain_text_and_no_warning(installed,
             shown.start("Intact", 3)
             shown.advance(3, 30)
         assert "Intact" in drawing.file.getvalue()
+
+
+@pytest.fixture
+def log(monkeypatch):
+    """What is written to standard error where it is a file."""
+    drawing = console.standard_error()
+    drawing.file = io.StringIO()
+    monkeypatch.setattr(console, "stderr", drawing)
+    return drawing.file
+
+
+def test_a_file_gets_a_line_at_once_and_one_at_every_interval(log, monkeypatch):
+    monkeypatch.setattr(console, "LINE_SECONDS", 0.02)
+    with console.bars(quiet=False) as shown:
+        assert console.READY in log.getvalue()
+        shown.start("masks", 2000)
+        shown.advance(500, 0)
+        shown.advance(300, 900.0)
+        deadline = time.monotonic() + 10
+        while log.getvalue().count("800 of 2,000 rows") < 3 and time.monotonic() < deadline:
+            time.sleep(0.01)
+    lines = [line for line in log.getvalue().splitlines() if "800 of" in line]
+    assert len(lines) >= 4  # the last of them at the end
+    form = r"caploc: \d+:\d\d:\d\d masks, 800 of 2,000 rows, [\d,.]+ rows/s, \d+:\d\d:\d\d left"
+    assert all(re.fullmatch(form, line) for line in lines)
+
+
+def test_lines_of_progress_end_with_the_block_also_when_it_fails(log, monkeypatch):
+    monkeypatch.setattr(console, "LINE_SECONDS", 0.01)
+    with pytest.raises(RuntimeError), console.bars(quiet=False):
+        raise RuntimeError
+    written = log.getvalue()
+    time.sleep(0.05)
+    assert log.getvalue() == written
+
+
+def test_rows_that_were_stored_do_not_count_as_speed():
+    lines = console.Lines()
+    lines.start("masks", 1000)
+    lines.advance(1000, 0)
+    assert lines.line().endswith("1,000 of 1,000 rows")
+
+
+def test_a_stage_in_a_log_cannot_steer_the_terminal(log):
+    with console.bars(quiet=False) as shown:
+        shown.start("\x1b[31m[red]evil[/red]", 3)
+    assert "\x1b" not in log.getvalue() and "[red]evil[/red]" in log.getvalue()
+
+
+def test_a_long_time_left_is_told_in_hours():
+    assert console.duration(3723.4) == "1:02:03"
+
+
+def test_a_terminal_is_told_that_a_run_is_getting_ready_until_its_first_stage(monkeypatch):
+    drawing = rich.console.Console(file=io.StringIO(), force_terminal=True, width=120)
+    monkeypatch.setattr(console, "stderr", drawing)
+    with console.bars(quiet=False) as shown:
+        shown.progress.refresh()
+        assert console.READY in drawing.file.getvalue()
+        shown.start("masks", 3)
+        assert [task.description for task in shown.progress.tasks if task.visible] == ["masks"]

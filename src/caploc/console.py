@@ -4,6 +4,7 @@ import json
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -32,6 +33,8 @@ from caploc.redaction import redacted
 HANGUP = getattr(signal, "SIGHUP", None)  # Windows has none
 ENDING = tuple(each for each in (signal.SIGINT, signal.SIGTERM, HANGUP) if each is not None)
 SHOWN = 12  # bars
+LINE_SECONDS = 30.0  # between lines of progress where no bars can be drawn
+READY = "getting ready"  # before the first stage: tasks are read, a model is loaded and proved
 KEPT = "What was measured is kept; the same command continues."
 
 
@@ -62,10 +65,13 @@ class Bars:
         """Draw on a running display."""
         self.progress = progress
         self.task: TaskID | None = None
+        self.waiting = progress.add_task(READY, total=None, measured=0, tokens=0)
 
     def start(self, what: str, rows: int) -> None:
         """Begin a stage of so many rows."""
-        if self.task is not None:
+        if self.task is None:
+            self.progress.update(self.waiting, visible=False)
+        else:
             self.progress.stop_task(self.task)
         self.task = self.progress.add_task(
             escape(printable(what)), total=rows, measured=0, tokens=0
@@ -84,6 +90,75 @@ class Bars:
         )
 
 
+class Lines:
+    """Progress in a file, such as a job's log: a line at once, every half minute and at the end."""
+
+    def __init__(self) -> None:
+        """Begin before the first stage."""
+        self.lock = threading.Lock()
+        self.began = self.stage_began = time.monotonic()
+        self.what, self.rows, self.done, self.measured = READY, 0, 0, 0
+
+    def start(self, what: str, rows: int) -> None:
+        """Begin a stage of so many rows."""
+        with self.lock:
+            self.what, self.rows, self.done, self.measured = printable(what), rows, 0, 0
+            self.stage_began = time.monotonic()
+
+    def advance(self, rows: int, tokens: float) -> None:
+        """Count rows; those without tokens were stored before."""
+        with self.lock:
+            self.done += rows
+            self.measured += rows if tokens else 0
+
+    def line(self) -> str:
+        """How far the stage is, how fast it goes and how long it will take."""
+        with self.lock:
+            now = time.monotonic()
+            parts = [f"caploc: {duration(now - self.began)} {self.what}"]
+            if self.rows:
+                parts.append(f"{self.done:,} of {self.rows:,} rows")
+            seconds = now - self.stage_began
+            if self.measured and seconds > 0:
+                rate = self.measured / seconds
+                parts.append(f"{rate:,.1f} rows/s")
+                if self.done < self.rows:
+                    parts.append(f"{duration((self.rows - self.done) / rate)} left")
+        return ", ".join(parts)
+
+    def write(self) -> None:
+        """Write the line now."""
+        stderr.print(escape(self.line()), soft_wrap=True, highlight=False)
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Write lines while the block runs."""
+        over = threading.Event()
+
+        def tick() -> None:
+            while not over.wait(LINE_SECONDS):
+                self.write()
+
+        self.write()
+        thread = threading.Thread(target=tick, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+            self.write()
+
+
+Shown = Bars | Lines | Silent
+
+
+def duration(seconds: float) -> str:
+    """Seconds as hours, minutes and seconds: 1:02:03."""
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{rest:02}"
+
+
 class Interruptible:
     """Progress that stops on Ctrl-C, SIGTERM or SIGHUP, even if the exception got lost.
 
@@ -91,7 +166,7 @@ class Interruptible:
     signal may come just then; every batch asks again.
     """
 
-    def __init__(self, shown: "Bars | Silent") -> None:
+    def __init__(self, shown: Shown) -> None:
         """Pass everything on to `shown`."""
         self.shown, self.asked, self.signal = shown, False, signal.SIGINT
 
@@ -120,7 +195,7 @@ class Interruptible:
 
 
 @contextmanager
-def interruptible(shown: "Bars | Silent") -> Iterator[Interruptible]:
+def interruptible(shown: Shown) -> Iterator[Interruptible]:
     """Listen inside the block for signals that ask to end; only the main thread hears them.
 
     A SIGHUP that is ignored stays so: the command was started with `nohup`.
@@ -156,10 +231,15 @@ def progress(quiet: bool) -> Iterator[Interruptible]:
 
 
 @contextmanager
-def bars(quiet: bool) -> Iterator[Bars | Silent]:
+def bars(quiet: bool) -> Iterator[Shown]:
     """The display itself."""
     if quiet:
         yield Silent()
+        return
+    if not (stderr.is_terminal or stderr.is_jupyter):
+        lines = Lines()
+        with lines.writing():
+            yield lines
         return
     columns = [
         SpinnerColumn(),

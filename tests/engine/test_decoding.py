@@ -194,3 +194,23 @@ def test_a_mask_reads_its_prefix_once_and_keeps_it_no_longer_than_its_rows_run(
     # once each mask that cuts below the last layer, whose own keys no cut of it changes
     assert len(kept) == masks[:, :above].any(axis=1).sum() > 2
     assert max(kept) <= 2
+
+
+def test_answers_that_end_in_the_pass_that_opens_them_are_handed_on_before_the_next(
+    loaded, masks, monkeypatch
+):
+    """Rows whose drafts hold never run a step, and a queue of them may last for minutes."""
+    engine, asks, waiting = BatchEngine(loaded, 4), asks_for(PROMPTS, masks), []
+    texts(engine, asks)  # most drafts will hold from now on
+    open_rows, most = Decoder.open, []
+
+    def watched(decoder, *given):
+        most.append(len(decoder.done))
+        open_rows(decoder, *given)
+        waiting.append(len(decoder.done))
+
+    monkeypatch.setattr(Decoder, "open", watched)
+    monkeypatch.setattr("caploc.engine.decoding.SECONDS", 0.0)
+    assert sum(map(len, engine.answer(asks))) == len(asks)
+    assert any(waiting)  # rows did end in the pass that opened them
+    assert not any(most)  # and none of them waited for another pass

@@ -205,3 +205,11 @@ def test_longer_rows_make_smaller_batches(loaded, monkeypatch):
     monkeypatch.setattr("caploc.engine.memory.free_memory", lambda device: 10 * 2**20)
     sizer = BatchSizer(loaded.model)
     assert sizer.rows(10) > sizer.rows(100) >= sizer.rows(10**6) == 1
+
+
+def test_a_pass_on_a_cpu_is_shorter_for_larger_models_but_never_tiny(loaded, monkeypatch):
+    sizer, tokens = BatchSizer(loaded.model), {}
+    for parameters in (10**6, 10**8, 10**12):
+        monkeypatch.setattr(loaded.model, "num_parameters", lambda n=parameters: n)
+        tokens[parameters] = sizer.sizes().most_tokens
+    assert tokens == {10**6: 2048, 10**8: 750, 10**12: 512}

@@ -77,11 +77,11 @@ class Decoder:
         while stages or self.queue or self.running:
             if not self.queue and stages and not (stages[0].waits and self.running):
                 self.begin(stages.popleft())
-            self.admit()
-            self.close_gaps()
-            if self.running:
-                self.step()
+            if not self.admit():
                 self.close_gaps()
+                if self.running:
+                    self.step()
+                    self.close_gaps()
             if len(self.done) >= self.plan.slots or time.monotonic() - last > SECONDS:
                 yield self.hand_on()
                 last = time.monotonic()
@@ -107,16 +107,21 @@ class Decoder:
 
     # New rows
 
-    def admit(self) -> None:
-        """Read prompts of new rows into free slots, when there are enough of both."""
+    def admit(self) -> bool:
+        """Read prompts of new rows into free slots in one pass, if there are enough of both.
+
+        False if there are not. One pass at a time: where drafts hold, rows end in the pass that
+        opens them, and a long queue of such rows must not keep their answers back.
+        """
         gaps = [slot for slot, row in enumerate(self.running) if row is None]
         free = gaps + list(range(len(self.running), self.plan.slots))
-        while self.queue and len(free) * REFILL >= self.plan.slots:
-            rows, drafts, start = self.together(len(free))
-            slots, free = free[: len(rows)], free[len(rows) :]
-            self.running += [None] * (max(slots) + 1 - len(self.running))
-            self.open(rows, drafts, slots, start)
-            free = [slot for slot in slots if self.running[slot] is None] + free
+        if not self.queue or len(free) * REFILL < self.plan.slots:
+            return False
+        rows, drafts, start = self.together(len(free))
+        slots = free[: len(rows)]
+        self.running += [None] * (max(slots) + 1 - len(self.running))
+        self.open(rows, drafts, slots, start)
+        return True
 
     def together(self, most: int) -> tuple[list[Wanted], list[list[int]], int]:
         """The next rows that can be read in one pass, and their drafts: all start at one depth."""

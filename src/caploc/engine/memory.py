@@ -19,6 +19,9 @@ R = TypeVar("R")
 SHARE = 0.5  # of the free memory; the rest is for other processes, and for what is not foreseen
 MOST_ROWS = {"cpu": 256, "mps": 128, "cuda": 1024}
 MOST_TOKENS = {"cpu": 2048, "mps": 4096, "cuda": 16384}  # of a pass; more make it no faster
+# Multiplications of a pass on a CPU: two cores take half a second to a second for them, so that
+# answers are handed on as often. With fewer tokens than the least, reading the weights would show.
+CPU_PRODUCTS, CPU_LEAST_TOKENS = 7.5e10, 512
 # Vectors alive per token while a layer runs: of the residual stream's size, of all heads' queries
 # (rotated, grouped and padded ones among them), and of the feed-forward block's inner size.
 RESIDUALS, QUERIES, INNER = 4, 6, 4
@@ -67,9 +70,16 @@ class BatchSizer:
             logits=bytes_per_scored_token(self.model),
             memory=self.budget(),
             most_rows=self.most,
-            most_tokens=MOST_TOKENS.get(device, 4096),
+            most_tokens=self.most_tokens(),
             drafted=drafted,
         )
+
+    def most_tokens(self) -> int:
+        """Tokens of a pass beyond which it gets no faster, or lasts too long."""
+        most = MOST_TOKENS.get(self.device.type, 4096)
+        if self.device.type != "cpu":
+            return most
+        return max(CPU_LEAST_TOKENS, min(most, int(CPU_PRODUCTS / self.model.num_parameters())))
 
     def rows(self, length: int, scored: int = 1) -> int:
         """Rows that fit when each has `length` tokens, and logits kept for `scored` of them."""
