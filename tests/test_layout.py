@@ -16,6 +16,7 @@ ORDER = [
     "lookup",
     "redaction",
     "progress",
+    "pretrained",
     "naming",
     "launching",
     "grid",

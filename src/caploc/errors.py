@@ -13,6 +13,7 @@ CaplocError
     │   ├── Terminated   by SIGTERM; the command line exits with 143
     │   └── HungUp       by SIGHUP, as a terminal sends it that is closed; exits with 129
     ├── OutOfMemory      even one row does not fit
+    ├── FetchFailed      the package index, or the network, does not give a model
     └── StoreFailed      the disk is full, read-only or corrupt
 """
 
@@ -73,6 +74,10 @@ class HungUp(Stopped):
 
 class OutOfMemory(RunFailed):
     """A batch of one row does not fit into memory."""
+
+
+class FetchFailed(RunFailed):
+    """A pretrained model that cannot be downloaded, or not as it was published."""
 
 
 class StoreFailed(RunFailed):

@@ -109,8 +109,12 @@ def question(study: Any) -> dict[str, Any]:
     """A study without what changes no outcome: a run may go on elsewhere, in smaller batches."""
     same = ("model.batch_size", "model.device", "model.workers", "track")
     fields = flat(study or {})
-    if fields.get("model.quantize") is None:  # as in a run written before there was the choice
-        fields.pop("model.quantize", None)
+    for later in (
+        "model.quantize",
+        "model.gguf",
+    ):  # absent in runs from before there was the choice
+        if fields.get(later) is None:
+            fields.pop(later, None)
     return {key: value for key, value in fields.items() if not key.startswith(same)}
 
 

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from caploc.pretrained import PRETRAINED
+
 
 def default_others(task: str) -> list[str]:
     """The demo's general benchmark goes with the demo's tasks; others are named by the user."""
@@ -10,7 +12,12 @@ def default_others(task: str) -> list[str]:
 
 
 def placed(name: str) -> str:
-    """A model or task given as a path, as an absolute one: a run is continued from anywhere."""
+    """A model or task given as a path, as an absolute one: a run is continued from anywhere.
+
+    The name of a model of `caploc fetch` means that, whatever folder of its name lies here.
+    """
+    if name in PRETRAINED:
+        return name
     path = at_home(name)
     return str(path.absolute()) if name.strip() and (is_folder(path) or is_file(path)) else name
 

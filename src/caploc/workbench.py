@@ -41,6 +41,7 @@ class ModelOptions:
     batch_size: int | None = None
     workers: Workers | None = None
     quantize: str | None = None
+    gguf: str | None = None
 
     def check(self) -> HeadGrid:
         """Refuse what can be refused before weights are read; return the model's grid.
@@ -104,7 +105,10 @@ class ModelOptions:
         chat = None
         if options.chat_template or any(map(wants_chat_template, names)):
             tokenizer = load_tokenizer(
-                self.name, revision=self.revision, trust_remote_code=self.trust_remote_code
+                self.name,
+                revision=self.revision,
+                gguf=self.gguf,
+                trust_remote_code=self.trust_remote_code,
             )
             if options.chat_template or tokenizer.chat_template is not None:
                 chat = chat_template(tokenizer)

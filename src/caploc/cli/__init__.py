@@ -23,6 +23,7 @@ from caploc.cli import (
     locating,
     looking,
     measuring,
+    models,
     neurons,
     paper,
     playing,
@@ -47,7 +48,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 COMMANDS = {
-    "Begin": (demo.demo, looking.doctor, looking.models, looking.tasks),
+    "Begin": (demo.demo, models.fetch, models.models, looking.tasks, looking.doctor),
     "Find": (locating.locate, studies.run, studies.plan),
     "Ask more": (
         measuring.evaluate,

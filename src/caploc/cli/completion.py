@@ -13,6 +13,8 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
+from caploc.pretrained import PRETRAINED
+
 PACKAGE = Path(__file__).parents[1]
 NAMED = re.compile(
     r"""^["']?(?:task|group|tag)["']?:[ \t]*["']?([^\s"'#\[|>]+)["']?[ \t]*$""", re.M
@@ -67,8 +69,13 @@ def listed_tasks(incomplete: str) -> list[str]:
 
 
 def models(incomplete: str) -> list[str]:
-    """The model inside the package, and those in the cache of the Hugging Face Hub."""
-    return starting(["demo", *cached_models()], incomplete)
+    """The model inside the package, those with short names, and those in the Hub's cache."""
+    return starting(["demo", *PRETRAINED, *cached_models()], incomplete)
+
+
+def fetched(incomplete: str) -> list[str]:
+    """Models that `caploc fetch` gets."""
+    return starting(PRETRAINED, incomplete)
 
 
 def runs(incomplete: str) -> list[str]:

@@ -10,6 +10,7 @@ from caploc.cli import completion
 from caploc.cli.options import (
     Device,
     Dtype,
+    Gguf,
     Json,
     Projections,
     Quiet,
@@ -47,6 +48,7 @@ def export(
     device: Device = "auto",
     dtype: Dtype = "auto",
     revision: Revision = None,
+    gguf: Gguf = None,
     trust_remote_code: Trust = False,
     projections: Projections = None,
     quiet: Quiet = False,
@@ -78,7 +80,7 @@ def export(
         kind,
         push_to_hub,
         private,
-        ModelOptions("", device, dtype, revision, trust_remote_code, projections),
+        ModelOptions("", device, dtype, revision, trust_remote_code, projections, gguf=gguf),
         command_line(),
     )
     wanted = asked.export()

@@ -15,6 +15,7 @@ from caploc.cli.options import (
     Device,
     Dtype,
     Fewshot,
+    Gguf,
     Json,
     Limit,
     Model,
@@ -101,6 +102,7 @@ def locate(
     dtype: Dtype = "auto",
     quantize: Quantize = None,
     revision: Revision = None,
+    gguf: Gguf = None,
     trust_remote_code: Trust = False,
     projections: Projections = None,
     batch_size: Batch = None,
@@ -153,6 +155,7 @@ def locate(
         projections=projections,
         batch_size=batch_size,
         quantize=quantize,
+        gguf=gguf,
         workers=Asked.parse(workers, ray_address, gpus_per_worker, cpus_per_worker),
     )
     studies = [

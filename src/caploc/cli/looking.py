@@ -1,4 +1,4 @@
-"""Look at runs, tasks, models and the machine."""
+"""Look at runs, tasks and the machine."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -8,16 +8,7 @@ import typer
 
 from caploc import console
 from caploc.cli import completion
-from caploc.cli.options import (
-    Device,
-    Dtype,
-    Json,
-    Projections,
-    Quantize,
-    Quiet,
-    Revision,
-    Trust,
-)
+from caploc.cli.options import Json, Quiet
 from caploc.errors import BadOption
 
 
@@ -69,49 +60,6 @@ def tasks(
         console.say(name)
     if not found:
         console.say(f"No task's name contains {text!r}; a path to an lm-eval YAML works too.")
-
-
-def models(
-    name: Annotated[
-        str | None,
-        typer.Argument(
-            help="A model to look at; the demo if absent.", autocompletion=completion.models
-        ),
-    ] = None,
-    device: Device = "auto",
-    dtype: Dtype = "auto",
-    quantize: Quantize = None,
-    revision: Revision = None,
-    trust_remote_code: Trust = False,
-    projections: Projections = None,
-    as_json: Json = False,
-) -> None:
-    """Load a model, prove that its heads can be knocked out, and show its grid.
-
-    Examples:
-        caploc models
-        caploc models meta-llama/Llama-3.2-1B-Instruct --dtype bfloat16
-
-    See also:
-        doctor, locate
-    """
-    from caploc.doctor import model_facts
-    from caploc.workbench import ModelOptions
-
-    loading = ModelOptions(
-        name or "demo",
-        device,
-        dtype,
-        revision,
-        trust_remote_code,
-        projections,
-        quantize=quantize,
-    )
-    facts = model_facts(loading)
-    if as_json:
-        console.say_json(facts)
-        return
-    console.show_table(["model", facts["name"]], [[k, str(v)] for k, v in facts.items()])
 
 
 def doctor(

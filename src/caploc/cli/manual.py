@@ -28,6 +28,7 @@ EXIT_CODES = (
     ("130", "stopped by Ctrl-C (143: by SIGTERM, 129: SIGHUP); what was measured is kept"),
 )
 ENVIRONMENT = (
+    ("CAPLOC_CACHE", "where fetched models lie (caploc in HF_HOME, XDG_CACHE_HOME or ~/.cache)"),
     ("HF_HOME, HF_TOKEN", "where models and data from the Hugging Face Hub lie; the token for it"),
     ("HF_HUB_OFFLINE", "1: ask the Hub for nothing, use what was downloaded before"),
     ("CUDA_VISIBLE_DEVICES", "the GPUs that may be used"),

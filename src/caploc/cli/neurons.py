@@ -15,6 +15,7 @@ from caploc.cli.options import (
     Device,
     Dtype,
     Fewshot,
+    Gguf,
     Json,
     Model,
     Quiet,
@@ -112,6 +113,7 @@ def locate(
     device: Device = "auto",
     dtype: Dtype = "auto",
     revision: Revision = None,
+    gguf: Gguf = None,
     trust_remote_code: Trust = False,
     batch_size: Batch = None,
     out: Annotated[Path | None, typer.Option(help="Run folder; resumes what lies there.")] = None,
@@ -143,7 +145,14 @@ def locate(
     tasks = tuple(dict.fromkeys(map(placed, task)))
     study = NeuronStudy(
         model=ModelOptions(
-            placed(model), device, dtype, revision, trust_remote_code, None, batch_size
+            placed(model),
+            device,
+            dtype,
+            revision,
+            trust_remote_code,
+            None,
+            batch_size,
+            gguf=gguf,
         ),
         tasks=tasks,
         attribution=Attribution(method, target, positions, steps, rule),
@@ -369,6 +378,7 @@ def merge(
     delta: Annotated[Path, typer.Option(help="File of `caploc neurons keep`.")],
     to: Annotated[Path, typer.Option(help="New folder for the checkpoint.")],
     revision: Revision = None,
+    gguf: Gguf = None,
     trust_remote_code: Trust = False,
 ) -> None:
     """Put tuned neurons into their model and write a checkpoint that plain transformers load.
@@ -386,5 +396,5 @@ def merge(
     from caploc.neurons.keeping import merge as run
     from caploc.workbench import ModelOptions
 
-    options = ModelOptions(placed(model), "cpu", "auto", revision, trust_remote_code)
+    options = ModelOptions(placed(model), "cpu", "auto", revision, trust_remote_code, gguf=gguf)
     console.say(f"Checkpoint: {run(options, delta, to)}")

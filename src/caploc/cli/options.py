@@ -21,7 +21,8 @@ Number = TypeVar("Number", int, float)
 Model = Annotated[
     str,
     typer.Argument(
-        help="Hugging Face id, local folder, or `demo`.", autocompletion=completion.models
+        help="Hugging Face id, folder, GGUF file, a name of `caploc models`, or `demo`.",
+        autocompletion=completion.models,
     ),
 ]
 Device = Annotated[
@@ -47,6 +48,10 @@ Quantize = Annotated[
     ),
 ]
 Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit on the Hub.")]
+Gguf = Annotated[
+    str | None,
+    typer.Option("--gguf", help="GGUF file to read, of the model's folder or repository."),
+]
 
 
 def warn_of_code(trusted: bool) -> bool:

@@ -13,6 +13,7 @@ from caploc.cli.options import (
     Data,
     Device,
     Dtype,
+    Gguf,
     Projections,
     Revision,
     Trust,
@@ -54,6 +55,7 @@ def ui(
     device: Device = "auto",
     dtype: Dtype = "auto",
     revision: Revision = None,
+    gguf: Gguf = None,
     trust_remote_code: Trust = False,
     projections: Projections = None,
 ) -> None:
@@ -83,7 +85,9 @@ def ui(
         chat_template=chat_template, data=parse_data(data or []), allow_code=allow_code
     )
     named = None if model is None else placed(model)
-    loading = ModelOptions(named or DEMO, device, dtype, revision, trust_remote_code, projections)
+    loading = ModelOptions(
+        named or DEMO, device, dtype, revision, trust_remote_code, projections, gguf=gguf
+    )
     tasks = [placed(name) for name in task or []]
     runs = runs_in(folder, allowed(True, trust_remote_code)) if folder else ()
     setting = setting_of(runs, named, loading, tasks, options)

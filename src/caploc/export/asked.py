@@ -55,7 +55,7 @@ class Asked:
             for name in ("device", "dtype", "trust_remote_code")
             if getattr(given, name) != getattr(default, name)
         }
-        for name in ("revision", "projections"):
+        for name in ("revision", "projections", "gguf"):
             if getattr(given, name) is not None:
                 raise BadOption(f"--{name} is the run's own, in {self.source}; leave it out.")
         # weights are exported as they are stored, however the run held them in memory

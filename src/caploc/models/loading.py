@@ -1,31 +1,17 @@
 """Load a model, find and prove its heads, and say who it is."""
 
 import atexit
-import json
 import shutil
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import torch
-import transformers
-from huggingface_hub.errors import GatedRepoError
-from safetensors import SafetensorError
-from transformers import (
-    AutoConfig,
-    AutoModelForCausalLM,
-    AutoTokenizer,
-    PretrainedConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.distributed.configuration_utils import DistributedConfig
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from caploc.errors import BadOption, CaplocError, ModelRefused, OutOfMemory
+from caploc.errors import BadOption, ModelRefused, OutOfMemory
 from caploc.grid import Grid
 from caploc.heads import HeadGrid
 from caploc.lookup import pick
@@ -47,8 +33,9 @@ from caploc.models.quantization import (
     scheme_config,
     weight_bytes,
 )
+from caploc.models.reading import empty_model, read_tokenizer, read_weights, refuse_other_words
 from caploc.models.sharding import Team, check_shardable, gather, held
-from caploc.models.sources import Source, check_files, find, gated
+from caploc.models.sources import Source, check_files, find
 
 DTYPES: dict[str, str | torch.dtype] = {
     "auto": "auto",  # the checkpoint's own
@@ -92,17 +79,22 @@ def load_model(  # noqa: PLR0913  (what a command can say of a model)
     dtype: str = "auto",
     quantize: str | None = None,
     revision: str | None = None,
+    gguf: str | None = None,
     trust_remote_code: bool = False,
     projections: Naming = None,
 ) -> LoadedModel:
-    """Load a model from a folder, from the Hugging Face Hub, or the `demo` inside the package.
+    """Load a model.
+
+    `name` is a folder, a model on the Hugging Face Hub, a GGUF file, one that `caploc fetch` got
+    (`smollm2`), or the `demo` inside the package. `gguf` names a GGUF file in the folder or the
+    repository; its weights are dequantized, and tokenizer and config are those inside it.
 
     `device` is auto (CUDA, else MPS, else CPU), cpu, cuda, cuda:N, mps, spread (layers over all
     devices, then main memory, then disk; `spread:cuda:0=70GiB,cpu=200GiB` sets limits) or shard
     (among the processes that torchrun started); `dtype` is auto (the checkpoint's own), float32,
-    bfloat16 or float16. `quantize` is 8bit, 4bit, int8 or int4: see docs/large_models.md. Weights
-    are read from safetensors only. `projections` names the attention output projections by hand;
-    see `projections.locate`.
+    bfloat16 or float16. `quantize` is 8bit, 4bit, int8 or int4: see docs/large_models.md. Other
+    weights are read from safetensors only. `projections` names the attention output projections
+    by hand; see `projections.locate`.
 
     Raises:
         UnknownName: if there is no such model, revision, dtype or quantization.
@@ -111,11 +103,11 @@ def load_model(  # noqa: PLR0913  (what a command can say of a model)
         OutOfMemory: if the weights do not fit on the device.
     """
     where, weights_dtype = place(device), pick(DTYPES, dtype, "dtype")
-    source = find(name, revision)
+    source = find(name, revision, gguf)
     weights = Weights(source, where, weights_dtype, quantize, trust_remote_code)
     weights.check(projections)
-    tokenizer = _tokenizer(source, trust_remote_code)
-    _refuse_other_words(source.name, tokenizer, weights.empty)
+    tokenizer = read_tokenizer(source, trust_remote_code)
+    refuse_other_words(source.name, tokenizer, weights.empty)
     team = gather() if where.shared else None
     model = weights.load()
     outputs, grid = locate(model, projections)
@@ -141,6 +133,7 @@ def check_model(  # noqa: PLR0913  (what a command can say of a model)
     dtype: str = "auto",
     quantize: str | None = None,
     revision: str | None = None,
+    gguf: str | None = None,
     trust_remote_code: bool = False,
     projections: Naming = None,
 ) -> HeadGrid:
@@ -156,7 +149,7 @@ def check_model(  # noqa: PLR0913  (what a command can say of a model)
         OutOfMemory: if the weights do not fit on the device.
     """
     where, weights_dtype = place(device), pick(DTYPES, dtype, "dtype")
-    source = find(name, revision)
+    source = find(name, revision, gguf)
     return Weights(source, where, weights_dtype, quantize, trust_remote_code).check(projections)
 
 
@@ -173,7 +166,7 @@ class Weights:
     @cached_property
     def empty(self) -> PreTrainedModel:
         """The model without values."""
-        return _empty(self.source, self.trust_remote_code)
+        return empty_model(self.source, self.trust_remote_code)
 
     @property
     def quantized(self) -> bool:
@@ -186,6 +179,8 @@ class Weights:
         name, config = self.source.name, self.empty.config
         _, grid = locate(self.empty, naming)
         check_quantization(name, config, self.quantize)
+        if self.source.gguf is not None:
+            self._check_gguf()
         processes = 1
         if self.where.shared:
             processes = check_shardable(name, config, grid)
@@ -199,6 +194,18 @@ class Weights:
         check_fit(name, count * each, self.where, processes)
         return grid
 
+    def _check_gguf(self) -> None:
+        if self.quantize is not None:
+            raise BadOption(
+                f"The weights of {self.source.name} are dequantized as they are read; leave out "
+                f"--quantize {self.quantize}, or load with --dtype bfloat16."
+            )
+        if self.where.shared:
+            raise BadOption(
+                "GGUF weights are not shared among processes; use --device spread, which takes "
+                "them."
+            )
+
     def load(self) -> PreTrainedModel:
         """Read the weights, and put them where they belong.
 
@@ -207,7 +214,7 @@ class Weights:
             OutOfMemory: if they do not fit.
         """
         try:
-            model = _read(self.source, self.arguments())
+            model = read_weights(self.source, self.arguments())
             if self.where.kind == ONE and not self.quantized:
                 model.to(self.where.device)  # type: ignore[arg-type]  # the stub wants a module
         except torch.OutOfMemoryError:
@@ -220,8 +227,9 @@ class Weights:
 
     def arguments(self) -> dict[str, Any]:
         """What `from_pretrained` takes beside the model's name."""
+        own = self.dtype == "auto" and self.source.gguf is not None
         arguments: dict[str, Any] = {
-            "dtype": self.dtype,
+            "dtype": torch.float32 if own else self.dtype,  # a GGUF names none
             "trust_remote_code": self.trust_remote_code,
         }
         quantized = scheme_config(self.quantize, self.empty.config, self.dtype)
@@ -244,7 +252,11 @@ class Weights:
 
 
 def model_shape(
-    name: str, *, revision: str | None = None, trust_remote_code: bool = False
+    name: str,
+    *,
+    revision: str | None = None,
+    gguf: str | None = None,
+    trust_remote_code: bool = False,
 ) -> tuple[HeadGrid, int]:
     """The heads and the number of parameters of a model of which only the config.json is needed.
 
@@ -252,15 +264,19 @@ def model_shape(
         UnknownName: if there is no such model or revision.
         ModelRefused: if it has no configuration, or the heads are not found.
     """
-    source = find(name, revision)
-    if "config.json" not in source.files:
+    source = find(name, revision, gguf)
+    if source.gguf is None and "config.json" not in source.files:
         raise ModelRefused(f"{source.name} has no config.json, so it is no transformers model.")
-    empty = _empty(source, trust_remote_code)
+    empty = empty_model(source, trust_remote_code)
     return locate(empty)[1], sum(parameter.numel() for parameter in empty.parameters())
 
 
 def load_tokenizer(
-    name: str, *, revision: str | None = None, trust_remote_code: bool = False
+    name: str,
+    *,
+    revision: str | None = None,
+    gguf: str | None = None,
+    trust_remote_code: bool = False,
 ) -> PreTrainedTokenizerBase:
     """The model's tokenizer alone; one without a padding token pads with its end-of-text token.
 
@@ -268,130 +284,6 @@ def load_tokenizer(
         UnknownName: if there is no such model.
         ModelRefused: if it has no tokenizer that can be loaded.
     """
-    source = find(name, revision)
+    source = find(name, revision, gguf)
     check_files(source)
-    return _tokenizer(source, trust_remote_code)
-
-
-def _empty(source: Source, trust_remote_code: bool) -> PreTrainedModel:
-    """The model without values, from its configuration alone."""
-    with _one_sentence(source.name):
-        config = AutoConfig.from_pretrained(
-            source.place, revision=source.revision, trust_remote_code=trust_remote_code
-        )
-        _refuse_other_models(source.name, config)
-        # on the meta device a model has its modules and shapes, and no values
-        with torch.device("meta"):
-            empty: PreTrainedModel = AutoModelForCausalLM.from_config(
-                config, trust_remote_code=trust_remote_code
-            )
-    return empty
-
-
-def _refuse_other_models(name: str, config: PretrainedConfig) -> None:
-    own_code = getattr(config, "auto_map", None) or {}
-    if config.model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
-        return
-    if "AutoModelForCausalLM" not in own_code:
-        raise ModelRefused(
-            f"{name} is a {config.model_type} model, which does not continue text; give a causal "
-            "language model."
-        )
-
-
-def _tokenizer(source: Source, trust_remote_code: bool) -> PreTrainedTokenizerBase:
-    with _one_sentence(f"The tokenizer of {source.name}"):
-        tokenizer = AutoTokenizer.from_pretrained(
-            source.place, revision=source.revision, trust_remote_code=trust_remote_code
-        )
-    if tokenizer.pad_token is None:
-        tokenizer.pad_token = tokenizer.eos_token
-    # What tokenizers 0.23 remembers of words it never gives back, not even with the tokenizer;
-    # whoever runs many studies in a process loads many. Texts that come again `Wording` remembers.
-    model: Any = getattr(getattr(tokenizer, "backend_tokenizer", None), "model", None)
-    if hasattr(model, "_resize_cache"):
-        model._resize_cache(0)
-    return tokenizer
-
-
-def _refuse_other_words(
-    name: str, tokenizer: PreTrainedTokenizerBase, empty: PreTrainedModel
-) -> None:
-    """Refuse a tokenizer that knows more words than the model.
-
-    Tokens that were added to it may lie beyond the embeddings, as a padding token does in some
-    models; the end-of-text token pads then.
-    """
-    table: Any = empty.get_input_embeddings()
-    rows = table.weight.shape[0]
-    added = set(tokenizer.get_added_vocab())
-    beyond = [(n, w) for w, n in tokenizer.get_vocab().items() if n >= rows and w not in added]
-    if beyond:
-        number, word = max(beyond)
-        raise ModelRefused(
-            f"The tokenizer of {name} gives {word!r} the number {number}, and the model's "
-            f"embeddings end at {rows - 1}; use the tokenizer that it was trained with."
-        )
-    if tokenizer.pad_token_id is not None and tokenizer.pad_token_id >= rows:
-        tokenizer.pad_token = tokenizer.eos_token
-
-
-def _read(source: Source, arguments: dict[str, Any]) -> PreTrainedModel:
-    with _one_sentence(source.name):
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
-            source.place,
-            revision=source.revision,
-            use_safetensors=True,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,  # refused below, by name
-            **arguments,
-        )
-    model, report = loaded
-    for weight, there, here in sorted(report["mismatched_keys"]):
-        raise ModelRefused(
-            f"{source.name} holds {weight!r} in the shape {tuple(there)}, and its config.json says "
-            f"{tuple(here)}; the two belong to different models."
-        )
-    absent = sorted(report["missing_keys"])
-    if absent:  # transformers would fill them with random numbers and go on
-        raise ModelRefused(
-            f"{source.name} lacks {len(absent)} of its weights, {absent[0]!r} among them; the "
-            "files are incomplete, or the config belongs to another model."
-        )
-    return model.eval().requires_grad_(False)
-
-
-@contextmanager
-def _one_sentence(what: str) -> Iterator[None]:
-    """Turn what the libraries raise for a model they cannot load into one sentence for the user."""
-    try:
-        yield
-    except (CaplocError, torch.OutOfMemoryError):
-        raise
-    except Exception as error:  # a config that makes no sense fails anywhere, in any way
-        raise _explained(what, error) from error
-
-
-def _explained(what: str, error: Exception) -> ModelRefused:
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, GatedRepoError):
-            return gated(what)
-        cause = cause.__cause__ or cause.__context__
-    text = str(error)
-    if "trust_remote_code" in text:
-        return ModelRefused(
-            f"{what} brings its own program code; if you trust it, pass trust_remote_code=True "
-            "(--trust-remote-code), and it runs with your rights."
-        )
-    short = " ".join(text.split()).rstrip(".")[:200]
-    if isinstance(error, json.JSONDecodeError) or "valid JSON" in text:
-        return ModelRefused(f"{what} has a file that is not valid JSON ({short}); get it again.")
-    if isinstance(error, SafetensorError):
-        return ModelRefused(
-            f"{what} has a weights file that is cut off or damaged ({short}); get it again."
-        )
-    return ModelRefused(
-        f"{what} cannot be loaded with transformers {transformers.__version__} "
-        f"({type(error).__name__}: {short}); compare its files with the original's."
-    )
+    return read_tokenizer(source, trust_remote_code)

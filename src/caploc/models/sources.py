@@ -1,18 +1,23 @@
-"""Where a model's files are: in a folder, on the Hugging Face Hub, or in its cache."""
+"""Where a model's files are: in a folder, on the Hugging Face Hub, or in a cache of them."""
 
 import hashlib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
-from huggingface_hub import HfApi, try_to_load_from_cache
+from huggingface_hub import HfApi, hf_hub_download, try_to_load_from_cache
 from huggingface_hub import errors as hub
 from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 
 from caploc.errors import BadOption, ModelRefused, UnknownName
+from caploc.lookup import unknown
+from caploc.models.gguf import Header, check_gguf
 from caploc.naming import at_home, is_file, is_folder
+from caploc.pretrained import DIGEST, PRETRAINED, home, is_fetched, nearest
 
 DEMO = "demo"
 DEMO_FOLDER = Path(__file__).parent / "demo"
@@ -26,9 +31,10 @@ TOKENIZER = ("tokenizer*", "vocab.*", "*.tiktoken", "*spiece.model", "merges.txt
 
 @dataclass(frozen=True)
 class Source:
-    """A model that exists: `place` and `revision` are for `from_pretrained`.
+    """A model that exists: `place` and `which` are for `from_pretrained`.
 
-    `commit` is the Hub's hash of everything in it, None for a folder of the user's own.
+    `commit` is the Hub's hash of everything in it, None for a folder of the user's own. `gguf` is
+    the file, if all is read from one: with its whole path, so that nothing beside it is.
     """
 
     name: str
@@ -36,33 +42,74 @@ class Source:
     revision: str | None
     commit: str | None
     files: tuple[str, ...]
+    gguf: Path | None = None
+
+    @property
+    def which(self) -> dict[str, Any]:
+        """What `from_pretrained` takes beside the place, to read these files and no others."""
+        if self.gguf is not None:
+            return {"gguf_file": str(self.gguf)}
+        return {"revision": self.revision}
+
+    @cached_property
+    def header(self) -> Header:
+        """What the GGUF file says of itself, checked.
+
+        Raises:
+            ModelRefused, BadOption: if it cannot be read.
+        """
+        assert self.gguf is not None
+        return check_gguf(self.name, self.gguf)
 
     def fingerprint(self) -> str:
-        """The Hub's commit, or for a folder a digest of its config and weights."""
-        return self.commit or folder_fingerprint(Path(self.place))
+        """The Hub's commit, or for a folder a digest of its config and weights.
+
+        Of a model that `caploc fetch` got it is that of the file it was made from, if nothing was
+        changed since.
+
+        Raises:
+            ModelRefused: if it was.
+        """
+        if self.commit is not None:
+            return self.commit
+        if self.gguf is not None:
+            return file_fingerprint(self.gguf)
+        found = folder_fingerprint(Path(self.place))
+        if self.name not in PRETRAINED:
+            return found
+        if found != (Path(self.place) / DIGEST).read_text(encoding="utf-8").strip():
+            raise ModelRefused(
+                f"The files of {self.name} in {self.place} were changed or damaged since they were "
+                f"fetched; delete that folder and run `caploc fetch {self.name}` again."
+            )
+        return PRETRAINED[self.name].fingerprint
 
 
-def find(name: str, revision: str | None = None) -> Source:
-    """Find a model by the name the user gave.
+def find(name: str, revision: str | None = None, gguf: str | None = None) -> Source:
+    """Find a model by the name the user gave; `gguf` names a file in its folder or repository.
 
     Raises:
-        UnknownName: if there is no such folder, or no such model or revision on the Hub.
-        BadOption: if the name is a file, or a folder is given with a revision.
-        ModelRefused: if the Hub cannot be reached, or does not let the user in.
+        UnknownName: if there is no such folder or file, or no such model or revision on the Hub.
+        BadOption: if the name is a file other than GGUF, or options do not go together.
+        ModelRefused: if the Hub cannot be reached, or does not let the user in, or the model is
+            one that has yet to be fetched.
     """
+    if name in PRETRAINED:
+        return _fetched(name, revision, gguf)
     folder = DEMO_FOLDER if name == DEMO else at_home(name)
     if name.strip() and is_folder(folder):
-        return _in_folder(name, folder, revision)
+        return _in_folder(name, folder, revision, gguf)
     if name == DEMO:
         raise ModelRefused(f"The demo model is missing from {DEMO_FOLDER}; reinstall caploc.")
     if is_file(folder):
-        raise BadOption(f"{name!r} is a file; give the folder it is in.")
+        return _in_file(name, folder, revision, gguf)
     if not HUB_NAME.fullmatch(name) or not is_hub_name(name):
         raise UnknownName(
-            f"There is no folder {name!r}. A model is a folder, the name of a model on the Hugging "
-            "Face Hub (such as Qwen/Qwen3-4B) or 'demo'."
+            f"There is no folder {name!r}. A model is a folder, a GGUF file, the name of a model "
+            "on the Hugging Face Hub (such as Qwen/Qwen3-4B), one that `caploc models` lists, or "
+            "'demo'."
         )
-    return _on_hub(name, revision)
+    return _on_hub(name, revision, gguf)
 
 
 def is_hub_name(name: str) -> bool:
@@ -75,11 +122,17 @@ def is_hub_name(name: str) -> bool:
 
 
 def check_files(source: Source) -> None:
-    """Refuse a model that lacks a file that loading needs.
+    """Refuse a model that lacks a file that loading needs, or whose GGUF file is not sound.
 
     Raises:
         ModelRefused: naming the file.
+        BadOption: if the package is missing that reads it.
     """
+    if source.gguf is not None:
+        assert source.header
+        return
+    if "config.json" not in source.files and _any_file(source.files, GGUF):
+        raise ModelRefused(_which_gguf(source.name, source.files))
     if "config.json" not in source.files:
         raise ModelRefused(
             f"{source.name} has no config.json, so it is no transformers model; name the folder "
@@ -93,10 +146,7 @@ def check_files(source: Source) -> None:
                 ".save_pretrained(folder) writes safetensors."
             )
         if _any_file(source.files, GGUF):
-            raise ModelRefused(
-                f"{source.name} has its weights as GGUF only, in which heads cannot be cut; name "
-                "the model that it was made from."
-            )
+            raise ModelRefused(_which_gguf(source.name, source.files))
         raise ModelRefused(
             f"{source.name} has no weights (*.safetensors); get them, or name another folder."
         )
@@ -117,21 +167,68 @@ def folder_fingerprint(folder: Path) -> str:
     return total.hexdigest()
 
 
+def file_fingerprint(file: Path) -> str:
+    """A digest of one file's content, whatever it is called."""
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, lambda: hashlib.blake2b(digest_size=20)).hexdigest()
+
+
 def _any_file(files: Iterable[str], patterns: Iterable[str]) -> bool:
     return any(fnmatchcase(file, pattern) for file in files for pattern in patterns)
 
 
-def _in_folder(name: str, folder: Path, revision: str | None) -> Source:
+def _which_gguf(name: str, files: Iterable[str]) -> str:
+    found = sorted(file for file in files if _any_file([file], GGUF))
+    listed = ", ".join(found[:4]) + (", ..." if len(found) > 4 else "")
+    return f"{name} has its weights as GGUF; say which file to read: --gguf ({listed})."
+
+
+def _refuse_revision(name: str, what: str, revision: str | None) -> None:
     if revision is not None:
         raise BadOption(
-            f"revision={revision!r} was given, but {name!r} is a folder, which has no revisions; "
+            f"revision={revision!r} was given, but {name!r} is {what}, which has no revisions; "
             "leave it out."
         )
+
+
+def _fetched(name: str, revision: str | None, gguf: str | None) -> Source:
+    _refuse_revision(name, "a model of `caploc fetch`", revision)
+    if gguf is not None:
+        raise BadOption(
+            f"--gguf is for folders and the Hub; {name} is fetched whole: leave it out."
+        )
+    if not is_fetched(name):
+        size = PRETRAINED[name].wheel_bytes / 1e6
+        raise ModelRefused(
+            f"{name} has not been fetched yet; run `caploc fetch {name}` first ({size:,.0f} MB)."
+        )
+    folder = home(name)
+    return Source(name, str(folder), None, None, tuple(sorted(p.name for p in folder.iterdir())))
+
+
+def _in_folder(name: str, folder: Path, revision: str | None, gguf: str | None) -> Source:
+    _refuse_revision(name, "a folder", revision)
     files = tuple(sorted(path.name for path in folder.iterdir()))
-    return Source(name, str(folder), None, None, files)
+    if gguf is None:
+        return Source(name, str(folder), None, None, files)
+    if not is_file(folder / gguf) or not (folder / gguf).resolve().is_relative_to(folder.resolve()):
+        raise unknown((f for f in files if _any_file([f], GGUF)), gguf, f"GGUF file in {name},")
+    return Source(name, str(folder), None, None, files, (folder / gguf).absolute())
 
 
-def _on_hub(name: str, revision: str | None) -> Source:
+def _in_file(name: str, file: Path, revision: str | None, gguf: str | None) -> Source:
+    if file.suffix.lower() != ".gguf":
+        raise BadOption(
+            f"{name!r} is a file; give the folder it is in (a file by itself may be GGUF only)."
+        )
+    _refuse_revision(name, "a file", revision)
+    if gguf is not None:
+        raise BadOption(f"{name!r} is a GGUF file itself; leave out --gguf {gguf}.")
+    path = file.absolute()
+    return Source(name, str(path.parent), None, None, (path.name,), path)
+
+
+def _on_hub(name: str, revision: str | None, gguf: str | None) -> Source:
     try:
         info = HfApi().model_info(name, revision=revision, timeout=HUB_SECONDS)
     except hub.GatedRepoError:
@@ -139,7 +236,7 @@ def _on_hub(name: str, revision: str | None) -> Source:
     except hub.RepositoryNotFoundError:
         raise UnknownName(
             f"There is no model {name!r}: no such folder here, and none on the Hugging Face Hub "
-            "that you may see (a private one needs `hf auth login`)."
+            f"that you may see (a private one needs `hf auth login`).{nearest(name)}"
         ) from None
     except hub.RevisionNotFoundError:
         raise UnknownName(
@@ -148,9 +245,20 @@ def _on_hub(name: str, revision: str | None) -> Source:
         ) from None
     # what the Hub's client, another from release to release, raises without a network
     except (hub.HTTPError, OSError) as error:  # type: ignore[attr-defined]
-        return _in_cache(name, revision, error)
+        return _in_cache(name, revision, gguf, error)
     files = tuple(file.rfilename for file in info.siblings or ())
-    return Source(name, name, info.sha, info.sha, files)
+    if gguf is None:
+        return Source(name, name, info.sha, info.sha, files)
+    if gguf not in files:
+        raise unknown((f for f in files if _any_file([f], GGUF)), gguf, f"GGUF file in {name},")
+    try:
+        here = Path(hf_hub_download(name, gguf, revision=info.sha))
+    except (hub.HTTPError, OSError) as error:  # type: ignore[attr-defined]
+        raise ModelRefused(
+            f"{gguf} of {name} could not be fetched from the Hugging Face Hub "
+            f"({type(error).__name__}); check the network and the disk, then run it again."
+        ) from error
+    return Source(name, str(here.parent), None, f"{info.sha}/{gguf}", files, here)
 
 
 def gated(name: str) -> ModelRefused:
@@ -161,14 +269,18 @@ def gated(name: str) -> ModelRefused:
     )
 
 
-def _in_cache(name: str, revision: str | None, error: Exception) -> Source:
+def _in_cache(name: str, revision: str | None, gguf: str | None, error: Exception) -> Source:
     """Without a network, a model that was loaded before is still here."""
-    found = try_to_load_from_cache(name, "config.json", revision=revision)
+    found = try_to_load_from_cache(name, gguf or "config.json", revision=revision)
     if not isinstance(found, str):
         raise ModelRefused(
             f"{name!r} is neither a folder here nor in the Hugging Face cache, and the Hub could "
             f"not be reached ({type(error).__name__}); check the network, or give a local folder."
+            f"{nearest(name)}"
         ) from None
+    if gguf is not None:
+        commit = Path(found).parents[gguf.count("/")].name
+        return Source(name, str(Path(found).parent), None, f"{commit}/{gguf}", (gguf,), Path(found))
     folder = Path(found).parent  # named by its commit
     files = tuple(sorted(path.name for path in folder.iterdir()))
     return Source(name, str(folder), None, folder.name, files)

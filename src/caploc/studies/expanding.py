@@ -10,7 +10,8 @@ from caploc.errors import OutOfMemory
 from caploc.heads import HeadGrid
 from caploc.models.placement import SPREAD
 from caploc.models.sources import DEMO
-from caploc.naming import at_home, default_others, is_folder
+from caploc.naming import at_home, default_others, is_file, is_folder
+from caploc.pretrained import PRETRAINED
 from caploc.search import Settings
 from caploc.studies.file import Choices, ModelEntry, Override, StudyFile
 from caploc.study import Study
@@ -124,9 +125,11 @@ def resolved(said: dict[str, Any], start: Path) -> dict[str, Any]:
 
 
 def model_place(name: str, start: Path) -> str:
-    """A model that is a folder, seen from `start`, as an absolute path; others as they are."""
-    folder = start / at_home(name)
-    return str(folder.absolute()) if name != DEMO and is_folder(folder) else name
+    """A model given as a path, seen from `start`, as an absolute one; others as they are."""
+    path = start / at_home(name)
+    if name == DEMO or name in PRETRAINED or not (is_folder(path) or is_file(path)):
+        return name
+    return str(path.absolute())
 
 
 def task_place(name: str, start: Path) -> str:

@@ -68,6 +68,7 @@ class ModelEntry(Part):
     revision: Name | None = None
     projections: Name | None = None
     quantize: Name | None = None
+    gguf: Name | None = None
     batch_size: Whole | None = None
 
 

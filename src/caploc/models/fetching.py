@@ -1,0 +1,282 @@
+"""Fetch a pretrained model from the package index: download, join, check, convert, keep."""
+
+import hashlib
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+from filelock import FileLock
+
+from caploc.errors import BadOption, FetchFailed, ModelRefused, Stopped, StoreFailed
+from caploc.lookup import pick
+from caploc.models.gguf import check_package
+from caploc.models.loading import DTYPES, Weights
+from caploc.models.placement import place
+from caploc.models.reading import read_tokenizer
+from caploc.models.sources import Source, find, folder_fingerprint
+from caploc.pretrained import DIGEST, PRETRAINED, Piece, Pretrained, home, is_fetched
+from caploc.progress import Progress, Silent
+
+AGAIN = "then run the same command again: what was downloaded is kept"
+SPARE_BYTES = 64 * 2**20  # for what is small, and for the file system's own
+BLOCK = 2**20
+# What the standard library raises for an archive that is not what it says.
+UNZIPPING = (
+    zipfile.BadZipFile, zlib.error, KeyError, EOFError, NotImplementedError, RuntimeError,
+    ValueError,
+)  # fmt: skip
+# Wheels alone, of which nothing is run: a source archive's build would be.
+PIP = (
+    "download", "--no-deps", "--only-binary=:all:", "--no-cache-dir", "--retries=2", "--no-input",
+    "--disable-pip-version-check", "--progress-bar=off", "--quiet",
+)  # fmt: skip
+
+
+def fetch(name: str, progress: Progress | None = None) -> Path:
+    """Fetch a model of the table, unless it is there; return its folder.
+
+    What an earlier attempt left is used. Of several at a time one does the work.
+
+    Raises:
+        UnknownName: if there is no such model.
+        BadOption: if pip or the package gguf is missing.
+        FetchFailed: if the index does not give a package, or gives another than was published.
+        StoreFailed: if the cache cannot be written, or the disk is too small.
+    """
+    model = pick(PRETRAINED, name, "model")
+    if is_fetched(name) and _is_sound(name):
+        return home(name)
+    check_package(name)
+    if importlib.util.find_spec("pip") is None:
+        raise BadOption(
+            f"{name} is downloaded with pip, which {sys.executable} does not have; run "
+            f"`{sys.executable} -m ensurepip`, or `uv pip install pip`."
+        )
+    with _writing(name), _alone(name):
+        if not is_fetched(name):  # another process may have been faster
+            Fetching(name, model, home(name), progress or Silent()).run()
+    return home(name)
+
+
+def _is_sound(name: str) -> bool:
+    """Whether a fetched model's files are as they were written; if not, they are deleted."""
+    try:
+        find(name).fingerprint()
+    except (ModelRefused, OSError):
+        with _writing(name), _alone(name):
+            shutil.rmtree(home(name))
+        return False
+    return True
+
+
+@contextmanager
+def _alone(name: str) -> Iterator[None]:
+    """Wait until no other process fetches the model."""
+    target = home(name)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(target.with_name(f"{target.name}.lock")):
+        yield
+
+
+@contextmanager
+def _writing(name: str) -> Iterator[None]:
+    """Say in a sentence what the disk refuses, and that stopping loses nothing."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise Stopped(
+            f"Stopped. What was downloaded is kept; `caploc fetch {name}` goes on."
+        ) from None
+    except OSError as error:
+        raise StoreFailed(
+            f"{home(name).parent} cannot be written ({error.strerror or error}); free disk space, "
+            f"check its rights or name another folder in CAPLOC_CACHE, {AGAIN}."
+        ) from error
+
+
+@dataclass(frozen=True)
+class Fetching:
+    """One model on its way into `target`, all beside it in a folder that goes on where it was."""
+
+    name: str
+    model: Pretrained
+    target: Path
+    progress: Progress
+
+    @property
+    def work(self) -> Path:
+        """The folder of what is not finished."""
+        return self.target.with_name(f"{self.target.name}.part")
+
+    @property
+    def joined(self) -> Path:
+        """The GGUF file, which bears this name when it is whole and right."""
+        return self.work / "model.gguf"
+
+    def run(self) -> None:
+        """Download what is missing, join, convert; the target appears at the end."""
+        for left in self.work.glob("*-*"):  # of an attempt that was killed
+            shutil.rmtree(left, ignore_errors=True)
+        self.check_space()
+        self.work.mkdir(parents=True, exist_ok=True)
+        if not self.joined.is_file():
+            self.download()
+            self.join()
+        self.progress.start(f"{self.name}: converting", 1)
+        made = Path(mkdtemp(prefix="converted-", dir=self.work))
+        convert(self.joined, made, self.model)
+        made.chmod(0o755)  # mkdtemp keeps others out
+        settle(made)
+        made.replace(self.target)
+        shutil.rmtree(self.work)
+        self.progress.advance(1, 0)
+
+    def check_space(self) -> None:
+        """Refuse to begin what the disk cannot hold.
+
+        Raises:
+            StoreFailed: saying how much is needed.
+        """
+        held = sum(file.stat().st_size for file in self.work.rglob("*") if file.is_file())
+        needed = self.model.peak_bytes - held + SPARE_BYTES
+        free = shutil.disk_usage(self.target.parent).free
+        if free < needed:
+            raise StoreFailed(
+                f"{self.name} needs {needed / 1e9:.1f} GB while it is fetched, and the disk of "
+                f"{self.target.parent} has {free / 1e9:.1f} GB left; free some, or name a folder "
+                "elsewhere in CAPLOC_CACHE."
+            )
+
+    def wheel(self, piece: Piece) -> Path:
+        """Where a piece's wheel is kept."""
+        return self.work / f"{piece.requirement}.whl"
+
+    def download(self) -> None:
+        """Get the wheels that are not here yet, one by one: each is kept once it is whole."""
+        self.progress.start(f"{self.name}: downloading", len(self.model.pieces))
+        for piece in self.model.pieces:
+            if not self.wheel(piece).is_file():
+                self.download_piece(piece)
+            self.progress.advance(1, 0)
+
+    def download_piece(self, piece: Piece) -> None:
+        """Get one wheel.
+
+        Raises:
+            FetchFailed: if pip does not get it.
+        """
+        into = Path(mkdtemp(prefix="incoming-", dir=self.work))
+        # -P: no module of the folder that the user happens to be in is taken for pip
+        command = [sys.executable, "-P", "-m", "pip", *PIP, "--dest", str(into), piece.requirement]
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", check=False
+        )
+        found = list(into.glob("*.whl"))
+        if done.returncode or len(found) != 1:
+            raise FetchFailed(
+                f"pip does not get {piece.requirement} from the package index "
+                f"({reason(done.stderr)}); check the network and `pip config list`, {AGAIN}."
+            )
+        found[0].replace(self.wheel(piece))
+        into.rmdir()
+
+    def join(self) -> None:
+        """Put the pieces together, check the whole, and delete the wheels.
+
+        Raises:
+            FetchFailed: if a piece is damaged, which is deleted, or if the whole is not what was
+                published, and then all are.
+        """
+        part, total = self.joined.with_name("joining"), hashlib.sha256()
+        self.progress.start(f"{self.name}: joining", len(self.model.pieces))
+        with part.open("wb") as file:
+            for piece in self.model.pieces:
+                for block in self.unzipped(piece):
+                    file.write(block)
+                    total.update(block)
+                self.progress.advance(1, 0)
+            file.flush()
+            os.fsync(file.fileno())
+        if total.hexdigest() != self.model.sha256:
+            shutil.rmtree(self.work)
+            raise FetchFailed(
+                f"What the package index gave for {self.name} has the SHA-256 "
+                f"{total.hexdigest()[:16]}... and not {self.model.sha256[:16]}...: it is not what "
+                "was published, and nothing of it is kept. Check which index pip uses (`pip config "
+                "list`), then fetch it again."
+            )
+        part.replace(self.joined)
+        for piece in self.model.pieces:
+            self.wheel(piece).unlink()
+
+    def unzipped(self, piece: Piece) -> Iterator[bytes]:
+        """The content of a piece, block by block, never more than the whole is to have.
+
+        Raises:
+            FetchFailed: if the wheel is damaged, or holds another thing.
+        """
+        wheel, left = self.wheel(piece), self.model.gguf_bytes
+        try:
+            with zipfile.ZipFile(wheel) as archive, archive.open(piece.member) as member:
+                while block := member.read(min(BLOCK, left + 1)):
+                    left -= len(block)
+                    if left < 0:
+                        raise zipfile.BadZipFile("it holds more than the model has")
+                    yield block
+        except UNZIPPING as error:
+            wheel.unlink()
+            raise FetchFailed(
+                f"The wheel of {piece.requirement} is damaged ({str(error).strip() or 'cut off'}) "
+                "and was deleted; run the same command again, and only it is downloaded anew."
+            ) from None
+
+
+def reason(said: str) -> str:
+    """What pip says is wrong, in one line."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
+    return (errors or lines or ["without a word"])[-1][:200].rstrip(".")
+
+
+def convert(file: Path, target: Path, model: Pretrained) -> None:
+    """Write the model of a GGUF file as safetensors with config, tokenizer and a card."""
+    source = Source(model.title, str(file.parent), None, None, (file.name,), file)
+    weights = Weights(source, place("cpu"), DTYPES[model.dtype], None, False)
+    weights.check(None)
+    tokenizer = read_tokenizer(source, False)
+    loaded = weights.load()
+    ends: Any = tokenizer.convert_tokens_to_ids(list(model.ends))
+    loaded.generation_config.eos_token_id = ends if len(ends) > 1 else ends[0]
+    loaded.save_pretrained(target)
+    tokenizer.save_pretrained(target)
+    (target / "README.md").write_text(card(model), encoding="utf-8")
+    (target / DIGEST).write_text(folder_fingerprint(target) + "\n", encoding="utf-8")
+
+
+def card(model: Pretrained) -> str:
+    """A model card that says where the weights come from and under which licence."""
+    packages = ", ".join(piece.requirement for piece in model.pieces)
+    return (
+        f"---\nlicense: {model.licence_id}\n---\n\n# {model.title}\n\nLicence: {model.licence}. "
+        f"Converted by caploc to {model.dtype} safetensors from the GGUF file of SHA-256 "
+        f"{model.sha256}, which the package index carries in {packages}. Its weights were "
+        "quantized there: scores may lie below the original's.\n"
+    )
+
+
+def settle(folder: Path) -> None:
+    """Have every file of a folder on the disk itself, before its name says that it is whole."""
+    for file in folder.iterdir():
+        file.chmod(0o644)  # safetensors keeps others out, with whom a cache may be shared
+        with file.open("rb+") as opened:
+            os.fsync(opened.fileno())
