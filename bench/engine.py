@@ -39,6 +39,14 @@ SIZES = {
     "25m": {"a": Size(5, 20), "b": Size(10, 24), "c": Size(8, 24), "e": Size(10, 12)},
     "140m": {"a": Size(3, 6), "b": Size(3, 10), "c": Size(3, 6)},
     "demo": {"d": Size(40, 80), "f": Size(20, 16)},
+    "smollm2": {
+        "g": Size(6, 40),
+        "h": Size(4, 3),
+        "i": Size(3, 6),
+        "j": Size(4, 20),
+        "k": Size(10, 24),
+    },
+    "qwen2.5-coder-1.5b": {"g": Size(3, 16)},
 }
 GPU_SIZES = {
     name: {"a": Size(4, 64), "b": Size(4, 64), "c": Size(4, 64), "e": Size(16, 16)}
@@ -48,10 +56,12 @@ PEER_SIZES = {"25m": {"p": Size(12, 8), "a": Size(2, 4)}}
 OTHER_SIZE = Size(4, 8)  # of a workload asked for on a model that has it not among its own
 # Rows in a batch of the row-batched contenders: the fastest of those tried (`--only batches`), or
 # within 8 % of it. On a CPU it matters little where rows are long: one already fills a core.
-BATCHES = {"a": 16, "b": 4, "c": 16, "d": 64, "e": 16, "f": 64, "p": 64}
+BATCHES = {"a": 16, "b": 4, "c": 16, "d": 64, "e": 16, "f": 64, "p": 64} | {
+    "g": 32, "h": 4, "i": 8, "j": 8, "k": 32,
+}
 # The same of the hook loop with prefix cache, which is timed where all prompts share a prefix:
 # on these workloads. In (a) and (e) the hook loop's, within 3 % of the fastest tried.
-PREFIX_BATCHES = {"a": LOOP_BATCH, "b": 4, "e": LOOP_BATCH}
+PREFIX_BATCHES = {"a": LOOP_BATCH, "b": 4, "e": LOOP_BATCH, "g": 40, "i": 8, "k": 24}
 GPU_BATCH = 64  # of both; not tuned
 TRIED = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 CONTENDERS = ("reference", "hook loop", "hook loop with prefix cache", "rows", "caploc")
@@ -97,6 +107,7 @@ def parse() -> argparse.Namespace:
     add("--batch", type=int, help="override the batches of rows and of the prefix cache")
     add("--peers", action="store_true", help="also TransformerLens, nnsight and pyvene")
     add("--gpu", action="store_true", help="the large shapes, on the first CUDA device")
+    add("--data", type=Path, help="folder with gsm8k_test.jsonl and the like, as on the Hub")
     add("--out", type=Path, default=Path("docs/bench"), help="folder of the results")
     arguments = parser.parse_args()
     named = arguments.workloads or arguments.models or arguments.gpu or arguments.peers
@@ -133,7 +144,7 @@ def chosen(arguments: argparse.Namespace) -> dict[str, dict[str, Size]]:
     for model in arguments.models or sizes:
         own = sizes.get(model, {})
         for workload in arguments.workloads or own:
-            if (model == "demo") == (workload in workloads.OF_THE_DEMO):
+            if workloads.suits(workload, model):
                 size = own.get(workload, OTHER_SIZE)
                 plan.setdefault(model, {})[workload] = Size(
                     arguments.masks or size.masks, arguments.examples or size.examples
@@ -148,7 +159,7 @@ def run_workloads(
     loaded = models.load(name)
     contenders = contenders_for(name, loaded, arguments)
     for workload_name, size in sizes.items():
-        workload = workloads.build(workload_name, loaded, size)
+        workload = workloads.build(workload_name, loaded, size, arguments.data)
         say(f"{name}/{workload_name}: {workload.title}, {size.masks} x {size.examples}")
         fit = [
             contender
@@ -195,7 +206,9 @@ def contenders_for(
         elif wanted == "reference":
             made.append(Reference(loaded, REFERENCE_MASKS, REFERENCE_ROWS))
         elif wanted == "caploc":
-            made.append(Caploc(models.load(name)))
+            # two copies of the largest would not fit beside each other
+            alone = name not in ("qwen2.5-coder-1.5b",)
+            made.append(Caploc(models.load(name) if alone else loaded))
         elif wanted == "hook loop with prefix cache":
             made.append(Prefixed(loaded))
         else:
@@ -209,7 +222,7 @@ def try_batches(name: str, sizes: dict[str, Size], arguments: argparse.Namespace
     """Rows and the prefix cache at several batch sizes, to choose the best of each."""
     loaded = models.load(name)
     for workload_name, size in sizes.items():
-        workload = workloads.build(workload_name, loaded, size)
+        workload = workloads.build(workload_name, loaded, size, arguments.data)
         wanted = arguments.contenders or CONTENDERS
         tried = [each for each in at_sizes(loaded, workload) if each.name in wanted]
         for contender in tried:

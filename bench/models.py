@@ -1,4 +1,6 @@
-"""The benchmark's models: caploc's own demo, and Llama architectures with random weights.
+"""The benchmark's models: pretrained ones, caploc's own demo, and Llamas with random weights.
+
+Pretrained ones are fetched before (`caploc fetch smollm2`).
 
 A random model answers with random words, so the shapes below fix what speed depends on (lengths,
 widths, number of heads) and nothing else. Its vocabulary is made-up words, one token each; a share
@@ -71,13 +73,19 @@ ON_DEVICE = {
     "llama-3.2-1b": Shape(128256, 2048, 8192, layers=16, heads=32, groups=8, width=64, tied=True),
     "llama-3.1-8b": Shape(128256, 4096, 14336, layers=32, heads=32, groups=8, width=128),
 }
-NAMES = ("demo", *SAVED, *ON_DEVICE)
+PRETRAINED = ("smollm2", "qwen2.5-coder-1.5b")
+NAMES = ("demo", *SAVED, *PRETRAINED, *ON_DEVICE)
 
 
 def load(name: str) -> LoadedModel:
-    """A fresh copy of the model: the demo, one from its folder, or one built on the GPU."""
+    """A fresh copy of the model: the demo, one from its folder, or one built on the GPU.
+
+    Pretrained ones are in float32, so that contenders can be held to say the same.
+    """
     if name in ON_DEVICE:
         return build_on_device(name)
+    if name in PRETRAINED:
+        return load_model(name, device="cpu", dtype="float32")
     return load_model(str(saved(name)) if name in SAVED else name, device="cpu")
 
 

@@ -1,7 +1,8 @@
 """What is asked of every contender: requests under masks, every mask on every example."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 
@@ -9,9 +10,9 @@ from answering import Ask
 from caploc import designs
 from caploc.heads import Masks
 from caploc.models.loading import LoadedModel
-from caploc.tasks.catalog import load_task
+from caploc.tasks.catalog import TaskOptions, load_task
 from caploc.tasks.requests import Generate, LogLikelihood, Request, options_json
-from models import STOP, kept_words
+from models import PRETRAINED, STOP, kept_words
 
 RATE = 0.02  # of the heads in a mask
 QUESTION = (60, 120)  # tokens, least and most
@@ -49,14 +50,34 @@ class Recipe:
     """How a workload is made: its examples, and the design its masks come from."""
 
     title: str
-    examples: Callable[[LoadedModel, int], list[Row]]
+    examples: "Callable[[LoadedModel, int], list[Row]] | Task"
     masks: Callable[[int, int], Masks]
 
 
-def build(name: str, loaded: LoadedModel, size: Size) -> Workload:
-    """The workload for this model: masks of its heads crossed with examples in its words."""
+@dataclass(frozen=True)
+class Task:
+    """A task as lm-eval asks it; `files` are those of the data folder that hold its splits."""
+
+    name: str
+    files: Mapping[str, str] = field(default_factory=dict)
+    fewshot: int | None = None
+
+    def examples(self, count: int, data: Path | None) -> list[Row]:
+        """The requests of the first examples."""
+        if self.files and data is None:
+            raise SystemExit(f"{self.name} needs --data, a folder with {', '.join(self.files)}")
+        splits = {split: str((data or Path()) / file) for split, file in self.files.items()}
+        task = load_task(self.name, TaskOptions(data=splits, fewshot=self.fewshot))
+        return [task.requests(example) for example in range(count)]
+
+
+def build(name: str, loaded: LoadedModel, size: Size, data: Path | None = None) -> Workload:
+    """Masks of the model's heads crossed with examples: real ones, or in words that it knows."""
     recipe = RECIPES[name]
-    examples = recipe.examples(loaded, size.examples)
+    if isinstance(recipe.examples, Task):
+        examples = recipe.examples.examples(size.examples, data)
+    else:
+        examples = recipe.examples(loaded, size.examples)
     masks = recipe.masks(loaded.grid.size, size.masks)
     intact = np.zeros((1, loaded.grid.size), dtype=bool)
     return Workload(name, recipe.title, size, crossed(masks, examples), crossed(intact, examples))
@@ -166,6 +187,9 @@ class Texts:
         return tuple(LogLikelihood(context, f" {ending}") for ending in endings)
 
 
+GSM8K = Task("gsm8k", {"test": "gsm8k_test.jsonl", "train": "gsm8k_train.jsonl"})
+GSM8K_COT = Task("gsm8k_cot", {"test": "gsm8k_test.jsonl"})
+ARC = Task("arc_challenge", {"test": "arc_challenge_test.jsonl"})
 RECIPES = {
     "a": Recipe("gsm8k-shaped: prefix 800, question 60-120, answer to 128", gsm8k, random_heads),
     "b": Recipe("mmlu-shaped: prefix 600, question 60-120, four letters", mmlu, random_heads),
@@ -173,6 +197,20 @@ RECIPES = {
     "d": Recipe("the demo's short tasks", short_tasks, random_heads),
     "e": Recipe("one-shot greedy: single heads on the examples of (a)", gsm8k, spread_heads),
     "f": Recipe("the demo's code: answers of 50-70 tokens", code, random_heads),
+    "g": Recipe("few-shot words: past tense, six shots", Task("words/past"), random_heads),
+    "h": Recipe("gsm8k as lm-eval asks it: five other examples each", GSM8K, random_heads),
+    "i": Recipe("gsm8k_cot: eight examples, the same in every prompt", GSM8K_COT, random_heads),
+    "j": Recipe("ARC-Challenge: four choices, no examples before", ARC, random_heads),
+    "k": Recipe("one-shot: single heads on the examples of (g)", Task("words/past"), spread_heads),
     "p": Recipe("equal prompts of 48, answer to 24", equal_lengths, random_heads),
 }
-OF_THE_DEMO = ("d", "f")  # the others are in the words of random models
+# By the models they are for; the others are in the words of random models.
+REAL = ("g", "h", "i", "j", "k")
+OF_THE_DEMO = ("d", "f")
+
+
+def suits(workload: str, model: str) -> bool:
+    """Whether a workload can be asked of a model."""
+    if model == "demo":
+        return workload in OF_THE_DEMO
+    return (workload in REAL) == (model in PRETRAINED) and workload not in OF_THE_DEMO

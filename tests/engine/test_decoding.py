@@ -182,18 +182,33 @@ def test_running_rows_read_their_own_segments(loaded, masks, monkeypatch, slots)
 def test_a_mask_reads_its_prefix_once_and_keeps_it_no_longer_than_its_rows_run(
     loaded, masks, monkeypatch
 ):
-    engine, kept, under = BatchEngine(loaded, 2), [], Intact.under
+    engine, kept, read, under = BatchEngine(loaded, 2), [], [], Intact.under
 
-    def watched(intact, *given):
+    def watched(intact, number, cut):
         kept.append(len(intact.read))
-        return under(intact, *given)
+        read.extend(mask.number for mask in cut)
+        return under(intact, number, cut)
 
     monkeypatch.setattr(Intact, "under", watched)
     texts(engine, asks_for(PROMPTS, masks))
     above = loaded.grid.layer_slices[-1].start
     # once each mask that cuts below the last layer, whose own keys no cut of it changes
-    assert len(kept) == masks[:, :above].any(axis=1).sum() > 2
-    assert max(kept) <= 2
+    assert len(read) == len(set(read)) == masks[:, :above].any(axis=1).sum() > 2
+    assert max(kept) <= 3  # two rows run, and one mask's may go on
+
+
+def test_masks_whose_rows_are_opened_together_read_their_prefix_in_one_pass(
+    loaded, masks, truth, monkeypatch
+):
+    together, under = [], Intact.under
+
+    def watched(intact, number, cut):
+        together.append(len(cut))
+        return under(intact, number, cut)
+
+    monkeypatch.setattr(Intact, "under", watched)
+    assert texts(BatchEngine(loaded), asks_for(PROMPTS, masks)) == truth
+    assert max(together) > 2
 
 
 def test_answers_that_end_in_the_pass_that_opens_them_are_handed_on_before_the_next(

@@ -18,6 +18,9 @@ from caploc.engine.stops import Stops
 SECONDS = 0.5  # answers are handed on at least so often, so that little is lost if all is killed
 PADDING = 2  # times the tokens of a step that its attention may pad them to
 REFILL = 8  # new rows are read when a slot in so many is free: several in one pass cost less
+# Tokens through all layers that cost about as much as a pass of its own does (measured on a CPU,
+# SmolLM2): rows that could start deeper join a pass while they lose no more than this.
+PASS = 24
 
 
 @dataclass(eq=False)
@@ -124,14 +127,16 @@ class Decoder:
         return True
 
     def together(self, most: int) -> tuple[list[Wanted], list[list[int]], int]:
-        """The next rows that can be read in one pass, and their drafts: all start at one depth."""
+        """The next rows that can be read in one pass, their drafts, and the depth all start at."""
         rows: list[Wanted] = []
         drafts: list[list[int]] = []
-        tokens, depth = 0, self.start(self.queue[0])
-        while self.queue and len(rows) < most and self.start(self.queue[0]) == depth:
+        tokens, lost, depth = 0, 0.0, self.start(self.queue[0])
+        while self.queue and len(rows) < most and self.can_start(self.queue[0], depth):
             draft = self.first_draft(self.queue[0], depth)
-            tokens += len(self.own[self.queue[0].prompt]) + len(draft)
-            if rows and tokens > self.plan.tokens:
+            length = len(self.own[self.queue[0].prompt]) + len(draft)
+            tokens += length
+            lost += length * (self.start(self.queue[0]) - depth) / self.packed.depth
+            if rows and (tokens > self.plan.tokens or lost > PASS):
                 break
             rows.append(self.queue.popleft())
             drafts.append(draft)
@@ -141,6 +146,12 @@ class Decoder:
         """The depth at which a row's prompt can be started."""
         record = self.intact.records.get(row.prompt)
         return record.start(self.masks[row.mask].cut) if record else 0
+
+    def can_start(self, row: Wanted, depth: int) -> bool:
+        """Whether a row's prompt can be started at this depth, be it deeper or not."""
+        record = self.intact.records.get(row.prompt)
+        kept = not depth or (record is not None and depth in record.residual)
+        return kept and depth <= self.start(row)
 
     @torch.inference_mode()
     def open(
@@ -153,9 +164,11 @@ class Decoder:
         """Read prompts and first drafts in one pass, and say each row's first tokens."""
         began, chunks, opened = time.perf_counter(), [], []
         self.sharing = [], []  # other rows will run, and what none of them reads is let go
-        for row, draft, slot in zip(rows, drafts, slots, strict=True):
+        segments = self.intact.segments(
+            [(self.plan.prefix[row.prompt], self.masks[row.mask]) for row in rows]
+        )
+        for row, draft, slot, segment in zip(rows, drafts, slots, segments, strict=True):
             mask, own = self.masks[row.mask], self.own[row.prompt]
-            segment = self.intact.segment(self.plan.prefix[row.prompt], mask)
             self.heads[slot] = mask.heads
             chunk = Chunk(
                 (*own, *draft),

@@ -6,7 +6,8 @@ at the deepest recorded depth that its mask leaves intact. A prefix, shared by a
 recorded once, and read once for each mask from the depth where that mask begins to matter.
 """
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from weakref import WeakValueDictionary
 
@@ -91,8 +92,8 @@ class Intact:
         self.heads = torch.zeros(packed.loaded.grid.size, dtype=torch.bool)
         self.records: dict[int, Record] = {}
         self.of_prefix: dict[int, Record] = {}
-        # A mask's prefix lives as long as a row that reads it, and until another mask's is read:
-        # the rows of one mask come one after another.
+        # A mask's prefix lives as long as a row that reads it; the last one also until others are
+        # asked for, because the rows of one mask come one after another.
         self.read: WeakValueDictionary[tuple[int, int], Segment] = WeakValueDictionary()
         self.latest: Segment | None = None
 
@@ -105,28 +106,51 @@ class Intact:
             (self.of_prefix[number],) = self.recorded([chunk], self.prefix_depths)
         return self.of_prefix[number]
 
-    def segment(self, number: int | None, mask: KnockedOut) -> Segment | None:
-        """The keys of a prefix under a mask."""
+    def segments(
+        self, wanted: Sequence[tuple[int | None, KnockedOut]]
+    ) -> list[Segment | None]:
+        """The keys of prefixes, each under a mask; those not at hand are read, many in a pass."""
+        found: dict[tuple[int | None, int], Segment | None] = {}
+        missing: dict[int, list[KnockedOut]] = defaultdict(list)
+        for number, mask in wanted:
+            if (number, mask.number) not in found:
+                segment = found[number, mask.number] = self.at_hand(number, mask)
+                if number is not None and segment is None:
+                    missing[number].append(mask)
+        for number, masks in missing.items():
+            for mask, segment in zip(masks, self.under(number, masks), strict=True):
+                found[number, mask.number] = self.read[number, mask.number] = segment
+        rows = [found[number, mask.number] for number, mask in wanted]
+        self.latest = rows[-1]
+        return rows
+
+    def at_hand(self, number: int | None, mask: KnockedOut) -> Segment | None:
+        """The keys of a prefix under a mask if nothing must be read for them."""
         if number is None:
             return None
-        intact = self.prefix(number)
         if mask.cut >= self.packed.depth - 1:  # a layer's own cut does not change its keys
-            return intact.segment
-        key = number, mask.number
-        segment = self.read.get(key)
-        if segment is None:
-            self.latest = None
-            segment = self.latest = self.read[key] = self.under(intact, mask)
-        return segment
+            return self.prefix(number).segment
+        return self.read.get((number, mask.number))
 
-    def under(self, intact: Record, mask: KnockedOut) -> Segment:
-        """Read a recorded prefix under a mask, from its first cut on."""
-        start, keeper = intact.start(mask.cut), IntoSegment(self.packed.depth)
-        tokens = intact.tokens
-        chunk = Chunk(tokens, mask.heads, [len(tokens) - 1], residual=intact.residual.get(start))
-        self.packed.read([chunk], start, keeper)
-        self.meter.add(len(tokens), start)
-        return keeper.segment.above(mask.cut + 1, intact.segment)
+    def under(self, number: int, masks: Sequence[KnockedOut]) -> Iterator[Segment]:
+        """Read a recorded prefix under masks, in passes that start at their first cuts."""
+        intact = self.prefix(number)
+        length = len(intact.tokens)
+        most = max(1, min(self.most_rows, self.most_tokens // length))
+        for first in range(0, len(masks), most):
+            together = masks[first : first + most]
+            start = intact.start(min(mask.cut for mask in together))
+            keeper = IntoSegment(self.packed.depth)
+            residual = intact.residual.get(start)
+            chunks = [
+                Chunk(intact.tokens, mask.heads, [length - 1], residual=residual)
+                for mask in together
+            ]
+            self.packed.read(chunks, start, keeper)
+            self.meter.add(length * len(together), start)
+            for place, mask in enumerate(together):
+                own = keeper.segment.part(place * length, (place + 1) * length)
+                yield own.copied().above(mask.cut + 1, intact.segment)
 
     def record(
         self, prompts: Sequence[int], chunks: Sequence[Chunk], depths: Sequence[int]

@@ -7,9 +7,11 @@ layers, and are `_` in lists of layers.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+CONTIGUOUS = torch.contiguous_format
 Keys = Float[Tensor, "groups tokens width"]
 LayerKeys = Float[Tensor, "_ tokens _"]
 
@@ -45,6 +47,15 @@ class Segment:
             last - first,
             [None if k is None else k[:, first:last] for k in self.keys],
             [None if v is None else v[:, first:last] for v in self.values],
+        )
+
+
+    def copied(self) -> "Segment":
+        """The same in tensors of its own: what it was a view of can be let go."""
+        return Segment(
+            self.length,
+            [None if k is None else k.clone(memory_format=CONTIGUOUS) for k in self.keys],
+            [None if v is None else v.clone(memory_format=CONTIGUOUS) for v in self.values],
         )
 
 

@@ -193,7 +193,8 @@ class Planner:
     def plan(self) -> Plan:
         """The whole plan."""
         longest = max([1, *self.own, *map(len, self.prefixes)])
-        tokens, slots = self.pass_tokens(longest), self.slots()
+        tokens = self.pass_tokens(longest)
+        slots = self.slots(tokens)
         depths, stages = self.prefix_depths(), tuple(self.in_turn())
         recorded = depths or any(stage.recorded for stage in stages)
         return Plan(
@@ -214,8 +215,11 @@ class Planner:
         rest = (1 - RECORDS - KEPT) * sizes.memory
         return max(longest, min(sizes.most_tokens, int(rest / each)))
 
-    def slots(self) -> int:
-        """Rows that can run at a time, each with its own keys, and their masks' prefixes."""
+    def slots(self, tokens: int) -> int:
+        """Rows that can run at a time, each with its own keys, and their masks' prefixes.
+
+        A pass reads so many tokens at most.
+        """
         wanted, sizes = self.work.wanted, self.sizes
         if not wanted:
             return 1
@@ -223,7 +227,9 @@ class Planner:
         longest = max(self.own[row.prompt] for row in wanted) + self.work.answers
         each = token * longest + sizes.working + sizes.logits
         each += sizes.scores * (1 + sizes.drafted) * (longest + shared)
-        spare = 3 * token * shared  # the intact prefix, the one before and the one to come
+        # The intact prefix, the one before, and those that one pass reads for several masks.
+        several = min(max(shared, tokens), shared * len({row.mask for row in wanted}))
+        spare = token * (2 * shared + several)
         readers = Counter((row.mask, self.prefix[row.prompt]) for row in wanted)
         slots, taken = 0, spare
         # At worst the masks that run together are those with fewest rows.

@@ -97,14 +97,17 @@ class Scorer:
         chunks = []
         # for one pass: those of all passages together have no bound
         trees = {prompt: self.own[prompt].tree() for prompt in {row.prompt for row in rows}}
-        for row in rows:
+        segments = self.intact.segments(
+            [(self.plan.prefix[row.prompt], self.masks[row.mask]) for row in rows]
+        )
+        for row, segment in zip(rows, segments, strict=True):
             passage, mask = self.own[row.prompt], self.masks[row.mask]
             residual = self.intact.records[row.prompt].residual[start] if start else None
             chunk = Chunk(
                 passage.tokens,
                 mask.heads,
                 sorted({place for target in passage.targets for place in target.places}),
-                self.intact.segment(self.plan.prefix[row.prompt], mask),
+                segment,
                 trees[row.prompt],
                 self.depths[row.prompt],
                 residual,

@@ -164,7 +164,7 @@ def _packed_logits(
     recorded = [Chunk(tokens, intact.heads, [len(tokens) - 1], before) for tokens in own]
     intact.record([0, 1], recorded, every)
     room = Slots(len(own), max(OWN) + AGAIN, packed.depth)
-    segments, first = [intact.segment(0, mask) for mask in masks], []
+    segments, first = intact.segments([(0, mask) for mask in masks]), []
     for row, mask in enumerate(masks):
         record, length = intact.records[row], len(own[row])
         start = record.start(mask.cut)
