@@ -13,7 +13,7 @@ from caploc.pretrained import PRETRAINED
 pytestmark = pytest.mark.real
 
 SPECIAL = [
-    "one", " one", "  one", "one ", "a  b", "a\tb", "a\n\nb", "\n\n1", "  1", "x  12\n\n 3", "12345",
+    "one", " one", "  one", "one ", "a  b", "a\tb", "a\n\nb", "\n\n1", "  1", "x  12\n\n 3", "123",
     "3.14 + 2 = 5.14", "Q: 12 + 30 = 42\n\nQ: 7", "don't I'll WE'RE", "    return x\n        y",
     "naïve café", "Ελλάδα", "日本語", "😀👍🏽", "ﬁ ½ ²", "\r\n", "a.b-c_d/e", "", " ", "\n",
 ]  # fmt: skip

@@ -237,6 +237,8 @@ class Fetching:
 def reason(said: str) -> str:
     """What pip says is wrong, in one line."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
+    if any("Retrying (" in line for line in lines):
+        return "it cannot be reached"
     errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
     return (errors or lines or ["without a word"])[-1][:200].rstrip(".")
 
