@@ -31,7 +31,7 @@ from caploc.folder import write_json
 from caploc.headfile import NAME, HeadFile, write_heads
 from caploc.heads import Head, HeadGrid, Mask
 from caploc.models.loading import LoadedModel, convert, load_model
-from caploc.models.sources import WEIGHTS, Source, find
+from caploc.models.sources import WEIGHTS, Source
 from caploc.progress import Progress, Silent
 from caploc.report.reading import at, called
 from caploc.workbench import ModelOptions
@@ -102,7 +102,7 @@ class Export:
             check_peft()
         grid = self.model.check()
         grid.mask(self.heads)
-        source = find(self.model.name, self.model.revision)
+        source = self.model.source()
         self._check_source(source)
         if self.kind != "heads":
             self._check_weights(source)
