@@ -10,12 +10,15 @@ INSTALLED := $(VENV)/.installed
 INSTALLED_DEV := $(VENV)/.installed-dev
 OUT ?= runs/demo
 MINUTES ?= 60
+MODELS ?= smollm2
+FETCHED = $(if $(filter all,$(MODELS)),smollm2 gemma3-270m qwen2.5-coder-1.5b,$(subst $(comma), ,$(MODELS)))
+comma := ,
 # where it can: Debian and its like, as root. Elsewhere the tests say what is missing.
 INSTALL_CHROMIUM := (apt-get update -qq; apt-get install --yes -qq --no-install-recommends chromium) || true
 # two processes, a file's tests in one: what its fixtures prepare is prepared once
 BESIDE := -n 2 --dist loadfile
 
-.PHONY: demo test test-slow test-browser test-cluster test-faults test-attacks soak test-sharded test-quantized test-trackers test-mistakes fuzz audit check bench bench-recovery bench-ideas bench-neurons bench-workers bench-gpu bench-peers \
+.PHONY: demo test test-slow test-browser test-cluster test-faults test-attacks test-real soak test-sharded test-quantized test-trackers test-mistakes fuzz audit check bench bench-recovery bench-ideas bench-neurons bench-workers bench-gpu bench-peers \
 	demo-model truth docs test-docs wheel test-wheel clean
 
 demo: $(INSTALLED)  ## install, compare the methods on one capability, localize all, write reports
@@ -48,6 +51,10 @@ test-faults: $(BIN)/.installed-ray  ## kills, full disks, jumping clocks: half a
 
 test-attacks: $(INSTALLED_DEV)  ## hostile programs, run folders, task files and arguments by the hundred
 	$(BIN)/pytest -m attacks tests/attacks $(TESTS)
+
+test-real: $(INSTALLED_DEV)  ## pretrained models, fetched first; MODELS=all: all three, not SmolLM2 alone
+	$(BIN)/caploc fetch $(FETCHED)
+	MODELS=$(MODELS) $(BIN)/pytest -m real tests/real $(TESTS)
 
 soak: $(INSTALLED)  ## an hour of mixed studies in one process: does anything grow?
 	$(BIN)/python scripts/soak.py --minutes $(MINUTES)

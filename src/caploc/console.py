@@ -175,13 +175,13 @@ class Interruptible:
         self.asked, self.signal = True, signal.Signals(number)
         raise KeyboardInterrupt
 
-    def stopped(self) -> Stopped:
-        """What to raise when it is time to stop."""
+    def stopped(self, kept: str = KEPT) -> Stopped:
+        """Build what to raise when it is time to stop; `kept` says what is not lost."""
         if self.signal == signal.SIGTERM:
-            return Terminated(f"Terminated. {KEPT}")
+            return Terminated(f"Terminated. {kept}")
         if self.signal == HANGUP:
-            return HungUp(f"The terminal is gone. {KEPT}")
-        return Stopped(f"Stopped. {KEPT}")
+            return HungUp(f"The terminal is gone. {kept}")
+        return Stopped(f"Stopped. {kept}")
 
     def start(self, what: str, rows: int) -> None:
         """Begin a stage of so many rows."""
@@ -214,8 +214,10 @@ def interruptible(shown: Shown) -> Iterator[Interruptible]:
 
 
 @contextmanager
-def progress(quiet: bool) -> Iterator[Interruptible]:
+def progress(quiet: bool, kept: str = KEPT) -> Iterator[Interruptible]:
     """Show progress while the block runs, unless told to be quiet.
+
+    `kept` tells whoever stops it what is not lost.
 
     Raises:
         Stopped: on Ctrl-C, which typer would otherwise turn into a silent exit, on SIGTERM, and
@@ -227,7 +229,7 @@ def progress(quiet: bool) -> Iterator[Interruptible]:
             with interruptible(shown) as stopping:
                 yield stopping
         except KeyboardInterrupt:
-            raise stopping.stopped() from None
+            raise stopping.stopped(kept) from None
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from caploc.models.loading import LoadedModel, check_model, load_model, load_tok
 from caploc.models.placement import SPREAD
 from caploc.models.quantization import SCHEMES
 from caploc.models.sharding import SHARD
+from caploc.models.sources import Source, find
 from caploc.sharded import LeadingEngine
 from caploc.store import Question, Store
 from caploc.tasks.catalog import TaskOptions, load_task, wants_chat_template
@@ -71,6 +72,14 @@ class ModelOptions:
                 f"torchrun started several processes, and --device {self.device} uses one; share "
                 f"the model among them (--device {SHARD}), or start caploc without torchrun."
             )
+
+    def source(self) -> Source:
+        """Find the model's files.
+
+        Raises:
+            UserError: if there is no such model.
+        """
+        return find(self.name, self.revision, self.gguf)
 
     def loading(self) -> dict[str, Any]:
         """The arguments of `load_model`."""

@@ -158,11 +158,30 @@ def inside(folder: Path) -> Iterator[None]:
         os.chdir(before)
 
 
+@contextmanager
+def alone(cache: Path) -> Iterator[None]:
+    """With no model fetched, and no package index in reach."""
+    before = dict(os.environ)
+    for name in [name for name in os.environ if name.startswith("PIP_")]:
+        del os.environ[name]
+    os.environ |= {
+        "CAPLOC_CACHE": str(cache),
+        "PIP_INDEX_URL": "http://127.0.0.1:9/simple",
+        "PIP_CONFIG_FILE": os.devnull,
+    }
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+        shutil.rmtree(cache, ignore_errors=True)
+
+
 def made(wrong: Mistake, kept: Kept) -> Said:
     """Make a mistake; paths in what was said are as short as the user typed them."""
     with TemporaryDirectory() as given:
         folder = Path(given).resolve()
-        with inside(folder):
+        with inside(folder), alone(folder.parent / f"{folder.name}-cache"):
             arguments = wrong.prepare(Place(folder, kept))
             words = arguments.split() if isinstance(arguments, str) else arguments
             before = set(folder.rglob("*"))

@@ -2,11 +2,16 @@
 
 import json
 import pickle
+import struct
+import sys
 from pathlib import Path
 
 import numpy as np
 from mistaking import Place, mistake
 from safetensors.torch import load_file, save_file
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
+from ggufs import write_gguf  # noqa: E402  (after the path is set)
 
 GROUP = "The model"
 LOOK = "models model --device cpu"
@@ -15,6 +20,11 @@ LOOK = "models model --device cpu"
 def changed(file: Path, **fields: object) -> None:
     content = json.loads(file.read_text())
     file.write_text(json.dumps(content | fields))
+
+
+def sound_gguf(place: Place, architecture: str = "llama") -> str:
+    """A tiny GGUF file; its name."""
+    return write_gguf(place.folder / "tiny.gguf", architecture=architecture).name
 
 
 def spoiled(model: Path, weight: str, value: float) -> None:
@@ -197,12 +207,75 @@ def _(place: Place) -> str:
     return LOOK
 
 
-@mistake(GROUP, "weights only as GGUF")
+@mistake(GROUP, "a folder of GGUF, and no file named")
 def _(place: Place) -> str:
     model = place.model()
     (model / "model.safetensors").unlink()
     (model / "model-q4.gguf").write_bytes(b"GGUF" + bytes(60))
     return LOOK
+
+
+@mistake(GROUP, "a GGUF file that the folder does not have")
+def _(place: Place) -> str:
+    (place.model() / "model-q4.gguf").write_bytes(b"GGUF" + bytes(60))
+    return f"{LOOK} --gguf model-q8.gguf"
+
+
+@mistake(GROUP, "a GGUF file of the safetensors' name")
+def _(place: Place) -> str:
+    place.model()
+    return "models model/model.safetensors --gguf model-q8.gguf"
+
+
+@mistake(GROUP, "a GGUF file that is a web page")
+def _(place: Place) -> str:
+    return f"models {place.file('model.gguf', '<!doctype html><title>Sign in</title>')}"
+
+
+@mistake(GROUP, "a GGUF file that says it has more entries than any")
+def _(place: Place) -> str:
+    return f"models {place.file('model.gguf', b'GGUF' + struct.pack('<IQQ', 3, 2**60, 9))}"
+
+
+@mistake(GROUP, "a GGUF file that is cut off")
+def _(place: Place) -> str:
+    content = b"GGUF" + struct.pack("<IQQ", 3, 1, 5) + struct.pack("<Q", 20) + b"general"
+    return f"models {place.file('model.gguf', content)}"
+
+
+@mistake(GROUP, "GGUF to be quantized")
+def _(place: Place) -> str:
+    return f"models {sound_gguf(place)} --quantize 8bit --device cpu"
+
+
+@mistake(GROUP, "a GGUF file of the part that reads pictures")
+def _(place: Place) -> str:
+    return f"models {sound_gguf(place, 'clip')} --device cpu"
+
+
+@mistake(GROUP, "a GGUF file of an architecture that transformers does not know")
+def _(place: Place) -> str:
+    return f"models {sound_gguf(place, 'mamba9')} --device cpu"
+
+
+@mistake(GROUP, "a pretrained model that was not fetched")
+def _(place: Place) -> str:
+    return "locate gemma3-270m --task demo/addition"
+
+
+@mistake(GROUP, "a revision of a pretrained model")
+def _(place: Place) -> str:
+    return "locate gemma3-270m --task demo/addition --revision main"
+
+
+@mistake(GROUP, "a pretrained model that is misspelt")
+def _(place: Place) -> str:
+    return "fetch smolm2"
+
+
+@mistake(GROUP, "a pretrained model, and an index out of reach", code=1, slow=True, machine=True)
+def _(place: Place) -> str:
+    return "fetch smollm2 --quiet"
 
 
 @mistake(GROUP, "no tokenizer")

@@ -21,6 +21,8 @@ from caploc.lookup import pick
 from caploc.naming import placed
 from caploc.pretrained import PRETRAINED, cache, home, is_fetched
 
+DOWNLOADED = "What was downloaded is kept; the same command continues."
+
 
 def fetch(
     name: Annotated[
@@ -58,7 +60,7 @@ def fetch(
                 f"disk meanwhile, and keeps {size_of(model.weight_bytes)} ({model.dtype}) in "
                 f"{cache()}."
             )
-        with console.progress(quiet) as progress:
+        with console.progress(quiet, DOWNLOADED) as progress:
             folder = run(each, progress)
         console.say(f"{each}: {folder}")
 

@@ -1,8 +1,10 @@
 """What to hand on, in which form, and where: checked, written, held against the knockout, kept."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from huggingface_hub import errors as hub
@@ -28,8 +30,8 @@ from caploc.finished import FinishedRun
 from caploc.folder import write_json
 from caploc.headfile import NAME, HeadFile, write_heads
 from caploc.heads import Head, HeadGrid, Mask
-from caploc.models.loading import LoadedModel, load_model
-from caploc.models.sources import WEIGHTS, Source, find
+from caploc.models.loading import LoadedModel, convert, load_model
+from caploc.models.sources import WEIGHTS, Source
 from caploc.progress import Progress, Silent
 from caploc.report.reading import at, called
 from caploc.workbench import ModelOptions
@@ -100,7 +102,7 @@ class Export:
             check_peft()
         grid = self.model.check()
         grid.mask(self.heads)
-        source = find(self.model.name, self.model.revision)
+        source = self.model.source()
         self._check_source(source)
         if self.kind != "heads":
             self._check_weights(source)
@@ -124,7 +126,7 @@ class Export:
         if self.model.device.startswith("shard"):
             raise BadOption("An export is written by one process; use --device spread instead.")
         config: Any = AutoConfig.from_pretrained(
-            source.place, revision=source.revision, trust_remote_code=self.model.trust_remote_code
+            source.place, trust_remote_code=self.model.trust_remote_code, **source.which
         )
         if any(getattr(each, QUANTIZED, None) for each in (config, config.get_text_config())):
             raise ModelRefused(
@@ -142,10 +144,9 @@ class Export:
         """
         progress = progress or Silent()
         source, grid = self.check()
-        folder = local_copy(source)
-        if self.kind == "checkpoint":
-            check_space(self.target, checkpoint_bytes(folder))
-        with staged(self.target) as stage:
+        with local_copy(source, self.kind) as folder, staged(self.target) as stage:
+            if self.kind == "checkpoint":
+                check_space(self.target, checkpoint_bytes(folder))
             writing = Writing(self, source, folder, grid, stage, progress)
             agreements = writing.write()
         address = None
@@ -260,12 +261,23 @@ class Writing:
         (self.stage / CARD).write_text(write_card(story), encoding="utf-8")
 
 
-def local_copy(source: Source) -> Path:
-    """The folder of a model's files on this machine, fetched from the Hub if need be.
+@contextmanager
+def local_copy(source: Source, kind: str) -> Iterator[Path]:
+    """The folder of a model's files on this machine; for a checkpoint, GGUF as safetensors.
 
     Raises:
         ModelRefused: if they cannot be fetched.
     """
+    if source.gguf is None or kind != "checkpoint":
+        yield fetched(source)
+        return
+    with TemporaryDirectory(prefix="caploc-gguf-") as folder:
+        convert(source, Path(folder), "float32")
+        yield Path(folder)
+
+
+def fetched(source: Source) -> Path:
+    """The same of a model that is no GGUF file, fetched from the Hub if need be."""
     if Path(source.place).is_dir():
         return Path(source.place)
     wanted = [*WEIGHTS, "*.safetensors.index.json", CARD, CODE, *COMPANIONS]

@@ -13,17 +13,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import Any
 
 from filelock import FileLock
 
-from caploc.errors import BadOption, FetchFailed, ModelRefused, Stopped, StoreFailed
+from caploc.errors import BadOption, FetchFailed, ModelRefused, StoreFailed
 from caploc.lookup import pick
 from caploc.models.gguf import check_package
-from caploc.models.loading import DTYPES, Weights
-from caploc.models.placement import place
-from caploc.models.reading import read_tokenizer
-from caploc.models.sources import Source, find, folder_fingerprint
+from caploc.models.loading import convert
+from caploc.models.sources import find, folder_fingerprint, of_gguf
 from caploc.pretrained import DIGEST, PRETRAINED, Piece, Pretrained, home, is_fetched
 from caploc.progress import Progress, Silent
 
@@ -90,13 +87,9 @@ def _alone(name: str) -> Iterator[None]:
 
 @contextmanager
 def _writing(name: str) -> Iterator[None]:
-    """Say in a sentence what the disk refuses, and that stopping loses nothing."""
+    """Say in a sentence what the disk refuses."""
     try:
         yield
-    except KeyboardInterrupt:
-        raise Stopped(
-            f"Stopped. What was downloaded is kept; `caploc fetch {name}` goes on."
-        ) from None
     except OSError as error:
         raise StoreFailed(
             f"{home(name).parent} cannot be written ({error.strerror or error}); free disk space, "
@@ -134,7 +127,7 @@ class Fetching:
             self.join()
         self.progress.start(f"{self.name}: converting", 1)
         made = Path(mkdtemp(prefix="converted-", dir=self.work))
-        convert(self.joined, made, self.model)
+        write_model(self.joined, made, self.model)
         made.chmod(0o755)  # mkdtemp keeps others out
         settle(made)
         made.replace(self.target)
@@ -244,21 +237,15 @@ class Fetching:
 def reason(said: str) -> str:
     """What pip says is wrong, in one line."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
+    if any("Retrying (" in line for line in lines):
+        return "it cannot be reached"
     errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
     return (errors or lines or ["without a word"])[-1][:200].rstrip(".")
 
 
-def convert(file: Path, target: Path, model: Pretrained) -> None:
+def write_model(file: Path, target: Path, model: Pretrained) -> None:
     """Write the model of a GGUF file as safetensors with config, tokenizer and a card."""
-    source = Source(model.title, str(file.parent), None, None, (file.name,), file)
-    weights = Weights(source, place("cpu"), DTYPES[model.dtype], None, False)
-    weights.check(None)
-    tokenizer = read_tokenizer(source, False)
-    loaded = weights.load()
-    ends: Any = tokenizer.convert_tokens_to_ids(list(model.ends))
-    loaded.generation_config.eos_token_id = ends if len(ends) > 1 else ends[0]
-    loaded.save_pretrained(target)
-    tokenizer.save_pretrained(target)
+    convert(of_gguf(model.title, file), target, model.dtype, model.ends)
     (target / "README.md").write_text(card(model), encoding="utf-8")
     (target / DIGEST).write_text(folder_fingerprint(target) + "\n", encoding="utf-8")
 

@@ -108,7 +108,7 @@ def _refuse_other_architectures(name: str, header: Header) -> None:
             f"{name} is the part of a model that reads pictures ({found}); name the file of the "
             "language model beside it."
         )
-    known = {*GGUF_SUPPORTED_ARCHITECTURES, *GGUF_CONFIG_ARCHS}
+    known = {*GGUF_SUPPORTED_ARCHITECTURES, *GGUF_CONFIG_ARCHS} - {"general", "tokenizer"}
     if found.replace("-", "_") not in {each.replace("-", "_") for each in known}:
         raise ModelRefused(
             f"{name} is a GGUF file of the architecture {found[:40]!r}, which transformers does "

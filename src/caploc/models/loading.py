@@ -3,8 +3,10 @@
 import atexit
 import shutil
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -178,9 +180,9 @@ class Weights:
         check_files(self.source)
         name, config = self.source.name, self.empty.config
         _, grid = locate(self.empty, naming)
-        check_quantization(name, config, self.quantize)
         if self.source.gguf is not None:
             self._check_gguf()
+        check_quantization(name, config, self.quantize)
         processes = 1
         if self.where.shared:
             processes = check_shardable(name, config, grid)
@@ -269,6 +271,24 @@ def model_shape(
         raise ModelRefused(f"{source.name} has no config.json, so it is no transformers model.")
     empty = empty_model(source, trust_remote_code)
     return locate(empty)[1], sum(parameter.numel() for parameter in empty.parameters())
+
+
+def convert(source: Source, target: Path, dtype: str, ends: Sequence[str] = ()) -> None:
+    """Write a model as safetensors with its config and tokenizer, as transformers loads it.
+
+    At any token of `ends` it will stop; at its own if there are none.
+
+    Raises:
+        ModelRefused, OutOfMemory: if it cannot be loaded.
+    """
+    weights = Weights(source, place("cpu"), pick(DTYPES, dtype, "dtype"), None, False)
+    weights.check(None)
+    tokenizer, model = read_tokenizer(source, False), weights.load()
+    if ends:
+        numbers: Any = tokenizer.convert_tokens_to_ids(list(ends))
+        model.generation_config.eos_token_id = numbers if len(numbers) > 1 else numbers[0]
+    model.save_pretrained(target)
+    tokenizer.save_pretrained(target)
 
 
 def load_tokenizer(

@@ -1,11 +1,14 @@
 """Where a model's files are: in a folder, on the Hugging Face Hub, or in a cache of them."""
 
+import atexit
 import hashlib
 import re
+import shutil
+import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +37,8 @@ class Source:
     """A model that exists: `place` and `which` are for `from_pretrained`.
 
     `commit` is the Hub's hash of everything in it, None for a folder of the user's own. `gguf` is
-    the file, if all is read from one: with its whole path, so that nothing beside it is.
+    the file, with its whole path, if all is read from one; `place` is empty then, so that
+    nothing beside it is read.
     """
 
     name: str
@@ -183,6 +187,11 @@ def _which_gguf(name: str, files: Iterable[str]) -> str:
     return f"{name} has its weights as GGUF; say which file to read: --gguf ({listed})."
 
 
+def _no_gguf(name: str, files: Iterable[str], gguf: str) -> UnknownName:
+    found = [file for file in files if _any_file([file], GGUF)]
+    return unknown(found, gguf, f"GGUF file of {name} named")
+
+
 def _refuse_revision(name: str, what: str, revision: str | None) -> None:
     if revision is not None:
         raise BadOption(
@@ -212,8 +221,8 @@ def _in_folder(name: str, folder: Path, revision: str | None, gguf: str | None) 
     if gguf is None:
         return Source(name, str(folder), None, None, files)
     if not is_file(folder / gguf) or not (folder / gguf).resolve().is_relative_to(folder.resolve()):
-        raise unknown((f for f in files if _any_file([f], GGUF)), gguf, f"GGUF file in {name},")
-    return Source(name, str(folder), None, None, files, (folder / gguf).absolute())
+        raise _no_gguf(name, files, gguf)
+    return of_gguf(name, (folder / gguf).absolute())
 
 
 def _in_file(name: str, file: Path, revision: str | None, gguf: str | None) -> Source:
@@ -224,8 +233,20 @@ def _in_file(name: str, file: Path, revision: str | None, gguf: str | None) -> S
     _refuse_revision(name, "a file", revision)
     if gguf is not None:
         raise BadOption(f"{name!r} is a GGUF file itself; leave out --gguf {gguf}.")
-    path = file.absolute()
-    return Source(name, str(path.parent), None, None, (path.name,), path)
+    return of_gguf(name, file.absolute())
+
+
+def of_gguf(name: str, file: Path, commit: str | None = None) -> Source:
+    """Build the source of a model that lies in one GGUF file and nowhere else."""
+    return Source(name, _nowhere(), None, commit, (file.name,), file)
+
+
+@cache
+def _nowhere() -> str:
+    """A folder without files: where transformers looks for what goes with a GGUF file."""
+    folder = tempfile.mkdtemp(prefix="caploc-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 def _on_hub(name: str, revision: str | None, gguf: str | None) -> Source:
@@ -250,7 +271,7 @@ def _on_hub(name: str, revision: str | None, gguf: str | None) -> Source:
     if gguf is None:
         return Source(name, name, info.sha, info.sha, files)
     if gguf not in files:
-        raise unknown((f for f in files if _any_file([f], GGUF)), gguf, f"GGUF file in {name},")
+        raise _no_gguf(name, files, gguf)
     try:
         here = Path(hf_hub_download(name, gguf, revision=info.sha))
     except (hub.HTTPError, OSError) as error:  # type: ignore[attr-defined]
@@ -258,7 +279,7 @@ def _on_hub(name: str, revision: str | None, gguf: str | None) -> Source:
             f"{gguf} of {name} could not be fetched from the Hugging Face Hub "
             f"({type(error).__name__}); check the network and the disk, then run it again."
         ) from error
-    return Source(name, str(here.parent), None, f"{info.sha}/{gguf}", files, here)
+    return of_gguf(name, here, f"{info.sha}/{gguf}")
 
 
 def gated(name: str) -> ModelRefused:
@@ -280,7 +301,7 @@ def _in_cache(name: str, revision: str | None, gguf: str | None, error: Exceptio
         ) from None
     if gguf is not None:
         commit = Path(found).parents[gguf.count("/")].name
-        return Source(name, str(Path(found).parent), None, f"{commit}/{gguf}", (gguf,), Path(found))
+        return of_gguf(name, Path(found), f"{commit}/{gguf}")
     folder = Path(found).parent  # named by its commit
     files = tuple(sorted(path.name for path in folder.iterdir()))
     return Source(name, str(folder), None, folder.name, files)

@@ -10,7 +10,6 @@ from typing import Any
 
 from caploc.errors import CaplocError
 from caploc.folder import ROWS
-from caploc.models.sources import find
 from caploc.progress import Progress, Silent
 from caploc.studies.calibration import Pace, measure_pace, watching
 from caploc.studies.reckoning import Absent, Reckoned, Shelf, Unloaded, reckon
@@ -163,7 +162,7 @@ class Planner:
         """The engine; without calibration, one that knows the model's files only."""
         if self.engine is None and self.seconds is None:
             here = self.shelf.path.is_file()  # or there is nothing to compare a fingerprint with
-            print_of = find(self.model.name, self.model.revision).fingerprint() if here else ""
+            print_of = self.model.source().fingerprint() if here else ""
             self.engine = Absent(Unloaded(self.model.name, print_of, self.model.check()))
         elif self.engine is None:
             before = time.perf_counter()

@@ -1,0 +1,327 @@
+"""Models by name: downloaded by real pip from a folder, joined, checked, converted and kept."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+import zipfile
+from dataclasses import asdict
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from ggufs import END, STOP, logits, original, write_gguf, write_index, write_wheel
+
+from caploc.errors import BadOption, FetchFailed, ModelRefused, StoreFailed, UnknownName
+from caploc.models import fetching
+from caploc.models.fetching import fetch
+from caploc.models.loading import check_model, load_model
+from caploc.models.sources import find
+from caploc.pretrained import PRETRAINED, cache, home, is_fetched
+
+NAME = "tiny"
+PIP = {"PIP_NO_INDEX": "1", "PIP_CONFIG_FILE": os.devnull, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+
+
+class Watched:
+    """Counts what is told; `stop` raises at that count, as Ctrl-C would."""
+
+    def __init__(self, stop=None):
+        self.stages, self.steps, self.stop = [], 0, stop
+
+    def start(self, what, rows):
+        self.stages.append(what)
+        self.count()
+
+    def advance(self, rows, tokens):
+        self.count()
+
+    def count(self):
+        self.steps += 1
+        if self.steps == self.stop:
+            raise KeyboardInterrupt
+
+
+@pytest.fixture(scope="module")
+def content(tmp_path_factory):
+    return write_gguf(tmp_path_factory.mktemp("gguf") / "tiny.gguf").read_bytes()
+
+
+@pytest.fixture
+def index(content, tmp_path, monkeypatch):
+    """A folder of wheels that pip takes for the index, and a cache of the test's own."""
+    for name in [name for name in os.environ if name.startswith("PIP_")]:
+        monkeypatch.delenv(name)
+    folder = tmp_path / "index"
+    monkeypatch.setitem(PRETRAINED, NAME, write_index(folder, content))
+    for name, value in (PIP | {"PIP_FIND_LINKS": str(folder)}).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("CAPLOC_CACHE", str(tmp_path / "cache"))
+    return folder
+
+
+@pytest.fixture
+def unzipped(index, monkeypatch):
+    """The same, where the wheels are copied instead of downloaded, which is quicker."""
+
+    def copy(command, **options):
+        package = command[-1].partition("==")[0].replace("-", "_")
+        found = list(index.glob(f"{package}-*.whl"))
+        for wheel in found:
+            shutil.copy(wheel, command[command.index("--dest") + 1])
+        said = "" if found else "ERROR: No matching distribution found"
+        return SimpleNamespace(returncode=not found, stderr=said)
+
+    monkeypatch.setattr(fetching.subprocess, "run", copy)
+    return index
+
+
+def left():
+    """What lies in the cache beside locks."""
+    return sorted(p.name for p in (cache() / "models").iterdir() if p.suffix != ".lock")
+
+
+def spoil(path, place=-200):
+    content = bytearray(path.read_bytes())
+    content[place] ^= 1
+    path.write_bytes(content)
+
+
+def test_a_fetched_model_is_used_by_its_name(index, tmp_path, monkeypatch):
+    """No folder and no module of the place where the user happens to be is taken for another."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pip.py").write_text("raise SystemExit('the wrong pip was run')\n")
+    progress = Watched()
+    folder = fetch(NAME, progress)
+    assert folder == home(NAME) and is_fetched(NAME)
+    assert progress.stages == [f"tiny: {step}" for step in ("downloading", "joining", "converting")]
+    assert left() == [folder.name]
+    (tmp_path / NAME).mkdir()  # such as that of a run
+    loaded = load_model(NAME, device="cpu")
+    assert torch.allclose(logits(loaded.model), logits(original()), atol=1e-5)
+    assert loaded.fingerprint == PRETRAINED[NAME].fingerprint
+    assert loaded.model.generation_config.eos_token_id == [END, STOP]
+    assert loaded.tokenizer("\n\n1")["input_ids"] == fetched_words(loaded, "ĊĊ", "1")
+    assert all(path.stat().st_mode & 0o044 == 0o044 for path in folder.iterdir())
+
+
+def fetched_words(loaded, *words):
+    return loaded.tokenizer.convert_tokens_to_ids(list(words))
+
+
+def test_nothing_is_downloaded_twice(unzipped):
+    fetch(NAME)
+    shutil.rmtree(unzipped)
+    assert fetch(NAME) == home(NAME)
+
+
+@pytest.mark.parametrize("stop", range(1, 9))
+def test_a_fetch_that_is_stopped_anywhere_goes_on(unzipped, stop):
+    """Wheels that are here are not asked for again: the index has lost them meanwhile."""
+    with pytest.raises(KeyboardInterrupt):
+        fetch(NAME, Watched(stop))
+    assert not is_fetched(NAME)
+    for piece in PRETRAINED[NAME].pieces[: max(0, stop - 1)]:
+        (unzipped / f"{piece.package.replace('-', '_')}-1.2.3-py3-none-any.whl").unlink()
+    fetch(NAME)
+    assert find(NAME).fingerprint() == PRETRAINED[NAME].fingerprint
+    assert left() == [home(NAME).name]
+
+
+def test_a_fetch_that_is_killed_goes_on(index, tmp_path):
+    entry = tmp_path / "entry.json"
+    entry.write_text(json.dumps(asdict(PRETRAINED[NAME])))
+    code = (
+        "import json, sys\n"
+        "from caploc.pretrained import PRETRAINED, Piece, Pretrained\n"
+        f"fields = json.load(open({str(entry)!r}))\n"
+        "fields['pieces'] = tuple(Piece(**piece) for piece in fields['pieces'])\n"
+        f"PRETRAINED[{NAME!r}] = Pretrained(**fields)\n"
+        "from caploc.models.fetching import fetch\n"
+        f"fetch({NAME!r})\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
+    first = home(NAME).with_name(f"{home(NAME).name}.part") / "tiny-model-part1==1.2.3.whl"
+    until = time.monotonic() + 60
+    while not first.exists() and time.monotonic() < until:
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    assert first.exists() and not is_fetched(NAME)
+    (index / "tiny_model_part1-1.2.3-py3-none-any.whl").unlink()
+    fetch(NAME)
+    assert load_model(NAME, device="cpu").fingerprint == PRETRAINED[NAME].fingerprint
+
+
+def test_a_wheel_that_is_damaged_here_is_downloaded_again(unzipped):
+    with pytest.raises(KeyboardInterrupt):
+        fetch(NAME, Watched(4))
+    kept = next((cache() / "models").glob("*.part/*part2*.whl"))
+    spoil(kept, len(kept.read_bytes()) // 2)
+    with pytest.raises(FetchFailed, match=r"tiny-model-part2==1.2.3 is damaged .* was deleted"):
+        fetch(NAME)
+    assert not kept.exists() and len(list(kept.parent.glob("*.whl"))) == 2
+    fetch(NAME)
+    assert is_fetched(NAME)
+
+
+def test_another_content_than_was_published_is_refused_and_not_kept(unzipped, content):
+    piece = PRETRAINED[NAME].pieces[1]
+    with zipfile.ZipFile(unzipped / "tiny_model_part2-1.2.3-py3-none-any.whl") as archive:
+        changed = bytearray(archive.read(piece.member))
+    changed[100] ^= 1
+    write_wheel(unzipped, piece, bytes(changed))
+    with pytest.raises(FetchFailed, match="is not what was published, and nothing of it is kept"):
+        fetch(NAME)
+    assert left() == []
+
+
+@pytest.mark.parametrize(
+    ("spoiled", "said"),
+    [
+        (lambda piece, index: write_wheel(index, piece, bytes(10**7)), "more than the model has"),
+        (lambda piece, index: (index / wheel_of(piece)).write_bytes(b"no zip"), "not a zip file"),
+        (lambda piece, index: write_without(piece, index), "no item named"),
+    ],
+)
+def test_a_wheel_of_the_index_that_is_none_is_refused(unzipped, spoiled, said):
+    spoiled(PRETRAINED[NAME].pieces[0], unzipped)
+    with pytest.raises(FetchFailed, match=said):
+        fetch(NAME)
+    assert not is_fetched(NAME)
+
+
+def wheel_of(piece):
+    return f"{piece.package.replace('-', '_')}-{piece.version}-py3-none-any.whl"
+
+
+def write_without(piece, index):
+    with zipfile.ZipFile(index / wheel_of(piece), "w") as archive:
+        archive.writestr("other.txt", "nothing")
+
+
+def test_a_package_that_the_index_lacks_is_named_with_what_pip_says(index):
+    (index / "tiny_model_part2-1.2.3-py3-none-any.whl").unlink()
+    with pytest.raises(
+        FetchFailed, match=r"pip does not get tiny-model-part2==1.2.3 .*No matching"
+    ):
+        fetch(NAME)
+    assert len(list((cache() / "models").glob("*.part/*.whl"))) == 1
+
+
+def test_an_index_out_of_reach_is_said(index, monkeypatch):
+    monkeypatch.delenv("PIP_NO_INDEX")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(index / "none"))
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
+    with pytest.raises(FetchFailed, match=r"\(it cannot be reached\); check the network"):
+        fetch(NAME)
+
+
+@pytest.mark.parametrize(("missing", "said"), [("pip", "ensurepip"), ("gguf", r"'caploc\[gguf\]'")])
+def test_what_is_not_installed_is_named_before_anything_is_downloaded(
+    index, monkeypatch, missing, said
+):
+    found = fetching.importlib.util.find_spec
+    monkeypatch.setattr(
+        fetching.importlib.util, "find_spec", lambda name: None if name == missing else found(name)
+    )
+    with pytest.raises(BadOption, match=said):
+        fetch(NAME)
+    assert not cache().exists()
+
+
+def test_a_small_disk_is_refused_before_anything_is_downloaded(unzipped, monkeypatch):
+    space = SimpleNamespace(free=fetching.SPARE_BYTES)
+    monkeypatch.setattr(fetching.shutil, "disk_usage", lambda place: space)
+    with pytest.raises(
+        StoreFailed, match=r"tiny needs 0.1 GB while it is fetched, .* CAPLOC_CACHE"
+    ):
+        fetch(NAME)
+    assert left() == []
+
+
+def test_a_disk_that_fills_up_is_said_and_nothing_is_taken_for_whole(unzipped, monkeypatch):
+    def full(*arguments):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(fetching, "write_model", full)
+    with pytest.raises(StoreFailed, match="No space left on device.* what was downloaded is kept"):
+        fetch(NAME)
+    assert not is_fetched(NAME)
+    monkeypatch.undo()
+
+
+def test_a_cache_that_cannot_be_written_is_said(index, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("CAPLOC_CACHE", str(tmp_path / "file"))
+    with pytest.raises(StoreFailed, match="cannot be written .*CAPLOC_CACHE"):
+        fetch(NAME)
+
+
+def test_of_two_at_once_one_does_the_work(unzipped, monkeypatch):
+    made, write = [], fetching.write_model
+
+    def slowly(*arguments):
+        made.append(arguments)
+        time.sleep(0.5)
+        write(*arguments)
+
+    monkeypatch.setattr(fetching, "write_model", slowly)
+    both = [threading.Thread(target=fetch, args=(NAME,)) for _ in range(2)]
+    for thread in both:
+        thread.start()
+    for thread in both:
+        thread.join()
+    assert len(made) == 1 and is_fetched(NAME)
+
+
+def test_weights_that_changed_since_are_refused_and_fetched_again(unzipped):
+    fetch(NAME)
+    spoil(home(NAME) / "model.safetensors")
+    with pytest.raises(ModelRefused, match="changed or damaged since they were fetched"):
+        load_model(NAME, device="cpu")
+    fetch(NAME)
+    assert find(NAME).fingerprint() == PRETRAINED[NAME].fingerprint
+
+
+def test_before_it_is_fetched_the_command_is_named(index):
+    with pytest.raises(ModelRefused, match=r"run `caploc fetch tiny` first"):
+        check_model(NAME)
+
+
+@pytest.mark.parametrize("option", [{"revision": "main"}, {"gguf": "x.gguf"}])
+def test_options_of_the_hub_are_refused(index, option):
+    with pytest.raises(BadOption, match="leave it out"):
+        check_model(NAME, **option)
+
+
+def test_a_name_that_is_misspelt_gets_the_nearest():
+    with pytest.raises(UnknownName, match="There is no model 'smolm2'. Did you mean 'smollm2'"):
+        fetch("smolm2")
+    with pytest.raises(ModelRefused, match="Did you mean 'smollm2', which `caploc fetch smollm2`"):
+        check_model("smollm")
+
+
+def test_the_cache_follows_the_environment(tmp_path, monkeypatch):
+    for name in ("CAPLOC_CACHE", "HF_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    assert cache() == Path.home() / ".cache" / "caploc"
+    for name in ("XDG_CACHE_HOME", "HF_HOME"):
+        monkeypatch.setenv(name, str(tmp_path / name))
+        assert cache() == tmp_path / name / "caploc"
+    monkeypatch.setenv("CAPLOC_CACHE", "~/models")
+    assert cache() == Path.home() / "models"
+
+
+@pytest.mark.parametrize("name", ["smollm2", "gemma3-270m", "qwen2.5-coder-1.5b"])
+def test_every_entry_adds_up(name):
+    model = PRETRAINED[name]
+    assert len({piece.package for piece in model.pieces}) == len(model.pieces)
+    assert len(model.sha256) == 64 and model.heads % model.key_value_heads == 0
+    assert 0.8 * model.gguf_bytes < model.wheel_bytes < model.gguf_bytes
+    assert model.fingerprint.startswith(model.sha256[:40])
