@@ -6,6 +6,7 @@ TRACKERS := .venv-trackers
 QUANTIZED := .venv-quantized
 FUZZ := .venv-fuzz
 AUDIT := .venv-audit
+WORDS := .venv-words
 INSTALLED := $(VENV)/.installed
 INSTALLED_DEV := $(VENV)/.installed-dev
 OUT ?= runs/demo
@@ -18,7 +19,7 @@ INSTALL_CHROMIUM := (apt-get update -qq; apt-get install --yes -qq --no-install-
 # two processes, a file's tests in one: what its fixtures prepare is prepared once
 BESIDE := -n 2 --dist loadfile
 
-.PHONY: demo test test-slow test-browser test-cluster test-faults test-attacks test-real soak test-sharded test-quantized test-trackers test-mistakes fuzz audit check bench bench-recovery bench-ideas bench-neurons bench-workers bench-gpu bench-peers \
+.PHONY: demo test test-slow test-browser test-cluster test-faults test-attacks test-real soak test-sharded test-quantized test-trackers test-mistakes fuzz words-data audit check bench bench-recovery bench-ideas bench-neurons bench-workers bench-gpu bench-peers \
 	demo-model truth docs test-docs wheel test-wheel clean
 
 demo: $(INSTALLED)  ## install, compare the methods on one capability, localize all, write reports
@@ -77,6 +78,9 @@ test-mistakes: $(INSTALLED_DEV)  ## every mistake of docs/mistakes.md, and thous
 
 fuzz: $(FUZZ)/.installed  ## what reads others' files, fuzzed by coverage: eleven minutes in one process
 	nice -n 10 $(FUZZ)/bin/python bench/fuzz.py --out build/fuzz $(FUZZING)
+
+words-data: $(WORDS)/.installed  ## make the tables of the tasks on words; CHECK=--check: only compare
+	$(WORDS)/bin/python scripts/make_words.py $(CHECK)
 
 audit: $(AUDIT)/.installed  ## known vulnerabilities of the pinned dependencies; needs the network
 	$(AUDIT)/bin/python scripts/audit.py constraints.txt
@@ -174,6 +178,13 @@ $(AUDIT)/.installed:
 	$(AUDIT)/bin/pip install --quiet --disable-pip-version-check 'pip-audit>=2.9,<3'
 	touch $@
 
+# Dictionaries and lists of countries, which caploc itself does not need.
+$(WORDS)/.installed: scripts/words/requirements.txt
+	$(PYTHON) -m venv $(WORDS)
+	echo '*' > $(WORDS)/.gitignore
+	$(WORDS)/bin/pip install --quiet --disable-pip-version-check -r scripts/words/requirements.txt
+	touch $@
+
 # Trackers want other versions of what the project has.
 $(TRACKERS)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(TRACKERS)
@@ -183,4 +194,4 @@ $(TRACKERS)/.installed: pyproject.toml
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(PEERS) $(TRACKERS) $(QUANTIZED) $(FUZZ) $(AUDIT) build runs .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(PEERS) $(TRACKERS) $(QUANTIZED) $(FUZZ) $(AUDIT) $(WORDS) build runs .pytest_cache .mypy_cache .ruff_cache

@@ -14,7 +14,13 @@ from caploc.tasks.catalog import (
     task_names,
     wants_chat_template,
 )
-from caploc.tasks.registry import demo_manager, harness_manager, leaf_entries, paper_manager
+from caploc.tasks.registry import (
+    demo_manager,
+    harness_manager,
+    leaf_entries,
+    paper_manager,
+    words_manager,
+)
 from caploc.tasks.requests import Generated, Scored
 from caploc.workbench import ModelOptions
 
@@ -125,7 +131,8 @@ def test_the_papers_own_tasks_are_listed_and_clash_with_none():
     own = set(paper_manager().all_tasks)
     assert own == {"gen", "rhyming", "rhyming_easy", "swearing", "swearing_identify"}
     assert not own & set(harness_manager().all_tasks)
-    assert own_task_names() == [*demo_manager().all_tasks, *sorted(own)]
+    brought = [*demo_manager().all_tasks, *sorted(own), *words_manager().all_tasks]
+    assert own_task_names() == brought
     assert task_names()[: len(own_task_names())] == own_task_names()
     for name in own:
         check_task_name(name)

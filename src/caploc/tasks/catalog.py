@@ -23,12 +23,11 @@ from caploc.tasks.programs import NOT_ALLOWED, check_definition, check_programs,
 from caploc.tasks.registry import (
     all_names,
     definition,
-    demo_manager,
     find,
     leaf_entries,
     marked,
     mixture_parts,
-    paper_manager,
+    own_names,
 )
 from caploc.tasks.splits import (
     check_file,
@@ -116,13 +115,13 @@ def parse_data(texts: list[str]) -> dict[str, str]:
 
 
 def task_names() -> list[str]:
-    """Every task, group and tag that can be named: the demo's, the paper's, then lm-eval's."""
+    """Every task, group and tag that can be named: caploc's own, then lm-eval's."""
     return all_names()
 
 
 def own_task_names() -> list[str]:
-    """Every task that caploc brings: the demo's, then the heads paper's."""
-    return [*demo_manager().all_tasks, *paper_manager().all_tasks]
+    """Every task that caploc brings: the demo's, the heads paper's, then those on words."""
+    return own_names()
 
 
 def check_task_name(name: str, options: TaskOptions | None = None) -> None:

@@ -32,6 +32,12 @@ def paper_manager() -> TaskManager:
 
 
 @cache
+def words_manager() -> TaskManager:
+    """Few-shot tasks on words, countries and numbers, for pretrained models."""
+    return TaskManager(include_path=HERE / "words", include_defaults=False)
+
+
+@cache
 def harness_manager() -> TaskManager:
     """Everything lm-eval registers; reading it takes seconds."""
     return TaskManager()
@@ -44,8 +50,13 @@ def folder_manager(folder: Path) -> TaskManager:
 
 
 def all_names() -> list[str]:
-    """Every task, group and tag that can be named: the demo's, the paper's, then lm-eval's."""
-    managers = demo_manager(), paper_manager(), harness_manager()
+    """Every task, group and tag that can be named: caploc's own, then lm-eval's."""
+    return [*own_names(), *harness_manager().all_tasks]
+
+
+def own_names() -> list[str]:
+    """Every task that caploc brings: the demo's, the paper's, then those on words."""
+    managers = demo_manager(), paper_manager(), words_manager()
     return [name for manager in managers for name in manager.all_tasks]
 
 
@@ -56,11 +67,12 @@ def find(name: str) -> tuple[TaskManager, str]:
         UnknownName: naming the nearest task there is.
         BadData: if it is a file that defines no task.
     """
-    for manager in (demo_manager(), paper_manager()):
+    for manager in (demo_manager(), paper_manager(), words_manager()):
         if name in manager.task_index:
             return manager, name
-    if name.startswith("demo/"):
-        raise unknown(demo_manager().all_tasks, name, "task")
+    for prefix, manager in (("demo/", demo_manager()), ("words/", words_manager())):
+        if name.startswith(prefix):
+            raise unknown(manager.all_tasks, name, "task")
     if name.endswith((".yaml", ".yml")):
         return find_file(at_home(name))
     if name not in harness_manager().task_index:

@@ -5,6 +5,8 @@ Python (`{{ cycler.__init__.__globals__.os ... }}`). A task's YAML may come from
 sandbox renders the same text and refuses what leads out.
 """
 
+from functools import lru_cache
+
 from jinja2 import BaseLoader, StrictUndefined
 from jinja2.sandbox import SandboxedEnvironment
 from lm_eval import utils
@@ -18,4 +20,7 @@ def confine_templates() -> None:
         loader=BaseLoader(), undefined=StrictUndefined, keep_trailing_newline=True
     )
     confined.filters.update(utils.env.filters)
+    # lm-eval has a template compiled for every example that it renders, most of the time it takes
+    # to build a task's prompts.
+    setattr(confined, "from_string", lru_cache(maxsize=256)(confined.from_string))  # noqa: B010
     utils.env = confined

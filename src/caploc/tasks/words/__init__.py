@@ -1,0 +1,1 @@
+"""Few-shot tasks for pretrained models: inflection, facts, translation, sequences, sums."""

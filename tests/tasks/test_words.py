@@ -1,0 +1,154 @@
+"""The tasks on words: their examples, their prompts, and their twins."""
+
+import csv
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from caploc.errors import UnknownName
+from caploc.tasks import words
+from caploc.tasks.catalog import TaskOptions, load_task
+from caploc.tasks.registry import definition, find, words_manager
+from caploc.tasks.requests import Generate, Generated
+
+HERE = Path(words.__file__).parent
+NAMES = words_manager().all_tasks
+CHOSEN = ("words/sentiment", "words/odd_one_out")  # one of several answers is picked
+FEWER = {"capital": 130, "country": 130, "nationality": 110, "comparative": 265, "antonym": 250}
+TWINS = {
+    name: twin_of
+    for name in NAMES
+    if (twin_of := definition(words_manager().task_index[name])["metadata"].get("twin_of"))
+}
+
+
+@pytest.fixture(scope="module")
+def loaded():
+    """Every task on words, loaded once."""
+    return {name: load_task(name) for name in NAMES}
+
+
+def samples(name):
+    """The examples that a task's prompts show."""
+    return definition(words_manager().task_index[name])["fewshot_config"]["samples"]
+
+
+def rows(name):
+    """The rows of the table that a task asks from."""
+    table = definition(words_manager().task_index[name])["dataset_kwargs"]["table"]
+    return list(csv.DictReader((HERE / f"{table}.csv").read_text().splitlines()))
+
+
+def opening(task, example):
+    """The part of a prompt before its last line: what all prompts of a task share."""
+    request = task.requests(example)[0]
+    prompt = request.prompt if isinstance(request, Generate) else request.context
+    asked = task.leaves[0].docs[example]["question"]
+    assert prompt.count(asked) >= 1
+    return prompt[: prompt.rindex(asked)]
+
+
+def test_at_least_fourteen_capabilities_and_six_twins_are_there():
+    assert len(set(NAMES) - set(TWINS)) >= 14
+    assert len(TWINS) >= 6
+    assert len({path.stem for path in HERE.glob("[!_]*.yaml")}) == len(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_task_has_300_examples_or_all_there_are(loaded, name):
+    task = loaded[name]
+    assert FEWER.get(name.removeprefix("words/").removesuffix("_twin"), 300) <= task.size <= 300
+    asked = [doc["question"] for doc in task.leaves[0].docs]
+    assert len(set(asked)) == len(asked)
+    for row in rows(name):
+        assert row["answer"] == row["answer"].strip() != ""
+        assert "\n" not in row["question"] + row["answer"]
+        assert row["answer"].lower() != row["question"].lower() or "upper" in name
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_prompt_of_a_task_shows_the_same_examples(loaded, name):
+    task = loaded[name]
+    openings = {opening(task, example) for example in range(task.size)}
+    assert len(openings) == 1
+    shown = openings.pop()
+    for sample in samples(name):
+        assert sample["question"] in shown and sample["answer"] in shown
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_example_of_a_prompt_is_asked_of_the_task_or_its_twin(name):
+    family = {name} | {twin for twin, of in TWINS.items() if of == name} | {TWINS.get(name, name)}
+    shown = {sample["question"] for member in family for sample in samples(member)}
+    assert 4 <= len(samples(name)) <= 8
+    assert not shown & {row["question"] for row in rows(name)}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_prompt_ends_where_a_word_may_follow(loaded, name):
+    for example in (0, loaded[name].size - 1):
+        for request in loaded[name].requests(example):
+            prompt = request.prompt if isinstance(request, Generate) else request.context
+            assert prompt == prompt.rstrip()
+            if isinstance(request, Generate):
+                assert json.loads(request.options)["until"][0] == "\n"
+            else:
+                assert request.continuation.startswith(" ")
+
+
+@pytest.mark.parametrize("name", sorted(set(NAMES) - set(CHOSEN) - {"words/sentiment_twin"}))
+def test_only_the_exact_answer_scores(loaded, name):
+    task = loaded[name]
+    for example in range(0, task.size, 37):
+        gold = task.leaves[0].docs[example]["answer"]
+        right = Generated(f" {gold} ", 3)
+        assert task.outcome(task.item(example, (right,))) == 1
+        for wrong in ("", gold.swapcase() if gold.isalpha() else f"{gold}0", f"{gold} {gold}"):
+            assert task.outcome(task.item(example, (Generated(f" {wrong}", 3),))) == 0
+
+
+@pytest.mark.parametrize("name", TWINS)
+def test_a_twin_asks_for_the_same_in_other_words_with_other_examples(loaded, name):
+    other = TWINS[name]
+    assert other in NAMES and other not in TWINS
+    mine, theirs = samples(name), samples(other)
+    assert not {s["question"] for s in mine} & {s["question"] for s in theirs}
+    frame, other_frame = (
+        definition(words_manager().task_index[task])["doc_to_text"] for task in (name, other)
+    )
+    said, other_said = (
+        set(text.replace("{{question}}", "").split()) for text in (frame, other_frame)
+    )
+    assert said and not said & other_said
+    asked, other_asked = ({row["question"] for row in rows(task)} for task in (name, other))
+    assert asked == other_asked or not asked & other_asked
+
+
+@pytest.mark.parametrize(("table", "suffix"), [("past", "ed"), ("plural", "s"), ("gerund", "ing")])
+def test_the_plain_ending_is_right_for_fewer_than_half(table, suffix):
+    found = list(csv.DictReader((HERE / f"{table}.csv").read_text().splitlines()))
+    assert sum(row["answer"] == row["question"] + suffix for row in found) < 0.5 * len(found)
+
+
+def test_choices_are_balanced(loaded):
+    moods = Counter(row["answer"] for row in rows("words/sentiment"))
+    assert min(moods.values()) >= 0.4 * sum(moods.values())
+    places = Counter(row["kind"] for row in rows("words/odd_one_out"))
+    assert len(places) == 4 and max(places.values()) <= 0.3 * sum(places.values())
+    assert loaded["words/sentiment"].chance == pytest.approx(0.5)
+    assert loaded["words/odd_one_out"].chance == pytest.approx(0.25)
+
+
+def test_the_tables_are_small():
+    assert sum(path.stat().st_size for path in HERE.glob("*.csv")) < 400_000
+
+
+def test_an_unknown_task_on_words_names_the_nearest():
+    with pytest.raises(UnknownName, match="words/plural"):
+        find("words/plurals")
+
+
+def test_fewer_examples_may_be_shown_but_not_more():
+    assert load_task("words/past", TaskOptions(fewshot=2)).size == 300
