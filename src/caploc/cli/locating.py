@@ -15,6 +15,7 @@ from caploc.cli.options import (
     Device,
     Dtype,
     Fewshot,
+    IsolationName,
     Json,
     Limit,
     Model,
@@ -27,10 +28,10 @@ from caploc.cli.options import (
     WorkerCpus,
     WorkerGpus,
     Workers,
+    check_isolation,
     command_line,
     numbers,
     tell_of_code,
-    tell_of_walls,
 )
 from caploc.naming import default_folder, default_others, placed
 
@@ -97,6 +98,7 @@ def locate(
         str | None, typer.Option(help="Tell mlflow, trackio or wandb[:PROJECT] of the run.")
     ] = None,
     allow_code: AllowCode = False,
+    isolation: IsolationName = "full",
     device: Device = "auto",
     dtype: Dtype = "auto",
     quantize: Quantize = None,
@@ -184,7 +186,7 @@ def locate(
         for way in methods
     ]
     folder = out or default_folder(model, *methods, *task)
-    tell_of_walls(allow_code)
+    check_isolation(allow_code)
     tell_of_code([*map(placed, [*task, *(also or [])])])
     with console.progress(quiet or as_json) as progress:
         found = locate_all(studies, folder, progress, command=command_line())

@@ -13,12 +13,13 @@ from caploc.cli.options import (
     Data,
     Device,
     Dtype,
+    IsolationName,
     Projections,
     Revision,
     Trust,
     allowed,
+    check_isolation,
     tell_of_code,
-    tell_of_walls,
 )
 from caploc.naming import placed
 
@@ -51,6 +52,7 @@ def ui(
     data: Data = None,
     chat_template: Chat = False,
     allow_code: AllowCode = False,
+    isolation: IsolationName = "full",
     device: Device = "auto",
     dtype: Dtype = "auto",
     revision: Revision = None,
@@ -91,7 +93,7 @@ def ui(
     with listen(host, port) as listening:
         if warning := exposure(host):
             console.warn(warning)
-        tell_of_walls(allow_code)
+        check_isolation(allow_code)
         tell_of_code(tasks)
         playground = Playground(setting)
         console.say(f"Playground: {address(host, listening)} (Ctrl-C ends it)")
