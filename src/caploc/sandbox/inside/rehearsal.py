@@ -1,7 +1,7 @@
 """Ways out, each tried by a process of ours in the very isolation that programs get.
 
-A witness outside offers what a program could be after: files, sockets, a process of the same user.
-It says afterwards what reached it, so that a way out counts even if no call admitted to it.
+They lead to a witness outside (`caploc.sandbox.inside.witness`), which says afterwards what reached
+it, so that a way out counts even if no call admitted to it.
 """
 
 import ctypes
@@ -11,32 +11,26 @@ import json
 import mmap
 import os
 import platform
-import shutil
 import signal
 import socket
 import sys
-import tempfile
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from caploc.sandbox.inside import frames
-from caploc.sandbox.inside.confinement import keep_only
-from caploc.sandbox.inside.kernel import LINUX, PR_GET_NO_NEW_PRIVS, call, system_call
+from caploc.sandbox.inside.kernel import PR_GET_NO_NEW_PRIVS, call, system_call
+from caploc.sandbox.inside.witness import KINDS, SIGNAL, Target, unix_addresses
 
 Attempts = dict[str, Callable[[], object]]
 
 # How a kernel says no to a call before it looks at what the call asks for. Any other answer means
 # that the call got through.
 REFUSALS = (errno.EPERM, errno.EACCES, errno.ENOSYS, errno.ESRCH)
-# Ignored by whoever does not wait for it, as the witness does.
-SIGNAL = signal.SIGURG
 # F_SETSIG, F_SETOWN_EX (with F_OWNER_PID), FIOSETOWN, SIOCSPGRP, FIOASYNC.
 SET_SIGNAL, SET_OWNER_EX, OWNER_CALLS, SET_ASYNC = 10, 15, (0x8901, 0x8902), 0x5452
 PTRACE_SEIZE = 0x4206
-KINDS = (socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_SEQPACKET)
 LIBRARY = os.path.dirname(os.__file__)
 COLUMNS = {"x86_64": 0, "aarch64": 1}
 # Calls that no computation needs, by their numbers on each machine; asked with zeros, which do
@@ -49,122 +43,6 @@ UNUSUAL = {
     "open_by_handle_at": (304, 265), "fanotify_init": (300, 262), "execve": (59, 221),
     "shmget": (29, 194), "mq_open": (240, 180), "splice": (275, 76),
 }  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """What the witness offers; each is out of a program's reach in full isolation.
-
-    Attributes:
-        folder: a folder that everyone may write, with a file, a link and sockets in it.
-        process: the witness.
-        bystander: its child, which sleeps; whoever traces a process may keep it from answering.
-        port: of TCP and UDP on this machine.
-        home: the user's home folder.
-    """
-
-    folder: str
-    process: int
-    bystander: int
-    port: int
-    home: str
-
-    @property
-    def file(self) -> str:
-        """A file that its owner may write and everyone may read."""
-        return f"{self.folder}/file"
-
-
-def start_witness(folder: str | None) -> tuple[Target, socket.socket]:
-    """Fork the witness, which leaves once it was asked; `folder` is where to make its own.
-
-    Raises:
-        OSError: if it cannot offer anything.
-    """
-    ours, theirs = socket.socketpair()
-    process = os.fork()
-    if process == 0:
-        with suppress(BaseException):
-            keep_only([theirs.fileno()])
-            place = tempfile.mkdtemp(prefix="caploc-", dir=folder)
-            try:
-                serve_as_witness(socket.socket(fileno=0), place)
-            finally:
-                shutil.rmtree(place, ignore_errors=True)
-        os._exit(0)
-    theirs.close()
-    try:
-        place, bystander, port = frames.receive(ours)
-    except frames.Gone as error:
-        raise OSError(
-            errno.EIO, "no temporary folder could be made to try the isolation"
-        ) from error
-    return Target(place, process, bystander, port, os.path.expanduser("~")), ours
-
-
-def serve_as_witness(asked: socket.socket, folder: str) -> None:
-    """Offer files, sockets and itself; when asked, say which capabilities were used on them."""
-    seen: set[str] = set()
-    signal.signal(SIGNAL, lambda number, frame: seen.add("signals"))
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    os.chmod(folder, 0o777)
-    file = f"{folder}/file"
-    open_and_close(file, os.O_CREAT | os.O_WRONLY)
-    os.chmod(file, 0o644)
-    before = state(file)
-    sockets = open_sockets(folder)
-    bystander = os.fork()
-    if bystander == 0:
-        asked.close()
-        while True:
-            signal.pause()
-    frames.send(asked, [folder, bystander, sockets[0].getsockname()[1]])
-    try:
-        frames.receive(asked)
-    finally:
-        os.kill(bystander, signal.SIGKILL)
-    for each in sockets:
-        with suppress(OSError):
-            each.recv(1) if each.type == socket.SOCK_DGRAM else each.accept()
-            seen.add("network" if each.family == socket.AF_INET else "sockets")
-    if state(file) != before:
-        seen.add("attributes")
-    shutil.rmtree(folder, ignore_errors=True)  # now: we may be ended once we have answered
-    frames.send(asked, sorted(seen))
-    os.wait()  # for the bystander, whose end is first told to whoever traces it
-
-
-def open_sockets(folder: str) -> list[socket.socket]:
-    """Return TCP and UDP sockets of this machine, then local ones, all of which listen."""
-    sockets = [socket.socket(socket.AF_INET, kind) for kind in KINDS[:2]]
-    sockets[0].bind(("127.0.0.1", 0))
-    with suppress(OSError):
-        sockets[1].bind(sockets[0].getsockname())
-    for kind in KINDS:
-        for address in unix_addresses(folder, kind):
-            with suppress(OSError):
-                sockets.append(socket.socket(socket.AF_UNIX, kind))
-                sockets[-1].bind(address)
-                if address[0] != "\0":
-                    os.chmod(address, 0o777)
-    for each in sockets:
-        each.setblocking(False)
-        with suppress(OSError):
-            each.listen(9)
-    return sockets
-
-
-def state(path: str) -> list[Any]:
-    """Return what an attack on a file would change."""
-    found = os.stat(path)
-    names = os.listxattr(path) if LINUX else []
-    return [found.st_mode, found.st_mtime_ns, found.st_size, found.st_nlink, names]
-
-
-def unix_addresses(folder: str, kind: int) -> list[str]:
-    """Return where the witness's local sockets of a kind are: a path, and on Linux a bare name."""
-    path = f"{folder}/socket{int(kind)}"
-    return [path, "\0" + path] if LINUX else [path]
 
 
 def main(report_file: int, witness_file: int, target: Target, memory_bytes: int) -> None:

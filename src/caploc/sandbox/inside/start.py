@@ -22,8 +22,9 @@ from caploc.sandbox.inside.kernel import (
     PR_SET_PDEATHSIG,
     control_process,
 )
-from caploc.sandbox.inside.rehearsal import LIBRARY, Target, start_witness
+from caploc.sandbox.inside.rehearsal import LIBRARY
 from caploc.sandbox.inside.watch import DriverGone
+from caploc.sandbox.inside.witness import Target, start_witness
 from caploc.sandbox.inside.zygote import ROLES, Rules, Zygote
 from caploc.sandbox.isolation import Profile
 from caploc.sandbox.limits import Limits
