@@ -14,9 +14,11 @@ from typer.testing import CliRunner
 from caploc import cli, console, tables
 from caploc.cli import app, options
 from caploc.console import interruptible
+from caploc.errors import BadOption, UserError
 from caploc.models.planted import Planted, write_planted
 from caploc.progress import Silent
 from caploc.sandbox import Protection
+from caploc.sandbox.isolation import Profile
 from caploc.workbench import ModelOptions
 
 ROOT = Path(__file__).parent.parent
@@ -207,14 +209,32 @@ def test_a_report_that_cannot_be_written_is_one_sentence(tmp_path):
     assert "Traceback" not in done.stderr
 
 
-def test_missing_walls_are_told_before_code_is_allowed(monkeypatch, capsys):
+def test_weak_isolation_is_told_before_code_is_allowed(monkeypatch, capsys):
     missing = ("network is reachable",)
-    weak = Protection((), missing, "Programs run behind limits, but network is reachable.")
+    weak = Protection((), (), missing, False, "Programs run behind limits. But it is weak.")
+    profile = Profile(namespaces=False, filter=True, landlock=True)
     monkeypatch.setattr(options, "protection", lambda: weak)
-    options.tell_of_walls(False)
+    monkeypatch.setattr(options, "choose_profile", lambda: profile)
+    options.check_isolation(False)
     assert capsys.readouterr().err == ""
-    options.tell_of_walls(True)
-    assert "but network is reachable" in capsys.readouterr().err
+    options.check_isolation(True)
+    assert "But it is weak" in capsys.readouterr().err
+
+
+def test_weak_isolation_is_refused_before_a_model_is_loaded(monkeypatch):
+    """Each command that runs programs says so, and takes the option that accepts it."""
+
+    def refuse():
+        raise BadOption("isolation would be weak; --isolation weak accepts it.")
+
+    monkeypatch.setattr(options, "choose_profile", refuse)
+    for typed in (
+        ["locate", "no/such-model", "--task", "humaneval"],
+        ["evaluate", "no/such-model", "--tasks", "humaneval", "--heads", "L0H0"],
+    ):
+        refused = CliRunner().invoke(app, [*typed, "--allow-code", "--isolation", "weak"])
+        assert isinstance(refused.exception, UserError), refused.output
+        assert "isolation would be weak" in str(refused.exception)
 
 
 def test_a_number_and_its_unit_stay_together_on_a_terminal():

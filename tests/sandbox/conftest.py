@@ -1,33 +1,42 @@
 """Sandboxes that tests share: starting one takes a while."""
 
 import pytest
-from walled import TIGHT, WALLS, Behind, forced
+from profiles import PROFILES, TIGHT, Opened, forced, readable_python
 
+from caploc.sandbox import worker
 from caploc.sandbox.worker import Worker, WorkerFailed
 
 
+@pytest.fixture(scope="session", autouse=True)
+def everyones_python():
+    """Workers run a Python that others than root may read, where there is one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(worker, "EXECUTABLE", readable_python())
+        yield
+
+
 @pytest.fixture(scope="session")
-def opened():
-    """Opens one sandbox a kind of wall, and keeps it for the session."""
+def opened(everyones_python):
+    """Opens one sandbox a profile, and keeps it for the session."""
     known = {}
     facts = {}
 
     def open_behind(name):
         if name not in facts:
             try:
-                worker = Worker(TIGHT, WALLS[name])
+                started = Worker(TIGHT, PROFILES[name])
             except WorkerFailed as error:
                 facts[name] = error
             else:
-                worker.stop()
-                facts[name] = worker.facts
+                started.stop()
+                facts[name] = started.seen
         if isinstance(facts[name], WorkerFailed):
-            pytest.skip(f"this machine gives no {name} walls: {facts[name]}")
+            pytest.skip(f"this machine gives no profile {name}: {facts[name]}")
         if name not in known:
-            known[name] = Behind(name)
+            known[name] = Opened(name)
             with forced(name):  # its one worker starts now, and stays
                 assert known[name].verdict("ready = 1", "assert ready == 1").passed
-        known[name].facts = facts[name]
+        known[name].seen = facts[name]
         return known[name]
 
     yield open_behind
@@ -37,14 +46,14 @@ def opened():
 
 @pytest.fixture
 def behind(opened, request):
-    """The sandbox behind the walls that the test's parameter names."""
+    """The sandbox of the profile that the test's parameter names."""
     return opened(request.param)
 
 
 @pytest.fixture(scope="session")
 def default(opened):
-    """A sandbox for tests of what holds behind any walls: the strongest there are."""
-    for name in WALLS:
+    """A sandbox for tests of what holds in any profile: the strongest there are."""
+    for name in PROFILES:
         try:
             return opened(name)
         except pytest.skip.Exception:

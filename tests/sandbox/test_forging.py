@@ -190,6 +190,22 @@ def test_no_forgery_passes(behind, reason, text):
     assert verdict.reason == reason, verdict
 
 
+ENDS = ["StopIteration", "StopAsyncIteration", "GeneratorExit"]
+
+
+@pytest.mark.parametrize("behind", ["full"], indirect=True)
+@pytest.mark.parametrize("end", [*ENDS, "type('Own', (StopIteration,), {})"])
+def test_an_end_of_iteration_does_not_end_a_loop_of_the_tests(behind, end):
+    text = f"def f(n): raise {end}\ndef g():\n  yield 1\n  yield 2"
+    for loop in ("for x in map(f, [1, 2]): assert x == 3", "assert list(map(f, [1])) == []"):
+        verdict = behind.verdict(text, loop)
+        assert verdict.reason == "error" and "RuntimeError: the program raised" in verdict.detail
+    assert behind.verdict(text, "assert list(g()) == [1, 2] and next(iter(g())) == 1").passed
+    assert behind.verdict(
+        text, "it = g()\nassert list(zip(it, [0] * 9)) == [(1, 0), (2, 0)]"
+    ).passed
+
+
 # Without namespaces or Landlock the files are there to be read; then only their rights protect.
 @pytest.mark.parametrize("behind", ["full", "filter-landlock"], indirect=True)
 def test_the_answer_is_in_no_file(behind):

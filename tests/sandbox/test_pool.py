@@ -12,7 +12,7 @@ from functools import partial
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from walled import TIGHT, WALLS, forced, processes_of
+from profiles import PROFILES, TIGHT, forced, processes_of
 
 from caploc.errors import BadOption, RunFailed
 from caploc.sandbox import REASONS, Limits, Program, Sandbox, pool, worker
@@ -158,7 +158,7 @@ def test_a_killed_worker_is_replaced_and_no_program_is_lost(opened, name):
         assert sandbox.judge([right(1)])[0].passed
         asked = thread.submit(sandbox.judge, [SLEEPER, right(2), wrong(3)])
         mine = partial(new_ones, before)
-        running = 4 if WALLS[name].namespaces else 3
+        running = 4 if PROFILES[name].namespaces else 3
         assert soon(lambda: len(mine()) == running)
         old = mine()
         # Started by us: our child. In the full mode its own child is the one that forks.
@@ -193,6 +193,7 @@ def test_what_says_nothing_about_the_program_is_not_remembered(opened):
     opened("full")
     with forced("full"), Sandbox(TIGHT, workers=1) as sandbox, ThreadPoolExecutor(1) as thread:
         before = {each.pid for each in processes_of()}
+        sandbox.judge([right(1)])
         nap = Program("import time\ntime.sleep(0.5)", "")
         asked = thread.submit(sandbox.judge, [nap])
         mine = partial(new_ones, before)
@@ -206,9 +207,10 @@ def test_what_says_nothing_about_the_program_is_not_remembered(opened):
 DRIVER = """
 import signal
 signal.signal(signal.SIGINT, signal.default_int_handler)
-from caploc.sandbox import Program, Sandbox, pool
-from caploc.sandbox.walls import Walls
-pool.strongest = lambda: Walls(*{walls})
+from caploc.sandbox import Program, Sandbox, pool, worker
+worker.EXECUTABLE = {python!r}
+from caploc.sandbox.isolation import Profile
+pool.choose_profile = lambda *isolation: Profile(*{profile})
 with Sandbox(workers=2) as sandbox:
     sandbox.judge([Program("", "")])
     print("ready", flush=True)
@@ -220,8 +222,10 @@ with Sandbox(workers=2) as sandbox:
 def driver(opened, request, tmp_path):
     """A process in the middle of judging, with at least two programs running."""
     opened(request.param)
-    walls = WALLS[request.param]
-    code = DRIVER.format(walls=(walls.namespaces, walls.filter, walls.landlock))
+    profile = PROFILES[request.param]
+    code = DRIVER.format(
+        python=worker.EXECUTABLE, profile=(profile.namespaces, profile.filter, profile.landlock)
+    )
     process = subprocess.Popen(
         [sys.executable, "-c", code],
         stdout=subprocess.PIPE,
@@ -231,7 +235,7 @@ def driver(opened, request, tmp_path):
     )
     with process:
         assert process.stdout.readline() == "ready\n"
-        running = 8 if walls.namespaces else 6
+        running = 8 if profile.namespaces else 6
         assert soon(lambda: len(processes_of(process.pid)) == running)
         yield process
         process.kill()
@@ -273,21 +277,21 @@ print(os.getpid())
 def test_workers_that_do_not_start_say_why(monkeypatch):
     monkeypatch.setattr(worker, "START", "import sys\nsys.exit('no luck today')")
     before = {each.pid for each in processes_of()}
-    monkeypatch.setattr(pool, "strongest", lambda: WALLS["bare"])
+    monkeypatch.setattr(pool, "choose_profile", lambda *isolation: PROFILES["bare"])
     with Sandbox(TIGHT, workers=1) as sandbox, pytest.raises(RunFailed, match="no luck today"):
         sandbox.judge([RIGHT])
     assert not new_ones(before)
 
 
-# From its n-th program on, a worker's children fail while they go behind the walls.
+# From its n-th program on, a worker's children fail while they are isolated.
 FAILING = """
 from caploc.sandbox.inside import zygote
 real, runs = zygote.Zygote.run, []
 def run(self, driver):
     runs.append(driver)
     if len(runs) >= {first}:
-        def refuse(*arguments): raise OSError("no walls")
-        zygote.go_behind = refuse
+        def refuse(*arguments): raise OSError("no isolation")
+        zygote.isolate = refuse
     return real(self, driver)
 zygote.Zygote.run = run
 """
@@ -304,5 +308,5 @@ def test_a_program_that_did_not_run_is_tried_by_another_worker(monkeypatch, defa
     assert [verdict.passed for verdict in verdicts] == [passes] * 3
     if not passes:
         assert {(each.reason, each.detail) for each in verdicts} == {
-            ("killed", "the sandbox's walls could not be built around it")
+            ("killed", "it could not be isolated")
         }

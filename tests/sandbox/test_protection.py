@@ -1,81 +1,180 @@
-"""What is said about the walls, against what they hold."""
+"""What is said about isolation, against what a program finds in it."""
 
 import ast
+import json
+import os
+import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
+from profiles import PROFILES
 
 from caploc import sandbox
+from caploc.cli import options
 from caploc.doctor import machine_facts
-from caploc.errors import RunFailed
-from caploc.sandbox import Program, Sandbox, protection
-from caploc.sandbox.walls import Walls, wishes
+from caploc.errors import BadOption, RunFailed
+from caploc.sandbox import Program, Sandbox, protection, require_isolation
+from caploc.sandbox.isolation import Profile, profiles
 from caploc.sandbox.worker import Worker, WorkerFailed
 
 HERE = sys.modules["caploc.sandbox.protection"]
+# What must be out of reach in each profile, whoever starts the worker.
+HELD = {
+    "full": set(HERE.CAPABILITIES),
+    "filter-landlock": set(HERE.CAPABILITIES) - {"stat"},
+    "filter": set(HERE.CAPABILITIES) - {"stat", "reading", "processes"},
+    "namespaces": set(HERE.CAPABILITIES) - {"kernel"},
+    "landlock": {"reading", "writing", "library", "rights", "memory"},
+    "bare": {"library", "rights", "memory"},
+}
 
 
 @pytest.fixture
 def afresh():
-    """Forgets what has been tried, before and after."""
-    HERE.tried.cache_clear()
+    """Forgets what has been tried and what was required, before and after."""
+    HERE.explore.cache_clear()
+    require_isolation("full")
     yield
-    HERE.tried.cache_clear()
+    HERE.explore.cache_clear()
+    require_isolation("full")
 
 
 @pytest.fixture
 def only(afresh, monkeypatch):
-    """The machine gives these walls and no stronger ones."""
+    """The machine gives this profile and no stronger one."""
 
-    def allow(walls):
-        def start(limits, wish):
-            if wish != walls:
-                raise WorkerFailed("not today")
-            return Worker(limits, wish)
+    def allow(profile):
+        def start(limits, wanted):
+            if wanted != profile:
+                raise WorkerFailed("unshare: Operation not permitted")
+            return Worker(limits, wanted)
 
         monkeypatch.setattr(HERE, "Worker", start)
 
     return allow
 
 
-def test_the_strongest_walls_that_work_are_taken(default, afresh):
-    assert HERE.strongest() == default.walls
+def test_the_strongest_profile_that_works_is_taken(default, afresh):
+    assert HERE.choose_profile("weak") == default.profile
 
 
-def test_everything_is_said_where_everything_works(opened, afresh):
+def test_everything_is_out_of_reach_where_everything_works(opened, afresh):
     opened("full")
-    said = protection()
-    assert said.missing == ()
+    found = protection()
+    assert found.full and found.missing == ()
+    assert found.held == tuple(name for name, _ in HERE.CAPABILITIES.values())
     for name in ("user", "pid", "net", "mount", "ipc", "uts"):
-        assert f"{name} namespace" in said.active
-    assert {"system-call filter", "no_new_privs", "resource limits"} <= set(said.active)
-    assert said.statement == (
+        assert f"{name} namespace" in found.active
+    assert {"system-call filter", "no_new_privs", "resource limits"} <= set(found.active)
+    assert found.statement == (
         "Model-written code runs in processes of its own behind namespaces, a system-call filter "
-        "and resource limits, with no network and no files but Python's."
+        "and resource limits; tried there and out of reach: the network, local sockets, the user's "
+        "files, names and dates of files, writing files, modes and attributes, Python's library, "
+        "signals, other processes' memory, rare system calls, more rights and memory beyond the "
+        "limit."
     )
+
+
+@pytest.mark.parametrize("name", HELD)
+def test_a_rehearsal_in_each_profile_finds_out_of_reach_what_it_promises(opened, name):
+    through = opened(name).seen["through"]
+    assert set(through) == set(HERE.CAPABILITIES)
+    assert {capability: through[capability] for capability in HELD[name]} == dict.fromkeys(
+        HELD[name], []
+    )
+
+
+def test_a_rehearsal_notices_what_is_open(opened):
+    """The counterpart: without any means every way that the user has is found open."""
+    through = opened("bare").seen["through"]
+    for capability in ("network", "sockets", "reading", "stat", "signals", "processes", "kernel"):
+        assert through[capability], capability
+    assert "the witness was reached" in through["network"]
+    assert {"socketpair sendto SOCK_DGRAM 0", "socketpair connect SOCK_DGRAM 1"} <= {
+        *through["sockets"]
+    }
+    assert {"F_SETOWN", "F_SETOWN_EX", "ioctl 0x8901"} <= {*through["signals"]}
+
+
+def test_full_isolation_from_which_a_rehearsal_gets_out_is_refused(opened, monkeypatch):
+    opened("full")
+    worker = sys.modules["caploc.sandbox.worker"]
+    line = "from caploc.sandbox.inside.start import main\n"
+    leaky = (
+        "from caploc.sandbox.inside import confinement as c\nc.filters.install = lambda **_: 0\n"
+    )
+    monkeypatch.setattr(worker, "START", worker.START.replace(line, line + leaky))
+    with pytest.raises(WorkerFailed, match=r"a rehearsal got out of it \(.*kernel: io_setup"):
+        Worker(sys.modules["profiles"].TIGHT, PROFILES["full"])
+
+
+def test_weak_isolation_is_refused_unless_it_is_asked_for_by_name(opened, only):
+    opened("filter-landlock")
+    only(PROFILES["filter-landlock"])
+    found = protection()
+    assert not found.full and found.missing == ("names, sizes and dates of files can be seen",)
+    assert "So it is refused." in found.statement and "names and dates" not in found.held
+    for refuse in (
+        lambda: Sandbox(workers=1).judge([Program("x = 1", "assert x")]),
+        lambda: Sandbox(workers=1, isolation="full").judge([Program("x = 1", "assert x")]),
+        lambda: options.check_isolation(True),
+    ):
+        with pytest.raises(BadOption) as refused:
+            refuse()
+        for part in (
+            "isolation would be weak (unshare: Operation not permitted)",
+            "names, sizes and dates of files can be seen",
+            "container",
+            "kernel.apparmor_restrict_unprivileged_userns",
+            "--isolation weak",
+        ):
+            assert part in str(refused.value)
+    options.check_isolation(False)
+    with Sandbox(workers=1, isolation="weak") as judged:
+        assert judged.judge([Program("x = 1", "assert x")])[0].passed
+
+
+def test_the_option_asks_for_weak_isolation_and_says_what_is_left(opened, only, capsys):
+    opened("filter-landlock")
+    only(PROFILES["filter-landlock"])
+    assert options.set_isolation("weak") == "weak"
+    options.check_isolation(True)
+    assert "But names, sizes and dates of files can be seen" in " ".join(
+        capsys.readouterr().err.split()
+    )
+    with Sandbox(workers=1) as judged:
+        assert judged.judge([Program("x = 1", "assert x")])[0].passed
+    options.set_isolation("full")
+    with pytest.raises(BadOption, match="--isolation weak"):
+        options.check_isolation(True)
+
+
+def test_isolation_has_two_names(afresh):
+    with pytest.raises(BadOption, match="--isolation must be full or weak; got 'none'"):
+        require_isolation("none")
 
 
 def test_what_is_missing_is_said(opened, only):
     opened("bare")
-    only(Walls(namespaces=False, filter=False, landlock=False))
-    said = protection()
-    assert not any("namespace" in name or "filter" in name for name in said.active)
-    assert "the network can be reached" in said.missing
-    assert "files that the user may read can be read" in said.missing
-    assert said.statement.startswith("Model-written code runs in processes of its own behind res")
-    assert "but the network can be reached" in said.statement and "container" in said.statement
-    with Sandbox(workers=1) as judged:  # and it works all the same
+    only(Profile(namespaces=False, filter=False, landlock=False))
+    found = protection()
+    assert not any("namespace" in name or "filter" in name for name in found.active)
+    assert "the network can be reached" in found.missing
+    assert "files that the user may read can be read" in found.missing
+    assert "But the network can be reached" in found.statement
+    with Sandbox(workers=1, isolation="weak") as judged:  # and it works all the same
         right, wrong = judged.judge([Program("x = 1", "assert x"), Program("x = 0", "assert x")])
     assert right.passed and not wrong.passed
 
 
-@pytest.mark.parametrize("walls", wishes(), ids=str)
-def test_facts_are_those_that_a_program_finds(opened, only, walls):
+@pytest.mark.parametrize("profile", profiles(), ids=str)
+def test_what_is_said_is_what_a_program_finds(opened, only, profile):
     """What is said to be out of reach, a program does not reach; and what is not, it does."""
-    name = next(name for name, each in sys.modules["walled"].WALLS.items() if each == walls)
+    name = next(name for name, each in PROFILES.items() if each == profile)
     behind = opened(name)
-    only(walls)
+    only(profile)
     text = """
 import socket
 def online():
@@ -99,13 +198,78 @@ def readable(path):
     assert behind.verdict(text, tests).passed
 
 
-def test_no_walls_at_all_are_a_reason_and_not_a_crash(only):
+def test_no_profile_at_all_is_a_reason_and_not_a_crash(only):
     only(None)
-    said = protection()
-    assert said.active == () and said.missing == ("programs cannot be run",)
-    assert said.statement == "Programs that a model wrote cannot be run here: not today."
-    with Sandbox(workers=1) as judged, pytest.raises(RunFailed, match="not today"):
+    found = protection()
+    assert found.active == found.held == () and found.missing == ("programs cannot be run",)
+    assert found.statement == (
+        "Programs that a model wrote cannot be run here: unshare: Operation not permitted."
+    )
+    with Sandbox(workers=1) as judged, pytest.raises(RunFailed, match="not permitted"):
         judged.judge([Program("", "")])
+
+
+# Starts a worker by each profile, as whoever runs it, and prints what came of it.
+AS_SOMEBODY = """
+import json, os, sys
+sys.path.insert(0, sys.argv[1])
+from caploc.sandbox.isolation import Profile
+from caploc.sandbox.limits import Limits
+from caploc.sandbox.worker import Worker, WorkerFailed
+try:
+    worker = Worker(Limits(), Profile(*json.loads(sys.argv[2])))
+except WorkerFailed as error:
+    print("refused", error)
+else:
+    worker.stop()
+    print("started")
+"""
+
+
+def start_as(profile, prelude="", **user):
+    fields = json.dumps([profile.namespaces, profile.filter, profile.landlock])
+    source = str(Path(sandbox.__file__).parents[2])
+    executable = sys.modules["caploc.sandbox.worker"].EXECUTABLE
+    command = [executable, "-B", "-c", prelude + AS_SOMEBODY, source, fields]
+    return subprocess.run(command, capture_output=True, text=True, check=True, **user).stdout
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can drop root's rights")
+@pytest.mark.parametrize("name", ["filter-landlock", "filter", "bare"])
+def test_root_that_cannot_become_another_user_is_refused(opened, name):
+    """Without the right to change users, as in some containers."""
+    opened(name)
+    drop = """
+import ctypes
+for capability in (6, 7):  # CAP_SETGID, CAP_SETUID
+    assert ctypes.CDLL(None).prctl(24, capability, 0, 0, 0) == 0
+"""
+    found = start_as(PROFILES[name], prelude=drop)
+    assert found.startswith("refused") and "root cannot become another user" in found
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files that another owns")
+def test_a_library_that_programs_could_change_is_refused(opened):
+    """As where the user has installed Python, and nothing but limits isolates."""
+    opened("bare")
+    with tempfile.TemporaryDirectory() as library:
+        own = Path(library) / "os.py"
+        own.touch()
+        for path in (library, own):
+            os.chown(path, 65534, 65534)
+        nobody = {"user": 65534, "group": 65534, "extra_groups": []}
+        prelude = f"""
+import sys
+sys.path.insert(0, {str(Path(sandbox.__file__).parents[2])!r})
+from caploc.sandbox import worker
+line = "from caploc.sandbox.inside.start import main"
+assert line in worker.START
+worker.START = worker.START.replace(line, "import os; os.__file__ = {str(own)!r}; " + line)
+"""
+        found = start_as(PROFILES["bare"], prelude=prelude, **nobody)
+        assert found.startswith("refused") and "could change Python's own library" in found
+        # The filter alone lets no file be written, wherever it is.
+        assert start_as(PROFILES["filter"], prelude=prelude, **nobody) == "started\n"
 
 
 def test_a_system_without_fork_is_told_so(afresh, monkeypatch):
@@ -122,7 +286,7 @@ INSIDE = sorted((Path(sandbox.__file__).parent / "inside").glob("*.py"))
 
 @pytest.mark.parametrize("path", INSIDE, ids=lambda path: path.stem)
 def test_what_runs_inside_needs_the_standard_library_only(path):
-    allowed = ("caploc.sandbox.inside", "caploc.sandbox.limits", "caploc.sandbox.walls")
+    allowed = ("caploc.sandbox.inside", "caploc.sandbox.limits", "caploc.sandbox.isolation")
     for node in ast.walk(ast.parse(path.read_text())):
         names = [node.module] if isinstance(node, ast.ImportFrom) else []
         names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []

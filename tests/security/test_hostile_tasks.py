@@ -14,6 +14,7 @@ from caploc.folder import claim, refuse_links
 from caploc.neurons.study import read_study
 from caploc.report import rewrite_page
 from caploc.sandbox import Protection
+from caploc.sandbox.isolation import Profile
 from caploc.studies import read_studies
 from caploc.tasks.catalog import load_task
 from caploc.tasks.foreign import code_in
@@ -258,8 +259,10 @@ def test_a_file_of_studies_with_a_task_of_its_own_code_is_refused(tmp_path):
     ],
 )
 def test_commands_on_neurons_say_what_code_may_do(tmp_path, monkeypatch, command):
-    weak = Protection((), ("network is reachable",), "Programs run, but network is reachable.")
+    weak = Protection((), (), ("x",), False, "Programs run, but network is reachable.")
     monkeypatch.setattr(options, "protection", lambda: weak)
+    profile = Profile(namespaces=False, filter=True, landlock=True)
+    monkeypatch.setattr(options, "choose_profile", lambda: profile)
     places = {"FILE": task(tmp_path, EVIL), "NONE": str(tmp_path / "none")}
     typed = [places.get(word, word) for word in command]
     told = CliRunner().invoke(app, ["neurons", *typed, "--allow-code"])

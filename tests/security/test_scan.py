@@ -9,7 +9,7 @@ import caploc
 
 PACKAGE = Path(caploc.__file__).parent
 MODULES = sorted(PACKAGE.rglob("*.py"))
-# Programs that a model wrote are run here, behind the sandbox's walls, and nowhere else.
+# Programs that a model wrote are run here, isolated, and nowhere else.
 BEHIND_WALLS = {"sandbox/inside/candidate.py", "sandbox/inside/judge.py"}
 SERIALIZERS = {"pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve", "jsonpickle"}
 FORBIDDEN = {

@@ -97,6 +97,9 @@ def test_code_is_allowed_on_the_command_line_only(tmp_path):
     path = written(tmp_path, 'models = ["demo"]\ntasks = ["demo/addition"]\nallow_code = true')
     (line,) = mistakes(path)
     assert line.startswith("allow_code: there is no such key.")
+    path = written(tmp_path, 'models = ["demo"]\ntasks = ["demo/addition"]\nisolation = "weak"')
+    (line,) = mistakes(path)
+    assert line.startswith("isolation: there is no such key.")
     path = written(
         tmp_path,
         'models = [{name = "demo", trust_remote_code = true}]\ntasks = ["demo/addition"]',

@@ -16,6 +16,7 @@ from caploc.cli.options import (
     Dtype,
     Fewshot,
     Gguf,
+    IsolationName,
     Json,
     Limit,
     Model,
@@ -28,10 +29,10 @@ from caploc.cli.options import (
     WorkerCpus,
     WorkerGpus,
     Workers,
+    check_isolation,
     command_line,
     numbers,
     tell_of_code,
-    tell_of_walls,
 )
 from caploc.naming import default_folder, default_others, placed
 
@@ -98,6 +99,7 @@ def locate(
         str | None, typer.Option(help="Tell mlflow, trackio or wandb[:PROJECT] of the run.")
     ] = None,
     allow_code: AllowCode = False,
+    isolation: IsolationName = "full",
     device: Device = "auto",
     dtype: Dtype = "auto",
     quantize: Quantize = None,
@@ -187,7 +189,7 @@ def locate(
         for way in methods
     ]
     folder = out or default_folder(model, *methods, *task)
-    tell_of_walls(allow_code)
+    check_isolation(allow_code)
     tell_of_code([*map(placed, [*task, *(also or [])])])
     with console.progress(quiet or as_json) as progress:
         found = locate_all(studies, folder, progress, command=command_line())

@@ -16,6 +16,7 @@ from caploc.cli.options import (
     Dtype,
     Fewshot,
     Gguf,
+    IsolationName,
     Json,
     Limit,
     Model,
@@ -29,10 +30,10 @@ from caploc.cli.options import (
     WorkerGpus,
     Workers,
     allowed,
+    check_isolation,
     command_line,
     parse_families,
     tell_of_code,
-    tell_of_walls,
 )
 from caploc.naming import default_folder, placed
 
@@ -51,6 +52,7 @@ def evaluate(
     data: Data = None,
     limit: Limit = None,
     allow_code: AllowCode = False,
+    isolation: IsolationName = "full",
     device: Device = "auto",
     dtype: Dtype = "auto",
     quantize: Quantize = None,
@@ -107,7 +109,7 @@ def evaluate(
         limit,
     )
     folder = out or default_folder(model, "evaluate", heads or "intact", *evaluation.tasks)
-    tell_of_walls(allow_code)
+    check_isolation(allow_code)
     tell_of_code([*evaluation.tasks])
     with console.progress(quiet or as_json) as progress:
         result = run(evaluation, folder, progress, command=command_line())
@@ -125,6 +127,7 @@ def curve(
     most: Annotated[int, typer.Option(help="Heads to knock out at most.")] = 10,
     limit: Limit = None,
     allow_code: AllowCode = False,
+    isolation: IsolationName = "full",
     trust_remote_code: Trust = False,
     workers: Workers = None,
     ray_address: RayAddress = None,
@@ -150,7 +153,7 @@ def curve(
 
     asked = workers, ray_address, gpus_per_worker, cpus_per_worker
     may = allowed(allow_code, trust_remote_code, asked)
-    tell_of_walls(allow_code)
+    check_isolation(allow_code)
     with console.progress(quiet or as_json) as progress:
         drawn = run(folder, most, limit, progress, may)
     if as_json:
@@ -170,6 +173,7 @@ def interactions(
         int | None, typer.Option(help="Rows of the screen for backups (4 a head if absent).")
     ] = None,
     allow_code: AllowCode = False,
+    isolation: IsolationName = "full",
     trust_remote_code: Trust = False,
     workers: Workers = None,
     ray_address: RayAddress = None,
@@ -194,7 +198,7 @@ def interactions(
 
     asked = workers, ray_address, gpus_per_worker, cpus_per_worker
     may = allowed(allow_code, trust_remote_code, asked)
-    tell_of_walls(allow_code)
+    check_isolation(allow_code)
     with console.progress(quiet or as_json) as progress:
         told = run(folder, most, examples, budget, progress, may)
     if as_json:
@@ -219,6 +223,7 @@ def universal(
     ] = None,
     examples: Annotated[int, typer.Option(help="Examples of each task to try heads on.")] = 100,
     allow_code: AllowCode = False,
+    isolation: IsolationName = "full",
     trust_remote_code: Trust = False,
     workers: Workers = None,
     ray_address: RayAddress = None,
@@ -248,7 +253,7 @@ def universal(
     families = parse_families(family or [])
     asked = workers, ray_address, gpus_per_worker, cpus_per_worker
     may = allowed(allow_code, trust_remote_code, asked)
-    tell_of_walls(allow_code)
+    check_isolation(allow_code)
     runs = [FinishedRun.read(folder, may) for folder in folders]
     where = out or default_folder("universal", *(folder.name for folder in folders))
     with console.progress(quiet or as_json) as progress:

@@ -11,7 +11,7 @@ from caploc import console
 from caploc.cli import completion
 from caploc.errors import BadOption
 from caploc.redaction import redacted
-from caploc.sandbox import protection
+from caploc.sandbox import choose_profile, protection, require_isolation
 
 if TYPE_CHECKING:
     from caploc.workbench import Allowed
@@ -106,19 +106,39 @@ AllowCode = Annotated[
     bool,
     typer.Option("--allow-code", help="Run code that the model writes, in a sandbox."),
 ]
+
+
+def set_isolation(name: str) -> str:
+    """Require this isolation of every sandbox, as the option says; the option's own value."""
+    require_isolation(name)
+    return name
+
+
+IsolationName = Annotated[
+    str,
+    typer.Option(
+        "--isolation",
+        callback=set_isolation,
+        help="With --allow-code: full, or weak for the best that this machine gives.",
+    ),
+]
 Chat = Annotated[bool, typer.Option("--chat-template", help="Use the model's chat template.")]
 Limit = Annotated[int | None, typer.Option(help="Score on the first N examples only.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
-def tell_of_walls(allow_code: bool) -> None:
-    """Say what stands around programs that a model writes, where that is less than it could be."""
+def check_isolation(allow_code: bool) -> None:
+    """Refuse to run programs that a model writes in weak isolation, unless it was asked for.
+
+    Raises:
+        BadOption: saying what is missing, and what to do.
+        RunFailed: if no program can be run at all.
+    """
     if not allow_code:
         return
-    found = protection()
-    if found.missing:
-        console.warn(found.statement)
+    if not choose_profile().full:
+        console.warn(protection().statement)
 
 
 def tell_of_code(tasks: list[str]) -> None:
@@ -147,7 +167,7 @@ def allowed(code: bool, remote_code: bool, workers: tuple[Any, ...] | None = Non
 
 def permit(code: bool, remote_code: bool, tasks: Iterable[str] = ()) -> "Allowed":
     """The same (`allowed`), once it is said what programs and these tasks' files may do."""
-    tell_of_walls(code)
+    check_isolation(code)
     tell_of_code([*tasks])
     return allowed(code, remote_code)
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from caploc import console, tables
-from caploc.cli.options import AllowCode, Json, Quiet, command_line, tell_of_walls
+from caploc.cli.options import AllowCode, IsolationName, Json, Quiet, check_isolation, command_line
 from caploc.errors import BadOption
 
 CNL = "cnl"
@@ -34,6 +34,7 @@ def reproduce(
     ] = None,
     plan: Annotated[bool, typer.Option("--plan", help="Print what it takes, and stop.")] = False,
     allow_code: AllowCode = False,
+    isolation: IsolationName = "full",
     out: Annotated[Path | None, typer.Option(help="Folder; resumes what lies there.")] = None,
     quiet: Quiet = False,
     as_json: Json = False,
@@ -74,7 +75,7 @@ def reproduce(
         console.show_table(*tables.plan_table(expected))
     if plan:
         return
-    tell_of_walls(allow_code)
+    check_isolation(allow_code)
     folder = out or Path("runs") / f"reproduce-{chosen.name}"
     with console.progress(quiet or as_json) as progress:
         exhibits = run(

@@ -14,12 +14,13 @@ from caploc.cli.options import (
     Device,
     Dtype,
     Gguf,
+    IsolationName,
     Projections,
     Revision,
     Trust,
     allowed,
+    check_isolation,
     tell_of_code,
-    tell_of_walls,
 )
 from caploc.naming import placed
 
@@ -52,6 +53,7 @@ def ui(
     data: Data = None,
     chat_template: Chat = False,
     allow_code: AllowCode = False,
+    isolation: IsolationName = "full",
     device: Device = "auto",
     dtype: Dtype = "auto",
     revision: Revision = None,
@@ -95,7 +97,7 @@ def ui(
     with listen(host, port) as listening:
         if warning := exposure(host):
             console.warn(warning)
-        tell_of_walls(allow_code)
+        check_isolation(allow_code)
         tell_of_code(tasks)
         playground = Playground(setting)
         console.say(f"Playground: {address(host, listening)} (Ctrl-C ends it)")

@@ -8,6 +8,7 @@ import typer
 from caploc import console, tables
 from caploc.cli.options import (
     AllowCode,
+    IsolationName,
     Json,
     Quiet,
     RayAddress,
@@ -15,8 +16,8 @@ from caploc.cli.options import (
     WorkerCpus,
     WorkerGpus,
     Workers,
+    check_isolation,
     command_line,
-    tell_of_walls,
 )
 from caploc.errors import BadOption
 
@@ -47,6 +48,7 @@ def run(
     file: File,
     out: Out = None,
     allow_code: AllowCode = False,
+    isolation: IsolationName = "full",
     trust_remote_code: Trust = False,
     workers: Workers = None,
     ray_address: RayAddress = None,
@@ -77,7 +79,7 @@ def run(
     asked = workers, ray_address, gpus_per_worker, cpus_per_worker
     found = opened(file, code=allow_code, remote_code=trust_remote_code, workers=asked)
     folder = out or found.out
-    tell_of_walls(allow_code)
+    check_isolation(allow_code)
     with console.progress(quiet or as_json) as progress:
         ran = run_studies(found.studies, folder, progress, command=command_line())
     if as_json:
@@ -103,6 +105,7 @@ def plan(
         float, typer.Option(help="Measure so long, for each task of a study.")
     ] = 4.0,
     allow_code: AllowCode = False,
+    isolation: IsolationName = "full",
     trust_remote_code: Trust = False,
     quiet: Quiet = False,
     as_json: Json = False,
@@ -123,7 +126,7 @@ def plan(
     if not seconds > 0:
         raise BadOption(f"--seconds must lie above 0; got {seconds:g}.")
     found = opened(file, code=allow_code, remote_code=trust_remote_code)
-    tell_of_walls(allow_code)
+    check_isolation(allow_code)
     with console.progress(quiet or as_json) as progress:
         expected = planned(
             found.studies, out or found.out, progress, seconds=seconds if calibration else None

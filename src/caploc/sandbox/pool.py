@@ -10,16 +10,17 @@ from concurrent.futures import CancelledError, Future
 from types import TracebackType
 
 from caploc.errors import BadOption, RunFailed
+from caploc.sandbox.isolation import Isolation
 from caploc.sandbox.limits import MIB, Limits
-from caploc.sandbox.protection import strongest
+from caploc.sandbox.protection import choose_profile
 from caploc.sandbox.verdicts import Program, Verdict, verdict
-from caploc.sandbox.worker import NotBehind, Worker, WorkerFailed
+from caploc.sandbox.worker import NotIsolated, Worker, WorkerFailed
 
 # Verdicts kept, so that the same program is judged once: at most some 20 MiB.
 REMEMBERED = 32_768
 # The most characters that a program or its tests may have.
 LONGEST = 2 * MIB
-# How often a worker is started, or a program tried that could not be put behind the walls.
+# How often a worker is started, or a program tried that could not be isolated.
 ATTEMPTS = 3
 
 
@@ -30,12 +31,19 @@ class Sandbox:
     same program with the same tests is judged once; asking again gives the same verdict.
     """
 
-    def __init__(self, limits: Limits = Limits(), workers: int | None = None) -> None:  # noqa: B008
+    def __init__(
+        self,
+        limits: Limits = Limits(),  # noqa: B008
+        workers: int | None = None,
+        isolation: Isolation | None = None,
+    ) -> None:
         """Open the sandbox; nothing runs yet.
 
         Args:
             limits: what each program may use.
             workers: how many programs at a time; None for one a core.
+            isolation: "full", or "weak" to take the best that this machine gives; None for what
+                `require_isolation` last said in this process, which is "full" unless it did.
 
         Raises:
             BadOption: if there are to be no workers.
@@ -43,6 +51,7 @@ class Sandbox:
         if workers is not None and workers < 1:
             raise BadOption(f"workers must be 1 or more; got {workers}.")
         self._limits = limits
+        self._isolation = isolation
         self._most = workers or available_cores()
         self._lock = threading.Lock()
         self._closed = False
@@ -56,6 +65,7 @@ class Sandbox:
         """The verdict on each program, in order.
 
         Raises:
+            BadOption: if isolation is weaker here than what was asked for.
             RunFailed: if this machine cannot run programs, or the sandbox is or was closed.
         """
         asked: list[Future[Verdict]] = []
@@ -154,7 +164,7 @@ class Sandbox:
             worker = worker or self._hire()
             try:
                 return worker, worker.judge(program)
-            except NotBehind:
+            except NotIsolated:
                 self._dismiss(worker)
                 worker = None
             except WorkerFailed as error:
@@ -162,12 +172,12 @@ class Sandbox:
                 if self._closed:
                     raise RunFailed("The sandbox was closed before the verdict.") from error
                 return None, verdict("killed", str(error))
-        return None, verdict("killed", "the sandbox's walls could not be built around it")
+        return None, verdict("killed", "it could not be isolated")
 
     def _hire(self) -> Worker:
         for attempt in range(ATTEMPTS):
             try:
-                worker = Worker(self._limits, strongest())
+                worker = Worker(self._limits, choose_profile(self._isolation))
             except WorkerFailed as error:
                 if attempt == ATTEMPTS - 1:
                     raise RunFailed(f"The sandbox's workers do not start: {error}.") from error

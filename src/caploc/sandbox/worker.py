@@ -13,9 +13,9 @@ from typing import Any
 
 from caploc.sandbox.inside import frames
 from caploc.sandbox.inside.folders import remove
+from caploc.sandbox.isolation import Profile
 from caploc.sandbox.limits import Limits
 from caploc.sandbox.verdicts import Program, Verdict, conclude
-from caploc.sandbox.walls import Walls
 
 PACKAGE = Path(__file__).parent.parent
 # A bare Python knows no installed package: the two that hold ours are put in place by hand.
@@ -28,6 +28,7 @@ for name, path in (("caploc", package), ("caploc.sandbox", package + "/sandbox")
 from caploc.sandbox.inside.start import main
 main(int(control), settings)
 """
+EXECUTABLE = sys.executable
 # No site-packages (-S, -s), no working directory on the path (-P), UTF-8 whatever the locale.
 OPTIONS = ["-P", "-s", "-S", "-X", "utf8"]
 # One seed for hashes: the order of a set must not change a verdict from run to run.
@@ -44,39 +45,39 @@ class WorkerFailed(Exception):
     """The worker could not start, or died."""
 
 
-class NotBehind(WorkerFailed):
-    """A program did not run, because its process could not be put behind the walls."""
+class NotIsolated(WorkerFailed):
+    """A program did not run, because its process could not be isolated."""
 
 
 class Worker:
     """One process that judges one program after another.
 
     Attributes:
-        facts: what its walls hold, as it found out itself.
+        seen: what its rehearsal saw: `caploc.sandbox.inside.start.build_zygote`.
     """
 
-    def __init__(self, limits: Limits, walls: Walls) -> None:
+    def __init__(self, limits: Limits, profile: Profile) -> None:
         """Start it; the thread that does so must live as long as the worker.
 
         Raises:
-            WorkerFailed: if it cannot build its walls.
+            WorkerFailed: if the profile cannot be had, or does not hold what it must.
         """
         self._limits = limits
         self._control, theirs = socket.socketpair()
-        self._folder = None if walls.namespaces else tempfile.mkdtemp(prefix="caploc-")
+        self._folder = None if profile.namespaces else tempfile.mkdtemp(prefix="caploc-")
         if self._folder is not None:
             os.chmod(self._folder, 0o711)  # programs may run as another user
         settings = {
             "driver": os.getpid(),
             "limits": asdict(limits),
-            "walls": asdict(walls),
+            "profile": asdict(profile),
             "folder": self._folder,
         }
         with theirs:
             self._process = start(theirs.fileno(), json.dumps(settings))
         self._control.settimeout(START_PATIENCE)
         try:
-            self.facts = self._greeting()
+            self.seen = self._greeting()
         except BaseException:
             self.stop()
             raise
@@ -92,8 +93,8 @@ class Worker:
             raise WorkerFailed(last_words(self._process)) from error
         if "error" in greeting:
             raise WorkerFailed(greeting["error"])
-        facts: dict[str, Any] = greeting["facts"]
-        return facts
+        seen: dict[str, Any] = greeting["seen"]
+        return seen
 
     def _answer(self) -> dict[str, Any]:
         try:
@@ -107,7 +108,7 @@ class Worker:
 
         Raises:
             WorkerFailed: if the worker is of no more use.
-            NotBehind: if the program did not run; another worker may have more luck.
+            NotIsolated: if the program did not run; another worker may have more luck.
         """
         ours, theirs = socket.socketpair()
         with ours:
@@ -121,8 +122,8 @@ class Worker:
             with suppress(OSError):
                 frames.send(ours, asdict(program))
             record = self._answer()
-            if len(record["behind"]) < 2:
-                raise NotBehind("a process could not be put behind the sandbox's walls")
+            if len(record["isolated"]) < 2:
+                raise NotIsolated("a process could not be isolated")
             return conclude(report(ours), record, self._limits)
 
     def interrupt(self) -> None:
@@ -144,11 +145,11 @@ class Worker:
 
 def start(control: int, settings: str) -> subprocess.Popen[bytes]:
     """A fresh Python process that serves over an open socket."""
-    if not sys.executable:
+    if not EXECUTABLE:
         raise WorkerFailed("this Python does not say where its executable is")
     kept = {name: os.environ[name] for name in KEPT if name in os.environ}
     return subprocess.Popen(
-        [sys.executable, *OPTIONS, "-c", START, str(PACKAGE), str(control), settings],
+        [EXECUTABLE, *OPTIONS, "-c", START, str(PACKAGE), str(control), settings],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

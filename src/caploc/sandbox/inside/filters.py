@@ -1,8 +1,8 @@
-"""A filter for system calls (seccomp): no sockets, no new processes, no hand on other ones.
+"""A filter for system calls (seccomp): what a Python program needs to compute, and nothing else.
 
-What a Python program needs to compute stays allowed; what is refused fails with EPERM, as if the
-user had no right to it. The kernel's rarely needed corners, where most of its escapes were found,
-are refused as well.
+The list says what is allowed. Another call fails with EPERM, as if the user had no right to it, or
+with ENOSYS if it is so new that C libraries ask for it only to see whether it exists.
+A program that calls by the numbers of another machine (32-bit, x32) is ended.
 """
 
 import ctypes
@@ -11,59 +11,92 @@ import os
 import platform
 from collections.abc import Iterable
 
-from caploc.sandbox.inside.kernel import PR_SET_DUMPABLE, PR_SET_PDEATHSIG, PR_SET_SECCOMP, call
+from caploc.sandbox.inside.kernel import PR_SET_SECCOMP, call
 
 # Machine → the kernel's name for it (audit.h), and its column of the tables below.
 MACHINES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
 
 # Call → its number on each machine; None where the machine lacks it.
-REFUSED: dict[str, tuple[int | None, int | None]] = {
-    # network, and kernel objects that outlive a process or count towards no memory limit
-    "socket": (41, 198), "shmget": (29, 194), "msgget": (68, 186), "semget": (64, 190),
-    "mq_open": (240, 180), "memfd_create": (319, 279), "memfd_secret": (447, 447),
-    # new processes and programs (threads: see CLONE)
-    "fork": (57, None), "vfork": (58, None), "execve": (59, 221), "execveat": (322, 281),
-    # other processes
-    "ptrace": (101, 117), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271),
-    "process_madvise": (440, 440), "process_mrelease": (448, 448), "kcmp": (312, 272),
-    "pidfd_open": (434, 434), "pidfd_send_signal": (424, 424), "pidfd_getfd": (438, 438),
-    "rt_sigqueueinfo": (129, 138), "rt_tgsigqueueinfo": (297, 240), "tkill": (200, 130),
-    "setpriority": (141, 140), "ioprio_set": (251, 30), "sched_setscheduler": (144, 119),
-    "sched_setparam": (142, 118), "sched_setattr": (314, 274), "sched_setaffinity": (203, 122),
-    "migrate_pages": (256, 238), "move_pages": (279, 239), "mbind": (237, 235),
-    "set_mempolicy": (238, 237),
-    # mounts and namespaces
-    "unshare": (272, 97), "setns": (308, 268), "mount": (165, 40), "umount2": (166, 39),
-    "pivot_root": (155, 41), "chroot": (161, 51), "open_tree": (428, 428),
-    "move_mount": (429, 429), "fsopen": (430, 430), "fsconfig": (431, 431),
-    "fsmount": (432, 432), "fspick": (433, 433), "mount_setattr": (442, 442),
-    "name_to_handle_at": (303, 264), "open_by_handle_at": (304, 265),
-    "fanotify_init": (300, 262), "quotactl": (179, 60), "quotactl_fd": (443, 443),
-    "swapon": (167, 224), "swapoff": (168, 225),
-    # the kernel's own workings
-    "bpf": (321, 280), "perf_event_open": (298, 241), "userfaultfd": (323, 282),
-    "io_uring_setup": (425, 425), "io_uring_enter": (426, 426), "io_uring_register": (427, 427),
-    "keyctl": (250, 219), "add_key": (248, 217), "request_key": (249, 218),
-    "init_module": (175, 105), "finit_module": (313, 273), "delete_module": (176, 106),
-    "kexec_load": (246, 104), "kexec_file_load": (320, 294), "reboot": (169, 142),
-    "settimeofday": (164, 170), "clock_settime": (227, 112), "clock_adjtime": (305, 266),
-    "adjtimex": (159, 171), "syslog": (103, 116), "acct": (163, 89), "iopl": (172, None),
-    "ioperm": (173, None), "modify_ldt": (154, None), "personality": (135, 92),
-    "lookup_dcookie": (212, 18), "nfsservctl": (180, 42), "vhangup": (153, 58),
-    "uselib": (134, None), "seccomp": (317, 277),
+Calls = dict[str, tuple[int | None, int | None]]
+ALLOWED: Calls = {
+    # memory
+    "brk": (12, 214), "mmap": (9, 222), "munmap": (11, 215), "mremap": (25, 216),
+    "mprotect": (10, 226), "madvise": (28, 233), "msync": (26, 227),
+    # open files
+    "read": (0, 63), "write": (1, 64), "readv": (19, 65), "writev": (20, 66), "pread64": (17, 67),
+    "pwrite64": (18, 68), "preadv": (295, 69), "pwritev": (296, 70), "preadv2": (327, 286),
+    "pwritev2": (328, 287), "lseek": (8, 62), "sendfile": (40, 71), "close": (3, 57),
+    "copy_file_range": (326, 285), "close_range": (436, 436), "dup": (32, 23), "dup2": (33, None),
+    "dup3": (292, 24), "pipe": (22, None), "pipe2": (293, 59), "eventfd2": (290, 19),
+    "fsync": (74, 82), "fdatasync": (75, 83), "fadvise64": (221, 223), "fallocate": (285, 47),
+    "ftruncate": (77, 46), "poll": (7, None), "ppoll": (271, 73), "select": (23, None),
+    "pselect6": (270, 72), "epoll_create": (213, None), "epoll_create1": (291, 20),
+    "epoll_ctl": (233, 21), "epoll_wait": (232, None), "epoll_pwait": (281, 22),
+    # paths, to read
+    "stat": (4, None), "lstat": (6, None), "fstat": (5, 80), "newfstatat": (262, 79),
+    "statx": (332, 291), "statfs": (137, 43), "fstatfs": (138, 44), "access": (21, None),
+    "faccessat": (269, 48), "faccessat2": (439, 439), "getdents64": (217, 61), "getcwd": (79, 17),
+    "chdir": (80, 49), "fchdir": (81, 50), "readlink": (89, None), "readlinkat": (267, 78),
+    "umask": (95, 166),
+    # pairs of sockets that are connected to each other and to nothing else
+    "recvfrom": (45, 207), "shutdown": (48, 210), "getsockname": (51, 204),
+    "getsockopt": (55, 209), "getpeername": (52, 205),
+    # time
+    "clock_gettime": (228, 113), "clock_getres": (229, 114), "clock_nanosleep": (230, 115),
+    "nanosleep": (35, 101), "gettimeofday": (96, 169), "time": (201, None), "times": (100, 153),
+    "getitimer": (36, 102), "setitimer": (38, 103), "alarm": (37, None),
+    # threads and signals of its own
+    "futex": (202, 98), "set_robust_list": (273, 99), "rseq": (334, 293),
+    "set_tid_address": (218, 96), "gettid": (186, 178), "sched_yield": (24, 124),
+    "sched_getaffinity": (204, 123), "sched_getparam": (143, 121), "membarrier": (324, 283),
+    "sched_getscheduler": (145, 120), "sched_get_priority_max": (146, 125),
+    "sched_get_priority_min": (147, 126), "getcpu": (309, 168), "rt_sigaction": (13, 134),
+    "rt_sigprocmask": (14, 135), "rt_sigreturn": (15, 139), "rt_sigpending": (127, 136),
+    "rt_sigsuspend": (130, 133), "rt_sigtimedwait": (128, 137), "sigaltstack": (131, 132),
+    "pause": (34, None), "restart_syscall": (219, 128), "wait4": (61, 260), "waitid": (247, 95),
+    "exit": (60, 93), "exit_group": (231, 94),
+    # who it is, what it may use
+    "getpid": (39, 172), "getppid": (110, 173), "getpgrp": (111, None), "getpgid": (121, 155),
+    "getsid": (124, 156), "getuid": (102, 174), "geteuid": (107, 175), "getgid": (104, 176),
+    "getegid": (108, 177), "getgroups": (115, 158), "getresuid": (118, 148),
+    "getresgid": (120, 150), "uname": (63, 160), "sysinfo": (99, 179), "getrlimit": (97, 163),
+    "setrlimit": (160, 164), "getrusage": (98, 165), "getrandom": (318, 278),
 }  # fmt: skip
-# These are allowed with our own process as their first argument (prlimit64: also 0).
-OWN_PROCESS = {"kill": (62, 129), "tgkill": (234, 131), "prlimit64": (302, 261)}
-PRCTL = (157, 167)
-CLONE = (56, 220)
-CLONE3 = (435, 435)
+# Allowed where something else keeps a program to a folder of its own. What would change a file that
+# is only readable (modes, dates, attributes, hard links, truncation) is missing: Landlock alone
+# does not stop all of it, and programs should fare alike everywhere.
+WRITING: Calls = {
+    "mkdir": (83, None), "mkdirat": (258, 34), "rmdir": (84, None), "unlink": (87, None),
+    "unlinkat": (263, 35), "rename": (82, None), "renameat": (264, 38), "renameat2": (316, 276),
+    "symlink": (88, None), "symlinkat": (266, 36), "creat": (85, None),
+}  # fmt: skip
+# Allowed only with some arguments: see `conditions`.
+CONDITIONAL: Calls = {
+    "open": (2, None), "openat": (257, 56), "fcntl": (72, 25), "ioctl": (16, 29),
+    "socketpair": (53, 199), "sendto": (44, 206), "kill": (62, 129), "tgkill": (234, 131),
+    "prlimit64": (302, 261), "prctl": (157, 167), "clone": (56, 220),
+}  # fmt: skip
+# From this number on, machines share theirs, and a C library that meets EPERM may give up.
+NEW_CALLS = 424
 
+# fcntl(2): copies, close-on-exec and status flags; no owners, signals, leases or locks.
+F_SETFL = 4
+FCNTL_COMMANDS = (0, 1, 2, 3, 1030)
+O_ASYNC = 0x2000
+# ioctl(2): TCGETS, TIOCGWINSZ, FIONREAD, FIONBIO, FIONCLEX, FIOCLEX.
+IOCTL_COMMANDS = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)
+# prctl(2): a thread's name, and whether no_new_privs is set.
+PRCTL_OPTIONS = (15, 16, 39)
+AF_UNIX, SOCK_STREAM, KIND_OF_SOCKET = 1, 1, 0xF
+ACCESS_MODE, O_WRONLY, O_RDWR, O_CREAT, O_TRUNC = 3, 1, 2, 0x40, 0x200
+# The bit that marks O_TMPFILE, which creates files too.
+O_TMPFILE = 0x400000
 THREAD = 0x00010000
 # Every CLONE_NEW... flag: time, mounts, cgroup, hostname, messages, users, pids, network.
 NEW_NAMESPACE = 0x7E020080
 
-LOAD, EQUAL, AT_LEAST, ANY_BIT, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
-CALL_NUMBER, ARCHITECTURE, FIRST_ARGUMENT = 0, 4, 16
+LOAD, EQUAL, AT_LEAST, ANY_BIT, AND, RETURN = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
+CALL_NUMBER, ARCHITECTURE, ARGUMENTS = 0, 4, 16
 ALLOW, REFUSE, UNKNOWN_CALL, END_PROCESS = 0x7FFF0000, 0x00050001, 0x00050026, 0x80000000
 X32_CALLS = 0x40000000
 
@@ -85,66 +118,115 @@ class Filter(ctypes.Structure):
     _fields_ = (("length", ctypes.c_uint16), ("steps", ctypes.POINTER(Step)))
 
 
-def install() -> None:
+def install(*, read_only: bool) -> None:
     """Filter this process and all it starts, for good; needs no_new_privs.
+
+    Args:
+        read_only: whether no file may be written at all.
 
     Raises:
         OSError: if the kernel has no filters, or this machine's call numbers are not known.
     """
     if platform.machine() not in MACHINES:
         raise OSError(errno.ENOSYS, f"no filter is known for {platform.machine()}")
-    steps = list(written(platform.machine(), os.getpid()))
+    steps = list(write_filter(platform.machine(), os.getpid(), read_only=read_only))
     array = (Step * len(steps))(*steps)
     call("prctl", PR_SET_SECCOMP, 2, ctypes.addressof(Filter(len(steps), array)), 0, 0)
 
 
-def written(machine: str, process: int) -> Iterable[Step]:
-    """The filter's steps for one machine and the process that will carry it."""
+def write_filter(machine: str, process: int, *, read_only: bool) -> Iterable[Step]:
+    """Yield the filter's steps for one machine and the process that will carry it."""
     name, column = MACHINES[machine]
     yield Step(LOAD, 0, 0, ARCHITECTURE)
     yield Step(EQUAL, 1, 0, name)
     yield Step(RETURN, 0, 0, END_PROCESS)
     yield Step(LOAD, 0, 0, CALL_NUMBER)
-    yield Step(AT_LEAST, 0, 1, X32_CALLS)
-    yield Step(RETURN, 0, 0, END_PROCESS)
-    for numbers in REFUSED.values():
-        number = numbers[column]
-        if number is not None:
-            yield from rule(number, [Step(RETURN, 0, 0, REFUSE)])
-    yield from rule(CLONE3[column], [Step(RETURN, 0, 0, UNKNOWN_CALL)])
-    for call_name, numbers in OWN_PROCESS.items():
-        allowed = [process, 0] if call_name == "prlimit64" else [process]
-        yield from rule(numbers[column], only_if_first_is(allowed))
-    yield from rule(PRCTL[column], never_if_first_is([PR_SET_PDEATHSIG, PR_SET_DUMPABLE]))
-    yield from rule(
-        CLONE[column],
-        [
-            Step(LOAD, 0, 0, FIRST_ARGUMENT),
-            Step(ANY_BIT, 0, 1, THREAD),
-            Step(ANY_BIT, 0, 1, NEW_NAMESPACE),
-            Step(RETURN, 0, 0, REFUSE),
+    if machine == "x86_64":
+        yield Step(AT_LEAST, 0, 1, X32_CALLS)
+        yield Step(RETURN, 0, 0, END_PROCESS)
+    for numbers in (ALLOWED if read_only else {**ALLOWED, **WRITING}).values():
+        yield from rule(numbers[column], [Step(RETURN, 0, 0, ALLOW)])
+    for call_name, steps in conditions(process, read_only).items():
+        yield from rule(CONDITIONAL[call_name][column], steps)
+    yield Step(AT_LEAST, 1, 0, NEW_CALLS)
+    yield Step(RETURN, 0, 0, REFUSE)
+    yield Step(RETURN, 0, 0, UNKNOWN_CALL)
+
+
+def rule(number: int | None, steps: list[Step]) -> list[Step]:
+    """Take the steps, each way ending in a RETURN, if the call has this number."""
+    return [] if number is None else [Step(EQUAL, 0, len(steps), number), *steps]
+
+
+def conditions(process: int, read_only: bool) -> dict[str, list[Step]]:
+    """Return, for each call of `CONDITIONAL`, the steps that look at its arguments.
+
+    Only the low half of an argument is looked at where the kernel reads no more (an int).
+    """
+    own = among(0, [process])
+    return {
+        "open": opening(1, read_only),
+        "openat": opening(2, read_only),
+        "fcntl": [
+            *[Step(LOAD, 0, 0, argument(1)), Step(EQUAL, 0, 4, F_SETFL)],
+            *[Step(LOAD, 0, 0, argument(2)), Step(ANY_BIT, 0, 1, O_ASYNC)],
+            *answers(),
+            *among(1, FCNTL_COMMANDS),
+        ],
+        "ioctl": among(1, IOCTL_COMMANDS),
+        # A pair of datagram sockets could be connected to others, or send to them.
+        "socketpair": [
+            *[Step(LOAD, 0, 0, argument(0)), Step(EQUAL, 0, 3, AF_UNIX)],
+            *[Step(LOAD, 0, 0, argument(1)), Step(AND, 0, 0, KIND_OF_SOCKET)],
+            *[Step(EQUAL, 1, 0, SOCK_STREAM), Step(RETURN, 0, 0, REFUSE)],
             Step(RETURN, 0, 0, ALLOW),
         ],
-    )
-    yield Step(RETURN, 0, 0, ALLOW)
+        # send(2) is sendto(2) without an address.
+        "sendto": [
+            *[Step(LOAD, 0, 0, argument(4)), Step(EQUAL, 0, 3, 0)],
+            *[Step(LOAD, 0, 0, argument(4) + 4), Step(EQUAL, 0, 1, 0)],
+            *[Step(RETURN, 0, 0, ALLOW), Step(RETURN, 0, 0, REFUSE)],
+        ],
+        "kill": own,
+        "tgkill": own,
+        "prlimit64": among(0, [process, 0]),
+        "prctl": among(0, PRCTL_OPTIONS),
+        "clone": [
+            *[Step(LOAD, 0, 0, argument(0)), Step(ANY_BIT, 0, 1, THREAD)],
+            *[Step(ANY_BIT, 0, 1, NEW_NAMESPACE), Step(RETURN, 0, 0, REFUSE)],
+            Step(RETURN, 0, 0, ALLOW),
+        ],
+    }
 
 
-def rule(number: int, steps: list[Step]) -> list[Step]:
-    """Take the steps, each way ending in a RETURN, if the call has this number."""
-    return [Step(EQUAL, 0, len(steps), number), *steps]
+def argument(position: int) -> int:
+    """Return where the low half of an argument lies; both machines are little-endian."""
+    return ARGUMENTS + 8 * position
 
 
-def only_if_first_is(values: list[int]) -> list[Step]:
-    """Allow a call whose first argument is one of these."""
-    return [*looked_up(values), Step(RETURN, 0, 0, REFUSE), Step(RETURN, 0, 0, ALLOW)]
+def among(position: int, values: Iterable[int]) -> list[Step]:
+    """Allow a call whose argument (its low half) is one of these values."""
+    wanted = list(values)
+    tests = [Step(EQUAL, len(wanted) - at, 0, value) for at, value in enumerate(wanted)]
+    return [Step(LOAD, 0, 0, argument(position)), *tests, *answers()]
 
 
-def never_if_first_is(values: list[int]) -> list[Step]:
-    """Refuse a call whose first argument is one of these."""
-    return [*looked_up(values), Step(RETURN, 0, 0, ALLOW), Step(RETURN, 0, 0, REFUSE)]
+def opening(position: int, read_only: bool) -> list[Step]:
+    """Allow to open a file with these flags, unless they truncate what is not opened to write.
+
+    Early versions of Landlock let a file that is only readable be truncated that way.
+    """
+    load = Step(LOAD, 0, 0, argument(position))
+    if read_only:
+        writes = O_CREAT | O_TRUNC | O_TMPFILE | ACCESS_MODE
+        return [load, Step(ANY_BIT, 0, 1, writes), *answers()]
+    return [
+        *[load, Step(ANY_BIT, 0, 4, O_TRUNC), Step(AND, 0, 0, ACCESS_MODE)],
+        *[Step(EQUAL, 2, 0, O_WRONLY), Step(EQUAL, 1, 0, O_RDWR)],
+        *answers(),
+    ]
 
 
-def looked_up(values: list[int]) -> list[Step]:
-    """Skip one step if the first argument (its low half) is one of the values."""
-    tests = [Step(EQUAL, len(values) - at, 0, value) for at, value in enumerate(values)]
-    return [Step(LOAD, 0, 0, FIRST_ARGUMENT), *tests]
+def answers() -> list[Step]:
+    """Refuse; one step further, allow."""
+    return [Step(RETURN, 0, 0, REFUSE), Step(RETURN, 0, 0, ALLOW)]

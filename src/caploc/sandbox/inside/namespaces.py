@@ -26,16 +26,16 @@ KEPT = {1: 1, 2: 2, 4: 4, 8: 8, 1024: 1024, 2048: 2048, 4096: 1 << 21}
 DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
 WORKPLACE = "/tmp"
 # Which outer user the judge (first) and the program (second) are, tried in this order. Root may
-# lend any: two far from any real one, else two that small containers have. The limit on
+# grant any: two far from any real one, else two that small containers have. The limit on
 # processes does not bind root itself.
-LENT_USERS = (2_000_000_001, 60_001)
+GRANTED_USERS = (2_000_000_001, 60_001)
 
 
 def enter() -> bool:
     """Move into new namespaces; return in their process 1. This process only waits for it.
 
     Returns:
-        Whether users 1 and 2 exist inside, apart from the worker's own.
+        Whether users 1 and 2 exist inside, apart from the worker's own; always if that is root.
 
     Raises:
         OSError: if the machine does not allow it.
@@ -62,21 +62,28 @@ def enter() -> bool:
     inner = os.fork()
     if inner:
         os.closerange(0, os.sysconf("SC_OPEN_MAX"))
-        _, status = os.waitpid(inner, 0)
-        os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
+        while True:  # whatever else this process started before ends meanwhile
+            process, status = os.wait()
+            if process == inner:
+                os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
     return code == 1
 
 
 def map_users(process: int) -> int:
-    """Write the user and group maps of a process in a new namespace; 1 if it got users to lend."""
+    """Write the user and group maps of a process; return 1 if it got two more users.
+
+    Raises:
+        OSError: if the kernel refuses, or root would stay root.
+    """
     folder = Path(f"/proc/{process}")
     user, group = os.getuid(), os.getgid()
     if user == 0:
-        for lent in LENT_USERS:
+        for granted in GRANTED_USERS:
             with suppress(OSError):
-                (folder / "uid_map").write_text(f"0 0 1\n1 {lent} 2\n")
-                (folder / "gid_map").write_text(f"0 {group} 1\n1 {lent} 2\n")
+                (folder / "uid_map").write_text(f"0 0 1\n1 {granted} 2\n")
+                (folder / "gid_map").write_text(f"0 {group} 1\n1 {granted} 2\n")
                 return 1
+        raise OSError(1, "root cannot become another user")
     (folder / "setgroups").write_text("deny")
     (folder / "uid_map").write_text(f"0 {user} 1\n")
     (folder / "gid_map").write_text(f"0 {group} 1\n")

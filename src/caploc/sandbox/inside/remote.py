@@ -14,6 +14,9 @@ from typing import Any, NoReturn
 
 from caploc.sandbox.inside import frames, plain
 
+# What a `map` or a generator of the tests takes for the end of its input, in silence.
+SILENT = (StopIteration, StopAsyncIteration, GeneratorExit)
+
 
 class Unfit(Exception):
     """The tests hand the program something that is not plain data."""
@@ -58,7 +61,7 @@ class Link:
         encoded_named = {name: plain.encode(each, self.sent) for name, each in named.items()}
         reply = self._exchange([operation, encoded, encoded_named])
         try:
-            return self._understood(reply, [*arguments, *named.values()])
+            return self._understood(operation, reply, [*arguments, *named.values()])
         except frames.Malformed:
             self.trouble = "refused"
             raise
@@ -76,7 +79,7 @@ class Link:
             self.trouble = "refused"
             raise
 
-    def _understood(self, reply: Any, arguments: list[Any]) -> Any:
+    def _understood(self, operation: str, reply: Any, arguments: list[Any]) -> Any:
         match reply:
             case ["value", raw, list(changes)]:
                 result = plain.decode(raw, self.received)
@@ -85,8 +88,12 @@ class Link:
                 return result
             case ["raise", str(name), list(names), list(raw)]:
                 given = [plain.decode(each, self.received) for each in raw]
-                self.raised = as_builtin(name, names, given)
-                raise self.raised
+                error = as_builtin(name, names, given)
+                ends = operation == "next" and isinstance(error, StopIteration)
+                if isinstance(error, SILENT) and not ends:
+                    error = RuntimeError(f"the program raised {name}")
+                self.raised = error
+                raise error
         raise frames.Malformed("an answer of no known form")
 
     def _change(self, change: Any, arguments: list[Any]) -> None:

@@ -1,5 +1,6 @@
-"""The start of a worker: build the walls, try them, and serve."""
+"""The start of a worker: build the isolation, rehearse it, and serve."""
 
+import errno
 import gc
 import json
 import os
@@ -12,7 +13,7 @@ from importlib import import_module
 from typing import Any
 
 from caploc.sandbox.inside import frames, namespaces, rehearsal
-from caploc.sandbox.inside.behind import shed_rights
+from caploc.sandbox.inside.confinement import shed_rights
 from caploc.sandbox.inside.family import everyone
 from caploc.sandbox.inside.kernel import (
     LINUX,
@@ -21,10 +22,12 @@ from caploc.sandbox.inside.kernel import (
     PR_SET_PDEATHSIG,
     control_process,
 )
+from caploc.sandbox.inside.rehearsal import LIBRARY
 from caploc.sandbox.inside.watch import DriverGone
+from caploc.sandbox.inside.witness import Target, start_witness
 from caploc.sandbox.inside.zygote import ROLES, Rules, Zygote
+from caploc.sandbox.isolation import Profile
 from caploc.sandbox.limits import Limits
-from caploc.sandbox.walls import Walls
 
 # What programs import most, loaded once. In the small root, and under Landlock, shared libraries
 # are out of sight: a module that needs one can only be imported if it has been loaded here.
@@ -47,7 +50,7 @@ def main(control_file: int, settings: str) -> None:
 
     Args:
         control_file: the socket's number.
-        settings: JSON: "driver" (its process), "limits" and "walls" (their fields), and "folder"
+        settings: JSON: "driver" (its process), "limits" and "profile" (their fields), and "folder"
             (for temporary directories; null where mount namespaces give them).
     """
     asked = json.loads(settings)
@@ -60,33 +63,39 @@ def main(control_file: int, settings: str) -> None:
             with suppress(ImportError):
                 import_module(name)
         try:
-            limits, walls = Limits(**asked["limits"]), Walls(**asked["walls"])
-            zygote, facts = built(control, limits, walls, asked["folder"])
+            limits, profile = Limits(**asked["limits"]), Profile(**asked["profile"])
+            zygote, seen = build_zygote(control, limits, profile, asked["folder"])
         except (OSError, frames.Malformed) as error:
             frames.send(control, {"error": str(error)})
             return
         gc.freeze()  # what every program inherits need not be copied to be looked at
         with suppress(DriverGone):
-            frames.send(control, {"facts": facts})
+            frames.send(control, {"seen": seen})
             zygote.serve()
 
 
-def built(
-    control: socket.socket, limits: Limits, walls: Walls, folder: str | None
+def build_zygote(
+    control: socket.socket, limits: Limits, profile: Profile, folder: str | None
 ) -> tuple[Zygote, dict[str, Any]]:
-    """A zygote behind its walls, in a process of its own if need be, and what they hold.
+    """Isolate this process, in a new one if need be, and rehearse what programs could do.
+
+    Returns:
+        The zygote, and what its rehearsal saw: "through", for each capability of
+        `caploc.sandbox.inside.rehearsal` the ways to it that were open, and "granted", whether
+        programs have users of their own.
 
     Raises:
-        OSError: if a wall cannot be built.
-        frames.Malformed: if the rehearsal did not get behind them.
+        OSError: if a part of the isolation cannot be had, or does not hold what it must.
+        frames.Malformed: if the rehearsal did not come so far.
     """
+    target, witness = start_witness(folder)
     inner = None
-    if walls.namespaces:
-        lent = namespaces.enter()
+    if profile.namespaces:
+        granted = namespaces.enter()
         control_process(PR_SET_PDEATHSIG, signal.SIGKILL)
         inner = namespaces.PidNamespaces()
         namespaces.build_root(namespaces.python_folders())
-        users = INNER_USERS if lent else None
+        users = INNER_USERS if granted else None
     else:
         users = spare_users()
         leave_with_the_driver()
@@ -96,17 +105,17 @@ def built(
     owner: dict[str, int | None] = dict.fromkeys(ROLES)
     rules = Rules(
         limits=limits,
-        walls=walls,
+        profile=profile,
         users=owner if users is None else {**owner, **users},
-        tasks=limits.processes + (0 if users else own_tasks(walls)),
+        tasks=limits.processes + (0 if users else own_tasks(profile)),
         folder=folder,
         supervised=False,
     )
     zygote = Zygote(control, rules, inner)
-    facts = {**rehearsed(zygote, limits), "lent": users is not None}
-    bound = facts["memory"] and (walls.filter or walls.namespaces)
+    through = rehearse(zygote, target, witness, limits)
+    bound = not through["memory"] and (profile.filter or profile.namespaces)
     zygote.rules = replace(rules, supervised=not bound)
-    return zygote, facts
+    return zygote, {"through": through, "granted": users is not None}
 
 
 def leave_with_the_driver() -> None:
@@ -120,34 +129,51 @@ def leave_with_the_driver() -> None:
         control_process(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
-def rehearsed(zygote: Zygote, limits: Limits) -> dict[str, Any]:
-    """Send a process of our own behind the walls and have it try them.
+def rehearse(
+    zygote: Zygote, target: Target, witness: socket.socket, limits: Limits
+) -> dict[str, list[str]]:
+    """Have an isolated process of our own try every way out; say for each capability what worked.
 
     Raises:
+        OSError: if the library could be changed, or anything got out of full isolation.
         frames.Malformed: if it did not come so far.
     """
     reading, writing = os.pipe()
-    work = partial(rehearsal.main, memory_bytes=limits.memory_bytes)
+    work = partial(rehearsal.main, target=target, memory_bytes=limits.memory_bytes)
     try:
-        zygote.supervise({"candidate": ([writing], work)}, [writing])
-        answer = os.read(reading, 4096)
+        files = [writing, witness.detach()]
+        zygote.supervise({"candidate": (files, work)}, files)
+        answer = os.read(reading, 1 << 16)
     finally:
         os.close(reading)
     if not answer:
-        raise frames.Malformed("a process could not get behind the walls")
-    facts: dict[str, Any] = json.loads(answer)
-    return facts
+        raise frames.Malformed("a process could not be isolated")
+    through: dict[str, list[str]] = json.loads(answer)
+    if through["library"]:
+        raise OSError(
+            errno.EPERM,
+            f"programs could change Python's own library, {LIBRARY} (by {through['library'][0]}), "
+            "which belongs to whoever runs them",
+        )
+    leaks = [f"{each}: {ways[0]}" for each, ways in through.items() if ways]
+    if zygote.rules.profile.full and leaks:
+        raise OSError(errno.EPERM, f"a rehearsal got out of it ({', '.join(leaks)})")
+    return through
 
 
-def own_tasks(walls: Walls) -> int:
+def own_tasks(profile: Profile) -> int:
     """What RLIMIT_NPROC counts beside a program's own processes, where it has no own user."""
-    if walls.namespaces:
+    if profile.namespaces:
         return OWN_TASKS
     return ROOM + len(everyone())
 
 
 def spare_users() -> dict[str, int] | None:
-    """Two users that nobody is, if root may become them and they can still read Python."""
+    """Return two users that nobody is for root to become; None for others, who stay themselves.
+
+    Raises:
+        OSError: if root cannot become them, or they could not read Python.
+    """
     if not LINUX or os.geteuid() != 0:
         return None
     first = FIRST_USER + 2 * os.getpid()
@@ -159,4 +185,10 @@ def spare_users() -> dict[str, int] | None:
             os._exit(not (folders and all(os.access(each, os.R_OK) for each in folders)))
         os._exit(1)
     _, status = os.waitpid(process, 0)
-    return {"judge": first, "candidate": first + 1} if status == 0 else None
+    if status != 0:
+        raise OSError(
+            errno.EPERM,
+            f"root cannot become another user who can read Python ({LIBRARY}); run caploc as an "
+            "ordinary user",
+        )
+    return {"judge": first, "candidate": first + 1}

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from caploc.sandbox.inside import candidate, family, frames, judge
-from caploc.sandbox.inside.behind import Place, go_behind
+from caploc.sandbox.inside.confinement import Place, isolate
 from caploc.sandbox.inside.folders import remove
 from caploc.sandbox.inside.namespaces import PidNamespaces
 from caploc.sandbox.inside.watch import DriverGone, Watch
+from caploc.sandbox.isolation import Profile
 from caploc.sandbox.limits import Limits
-from caploc.sandbox.walls import Walls
 
 ROLES = ("candidate", "judge")
 # The open files that a process gets after 0, 1 and 2, and what it does with them.
@@ -32,7 +32,7 @@ class Rules:
 
     Attributes:
         limits: what each may use.
-        walls: what stands around each.
+        profile: what isolates each.
         users: which user each becomes; None for whoever started the worker.
         tasks: what RLIMIT_NPROC is set to.
         folder: where to make a directory for each; None where mount namespaces give one.
@@ -40,7 +40,7 @@ class Rules:
     """
 
     limits: Limits
-    walls: Walls
+    profile: Profile
     users: dict[str, int | None]
     tasks: int
     folder: str | None
@@ -91,14 +91,14 @@ class Zygote:
             ours: files to close once all have started.
 
         Returns:
-            What `Watch.until_over` does, and under "behind" the roles that got behind the walls.
+            What `Watch.until_over` does, and under "isolated" the roles that came so far.
         """
         printed, printing = os.pipe()
-        behind, announce = os.pipe()
+        isolated, announce = os.pipe()
         os.set_blocking(printed, False)
         limits = self.rules.limits
         with ExitStack() as stack:
-            for file in (printed, behind):
+            for file in (printed, isolated):
                 stack.callback(os.close, file)
             folders = {role: stack.enter_context(self._folder(role)) for role in serve}
             watch = Watch(limits, printed, self._woken, self._control)
@@ -110,8 +110,8 @@ class Zygote:
                 os.close(file)
             record = watch.until_over(self._look if self.rules.supervised else None)
             watch.end()
-            started = os.read(behind, len(ROLES)).decode()
-            return {**record, "behind": [role for role in serve if role[0] in started]}
+            started = os.read(isolated, len(ROLES)).decode()
+            return {**record, "isolated": [role for role in serve if role[0] in started]}
 
     def _start(
         self, role: str, files: list[int], folder: str | None, work: Callable[..., None]
@@ -123,7 +123,7 @@ class Zygote:
         try:
             rules = self.rules
             place = Place(files, folder, rules.users[role], rules.tasks)
-            go_behind(rules.walls, rules.limits, place)
+            isolate(rules.profile, rules.limits, place)
             announce = len(files) - 1
             os.write(announce, role[:1].encode())
             os.close(announce)

@@ -1,4 +1,4 @@
-"""How a process goes behind the walls: what it may still do, and all that it gives up for it."""
+"""How a process is isolated: what it may still do, and all that it gives up for good."""
 
 import ctypes
 import fcntl
@@ -22,8 +22,8 @@ from caploc.sandbox.inside.kernel import (
     call,
     control_process,
 )
+from caploc.sandbox.isolation import Profile
 from caploc.sandbox.limits import Limits
-from caploc.sandbox.walls import Walls
 
 OPEN_FILES = 64
 CAPABILITIES_VERSION = 0x20080522
@@ -50,11 +50,11 @@ class Place:
     tasks: int
 
 
-def go_behind(walls: Walls, limits: Limits, place: Place) -> None:
+def isolate(profile: Profile, limits: Limits, place: Place) -> None:
     """Turn this fresh child into one that may run anything.
 
     Raises:
-        OSError: if a wall that the worker promised cannot be built.
+        OSError: if a part of the isolation cannot be had.
     """
     parent = os.getppid()
     os.setsid()
@@ -71,10 +71,10 @@ def go_behind(walls: Walls, limits: Limits, place: Place) -> None:
         control_process(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(1)
-    if walls.landlock:
+    if profile.landlock:
         landlock.confine([*namespaces.python_folders(), os.devnull], ["."])
-    if walls.filter:
-        filters.install()
+    if profile.filter:
+        filters.install(read_only=profile.read_only)
     os.environ.clear()
     sys.argv[:] = [""]
     random.seed(SEED)
