@@ -17,6 +17,7 @@ ORDER = [
     "redaction",
     "progress",
     "naming",
+    "bounded",
     "launching",
     "grid",
     "heads",

@@ -50,7 +50,7 @@ from caploc.sweep import folder_name
 from caploc.tasks.catalog import parse_data
 from caploc.tasks.diagnosis import fault_of
 from caploc.tasks.paper.profanity import file_lexicon
-from caploc.tasks.registry import find_file
+from caploc.tasks.taskfiles import open_family
 from caploc.workers.options import Workers
 
 HERE = Path(__file__).parent
@@ -196,7 +196,7 @@ def presets(data: bytes) -> None:
 
 @target
 def task_files(data: bytes) -> None:
-    find_file(written(data, "task.yaml"))
+    open_family(written(data, "task.yaml"))
 
 
 @target
