@@ -91,7 +91,9 @@ def prompt_of(file):
 def write_evil(folder):
     """Write `evil.py`, which leaves a mark when it is imported; where the mark would be."""
     mark = folder / "canary"
-    (folder / "evil.py").write_text(f"open({str(mark)!r}, 'w').close()\ndef text(doc): return 'evil'\n")
+    (folder / "evil.py").write_text(
+        f"open({str(mark)!r}, 'w').close()\ndef text(doc): return 'evil'\n"
+    )
     return mark
 
 
