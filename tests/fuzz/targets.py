@@ -202,35 +202,67 @@ def task_files(data: bytes) -> None:
 
 FAMILY_NAMES = ("z", "a", "b", "c", "d")
 FAMILY_KEYS = (
-    "task", "tag", "group", "include", "doc_to_text", "doc_to_target", "description", "process_docs",
-    "process_results", "metric_list", "filter_list", "dataset_path", "dataset_kwargs", "class",
-    "custom_dataset", "fewshot_config", "use_prompt", "doc_to_choice", "metadata", "output_type",
-)  # fmt: skip
+    "task tag group include doc_to_text doc_to_target description process_docs process_results "
+    "metric_list filter_list dataset_path dataset_kwargs class custom_dataset fewshot_config "
+    "use_prompt doc_to_choice metadata output_type repeats num_fewshot"
+).split()
 
 
 def family_value(key: str, choices: Choices) -> str:
     """A value of a key of a task's YAML: what belongs there, a name of the family, or code."""
     name = FAMILY_NAMES[choices.number(5)]
     other = FAMILY_NAMES[choices.number(5)]
+    evil = "!function canary.f"
     fitting = {
-        "task": [name, f"[{name}, {other}]", f"[{{task: {name}, process_docs: !function canary.f}}]",
-                 f"[{{group: {other}, task: [{name}]}}]", f"[{{task: {name}, metric_list: [{{metric: "
-                 "canary}]}]"],
-        "group": [name], "tag": [name, f"[{name}, {other}]"],
-        "include": [f"{name}.yaml", f"[{name}.yaml, {other}.yaml]", f"deep/../{name}.yaml",
-                    f"deep/{name}.yaml", "/dev/zero", "."],
-        "doc_to_text": ["'{{q}}'", "\"{{ q.__class__ }}\"", "q", "'{% for i in range(9) %}{{ i }}"
-                        "{% endfor %}'", "'{{ cycler.__init__.__globals__ }}'", "'{% include q %}'"],
-        "metric_list": ["[{metric: exact_match}]", "[{metric: canary}]", "[{metric: exact_match, "
-                        "hf_evaluate: true}]", "[{metric: !function canary.f}]"],
-        "filter_list": ["[{name: n, filter: [{function: take_first}]}]", "[{name: n, filter: "
-                        "[{function: !function canary.f}]}]"],
+        "task": [
+            name,
+            f"[{name}, {other}]",
+            f"[{{task: {name}, process_docs: {evil}}}]",
+            f"[{{group: {other}, task: [{name}]}}]",
+            f"[{{task: {name}, metric_list: [{{metric: canary}}]}}]",
+            f"[{{task: {name}, dataset_path: json}}]",
+        ],
+        "group": [name],
+        "tag": [name, f"[{name}, {other}]"],
+        "include": [
+            f"{name}.yaml",
+            f"[{name}.yaml, {other}.yaml]",
+            f"deep/../{name}.yaml",
+            f"deep/{name}.yaml",
+            "/dev/zero",
+            ".",
+        ],
+        "doc_to_text": [
+            "'{{q}}'",
+            "'{{ q.__class__ }}'",
+            "q",
+            "'{% for i in range(9) %}{{ i }}{% endfor %}'",
+            "'{{ cycler.__init__.__globals__ }}'",
+            "'{% include q %}'",
+        ],
+        "metric_list": [
+            "[{metric: exact_match}]",
+            "[{metric: canary}]",
+            "[{metric: exact_match, hf_evaluate: true}]",
+            f"[{{metric: {evil}}}]",
+        ],
+        "filter_list": [
+            "[{name: n, filter: [{function: take_first}]}]",
+            f"[{{name: n, filter: [{{function: {evil}}}]}}]",
+        ],
         "dataset_path": ["json", "pandas", "../x", "deep", "webdataset"],
-        "dataset_kwargs": ["{data_files: {test: DATA}}", "{storage_options: {fo: x}}",
-                           "{data_files: '/dev/zero'}", "{data_files: 'reference://::x'}"],
-        "metadata": ["{mixture: true}", "{version: 1}"], "use_prompt": ["canary.yaml:x", "a:b"],
+        "dataset_kwargs": [
+            "{data_files: {test: DATA}}",
+            "{storage_options: {fo: x}}",
+            "{data_files: '/dev/zero'}",
+            "{data_files: 'reference://::x'}",
+        ],
+        "metadata": ["{mixture: true}", "{version: 1}"],
+        "use_prompt": ["canary.yaml:x", "a:b"],
         "output_type": ["generate_until", "multiple_choice"],
-    }.get(key, [name])  # fmt: skip
+        "repeats": ["1", "1000000000"],
+        "num_fewshot": ["0", "1", "1000000000"],
+    }.get(key, [name])
     fitting += ["!function canary.f", "!function deep.canary.f", "&x [*x]", "null", "!!set {a}"]
     return fitting[choices.number(len(fitting) if choices.number(3) else 1)]
 

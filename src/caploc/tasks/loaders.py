@@ -44,18 +44,44 @@ def check_location(file: str, said: Mapping[str, Any]) -> None:
     path, settings = said["dataset_path"], said["dataset_kwargs"]
     if path is not None:
         check_path(file, path)
-    if settings is None:
-        return
+    if settings is not None:
+        check_settings(file, settings)
+
+
+def check_settings(file: str, settings: Any) -> None:
+    """Refuse `dataset_kwargs` that do more than say which text is read and how.
+
+    Raises:
+        BadData: naming what is allowed.
+    """
     if not isinstance(settings, dict):
         raise BadData(f"{file}: dataset_kwargs must hold settings by name, such as data_files.")
     for key in settings:
         if key not in SETTINGS:
             raise BadData(
-                f"{file}: dataset_kwargs may not hold {key!r}; allowed are "
+                f"{file}: dataset_kwargs may not hold {str(key)[:60]!r}; allowed are "
                 f"{', '.join(sorted(SETTINGS))}."
             )
-    for place in places([settings.get("data_files"), settings.get("data_dir")]):
+    for place in places(settings.get("data_files")):
         check_place(file, place)
+    if (folder := settings.get("data_dir")) is not None:
+        check_place(file, folder)
+        check_folder(file, at_home(folder))
+
+
+def check_named(file: str, config: Mapping[str, Any]) -> None:
+    """Refuse a reader without files: `datasets` would search the whole working folder for some.
+
+    Raises:
+        BadData: if it is so.
+    """
+    settings = config.get("dataset_kwargs")
+    named = isinstance(settings, dict) and (settings.get("data_files") or settings.get("data_dir"))
+    if config.get("dataset_path") in READERS and not named:
+        raise BadData(
+            f"{file} reads {config['dataset_path']} and names no file; add `dataset_kwargs: "
+            "{data_files: {test: FILE}}`, or --data test=FILE."
+        )
 
 
 def check_path(file: str, path: Any) -> None:
@@ -74,17 +100,29 @@ def check_path(file: str, path: Any) -> None:
         return
     folder = at_home(path)
     if is_folder(folder):
-        for number, each in enumerate(folder.rglob("*")):
-            if number >= MOST_FILES:
-                raise BadData(f"{file}: the folder {path} has more than {MOST_FILES:,} files.")
-            check_file(file, each)
-            if each.suffix.lower() not in (*ENDINGS, *BESIDE) and not is_folder(each):
-                raise BadData(f"{file}: the data folder {path} holds {each.name!r}; {allowed}")
+        check_folder(file, folder)
         return
     from datasets.packaged_modules import _PACKAGED_DATASETS_MODULES
 
     if path in _PACKAGED_DATASETS_MODULES or not HUB.fullmatch(path):
         raise BadData(f"{file}: dataset_path {path[:200]!r} is not allowed; {allowed}")
+
+
+def check_folder(file: str, folder: Path) -> None:
+    """Refuse a folder of data that holds anything but plain data, or too much.
+
+    Raises:
+        BadData: naming the file.
+    """
+    for number, each in enumerate(folder.rglob("*")):
+        if number >= MOST_FILES:
+            raise BadData(f"{file}: the folder {folder} has more than {MOST_FILES:,} files.")
+        check_file(file, each)
+        if each.suffix.lower() not in (*ENDINGS, *BESIDE) and not is_folder(each):
+            raise BadData(
+                f"{file}: the data folder {folder} holds {each.name!r}; allowed are "
+                f"{', '.join(ENDINGS)}."
+            )
 
 
 def places(value: Any) -> Iterator[Any]:

@@ -22,7 +22,7 @@ from lm_eval.tasks._index import Entry, Kind, TaskIndex
 from caploc.errors import BadData, BadOption, UnknownName
 from caploc.naming import at_home, is_file
 from caploc.tasks.definitions import FUNCTION, Definition, Function, mappings, read_definition
-from caploc.tasks.loaders import LOCATIONS, check_location
+from caploc.tasks.loaders import LOCATIONS, check_location, check_named
 
 ENDINGS = (".yaml", ".yml")
 MOST_FILES = 2_000  # beside a group
@@ -149,6 +149,8 @@ class Factory(TaskFactory):  # type: ignore[misc]
         read = replace(entry, yaml_path=None, cfg=resolve(entry.cfg, {}))
         config: dict[str, Any] = super()._load_full_config(read, overrides)
         config["metadata"]["config_source"] = str(entry.yaml_path)
+        if entry.kind is Kind.TASK and not callable(config.get("custom_dataset")):
+            check_named(str(entry.yaml_path), config)
         return config
 
 
@@ -198,7 +200,30 @@ def read_family(path: Path) -> Family:
                 family.entries[member] = Entry(member, Kind.TAG, None, None, tagged)
     for entry in family.entries.values():
         check_definition(entry)
+    check_circles(family.entries)
     return family
+
+
+def check_circles(entries: Mapping[str, Entry]) -> None:
+    """Refuse a group that is a member of itself, however far down.
+
+    Raises:
+        BadData: naming it.
+    """
+    inside = {
+        name: {member for member, _ in members((entry.cfg or {}).get("task"))}
+        for name, entry in entries.items()
+        if entry.kind is Kind.GROUP
+    }
+    for name in inside:
+        reached: set[str] = set()
+        waiting = [name]
+        while waiting:
+            fresh = inside.get(waiting.pop(), set()) - reached
+            reached |= fresh
+            waiting += fresh
+        if name in reached:
+            raise BadData(f"The group {name} holds itself; take it out of its list of tasks.")
 
 
 def is_mixture(config: Mapping[str, Any]) -> bool:
@@ -216,6 +241,8 @@ def check_definition(entry: Entry) -> None:
     for mapping in mappings(entry.cfg):
         if not isinstance(mapping.get("custom_dataset"), Function):
             check_location(f"{entry.yaml_path}", {key: mapping.get(key) for key in LOCATIONS})
+            if mapping is not entry.cfg or entry.kind is Kind.GROUP:
+                check_named(f"{entry.yaml_path}", mapping)
         repeats = mapping.get("repeats")
         if isinstance(repeats, int) and repeats > MOST_REPEATS:
             raise BadData(
@@ -256,6 +283,9 @@ def members(listed: Any) -> Iterator[tuple[str, bool]]:
     """The names in a group's list, and whether each must be defined somewhere.
 
     What a mapping names may be defined there and then.
+
+    Raises:
+        BadData: if one is no name.
     """
     for member in listed if isinstance(listed, list) else []:
         if isinstance(member, str):
@@ -265,6 +295,8 @@ def members(listed: Any) -> Iterator[tuple[str, bool]]:
                 if isinstance(member.get(key), str):
                     yield member[key], False
             yield from members(member.get("task"))
+        else:
+            raise BadData(f"A group's list of tasks holds {str(member)[:60]!r}, which is no name.")
 
 
 class Siblings:
