@@ -18,6 +18,7 @@ ORDER = [
     "progress",
     "pretrained",
     "naming",
+    "bounded",
     "launching",
     "grid",
     "heads",

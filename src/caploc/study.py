@@ -14,6 +14,7 @@ from caploc.measurement import HeadModel, Meter, RowEngine, outcomes_by_example,
 from caploc.progress import Progress, Silent
 from caploc.search import METHODS, Problem, Settings, column_mask
 from caploc.search.adaptive import nothing_to_lose
+from caploc.search.plan import MOST_MASKS
 from caploc.tasks.catalog import TaskOptions, check_task_name
 from caploc.tasks.task import Task
 from caploc.tracking import check_tracker, tracked
@@ -103,6 +104,11 @@ class Study:
             )
         settings = replace(self.settings, budget=None)
         if method.draws_masks:
+            if bought > MOST_MASKS:
+                raise BadOption(
+                    f"--budget {budget} buys {bought} masks, and {MOST_MASKS:,} are the most; "
+                    "lower it, or raise --examples."
+                )
             return replace(self, settings=replace(settings, masks=bought), examples=examples)
         return replace(self, settings=settings, examples=bought)
 

@@ -19,8 +19,8 @@ from caploc.models.sources import Source, find
 from caploc.sharded import LeadingEngine
 from caploc.store import Question, Store
 from caploc.tasks.catalog import TaskOptions, load_task, wants_chat_template
-from caploc.tasks.foreign import code_in
 from caploc.tasks.task import Task
+from caploc.tasks.taskfiles import code_in, permit_code, refusal
 from caploc.workers import Fleet, Workers
 from caploc.workers.hands import RayCrew
 from caploc.workers.replica import Recipe
@@ -159,12 +159,10 @@ class Allowed:
         Raises:
             BadOption: naming the option that allows it.
         """
+        permit_code(task, self.remote_code)
         code = None if self.remote_code else code_in(task)
         if code is not None:
-            raise BadOption(
-                f"{where} names the task {task}, which runs Python code ({code}) with your rights; "
-                "if you trust whoever made it, add --trust-remote-code."
-            )
+            raise BadOption(refusal(where, task, code))
 
 
 @dataclass

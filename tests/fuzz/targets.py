@@ -47,10 +47,11 @@ from caploc.store.checking import check
 from caploc.store.salvage import salvage
 from caploc.studies import read_studies
 from caploc.sweep import folder_name
-from caploc.tasks.catalog import parse_data
+from caploc.tasks.catalog import load_task, parse_data
 from caploc.tasks.diagnosis import fault_of
 from caploc.tasks.paper.profanity import file_lexicon
-from caploc.tasks.registry import find_file
+from caploc.tasks.taskfiles import code_in, open_family, permit_code
+from caploc.workbench import Allowed
 from caploc.workers.options import Workers
 
 HERE = Path(__file__).parent
@@ -196,7 +197,115 @@ def presets(data: bytes) -> None:
 
 @target
 def task_files(data: bytes) -> None:
-    find_file(written(data, "task.yaml"))
+    open_family(written(data, "task.yaml"))
+
+
+FAMILY_NAMES = ("z", "a", "b", "c", "d")
+FAMILY_KEYS = (
+    "task tag group include doc_to_text doc_to_target description process_docs process_results "
+    "metric_list filter_list dataset_path dataset_kwargs class custom_dataset fewshot_config "
+    "use_prompt doc_to_choice metadata output_type repeats num_fewshot"
+).split()
+
+
+def family_value(key: str, choices: Choices) -> str:
+    """A value of a key of a task's YAML: what belongs there, a name of the family, or code."""
+    name = FAMILY_NAMES[choices.number(5)]
+    other = FAMILY_NAMES[choices.number(5)]
+    evil = "!function canary.f"
+    fitting = {
+        "task": [
+            name,
+            f"[{name}, {other}]",
+            f"[{{task: {name}, process_docs: {evil}}}]",
+            f"[{{group: {other}, task: [{name}]}}]",
+            f"[{{task: {name}, metric_list: [{{metric: canary}}]}}]",
+            f"[{{task: {name}, dataset_path: json}}]",
+        ],
+        "group": [name],
+        "tag": [name, f"[{name}, {other}]"],
+        "include": [
+            f"{name}.yaml",
+            f"[{name}.yaml, {other}.yaml]",
+            f"deep/../{name}.yaml",
+            f"deep/{name}.yaml",
+            "/dev/zero",
+            ".",
+        ],
+        "doc_to_text": [
+            "'{{q}}'",
+            "'{{ q.__class__ }}'",
+            "q",
+            "'{% for i in range(9) %}{{ i }}{% endfor %}'",
+            "'{{ cycler.__init__.__globals__ }}'",
+            "'{% include q %}'",
+        ],
+        "metric_list": [
+            "[{metric: exact_match}]",
+            "[{metric: canary}]",
+            "[{metric: exact_match, hf_evaluate: true}]",
+            f"[{{metric: {evil}}}]",
+        ],
+        "filter_list": [
+            "[{name: n, filter: [{function: take_first}]}]",
+            f"[{{name: n, filter: [{{function: {evil}}}]}}]",
+        ],
+        "dataset_path": ["json", "pandas", "../x", "deep", "webdataset"],
+        "dataset_kwargs": [
+            "{data_files: {test: DATA}}",
+            "{storage_options: {fo: x}}",
+            "{data_files: '/dev/zero'}",
+            "{data_files: 'reference://::x'}",
+        ],
+        "metadata": ["{mixture: true}", "{version: 1}"],
+        "use_prompt": ["canary.yaml:x", "a:b"],
+        "output_type": ["generate_until", "multiple_choice"],
+        "repeats": ["1", "1000000000"],
+        "num_fewshot": ["0", "1", "1000000000"],
+    }.get(key, [name])
+    fitting += ["!function canary.f", "!function deep.canary.f", "&x [*x]", "null", "!!set {a}"]
+    return fitting[choices.number(len(fitting) if choices.number(3) else 1)]
+
+
+def write_family(choices: Choices) -> Path:
+    """Two to five YAML files that name each other; those that are tasks have what tasks need."""
+    place = folder() / "family"
+    shutil.rmtree(place, ignore_errors=True)
+    (place / "deep").mkdir(parents=True)
+    data = place / "data.jsonl"
+    data.write_text('{"q": "1+1=", "a": "2"}\n')
+    for canary in (place, place / "deep"):
+        (canary / "canary.py").write_text(
+            f"open({str(place / 'RAN')!r}, 'w').close()\ndef f(*a, **k): return a[0]\n"
+        )
+    for name in FAMILY_NAMES[: 2 + choices.number(4)]:
+        said = {"dataset_path": "json", "dataset_kwargs": f"{{data_files: {{test: {data}}}}}",
+                "test_split": "test", "output_type": "generate_until", "doc_to_text": "'{{q}}'",
+                "doc_to_target": "a", "metric_list": "[{metric: exact_match}]"}  # fmt: skip
+        said = said if choices.number(4) else {}
+        said["task" if choices.number(4) else "group"] = name
+        for _ in range(choices.number(5)):
+            key = FAMILY_KEYS[choices.number(len(FAMILY_KEYS))]
+            said[key] = family_value(key, choices).replace("DATA", str(data))
+        where = place / "deep" if not choices.number(6) and name != "z" else place
+        lines = "".join(f"{key}: {value}\n" for key, value in said.items())
+        (where / f"{name}.yaml").write_text(lines)
+    return place
+
+
+@target
+def task_families(data: bytes) -> None:
+    """What a task's file of someone else leads to runs no Python, in whatever way it is named."""
+    place = write_family(Choices(data))
+    file = str(place / "z.yaml")
+    try:
+        code = code_in(file)
+        Allowed().check_task("run.json", file)
+        assert code is None
+        load_task(file)
+    finally:
+        permit_code(file, True)
+        assert not (place / "RAN").exists(), "code ran that nobody allowed"
 
 
 @target

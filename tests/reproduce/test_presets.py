@@ -5,11 +5,12 @@ from pathlib import Path
 import lm_eval.tasks
 import pytest
 from labs import written
+from lm_eval.tasks import TaskManager
 
 from caploc.errors import BadData, BadOption, UnknownName
 from caploc.reproduce import read_preset
 from caploc.reproduce.preset import Preset
-from caploc.tasks.registry import folder_manager, leaf_entries
+from caploc.tasks.registry import leaf_entries
 
 HEAD = 'name = "mine"\nabout = "mine"\nmain = "CSS"\n'
 MODEL = '[[model]]\nlabel = "demo"\nname = "demo"\n'
@@ -38,7 +39,9 @@ def test_plans_know_how_many_tasks_a_group_has():
     for benchmark in read_preset("paper").benchmarks:
         if folder := folders.get(benchmark.task):
             # All of lm-eval's tasks would take many seconds to list.
-            manager = folder_manager(Path(lm_eval.tasks.__path__[0], folder))
+            manager = TaskManager(
+                include_path=Path(lm_eval.tasks.__path__[0], folder), include_defaults=False
+            )
             assert benchmark.parts == len(list(leaf_entries(manager, benchmark.task)))
         else:
             assert benchmark.parts == 1

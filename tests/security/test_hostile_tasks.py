@@ -4,6 +4,7 @@ import json
 import os
 from pathlib import Path
 
+import lm_eval
 import pytest
 from typer.testing import CliRunner
 
@@ -17,9 +18,10 @@ from caploc.sandbox import Protection
 from caploc.sandbox.isolation import Profile
 from caploc.studies import read_studies
 from caploc.tasks.catalog import load_task
-from caploc.tasks.foreign import code_in
+from caploc.tasks.taskfiles import code_in
 from caploc.workbench import Allowed
 
+EVIL = "!function evil.text"
 SOUND = Path(__file__).parents[1] / "fuzz" / "sound"
 TASK = """\
 task: {name}
@@ -83,11 +85,92 @@ def test_code_that_a_task_file_names_is_seen(tmp_path):
     assert code_in(str(deep / "task.yaml")) == "!function other.docs"
 
 
-def test_code_in_a_file_of_the_same_name_beside_it_is_seen(tmp_path):
-    """lm-eval might load either of the two."""
-    clean = task(tmp_path, name="same")
-    task(tmp_path, "!function evil.text", name="same", file="another.yaml")
-    assert code_in(clean) == "!function evil.text"
+def prompt_of(file):
+    return load_task(file).requests(0)[0].prompt
+
+
+def write_evil(folder):
+    """Write `evil.py`, which leaves a mark when it is imported; where the mark would be."""
+    mark = folder / "canary"
+    (folder / "evil.py").write_text(
+        f"open({str(mark)!r}, 'w').close()\ndef text(doc): return 'evil'\n"
+    )
+    return mark
+
+
+@pytest.mark.parametrize(
+    "claim",
+    ["task: mine", "task: other\ntag: mine", "task: other\ntag: [a, mine]", "group: mine", "GROUP"],
+)
+def test_no_file_beside_a_task_takes_its_name(tmp_path, claim):
+    """lm-eval's index gives the name to the first file of the folder that claims it."""
+    mark = write_evil(tmp_path)
+    clean, evil = task(tmp_path, file="z.yaml"), Path(task(tmp_path, EVIL, file="a.yaml"))
+    if claim == "GROUP":
+        evil.write_text(f"group: mine\ntask: [{{task: other, doc_to_text: {EVIL}}}]\n")
+    else:
+        evil.write_text(evil.read_text().replace("task: mine", claim))
+    assert code_in(clean) is None
+    Allowed().check_task("run.json", clean)
+    assert prompt_of(clean) == "a"
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_task_that_gains_code_after_it_was_checked_is_refused(tmp_path, when):
+    mark = write_evil(tmp_path)
+    clean = task(tmp_path) if when == "before" else str(tmp_path / "task.yaml")
+    Allowed().check_task("run.json", clean)
+    task(tmp_path, EVIL)
+    with pytest.raises(BadOption, match="add --trust-remote-code"):
+        load_task(clean)
+    assert not mark.exists()
+    Allowed(remote_code=True).check_task("run.json", clean)
+    assert prompt_of(clean) == "evil" and mark.exists()
+
+
+def test_functions_of_lm_evals_own_that_load_what_a_task_names_are_code(tmp_path):
+    """They take tokenizers, with their Python, from wherever the metadata says."""
+    own = Path(lm_eval.__file__).parent / "tasks"
+    file = tmp_path / "task.yaml"
+    file.write_text(
+        f"include: {own}/ruler/niah_single_1.yaml\ntask: mine\nmetadata: {{pretrained: /evil}}\n"
+    )
+    assert "custom_dataset: !function" in code_in(str(file))
+    with pytest.raises(BadOption, match="add --trust-remote-code"):
+        Allowed().check_task("run.json", str(file))
+
+
+def test_functions_of_lm_evals_own_that_read_documents_are_trusted(tmp_path):
+    own = Path(lm_eval.__file__).parent / "tasks"
+    file = tmp_path / "task.yaml"
+    file.write_text(f"include: {own}/hellaswag/hellaswag.yaml\ntask: mine\ndataset_path: json\n")
+    assert code_in(str(file)) is None
+    assert code_in(f"{own}/ruler/niah_single_1.yaml") is None  # nothing of it is someone else's
+
+
+def test_prompts_from_a_yaml_or_another_library_are_code(tmp_path):
+    file = Path(task(tmp_path))
+    file.write_text(file.read_text() + "use_prompt: /evil.yaml:one\n")
+    assert code_in(str(file)) == "use_prompt: /evil.yaml:one"
+
+
+def test_a_member_that_two_files_define_is_nobodys(tmp_path):
+    for name in ("a.yaml", "b.yaml"):
+        task(tmp_path, name="member", file=name)
+    (tmp_path / "group.yaml").write_text("group: all\ntask: [member]\n")
+    with pytest.raises(BadData, match="both define 'member'; rename one"):
+        load_task(str(tmp_path / "group.yaml"))
+
+
+def test_a_mixture_leads_to_no_file_elsewhere(tmp_path):
+    (tmp_path / "far").mkdir()
+    evil = task(tmp_path / "far", EVIL)
+    (tmp_path / "m.yaml").write_text(
+        f"group: m\ntask: [{evil}, demo/addition]\nmetadata: {{mixture: true}}\n"
+    )
+    with pytest.raises(BadData, match="put it beside the mixture"):
+        load_task(str(tmp_path / "m.yaml"))
 
 
 def test_code_in_the_files_of_a_group_is_seen(tmp_path):
@@ -100,9 +183,6 @@ def test_a_metric_from_elsewhere_is_code(tmp_path):
     file = tmp_path / "task.yaml"
     file.write_text("task: t\ndataset_path: json\nmetric_list: [{metric: someone/evil}]\n")
     assert code_in(str(file)) == "metric someone/evil"
-
-
-EVIL = "!function evil.text"
 
 
 def test_code_in_a_file_of_another_encoding_is_seen(tmp_path):
@@ -127,16 +207,18 @@ def test_files_that_include_themselves_many_times_are_read_once(tmp_path):
     file = Path(task(tmp_path))
     file.write_text(file.read_text() + "include: [" + "base.yaml, " * 50 + "task.yaml]\n")
     (tmp_path / "base.yaml").write_text(f"include: [{'base.yaml, ' * 50} task.yaml]\n")
-    assert code_in(str(file)) == "in a file that cannot be read"  # lm-eval takes no circles
+    with pytest.raises(BadData, match="includes itself"):
+        code_in(str(file))
 
 
 @pytest.mark.parametrize(
     "content",
     ["task: [", "task: a\ninclude: absent.yaml\n", "- a\n", "task: a\nx: \x00\n", "a: !b c\n"],
 )
-def test_a_file_that_cannot_be_read_may_hold_code(tmp_path, content):
+def test_a_file_that_cannot_be_read_is_refused(tmp_path, content):
     (tmp_path / "task.yaml").write_text(content)
-    assert code_in(str(tmp_path / "task.yaml")) == "in a file that cannot be read"
+    with pytest.raises(BadData, match="is not a task YAML"):
+        code_in(str(tmp_path / "task.yaml"))
 
 
 def test_another_file_that_cannot_be_read_is_none_of_the_tasks(tmp_path):
@@ -162,11 +244,13 @@ def test_code_that_no_value_keeps_is_seen(tmp_path, more):
     assert code_in(str(file)) == EVIL
 
 
-def test_code_beside_is_seen_where_an_included_file_names_the_task(tmp_path):
-    clean = task(tmp_path, name="same")
-    (tmp_path / "named.yaml").write_text("task: same\ndataset_path: json\n")
-    (tmp_path / "another.yaml").write_text(f"include: named.yaml\nprocess_docs: {EVIL}\n")
-    assert code_in(clean) == EVIL
+def test_a_member_is_found_where_an_included_file_names_it(tmp_path):
+    (tmp_path / "named.yaml").write_text("task: same\n")
+    (tmp_path / "another.yaml").write_text(
+        f"include: named.yaml\ndataset_path: json\nprocess_docs: {EVIL}\n"
+    )
+    (tmp_path / "group.yaml").write_text("group: all\ntask: [same]\n")
+    assert code_in(str(tmp_path / "group.yaml")) == EVIL
 
 
 def test_an_include_is_seen_from_where_a_link_leads(tmp_path):

@@ -1,7 +1,9 @@
 """How a command ends: an exit code, and one sentence where something went wrong."""
 
 import os
+import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable
 from tempfile import NamedTemporaryFile
@@ -20,17 +22,28 @@ UNFORESEEN = "caploc failed in a way that it should have foreseen"
 def obey(command: Callable[[], Any]) -> None:
     """Run a command, and exit: 0 done, 1 failed, 2 a mistake in what was asked, 130 Ctrl-C."""
     try:
-        sys.exit(command() or 0)
+        code = command() or 0
+        ignore_interrupts()
+        if code == Stopped.code:  # typer's own answer to Ctrl-C is silent
+            console.complain(f"Stopped. {console.KEPT}")
+        sys.exit(code)
     except BrokenPipeError:  # whoever read the output has left, as `head` does
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115  (Python flushes it at its end)
         sys.exit(1)
-    except Exception as error:
+    except (Exception, KeyboardInterrupt) as error:
+        ignore_interrupts()
         code, sentence = ending(error)
         console.complain(sentence)
         sys.exit(code)
 
 
-def ending(error: Exception) -> tuple[int, str]:
+def ignore_interrupts() -> None:
+    """Let a process that is ending end: one more Ctrl-C would only print where it was."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def ending(error: BaseException) -> tuple[int, str]:
     """The exit code of an error, and what to say."""
     if isinstance(error, MISTYPED):
         return 2, mistyped(error)
@@ -38,7 +51,7 @@ def ending(error: Exception) -> tuple[int, str]:
         return error.code, str(error)
     if isinstance(error, CaplocError):
         return (2 if isinstance(error, UserError) else 1), str(error)
-    if isinstance(error, typer.Abort):  # Ctrl-C outside of what shows progress
+    if isinstance(error, (typer.Abort, KeyboardInterrupt)):  # Ctrl-C outside of what shows progress
         return Stopped.code, f"Stopped. {console.KEPT}"
     if isinstance(error, OSError):  # a full disk while the report or a figure is written, say
         return 1, (
@@ -59,7 +72,7 @@ def mistyped(error: Any) -> str:
     return f"{said.rstrip('.')}{end} `{error.ctx.command_path} --help` says what there is."
 
 
-def unforeseen(error: Exception) -> str:
+def unforeseen(error: BaseException) -> str:
     """A sentence on a failure of caploc's own, and where its details are written."""
     details = "".join(traceback.format_exception(error))
     with NamedTemporaryFile("w", prefix="caploc-", suffix=".txt", delete=False) as file:

@@ -143,11 +143,10 @@ def check_isolation(allow_code: bool) -> None:
 
 def tell_of_code(tasks: list[str]) -> None:
     """Say which tasks are files that name Python code: it runs with the user's rights."""
-    from caploc.tasks.foreign import UNREADABLE, code_in
+    from caploc.tasks.taskfiles import code_in
 
     for task in tasks:
-        code = code_in(task)
-        if code not in (None, UNREADABLE):  # which is refused where the task is loaded
+        if code := code_in(task):
             console.warn(
                 f"{task} names Python code ({code}), which is run with your rights: use only task "
                 "files that you trust."

@@ -12,6 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from caploc.bounded import read_bounded
 from caploc.errors import BadData, BadOption
 from caploc.exhibits.exhibit import Exhibit
 from caploc.exhibits.page import write_exhibits
@@ -37,7 +38,7 @@ from caploc.neurons.facts.fidelity import fidelity
 from caploc.neurons.facts.knowledge_neurons import KnowledgeNeurons
 from caploc.neurons.facts.known import Answers, known_facts
 from caploc.neurons.facts.layer_fidelity import layer_fidelity
-from caploc.neurons.facts.reading import read_facts
+from caploc.neurons.facts.reading import LONGEST, read_facts
 from caploc.neurons.facts.reliability import locate_facts, reliability
 from caploc.neurons.facts.rewrites import read_rewrites, with_rewrites
 from caploc.neurons.facts.tracing import Tracer, noise_level
@@ -120,7 +121,7 @@ class FactStudy:
         """
         if self.texts is not None:
             try:
-                lines = Path(self.texts).read_text(encoding="utf-8").splitlines()
+                lines = read_bounded(self.texts, LONGEST).decode("utf-8").splitlines()
             except (OSError, UnicodeDecodeError) as error:
                 raise BadData(f"--texts {self.texts} cannot be read ({error}).") from error
             found = [line for line in lines if line.strip()]

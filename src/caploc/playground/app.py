@@ -8,7 +8,7 @@ from pathlib import Path
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
@@ -53,6 +53,8 @@ def answered(handler: Handler) -> Handler:
     async def handled(request: Request) -> Response:
         try:
             return await handler(request)
+        except ClientDisconnect:  # nobody is left to read an answer
+            return Response(status_code=400)
         except Exception as error:  # whatever a model or a task does
             status = 400 if isinstance(error, CaplocError) else 500
             return JSONResponse({"message": sentence(error)}, status_code=status)

@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from caploc.bounded import read_bounded
 from caploc.errors import BadData, UnknownName
 from caploc.lookup import unknown
 from caploc.reproduce.preset import (
@@ -19,6 +20,7 @@ from caploc.reproduce.preset import (
 )
 from caploc.tasks.paper.profanity import PACKAGED
 
+LONGEST = 2**20  # bytes of a preset
 FOLDER = Path(__file__).parent / "presets"
 TABLES: dict[str, type[Part]] = {
     "model": PresetModel,
@@ -60,9 +62,10 @@ def preset_file(name: str, folder: Path, page: str) -> tuple[Path, dict[str, Any
             f"TOML file such as those ({page})."
         )
     try:
-        return path, tomllib.loads(path.read_text(encoding="utf-8"))
+        return path, tomllib.loads(read_bounded(path, LONGEST).decode("utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError, RecursionError) as error:
-        raise BadData(f"{path} is not TOML: {str(error).rstrip('.')}.") from error
+        said = getattr(error, "strerror", None) or str(error).rstrip(".")
+        raise BadData(f"{path} is not TOML: {said}.") from error
 
 
 def beside(preset: Preset, folder: Path) -> Preset:

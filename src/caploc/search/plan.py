@@ -14,6 +14,9 @@ from caploc.heads import Mask, Masks
 from caploc.lookup import pick
 from caploc.recovery import ESTIMATORS, Estimate, Measurements
 
+MOST_MASKS = 100_000  # drawn at once, each a byte a head
+MOST_ROWS = 10**12  # a budget beyond what anyone could measure is a slip of the finger
+MOST_SEEDS = 2**63 - 1
 GOALS = ("heads", "set")
 
 
@@ -86,6 +89,7 @@ class Settings:
         for name in ("masks", "top"):
             if getattr(self, name) < 1:
                 raise BadOption(f"--{name} must be 1 or more; got {getattr(self, name)}.")
+        self.check_sizes()
         if self.seed < 0:
             raise BadOption(f"--seed must be 0 or more; got {self.seed}.")
         if self.goal not in GOALS:
@@ -97,6 +101,21 @@ class Settings:
         if self.group is not None and self.group < 1:
             raise BadOption(f"--group must be 1 or more; got {self.group}.")
         self.check_spans()
+
+    def check_sizes(self) -> None:
+        """Refuse what no memory holds and nobody can wait for.
+
+        Raises:
+            BadOption: with the number, and the most that there can be.
+        """
+        for name, value, most in (
+            ("masks", self.masks, MOST_MASKS),
+            ("mask-counts", max(self.mask_counts, default=0), MOST_MASKS),
+            ("budget", self.budget or 0, MOST_ROWS),
+            ("seed", self.seed, MOST_SEEDS),
+        ):
+            if value > most:
+                raise BadOption(f"--{name} must be at most {most:,}; got {value}.")
 
     def check_spans(self) -> None:
         """Refuse numbers of masks, or rates, that are out of range or do not rise.

@@ -12,6 +12,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from caploc.bounded import read_bounded
 from caploc.errors import BadOption, CaplocError, UserError
 from caploc.folder import JSON_FILES, LEDGER, ROWS
 from caploc.heads import HeadGrid
@@ -90,9 +91,7 @@ def parsed(path: Path) -> dict[str, Any]:
         UserError: if it is missing, too long, no text or no TOML.
     """
     try:
-        if path.stat().st_size > LONGEST:
-            raise UserError(f"{path} is longer than {LONGEST:,} bytes; a study file is short text.")
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(read_bounded(path, LONGEST).decode("utf-8"))
     except FileNotFoundError:
         raise UserError(f"There is no file {path}; give the path of a study file.") from None
     except UnicodeDecodeError as error:
@@ -102,7 +101,9 @@ def parsed(path: Path) -> dict[str, Any]:
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise UserError(f"{path} is no TOML: {error}.") from None
     except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror}).") from None
+        raise UserError(
+            f"{path} cannot be read ({error.strerror}); a study file is short text."
+        ) from None
 
 
 def understood(content: dict[str, Any]) -> tuple[StudyFile | None, list[str]]:

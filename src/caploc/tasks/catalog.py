@@ -10,7 +10,6 @@ from lm_eval.api.group import Group
 from lm_eval.api.task import Task as HarnessLeaf
 from lm_eval.tasks import TaskManager
 from lm_eval.tasks._index import Entry
-from lm_eval.tasks._yaml_loader import load_yaml
 
 from caploc.errors import BadData, BadOption, CaplocError
 from caploc.naming import at_home
@@ -198,7 +197,7 @@ def build(
     with loading(name, remedy, files), stand_in(name, options.allow_code):
         for entry in entries:
             if entry.yaml_path and definition(entry).get("unsafe_code"):
-                check_definition(entry.name, load_yaml(entry.yaml_path))
+                check_definition(entry.name, manager._factory._load_full_config(entry))
         built = manager._factory.build(
             manager.task_index[spec], overrides=overrides, registry=manager.task_index
         )

@@ -7,15 +7,14 @@ from typing import Any
 
 from lm_eval.tasks import TaskManager
 from lm_eval.tasks._index import Entry, Kind
-from lm_eval.tasks._yaml_loader import load_yaml
 
-from caploc.errors import BadData, UnknownName
+from caploc.errors import BadData
 from caploc.lookup import unknown
-from caploc.naming import at_home, is_file
+from caploc.naming import at_home
+from caploc.tasks.taskfiles import ENDINGS, open_family
 from caploc.tasks.templates import confine_templates
 
 confine_templates()
-DATA = ("dataset_path", "custom_dataset", "class")  # keys that say where a task's data are
 HERE = Path(__file__).parent
 
 
@@ -43,12 +42,6 @@ def harness_manager() -> TaskManager:
     return TaskManager()
 
 
-@cache
-def folder_manager(folder: Path) -> TaskManager:
-    """The YAML files beside a task file, which it may include or group."""
-    return TaskManager(include_path=folder, include_defaults=False)
-
-
 def all_names() -> list[str]:
     """Every task, group and tag that can be named: caploc's own, then lm-eval's."""
     return [*own_names(), *harness_manager().all_tasks]
@@ -73,8 +66,8 @@ def find(name: str) -> tuple[TaskManager, str]:
     for prefix, manager in (("demo/", demo_manager()), ("words/", words_manager())):
         if name.startswith(prefix):
             raise unknown(manager.all_tasks, name, "task")
-    if name.endswith((".yaml", ".yml")):
-        return find_file(at_home(name))
+    if name.endswith(ENDINGS):
+        return open_family(at_home(name))
     if name not in harness_manager().task_index:
         raise unknown(
             all_names(), name, "task", "`caploc tasks` lists them all; a path to a YAML works too."
@@ -82,32 +75,9 @@ def find(name: str) -> tuple[TaskManager, str]:
     return harness_manager(), name
 
 
-def find_file(path: Path) -> tuple[TaskManager, str]:
-    """The manager of a task file, and the task's name in it."""
-    if not is_file(path):
-        raise UnknownName(f"There is no task file {str(path)!r}; give the path of an lm-eval YAML.")
-    try:
-        config = load_yaml(path, resolve_func=False)
-    except Exception as error:
-        said = " ".join(str(error).split())[:300]
-        raise BadData(f"{path} is not a task YAML: {said}.") from error
-    name = config.get("task") if isinstance(config.get("task"), str) else config.get("group")
-    if not name:
-        raise BadData(f"{path} names neither a task nor a group (`task: my_task`).")
-    if isinstance(config.get("task"), str) and not any(map(config.get, DATA)):
-        raise BadData(
-            f"{path} does not say where the data of task {name} are (`dataset_path: json`, with "
-            "files under `dataset_kwargs`; docs/tasks.md has an example)."
-        )
-    return folder_manager(path.parent.absolute()), name
-
-
 def definition(entry: Entry) -> dict[str, Any]:
     """What a task's YAML says, includes followed and functions left as their names."""
-    if entry.yaml_path is None:
-        return entry.cfg or {}
-    config: dict[str, Any] = load_yaml(entry.yaml_path, resolve_func=False)
-    return config
+    return entry.cfg or {}
 
 
 def marked(entry: Entry, mark: str) -> bool:
@@ -131,6 +101,11 @@ def mixture_parts(manager: TaskManager, name: str) -> list[tuple[TaskManager, st
     members = definition(entry).get("task")
     if not isinstance(members, list) or not all(isinstance(member, str) for member in members):
         raise BadData(f"Mixture {name} must list its tasks by their names (`task: [boolq, mmlu]`).")
+    if files := [member for member in members if member.endswith(ENDINGS)]:
+        raise BadData(
+            f"Mixture {name} names the file {files[0]!r}; put it beside the mixture, and name the "
+            "task in it."
+        )
     parts = [(manager, m) if m in manager.task_index else find(m) for m in members]
     if len(parts) < 2 or any(marked(beside.task_index[part], "mixture") for beside, part in parts):
         raise BadData(f"Mixture {name} must list two or more tasks, none of them a mixture.")

@@ -1,26 +1,151 @@
-"""The templates of tasks, rendered where they can run nothing.
+"""The templates of tasks, rendered where they can run nothing and last no longer than they may.
 
 lm-eval renders `doc_to_text` and its like with plain Jinja, in which a template reaches all of
-Python (`{{ cycler.__init__.__globals__.os ... }}`). A task's YAML may come from anyone; Jinja's
-sandbox renders the same text and refuses what leads out.
+Python (`{{ cycler.__init__.__globals__.os ... }}`). A task's YAML may come from anyone; a process
+of its own renders the same text in Jinja's sandbox, with a limit of time and memory.
 """
 
-from functools import lru_cache
+import atexit
+import json
+import os
+import select
+import subprocess
+import sys
+from pathlib import Path
+from threading import Lock
+from typing import Any
 
-from jinja2 import BaseLoader, StrictUndefined
-from jinja2.sandbox import SandboxedEnvironment
+from jinja2 import exceptions
 from lm_eval import utils
+
+from caploc.errors import BadData
+from caploc.tasks import rendering
+
+SECONDS = 5.0  # of processor time for one text
+WAIT = 120.0  # by the clock, on a machine that has no such time to give
+MEMORY = 2**30  # bytes of the process
+LONGEST = 4_000_000  # characters of one text
+LONGEST_SOURCE = 200_000  # characters of a template
 
 
 def confine_templates() -> None:
-    """Let lm-eval render templates in Jinja's sandbox, from now on in this process."""
-    if isinstance(utils.env, SandboxedEnvironment):
-        return
-    confined = SandboxedEnvironment(
-        loader=BaseLoader(), undefined=StrictUndefined, keep_trailing_newline=True
-    )
-    confined.filters.update(utils.env.filters)
-    # lm-eval has a template compiled for every example that it renders, most of the time it takes
-    # to build a task's prompts.
-    setattr(confined, "from_string", lru_cache(maxsize=256)(confined.from_string))  # noqa: B010
-    utils.env = confined
+    """Let lm-eval render templates in the renderer, from now on in this process."""
+    if not isinstance(utils.env, Confined):
+        utils.env = Confined()
+
+
+class Confined:
+    """Stands in for lm-eval's Jinja environment: what it asks of one, no more."""
+
+    def __init__(self) -> None:
+        """Start a process when the first template is rendered."""
+        self.renderer: Renderer | None = None
+        self.lock = Lock()
+
+    def from_string(self, source: str) -> "ConfinedTemplate":
+        """A template of this environment."""
+        return ConfinedTemplate(self, source)
+
+    def render(self, source: str, values: dict[str, Any]) -> str:
+        """The text of a template.
+
+        Raises:
+            BadData: if it takes too long or too much memory.
+            TemplateError: if it is no template, or reads what is not there.
+        """
+        if len(source) > LONGEST_SOURCE:
+            raise BadData(
+                f"A template has {len(source):,} characters; {LONGEST_SOURCE:,} are most."
+            )
+        needed = rendering.names_in(source)
+        line = json.dumps(
+            {"template": source, "values": {n: v for n, v in values.items() if n in needed}},
+            default=rendering.encode,
+        )
+        with self.lock:
+            if self.renderer is None or not self.renderer.answers():
+                self.renderer = Renderer()
+            reply = self.renderer.ask(line)
+        if reply is None or reply.get("error") == "MemoryError":
+            raise BadData(
+                f"A template takes more than {SECONDS:g} seconds, {MEMORY // 2**20:,} MiB or "
+                f"{LONGEST:,} characters: {source[:60]!r}; a task's text is made in an instant."
+            )
+        if "text" in reply:
+            return str(reply["text"])
+        raise error_of(reply["error"], reply["message"])
+
+
+class ConfinedTemplate:
+    """A template as lm-eval uses one."""
+
+    def __init__(self, environment: Confined, source: str) -> None:
+        """Keep the text; a mistake in it shows when it is rendered."""
+        self.environment, self.source = environment, source
+
+    def render(self, **values: Any) -> str:
+        """The text for these values."""
+        return self.environment.render(self.source, values)
+
+
+def error_of(name: str, message: str) -> Exception:
+    """An error of the renderer as the one that Jinja would have raised here."""
+    kind = getattr(exceptions, name, None)
+    if kind is exceptions.TemplateSyntaxError:
+        return exceptions.TemplateSyntaxError(message, 1)
+    if isinstance(kind, type) and issubclass(kind, exceptions.TemplateError):
+        return kind(message)
+    return ValueError(f"{name}: {message}")
+
+
+class Renderer:
+    """A process that renders, and the conversation with it."""
+
+    def __init__(self) -> None:
+        """Start it, in a session of its own: Ctrl-C in the terminal is none of its business."""
+        limits = str(SECONDS), str(MEMORY), str(LONGEST)
+        self.owner = os.getpid()
+        self.process = subprocess.Popen(
+            [sys.executable, "-P", str(Path(rendering.__file__)), *limits],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        atexit.register(self.end)
+
+    def answers(self) -> bool:
+        """Return whether it can be asked: it is this process's own, and has not ended."""
+        return self.owner == os.getpid() and self.process.poll() is None
+
+    def ask(self, line: str) -> dict[str, Any] | None:
+        """What it makes of a request; None if it ended over it."""
+        assert self.process.stdin is not None and self.process.stdout is not None
+        whole = False
+        try:
+            self.process.stdin.write(line.encode() + b"\n")
+            self.process.stdin.flush()
+            if select.select([self.process.stdout], [], [], WAIT)[0]:
+                reply = self.process.stdout.readline()
+                whole = reply.endswith(b"\n")
+                return json.loads(reply) if whole else None
+        except BrokenPipeError:
+            pass
+        finally:
+            if not whole:
+                self.end()
+        return None
+
+    def end(self) -> None:
+        """End the process, and wait for it."""
+        atexit.unregister(self.end)
+        if self.owner != os.getpid():  # a fork's copy
+            return
+        self.process.kill()
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                try:
+                    pipe.close()
+                except BrokenPipeError:
+                    continue
+        self.process.wait()

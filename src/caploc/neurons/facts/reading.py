@@ -11,11 +11,13 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from caploc.bounded import read_bounded
 from caploc.errors import BadData
 from caploc.lookup import pick
 from caploc.neurons.facts.facts import Fact, Prompt, check_names
 
 Record = Mapping[str, Any]
+LONGEST = 2**30  # bytes of a file of facts, or of texts
 NATURAL_QUESTION = "nq question: "  # how zsRE's file marks its unrelated questions
 
 
@@ -53,7 +55,7 @@ def _listed(path: Path) -> Iterator[tuple[str, Record]]:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return read_bounded(path, LONGEST).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise BadData(f"{path} cannot be read ({error}); give a file of facts.") from error
 

@@ -18,8 +18,10 @@ from typing import Any
 
 import datasets
 
+from caploc.bounded import read_bounded
 from caploc.errors import BadData
 
+LONGEST = 2**26  # bytes of a list of words
 HUB = "mmathys/profanity"
 PACKAGED = "package"  # what stands in place of a file for better-profanity's list
 COLUMNS = ("text", "canonical_form_1")  # of the Hub's list: spellings, and the words they spell
@@ -123,7 +125,7 @@ def file_lexicon(file: Path) -> Lexicon:
         BadData: if it is not text, holds no word, or is a csv without that column.
     """
     try:
-        text = file.read_text(encoding="utf-8-sig")
+        text = read_bounded(file, LONGEST).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise BadData(f"--data words={file}: the file cannot be read ({error}).") from error
     words = csv_words(file, text) if file.suffix == ".csv" else text.splitlines()

@@ -1,0 +1,362 @@
+"""Task files: an lm-eval YAML, what it includes, and the files beside it that its group names.
+
+A file may come from anyone, and Python code that it names runs with the user's rights. lm-eval
+finds tasks by walking a folder, where a file of a stranger can take the name of another. Here only
+what the named file leads to is read, once and as data: what was judged is what is built.
+"""
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import lm_eval
+from lm_eval.api import metrics  # noqa: F401  (fills the registry)
+from lm_eval.api.registry import METRIC_REGISTRY
+from lm_eval.prompts import PROMPT_REGISTRY
+from lm_eval.tasks import TaskManager
+from lm_eval.tasks._factory import TaskFactory
+from lm_eval.tasks._index import Entry, Kind, TaskIndex
+
+from caploc.errors import BadData, BadOption, UnknownName
+from caploc.naming import at_home, is_file
+from caploc.tasks.definitions import FUNCTION, Definition, Function, mappings, read_definition
+from caploc.tasks.loaders import LOCATIONS, check_location, check_named
+
+ENDINGS = (".yaml", ".yml")
+MOST_FILES = 2_000  # beside a group
+MOST_REPEATS = 1_000  # answers that a task asks to each question
+TRUSTED = (Path(__file__).parent, Path(lm_eval.__file__).parent)
+# Code of lm-eval's own tasks that does more than read documents and answers: it loads tokenizers
+# and data that the rest of the definition names, and may run what they bring.
+LOADERS = ("class", "custom_dataset")
+
+_without_code: set[str] = set()  # files that someone else's file names
+
+
+@dataclass
+class Family:
+    """A task file with everything that it leads to."""
+
+    name: str
+    entries: dict[str, Entry] = field(default_factory=dict)
+    files: set[Path] = field(default_factory=set)
+    functions: list[Function] = field(default_factory=list)
+
+    def add(self, name: str, kind: Kind, definition: Definition) -> None:
+        """Enter a task or group under its name."""
+        self.entries[name] = Entry(name, kind, definition.path, definition.config)
+        self.files |= definition.files
+        self.functions += definition.functions
+
+    def code(self) -> Iterator[str]:
+        """The Python that building the family would run, each piece in a few words.
+
+        Tasks of caploc's and lm-eval's own folders are trusted, as these are. Where a task of
+        someone else includes one of them, its functions that read documents and answers are.
+        """
+        if all(map(is_trusted, self.files)):
+            return
+        for function in self.functions:
+            if not is_trusted(function.folder):
+                yield f"{FUNCTION} {function.name}"
+        for entry in self.entries.values():
+            yield from code_of(entry.cfg)
+
+
+def is_trusted(path: Path) -> bool:
+    """Return whether a file or folder came with caploc or lm-eval."""
+    return any(path.is_relative_to(place) for place in TRUSTED)
+
+
+def code_of(config: Any) -> Iterator[str]:
+    """What in a definition runs Python although no file beside it is named.
+
+    That is a function of lm-eval's that loads what the definition names, a metric that lm-eval does
+    not have and would fetch as a program, and prompts of another library.
+    """
+    for mapping in mappings(config):
+        for key in LOADERS:
+            if isinstance(mapping.get(key), Function):
+                yield f"{key}: {FUNCTION} {mapping[key].name}"
+        prompt = mapping.get("use_prompt")
+        if prompt is not None and str(prompt).split(":")[0] not in PROMPT_REGISTRY:
+            yield f"use_prompt: {prompt}"
+        listed = mapping.get("metric_list")
+        for each in listed if isinstance(listed, list) else []:
+            name = each.get("metric") if isinstance(each, dict) else None
+            if isinstance(name, str) and (each.get("hf_evaluate") or name not in METRIC_REGISTRY):
+                yield f"metric {name}"
+
+
+def code_in(name: str) -> str | None:
+    """The first piece of Python that a task given as a file would run; None if there is none.
+
+    Raises:
+        BadData: if the file cannot be read as a task.
+    """
+    path = at_home(name)
+    if not (name.endswith(ENDINGS) and is_file(path)):
+        return None
+    return next(read_family(path).code(), None)
+
+
+def permit_code(name: str, allowed: bool) -> None:
+    """Say for this process whether a task's file may run Python: it is asked at every reading."""
+    place = os.path.abspath(at_home(name))
+    if allowed:
+        _without_code.discard(place)
+    else:
+        _without_code.add(place)
+
+
+def open_family(path: Path) -> tuple[TaskManager, str]:
+    """The manager of a task file, which knows nothing else, and the task's name in it.
+
+    Raises:
+        UnknownName: if there is no such file, or its group names a task that is not beside it.
+        BadData: if it cannot be read as a task.
+        BadOption: if it runs Python and may not.
+    """
+    if not is_file(path):
+        raise UnknownName(f"There is no task file {str(path)!r}; give the path of an lm-eval YAML.")
+    family = read_family(path)
+    code = next(family.code(), None)
+    if code is not None and os.path.abspath(path) in _without_code:
+        raise BadOption(refusal("Someone else's file", str(path), code))
+    manager = TaskManager(include_defaults=False)
+    manager._index.update(family.entries)
+    manager._factory = Factory()
+    return manager, family.name
+
+
+def refusal(where: str, task: str, code: str) -> str:
+    """The sentence for a task's code that was not allowed."""
+    return (
+        f"{where} names the task {task}, which runs Python code ({code}) with your rights; "
+        "if you trust whoever made it, add --trust-remote-code."
+    )
+
+
+class Factory(TaskFactory):  # type: ignore[misc]
+    """Builds tasks from definitions as they were judged; lm-eval's own reads its files again."""
+
+    def _load_full_config(
+        self, entry: Entry, overrides: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """A definition with its functions imported."""
+        read = replace(entry, yaml_path=None, cfg=resolve(entry.cfg, {}))
+        config: dict[str, Any] = super()._load_full_config(read, overrides)
+        config["metadata"]["config_source"] = str(entry.yaml_path)
+        if entry.kind is Kind.TASK and not callable(config.get("custom_dataset")):
+            check_named(str(entry.yaml_path), config)
+        return config
+
+
+def resolve(value: Any, made: dict[int, Any]) -> Any:
+    """A copy of a definition in which functions are imported; what was one value stays one."""
+    if isinstance(value, Function):
+        return value.load()
+    if not isinstance(value, (dict, list)):
+        return value
+    if id(value) not in made:
+        if isinstance(value, dict):
+            made[id(value)] = {key: resolve(part, made) for key, part in value.items()}
+        else:
+            made[id(value)] = [resolve(part, made) for part in value]
+    return made[id(value)]
+
+
+def read_family(path: Path) -> Family:
+    """Read a task file, and the files beside it that define the members of its group.
+
+    Raises:
+        UnknownName: if a member of the group is nowhere beside it.
+        BadData: if the file is no task, or its data are read by a loader that is not allowed.
+    """
+    definition = read_definition(path)
+    kind, name = kind_and_name(definition)
+    family = Family(name)
+    family.add(name, kind, definition)
+    siblings = Siblings(path) if kind is Kind.GROUP else None
+    waiting = [definition] if siblings else []
+    while waiting:
+        group = waiting.pop()
+        for member, needed in members(group.config.get("task")):
+            if member in family.entries:
+                continue
+            found = siblings.define(member) if siblings else []
+            if not found and needed and not is_mixture(group.config):
+                raise UnknownName(
+                    f"The group in {group.path} names the task {member!r}, which no YAML beside it "
+                    "defines; correct the name, or write the task's file."
+                )
+            for called, kind, each in found:
+                family.add(called, kind, each)
+                waiting += [each] if kind is Kind.GROUP else []
+            if found and found[0][0] != member:
+                tagged = {called for called, _, _ in found}
+                family.entries[member] = Entry(member, Kind.TAG, None, None, tagged)
+    for entry in family.entries.values():
+        check_definition(entry)
+    check_circles(family.entries)
+    return family
+
+
+def check_circles(entries: Mapping[str, Entry]) -> None:
+    """Refuse a group that is a member of itself, however far down.
+
+    Raises:
+        BadData: naming it.
+    """
+    inside = {
+        name: {member for member, _ in members((entry.cfg or {}).get("task"))}
+        for name, entry in entries.items()
+        if entry.kind is Kind.GROUP
+    }
+    for name in inside:
+        reached: set[str] = set()
+        waiting = [name]
+        while waiting:
+            fresh = inside.get(waiting.pop(), set()) - reached
+            reached |= fresh
+            waiting += fresh
+        if name in reached:
+            raise BadData(f"The group {name} holds itself; take it out of its list of tasks.")
+
+
+def is_mixture(config: Mapping[str, Any]) -> bool:
+    """Return whether a group's members may be tasks of other places, each with its own metric."""
+    metadata = config.get("metadata")
+    return isinstance(metadata, dict) and metadata.get("mixture") is True
+
+
+def check_definition(entry: Entry) -> None:
+    """Refuse what would read data by a loader that is not allowed, or ask without end.
+
+    Raises:
+        BadData: naming the loader, or the number.
+    """
+    for mapping in mappings(entry.cfg):
+        if not isinstance(mapping.get("custom_dataset"), Function):
+            check_location(f"{entry.yaml_path}", {key: mapping.get(key) for key in LOCATIONS})
+            if mapping is not entry.cfg or entry.kind is Kind.GROUP:
+                check_named(f"{entry.yaml_path}", mapping)
+        repeats = mapping.get("repeats")
+        if isinstance(repeats, int) and repeats > MOST_REPEATS:
+            raise BadData(
+                f"{entry.yaml_path} asks for {repeats:,} answers to each question (`repeats`); "
+                f"{MOST_REPEATS:,} are the most."
+            )
+
+
+def kind_and_name(definition: Definition) -> tuple[Kind, str]:
+    """What a definition is for lm-eval, and its name.
+
+    Raises:
+        BadData: if it is neither a task nor a group, or does not say where its data are.
+    """
+    config, path = definition.config, definition.path
+    try:
+        kind = TaskIndex._kind_of(config)
+    except ValueError:
+        kind = Kind.UNKNOWN
+    name = config.get("group" if kind is Kind.GROUP else "task")
+    if kind is Kind.UNKNOWN or not (isinstance(name, str) and name.strip()):
+        raise BadData(f"{path} names neither a task nor a group (`task: my_task`).")
+    if kind is Kind.GROUP:
+        if not (isinstance(config.get("task"), list) and config["task"]):
+            raise BadData(
+                f"{path} is a group without a list of tasks (`task: [one, two]`); a label for one "
+                "task is written `tag`."
+            )
+    elif not any(map(config.get, (*LOCATIONS[:1], *LOADERS))):
+        raise BadData(
+            f"{path} does not say where the data of task {name} are (`dataset_path: json`, with "
+            "files under `dataset_kwargs`; docs/tasks.md has an example)."
+        )
+    return kind, name
+
+
+def members(listed: Any) -> Iterator[tuple[str, bool]]:
+    """The names in a group's list, and whether each must be defined somewhere.
+
+    What a mapping names may be defined there and then.
+
+    Raises:
+        BadData: if one is no name.
+    """
+    for member in listed if isinstance(listed, list) else []:
+        if isinstance(member, str):
+            yield member, True
+        elif isinstance(member, dict):
+            for key in ("group", "task"):
+                if isinstance(member.get(key), str):
+                    yield member[key], False
+            yield from members(member.get("task"))
+        else:
+            raise BadData(f"A group's list of tasks holds {str(member)[:60]!r}, which is no name.")
+
+
+class Siblings:
+    """The other YAML files in a task file's folder and the folders in it."""
+
+    def __init__(self, path: Path) -> None:
+        """Read them.
+
+        Raises:
+            BadData: if there are too many.
+        """
+        self.definitions: list[tuple[Kind, str, Definition]] = []
+        for number, file in enumerate(yaml_files(path.absolute().parent)):
+            if number >= MOST_FILES:
+                raise BadData(
+                    f"There are more than {MOST_FILES:,} YAML files beside {path}; put a group's "
+                    "files into a folder of their own."
+                )
+            try:
+                definition = read_definition(file)
+                self.definitions.append((*kind_and_name(definition), definition))
+            except BadData:  # it is none of the family's, or a base that others include
+                continue
+
+    def define(self, name: str) -> list[tuple[str, Kind, Definition]]:
+        """The task of this name, else the group, else the tasks of this tag.
+
+        Raises:
+            BadData: if two files define it.
+        """
+        for wanted in ({Kind.TASK, Kind.PY_TASK}, {Kind.GROUP}):
+            found = [
+                (called, kind, definition)
+                for kind, called, definition in self.definitions
+                if called == name and kind in wanted
+            ]
+            if len(found) > 1:
+                files = " and ".join(str(definition.path) for _, _, definition in found[:2])
+                raise BadData(f"{files} both define {name!r}; rename one.")
+            if found:
+                return found
+        tagged = [
+            (called, kind, definition)
+            for kind, called, definition in self.definitions
+            if kind is not Kind.GROUP and name in tags(definition.config)
+        ]
+        return [self.define(called)[0] for called, _, _ in tagged]
+
+
+def tags(config: Mapping[str, Any]) -> list[Any]:
+    """A task's tags."""
+    tag = config.get("tag")
+    return tag if isinstance(tag, list) else [tag]
+
+
+def yaml_files(folder: Path) -> Iterator[Path]:
+    """The YAML files of a folder and those in it, in the order of their names; no links."""
+    for place, folders, files in os.walk(folder):
+        folders.sort()
+        for file in sorted(files):
+            path = Path(place, file)
+            if file.endswith(ENDINGS) and not path.is_symlink() and is_file(path):
+                yield path
