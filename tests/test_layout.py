@@ -17,6 +17,7 @@ ORDER = [
     "redaction",
     "progress",
     "naming",
+    "files",
     "launching",
     "grid",
     "heads",

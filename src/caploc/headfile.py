@@ -1,12 +1,14 @@
 """A file of heads: which to knock out of which model, and what spoke for them."""
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from caploc.errors import BadData, BadOption, CaplocError, StoreFailed
+from caploc.files import read_text
 from caploc.heads import Head, HeadGrid
 
 SCHEMA = 1
@@ -56,12 +58,7 @@ def read_heads(path: Path | str) -> HeadFile:
         BadData: if there is no such file, or it is none of heads.
     """
     try:
-        if (size := Path(path).stat().st_size) > LONGEST:
-            raise BadData(
-                f"{path} is no file of heads: it has {size:,} bytes, and none is longer than "
-                f"{LONGEST:,}."
-            )
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
+        content = json.loads(read_text(Path(os.path.realpath(path)), LONGEST))
     except (OSError, ValueError, RecursionError) as error:
         said = getattr(error, "strerror", None) or "it is not valid JSON"
         raise BadData(
