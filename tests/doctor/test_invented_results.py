@@ -19,10 +19,10 @@ FEW = {"task": "demo/recall", "other_tasks": ("demo/sentences",), "limit": 12}
 STUDIES = {
     "adaptive": Study(MODEL, settings=Settings(budget=400), controls=4, **FEW),
     "css": Study(
-        MODEL, method="css", settings=Settings(masks=40, rate=0.05), examples=20, controls=4, **FEW
+        MODEL, method="css", settings=Settings(masks=30, rate=0.05), examples=20, controls=4, **FEW
     ),
     "csb": Study(
-        MODEL, method="csb", settings=Settings(masks=40, rate=0.05), examples=20, controls=4, **FEW
+        MODEL, method="csb", settings=Settings(masks=30, rate=0.05), examples=20, controls=4, **FEW
     ),
     "css-search": Study(
         MODEL,
@@ -32,9 +32,9 @@ STUDIES = {
         controls=2,
         **FEW,
     ),
-    "one-shot": Study(MODEL, method="one-shot", examples=10, controls=2, **FEW),
+    "one-shot": Study(MODEL, method="one-shot", examples=4, controls=2, **FEW),
     "greedy": Study(
-        MODEL, method="greedy", settings=Settings(top=2), examples=8, controls=2, **FEW
+        MODEL, method="greedy", settings=Settings(top=2), examples=4, controls=2, **FEW
     ),
 }
 
@@ -120,7 +120,7 @@ INVENTIONS = {
         'validation.other_tasks[0].change.verdict "made up"',
     ),
     "a note": (("search", "notes"), ["All is well."], "search.notes"),
-    "a seed of the search": (("method", "masks"), 39, "method.masks 39"),
+    "a seed of the search": (("method", "masks"), 29, "method.masks 29"),
 }
 
 

@@ -1,6 +1,5 @@
 """Where a model's files are: in a folder, on the Hugging Face Hub, or in its cache."""
 
-import hashlib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from huggingface_hub import errors as hub
 from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 
 from caploc.errors import BadOption, ModelRefused, UnknownName
+from caploc.models.fingerprint import TOKENIZER, folder_fingerprint
 from caploc.naming import at_home, is_file, is_folder
 
 DEMO = "demo"
@@ -21,7 +21,6 @@ HUB_SECONDS = 10.0
 WEIGHTS = ("*.safetensors",)
 PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 GGUF = ("*.gguf",)
-TOKENIZER = ("tokenizer*", "vocab.*", "*.tiktoken", "*spiece.model", "merges.txt")
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,7 @@ class Source:
     files: tuple[str, ...]
 
     def fingerprint(self) -> str:
-        """The Hub's commit, or for a folder a digest of its config and weights."""
+        """The Hub's commit, or for a folder a digest of the files that loading it reads."""
         return self.commit or folder_fingerprint(Path(self.place))
 
 
@@ -104,17 +103,6 @@ def check_files(source: Source) -> None:
         raise ModelRefused(
             f"{source.name} has no tokenizer; save the one it was trained with beside the weights."
         )
-
-
-def folder_fingerprint(folder: Path) -> str:
-    """A digest of every file that changes what the model answers: weights, configs, tokenizer."""
-    total = hashlib.blake2b(digest_size=20)
-    patterns = ("*.safetensors", "*config.json", "*.py", *TOKENIZER)
-    for path in sorted({path for pattern in patterns for path in folder.glob(pattern)}):
-        with path.open("rb") as file:
-            content = hashlib.file_digest(file, hashlib.blake2b).digest()
-        total.update(path.name.encode() + b"\0" + content)
-    return total.hexdigest()
 
 
 def _any_file(files: Iterable[str], patterns: Iterable[str]) -> bool:
