@@ -165,8 +165,8 @@ def check_task_count(where: str, count: int) -> None:
     """
     if count > MOST_TASKS:
         raise BadOption(
-            f"{where} names {count:,} tasks, and a study has at most {MOST_TASKS}; name fewer, or a "
-            "group of them."
+            f"{where} names {count:,} tasks, and a study has at most {MOST_TASKS}; name fewer, or "
+            "a group of them."
         )
 
 
