@@ -57,7 +57,11 @@ OTHER_SIZE = Size(4, 8)  # of a workload asked for on a model that has it not am
 # Rows in a batch of the row-batched contenders: the fastest of those tried (`--only batches`), or
 # within 8 % of it. On a CPU it matters little where rows are long: one already fills a core.
 BATCHES = {"a": 16, "b": 4, "c": 16, "d": 64, "e": 16, "f": 64, "p": 64} | {
-    "g": 32, "h": 4, "i": 8, "j": 8, "k": 32,
+    "g": 32,
+    "h": 4,
+    "i": 8,
+    "j": 8,
+    "k": 32,
 }
 # The same of the hook loop with prefix cache, which is timed where all prompts share a prefix:
 # on these workloads. In (a) and (e) the hook loop's, within 3 % of the fastest tried.

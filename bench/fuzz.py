@@ -1,6 +1,7 @@
 """Fuzz everything that reads what others wrote, guided by coverage: `make fuzz`.
 
     python bench/fuzz.py --seconds 660 --out build/fuzz
+    python bench/fuzz.py --seconds 3600 --target run_folders
 
 One process runs all targets of tests/fuzz/targets.py; the first byte of an input chooses which.
 What is no sentence for the user is kept, once for each place it comes from, and does not end the
@@ -79,13 +80,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=int, default=660)
     parser.add_argument("--out", type=Path, default=Path("build/fuzz"))
+    parser.add_argument("--target", choices=sorted(targets.TARGETS), help="this one alone")
     asked = parser.parse_args()
     seeds(asked.out / "seeds")
+    first = sorted(targets.TARGETS).index(asked.target) if asked.target else None
     (asked.out / "corpus").mkdir(exist_ok=True)
     finds = Finds(asked.out / "found")
 
     def count(data: bytes) -> None:
-        finds.run(data)
+        finds.run(data if first is None else bytes([first]) + data)
         if sum(finds.runs.values()) % 500 == 0:
             told = {"executions": finds.runs, "found": finds.count}
             (asked.out / "counts.json").write_text(json.dumps(told, indent=1))

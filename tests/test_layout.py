@@ -18,7 +18,7 @@ ORDER = [
     "progress",
     "pretrained",
     "naming",
-    "bounded",
+    "files",
     "launching",
     "grid",
     "heads",

@@ -56,8 +56,8 @@ def test_what_is_no_number_is_not_written(tmp_path):
 
 
 def test_a_file_that_cannot_be_written_is_one_sentence(tmp_path):
-    (tmp_path / "l.jsonl").mkdir()
     ledger = Ledger(tmp_path / "l.jsonl")
+    (tmp_path / "l.jsonl").mkdir()
     with pytest.raises(StoreFailed, match="could not be written .*run the same command again."):
         ledger.recall(QUESTION, lambda: 1)
 

@@ -20,7 +20,7 @@ from caploc.search import Settings
 from caploc.study import Study, run
 from caploc.sweep import locate_all, rewrite_report
 from caploc.tasks.catalog import TaskOptions
-from caploc.workbench import ModelOptions
+from caploc.workbench import Allowed, ModelOptions
 
 DEMO = ModelOptions("demo")
 SMALL = Study(
@@ -409,3 +409,12 @@ def test_a_study_runs_on_a_users_own_folder_of_a_model(tmp_path):
     result = run(small, tmp_path / "run", engine=engine).result
     assert result["validation"]["controls"] is None
     assert result["fit"]["r2_held_out"] is None
+
+
+def test_a_study_of_thousands_of_tasks_is_refused():
+    """A run folder from elsewhere may name them, and each would be loaded."""
+    others = ("demo/sentences",) * 5000
+    with pytest.raises(BadOption, match=r"names 5,001 tasks, and a study has at most 256"):
+        Study(ModelOptions("demo"), "demo/addition", other_tasks=others).check()
+    with pytest.raises(BadOption, match=r"The run in x names 5,000 tasks"):
+        Allowed().check("The run in x", ModelOptions("demo"), TaskOptions(), others)

@@ -2,12 +2,14 @@
 
 import json
 import os
-from contextlib import suppress
+import stat
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from caploc.errors import FolderTaken, StoreFailed, UserError
+from caploc.files import UnfitFile, check_regular, read_text, whole_text
+from caploc.naming import is_file
 from caploc.redaction import redacted, without_secrets
 from caploc.store import Store
 
@@ -39,7 +41,10 @@ def claim(folder: Path, study: dict[str, Any], command: str) -> Store:
     """
     study, command = without_secrets(json.loads(json.dumps(study))), redacted(command)
     refuse_links(folder)
-    store = Store(rows_file(folder))
+    rows = rows_file(folder)
+    if rows.parent != folder:
+        refuse_links(rows.parent, below=False)
+    store = Store(rows)
     try:
         make(folder)
         earlier = read_json(folder / RUN) if (folder / RUN).exists() else None
@@ -64,7 +69,7 @@ def claim(folder: Path, study: dict[str, Any], command: str) -> Store:
 def rows_file(folder: Path) -> Path:
     """Where the rows of a run folder lie: in it, or in the folder of studies that it is part of."""
     own, shared = folder / ROWS, folder.absolute().parent
-    return shared / ROWS if (shared / STUDIES).is_file() and not own.exists() else own
+    return shared / ROWS if is_file(shared / STUDIES) and not os.path.lexists(own) else own
 
 
 def make(folder: Path) -> None:
@@ -82,22 +87,41 @@ def make(folder: Path) -> None:
         ) from error
 
 
-def refuse_links(folder: Path) -> None:
-    """Refuse a folder with symbolic links in it: what is written would land where they point.
+def refuse_links(folder: Path, *, below: bool = True) -> None:
+    """Refuse a folder in which anything but files and folders lies.
 
-    The folder itself may be one.
+    What is written to a link would land where it points, and a pipe would never take it. The folder
+    itself may be a link. Without `below` what its subfolders hold is not looked at.
 
     Raises:
-        FolderTaken: naming the first link.
+        FolderTaken: naming the first link, pipe, socket or device.
     """
     for place, folders, files in os.walk(folder):
         for name in (*folders, *files):
-            path = Path(place, name)
-            if path.is_symlink():
-                raise FolderTaken(
-                    f"{path} is a link to {os.readlink(path)!r}, and no run makes links; do not "
-                    "use the folder, or put the file itself in the link's place."
-                )
+            refuse_link(Path(place, name), is_folder=name in folders)
+        if not below:
+            return
+
+
+def refuse_link(path: Path, *, is_folder: bool) -> None:
+    """Refuse what `os.walk` takes for a folder or a file and is neither.
+
+    Raises:
+        FolderTaken: saying what it is.
+    """
+    try:
+        found = os.lstat(path)
+        if stat.S_ISLNK(found.st_mode):
+            raise FolderTaken(
+                f"{path} is a link to {os.readlink(path)!r}, and no run makes links; do not "
+                "use the folder, or put the file itself in the link's place."
+            )
+        if not is_folder:
+            check_regular(found, path)
+    except FileNotFoundError:  # a running process has just taken it away
+        return
+    except UnfitFile as error:
+        raise FolderTaken(f"{path}: {error}; do not use the folder, or delete it there.") from None
 
 
 def told_study(written: Any) -> Any:
@@ -153,16 +177,10 @@ def write_json(path: Path, content: Any) -> None:
     Raises:
         StoreFailed: if the folder cannot be written.
     """
-    part = path.with_suffix(path.suffix + ".part")
     try:
-        with part.open("w", encoding="utf-8") as file:
+        with whole_text(path) as file:
             file.write(json.dumps(content, indent=1, allow_nan=False) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
     except OSError as error:
-        with suppress(OSError):
-            part.unlink(missing_ok=True)
         raise StoreFailed(
             f"{path} could not be written ({error.strerror}); the rows are kept. Free disk space "
             "or check the folder's rights, then run the same command again."
@@ -178,13 +196,11 @@ def read_json(path: Path) -> Any:
     """Read a file of a run folder.
 
     Raises:
-        UserError: if it is not there, not readable or longer than any that is written.
+        UserError: if it is not there, no regular file, not readable or longer than any that is
+            written.
     """
     try:
-        size = path.stat().st_size
-        if size > LONGEST:
-            raise ValueError(f"it has {size:,} bytes, and no run writes more than {LONGEST:,}")
-        return json.loads(path.read_text(encoding="utf-8"), parse_constant=refuse_constant)
+        return json.loads(read_text(path, LONGEST), parse_constant=refuse_constant)
     except FileNotFoundError:
         raise UserError(
             f"{path.parent} holds no {path.name}; name the folder of a finished `caploc "

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from caploc.bounded import read_bounded
 from caploc.errors import BadData, BadOption, CaplocError, StoreFailed
+from caploc.files import read_bounded
 from caploc.heads import Head, HeadGrid
 
 SCHEMA = 1

@@ -1,6 +1,7 @@
 """What a reproduction has measured so far: a line of JSON for every answer."""
 
 import json
+import os
 from collections.abc import Callable
 from contextlib import suppress
 from hashlib import blake2b
@@ -8,16 +9,32 @@ from pathlib import Path
 from typing import Any
 
 from caploc.errors import StoreFailed
+from caploc.files import open_regular
+
+LONGEST = 2**30  # bytes that are read
 
 
 class Ledger:
     """Answers by what was asked. Rows lie in the store; this saves reading millions of them."""
 
     def __init__(self, path: Path) -> None:
-        """Read what is there; a line that a killed process left half written is passed over."""
+        """Read what is there; a line that a killed process left half written is passed over.
+
+        Raises:
+            StoreFailed: if there is something else than a file, or one that cannot be read.
+        """
         self.path = path
         self.known: dict[str, Any] = {}
-        text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+        text = ""
+        if os.path.lexists(path):
+            try:
+                with open_regular(path, LONGEST) as file:
+                    text = file.read().decode("utf-8", errors="replace")
+            except OSError as error:
+                raise StoreFailed(
+                    f"{path} cannot be read ({error}); it is not what a run leaves: choose another "
+                    "--out, or delete the file, and what it told is measured or read anew."
+                ) from error
         self.torn = bool(text) and not text.endswith("\n")
         for line in text.splitlines():
             with suppress(ValueError, KeyError, TypeError, RecursionError):

@@ -18,9 +18,8 @@ from caploc.folder import RESULT, ROWS, STUDIES, rows_file
 from caploc.heads import HeadGrid
 from caploc.progress import Progress, Silent
 from caploc.store import Question, unpack
-from caploc.store.checking import matches
 from caploc.store.reading import reading
-from caploc.store.rows import seal
+from caploc.store.rows import matches, seal
 from caploc.store.schema import FIELDS
 from caploc.store.store import damaged
 

@@ -19,7 +19,7 @@ from caploc.tasks.catalog import TaskOptions, check_task_name
 from caploc.tasks.task import Task
 from caploc.tracking import check_tracker, tracked
 from caploc.validation import Check, check_limit, compare, failures, held_out
-from caploc.workbench import ModelOptions, Workbench
+from caploc.workbench import ModelOptions, Workbench, check_task_count
 
 PAPER_EXAMPLES = 100  # that the paper's methods find heads on
 ADAPTIVE_EXAMPLES = 400  # that the adaptive search draws on, at most
@@ -72,6 +72,7 @@ class Study:
         if self.controls < 0:
             raise BadOption(f"--controls must be 0 or more; got {self.controls}.")
         check_limit(self.limit)
+        check_task_count("The study", 1 + len(self.other_tasks))
         check_tracker(self.track)
         for name in (self.task, *self.other_tasks):
             check_task_name(name, self.options)

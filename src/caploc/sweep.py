@@ -1,7 +1,6 @@
 """Several studies one after another, their rows in one store, with a page over all of them."""
 
 import gc
-import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -13,7 +12,7 @@ from caploc.comparison import compare
 from caploc.contents import read_contents
 from caploc.errors import BadOption, OutOfMemory, Stopped, StoreFailed, UserError
 from caploc.findings import Findings
-from caploc.folder import COMPARISON, RESULT, STUDIES, make, refuse_links, write_json
+from caploc.folder import COMPARISON, RESULT, STUDIES, make, read_json, refuse_links, write_json
 from caploc.measurement import HeadModel, RowEngine
 from caploc.progress import Progress
 from caploc.report import rewrite_page
@@ -129,7 +128,7 @@ def sharing(folder: Path, names: Sequence[str]) -> Iterator[None]:
     lock = folder_lock(folder)
     try:
         marked = folder / STUDIES
-        known = read_contents(marked)["studies"] if marked.is_file() else []
+        known = read_contents(marked)["studies"] if marked.exists() else []
         every = list(dict.fromkeys([*known, *names]))
         if every != known:
             write_json(marked, {"schema": SCHEMA, "studies": every})
@@ -160,8 +159,8 @@ def folder_name(name: str) -> str:
 def compared_by(folder: Path) -> str:
     """The command that made the page over a folder of runs."""
     try:
-        return str(json.loads((folder / COMPARISON).read_text(encoding="utf-8"))["command"])
-    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return str(read_json(folder / COMPARISON)["command"])
+    except (UserError, LookupError, TypeError):
         return shlex.join(["caploc", "report", str(folder)])
 
 

@@ -25,6 +25,8 @@ from caploc.workers import Fleet, Workers
 from caploc.workers.hands import RayCrew
 from caploc.workers.replica import Recipe
 
+MOST_TASKS = 256  # of a study: its own and those beside it; each is loaded and scored
+
 
 @dataclass(frozen=True)
 class ModelOptions:
@@ -138,8 +140,9 @@ class Allowed:
         """Refuse what a file asks for and was not allowed; `where` says which file.
 
         Raises:
-            BadOption: naming the option that allows it.
+            BadOption: naming the option that allows it, or if there are too many tasks.
         """
+        check_task_count(where, len(tasks))
         if model.trust_remote_code and not self.remote_code:
             raise BadOption(
                 f"{where} asks to run the Python code of the model {model.name}; if you trust "
@@ -163,6 +166,19 @@ class Allowed:
         code = None if self.remote_code else code_in(task)
         if code is not None:
             raise BadOption(refusal(where, task, code))
+
+
+def check_task_count(where: str, count: int) -> None:
+    """Refuse a study of more tasks than `MOST_TASKS`; `where` says what names them.
+
+    Raises:
+        BadOption: if it has more.
+    """
+    if count > MOST_TASKS:
+        raise BadOption(
+            f"{where} names {count:,} tasks, and a study has at most {MOST_TASKS}; name fewer, or "
+            "a group of them."
+        )
 
 
 @dataclass

@@ -5,21 +5,30 @@ bytes would not come past the first brace, the bytes choose how a sound file is 
 """
 
 import copy
+import faulthandler
 import json
 import os
 import shutil
 import sqlite3
-from collections.abc import Callable
+import struct
+import sys
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
+import hostile_folders
+
 from caploc.cli.options import numbers, parse_families
+from caploc.comparison import compare
 from caploc.contents import FORMS, read_contents
 from caploc.contents.forms import Result
+from caploc.doctor import examine, repair
 from caploc.errors import CaplocError
+from caploc.files import is_regular
 from caploc.finished import FinishedRun
+from caploc.folder import claim, read_json
 from caploc.headfile import read_heads
 from caploc.heads import Head, HeadGrid
 from caploc.ledger import Ledger
@@ -42,11 +51,12 @@ from caploc.report.sureness import questions
 from caploc.report.units import outcome_unit
 from caploc.reproduce import read_preset
 from caploc.reproduce.cnl import read_cnl_preset
+from caploc.rowfiles import write_rows
 from caploc.store import Store
 from caploc.store.checking import check
 from caploc.store.salvage import salvage
 from caploc.studies import read_studies
-from caploc.sweep import folder_name
+from caploc.sweep import folder_name, rewrite_report
 from caploc.tasks.catalog import load_task, parse_data
 from caploc.tasks.diagnosis import fault_of
 from caploc.tasks.paper.profanity import file_lexicon
@@ -55,6 +65,8 @@ from caploc.workbench import Allowed
 from caploc.workers.options import Workers
 
 HERE = Path(__file__).parent
+sys.path.append(str(HERE.parent / "mistakes"))  # whose finished run is spoilt
+SECONDS = 60  # after which reading a folder hangs
 GRID = HeadGrid((16,) * 6)
 TARGETS: dict[str, Callable[[bytes], None]] = {}
 ODD: list[Any] = [
@@ -448,3 +460,119 @@ def stores(data: bytes) -> None:
         salvage(place / "rows.sqlite")
         left = check(place / "rows.sqlite").faults
         assert all("question" in fault for fault in left), left  # which the same command mends
+
+
+@cache
+def sound_run() -> Path:
+    """A finished run of a tiny planted model, with a log as a killed process leaves it."""
+    from mistaking import Kept
+
+    run = Kept(folder() / "kept").run
+    database = sqlite3.connect(run / "rows.sqlite", isolation_level=None)
+    database.execute("PRAGMA journal_mode=WAL")
+    database.execute("UPDATE questions SET question = question || ' '")
+    database.execute("UPDATE questions SET question = trim(question)")
+    for name in ("rows.sqlite", "rows.sqlite-wal"):
+        (run / f"{name}.kept").write_bytes((run / name).read_bytes())
+    database.close()
+    for name in ("rows.sqlite", "rows.sqlite-wal"):
+        (run / f"{name}.kept").replace(run / name)
+    return run
+
+
+def flip(path: Path, choices: Choices) -> None:
+    """Change some bytes of a file, in its first page as often as elsewhere, or cut it off."""
+    if not is_regular(path) or not 0 < path.stat().st_size < 2**24:
+        return
+    content = bytearray(path.read_bytes())
+    for _ in range(1 + choices.number(6)):
+        within = min(len(content), 4096) if choices.number(2) else len(content)
+        content[choices.number(within)] = choices.number(256)
+    if not choices.number(4):
+        del content[choices.number(len(content)) :]
+    path.write_bytes(bytes(content))
+
+
+def spoil_folder(run: Path, victim: Path, choices: Choices) -> None:
+    """Make a sound folder hostile in one to four ways, all of its files among them."""
+    rows = run / "rows.sqlite"
+    for _ in range(1 + choices.number(4)):
+        act = choices.number(6)
+        try:
+            if act == 0:
+                chosen = list(hostile_folders.KINDS.values())
+                name = hostile_folders.FILES[choices.number(len(hostile_folders.FILES))]
+                chosen[choices.number(len(chosen))](run / name, victim)
+            elif act == 1:
+                databases = list(hostile_folders.DATABASES.values())
+                databases[choices.number(len(databases))](rows, victim)
+            elif act == 2:
+                contents = list(hostile_folders.CONTENTS.values())
+                hostile_folders.put(run, *contents[choices.number(len(contents))])
+            elif act == 3:
+                name = ("run.json", "result.json", "answers.json")[choices.number(3)]
+                content = spoilt(json.loads((run / name).read_text()), choices)
+                (run / name).write_text(json.dumps(content))
+            elif act == 4:
+                flip(run / ("rows.sqlite", *hostile_folders.SIDECARS)[choices.number(4)], choices)
+            else:
+                log = run / "rows.sqlite-wal"
+                flip(log, choices)
+                raw = bytearray(log.read_bytes())
+                hostile_folders.reseal(raw)  # or SQLite would not look at what was changed
+                log.write_bytes(bytes(raw))
+        except (OSError, ValueError, LookupError, TypeError, struct.error, sqlite3.Error):
+            continue  # what was to be spoilt is already something else
+
+
+def read_folder(run: Path, looks: Sequence[Callable[[Path], Any]]) -> None:
+    """Open a run folder in ways in which commands do."""
+    for look in looks:
+        try:
+            look(run)
+        except CaplocError as error:
+            assert str(error).strip()
+        except OSError as error:  # which the command line makes a sentence of
+            assert str(run) in str(error.filename), error
+
+
+def read_runs_of(run: Path) -> None:
+    compare([run], run.parent / "compared")
+
+
+def all_rows(run: Path) -> None:
+    write_rows(run, run.parent / "out.csv")
+
+
+def resumed(run: Path) -> None:
+    study = read_json(run / "run.json")
+    study = study.get("study") if isinstance(study, dict) else None
+    with claim(run, study if isinstance(study, dict) else {}, "caploc locate") as store:
+        for number, _ in [*store.database.execute("SELECT id, digest FROM questions LIMIT 3")]:
+            store.load(number)
+
+
+def mended(run: Path) -> None:
+    repair(examine(run))
+
+
+@target
+def run_folders(data: bytes) -> None:
+    """A whole folder, spoilt: nothing outside of it changes, and nothing hangs."""
+    place = folder() / "attacked"
+    shutil.rmtree(place, ignore_errors=True)
+    shutil.copytree(sound_run(), place / "run")
+    victim = hostile_folders.make_victim(place / "victim")
+    spoil_folder(place / "run", victim, Choices(data))
+    before = hostile_folders.snapshot(victim)
+    looks = [examine, FinishedRun.read, all_rows, resumed, mended]
+    if not data or not sum(data) % 8:  # drawing takes ten times as long as all the others
+        looks += [rewrite_report, read_runs_of]
+    faulthandler.dump_traceback_later(SECONDS, exit=True)
+    try:
+        read_folder(place / "run", looks)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+    assert hostile_folders.snapshot(victim) == before, "a file outside of the folder was changed"
+    made = {path.name for path in place.iterdir()}
+    assert made <= {"run", "victim", "out.csv", "compared"}, made

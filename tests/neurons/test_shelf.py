@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 import shutil
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -183,3 +184,18 @@ def test_a_stretch_is_a_file(planted, tmp_path):
     assert sum(items) == found.examples == 1050
     assert max(items) <= STRETCH
     json.dumps(found.as_dict(model.grid, Rule()), allow_nan=False)
+
+
+def test_a_file_that_swells_or_is_no_file_is_refused(tmp_path, monkeypatch):
+    shelf = Shelf(tmp_path)
+    shelf.recall(ASKED, moments)
+    (path,) = (tmp_path / "scores").glob("*.npz")
+    monkeypatch.setattr("caploc.neurons.shelf.LONGEST", 100_000)
+    np.savez_compressed(path.with_name("bomb.npz"), mean=np.zeros(10**6))
+    path.with_name("bomb.npz").replace(path)
+    with pytest.raises(StoreFailed, match="unpacks to 8,000,"):
+        shelf.recall(ASKED, moments)
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(StoreFailed, match="it is a pipe"):
+        shelf.recall(ASKED, moments)

@@ -7,7 +7,7 @@ import pytest
 from filled import QUESTIONS, alike, fill, held, rows, write_former
 
 from caploc.errors import StoreFailed
-from caploc.store import SCHEMA, Store, schema
+from caploc.store import SCHEMA, Store, guard, schema
 from caploc.store.reading import reading
 
 HOSTILE = [
@@ -112,6 +112,6 @@ def test_a_value_beyond_reason_is_not_read(tmp_path, monkeypatch):
     database.execute("UPDATE rows SET responses = zeroblob(3000000) WHERE number = 3")
     database.commit()
     database.close()
-    monkeypatch.setattr(schema, "LONGEST", 2**20)
+    monkeypatch.setattr(guard, "LONGEST", 2**20)
     with Store(path) as store, pytest.raises(StoreFailed, match="too big"):
         store.load(store.question_id(QUESTIONS[0]))

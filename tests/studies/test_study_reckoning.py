@@ -12,9 +12,10 @@ from caploc.measurement import Cost
 from caploc.progress import Silent
 from caploc.search import Settings
 from caploc.store import Question, Row, Store
+from caploc.store.reading import UNKNOWN, stored_rows
 from caploc.studies import planned, run_studies
 from caploc.studies.calibration import measure_pace
-from caploc.studies.reckoning import UNKNOWN, Pretended, Shelf, stored_rows
+from caploc.studies.reckoning import Pretended, Shelf
 from caploc.study import Study
 from caploc.workbench import ModelOptions
 

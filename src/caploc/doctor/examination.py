@@ -1,5 +1,6 @@
 """Is a run folder sound, and what to do if not."""
 
+import os
 import re
 from collections.abc import Iterator
 from contextlib import suppress
@@ -11,10 +12,13 @@ from filelock import FileLock, Timeout
 
 from caploc.contents import FORMS, faults
 from caploc.contents.forms import SCHEMA as LATEST
+from caploc.doctor.replay import NotRecomputed, RowsMissing, differences, recompute, told
 from caploc.errors import UserError
+from caploc.files import is_regular
 from caploc.findings import SCHEMA as RESULT_SCHEMA
 from caploc.finished import restored
 from caploc.folder import (
+    ANSWERS,
     JSON_FILES,
     RESULT,
     ROWS,
@@ -46,6 +50,7 @@ class Examined:
     rows: Checked = field(default_factory=Checked)
     runs: int = 0
     finished: int = 0
+    unchecked: list[str] = field(default_factory=list)  # what was not computed again, and why
     missing: int = 0  # rows that a result counts and the store has not, at least
     faults: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -72,6 +77,9 @@ class Examined:
             )
         if self.finished < self.runs:
             return f"Sound, not finished: {RERUN}; no stored row is asked twice."
+        if self.unchecked:
+            names = "; ".join(self.unchecked)
+            return f"Sound as far as it was checked; not computed again from the rows: {names}."
         return "Sound."
 
     @property
@@ -111,6 +119,7 @@ class Examined:
             "finished": self.finished,
             "faults": [*(f"{count:,} x {what}" for what, count in rows.faults.items())]
             + self.faults,
+            "not computed again": self.unchecked,
             "notes": self.notes,
         }
 
@@ -123,23 +132,29 @@ def examine(folder: Path) -> Examined:
         StoreFailed: if its rows are of a later schema, or no store at all.
     """
     found = Examined(folder, rows_file(folder))
-    if not folder.is_dir() or not found.rows_file.is_file():
+    if not folder.is_dir() or not os.path.lexists(found.rows_file):
         raise UserError(f"{folder} holds no {ROWS}; name the folder of a run.")
     heads: dict[str, int] = {}
     wanted: list[int] = []
+    results: list[tuple[Path, dict[str, Any], dict[str, Any]]] = []
     names = studies_of(folder, found)
     runs = run_folders(folder)
     found.runs = len(set(names) - {run.name for run in runs})  # not begun
     for run in runs:
         found.runs += 1
-        result, finished = examine_run(run, found)
+        written, result, finished = examine_run(run, found)
         found.finished += finished
+        if written is not None and result is not None:
+            results.append((run, written, result))
         if result is not None:
             with suppress(KeyError, TypeError, AttributeError):
                 heads[result["model"]["fingerprint"]] = sum(result["grid"]["heads"])
                 wanted.append(result["cost"]["rows"])
     found.rows = check(found.rows_file, heads)
     found.missing = max([0, *(rows - found.rows.rows for rows in wanted)])
+    if found.rows.sound:
+        for run, written, result in results:
+            compare_with_rows(run, written, result, found)
     found.notes += remarks(found)
     return found
 
@@ -155,25 +170,62 @@ def studies_of(folder: Path, found: Examined) -> list[str]:
     """Look at the files of a folder of studies itself; the names of its studies, as far as told."""
     if not (folder / STUDIES).is_file():
         return []
-    told = contents_of(folder, found)[STUDIES]
-    return [] if told is None else list(told["studies"])
+    marked = contents_of(folder, found).get(STUDIES)
+    return [] if marked is None else list(marked["studies"])
 
 
-def examine_run(folder: Path, found: Examined) -> tuple[dict[str, Any] | None, bool]:
-    """Read a run's files; its `result.json` if that is sound, and whether it wrote any findings."""
+def examine_run(
+    folder: Path, found: Examined
+) -> tuple[dict[str, Any] | None, dict[str, Any] | None, bool]:
+    """Read a run's files; `run.json` and `result.json` if sound, and whether there are findings.
+
+    Both are None where a result is no study's of heads.
+    """
     contents = contents_of(folder, found)
     if RUN not in contents:
         found.faults.append(f"{folder / RUN} is missing, which says what the run is")
         found.nameless.append(folder)
     written, result = contents.get(RUN), contents.get(RESULT)
-    finished = any(contents[name] is not None for name in contents if name not in (RUN, STUDIES))
+    findings = [name for name in contents if name not in (RUN, STUDIES)]
+    finished = any(contents[name] is not None for name in findings)
+    own = (RESULT, ANSWERS) if isinstance(written, dict) and is_study(written.get("study")) else ()
+    found.unchecked += [
+        str(folder / name) for name in findings if name not in own and contents[name] is not None
+    ]
     if not isinstance(written, dict) or not isinstance(result, dict):
-        return None, finished
-    study = written.get("study")
-    if isinstance(study, dict) and "kind" not in study and "settings" in study:
-        wrong = list(disagreements(study, result))
-        spoilt(folder / RESULT, result, [f": {what}" for what in wrong], found)
-    return result, finished
+        return None, None, finished
+    if not own:
+        return None, result, finished
+    wrong = [f": {what}" for what in disagreements(written["study"], result)]
+    if spoilt(folder / RESULT, result, wrong, found):
+        return None, result, finished
+    return written, result, finished
+
+
+def is_study(study: Any) -> bool:
+    """Tell whether run.json describes a search for heads."""
+    return isinstance(study, dict) and "kind" not in study and "settings" in study
+
+
+def compare_with_rows(
+    folder: Path, written: dict[str, Any], result: dict[str, Any], found: Examined
+) -> None:
+    """Note where a result, or the answers beside it, are not what the rows give."""
+    try:
+        again, answers = recompute(found.rows_file, written, result)
+    except RowsMissing as error:
+        if not found.missing:  # the verdict tells of those
+            spoilt(folder / RESULT, result, [f": {error}"], found)
+        return
+    except NotRecomputed as error:
+        found.unchecked.append(f"{folder / RESULT} ({error})")
+        return
+    compared: dict[str, tuple[Any, Any]] = {RESULT: (result, again)}
+    if is_regular(folder / ANSWERS) and folder / ANSWERS not in found.unreadable:
+        compared[ANSWERS] = (read_json(folder / ANSWERS), answers)
+    for name, (there, here) in compared.items():
+        wrong = [f": {what}" for what in told(differences(there, here))]
+        spoilt(folder / name, there, wrong, found)
 
 
 def contents_of(folder: Path, found: Examined) -> dict[str, Any]:
@@ -249,7 +301,7 @@ def remarks(found: Examined) -> Iterator[str]:
     if found.rows.schema is not None and found.rows.schema < SCHEMA:
         yield f"rows of schema {found.rows.schema}; the next run brings them to {SCHEMA}"
     log = place / f"{ROWS}-wal"
-    if log.is_file() and log.stat().st_size and not busy(place):
+    if is_regular(log) and log.stat().st_size and not busy(place):
         yield (
             f"{log.name} ({log.stat().st_size:,} bytes) of a run that was killed; keep it, the "
             "next run folds it in"
@@ -268,7 +320,7 @@ def half_files(places: list[Path]) -> Iterator[Path]:
     for place in dict.fromkeys(places):
         for folder, form in ((place, PART), (place / SCORES, SCORES_PART)):
             for path in folder.glob("*.part"):
-                if path.is_file() and form.fullmatch(path.name):
+                if is_regular(path) and form.fullmatch(path.name):
                     yield path
 
 
@@ -293,7 +345,8 @@ def repair(found: Examined) -> Salvaged | None:
         FolderTaken: if a process is running in the folder.
         StoreFailed: if the disk does not let it.
     """
-    refuse_links(found.folder)
+    for folder, below in ((found.folder, True), (found.rows_file.parent, False)):
+        refuse_links(folder, below=below)
     lock = folder_lock(found.rows_file.parent)
     try:
         names = [run.name for run in run_folders(found.folder)]

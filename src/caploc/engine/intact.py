@@ -106,9 +106,7 @@ class Intact:
             (self.of_prefix[number],) = self.recorded([chunk], self.prefix_depths)
         return self.of_prefix[number]
 
-    def segments(
-        self, wanted: Sequence[tuple[int | None, KnockedOut]]
-    ) -> list[Segment | None]:
+    def segments(self, wanted: Sequence[tuple[int | None, KnockedOut]]) -> list[Segment | None]:
         """The keys of prefixes, each under a mask; those not at hand are read, many in a pass."""
         found: dict[tuple[int | None, int], Segment | None] = {}
         missing: dict[int, list[KnockedOut]] = defaultdict(list)

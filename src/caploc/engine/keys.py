@@ -49,7 +49,6 @@ class Segment:
             [None if v is None else v[:, first:last] for v in self.values],
         )
 
-
     def copied(self) -> "Segment":
         """The same in tensors of its own: what it was a view of can be let go."""
         return Segment(

@@ -18,9 +18,10 @@ from filelock import FileLock
 
 from caploc.errors import BadOption, FetchFailed, ModelRefused, StoreFailed
 from caploc.lookup import pick
+from caploc.models.fingerprint import folder_fingerprint
 from caploc.models.gguf import check_package
 from caploc.models.loading import convert
-from caploc.models.sources import find, folder_fingerprint, of_gguf
+from caploc.models.sources import find, of_gguf
 from caploc.pretrained import DIGEST, PRETRAINED, Piece, Pretrained, home, is_fetched
 from caploc.progress import Progress, Silent
 

@@ -18,6 +18,7 @@ from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 
 from caploc.errors import BadOption, ModelRefused, UnknownName
 from caploc.lookup import unknown
+from caploc.models.fingerprint import TOKENIZER, folder_fingerprint
 from caploc.models.gguf import Header, check_gguf
 from caploc.naming import at_home, is_file, is_folder
 from caploc.pretrained import DIGEST, PRETRAINED, home, is_fetched, nearest
@@ -29,7 +30,6 @@ HUB_SECONDS = 10.0
 WEIGHTS = ("*.safetensors",)
 PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 GGUF = ("*.gguf",)
-TOKENIZER = ("tokenizer*", "vocab.*", "*.tiktoken", "*spiece.model", "merges.txt")
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Source:
         return check_gguf(self.name, self.gguf)
 
     def fingerprint(self) -> str:
-        """The Hub's commit, or for a folder a digest of its config and weights.
+        """The Hub's commit, or for a folder a digest of the files that loading it reads.
 
         Of a model that `caploc fetch` got it is that of the file it was made from, if nothing was
         changed since.
@@ -158,17 +158,6 @@ def check_files(source: Source) -> None:
         raise ModelRefused(
             f"{source.name} has no tokenizer; save the one it was trained with beside the weights."
         )
-
-
-def folder_fingerprint(folder: Path) -> str:
-    """A digest of every file that changes what the model answers: weights, configs, tokenizer."""
-    total = hashlib.blake2b(digest_size=20)
-    patterns = ("*.safetensors", "*config.json", "*.py", *TOKENIZER)
-    for path in sorted({path for pattern in patterns for path in folder.glob(pattern)}):
-        with path.open("rb") as file:
-            content = hashlib.file_digest(file, hashlib.blake2b).digest()
-        total.update(path.name.encode() + b"\0" + content)
-    return total.hexdigest()
 
 
 def file_fingerprint(file: Path) -> str:

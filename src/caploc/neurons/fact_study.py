@@ -12,10 +12,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from caploc.bounded import read_bounded
 from caploc.errors import BadData, BadOption
 from caploc.exhibits.exhibit import Exhibit
 from caploc.exhibits.page import write_exhibits
+from caploc.files import read_bounded
 from caploc.folder import FIDELITY, LEDGER, RELIABILITY, claim, versions, write_json
 from caploc.ledger import Ledger, digest
 from caploc.lookup import pick

@@ -7,13 +7,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
-from zipfile import BadZipFile
+from typing import Any, BinaryIO
+from zipfile import BadZipFile, ZipFile
 
 import numpy as np
 
 from caploc.commonality.moments import Moments
 from caploc.errors import BadData, StoreFailed
+from caploc.files import UnfitFile, open_regular
+
+LONGEST = 16 * 2**30  # bytes of the figures of one task: a hundred for each of 160 million neurons
 
 
 class Shelf:
@@ -31,8 +34,10 @@ class Shelf:
         """
         path = self.folder / f"{digest(asked)}.npz"
         try:
-            with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-                return Moments.from_arrays(arrays)
+            with open_regular(path, LONGEST) as file:
+                refuse_swelling(file, path)
+                with np.load(file, allow_pickle=False) as arrays:
+                    return Moments.from_arrays(arrays)
         except (FileNotFoundError, BadZipFile, BadData, ValueError, KeyError, EOFError, zlib.error):
             pass  # not there, or a file that a full disk cut short
         except OSError as error:
@@ -88,6 +93,20 @@ class Shelf:
                 f"{path} could not be written ({error.strerror}); what was scored before is kept. "
                 "Free disk space or check the rights, then run the same command again."
             ) from error
+
+
+def refuse_swelling(file: BinaryIO, path: Path) -> None:
+    """Refuse a file of arrays that unpacks to more than `LONGEST` bytes.
+
+    Raises:
+        UnfitFile: if it does.
+        BadZipFile: if it is no file of arrays.
+    """
+    with ZipFile(file) as parts:
+        size = sum(part.file_size for part in parts.infolist())
+    if size > LONGEST:
+        raise UnfitFile(f"it unpacks to {size:,} bytes, more than any run writes", path)
+    file.seek(0)
 
 
 def digest(asked: dict[str, Any]) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from caploc.files import whole_text
 from caploc.report import colours
 
 PACKAGE = "caploc.report"
@@ -81,5 +82,6 @@ def write_page(folder: Path, template: str, *, name: str = REPORT, **context: An
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / name
     # Line ends are fixed, because the policy's digest is of the script's exact bytes.
-    path.write_text(page, encoding="utf-8", newline="\n")
+    with whole_text(path) as file:
+        file.write(page)
     return path

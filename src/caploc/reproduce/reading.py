@@ -6,8 +6,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from caploc.bounded import read_bounded
 from caploc.errors import BadData, UnknownName
+from caploc.files import read_bounded
 from caploc.lookup import unknown
 from caploc.reproduce.preset import (
     Benchmark,

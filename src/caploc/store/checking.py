@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from caploc.errors import StoreFailed
+from caploc.files import UnfitFile
 from caploc.store.reading import reading
-from caploc.store.rows import BITS_ALWAYS, COLUMNS, Question, seal
-from caploc.store.schema import FIELDS, SCHEMA
+from caploc.store.rows import BITS_ALWAYS, COLUMNS, matches, seal
+from caploc.store.schema import FIELDS, SCHEMA, SEALED
 from caploc.tasks.requests import responses_from_json
 
 SHOWN = 5  # complaints of SQLite's own that are repeated
 LONGEST_QUOTE = 80  # characters
-SEALED = 3  # the first schema whose rows have a seal
 LOST_TEXT = "questions whose text is lost or changed (the same command mends it)"
 LOST_QUESTION = "rows whose question is lost (the same command finds them again)"
 
@@ -57,7 +57,7 @@ def check(path: Path, heads: Mapping[str, int] | None = None) -> Checked:
             except sqlite3.DatabaseError as error:
                 found.faults[f"pages cannot be read ({short(error)})"] += 1
     except StoreFailed as error:
-        if not isinstance(error.__cause__, sqlite3.DatabaseError):
+        if not isinstance(error.__cause__, sqlite3.DatabaseError | UnfitFile):
             raise
         found.faults[f"the file cannot be opened ({short(error.__cause__)})"] += 1
     return found
@@ -97,14 +97,6 @@ def short(said: object) -> str:
     """The first line that says something, of what SQLite says; it may quote what it read."""
     lines = [line for line in str(said).splitlines() if not line.startswith("***")]
     return (lines or [""])[0][:LONGEST_QUOTE]
-
-
-def matches(digest: Any, text: Any) -> bool:
-    """Whether a question's text is that of its digest."""
-    try:
-        return bool(Question(**json.loads(text)).digest() == digest)
-    except (TypeError, ValueError, RecursionError):
-        return False
 
 
 def fault_of(digest: str | None, row: Sequence[Any], parts: int | None) -> str | None:

@@ -6,6 +6,7 @@ of pages. Nothing here is trusted: lengths are checked, what does not add up is 
 work is bounded by the file's size.
 """
 
+import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -14,10 +15,13 @@ from pathlib import Path
 from struct import unpack, unpack_from
 from typing import Any
 
+from caploc.files import open_regular
+
 INTERIOR_INDEX, LEAF_INDEX, LEAF_TABLE = 0x02, 0x0A, 0x0D
 MAGIC = b"SQLite format 3\0"
 HEADER, USUAL_PAGE = 100, 4096
 LOG_HEADER, FRAME_HEADER = 32, 24
+LONGEST_LOG = 4 * 2**30  # bytes of a log that is read into memory; SQLite folds one in at 4 MiB
 LONGEST = 64 * 2**20  # bytes of a record
 MOST_READ = 64  # times that a page is read as one of overflow; where all is sound, once
 LONGEST_HEAD = 128  # bytes that tell the types of a record's columns; a row's takes up to 60
@@ -121,9 +125,9 @@ class Pages:
 def records(path: Path) -> Iterator[Record]:
     """Records of a file as it lies, then of the file with its log on top; many come twice."""
     log = logged(path.with_name(f"{path.name}-wal"))
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         content: mmap | bytes = b""
-        if path.stat().st_size:
+        if os.fstat(file.fileno()).st_size:
             content = mmap(file.fileno(), 0, access=ACCESS_READ)
         whole_header = bytes(content[:16]) == MAGIC
         usual = len(next(iter(log.values()))) if log else USUAL_PAGE
@@ -137,7 +141,10 @@ def records(path: Path) -> Iterator[Record]:
 
 def logged(path: Path) -> dict[int, bytes]:
     """The newest copy of each page in a log that is of its last start."""
-    content = path.read_bytes() if path.is_file() else b""
+    content = b""
+    if os.path.lexists(path):
+        with open_regular(path, LONGEST_LOG) as file:
+            content = file.read()
     if len(content) < LOG_HEADER or content[:3] != b"\x37\x7f\x06":
         return {}
     (size,) = unpack_from(">I", content, 8)

@@ -36,6 +36,14 @@ class Question:
         return blake2b(canonical.encode(), digest_size=16).hexdigest()
 
 
+def matches(digest: Any, text: Any) -> bool:
+    """Tell whether a question's text, as JSON, is that of its digest."""
+    try:
+        return bool(Question(**json.loads(text)).digest() == digest)
+    except (TypeError, ValueError, RecursionError):
+        return False
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """One measured (mask, example) pair. `outcome` is NaN where it could not be scored."""

@@ -1,6 +1,7 @@
 """A new store from every sound row of a damaged one."""
 
 import json
+import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import suppress
@@ -10,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from caploc.errors import StoreFailed
-from caploc.store.checking import faults_of, matches
+from caploc.store.checking import faults_of
+from caploc.store.guard import INDEX, JOURNAL, LOG, beside, connect
 from caploc.store.pages import Record, records
-from caploc.store.rows import seal
-from caploc.store.schema import AT_ONCE, INSERT, harden, prepare
+from caploc.store.rows import matches, seal
+from caploc.store.schema import AT_ONCE, INSERT, clear, prepare
 from caploc.store.store import folder_lock, unusable
 
 UNKNOWN = "lost with a damaged page"  # what stands for the text of a question that is lost
@@ -50,13 +52,13 @@ def salvage(path: Path) -> Salvaged:
     lock = folder_lock(path.parent)
     part = path.with_name(f"{path.name}.part")
     try:
-        part.unlink(missing_ok=True)
+        clear(part)
         rows, questions, unnamed, refused = rebuilt(path, part)
         kept = set_aside(path)
         part.replace(path)
     except (OSError, sqlite3.Error) as error:
         with suppress(OSError):
-            part.unlink(missing_ok=True)
+            clear(part)
         if isinstance(error, OSError):
             raise StoreFailed(unusable(path.parent, error)) from error
         raise StoreFailed(
@@ -70,9 +72,8 @@ def salvage(path: Path) -> Salvaged:
 
 def rebuilt(path: Path, part: Path) -> tuple[int, int, int, int]:
     """Fill a new file; rows and questions in it, rows of lost questions, records refused."""
-    database = sqlite3.connect(part)
+    database = connect(part)
     try:
-        harden(database)
         database.execute("PRAGMA journal_mode=DELETE")
         prepare(database, part)
         digests = questions_of(path)
@@ -141,12 +142,12 @@ def sound(record: Record, digest: str | None) -> Record | None:
 
 
 def set_aside(path: Path) -> Path:
-    """Rename the damaged file and its log; the name is new."""
+    """Rename the damaged file, its journal and its log; the name is new."""
     kept = spare(path)
-    log = path.with_name(f"{path.name}-wal")
-    if log.exists():
-        log.replace(kept.with_name(f"{kept.name}-wal"))
-    path.with_name(f"{path.name}-shm").unlink(missing_ok=True)
+    for ending in (JOURNAL, LOG):
+        with suppress(FileNotFoundError):
+            beside(path, ending).replace(beside(kept, ending))
+    beside(path, INDEX).unlink(missing_ok=True)
     path.replace(kept)
     return kept
 
@@ -154,7 +155,7 @@ def set_aside(path: Path) -> Path:
 def spare(path: Path) -> Path:
     """A name for a damaged file that none has: `rows.sqlite.damaged`, `.damaged2` and so on."""
     number, kept = 1, path.with_name(f"{path.name}.damaged")
-    while kept.exists():
+    while os.path.lexists(kept):
         number += 1
         kept = path.with_name(f"{path.name}.damaged{number}")
     return kept

@@ -7,10 +7,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from caploc.errors import StoreFailed
+from caploc.store.guard import INDEX, JOURNAL, LOG, beside, connect
 from caploc.store.rows import seal
 
 SCHEMA = 3
-LONGEST = 64 * 2**20  # bytes of one value; what a file from elsewhere may make us read at a time
+SEALED = 3  # the first schema whose rows have a seal
 AT_ONCE = 5_000  # rows that a migration holds in memory
 QUESTIONS = """
 CREATE TABLE questions (
@@ -35,13 +36,6 @@ CREATE TABLE rows (
 """
 FIELDS = "mask, example, number, outcome, item, responses, tokens, plain_tokens, seconds"
 INSERT = f"INSERT OR REPLACE INTO rows (question, {FIELDS}, seal) VALUES ({', '.join('?' * 11)})"
-
-
-def harden(database: sqlite3.Connection) -> None:
-    """Let nothing in the file run or swell: it may come from anyone."""
-    database.execute("PRAGMA trusted_schema=OFF")
-    database.execute("PRAGMA cell_size_check=ON")
-    database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST)
 
 
 def prepare(database: sqlite3.Connection, path: Path) -> None:
@@ -95,9 +89,13 @@ def schema_of(database: sqlite3.Connection, path: Path) -> int:
 
 
 def plain(sql: str) -> str:
-    """A statement without its comments and spaces."""
-    without = re.sub(r"--[^\n]*", "", sql)
-    return re.sub(r'[\s"]+', "", without).replace("IFNOTEXISTS", "")
+    """A statement without its comments and spaces.
+
+    Quotes go from around a table's name alone: inside others `--` begins no comment.
+    """
+    unquoted = re.sub(r'"(rows|questions)"', r"\1", sql, count=1)
+    without = re.sub(r"--[^\n]*", "", unquoted)
+    return re.sub(r"\s+", "", without).replace("IFNOTEXISTS", "")
 
 
 @contextmanager
@@ -116,17 +114,23 @@ def keep_copy(database: sqlite3.Connection, path: Path, version: int) -> None:
     """Copy the file as it is beside itself, `rows.sqlite.schema1`, whole or not at all."""
     copy = path.with_name(f"{path.name}.schema{version}")
     part = copy.with_name(f"{copy.name}.part")
-    part.unlink(missing_ok=True)
+    clear(part)
     try:
-        target = sqlite3.connect(part)
+        target = connect(part)
         try:
             database.backup(target)
         finally:
             target.close()
         part.replace(copy)
     except BaseException:
-        part.unlink(missing_ok=True)
+        clear(part)
         raise
+
+
+def clear(part: Path) -> None:
+    """Delete a database that was not finished, and what SQLite kept beside it."""
+    for ending in ("", JOURNAL, LOG, INDEX):
+        beside(part, ending).unlink(missing_ok=True)
 
 
 def price_alone(database: sqlite3.Connection) -> None:

@@ -11,10 +11,12 @@ import psutil
 from filelock import FileLock, Timeout
 
 from caploc.errors import FolderTaken, StoreFailed
+from caploc.files import UnfitFile, refuse_unfit
+from caploc.store.guard import connect, identity
 from caploc.store.rows import Question, Row, as_fields, as_row, seal
-from caploc.store.schema import FIELDS, INSERT, harden, prepare, transaction
+from caploc.store.schema import FIELDS, INSERT, prepare, schema_of, transaction
 
-BUSY_SECONDS = 30.0  # to wait for a reader, such as `caploc rows`
+LOCK = ".lock"
 # File systems of other machines: WAL's index is shared memory, which they have not.
 NETWORK = (
     "nfs", "cifs", "smb", "9p", "lustre", "gpfs", "beegfs", "ceph", "afs", "glusterfs", "panfs",
@@ -36,9 +38,9 @@ class Store:
         self.lock = folder_lock(path.parent)
         try:
             with self.guarded():
-                self.database = sqlite3.connect(path, timeout=BUSY_SECONDS)
+                self.database = connect(path)
                 try:
-                    harden(self.database)
+                    schema_of(self.database, path)  # before anything is written
                     self.database.execute(f"PRAGMA journal_mode={journal(path)}")
                     self.database.execute("PRAGMA synchronous=NORMAL")
                     prepare(self.database, path)
@@ -175,7 +177,8 @@ def folder_lock(folder: Path) -> FileLock:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(folder.resolve() / ".lock", is_singleton=True)
+        refuse_unfit(folder.resolve() / LOCK)
+        lock = FileLock(folder.resolve() / LOCK, is_singleton=True)
         lock.acquire(timeout=0)
     except Timeout:
         raise FolderTaken(
@@ -185,15 +188,6 @@ def folder_lock(folder: Path) -> FileLock:
     except OSError as error:
         raise StoreFailed(unusable(folder, error)) from error
     return lock
-
-
-def identity(path: Path) -> tuple[int, int] | None:
-    """Which file has this name; None if none has."""
-    try:
-        found = path.stat()
-    except FileNotFoundError:
-        return None
-    return found.st_dev, found.st_ino
 
 
 def journal(path: Path) -> str:
@@ -240,7 +234,16 @@ def damaged(path: Path, why: str) -> str:
 def unusable(folder: Path, error: OSError) -> str:
     """What to do about a folder that cannot be made or written."""
     return (
-        f"{folder} cannot be used as a run folder ({error.strerror or error}); free disk space or "
+        f"{folder} cannot be used as a run folder ({described(error)}); free disk space or "
         "make it writable and run the same command again (what it holds is kept), or choose "
         "another --out."
+    )
+
+
+def described(error: OSError) -> str:
+    """What the system says, and of which file if that is not what a run makes."""
+    return (
+        f"{error.filename}: {error}"
+        if isinstance(error, UnfitFile)
+        else error.strerror or str(error)
     )

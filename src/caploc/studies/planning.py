@@ -8,11 +8,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from caploc.doctor.replay import Absent, Unloaded
 from caploc.errors import CaplocError
 from caploc.folder import ROWS
 from caploc.progress import Progress, Silent
 from caploc.studies.calibration import Pace, measure_pace, watching
-from caploc.studies.reckoning import Absent, Reckoned, Shelf, Unloaded, reckon
+from caploc.studies.reckoning import Reckoned, Shelf, reckon
 from caploc.studies.running import finished
 from caploc.study import Study
 from caploc.tasks.task import Task

@@ -12,8 +12,8 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from caploc.bounded import read_bounded
 from caploc.errors import BadOption, CaplocError, UserError
+from caploc.files import read_bounded
 from caploc.folder import JSON_FILES, LEDGER, ROWS
 from caploc.heads import HeadGrid
 from caploc.lookup import pick

@@ -6,10 +6,9 @@ search then names as many heads as it may, which is what its check costs most fo
 one is told never to be sure, so that it goes on to the end of its budget.
 """
 
-import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -17,17 +16,12 @@ from zlib import crc32
 import numpy as np
 
 from caploc import designs
-from caploc.errors import StoreFailed
 from caploc.findings import Stages
-from caploc.heads import HeadGrid, Mask
+from caploc.heads import Mask
 from caploc.measurement import Cost, HeadModel, Meter
 from caploc.progress import Progress, Silent
 from caploc.store import Question, Row
-from caploc.store.checking import SEALED, matches
-from caploc.store.reading import reading
-from caploc.store.rows import as_row, seal
-from caploc.store.schema import FIELDS
-from caploc.store.store import damaged
+from caploc.store.reading import Known, stored_rows
 from caploc.study import CHECKED, Study, locate, validated
 from caploc.tasks.requests import Generate, Generated, Request, Response, Scored, responses_json
 from caploc.tasks.task import Score, Task
@@ -36,36 +30,6 @@ from caploc.workbench import Workbench
 NEVER = 2.0  # a recall that no search expects
 RIGHT = 0.9  # share of examples that the pretended model gets right
 HARMED = 0.9  # share of them that it loses without a needed head
-UNKNOWN = "unknown"  # dtype of a model that is not loaded
-
-Known = dict[tuple[bytes, str], Row]
-
-
-@dataclass(frozen=True)
-class Unloaded:
-    """A model of which only what its files tell is known."""
-
-    name: str
-    fingerprint: str
-    grid: HeadGrid
-    dtype: str = UNKNOWN
-    device: str = "none"
-
-
-@dataclass(frozen=True)
-class Absent:
-    """An engine that answers nothing."""
-
-    loaded: HeadModel
-
-    @property
-    def grid(self) -> HeadGrid:
-        """The model's heads."""
-        return self.loaded.grid
-
-    def shared_tokens(self, requests: Sequence[Request]) -> float:
-        """Unknown without a tokenizer at hand; it decides how rows share masks, not how many."""
-        return 0.0
 
 
 @dataclass
@@ -86,53 +50,6 @@ class Shelf:
             self.rows[question] = stored_rows(self.path, question)
             self.stored[question] = set(self.rows[question])
         return self.rows[question]
-
-
-def stored_rows(path: Path, question: Question) -> Known:
-    """The rows of a question in a file; none if there is no file.
-
-    A question whose text is lost is known by its digest.
-
-    Raises:
-        StoreFailed: if it cannot be read, or a row is not what was written.
-    """
-    if not path.is_file():
-        return {}
-    with reading(path) as (database, schema):
-        fields = FIELDS if schema > 1 else FIELDS.replace("plain_tokens", "tokens")
-        fields += ", seal" if schema >= SEALED else ""
-        found: Known = {}
-        texts = database.execute("SELECT id, digest, question FROM questions").fetchall()
-        for number, digest, text in texts:
-            readable = matches(digest, text) and same(json.loads(text), question)
-            if not readable and digest != question.digest():
-                continue
-            rows = database.execute(f"SELECT {fields} FROM rows WHERE question = ?", (number,))
-            for row in rows:
-                found[row[0], row[1]] = sealed_row(path, digest, row)
-    return found
-
-
-def sealed_row(path: Path, digest: str, row: Sequence[Any]) -> Row:
-    """A row as a file holds it; its seal, if the file has seals, comes last.
-
-    Raises:
-        StoreFailed: if it is not what was written.
-    """
-    fields, sealed = row[:9], row[9:]
-    try:
-        if sealed and seal(digest, fields) != sealed[0]:
-            raise ValueError
-        return as_row(fields)
-    except (ValueError, TypeError, RecursionError):
-        raise StoreFailed(damaged(path, "a row is not what was written")) from None
-
-
-def same(stored: dict[str, Any], question: Question) -> bool:
-    """Whether a stored question is this one; of a model that is not loaded any dtype will do."""
-    wanted = asdict(question)
-    skipped = {"dtype"} if question.dtype == UNKNOWN else set()
-    return all(stored.get(key) == wanted[key] for key in wanted.keys() - skipped)
 
 
 class Pretended(Meter):

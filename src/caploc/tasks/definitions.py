@@ -11,8 +11,8 @@ from typing import Any
 import yaml
 from lm_eval.tasks._yaml_loader import _import_func_in_yml
 
-from caploc.bounded import read_bounded
 from caploc.errors import BadData
+from caploc.files import read_bounded
 
 FUNCTION = "!function"
 LONGEST = 2**20  # bytes of a file

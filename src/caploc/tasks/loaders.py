@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from caploc.bounded import check_regular
 from caploc.errors import BadData
+from caploc.files import refuse_special
 from caploc.naming import at_home, is_folder
 
 LOCATIONS = ("dataset_path", "dataset_name", "dataset_kwargs")  # keys of a task's YAML
@@ -172,7 +172,7 @@ def check_file(file: str, path: Path) -> None:
     if is_folder(path):
         return
     try:
-        check_regular(path)
+        refuse_special(path)
     except FileNotFoundError:
         return
     except OSError as error:

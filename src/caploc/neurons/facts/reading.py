@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from caploc.bounded import read_bounded
 from caploc.errors import BadData
+from caploc.files import read_bounded
 from caploc.lookup import pick
 from caploc.neurons.facts.facts import Fact, Prompt, check_names
 

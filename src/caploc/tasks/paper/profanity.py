@@ -18,8 +18,8 @@ from typing import Any
 
 import datasets
 
-from caploc.bounded import read_bounded
 from caploc.errors import BadData
+from caploc.files import read_bounded
 
 LONGEST = 2**26  # bytes of a list of words
 HUB = "mmathys/profanity"

@@ -1,0 +1,247 @@
+"""Compute a result again from nothing but the rows, and compare it number by number.
+
+A study is a pure function of its settings and of the rows that it asks for. So all its stages are
+gone through once more, with a store that only answers and no model: intact scores, the search, the
+effects and the named heads, controls and other tasks.
+"""
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import try_to_load_from_cache
+
+from caploc.errors import CaplocError, UserError
+from caploc.findings import as_result, shown_answers
+from caploc.finished import restored
+from caploc.folder import versions
+from caploc.heads import HeadGrid, Mask
+from caploc.measurement import Cost, HeadModel, Meter
+from caploc.models.loading import check_model
+from caploc.models.placement import SPREAD
+from caploc.models.sources import DEMO
+from caploc.naming import at_home, is_folder
+from caploc.progress import Progress, Silent
+from caploc.search import METHODS
+from caploc.store import Question
+from caploc.store.reading import UNKNOWN, stored_rows
+from caploc.study import Study, locate, validated
+from caploc.tasks.requests import Request
+from caploc.tasks.task import Task
+from caploc.workbench import Allowed, Workbench
+
+TOLERANCE = 1e-6  # relative; what other processors make of the same sums differs by 1e-12
+SMALLEST = 1e-9
+NAMED = 5  # differences that are told one by one
+QUOTED = 60  # characters of a value that a sentence repeats
+MOST_MASKED = 10**9  # heads times masks that are drawn, a byte each
+OF_THE_MACHINE = ("command", "versions", "device")  # no row tells of these
+
+
+@dataclass(frozen=True)
+class Unloaded:
+    """A model of which only what files tell is known."""
+
+    name: str
+    fingerprint: str
+    grid: HeadGrid
+    dtype: str = UNKNOWN
+    device: str = "none"
+
+
+@dataclass(frozen=True)
+class Absent:
+    """An engine that answers nothing."""
+
+    loaded: HeadModel
+
+    @property
+    def grid(self) -> HeadGrid:
+        """The model's heads."""
+        return self.loaded.grid
+
+    def shared_tokens(self, requests: Sequence[Request]) -> float:
+        """Unknown without a tokenizer at hand; it decides how rows share masks, not how many."""
+        return 0.0
+
+
+class NotRecomputed(UserError):
+    """A result that cannot be computed again here; the text says why."""
+
+
+class RowsMissing(NotRecomputed):
+    """The study asks for a row that the store does not have."""
+
+
+class Recorded(Meter):
+    """A meter that knows the stored rows of a question, and has no others measured."""
+
+    def __init__(self, path: Path, task: Task, question: Question, cost: Cost) -> None:
+        """Read the rows of the question."""
+        self.task, self.cost, self.known = task, cost, stored_rows(path, question)
+        self.counted = set()
+
+    def ask(
+        self, todo: list[tuple[tuple[bytes, str], tuple[Mask, int]]], progress: Progress
+    ) -> None:
+        """Refuse to have rows measured.
+
+        Raises:
+            RowsMissing: always.
+        """
+        raise RowsMissing(
+            f"the study that run.json describes asks for {len(todo):,} rows of {self.task.name} "
+            "that are not there"
+        )
+
+
+@dataclass
+class Replay(Workbench[HeadModel]):
+    """A workbench whose rows are all measured."""
+
+    path: Path = Path()
+
+    def meter(self, task: Task) -> Recorded:
+        """The recorded meter of a task."""
+        loaded = self.engine.loaded
+        question = Question(
+            loaded.fingerprint, loaded.dtype, task.name, task.version, task.outcome_kind
+        )
+        if question not in self.meters:
+            self.meters[question] = Recorded(self.path, task, question, self.cost)
+        meter = self.meters[question]
+        assert isinstance(meter, Recorded)
+        return meter
+
+
+def recompute(
+    rows: Path, written: dict[str, Any], result: dict[str, Any]
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The contents of `result.json` and `answers.json` that a run's rows give.
+
+    `written` and `result` are the contents of its `run.json` and `result.json`, as a run may have
+    written them. Of `result` only the model's identity, its grid and the group of a scattered
+    search are taken for granted: with other ones, other rows would be asked for.
+
+    Raises:
+        NotRecomputed: if rows are missing, the run is another version's, or its tasks cannot be
+            loaded here.
+    """
+    if result.get("versions") != versions():
+        raise NotRecomputed("it was written by other versions of caploc or its libraries")
+    study = replace(restored(written["study"]), track=None)
+    allowed = Allowed(code=True)  # every row is there, so that no program is run
+    try:
+        allowed.check("The run", study.model, study.options, (study.task, *study.other_tasks))
+        grid = grid_of(study, result)
+        check_sizes(study, grid)
+        group = (result.get("search") or {}).get("group")
+        settings = replace(study.settings, group=group or study.settings.group)
+        study = replace(study, settings=settings)
+        settings.check()
+        study.options.check()
+        tasks = study.model.tasks([study.task], study.options)
+        tasks += study.model.tasks(study.other_tasks, study.options.plain())
+        return replayed(study.sized(grid.size), tasks, rows, grid, result)
+    except NotRecomputed:
+        raise
+    except CaplocError as error:
+        raise NotRecomputed(str(error).rstrip(".")) from error
+
+
+def grid_of(study: Study, result: dict[str, Any]) -> HeadGrid:
+    """The grid of the run's model, from its configuration if that lies on this machine.
+
+    Raises:
+        NotRecomputed: if it does not, or if the result says another one.
+    """
+    stated = HeadGrid(tuple(result["grid"]["heads"]), tuple(result["grid"]["group_sizes"]))
+    name, revision = study.model.name, study.model.revision
+    place: str | None = name
+    if name != DEMO and not is_folder(at_home(name)):
+        found = try_to_load_from_cache(name, "config.json", revision=revision)
+        place, revision = (str(Path(found).parent) if isinstance(found, str) else None), None
+    if place is None:
+        raise NotRecomputed(f"the model {name} is not on this machine, which tells its heads")
+    naming = study.model.projections
+    grid = check_model(place, device=SPREAD, revision=revision, projections=naming)
+    if grid != stated:
+        raise NotRecomputed(f"the model {name} on this machine has other heads than its grid")
+    return grid
+
+
+def check_sizes(study: Study, grid: HeadGrid) -> None:
+    """Refuse a study that would draw more masks than any run measures.
+
+    Raises:
+        NotRecomputed: if it would.
+    """
+    settings = study.settings
+    drawn = max(settings.masks, study.controls, grid.size, *settings.mask_counts)
+    if drawn * grid.size > MOST_MASKED:
+        raise NotRecomputed(f"run.json asks for {drawn:,} masks over {grid.size:,} heads")
+
+
+def replayed(
+    study: Study, tasks: list[Task], rows: Path, grid: HeadGrid, result: dict[str, Any]
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Go through a study's stages on stored rows; what they leave, as files hold it.
+
+    Raises:
+        CaplocError: if a row is missing, or the tasks have not the examples that it wants.
+    """
+    study.check_examples(tasks[0].size)
+    model = Unloaded(
+        study.model.name, result["model"]["fingerprint"], grid, result["model"]["dtype"]
+    )
+    bench = Replay(Absent(model), store=None, path=rows)  # type: ignore[arg-type]
+    stages = locate(study, bench, tasks, Silent())
+    stages = validated(study, bench, stages, tasks, Silent())
+    fields = asdict(study) | {"draws_masks": METHODS[study.method].draws_masks}
+    found = as_result(fields, stages, bench.cost)
+    again: tuple[dict[str, Any], list[dict[str, Any]]] = json.loads(
+        json.dumps((found, shown_answers(stages)))
+    )
+    return again
+
+
+def differences(there: Any, here: Any, where: str = "") -> Iterator[str]:
+    """Where a file's content differs from what the rows give, in the order of the file."""
+    if isinstance(there, dict) and isinstance(here, dict):
+        for key in (*there, *(key for key in here if key not in there)):
+            if key not in OF_THE_MACHINE:
+                absent = "nothing"
+                yield from differences(
+                    there.get(key, absent), here.get(key, absent), f"{where}.{key}".lstrip(".")
+                )
+    elif isinstance(there, list) and isinstance(here, list) and len(there) == len(here):
+        for place, pair in enumerate(zip(there, here, strict=True)):
+            named = pair[0].get("head", place) if isinstance(pair[0], dict) else place
+            yield from differences(*pair, f"{where}[{named}]")
+    elif not alike(there, here):
+        yield f"{where} {quoted(there)}, and the rows give {quoted(here)}"
+
+
+def alike(there: Any, here: Any) -> bool:
+    """Tell whether two values are the same; numbers up to rounding."""
+    numbers = (int, float)
+    if isinstance(there, numbers) and isinstance(here, numbers):
+        same = isinstance(there, bool) == isinstance(here, bool)
+        return same and math.isclose(there, here, rel_tol=TOLERANCE, abs_tol=SMALLEST)
+    return type(there) is type(here) and bool(there == here)
+
+
+def quoted(value: Any) -> str:
+    """A value as a sentence repeats it."""
+    text = json.dumps(value)
+    return text if len(text) <= QUOTED else f"{text[:QUOTED]} ..."
+
+
+def told(differing: Iterator[str]) -> list[str]:
+    """The first differences, and how many more there are."""
+    every = list(differing)
+    more = [f"{len(every) - NAMED:,} more values"] if len(every) > NAMED else []
+    return every[:NAMED] + more
