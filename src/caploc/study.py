@@ -14,7 +14,7 @@ from caploc.measurement import HeadModel, Meter, RowEngine, outcomes_by_example,
 from caploc.progress import Progress, Silent
 from caploc.search import METHODS, Problem, Settings, column_mask
 from caploc.search.adaptive import nothing_to_lose
-from caploc.search.plan import MOST_MASKS
+from caploc.search.plan import MOST_MASKS, MOST_ROWS
 from caploc.tasks.catalog import TaskOptions, check_task_name
 from caploc.tasks.task import Task
 from caploc.tracking import check_tracker, tracked
@@ -67,8 +67,6 @@ class Study:
         pick(METHODS, self.method, "method")
         self.settings.check()
         self.options.check()
-        if self.examples is not None and self.examples < 1:
-            raise BadOption(f"--examples must be 1 or more; got {self.examples}.")
         if self.controls < 0:
             raise BadOption(f"--controls must be 0 or more; got {self.controls}.")
         check_limit(self.limit)
@@ -78,16 +76,28 @@ class Study:
             check_task_name(name, self.options)
         return self.sized(self.model.check().size)
 
+    def check_counts(self, heads: int) -> None:
+        """Refuse more examples than anyone has, and more heads to name than there are.
+
+        Raises:
+            BadOption: with the number and what is allowed.
+        """
+        if self.examples is not None and not 1 <= self.examples <= MOST_ROWS:
+            raise BadOption(
+                f"--examples must be 1 or more, and at most {MOST_ROWS:,}; got {self.examples}."
+            )
+        if self.settings.top > heads:
+            raise BadOption(
+                f"--top {self.settings.top} is more than the {heads} heads of {self.model.name}."
+            )
+
     def sized(self, heads: int) -> "Study":
         """The study with a budget of rows turned into masks, or into examples.
 
         Raises:
             BadOption: if the budget does not buy one round, or the masks cannot be drawn.
         """
-        if self.settings.top > heads:
-            raise BadOption(
-                f"--top {self.settings.top} is more than the {heads} heads of {self.model.name}."
-            )
+        self.check_counts(heads)
         method, budget = METHODS[self.method], self.settings.budget
         examples = self.examples or PAPER_EXAMPLES
         if method.masks is None:

@@ -54,6 +54,8 @@ class ModelOptions:
         """
         if self.batch_size is not None and self.batch_size < 1:
             raise BadOption(f"--batch-size must be 1 or more; got {self.batch_size}.")
+        if self.revision is not None and not self.revision.isprintable():
+            raise BadOption(f"--revision must be a branch, tag or commit; got {self.revision!r}.")
         if self.workers is None:
             self.check_team()
             return check_model(**self.loading())

@@ -288,9 +288,12 @@ def enhance(
     See also:
         neurons keep, neurons cross
     """
+    from caploc.lookup import pick
     from caploc.neurons.enhancing import Enhancing, enhance_located
     from caploc.neurons.tuning import ARMS, Recipe
+    from caploc.neurons.tuning.weights import TRAINS
 
+    pick(dict.fromkeys(TRAINS), trains, "choice of --trains")
     recipe = Recipe(steps=steps, rates=numbers(rates, float), trains=trains, seed=seed)  # type: ignore[arg-type]
     asked = Enhancing(recipe, tuple(arm or ARMS), draws, noise, limit, tuple(task or ()))
     may = permit(allow_code, trust_remote_code)
