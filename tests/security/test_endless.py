@@ -99,7 +99,7 @@ def test_ctrl_c_pressed_on_prints_no_traceback(tmp_path, wait):
     assert started.returncode in (130, -signal.SIGINT)
 
 
-def test_a_visitor_who_leaves_prints_nothing(capfd):
+def test_a_visitor_who_leaves_prints_nothing(capfd, caplog):
     uvicorn = pytest.importorskip("uvicorn")
     from caploc.playground.app import application
     from caploc.playground.hosts import hosts_of
@@ -127,6 +127,7 @@ def test_a_visitor_who_leaves_prints_nothing(capfd):
             thread.join(30)
     said = capfd.readouterr()
     assert "Traceback" not in said.err + said.out
+    assert not [record for record in caplog.records if record.exc_info]
 
 
 def leave(port, path, body, missing):
