@@ -66,7 +66,8 @@ class Finds:
             for frame in traceback.extract_tb(error.__traceback__)
             if "caploc" in frame.filename
         ]
-        place = f"{type(error).__name__} {Path(last[-1].filename).name}:{last[-1].lineno}"
+        where = f"{Path(last[-1].filename).name}:{last[-1].lineno}" if last else "outside"
+        place = f"{type(error).__name__} {where}"
         self.count[place] = self.count.get(place, 0) + 1
         if self.count[place] == 1:
             name = place.replace(" ", "-").replace(":", "-")
@@ -93,6 +94,9 @@ def main() -> None:
             told = {"executions": finds.runs, "found": finds.count}
             (asked.out / "counts.json").write_text(json.dumps(told, indent=1))
 
+    # What a target prepares once may take longer than an input may.
+    for name in [asked.target] if asked.target else sorted(targets.TARGETS):
+        targets.tried(name, b"")
     atheris.Setup(
         [sys.argv[0], str(asked.out / "corpus"), str(asked.out / "seeds"),
          f"-max_total_time={asked.seconds}", "-timeout=60", "-rss_limit_mb=6000",

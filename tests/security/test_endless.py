@@ -1,0 +1,140 @@
+"""What has no end: devices and pipes as files, numbers beyond reason, Ctrl-C pressed on."""
+
+import json
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from caploc.bounded import read_bounded
+from caploc.errors import BadData, BadOption, UserError
+from caploc.headfile import read_heads
+from caploc.neurons.facts.reading import read_facts
+from caploc.reproduce import read_preset
+from caploc.search import Settings
+from caploc.studies import read_studies
+from caploc.study import Study
+from caploc.tasks.catalog import load_task
+from caploc.tasks.paper.profanity import file_lexicon
+from caploc.workbench import ModelOptions
+
+
+@pytest.mark.parametrize("place", ["/dev/zero", "pipe", "socket"])
+@pytest.mark.parametrize(
+    "read", [read_studies, read_heads, file_lexicon, lambda path: read_facts(path, "lines")]
+)
+def test_a_device_a_pipe_or_a_socket_is_not_read(tmp_path, read, place):
+    path = tmp_path / "x" if place != "/dev/zero" else tmp_path.__class__(place)
+    if place == "pipe":
+        os.mkfifo(path)
+    if place == "socket":
+        with socket.socket(socket.AF_UNIX) as made:
+            made.bind(str(path))
+    with pytest.raises(UserError, match="pipe, device or socket"):
+        read(path)
+
+
+def test_an_include_of_a_device_is_not_read(tmp_path):
+    (tmp_path / "task.yaml").write_text("task: mine\ninclude: /dev/zero\n")
+    with pytest.raises(BadData, match="pipe, device or socket"):
+        load_task(str(tmp_path / "task.yaml"))
+
+
+def test_a_long_file_is_not_read_whole(tmp_path):
+    (tmp_path / "preset.toml").write_bytes(b"#" * (2**20 + 1))
+    with pytest.raises(BadData, match="longer than 1,048,576 bytes"):
+        read_preset(str(tmp_path / "preset.toml"))
+    assert len(read_bounded(tmp_path / "preset.toml", 2**21)) == 2**20 + 1
+
+
+def test_lists_in_lists_do_not_end_the_process(tmp_path):
+    """PyYAML's C parser runs out of stack, which no exception tells of."""
+    (tmp_path / "task.yaml").write_text("[" * 1_000_000)
+    with pytest.raises(BadData, match="nests more than 100"):
+        load_task(str(tmp_path / "task.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"masks": 10**12}, "--masks must be at most 100,000"),
+        ({"budget": 10**30}, "--budget must be at most 1,000,000,000,000"),
+        ({"mask_counts": (1, 10**12)}, "--mask-counts must be at most 100,000"),
+        ({"seed": 10**30}, "--seed must be at most"),
+    ],
+)
+def test_a_number_beyond_reason_is_refused(settings, message):
+    with pytest.raises(BadOption, match=message):
+        Settings(**settings).check()
+
+
+def test_a_budget_that_buys_too_many_masks_is_refused():
+    study = Study(
+        ModelOptions("demo"), "demo/addition", method="css", settings=Settings(budget=10**11)
+    )
+    with pytest.raises(BadOption, match="and 100,000 are the most"):
+        study.sized(96)
+
+
+@pytest.mark.parametrize("wait", [0.3, 2.0])
+def test_ctrl_c_pressed_on_prints_no_traceback(tmp_path, wait):
+    command = ["locate", "demo", "--task", "demo/addition", "--out", str(tmp_path / "run")]
+    with subprocess.Popen(
+        [sys.executable, "-m", "caploc", *command],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+    ) as started:  # fmt: skip
+        time.sleep(wait)
+        for _ in range(3):
+            if started.poll() is None:
+                started.send_signal(signal.SIGINT)
+                time.sleep(0.1)
+        said, _ = started.communicate(timeout=60)
+    assert "Traceback" not in said
+    assert started.returncode in (130, -signal.SIGINT)
+
+
+def test_a_visitor_who_leaves_prints_nothing(capfd, caplog):
+    uvicorn = pytest.importorskip("uvicorn")
+    from caploc.playground.app import application
+    from caploc.playground.hosts import hosts_of
+    from caploc.playground.playground import Playground
+    from caploc.playground.serving import listen
+    from caploc.playground.setting import setting_of
+    from caploc.tasks.catalog import TaskOptions
+
+    setting = setting_of((), "demo", ModelOptions("demo"), [], TaskOptions())
+    with listen("127.0.0.1", 0) as listening:
+        port = listening.getsockname()[1]
+        app = application(Playground(setting), hosts_of("127.0.0.1"))
+        server = uvicorn.Server(uvicorn.Config(app, log_level="error", access_log=False))
+        server.install_signal_handlers = lambda: None
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+        thread.start()
+        try:
+            body = json.dumps({"prompt": "1+1="}).encode()
+            for path in ("/answers", "/attention", "/heads", "/example"):
+                leave(port, path, body, missing=100)
+                leave(port, path, body, missing=0)
+            time.sleep(1)
+        finally:
+            server.should_exit = True
+            thread.join(30)
+    said = capfd.readouterr()
+    assert "Traceback" not in said.err + said.out
+    assert not [record for record in caplog.records if record.exc_info]
+
+
+def leave(port, path, body, missing):
+    """Ask, and break the connection off before the answer; `missing` bytes are never sent."""
+    with socket.create_connection(("127.0.0.1", port)) as asked:
+        head = (
+            f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Type: application/json\r\n"
+        )
+        asked.sendall(f"{head}Content-Length: {len(body) + missing}\r\n\r\n".encode() + body)
+        asked.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
