@@ -22,7 +22,7 @@ BESIDE := -n 2 --dist loadfile
 .PHONY: demo test test-slow test-browser test-cluster test-faults test-attacks test-real soak test-sharded test-quantized test-trackers test-mistakes fuzz words-data audit check bench bench-recovery bench-ideas bench-neurons bench-workers bench-gpu bench-peers \
 	demo-model truth docs test-docs wheel test-wheel clean
 
-demo: $(INSTALLED)  ## install, compare the methods on one capability, localize all, write reports
+demo: $(INSTALLED)  ## install, fetch SmolLM2, localize some of its capabilities, write reports
 	$(BIN)/caploc demo --out $(OUT)
 
 test: $(INSTALLED_DEV)  ## the default tests: offline, minutes
@@ -126,7 +126,7 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(INSTALLED): pyproject.toml constraints.txt | $(BIN)/python
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[gguf]'
 	touch $@
 
 $(BIN)/.installed-browser: $(INSTALLED_DEV)

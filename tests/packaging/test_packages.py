@@ -20,6 +20,7 @@ NEEDED = [
     "tasks/demo/addition.yaml", "tasks/demo/people.txt", "tasks/paper/gen.yaml",
     "report/report.html.j2", "report/page.css", "report/page.js",
     "reproduce/presets/demo.toml", "studies/demo.toml", "studies/quick.toml",
+    "studies/smollm2.toml", "tasks/words/past.yaml", "tasks/words/past.csv",
 ]  # fmt: skip
 
 

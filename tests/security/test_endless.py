@@ -12,8 +12,8 @@ import time
 
 import pytest
 
-from caploc.bounded import read_bounded
 from caploc.errors import BadData, BadOption, UserError
+from caploc.files import read_bounded
 from caploc.headfile import read_heads
 from caploc.neurons.facts.reading import read_facts
 from caploc.reproduce import read_preset

@@ -1,4 +1,4 @@
-"""The first command to try: needs no model, no data and no network."""
+"""The first command to try: a pretrained model, or the small one inside the package."""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,29 +6,44 @@ from typing import Annotated
 import typer
 
 from caploc import console, tables
+from caploc.cli.models import DOWNLOADED, announce
 from caploc.cli.options import Json, Quiet, command_line
+from caploc.errors import BadOption, FetchFailed
+from caploc.pretrained import is_fetched
 
-WHOLE, QUICK = "demo.toml", "quick.toml"  # study files beside the code that runs them
+MODEL = "smollm2"
+# study files beside the code that runs them
+REAL, TINY, QUICK = "smollm2.toml", "demo.toml", "quick.toml"
+FOLDERS = {REAL: "demo", TINY: "demo-tiny", QUICK: "demo-quick"}
 
 
 def demo(
+    tiny: Annotated[
+        bool,
+        typer.Option(
+            "--tiny", help="The 1.5 M-parameter model inside the package: nine capabilities."
+        ),
+    ] = False,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Two capabilities on few examples: under a minute.")
+        bool,
+        typer.Option("--quick", help="Two of its capabilities on few examples: under a minute."),
     ] = False,
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder; resumes what lies there (runs/demo or runs/demo-quick)."),
+        typer.Option(help="Folder; resumes what lies there (runs/demo, -tiny or -quick)."),
     ] = None,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Localize nine capabilities of the model inside the package, and compare methods on one.
+    """Fetch SmolLM2 (93 MB), find the heads that its capabilities depend on, and check them.
 
     Every capability gets a folder with a report; `compare.html` holds them against each other. The
-    same command continues a run that was stopped. On two CPU cores it takes about four minutes.
+    same command continues a run that was stopped. On two CPU cores it takes about six minutes.
+    Where the package index cannot be reached, the small model inside the package is used.
 
     Examples:
         caploc demo
+        caploc demo --tiny
         caploc demo --quick --out runs/first
 
     Writes:
@@ -37,13 +52,14 @@ def demo(
         rows.sqlite: every row, of all of them
 
     See also:
-        locate, compare, ui
+        fetch, locate, compare, ui
     """
     from caploc import studies
     from caploc.report.sentence import headline
 
-    file = Path(studies.__file__).parent / (QUICK if quick else WHOLE)
-    folder = out or Path("runs") / ("demo-quick" if quick else "demo")
+    name = QUICK if quick else TINY if tiny or not has_model(quiet or as_json) else REAL
+    file = Path(studies.__file__).parent / name
+    folder = out or Path("runs") / FOLDERS[name]
     with console.progress(quiet or as_json) as progress:
         ran = studies.run_studies(
             studies.read_studies(file).studies, folder, progress, command=command_line()
@@ -64,3 +80,20 @@ def demo(
             console.say(f"All side by side: {ran.report}")
     if ran.failed:
         raise typer.Exit(1)
+
+
+def has_model(quiet: bool) -> bool:
+    """Fetch the demo's model if it is not here; say in a sentence why if it cannot be had."""
+    if is_fetched(MODEL):
+        return True
+    from caploc.models.fetching import fetch
+
+    if not quiet:
+        announce(MODEL)
+    try:
+        with console.progress(quiet, DOWNLOADED) as progress:
+            fetch(MODEL, progress)
+    except (FetchFailed, BadOption) as error:
+        console.warn(f"{error} The demo goes on with the small model inside the package.")
+        return False
+    return True

