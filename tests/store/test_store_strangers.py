@@ -189,3 +189,15 @@ def test_a_database_of_ours_opens_through_sqlite_as_ever(place):
         with pytest.raises(sqlite3.OperationalError):
             database.execute("ATTACH '/tmp/other.sqlite' AS other")
     assert unchanged(path, truth)
+
+
+def test_a_question_that_only_the_index_still_has_is_a_sentence(place):
+    """Found by fuzzing: a damaged page had lost the question whose number was asked for."""
+    path, _ = place
+    fill(path, 5)
+    with Store(path) as store:
+        store.database.execute("DELETE FROM questions WHERE id = 1")
+        with pytest.raises(StoreFailed, match="a question is lost.*--repair"):
+            store.load(1)
+        with pytest.raises(StoreFailed, match="a question is lost.*--repair"):
+            store.add(1, [])
