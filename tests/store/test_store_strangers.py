@@ -6,6 +6,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -201,3 +202,15 @@ def test_a_question_that_only_the_index_still_has_is_a_sentence(place):
             store.load(1)
         with pytest.raises(StoreFailed, match="a question is lost.*--repair"):
             store.add(1, [])
+
+
+def test_holes_of_a_damaged_file_are_not_read(place):
+    """Fifteen GiB of them would be read for minutes, or fill a disk in memory."""
+    path, _ = place
+    truth = fill(path, 20)
+    os.truncate(path, 15 * 2**30)
+    with path.open("r+b") as file:
+        file.write(b"\0" * 100)
+    started = time.process_time()
+    assert salvage(path).rows == 40 and unchanged(path, truth)
+    assert time.process_time() - started < 5
