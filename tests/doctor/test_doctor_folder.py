@@ -288,3 +288,12 @@ def test_what_was_set_aside_before_is_kept(tmp_path):
     assert read_json(folder / "result.json.damaged")["seed"] == 3
     assert read_json(folder / "result.json.damaged2")["seed"] == 4
     assert any("result.json.damaged2" in note for note in examine(folder).notes)
+
+
+@pytest.mark.parametrize("rows", ["many", None, [3], "9" * 5000, float(10**300)])
+def test_a_count_of_rows_that_is_none_is_passed_over(tmp_path, rows):
+    """Found by fuzzing, in a result of no study of heads, which is only looked at here."""
+    folder = run_folder(tmp_path / "run")
+    write_json(folder / "run.json", {"study": {"kind": "other"}})
+    write_json(folder / "result.json", result(rows))
+    assert examine(folder).rows.rows == 4

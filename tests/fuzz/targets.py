@@ -480,9 +480,14 @@ def sound_run() -> Path:
     return run
 
 
+def is_small(path: Path) -> bool:
+    """Whether this is a file that can be read here: none that an earlier choice made endless."""
+    return is_regular(path) and 0 < path.stat().st_size < 2**24
+
+
 def flip(path: Path, choices: Choices) -> None:
     """Change some bytes of a file, in its first page as often as elsewhere, or cut it off."""
-    if not is_regular(path) or not 0 < path.stat().st_size < 2**24:
+    if not is_small(path):
         return
     content = bytearray(path.read_bytes())
     for _ in range(1 + choices.number(6)):
@@ -493,35 +498,62 @@ def flip(path: Path, choices: Choices) -> None:
     path.write_bytes(bytes(content))
 
 
+def replace_file(run: Path, victim: Path, choices: Choices) -> None:
+    """Put something else in a file's place."""
+    kinds, files = list(hostile_folders.KINDS.values()), hostile_folders.FILES
+    kinds[choices.number(len(kinds))](run / files[choices.number(len(files))], victim)
+
+
+def spoil_database(run: Path, victim: Path, choices: Choices) -> None:
+    """Change the database, or what SQLite finds beside it."""
+    databases = list(hostile_folders.DATABASES.values())
+    chosen = databases[choices.number(len(databases))]
+    if is_small(run / "rows.sqlite"):
+        chosen(run / "rows.sqlite", victim)
+
+
+def spoil_field(run: Path, victim: Path, choices: Choices) -> None:
+    """Ask for too much in a JSON file."""
+    contents = list(hostile_folders.CONTENTS.values())
+    name, *change = contents[choices.number(len(contents))]
+    if is_small(run / name):
+        hostile_folders.put(run, name, *change)
+
+
+def spoil_values(run: Path, victim: Path, choices: Choices) -> None:
+    """Change values of a JSON file anywhere."""
+    path = run / ("run.json", "result.json", "answers.json")[choices.number(3)]
+    if is_small(path):
+        path.write_text(json.dumps(spoilt(json.loads(path.read_text()), choices)))
+
+
+def flip_bytes(run: Path, victim: Path, choices: Choices) -> None:
+    """Change bytes of the database or of what lies beside it."""
+    flip(run / ("rows.sqlite", *hostile_folders.SIDECARS)[choices.number(4)], choices)
+
+
+def change_log(run: Path, victim: Path, choices: Choices) -> None:
+    """Change bytes of the log so that SQLite believes it."""
+    log = run / "rows.sqlite-wal"
+    flip(log, choices)
+    if is_small(log):
+        raw = bytearray(log.read_bytes())
+        hostile_folders.reseal(raw)
+        log.write_bytes(bytes(raw))
+
+
+SPOILT_BEFORE = (
+    OSError, ValueError, LookupError, TypeError, MemoryError, struct.error, sqlite3.Error,
+)  # fmt: skip
+ACTS = (replace_file, spoil_database, spoil_field, spoil_values, flip_bytes, change_log)
+
+
 def spoil_folder(run: Path, victim: Path, choices: Choices) -> None:
     """Make a sound folder hostile in one to four ways, all of its files among them."""
-    rows = run / "rows.sqlite"
     for _ in range(1 + choices.number(4)):
-        act = choices.number(6)
         try:
-            if act == 0:
-                chosen = list(hostile_folders.KINDS.values())
-                name = hostile_folders.FILES[choices.number(len(hostile_folders.FILES))]
-                chosen[choices.number(len(chosen))](run / name, victim)
-            elif act == 1:
-                databases = list(hostile_folders.DATABASES.values())
-                databases[choices.number(len(databases))](rows, victim)
-            elif act == 2:
-                contents = list(hostile_folders.CONTENTS.values())
-                hostile_folders.put(run, *contents[choices.number(len(contents))])
-            elif act == 3:
-                name = ("run.json", "result.json", "answers.json")[choices.number(3)]
-                content = spoilt(json.loads((run / name).read_text()), choices)
-                (run / name).write_text(json.dumps(content))
-            elif act == 4:
-                flip(run / ("rows.sqlite", *hostile_folders.SIDECARS)[choices.number(4)], choices)
-            else:
-                log = run / "rows.sqlite-wal"
-                flip(log, choices)
-                raw = bytearray(log.read_bytes())
-                hostile_folders.reseal(raw)  # or SQLite would not look at what was changed
-                log.write_bytes(bytes(raw))
-        except (OSError, ValueError, LookupError, TypeError, struct.error, sqlite3.Error):
+            ACTS[choices.number(len(ACTS))](run, victim, choices)
+        except SPOILT_BEFORE:
             continue  # what was to be spoilt is already something else
 
 
@@ -548,7 +580,9 @@ def resumed(run: Path) -> None:
     study = read_json(run / "run.json")
     study = study.get("study") if isinstance(study, dict) else None
     with claim(run, study if isinstance(study, dict) else {}, "caploc locate") as store:
-        for number, _ in [*store.database.execute("SELECT id, digest FROM questions LIMIT 3")]:
+        with store.guarded():
+            found = store.database.execute("SELECT id FROM questions LIMIT 3").fetchall()
+        for (number,) in found:
             store.load(number)
 
 

@@ -198,7 +198,7 @@ def test_a_log_whose_page_number_is_damaged_costs_no_time(tmp_path):
 
 
 @pytest.mark.parametrize("length", [4, 5, 40])
-def test_overflow_that_leads_back_to_itself_ends(length):
+def test_overflow_that_leads_back_to_itself_ends(tmp_path, length):
     """A leaf of 512 bytes: its one record has 50 MB from page 3 on, which page 3 follows."""
     leaf = bytearray(512)
     leaf[0], leaf[3:5], leaf[8:10] = LEAF_TABLE, struct.pack(">H", 1), struct.pack(">H", 20)
@@ -206,9 +206,14 @@ def test_overflow_that_leads_back_to_itself_ends(length):
     leaf[20:25] = bytes([0x98, 0x9C, 0xCB, 0x27, 1])
     leaf[64:68] = struct.pack(">I", 3)
     loop = struct.pack(">I", 3) + b"x" * (length - 4)
-    pages = Pages(bytes(512) + bytes(leaf) + loop, 512, 0, {})
+    content = bytes(512) + bytes(leaf) + loop
+    path = tmp_path / "pages"
+    path.write_bytes(content)
+    file = path.open("rb")
+    pages = Pages(file, len(content), 512, 0, {})
     before = time.perf_counter()
-    assert list(pages.records()) == []
+    with file:
+        assert list(pages.records()) == []
     assert time.perf_counter() - before < 1
     assert 1 <= pages.read[3] <= MOST_READ + 1
 

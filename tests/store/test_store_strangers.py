@@ -6,6 +6,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -189,3 +190,27 @@ def test_a_database_of_ours_opens_through_sqlite_as_ever(place):
         with pytest.raises(sqlite3.OperationalError):
             database.execute("ATTACH '/tmp/other.sqlite' AS other")
     assert unchanged(path, truth)
+
+
+def test_a_question_that_only_the_index_still_has_is_a_sentence(place):
+    """Found by fuzzing: a damaged page had lost the question whose number was asked for."""
+    path, _ = place
+    fill(path, 5)
+    with Store(path) as store:
+        store.database.execute("DELETE FROM questions WHERE id = 1")
+        with pytest.raises(StoreFailed, match="a question is lost.*--repair"):
+            store.load(1)
+        with pytest.raises(StoreFailed, match="a question is lost.*--repair"):
+            store.add(1, [])
+
+
+def test_holes_of_a_damaged_file_are_not_read(place):
+    """Fifteen GiB of them would be read for minutes, or fill a disk in memory."""
+    path, _ = place
+    truth = fill(path, 20)
+    os.truncate(path, 15 * 2**30)
+    with path.open("r+b") as file:
+        file.write(b"\0" * 100)
+    started = time.process_time()
+    assert salvage(path).rows == 40 and unchanged(path, truth)
+    assert time.process_time() - started < 5

@@ -147,9 +147,9 @@ def examine(folder: Path) -> Examined:
         if written is not None and result is not None:
             results.append((run, written, result))
         if result is not None:
-            with suppress(KeyError, TypeError, AttributeError):
-                heads[result["model"]["fingerprint"]] = sum(result["grid"]["heads"])
-                wanted.append(result["cost"]["rows"])
+            with suppress(KeyError, TypeError, ValueError, AttributeError, OverflowError):
+                heads[result["model"]["fingerprint"]] = int(sum(result["grid"]["heads"]))
+                wanted.append(int(result["cost"]["rows"]))
     found.rows = check(found.rows_file, heads)
     found.missing = max([0, *(rows - found.rows.rows for rows in wanted)])
     if found.rows.sound:

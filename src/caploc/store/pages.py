@@ -10,10 +10,9 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from struct import unpack, unpack_from
-from typing import Any
+from typing import Any, BinaryIO
 
 from caploc.files import open_regular
 
@@ -38,7 +37,8 @@ class Broken(Exception):
 class Pages:
     """A file's pages, numbered from 1, those of its log in place of older ones."""
 
-    content: "mmap | bytes"
+    file: BinaryIO
+    length: int
     size: int
     reserved: int
     newer: Mapping[int, bytes]
@@ -47,8 +47,12 @@ class Pages:
     @property
     def numbers(self) -> Iterator[int]:
         """The pages of the file, then those that only its log has: a damaged one may claim any."""
-        filed = -(-len(self.content) // self.size)
-        yield from range(1, filed + 1)
+        filed = -(-self.length // self.size)
+        following = 1
+        for start, end in stretches(self.file, self.length):
+            last = -(-end // self.size)
+            yield from range(max(following, start // self.size + 1), last + 1)
+            following = last + 1
         yield from sorted(number for number in self.newer if number > filed)
 
     @property
@@ -60,7 +64,8 @@ class Pages:
         """One page's bytes; fewer where the file is cut off."""
         if number in self.newer:
             return self.newer[number]
-        return bytes(self.content[(number - 1) * self.size : number * self.size])
+        self.file.seek((number - 1) * self.size)
+        return self.file.read(self.size)
 
     def records(self) -> Iterator[Record]:
         """Every record of every page that could be one, in the order of pages."""
@@ -125,18 +130,33 @@ class Pages:
 def records(path: Path) -> Iterator[Record]:
     """Records of a file as it lies, then of the file with its log on top; many come twice."""
     log = logged(path.with_name(f"{path.name}-wal"))
+    # Not mapped into memory: a file that gets shorter meanwhile would end the process.
     with open_regular(path) as file:
-        content: mmap | bytes = b""
-        if os.fstat(file.fileno()).st_size:
-            content = mmap(file.fileno(), 0, access=ACCESS_READ)
-        whole_header = bytes(content[:16]) == MAGIC
+        head, length = file.read(HEADER), os.fstat(file.fileno()).st_size
+        whole_header = head[:16] == MAGIC
         usual = len(next(iter(log.values()))) if log else USUAL_PAGE
-        size = (page_size(content[16:18]) if whole_header else None) or usual
-        reserved = content[20] if whole_header and content[20] < size // 8 else 0
+        size = (page_size(head[16:18]) if whole_header else None) or usual
+        reserved = head[20] if whole_header and len(head) > 20 and head[20] < size // 8 else 0
         for newer in ({}, log) if log else ({},):
-            yield from Pages(content, size, reserved, newer).records()
-        if isinstance(content, mmap):
-            content.close()
+            yield from Pages(file, length, size, reserved, newer).records()
+
+
+def stretches(file: BinaryIO, length: int) -> Iterator[tuple[int, int]]:
+    """Where a file's bytes lie on the disk, from and to; holes cost nothing to make.
+
+    One stretch where the system cannot tell.
+    """
+    if not hasattr(os, "SEEK_DATA"):
+        yield 0, length
+        return
+    place = 0
+    while place < length:
+        try:
+            start = os.lseek(file.fileno(), place, os.SEEK_DATA)
+        except OSError:  # only a hole is left
+            return
+        place = os.lseek(file.fileno(), start, os.SEEK_HOLE)
+        yield start, place
 
 
 def logged(path: Path) -> dict[int, bytes]:

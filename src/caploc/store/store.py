@@ -63,7 +63,11 @@ class Store:
             raise StoreFailed(unusable(self.path.parent, error)) from error
 
     def question_id(self, question: Question) -> int:
-        """The number under which a question's rows are kept."""
+        """The number under which a question's rows are kept.
+
+        Raises:
+            StoreFailed: if the file cannot be read or written, or is damaged.
+        """
         digest, text = question.digest(), json.dumps(asdict(question))
         find = "SELECT id, question FROM questions WHERE digest = ?"
         write = (
@@ -77,6 +81,8 @@ class Store:
                 with transaction(self.database):
                     self.database.execute(write, (number, digest, text))
                 found = self.database.execute(find, (digest,)).fetchone()
+        if found is None:
+            raise StoreFailed(damaged(self.path, "a question is lost"))
         return int(found[0])
 
     def orphaned(self, digest: str) -> int | None:
@@ -98,6 +104,17 @@ class Store:
         (most,) = self.database.execute("SELECT max(id) FROM questions").fetchone()
         return int(max([most or 0, *(number for (number,) in numbers)])) + 1
 
+    def digest_of(self, question: int) -> str:
+        """The digest of a question.
+
+        Raises:
+            StoreFailed: if it is not there any more: a page of the file is damaged.
+        """
+        found = self.database.execute("SELECT digest FROM questions WHERE id = ?", (question,))
+        for (digest,) in found:
+            return str(digest)
+        raise StoreFailed(damaged(self.path, "a question is lost"))
+
     def load(self, question: int) -> dict[tuple[bytes, str], Row]:
         """Every row of a question by mask and example.
 
@@ -105,9 +122,7 @@ class Store:
             StoreFailed: if the file cannot be read, or a row is not what was written.
         """
         with self.guarded():
-            (digest,) = self.database.execute(
-                "SELECT digest FROM questions WHERE id = ?", (question,)
-            ).fetchone()
+            digest = self.digest_of(question)
             found = self.database.execute(
                 f"SELECT {FIELDS}, seal FROM rows WHERE question = ?", (question,)
             )
@@ -129,9 +144,7 @@ class Store:
         """
         with self.guarded():
             self.check_present()
-            (digest,) = self.database.execute(
-                "SELECT digest FROM questions WHERE id = ?", (question,)
-            ).fetchone()
+            digest = self.digest_of(question)
             fields = [as_fields(row) for row in rows]
             with transaction(self.database):
                 self.database.executemany(
