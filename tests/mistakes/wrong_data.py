@@ -156,6 +156,32 @@ def _(place: Place) -> str:
     return "locate demo --task " + place.file("task.yaml", "task: mine\ninclude: nowhere.yaml\n")
 
 
+@mistake(GROUP, "a task file that includes itself")
+def _(place: Place) -> str:
+    return "locate demo --task " + place.file("task.yaml", "task: mine\ninclude: task.yaml\n")
+
+
+@mistake(GROUP, "a task file that includes a device")
+def _(place: Place) -> str:
+    return "locate demo --task " + place.file("task.yaml", "task: mine\ninclude: /dev/zero\n")
+
+
+@mistake(GROUP, "a group whose task is nowhere")
+def _(place: Place) -> str:
+    return "locate demo --task " + place.file("task.yaml", "group: all\ntask: [absent]\n")
+
+
+@mistake(GROUP, "a task file whose data are pickles")
+def _(place: Place) -> str:
+    return "locate demo --task " + place.file("task.yaml", "task: mine\ndataset_path: pandas\n")
+
+
+@mistake(GROUP, "a task file that names a reader and no file")
+def _(place: Place) -> str:
+    text = "task: mine\ndataset_path: json\ntest_split: test\noutput_type: generate_until\n"
+    return "locate demo --task " + place.file("task.yaml", text)
+
+
 @mistake(GROUP, "a task file with a function that is not there")
 def _(place: Place) -> str:
     place.file("data.jsonl", "\n".join(LINES))

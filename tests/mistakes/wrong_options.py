@@ -29,6 +29,8 @@ CASES = {
     "more heads to name than the model has": f"{LOCATE} --top 500",
     "no head to name": f"{LOCATE} --top 0",
     "a negative seed": f"{LOCATE} --seed -1",
+    "more masks than memory holds": f"{LOCATE} --method css --masks 1000000000000",
+    "a budget beyond reason": f"{LOCATE} --budget 1{'0' * 30}",
     "a budget that is too small": f"{LOCATE} --budget 50",
     "a budget that does not buy one mask": f"{LOCATE} --method css --budget 3",
     "recall 0": f"{LOCATE} --recall 0",

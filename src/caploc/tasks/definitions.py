@@ -85,6 +85,7 @@ def read_definition(path: Path, above: tuple[Path, ...] = ()) -> Definition:
         content, functions = parse(read_bounded(place, LONGEST), place.parent)
     except (OSError, RuntimeError, ValueError, TypeError, yaml.YAMLError) as error:
         said = " ".join(str(getattr(error, "strerror", None) or error).split())[:300]
+        said = said.replace('in "<byte string>",', "at")
         raise BadData(f"{str(path)[:300]} is not a task YAML: {said}.") from error
     if not isinstance(content, dict):
         raise BadData(f"{path} is not a task YAML: it holds no keys with values.")
