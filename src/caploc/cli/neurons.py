@@ -23,8 +23,8 @@ from caploc.cli.options import (
     Revision,
     Trust,
     command_line,
+    kinds_of,
     numbers,
-    parse_families,
     permit,
 )
 from caploc.naming import default_folder, placed
@@ -65,11 +65,6 @@ def show(result: dict[str, Any], exhibits: list[Any], as_json: bool, page: Path 
             console.say(note)
     if page is not None:
         console.say(f"Report: {page / 'report.html'}")
-
-
-def kinds_of(texts: list[str] | None) -> dict[str, str]:
-    """The kind of each task, tasks named as the commands keep them."""
-    return {placed(task): kind for task, kind in parse_families(texts or [], "--kind").items()}
 
 
 @app.command()

@@ -10,6 +10,7 @@ import typer
 from caploc import console
 from caploc.cli import completion
 from caploc.errors import BadOption
+from caploc.naming import placed
 from caploc.redaction import redacted
 from caploc.sandbox import choose_profile, protection, require_isolation
 
@@ -196,6 +197,11 @@ def parse_families(texts: list[str], option: str = "--family") -> dict[str, str]
             raise BadOption(f"{option} takes NAME=TASK,TASK; got {text!r}.")
         families |= {task.strip(): name for task in tasks.split(",") if task.strip()}
     return families
+
+
+def kinds_of(texts: list[str] | None) -> dict[str, str]:
+    """The kind of each task, tasks named as the commands keep them."""
+    return {placed(task): kind for task, kind in parse_families(texts or [], "--kind").items()}
 
 
 def command_line() -> str:
