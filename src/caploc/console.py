@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -291,6 +292,22 @@ def show_table(headings: list[str], rows: list[list[str]], title: str = "") -> N
         table.add_row(*(escape(printable(cell)) for cell in row))
     width = None if sys.stdout.isatty() else 160
     Console(width=width).print(table)
+
+
+def show_exhibits(
+    result: dict[str, Any], exhibits: list[Any], as_json: bool, page: Path | None
+) -> None:
+    """Print a result's tables with their notes, and where its page lies; or the result as JSON."""
+    if as_json:
+        say_json(result)
+        return
+    for exhibit in exhibits:
+        rows = [list(map(str, row)) for row in exhibit.shown()]
+        show_table(list(exhibit.columns), rows, exhibit.title)
+        for note in exhibit.notes:
+            say(note)
+    if page is not None:
+        say(f"Report: {page / 'report.html'}")
 
 
 def figure(value: float | None, signed: bool = False) -> str:

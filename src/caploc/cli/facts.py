@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from caploc import console
-from caploc.cli.neurons import Draws, Folder, Judged, show
+from caploc.cli.neurons import Draws, Folder, Judged
 from caploc.cli.options import (
     AllowCode,
     Device,
@@ -83,7 +83,7 @@ def fidelity(
     }  # fmt: skip
     with console.progress(quiet or as_json) as progress:
         found = measure_fidelity(fact_study(model, asked), folder, progress, command=command_line())
-    show(*found, as_json, folder / "fidelity")
+    console.show_exhibits(*found, as_json, folder / "fidelity")
 
 
 def reliability(
@@ -130,7 +130,7 @@ def reliability(
         found = measure_reliability(
             fact_study(model, asked), folder, progress, command=command_line()
         )
-    show(*found, as_json, folder / "reliability")
+    console.show_exhibits(*found, as_json, folder / "reliability")
 
 
 def decouple(
@@ -192,7 +192,7 @@ def decouple(
     folder = out or default_folder("decoupling", model, contrasts)
     with console.progress(quiet or as_json) as progress:
         found = measure_decoupling(study, folder, progress, command=command_line())
-    show(*found, as_json, folder)
+    console.show_exhibits(*found, as_json, folder)
 
 
 def together(
@@ -230,4 +230,4 @@ def together(
     may = permit(allow_code, trust_remote_code)
     with console.progress(quiet or as_json) as progress:
         found = join_runs(folder, heads, asked, progress, command=command_line(), allowed=may)
-    show(*found, as_json, folder / "together")
+    console.show_exhibits(*found, as_json, folder / "together")

@@ -1,7 +1,7 @@
 """Commands on feed-forward neurons (CNL)."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -51,20 +51,6 @@ Batches = Annotated[int, typer.Option("--steps", help="Batches to tune with.")]
 Rates = Annotated[str, typer.Option(help="Learning rates to try for each arm.")]
 GRID = "1e-4,3e-4,1e-3,3e-3,1e-2,3e-2,1e-1"
 Judged = Annotated[int | None, typer.Option("--limit", help="Judging examples of each task.")]
-
-
-def show(result: dict[str, Any], exhibits: list[Any], as_json: bool, page: Path | None) -> None:
-    """Print what was found, and where its page lies."""
-    if as_json:
-        console.say_json(result)
-        return
-    for exhibit in exhibits:
-        rows = [list(map(str, row)) for row in exhibit.shown()]
-        console.show_table(list(exhibit.columns), rows, exhibit.title)
-        for note in exhibit.notes:
-            console.say(note)
-    if page is not None:
-        console.say(f"Report: {page / 'report.html'}")
 
 
 @app.command()
@@ -166,7 +152,7 @@ def locate(
     permit(allow_code, trust_remote_code, tasks)
     with console.progress(quiet or as_json) as progress:
         found = run(study, folder, progress, kinds=kinds_of(kind), command=command_line())
-    show(*found, as_json, folder)
+    console.show_exhibits(*found, as_json, folder)
 
 
 @app.command()
@@ -195,7 +181,9 @@ def overlap(
     from caploc.neurons.overlapping import overlap as run
 
     place = out or folders[0]
-    show(*run(folders, kinds_of(kind), place, command=command_line()), as_json, None)
+    console.show_exhibits(
+        *run(folders, kinds_of(kind), place, command=command_line()), as_json, None
+    )
 
 
 @app.command()
@@ -238,7 +226,7 @@ def erase(
     may = permit(allow_code, trust_remote_code, also or [])
     with console.progress(quiet or as_json) as progress:
         found = run(folder, asked, also or [], progress, command=command_line(), allowed=may)
-    show(*found, as_json, folder / "erasure")
+    console.show_exhibits(*found, as_json, folder / "erasure")
 
 
 @app.command()
@@ -294,7 +282,7 @@ def enhance(
     may = permit(allow_code, trust_remote_code)
     with console.progress(quiet or as_json) as progress:
         found = enhance_located(folder, asked, progress, command=command_line(), allowed=may)
-    show(*found, as_json, folder / "enhancement")
+    console.show_exhibits(*found, as_json, folder / "enhancement")
 
 
 @app.command()
@@ -344,7 +332,7 @@ def cross(
     may = permit(allow_code, trust_remote_code)
     with console.progress(quiet or as_json) as progress:
         found = run(folder, asked, progress, command=command_line(), allowed=may)
-    show(*found, as_json, folder / "crossing")
+    console.show_exhibits(*found, as_json, folder / "crossing")
 
 
 @app.command()
