@@ -19,7 +19,7 @@ INSTALL_CHROMIUM := (apt-get update -qq; apt-get install --yes -qq --no-install-
 # two processes, a file's tests in one: what its fixtures prepare is prepared once
 BESIDE := -n 2 --dist loadfile
 
-.PHONY: demo test test-slow test-browser test-cluster test-faults test-attacks test-real soak test-sharded test-quantized test-trackers test-mistakes fuzz words-data audit check bench bench-recovery bench-ideas bench-neurons bench-workers bench-gpu bench-peers \
+.PHONY: demo test test-slow test-browser test-cluster test-faults test-attacks test-real soak test-sharded test-quantized test-trackers test-mistakes fuzz audit check bench bench-recovery bench-ideas bench-neurons bench-workers bench-gpu bench-peers \
 	demo-model truth docs test-docs wheel test-wheel clean
 
 demo: $(INSTALLED)  ## install, fetch SmolLM2, localize some of its capabilities, write reports
@@ -79,8 +79,12 @@ test-mistakes: $(INSTALLED_DEV)  ## every mistake of docs/mistakes.md, and thous
 fuzz: $(FUZZ)/.installed  ## what reads others' files, fuzzed by coverage: eleven minutes in one process
 	nice -n 10 $(FUZZ)/bin/python bench/fuzz.py --out build/fuzz $(FUZZING)
 
+.PHONY: words-data words-scores
 words-data: $(WORDS)/.installed  ## make the tables of the tasks on words; CHECK=--check: only compare
 	$(WORDS)/bin/python scripts/make_words.py $(CHECK)
+
+words-scores: $(INSTALLED)  ## score the tasks on words on three fetched models: hours; write docs/words.md
+	$(BIN)/python scripts/score_words.py
 
 audit: $(AUDIT)/.installed  ## known vulnerabilities of the pinned dependencies; needs the network
 	$(AUDIT)/bin/python scripts/audit.py constraints.txt
