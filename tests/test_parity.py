@@ -13,7 +13,8 @@ from caploc.measurement import Cost, Meter
 from caploc.models.loading import load_model
 from caploc.progress import Silent
 from caploc.store import Question, Store
-from caploc.tasks.catalog import TaskOptions, demo_manager, load_task
+from caploc.tasks.catalog import TaskOptions, load_task
+from caploc.tasks.registry import demo_manager
 
 LIMIT = 40
 KINDS = {

@@ -6,6 +6,7 @@ command left behind.
 """
 
 import os
+import re
 import shlex
 import shutil
 import sys
@@ -115,6 +116,10 @@ def mistake(
     return enter
 
 
+# A log's lines of progress: how many there are depends on how long a command took.
+PROGRESS = re.compile(r"caploc: \d+:\d\d:\d\d ")
+
+
 @dataclass(frozen=True)
 class Said:
     """How a command ended: exit code, standard output, its sentence, and what it left behind."""
@@ -144,7 +149,8 @@ def typed(arguments: list[str]) -> Said:
                 code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
     finally:
         sys.argv = before
-    return Said(tuple(arguments), code, out.getvalue(), err.getvalue().strip())
+    lines = [line for line in err.getvalue().splitlines() if not PROGRESS.match(line)]
+    return Said(tuple(arguments), code, out.getvalue(), "\n".join(lines).strip())
 
 
 @contextmanager
