@@ -74,11 +74,11 @@ class Workers:
         Raises:
             BadOption: in one sentence.
         """
+        self.check_numbers()
         if not find_spec("ray"):
             raise BadOption(
                 "--workers needs Ray, which is not installed: pip install 'caploc[ray]'."
             )
-        self.check_numbers()
         if device not in DEVICES and not device.startswith(f"{SPREAD}:"):
             raise BadOption(
                 f"--device {device} with --workers: Ray gives every worker its own; choose "
