@@ -5,7 +5,6 @@ bytes would not come past the first brace, the bytes choose how a sound file is 
 """
 
 import copy
-import faulthandler
 import json
 import os
 import shutil
@@ -66,7 +65,6 @@ from caploc.workers.options import Workers
 
 HERE = Path(__file__).parent
 sys.path.append(str(HERE.parent / "mistakes"))  # whose finished run is spoilt
-SECONDS = 60  # after which reading a folder hangs
 GRID = HeadGrid((16,) * 6)
 TARGETS: dict[str, Callable[[bytes], None]] = {}
 ODD: list[Any] = [
@@ -602,11 +600,7 @@ def run_folders(data: bytes) -> None:
     looks = [examine, FinishedRun.read, all_rows, resumed, mended]
     if not data or not sum(data) % 8:  # drawing takes ten times as long as all the others
         looks += [rewrite_report, read_runs_of]
-    faulthandler.dump_traceback_later(SECONDS, exit=True)
-    try:
-        read_folder(place / "run", looks)
-    finally:
-        faulthandler.cancel_dump_traceback_later()
+    read_folder(place / "run", looks)
     assert hostile_folders.snapshot(victim) == before, "a file outside of the folder was changed"
     made = {path.name for path in place.iterdir()}
     assert made <= {"run", "victim", "out.csv", "compared"}, made
