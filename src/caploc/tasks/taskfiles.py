@@ -215,6 +215,11 @@ def check_circles(entries: Mapping[str, Entry]) -> None:
         for name, entry in entries.items()
         if entry.kind is Kind.GROUP
     }
+    for name, entry in entries.items():
+        if name in inside and is_mixture(
+            entry.cfg or {}
+        ):  # which are told apart where their parts are looked for
+            inside[name].discard(name)
     for name in inside:
         reached: set[str] = set()
         waiting = [name]
