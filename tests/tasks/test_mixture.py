@@ -198,7 +198,7 @@ def test_metrics_of_both_directions_are_refused(mixture_file, task_file):
     ("tasks", "error", "said"),
     [
         (["sums"], BadData, "two or more"),
-        (["sums", "both"], BadData, "both holds itself"),
+        (["sums", "both"], BadData, "none of them a mixture"),
         (["sums", "gsm9k"], UnknownName, "Did you mean 'gsm8k'"),
         (["sums", {"task": "questions"}], BadData, "by their names"),
     ],

@@ -49,7 +49,8 @@ class Stops:
 
     def may_complete(self, token: int) -> bool:
         """Whether the token can bring the last character of a stop string."""
-        if token in self.special:
+        # Any token may show that the bytes before it were no character.
+        if token in self.special or UNFINISHED in self.last:
             return True
         text = self.text([token]) + self.text([*self.plain, token])[len(PLAIN) :]
         return UNFINISHED in text or any(character in text for character in self.last)
