@@ -118,7 +118,7 @@ class Lines:
             now = time.monotonic()
             parts = [f"caploc: {duration(now - self.began)} {self.what}"]
             if self.rows:
-                parts.append(f"{self.done:,} of {self.rows:,} rows")
+                parts.append(f"{self.done:,} of {self.rows:,}")
             seconds = now - self.stage_began
             if self.measured and seconds > 0:
                 rate = self.measured / seconds

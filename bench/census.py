@@ -1,0 +1,227 @@
+"""The truth about real networks: what their heads do alone, in pairs, and among random others.
+
+    python bench/census.py                                  everything that is missing: hours
+    python bench/census.py --models smollm2 --tasks past    part of it
+    python bench/census.py --examples 300                   more examples of every head alone
+
+Rows are kept in build/census and asked once; a run that was stopped goes on. What was measured is
+written to bench/census/MODEL-TASK.parquet, one line a row, after every part.
+"""
+
+import argparse
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TQDM_DISABLE", "1")
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import parquet
+
+from caploc import designs
+from caploc.console import progress
+from caploc.measurement import Meter, as_measurements
+from caploc.progress import Progress
+from caploc.recovery import Measurements
+from caploc.search import Plan, column_mask
+from caploc.store import Store
+from caploc.tasks.catalog import TaskOptions
+from caploc.workbench import ModelOptions, Workbench
+
+ROWS = Path("build/census")
+FILES = Path(__file__).parent / "census"
+SEED = 20  # of the order of examples, and of the random others
+STRONGEST = 20  # heads that are tried in pairs and among others
+SIZES = (2, 5, 10, 16)  # heads in a mask, the one that is judged among them
+OTHERS = 125  # random sets of others for each size
+EACH = 4  # examples that each of them is asked on: a set's prompt is read once for all
+PAIRED = 100  # examples of the pairs
+SCORED = 40  # examples of which the log-probability of the right answer is taken, each head alone
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model on a task: the examples of every head alone; whether it is also tried among others.
+
+    `right` leaves out examples that the intact model gets wrong, for a model that is slow.
+    """
+
+    model: str
+    task: str
+    examples: int
+    among: bool = False
+    dtype: str = "auto"
+    right: bool = False
+
+    @property
+    def name(self) -> str:
+        """Of its files."""
+        return f"{self.model}-{self.task.removeprefix('words/')}"
+
+
+CASES = (
+    Case("smollm2", "words/third_person", 150, among=True),
+    Case("smollm2", "words/past", 150, among=True),
+    Case("smollm2", "words/upper", 150),
+    Case("smollm2", "words/plural", 150),
+    Case("smollm2", "words/digits", 150),
+    Case("smollm2", "words/sentiment", 150),
+    Case("gemma3-270m", "words/past", 150),
+    Case("gemma3-270m", "words/capital", 131),
+    Case("gemma3-270m", "words/antonym", 150),
+    Case("qwen2.5-coder-1.5b", "words/addition", 50, dtype="bfloat16", right=True),
+)
+
+
+@dataclass
+class Census:
+    """A case being measured."""
+
+    case: Case
+    meter: Meter
+    watched: Progress
+    likelihood: Meter  # of the same task, with the log-probability of the right answer as outcome
+
+    @property
+    def heads(self) -> int:
+        """Heads of the model."""
+        return int(self.meter.engine.grid.size)
+
+    def ask(self, plan: Plan) -> Measurements:
+        """Have a plan's rows measured."""
+        return as_measurements(plan, self.meter.measure(plan, self.watched, plan.what))
+
+    def intact(self, examples: Sequence[int]) -> Measurements:
+        """The model as it is."""
+        return self.ask(Plan.crossed(column_mask(self.heads, [])[None], examples, what="intact"))
+
+    def alone(self, examples: Sequence[int]) -> Measurements:
+        """Every head on every example."""
+        return self.ask(Plan.crossed(designs.singles(self.heads), examples, what="alone"))
+
+    def scored(self, examples: Sequence[int]) -> Measurements:
+        """Every head, and none, on every example: how likely the right answer is."""
+        masks = np.concatenate([column_mask(self.heads, [])[None], designs.singles(self.heads)])
+        plan = Plan.crossed(masks, examples, what="likelihood")
+        return as_measurements(plan, self.likelihood.measure(plan, self.watched, plan.what))
+
+    def pairs(self, columns: Sequence[int], examples: Sequence[int]) -> Measurements:
+        """All pairs of these heads."""
+        masks = [column_mask(self.heads, pair) for pair in combinations(columns, 2)]
+        return self.ask(Plan.crossed(np.stack(masks), examples, what="pairs"))
+
+    def among(self, columns: Sequence[int], examples: Sequence[int], size: int) -> Measurements:
+        """Each head together with random others, and these without it, on the same examples."""
+        random = np.random.default_rng([SEED, size])
+        free = np.ones(self.heads, dtype=bool)
+        others = designs.scattered(free, OTHERS, size=size - 1, random=random)
+        with_head = np.repeat(others[None], len(columns), axis=0)
+        with_head[np.arange(len(columns)), :, list(columns)] = True
+        masks = np.concatenate([others[None], with_head]).reshape(-1, self.heads)
+        asked = designs.spread(list(examples), OTHERS * EACH, random=random)
+        mask = np.arange(len(masks)).repeat(EACH)
+        return self.ask(Plan(masks, mask, np.tile(asked, 1 + len(columns)), 0, f"among {size}"))
+
+
+def main() -> None:
+    """Measure what was asked for."""
+    arguments = parse()
+    for model in dict.fromkeys(case.model for case in CASES):
+        cases = [case for case in CASES if case.model == model and wanted(case, arguments)]
+        if cases:
+            measure(cases, arguments)
+
+
+def parse() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    add = parser.add_argument
+    add("--models", type=lambda text: text.split(","), help="such as smollm2")
+    add("--tasks", type=lambda text: text.split(","), help="such as past,upper")
+    add("--parts", type=lambda text: text.split(","), default=["alone", "pairs", "among"])
+    add("--examples", type=int, help="of every head alone, instead of those of each case")
+    add("--quiet", action="store_true")
+    return parser.parse_args()
+
+
+def wanted(case: Case, arguments: argparse.Namespace) -> bool:
+    """Whether a case was asked for."""
+    named = not arguments.tasks or case.task.removeprefix("words/") in arguments.tasks
+    return named and (not arguments.models or case.model in arguments.models)
+
+
+def measure(cases: Sequence[Case], arguments: argparse.Namespace) -> None:
+    """All parts of a model's cases; every head alone of all of them comes first."""
+    model = ModelOptions(cases[0].model, device="cpu", dtype=cases[0].dtype)
+    engine = model.engine()
+    with progress(arguments.quiet) as watched:
+        for part in ([], arguments.parts):
+            for case in cases:
+                (task,) = model.tasks([case.task], TaskOptions())
+                (likely,) = model.tasks([case.task], TaskOptions(outcome="logprob"))
+                with Store(ROWS / f"{case.name}.sqlite") as store:
+                    bench = Workbench(engine, store)
+                    census = Census(case, bench.meter(task), watched, bench.meter(likely))
+                    write(census, *take(census, part, arguments.examples))
+
+
+def take(
+    census: Census, parts: Sequence[str], examples: int | None
+) -> tuple[list[str], list[Measurements]]:
+    """Names and rows of the parts; every head alone is the first, and what others build on."""
+    case = census.case
+    order = designs.draw_examples(census.meter.task.size, census.meter.task.size, seed=SEED)
+    count = examples or case.examples
+    intact = census.intact(order)
+    before = intact.by_example()
+    asked = [example for example in order if before[example] or not case.right][:count]
+    alone = census.alone(asked)
+    names, found = ["intact", "alone"], [intact, alone]
+    names.append("likelihood")
+    found.append(census.scored(asked[:SCORED]))
+    if case.among and parts:
+        effect = alone.mask_means() - np.mean([before[example] for example in asked])
+        columns = sorted(np.argsort(effect, kind="stable")[:STRONGEST].tolist())
+        if "pairs" in parts:
+            names.append("pairs")
+            found.append(census.pairs(columns, asked[:PAIRED]))
+        for size in SIZES if "among" in parts else ():
+            names.append(f"among {size}")
+            found.append(census.among(columns, order, size))
+    return names, found
+
+
+def write(census: Census, names: Sequence[str], found: Sequence[Measurements]) -> None:
+    """All rows of a case as one small file, which says whose they are."""
+    cut = [
+        np.flatnonzero(rows.masks[mask]).astype(np.int16) for rows in found for mask in rows.mask
+    ]
+    table = pa.table(
+        {
+            "part": pa.array(np.repeat(names, [len(rows.mask) for rows in found])),
+            "knocked_out": pa.array(cut, pa.list_(pa.int16())),
+            "example": pa.array(np.concatenate([r.example for r in found]), pa.int16()),
+            "outcome": pa.array(np.concatenate([r.outcome for r in found]), pa.float32()),
+        }
+    )
+    loaded = census.meter.engine.loaded  # type: ignore[attr-defined]
+    told = {
+        "model": census.case.model,
+        "fingerprint": loaded.fingerprint,
+        "dtype": loaded.dtype,
+        "task": census.meter.task.name,
+        "task_version": census.meter.task.version,
+        "heads": list(loaded.grid.heads_per_layer),
+    }
+    FILES.mkdir(exist_ok=True)
+    table = table.replace_schema_metadata({"caploc": json.dumps(told)})
+    parquet.write_table(table, FILES / f"{census.case.name}.parquet", compression="zstd")
+
+
+if __name__ == "__main__":
+    main()
