@@ -13,6 +13,7 @@ from itertools import accumulate, takewhile
 from typing import Any, ClassVar, TypeVar
 
 import torch
+from lm_eval.models.utils import normalize_gen_kwargs
 from torch import Tensor
 from transformers import (
     DynamicCache,
@@ -94,7 +95,7 @@ def prompts(tokenizer: PreTrainedTokenizerBase, asks: Iterable[Ask]) -> list[Pro
 
 def settings_of(options: str) -> Settings:
     """Stop strings and length limit, from lm-eval's generation arguments."""
-    arguments = json.loads(options)
+    arguments = normalize_gen_kwargs(json.loads(options))
     return tuple(arguments["until"]), arguments["max_gen_toks"]
 
 

@@ -15,7 +15,9 @@ from caploc import designs
 from caploc.recovery import Estimate, Measurements
 from caploc.recovery.rows import is_binary
 from caploc.search.conclusion import Conclusion
-from caploc.search.inquiry import Inquiry, right_of
+from caploc.search.critical import ALONE, SURVIVORS
+from caploc.search.inquiry import TRIED_ELSEWHERE, Inquiry, right_of
+from caploc.search.likelihood import FirstLook
 from caploc.search.plan import Found, Plan, Problem, Search, intact_plan
 from caploc.search.screen import SPARE, Screen
 from caploc.search.sets import breaking_set
@@ -25,6 +27,10 @@ from caploc.search.telling import reported
 CHECKING = 0.2  # share of the rows kept for the shortlist alone on fresh examples
 FEWEST_CHECKED = 40  # examples that each head of the shortlist is tried on, rows permitting
 FEWEST_JOINED = 10  # examples for a head that rises later, or it is not tried
+LOOKING = 0.45  # share of the budget that the look at likelihoods may take
+TURN = 10  # examples more for each head of a turn
+AT_A_TURN = 12  # heads
+CHECKED = 100  # examples that each head of the top is tried on, if there are so many
 FEWEST_RIGHT = 10  # examples that the intact model must get right
 ABOVE_CHANCE = 0.05  # largest p at which an intact score counts as better than guessing
 
@@ -36,6 +42,8 @@ def adaptive(problem: Problem) -> Search:
     if hopeless:
         return nothing_found(problem, intact, hopeless)
     inquiry = Inquiry(problem, designs.generator(problem.settings.seed), intact)
+    if problem.likelihood is not None:
+        return (yield from looked(inquiry))
     screen = Screen(problem, right_of(intact), intact, inquiry.random)
     if problem.settings.goal == "set":
         return (yield from breaking_set(inquiry, screen))
@@ -44,6 +52,57 @@ def adaptive(problem: Problem) -> Search:
     yield from check(inquiry, screen, shortlist)
     conclusion = Conclusion(screen, shortlist, tuple(inquiry.universal))
     return reported(inquiry, conclusion, conclusion.named, conclusion.ranking)
+
+
+def looked(inquiry: Inquiry) -> Generator[Plan, Measurements, Found]:
+    """Begin with a look at how likely right answers are without each head; then settle the top.
+
+    Heads of which it is open whether they belong to the top are knocked out alone, a few examples
+    more at each turn, the most open ones first, until enough of the top is known, or nothing is
+    left to ask; then those of the top, until each was tried on `CHECKED` examples.
+    """
+    problem, intact = inquiry.problem, inquiry.intact
+    first = FirstLook(problem, intact, inquiry.random)
+    right = right_of(intact)
+    yield from first.ask(right, int(LOOKING * inquiry.budget))
+    inquiry.spent += len(first.seen.mask)
+    shortlist = Shortlist(problem, [], inquiry.random, pool=problem.examples)
+    while True:
+        conclusion = Conclusion(first, shortlist, tuple(inquiry.universal))
+        inquiry.promised = conclusion.expected_recall
+        heads = unsettled(inquiry, conclusion)
+        count = min(TURN, inquiry.left // max(len(heads), 1))
+        if not heads or not count:
+            return reported(inquiry, conclusion, conclusion.named, conclusion.ranking)
+        before = shortlist.rows
+        yield from shortlist.more(heads, count)
+        inquiry.spent += shortlist.rows - before
+        yield from recognize_breaking(inquiry, shortlist)
+
+
+def unsettled(inquiry: Inquiry, conclusion: Conclusion) -> list[int]:
+    """Heads to knock out alone on further examples, if there are any left."""
+    shortlist = conclusion.shortlist
+    if inquiry.promised < inquiry.problem.settings.recall:
+        heads = shortlist.unfinished(conclusion.open)[:AT_A_TURN]
+        if heads:
+            return heads
+    first = [c for c in conclusion.ranking[: conclusion.top] if c not in inquiry.universal]
+    return [c for c in shortlist.unfinished(first) if shortlist.asked[c] < CHECKED]
+
+
+def recognize_breaking(
+    inquiry: Inquiry, shortlist: Shortlist
+) -> Generator[Plan, Measurements, None]:
+    """Note heads that alone leave hardly any right answer, and which break another task too."""
+    for head, (left, asked) in shortlist.survival().items():
+        if head in inquiry.critical or asked < ALONE or left > asked * SURVIVORS / ALONE:
+            continue
+        if inquiry.left < TRIED_ELSEWHERE * len(inquiry.problem.others):
+            return
+        inquiry.critical.append(head)
+        if (yield from inquiry.breaks_others(head)):
+            inquiry.universal.append(head)
 
 
 def candidates(inquiry: Inquiry, screen: Screen) -> list[int]:

@@ -1,21 +1,26 @@
-"""What a screen and its shortlist say together: effects, errors, ranking, and how sure it is."""
+"""What a first estimate of all heads and the shortlist alone say together, and how surely."""
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Protocol
 
 import numpy as np
 from jaxtyping import Bool, Float
+from scipy.optimize import minimize
 
 from caploc.designs import generator
-from caploc.recovery import Estimate
+from caploc.recovery import Estimate, Measurements
 from caploc.recovery.screening import Effects, false_discovery_rates
-from caploc.recovery.shrinkage import Posterior, shrink, top_chances
-from caploc.search.screen import Screen
+from caploc.recovery.shrinkage import Posterior, top_chances
+from caploc.search.plan import Problem
 from caploc.search.shortlist import Shortlist
 
 LEVEL = 0.05  # false discovery rate at which a head is named
-GIVE_OR_TAKE = 0.25  # standard deviation of the factor between screened and single effects
+GIVE_OR_TAKE = 0.25  # standard deviation of the factor between first and single effects
 LEAST_SCALE = 0.2
+DISCORD = 0.3  # by which share single effects differ from the first estimates, as a first guess
+DISCORD_SPREAD = 0.7  # standard deviation of its logarithm
+DRAWS = 4000  # from the posterior, for the intervals
 CLOSE = 0.02  # a head whose top chance lies farther from 0 and 1 is contested
 OPEN = 0.1  # the same, for heads that count as tied
 POINT = 0.01  # effects closer than this, in accuracy, are not worth telling apart
@@ -23,11 +28,55 @@ FACTORS = (2, 4)  # budgets of the forecast, as multiples of the rows at hand
 FORECASTS = 200  # draws of the forecast
 
 
+class First(Protocol):
+    """A first estimate of every head: from masks of several heads, or from likelihoods."""
+
+    problem: Problem
+    seen: Measurements
+
+    @property
+    def size(self) -> int:
+        """Heads in a mask."""
+        ...
+
+    @property
+    def group(self) -> int:
+        """Examples that one mask is used for."""
+        ...
+
+    def effects(self) -> Effects:
+        """Each head's effect and its error; NaN where unknown."""
+        ...
+
+    def believe(self, found: Effects) -> Posterior:
+        """What to believe of every head's effect, given estimates of this kind."""
+        ...
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How effects alone follow from first estimates.
+
+    They are `factor` times as large, give or take `error`, and each differs from that by `discord`
+    of itself.
+    """
+
+    factor: float = 1.0
+    error: float = 0.0
+    discord: float = 0.0
+
+    def apply(self, first: Effects, *, cautious: bool = False) -> Effects:
+        """First estimates in units of single heads; a cautious error includes the factor's."""
+        size = np.hypot(self.discord * self.factor, self.error if cautious else 0.0)
+        stderr = np.hypot(self.factor * first.stderr, size * first.effect)
+        return replace(first, effect=self.factor * first.effect, stderr=stderr)
+
+
 @dataclass(frozen=True)
 class Conclusion:
-    """Screen and shortlist together; `struck` heads are left out of the ranking."""
+    """The first estimate and the shortlist together; `struck` heads are not ranked."""
 
-    screen: Screen
+    screen: First
     shortlist: Shortlist
     struck: tuple[int, ...] = ()
 
@@ -47,16 +96,17 @@ class Conclusion:
         return self.shortlist.estimate()
 
     @cached_property
-    def scale(self) -> tuple[float, float]:
-        """What turns a screened effect into that of the head alone, and its standard error."""
+    def scale(self) -> Scale:
+        """What turns a first estimate into the effect of the head alone."""
         raw = self.screen.effects()
-        expected = np.where(np.isfinite(raw.effect), shrink(raw.effect, raw.stderr).mean, np.nan)
-        return scale(expected, self.alone)
+        posterior, known = self.screen.believe(raw), np.isfinite(raw.effect)
+        expected = Effects(posterior.mean, posterior.deviation).only(known)
+        return calibrate(expected, self.alone)
 
     @cached_property
     def screened(self) -> Effects:
-        """Of the screen, in units of single heads."""
-        return self.screen.effects().scaled(self.scale[0])
+        """The first estimate, in units of single heads."""
+        return self.scale.apply(self.screen.effects())
 
     @cached_property
     def both(self) -> Effects:
@@ -68,7 +118,7 @@ class Conclusion:
     @cached_property
     def posterior(self) -> Posterior:
         """Of every head's effect."""
-        return shrink(self.both.effect, self.both.stderr)
+        return self.screen.believe(self.both)
 
     @cached_property
     def chances(self) -> Float[np.ndarray, " heads"]:
@@ -93,9 +143,7 @@ class Conclusion:
         Here the screen's error includes that of its unit, so that no head is named on a screen
         that the fresh examples do not bear out.
         """
-        raw, (factor, error) = self.screen.effects(), self.scale
-        stderr = np.hypot(factor * raw.stderr, error * raw.effect)
-        cautious = joined(replace(raw, effect=factor * raw.effect, stderr=stderr), self.alone)
+        cautious = joined(self.scale.apply(self.screen.effects(), cautious=True), self.alone)
         cautious.effect[list(self.struck)] = np.nan
         return false_discovery_rates(cautious.p())
 
@@ -108,13 +156,21 @@ class Conclusion:
         """
         first = self.ranking[: self.top]
         tried = np.isfinite(self.checked.effect)
-        needed = (self.q < LEVEL) & (self.both.effect < 0) & (self.shortlist.needed(LEVEL) | ~tried)
+        below = (self.both.effect < 0) & (self.interval[1] < 0)
+        needed = (self.q < LEVEL) & below & (self.shortlist.needed(LEVEL) | ~tried)
         return [column for column in first if needed[column]]
 
     @property
     def expected_recall(self) -> float:
         """Share of the top heads that the ranking is expected to have right."""
         return float(np.mean(self.chances[self.ranking[: self.top]]))
+
+    @property
+    def open(self) -> list[int]:
+        """Heads of which it is open whether they belong to the top, the most open first."""
+        doubt = self.chances * (1 - self.chances)
+        order = [int(column) for column in np.argsort(-doubt, kind="stable")]
+        return [c for c in order if CLOSE < self.chances[c] < 1 - CLOSE]
 
     @property
     def contested(self) -> list[int]:
@@ -144,15 +200,22 @@ class Conclusion:
         tied = [column for column in self.ranking if near[column] and open_[column]]
         return tied if len(tied) > 1 else []
 
+    @cached_property
+    def interval(self) -> tuple[Float[np.ndarray, " heads"], Float[np.ndarray, " heads"]]:
+        """Ends of the interval that holds a head's effect alone with a probability of 95 %."""
+        drawn = self.posterior.draws(DRAWS, seed=self.shortlist.rows)
+        low, high = np.quantile(drawn, [0.025, 0.975], axis=0)
+        return low, high
+
     def estimate(self) -> Estimate:
-        """Every head's effect: alone on fresh examples where it was, else from the screen."""
-        alone, effect, half = self.checked, self.screened.effect, self.screened.half_width()
-        tried = np.isfinite(alone.effect)
+        """Every head's effect alone, by all that was seen of it; of a struck head, alone only."""
+        alone, (low, high) = self.checked, self.interval
+        known = np.isfinite(self.both.effect)
         return Estimate(
             "spike-slab",
-            np.where(tried, alone.effect, effect),
-            np.where(tried, alone.low, effect - half),
-            np.where(tried, alone.high, effect + half),
+            np.where(known, self.posterior.mean, alone.effect),
+            np.where(known, low, alone.low),
+            np.where(known, high, alone.high),
             self.q,
             top_chance=self.chances,
         )
@@ -183,20 +246,37 @@ class Conclusion:
         return found
 
 
-def scale(screened: Float[np.ndarray, " heads"], alone: Effects) -> tuple[float, float]:
-    """Effects alone, on all examples, as a multiple of expected ones among random others.
+def calibrate(first: Effects, alone: Effects) -> Scale:
+    """How effects alone follow from first estimates, by heads that have both.
 
-    The screen asks only examples that the model gets right, with other heads gone; the shortlist
-    tells what a head does alone on any. Weighted least squares through zero over heads that have
-    both, with the prior that the factor is 1, give or take a quarter; just 1 without a shortlist.
+    A first estimate may ask only examples that the model gets right, with other heads gone, or not
+    ask the score itself; the shortlist tells what a head does alone on any. The most probable
+    factor and discord, given the prior that the factor is 1, give or take a quarter; the factor is
+    just 1 without a shortlist.
     """
-    both = np.isfinite(screened) & np.isfinite(alone.stderr)
+    both = np.isfinite(first.effect) & np.isfinite(alone.stderr)
     if not both.any():
-        return 1.0, 0.0
-    x, y, weight = screened[both], alone.effect[both], 1 / alone.stderr[both] ** 2
-    precision = float((weight * x**2).sum()) + 1 / GIVE_OR_TAKE**2
-    fitted = (float((weight * x * y).sum()) + 1 / GIVE_OR_TAKE**2) / precision
-    return max(fitted, LEAST_SCALE), precision**-0.5
+        return Scale()
+    x, s, y, error = (
+        each[both] for each in (first.effect, first.stderr, alone.effect, alone.stderr)
+    )
+
+    def variance(factor: float, discord: float) -> Float[np.ndarray, " both"]:
+        total: np.ndarray = error**2 + (factor * s) ** 2 + (discord * factor * x) ** 2
+        return total
+
+    def unlikely(values: Float[np.ndarray, " 2"]) -> float:
+        factor, discord = float(values[0]), float(np.exp(values[1]))
+        spread = variance(factor, discord)
+        misfit = (np.log(spread) + (y - factor * x) ** 2 / spread).sum() / 2
+        doubt = ((factor - 1) / GIVE_OR_TAKE) ** 2
+        doubt += ((values[1] - np.log(DISCORD)) / DISCORD_SPREAD) ** 2
+        return float(misfit + doubt / 2)
+
+    best = minimize(unlikely, [1.0, np.log(DISCORD)], method="Nelder-Mead").x
+    factor, discord = max(float(best[0]), LEAST_SCALE), float(np.exp(best[1]))
+    precision = float((x**2 / variance(factor, discord)).sum()) + 1 / GIVE_OR_TAKE**2
+    return Scale(factor, precision**-0.5, discord)
 
 
 def joined(one: Effects, other: Effects) -> Effects:

@@ -155,6 +155,8 @@ class Problem:
     Heads are searched for on `examples`; `fresh` ones, disjoint, are kept for the check of what was
     found. `others` holds some examples of each other task. `shared` is the price of reading what
     all prompts begin with, as a multiple of the rest of a row; `chance` the score of guessing.
+    `likelihood` is the number, in plans, of the same task with the log-probability of the right
+    answer as its outcome (0: it is the task itself); None if there is no such thing.
     """
 
     heads: int
@@ -164,6 +166,7 @@ class Problem:
     others: Sequence[Sequence[int]] = ()
     shared: float = 0.0
     chance: float = 0.0
+    likelihood: int | None = None
 
     def empty(self) -> Mask:
         """The mask that knocks out nothing."""

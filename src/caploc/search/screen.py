@@ -101,8 +101,12 @@ class Screen:
         if state not in self.known:
             # Every look asks several times; only the latest is worth its memory.
             found = screened(self.rows()).only(self.free)
-            self.known = {state: (found, shrink(found.effect, found.stderr))}
+            self.known = {state: (found, self.believe(found))}
         return self.known[state][0]
+
+    def believe(self, found: Effects) -> Posterior:
+        """Shrink the effects: most heads do nothing, and chance makes some of them look needed."""
+        return shrink(found.effect, found.stderr)
 
     def posterior(self) -> Posterior:
         """What the rows say of each head."""

@@ -1,7 +1,7 @@
-"""The shortlist: each of its heads alone on examples that the screen never used."""
+"""The shortlist: each of its heads alone, on examples that a screen never used."""
 
 from collections import defaultdict
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,7 +16,9 @@ from caploc.recovery import (
     falls,
     right_or_wrong,
 )
+from caploc.recovery.estimate import survived
 from caploc.recovery.screening import Effects
+from caploc.search.inquiry import right_of
 from caploc.search.plan import Plan, Problem, intact_plan
 
 EVEN = 0.5  # share of the rows that all heads of the shortlist get alike
@@ -27,15 +29,17 @@ Asking = Generator[Plan, Measurements, None]
 
 @dataclass
 class Shortlist:
-    """Heads knocked out alone, each on the first so many of the same fresh examples.
+    """Heads knocked out alone, each on the first so many of the same examples.
 
-    `order` is that of the examples, `asked` how many of them each head was tried on, and `first`
-    how many all heads began with.
+    These are `pool`, or if it is empty the problem's fresh ones, or without any those that heads
+    are searched for on. `order` is that of the examples, `asked` how many of them each head was
+    tried on, and `first` how many all heads began with.
     """
 
     problem: Problem
     heads: list[int]
     random: np.random.Generator
+    pool: Sequence[int] = ()
     order: list[int] = field(init=False)
     asked: dict[int, int] = field(default_factory=lambda: defaultdict(int))
     first: int = 0
@@ -43,10 +47,10 @@ class Shortlist:
     seen: Measurements = field(init=False)
 
     def __post_init__(self) -> None:
-        """Shuffle the fresh examples; without any, those of the screen must do."""
+        """Shuffle the examples."""
         self.heads = list(self.heads)
         self.seen = Measurements.none(self.problem.heads)
-        examples = list(self.problem.fresh) or list(self.problem.examples)
+        examples = list(self.pool or self.problem.fresh or self.problem.examples)
         self.order = self.random.permutation(examples).tolist()
 
     @property
@@ -77,6 +81,7 @@ class Shortlist:
 
     def more(self, heads: list[int], count: int) -> Asking:
         """These heads alone, each on so many more examples, or as many as it is left."""
+        self.heads += [head for head in heads if head not in self.heads]
         reached, heads = self.examples, self.unfinished(heads)
         if not heads or count < 1:
             return
@@ -102,6 +107,16 @@ class Shortlist:
         for head, differences in alone(self.seen, self.intact):
             needed[head] = falls(differences, binary=binary) < level
         return needed
+
+    def survival(self) -> dict[int, tuple[int, int]]:
+        """Of each head, how many answers that were right are still, and how many were asked."""
+        right = self.seen.where(np.isin(self.seen.example, right_of(self.intact)))
+        head = right.masks.argmax(axis=1)[right.mask]
+        alive = survived(right, self.intact) if len(right.mask) else np.zeros(0, dtype=bool)
+        return {
+            int(each): (int(alive[head == each].sum()), int((head == each).sum()))
+            for each in np.unique(head)
+        }
 
     def effects(self) -> Effects:
         """Effect and standard error of each head alone; NaN off the shortlist.

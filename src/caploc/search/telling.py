@@ -41,7 +41,7 @@ def told(inquiry: Inquiry, conclusion: Conclusion) -> dict[str, Any]:
         "forecast": conclusion.forecast(),
         "rate": screen.size / max(inquiry.problem.heads, 1),
         "group": screen.group,
-        "scale": conclusion.scale[0],
+        "scale": conclusion.scale.factor,
         "signal_to_noise": signal_to_noise(conclusion),
         "shortlist": conclusion.shortlist.heads,
         "checked_on": len(conclusion.shortlist.intact),

@@ -1,0 +1,180 @@
+"""A first look at every head alone: how likely the right answers still are, and what that costs.
+
+Whether an answer is still right tells little until many were asked; how likely the right answer is
+tells much at once. A few examples a head are enough to see which heads can matter at all.
+"""
+
+from collections.abc import Generator
+from dataclasses import dataclass, field
+
+import numpy as np
+from jaxtyping import Bool, Float
+from scipy.special import expit
+from sklearn.linear_model import LogisticRegression
+
+from caploc import designs
+from caploc.heads import Mask
+from caploc.recovery import Measurements
+from caploc.recovery.screening import Effects
+from caploc.recovery.shrinkage import Posterior
+from caploc.search.plan import Plan, Problem
+
+MOST_EACH = 8  # examples that every head is tried on
+SHARE = 0.45  # of the budget that may go into the look
+MOST_INTACT = 400  # examples of which the intact model's likelihood is asked
+# Standard error of an effect as predicted, whatever was seen, in score units, and in examples'
+# contributions that count as known beforehand: chosen on SmolLM2's tasks (docs/bench/real.md).
+FLOOR = 0.005
+WORTH = 4.0
+# Made-up examples that keep the link sensible where the model gets all, or nothing, right: so
+# unlikely an answer is not given, and a certain one is.
+ANCHORS = ((-6.0, 0.0), (0.0, 1.0))
+STRENGTH = 50.0  # inverse of the link's regularization
+RATE = 0.04  # of the masks by which the effects are judged afterwards
+
+
+@dataclass
+class FirstLook:
+    """Every head of a problem alone, beside `base`, on a few examples that the model gets right.
+
+    `intact` holds the outcomes under `base`. `change` has, for each head and example asked, by how
+    much the log-probability of the right answer (a mean over its tokens, in nats) changed.
+    """
+
+    problem: Problem
+    intact: dict[int, float]
+    random: np.random.Generator
+    base: list[int] = field(default_factory=list)
+    avoid: Mask = field(default_factory=lambda: np.zeros(0, dtype=bool))
+    before: dict[int, float] = field(default_factory=dict)
+    change: Float[np.ndarray, "heads asked"] | None = None
+    seen: Measurements = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Nothing is seen yet."""
+        self.seen = Measurements.none(self.problem.heads)
+        if not self.avoid.size:
+            self.avoid = self.problem.empty()
+
+    @property
+    def free(self) -> Bool[np.ndarray, " heads"]:
+        """Heads that are tried."""
+        free = ~self.avoid
+        free[self.base] = False
+        return free
+
+    @property
+    def size(self) -> int:
+        """Heads in a mask that the effects should predict."""
+        return max(1, round(RATE * self.problem.heads))
+
+    @property
+    def group(self) -> int:
+        """Examples that one mask is asked on."""
+        return 0 if self.change is None else self.change.shape[1]
+
+    def ask(self, right: list[int], rows: int) -> Generator[Plan, Measurements, None]:
+        """Try every free head on as many of the right examples as so many rows buy, at least one.
+
+        Examples of which the likelihood could not be told are passed over.
+        """
+        assert self.problem.likelihood is not None
+        heads = np.flatnonzero(self.free)
+        task = self.problem.likelihood
+        under = self.problem.empty()
+        under[self.base] = True
+        examples = list(self.intact)[:MOST_INTACT]
+        measured = yield Plan.crossed(under[None], examples, task=task, what="intact likelihood")
+        self.before = measured.by_example()
+        known = [example for example in right if example in self.before]
+        count = int(np.clip(rows // max(len(heads), 1), 1, MOST_EACH))
+        asked = self.random.permutation(known)[:count].tolist()
+        if not asked or not len(heads):
+            return
+        masks = designs.singles(self.problem.heads)[heads] | under
+        plan = Plan.crossed(masks, asked, task=task, what="likelihood of right answers")
+        measured = yield plan
+        self.seen = measured
+        self.change = np.full((self.problem.heads, len(asked)), np.nan)
+        likelihood = measured.outcome.reshape(len(heads), len(asked))
+        self.change[heads] = likelihood - [self.before[example] for example in asked]
+
+    def effects(self) -> Effects:
+        """The effect on the score that the changes lead one to expect, and its standard error.
+
+        The chance of a right answer is a logistic function of its log-probability, fitted to the
+        intact model's answers; a head's effect is the mean change of that chance over all examples
+        when each loses what an example asked has lost.
+        """
+        if self.change is None:
+            return Effects.unknown(self.problem.heads)
+        each = self.predicted()
+        count = np.isfinite(each).sum(axis=1)
+        known = count > 0
+        with np.errstate(invalid="ignore", divide="ignore"):
+            effect = np.nansum(each, axis=1) / count
+            spread = np.nansum((each - effect[:, None]) ** 2, axis=1)
+        # One head's few examples say little of how much they differ: heads with as large an effect
+        # differ alike.
+        usual = self.typical_spread(effect[known], spread[known], count[known])
+        expected = WORTH * (usual * np.abs(effect)) ** 2
+        with np.errstate(invalid="ignore", divide="ignore"):
+            variance = (spread + expected) / np.maximum(count - 1 + WORTH, 1) / count
+        return Effects(effect, np.sqrt(variance + (FLOOR * self.reach()[1]) ** 2)).only(known)
+
+    @staticmethod
+    def typical_spread(
+        effect: Float[np.ndarray, " known"],
+        spread: Float[np.ndarray, " known"],
+        count: Float[np.ndarray, " known"],
+    ) -> float:
+        """Standard deviation of examples' contributions, as a share of the heads' effects."""
+        several = count > 1
+        size = float((effect[several] ** 2).sum())
+        if not size:
+            return 1.0
+        return float(np.sqrt((spread[several] / (count[several] - 1)).sum() / size))
+
+    def reach(self) -> tuple[float, float]:
+        """The lowest intact outcome, and from there to the highest (1 if they do not differ)."""
+        values = np.array(list(self.intact.values()))
+        return float(values.min()), float(np.ptp(values)) or 1.0
+
+    def predicted(self) -> Float[np.ndarray, "heads asked"]:
+        """The expected change of the score if all examples changed as each one asked did."""
+        assert self.change is not None
+        if self.problem.likelihood == 0:  # the likelihood is the outcome
+            return self.change
+        low, width = self.reach()
+        both = [example for example in self.before if example in self.intact]
+        likelihood = np.array([self.before[example] for example in both])
+        share = (np.array([self.intact[example] for example in both]) - low) / width
+        if np.ptp(list(self.intact.values())) == 0:
+            share = np.full(len(both), min(max(low, 0.0), 1.0))
+        slope, level = linked(likelihood, share)
+        base = expit(level + slope * likelihood).mean()
+        moved = level + slope * (likelihood + self.change[:, :, None])
+        changed: np.ndarray = width * (expit(moved).mean(axis=2) - base)
+        return changed
+
+    def believe(self, found: Effects) -> Posterior:
+        """Take the estimates as they are: an error is a share of its effect, not luck around 0."""
+        known = np.isfinite(found.effect)
+        centre, spread = (np.where(known, each, 0.0)[:, None] for each in (found.effect, found.stderr))
+        return Posterior(np.ones_like(centre), centre, spread)
+
+
+def linked(
+    likelihood: Float[np.ndarray, " examples"], share: Float[np.ndarray, " examples"]
+) -> tuple[float, float]:
+    """Slope and level of the logistic curve of outcomes, from 0 to 1, over log-probabilities."""
+    at, level = np.array(ANCHORS).T
+    x = np.concatenate([likelihood, at])
+    y = np.concatenate([share, level])
+    fit = LogisticRegression(C=STRENGTH)
+    fit.fit(
+        np.concatenate([x, x])[:, None],
+        np.repeat([1, 0], len(x)),
+        sample_weight=np.concatenate([y, 1 - y]),
+    )
+    return float(fit.coef_[0, 0]), float(fit.intercept_[0])
