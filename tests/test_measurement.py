@@ -78,6 +78,9 @@ class Squares:
     def in_metric(self):
         return self
 
+    def in_likelihood(self):
+        return None
+
     def key(self, example):
         return str(example)
 

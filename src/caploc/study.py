@@ -194,6 +194,9 @@ def locate(
     held_out = kept[: min(CHECKED, len(kept) // 2)]
     # What else a critical head breaks is judged in the other tasks' own metric.
     meters = [bench.meter(task), *(bench.meter(other.in_metric()) for other in tasks[1:])]
+    likelihood = likelihood_of(task, examples) if METHODS[study.method].scattered else None
+    if likelihood is not None:
+        meters.append(bench.meter(likelihood))
     heads = bench.engine.loaded.grid.size
     intact = meters[0].under(column_mask(heads, []), examples, progress, "intact")
     problem = Problem(
@@ -204,6 +207,7 @@ def locate(
         others=[other.first(None)[:ELSEWHERE] for other in tasks[1:]],
         shared=shared_price(bench, meters[0], examples, progress),
         chance=task.chance,
+        likelihood=None if likelihood is None else meters.index(bench.meter(likelihood)),
     )
     found = search(meters, METHODS[study.method].search(problem), progress)
     hopeless = nothing_to_lose(problem, outcomes_by_example(intact))
@@ -218,6 +222,19 @@ def locate(
         intact=meters[0].score(intact),
         found=found,
     )
+
+
+def likelihood_of(task: Task, examples: Sequence[int]) -> Task | None:
+    """The task with log-probabilities of right answers as outcomes; None if an example has none."""
+    likelihood = task.in_likelihood()
+    if likelihood is None:
+        return None
+    try:
+        for example in examples:
+            likelihood.requests(example)
+    except BadOption:
+        return None
+    return likelihood
 
 
 def shared_price(

@@ -3,8 +3,8 @@ import pytest
 from concluded import WORLD, looked
 from scipy import stats
 
-from caploc.recovery.screening import Effects
-from caploc.search.conclusion import GIVE_OR_TAKE, LEAST_SCALE, LEVEL, joined, scale
+from caploc.recovery.screening import Effects, joined
+from caploc.search.conclusion import GIVE_OR_TAKE, LEAST_SCALE, LEVEL, STRETCH, Scale, calibrate
 from caploc.simulate import World
 
 
@@ -35,33 +35,44 @@ def test_outcomes_that_never_differed_are_no_perfect_estimate():
     assert np.isnan(both.effect[1])
 
 
-def test_the_scale_is_the_posterior_of_a_regression_through_zero():
-    """On a grid: a normal prior around 1 times the likelihood of what heads do alone."""
+def test_the_scale_is_the_most_probable_factor_and_stretch():
+    """On a grid: the priors times the likelihood of what heads do alone."""
     random = np.random.default_rng(0)
-    x = np.array([-0.3, -0.2, -0.05, 0.01])
-    stderr = np.array([0.1, 0.05, 0.05, 0.02])
-    alone = 0.6 * x + stderr * random.normal(size=4)
-    grid = np.linspace(-2, 4, 20001)
-    log_density = stats.norm.logpdf(grid, 1, GIVE_OR_TAKE)
-    for value, at, error in zip(alone, x, stderr, strict=True):
-        log_density += stats.norm.logpdf(value, grid * at, error)
-    density = np.exp(log_density - log_density.max())
-    mean = (grid * density).sum() / density.sum()
-    deviation = np.sqrt(((grid - mean) ** 2 * density).sum() / density.sum())
-    assert scale(x, effects(alone, stderr)) == pytest.approx((mean, deviation), rel=1e-4)
+    x, stderr = np.array([-0.3, -0.2, -0.05, 0.01]), np.array([0.04, 0.03, 0.02, 0.01])
+    error = np.array([0.1, 0.05, 0.05, 0.02])
+    alone = 0.6 * x + np.hypot(error, 2 * 0.6 * stderr) * random.normal(size=4)
+    factor, stretch = (
+        each[..., None] for each in np.meshgrid(np.linspace(0.1, 2, 951), np.linspace(-2, 2, 801))
+    )
+    spread = np.hypot(error, np.exp(stretch) * factor * stderr)
+    log_density = stats.norm.logpdf(alone, factor * x, spread).sum(axis=2)
+    log_density += stats.norm.logpdf(factor[..., 0], 1, GIVE_OR_TAKE)
+    log_density += stats.norm.logpdf(stretch[..., 0], 0, STRETCH)
+    best = np.unravel_index(log_density.argmax(), log_density.shape)
+    found = calibrate(effects(x, stderr), effects(alone, error))
+    assert found.factor == pytest.approx(factor[(*best, 0)], abs=0.003)
+    assert np.log(found.stretch) == pytest.approx(stretch[(*best, 0)], abs=0.01)
 
 
 def test_without_heads_that_have_both_estimates_the_scale_is_one():
-    unknown = Effects.unknown(2)
-    assert scale(np.array([-0.1, -0.2]), unknown) == (1.0, 0.0)
-    assert scale(np.array([np.nan, -0.2]), effects([-0.1, np.nan], [0.1, np.nan])) == (1.0, 0.0)
+    first, unknown = effects([-0.1, -0.2], [0.1, 0.1]), Effects.unknown(2)
+    assert calibrate(first, unknown) == Scale(1.0, 1.0)
+    lacking = effects([np.nan, -0.2], [np.nan, 0.1])
+    assert calibrate(lacking, effects([-0.1, np.nan], [0.1, np.nan])) == Scale()
     # A head alone on a single example has an effect and no error.
-    assert scale(np.array([-0.1, -0.2]), effects([-1.0, 0.0], [np.nan, np.nan])) == (1.0, 0.0)
+    assert calibrate(first, effects([-1.0, 0.0], [np.nan, np.nan])) == Scale()
 
 
 def test_the_scale_never_turns_effects_around():
     opposite = effects([0.5, 0.5], [0.001, 0.001])
-    assert scale(np.array([-0.5, -0.5]), opposite)[0] == LEAST_SCALE > 0
+    assert calibrate(effects([-0.5, -0.5], [0.01, 0.01]), opposite).factor == LEAST_SCALE > 0
+
+
+def test_a_scale_is_applied_to_effects_and_errors():
+    first = effects([-0.4, 0.1], [0.1, 0.2])
+    scaled = Scale(0.5, 2.0).apply(first)
+    assert scaled.effect == pytest.approx([-0.2, 0.05])
+    assert scaled.stderr == pytest.approx([0.1, 0.2])
 
 
 def test_planted_heads_are_named_and_lead_the_ranking():
@@ -81,7 +92,7 @@ def test_no_more_heads_are_named_than_asked_for():
 def test_heads_that_help_when_gone_are_never_named():
     world = World(np.where(np.arange(40) < 3, -2.0, 0.0), 0.0, 0)
     concluded = looked(world=world, checked=0, ask=World.logprobs)
-    assert (concluded.q[:3] < LEVEL).all() and (concluded.both.effect[:3] > 0).all()
+    assert (concluded.q[:3] > 0.9).all() and (concluded.both.effect[:3] > 0).all()
     assert not set(concluded.named) & {0, 1, 2}
 
 
@@ -108,26 +119,34 @@ def test_contested_heads_are_on_the_shortlist_and_of_open_chance():
     assert (chances > 0).all() and (chances < 1).all()
 
 
-def test_an_effect_is_that_of_the_head_alone_where_it_was_checked():
+def test_effects_and_intervals_are_those_of_the_posterior_and_near_the_truth():
     concluded = looked()
     estimate, alone = concluded.estimate(), concluded.alone
     checked = np.zeros(40, dtype=bool)
     checked[concluded.shortlist.heads] = True
-    assert (estimate.effect[checked] == alone.effect[checked]).all()
-    screened = concluded.screen.effects().effect * concluded.scale[0]
-    assert estimate.effect[~checked] == pytest.approx(screened[~checked])
-    told = concluded.shortlist.estimate()
-    assert (estimate.low[checked] == told.low[checked]).all()
-    assert (estimate.high[checked] == told.high[checked]).all()
+    assert np.isfinite(estimate.effect).all()
+    assert estimate.effect[checked] == pytest.approx(alone.effect[checked], abs=0.1)
+    assert ((estimate.low <= estimate.effect) & (estimate.effect <= estimate.high)).all()
+    drawn = concluded.posterior.draws(20_000, seed=9)
+    outside = ((drawn < estimate.low) | (drawn > estimate.high)).mean(axis=0)
+    assert (outside < 0.07).all() and outside.max() > 0.03
     assert (estimate.top_chance == concluded.chances).all()
     truth = WORLD.single_effects()[WORLD.planted_heads]
     assert estimate.effect[WORLD.planted_heads] == pytest.approx(truth, abs=0.2)
 
 
+def test_the_effect_of_a_struck_head_is_that_alone():
+    struck = WORLD.planted_heads[0]
+    estimate = looked(struck=(struck,)).estimate()
+    told = looked().shortlist.estimate()
+    assert estimate.effect[struck] == told.effect[struck]
+    assert (estimate.low[struck], estimate.high[struck]) == (told.low[struck], told.high[struck])
+
+
 def test_without_a_shortlist_the_screen_speaks():
     concluded = looked(checked=0)
-    assert concluded.scale == (1.0, 0.0)
-    assert concluded.both.effect == pytest.approx(concluded.screen.effects().effect)
+    assert concluded.scale == Scale()
+    assert concluded.both.effect == pytest.approx(concluded.first.effects().effect)
     assert set(concluded.named) == set(WORLD.planted_heads)
 
 

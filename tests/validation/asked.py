@@ -46,6 +46,9 @@ class Asked:
     def in_metric(self):
         return self
 
+    def in_likelihood(self):
+        return None
+
     def key(self, example):
         return str(example)
 

@@ -30,6 +30,9 @@ class Sums:
     def in_metric(self):
         return self
 
+    def in_likelihood(self):
+        return None
+
     def key(self, example):
         return str(example)
 

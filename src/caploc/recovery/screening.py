@@ -205,3 +205,23 @@ def false_discovery_rates(p: Float[np.ndarray, " heads"]) -> Float[np.ndarray, "
     if known.any():
         rates[known] = stats.false_discovery_control(p[known])
     return rates
+
+
+def joined(one: Effects, other: Effects) -> Effects:
+    """Two independent estimates of each head, weighed by their precision; NaN where neither is.
+
+    Degrees of freedom as Welch (1947) and Satterthwaite join them. An error of 0 comes from
+    outcomes that never differed: it is no estimate, not a perfect one.
+    """
+    precision = [
+        np.divide(1.0, each.stderr**2, out=np.zeros(len(each.stderr)), where=each.stderr > 0)
+        for each in (one, other)
+    ]
+    total = precision[0] + precision[1]
+    summed = precision[0] * np.nan_to_num(one.effect) + precision[1] * np.nan_to_num(other.effect)
+    known = total > 0
+    safe = np.where(known, total, 1.0)
+    each = zip(precision, (one, other), strict=True)
+    lost = sum(weight**2 / effects.known_freedom for weight, effects in each)
+    freedom = np.divide(safe**2, lost, out=np.full(len(safe), np.inf), where=lost > 0)
+    return Effects(summed / safe, safe**-0.5, freedom).only(known)

@@ -9,10 +9,14 @@ from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Bool, Float
+from scipy.special import ndtr
 
 from caploc.designs import generator
+from caploc.recovery.screening import Effects
 
 STEPS = 200  # of expectation maximization
+WIDER = np.array([0.5, 1.0, 2.0, 4.0])  # than the errors stated may true differences be
+BEFOREHAND = np.array([1.0, 3.0, 2.0, 1.0])  # heads seen that each of these counts for
 DRAWS = 1000  # from the posterior, for the chance to belong to the top
 
 
@@ -40,6 +44,20 @@ class Posterior:
         second = (self.weight * (self.centre**2 + self.spread**2)).sum(axis=1)
         deviation: np.ndarray = np.sqrt(np.maximum(second - self.mean**2, 0))
         return deviation
+
+    def false_sign_rates(self) -> Float[np.ndarray, " heads"]:
+        """Share of heads that are not needed among those that are surely needed as much, or more.
+
+        The mean, over them, of the probability that the effect is not below zero: the s-value of
+        Stephens (2017).
+        """
+        with np.errstate(divide="ignore", invalid="ignore"):
+            beyond = ndtr(np.where(self.spread > 0, self.centre / self.spread, np.inf))
+        doubt = (self.weight * beyond).sum(axis=1)
+        order = np.argsort(doubt, kind="stable")
+        rates = np.empty(len(doubt))
+        rates[order] = np.cumsum(doubt[order]) / np.arange(1, len(doubt) + 1)
+        return rates
 
     def draws(self, count: int = DRAWS, *, seed: int = 0) -> Float[np.ndarray, "draws heads"]:
         """Effects drawn from the posterior, heads apart."""
@@ -71,6 +89,35 @@ def shrink(effect: Float[np.ndarray, " heads"], stderr: Float[np.ndarray, " head
     fit = np.where(known[:, None], likelihood(data, np.where(known, stderr, 1.0), widths), 1.0)
     weight = share * fit
     return Posterior(weight / weight.sum(axis=1, keepdims=True), centre, spread)
+
+
+def spread_around(expected: Effects, seen: Effects) -> Posterior:
+    """The posterior of effects that lie around expected ones; where nothing is seen, the prior.
+
+    An effect differs from what was expected by a mixture of normals, as wide as the expectation's
+    error times `WIDER`, whose shares are fitted to all heads seen. Whatever contradicts a sharp
+    expectation is so taken for an exception, and not pulled towards it.
+    """
+    known = np.isfinite(expected.effect)
+    tried = known & np.isfinite(seen.effect) & (seen.stderr > 0)
+    centre = np.where(known, expected.effect, 0.0)
+    widths = np.where(known, expected.stderr, 0.0)[:, None] * WIDER
+    data = np.where(tried, seen.effect - centre, 0.0)
+    precision = np.where(tried, 1 / np.where(tried, seen.stderr, 1.0) ** 2, 0.0)
+    variance = np.where(tried, np.where(tried, seen.stderr, 0.0) ** 2, 1.0)[:, None] + widths**2
+    log_density = -0.5 * (np.log(variance) + data[:, None] ** 2 / variance)
+    density = np.exp(log_density - log_density.max(axis=1, keepdims=True))
+    density = np.where(tried[:, None], density, 1.0)
+    share = BEFOREHAND / BEFOREHAND.sum()
+    for _ in range(STEPS):
+        each = share * density[tried]
+        each /= each.sum(axis=1, keepdims=True)
+        share = each.sum(axis=0) + BEFOREHAND
+        share /= share.sum()
+    spread = 1 / np.sqrt(precision[:, None] + 1 / np.maximum(widths, 1e-9) ** 2)
+    weight = share * density
+    moved = centre[:, None] + spread**2 * precision[:, None] * data[:, None]
+    return Posterior(weight / weight.sum(axis=1, keepdims=True), moved, spread)
 
 
 def ladder(

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -10,7 +10,7 @@ from scipy.optimize import minimize
 
 from caploc.designs import generator
 from caploc.recovery import Estimate, Measurements
-from caploc.recovery.screening import Effects, false_discovery_rates
+from caploc.recovery.screening import Effects, joined
 from caploc.recovery.shrinkage import Posterior, top_chances
 from caploc.search.plan import Problem
 from caploc.search.shortlist import Shortlist
@@ -18,8 +18,7 @@ from caploc.search.shortlist import Shortlist
 LEVEL = 0.05  # false discovery rate at which a head is named
 GIVE_OR_TAKE = 0.25  # standard deviation of the factor between first and single effects
 LEAST_SCALE = 0.2
-DISCORD = 0.3  # by which share single effects differ from the first estimates, as a first guess
-DISCORD_SPREAD = 0.7  # standard deviation of its logarithm
+STRETCH = 0.5  # standard deviation of the logarithm of what first errors are to be multiplied by
 DRAWS = 4000  # from the posterior, for the intervals
 CLOSE = 0.02  # a head whose top chance lies farther from 0 and 1 is contested
 OPEN = 0.1  # the same, for heads that count as tied
@@ -28,6 +27,7 @@ FACTORS = (2, 4)  # budgets of the forecast, as multiples of the rows at hand
 FORECASTS = 200  # draws of the forecast
 
 
+@runtime_checkable
 class First(Protocol):
     """A first estimate of every head: from masks of several heads, or from likelihoods."""
 
@@ -48,8 +48,8 @@ class First(Protocol):
         """Each head's effect and its error; NaN where unknown."""
         ...
 
-    def believe(self, found: Effects) -> Posterior:
-        """What to believe of every head's effect, given estimates of this kind."""
+    def believe(self, found: Effects, alone: Effects) -> Posterior:
+        """What to believe of every head, given such estimates and those of heads alone."""
         ...
 
 
@@ -57,18 +57,16 @@ class First(Protocol):
 class Scale:
     """How effects alone follow from first estimates.
 
-    They are `factor` times as large, give or take `error`, and each differs from that by `discord`
-    of itself.
+    They are `factor` times as large, and differ from that by `stretch` times the first estimate's
+    own error.
     """
 
     factor: float = 1.0
-    error: float = 0.0
-    discord: float = 0.0
+    stretch: float = 1.0
 
-    def apply(self, first: Effects, *, cautious: bool = False) -> Effects:
-        """First estimates in units of single heads; a cautious error includes the factor's."""
-        size = np.hypot(self.discord * self.factor, self.error if cautious else 0.0)
-        stderr = np.hypot(self.factor * first.stderr, size * first.effect)
+    def apply(self, first: Effects) -> Effects:
+        """First estimates in units of single heads."""
+        stderr = self.stretch * self.factor * first.stderr
         return replace(first, effect=self.factor * first.effect, stderr=stderr)
 
 
@@ -76,14 +74,14 @@ class Scale:
 class Conclusion:
     """The first estimate and the shortlist together; `struck` heads are not ranked."""
 
-    screen: First
+    first: First
     shortlist: Shortlist
     struck: tuple[int, ...] = ()
 
     @property
     def top(self) -> int:
         """Number of heads wanted."""
-        return min(self.screen.problem.settings.top, self.screen.problem.heads)
+        return min(self.first.problem.settings.top, self.first.problem.heads)
 
     @cached_property
     def alone(self) -> Effects:
@@ -98,27 +96,32 @@ class Conclusion:
     @cached_property
     def scale(self) -> Scale:
         """What turns a first estimate into the effect of the head alone."""
-        raw = self.screen.effects()
-        posterior, known = self.screen.believe(raw), np.isfinite(raw.effect)
+        raw = self.first.effects()
+        nothing = Effects.unknown(len(raw.effect))
+        posterior, known = self.first.believe(raw, nothing), np.isfinite(raw.effect)
         expected = Effects(posterior.mean, posterior.deviation).only(known)
         return calibrate(expected, self.alone)
 
     @cached_property
     def screened(self) -> Effects:
         """The first estimate, in units of single heads."""
-        return self.scale.apply(self.screen.effects())
+        return self.scale.apply(self.first.effects())
 
     @cached_property
     def both(self) -> Effects:
         """The two estimates of a head, weighed by their precision; NaN for struck heads."""
-        merged = joined(self.screened, self.alone)
-        merged.effect[list(self.struck)] = np.nan
-        return merged
+        return self.unstruck(joined(self.screened, self.alone))
+
+    def unstruck(self, effects: Effects) -> Effects:
+        """The effects, unknown for struck heads."""
+        kept = np.ones(len(effects.effect), dtype=bool)
+        kept[list(self.struck)] = False
+        return effects.only(kept)
 
     @cached_property
     def posterior(self) -> Posterior:
         """Of every head's effect."""
-        return self.screen.believe(self.both)
+        return self.first.believe(self.unstruck(self.screened), self.unstruck(self.alone))
 
     @cached_property
     def chances(self) -> Float[np.ndarray, " heads"]:
@@ -138,14 +141,8 @@ class Conclusion:
 
     @cached_property
     def q(self) -> Float[np.ndarray, " heads"]:
-        """False discovery rate at which a head would be named (Benjamini and Hochberg, 1995).
-
-        Here the screen's error includes that of its unit, so that no head is named on a screen
-        that the fresh examples do not bear out.
-        """
-        cautious = joined(self.scale.apply(self.screen.effects(), cautious=True), self.alone)
-        cautious.effect[list(self.struck)] = np.nan
-        return false_discovery_rates(cautious.p())
+        """Expected share of heads that are not needed, among those at least as surely needed."""
+        return np.where(np.isfinite(self.both.effect), self.posterior.false_sign_rates(), np.nan)
 
     @property
     def named(self) -> list[int]:
@@ -251,7 +248,7 @@ def calibrate(first: Effects, alone: Effects) -> Scale:
 
     A first estimate may ask only examples that the model gets right, with other heads gone, or not
     ask the score itself; the shortlist tells what a head does alone on any. The most probable
-    factor and discord, given the prior that the factor is 1, give or take a quarter; the factor is
+    factor and stretch, given the prior that the factor is 1, give or take a quarter; the factor is
     just 1 without a shortlist.
     """
     both = np.isfinite(first.effect) & np.isfinite(alone.stderr)
@@ -261,39 +258,16 @@ def calibrate(first: Effects, alone: Effects) -> Scale:
         each[both] for each in (first.effect, first.stderr, alone.effect, alone.stderr)
     )
 
-    def variance(factor: float, discord: float) -> Float[np.ndarray, " both"]:
-        total: np.ndarray = error**2 + (factor * s) ** 2 + (discord * factor * x) ** 2
+    def variance(factor: float, stretch: float) -> Float[np.ndarray, " both"]:
+        total: np.ndarray = error**2 + (stretch * factor * s) ** 2
         return total
 
     def unlikely(values: Float[np.ndarray, " 2"]) -> float:
-        factor, discord = float(values[0]), float(np.exp(values[1]))
-        spread = variance(factor, discord)
-        misfit = (np.log(spread) + (y - factor * x) ** 2 / spread).sum() / 2
-        doubt = ((factor - 1) / GIVE_OR_TAKE) ** 2
-        doubt += ((values[1] - np.log(DISCORD)) / DISCORD_SPREAD) ** 2
-        return float(misfit + doubt / 2)
+        factor, stretch = float(values[0]), float(np.exp(values[1]))
+        spread = variance(factor, stretch)
+        misfit = (np.log(spread) + (y - factor * x) ** 2 / spread).sum()
+        doubt = ((factor - 1) / GIVE_OR_TAKE) ** 2 + (values[1] / STRETCH) ** 2
+        return float(misfit + doubt) / 2
 
-    best = minimize(unlikely, [1.0, np.log(DISCORD)], method="Nelder-Mead").x
-    factor, discord = max(float(best[0]), LEAST_SCALE), float(np.exp(best[1]))
-    precision = float((x**2 / variance(factor, discord)).sum()) + 1 / GIVE_OR_TAKE**2
-    return Scale(factor, precision**-0.5, discord)
-
-
-def joined(one: Effects, other: Effects) -> Effects:
-    """Two independent estimates of each head, weighed by their precision; NaN where neither is.
-
-    Degrees of freedom as Welch (1947) and Satterthwaite join them. An error of 0 comes from
-    outcomes that never differed: it is no estimate, not a perfect one.
-    """
-    precision = [
-        np.divide(1.0, each.stderr**2, out=np.zeros(len(each.stderr)), where=each.stderr > 0)
-        for each in (one, other)
-    ]
-    total = precision[0] + precision[1]
-    summed = precision[0] * np.nan_to_num(one.effect) + precision[1] * np.nan_to_num(other.effect)
-    known = total > 0
-    safe = np.where(known, total, 1.0)
-    each = zip(precision, (one, other), strict=True)
-    lost = sum(weight**2 / effects.known_freedom for weight, effects in each)
-    freedom = np.divide(safe**2, lost, out=np.full(len(safe), np.inf), where=lost > 0)
-    return Effects(summed / safe, safe**-0.5, freedom).only(known)
+    best = minimize(unlikely, [1.0, 0.0], method="Nelder-Mead").x
+    return Scale(max(float(best[0]), LEAST_SCALE), float(np.exp(best[1])))

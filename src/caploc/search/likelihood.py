@@ -16,16 +16,17 @@ from caploc import designs
 from caploc.heads import Mask
 from caploc.recovery import Measurements
 from caploc.recovery.screening import Effects
-from caploc.recovery.shrinkage import Posterior
+from caploc.recovery.shrinkage import Posterior, spread_around
 from caploc.search.plan import Plan, Problem
 
 MOST_EACH = 8  # examples that every head is tried on
 SHARE = 0.45  # of the budget that may go into the look
 MOST_INTACT = 400  # examples of which the intact model's likelihood is asked
-# Standard error of an effect as predicted, whatever was seen, in score units, and in examples'
-# contributions that count as known beforehand: chosen on SmolLM2's tasks (docs/bench/real.md).
-FLOOR = 0.005
-WORTH = 4.0
+# What the look says of a head is worth so many examples of the head alone, and half of it from
+# `HALF` examples on; besides, any knockout disturbs answers a little, in shares of the score's
+# range. Both as on SmolLM2's tasks (docs/bench/real.md).
+WORTH, HALF = 35.0, 2.0
+FLOOR = 0.006
 # Made-up examples that keep the link sensible where the model gets all, or nothing, right: so
 # unlikely an answer is not given, and a certain one is.
 ANCHORS = ((-6.0, 0.0), (0.0, 1.0))
@@ -110,30 +111,11 @@ class FirstLook:
             return Effects.unknown(self.problem.heads)
         each = self.predicted()
         count = np.isfinite(each).sum(axis=1)
-        known = count > 0
-        with np.errstate(invalid="ignore", divide="ignore"):
-            effect = np.nansum(each, axis=1) / count
-            spread = np.nansum((each - effect[:, None]) ** 2, axis=1)
-        # One head's few examples say little of how much they differ: heads with as large an effect
-        # differ alike.
-        usual = self.typical_spread(effect[known], spread[known], count[known])
-        expected = WORTH * (usual * np.abs(effect)) ** 2
-        with np.errstate(invalid="ignore", divide="ignore"):
-            variance = (spread + expected) / np.maximum(count - 1 + WORTH, 1) / count
-        return Effects(effect, np.sqrt(variance + (FLOOR * self.reach()[1]) ** 2)).only(known)
-
-    @staticmethod
-    def typical_spread(
-        effect: Float[np.ndarray, " known"],
-        spread: Float[np.ndarray, " known"],
-        count: Float[np.ndarray, " known"],
-    ) -> float:
-        """Standard deviation of examples' contributions, as a share of the heads' effects."""
-        several = count > 1
-        size = float((effect[several] ** 2).sum())
-        if not size:
-            return 1.0
-        return float(np.sqrt((spread[several] / (count[several] - 1)).sum() / size))
+        known, width = count > 0, self.reach()[1]
+        effect = np.nansum(each, axis=1) / np.maximum(count, 1)
+        worth = WORTH * count / (count + HALF)
+        variance = (FLOOR * width) ** 2 + width * np.abs(effect) / np.maximum(worth, 1)
+        return Effects(effect, np.sqrt(variance)).only(known)
 
     def reach(self) -> tuple[float, float]:
         """The lowest intact outcome, and from there to the highest (1 if they do not differ)."""
@@ -157,11 +139,9 @@ class FirstLook:
         changed: np.ndarray = width * (expit(moved).mean(axis=2) - base)
         return changed
 
-    def believe(self, found: Effects) -> Posterior:
-        """Take the estimates as they are: an error is a share of its effect, not luck around 0."""
-        known = np.isfinite(found.effect)
-        centre, spread = (np.where(known, each, 0.0)[:, None] for each in (found.effect, found.stderr))
-        return Posterior(np.ones_like(centre), centre, spread)
+    def believe(self, found: Effects, alone: Effects) -> Posterior:
+        """Take what heads do alone as spread around these estimates, by as much as it shows."""
+        return spread_around(found, alone)
 
 
 def linked(

@@ -11,7 +11,7 @@ from caploc import designs
 from caploc.heads import Mask
 from caploc.recovery import Measurements
 from caploc.recovery.rows import Rows
-from caploc.recovery.screening import Effects, screened
+from caploc.recovery.screening import Effects, joined, screened
 from caploc.recovery.shrinkage import Posterior, shrink, top_chances
 from caploc.search.plan import Plan, Problem
 
@@ -101,12 +101,13 @@ class Screen:
         if state not in self.known:
             # Every look asks several times; only the latest is worth its memory.
             found = screened(self.rows()).only(self.free)
-            self.known = {state: (found, self.believe(found))}
+            self.known = {state: (found, shrink(found.effect, found.stderr))}
         return self.known[state][0]
 
-    def believe(self, found: Effects) -> Posterior:
-        """Shrink the effects: most heads do nothing, and chance makes some of them look needed."""
-        return shrink(found.effect, found.stderr)
+    def believe(self, found: Effects, alone: Effects) -> Posterior:
+        """Join and shrink estimates: most heads do nothing, and by chance some look needed."""
+        both = joined(found, alone)
+        return shrink(both.effect, both.stderr)
 
     def posterior(self) -> Posterior:
         """What the rows say of each head."""

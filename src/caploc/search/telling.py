@@ -19,7 +19,7 @@ def reported(
         chosen=chosen,
         ranking=ranking,
         estimate=conclusion.estimate(),
-        seen=conclusion.screen.seen,
+        seen=conclusion.first.seen,
         critical=inquiry.critical,
         universal=inquiry.universal,
         told=told(inquiry, conclusion),
@@ -29,7 +29,7 @@ def reported(
 
 def told(inquiry: Inquiry, conclusion: Conclusion) -> dict[str, Any]:
     """The search in figures."""
-    screen, settings = conclusion.screen, inquiry.problem.settings
+    first, settings = conclusion.first, inquiry.problem.settings
     enough = inquiry.promised >= settings.recall
     return {
         "goal": settings.goal,
@@ -39,8 +39,8 @@ def told(inquiry: Inquiry, conclusion: Conclusion) -> dict[str, Any]:
         "expected_recall": conclusion.expected_recall,
         "wanted_recall": settings.recall,
         "forecast": conclusion.forecast(),
-        "rate": screen.size / max(inquiry.problem.heads, 1),
-        "group": screen.group,
+        "rate": first.size / max(inquiry.problem.heads, 1),
+        "group": first.group,
         "scale": conclusion.scale.factor,
         "signal_to_noise": signal_to_noise(conclusion),
         "shortlist": conclusion.shortlist.heads,

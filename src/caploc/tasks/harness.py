@@ -51,6 +51,20 @@ class HarnessTask:
             return self
         return HarnessTask(self.name, self.leaves, self.group)
 
+    def in_likelihood(self) -> "HarnessTask | None":
+        """The same task with the log-probability of the right answer as the outcome, if it has any.
+
+        A perplexity is one already: it is None here too.
+        """
+        if self.outcome_kind == "logprob":
+            return self
+        if self.metric in LIKELIHOOD_METRICS:
+            return None
+        try:
+            return HarnessTask(self.name, self.leaves, self.group, "logprob")
+        except BadOption:
+            return None
+
     @property
     def size(self) -> int:
         """Number of examples."""

@@ -44,6 +44,12 @@ class Mixture:
             return self
         return Mixture(self.name, [part.in_metric() for part in self.parts])
 
+    def in_likelihood(self) -> "Mixture | None":
+        """The same mixture with log-probabilities as the outcome, if all of its tasks have them."""
+        parts = [part.in_likelihood() for part in self.parts]
+        known = [part for part in parts if part is not None]
+        return Mixture(self.name, known) if len(known) == len(parts) else None
+
     @property
     def size(self) -> int:
         """Number of examples."""

@@ -53,6 +53,13 @@ class Task(Protocol):
         """The same task with its own metric as the outcome."""
         ...
 
+    def in_likelihood(self) -> "Task | None":
+        """The same task with the log-probability of the right answer as the outcome.
+
+        None for a task that names no right answers.
+        """
+        ...
+
     def key(self, example: int) -> str:
         """A digest of everything the example asks and is judged by."""
         ...
