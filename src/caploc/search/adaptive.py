@@ -20,7 +20,7 @@ from caploc.search.inquiry import TRIED_ELSEWHERE, Inquiry, right_of
 from caploc.search.likelihood import FirstLook
 from caploc.search.plan import Found, Plan, Problem, Search, intact_plan
 from caploc.search.screen import SPARE, Screen
-from caploc.search.sets import breaking_set
+from caploc.search.sets import concluded_set, grown_by_looks, grown_by_screens
 from caploc.search.shortlist import LOOKS, Shortlist
 from caploc.search.telling import reported
 
@@ -28,6 +28,7 @@ CHECKING = 0.2  # share of the rows kept for the shortlist alone on fresh exampl
 FEWEST_CHECKED = 40  # examples that each head of the shortlist is tried on, rows permitting
 FEWEST_JOINED = 10  # examples for a head that rises later, or it is not tried
 LOOKING = 0.45  # share of the budget that the look at likelihoods may take
+MOST_LINKED = 400  # examples by which chances of right answers follow from likelihoods
 TURN = 10  # examples more for each head of a turn
 AT_A_TURN = 12  # heads
 CHECKED = 100  # examples that each head of the top is tried on, if there are so many
@@ -46,7 +47,7 @@ def adaptive(problem: Problem) -> Search:
         return (yield from looked(inquiry))
     screen = Screen(problem, right_of(intact), intact, inquiry.random)
     if problem.settings.goal == "set":
-        return (yield from breaking_set(inquiry, screen))
+        return (yield from concluded_set(inquiry, screen, grown_by_screens(inquiry, screen)))
     yield from inquiry.screening(screen, int((1 - CHECKING) * inquiry.budget))
     shortlist = Shortlist(problem, candidates(inquiry, screen), inquiry.random)
     yield from check(inquiry, screen, shortlist)
@@ -64,8 +65,10 @@ def looked(inquiry: Inquiry) -> Generator[Plan, Measurements, Found]:
     problem, intact = inquiry.problem, inquiry.intact
     first = FirstLook(problem, intact, inquiry.random)
     right = right_of(intact)
-    yield from first.ask(right, int(LOOKING * inquiry.budget))
+    yield from first.ask(right, int(LOOKING * inquiry.budget), list(intact)[:MOST_LINKED])
     inquiry.spent += len(first.seen.mask)
+    if problem.settings.goal == "set":
+        return (yield from concluded_set(inquiry, first, grown_by_looks(inquiry, first)))
     shortlist = Shortlist(problem, [], inquiry.random, pool=problem.examples)
     while True:
         conclusion = Conclusion(first, shortlist, tuple(inquiry.universal))

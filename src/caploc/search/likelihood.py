@@ -4,7 +4,8 @@ Whether an answer is still right tells little until many were asked; how likely 
 tells much at once. A few examples a head are enough to see which heads can matter at all.
 """
 
-from collections.abc import Generator
+import warnings
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -74,22 +75,27 @@ class FirstLook:
         """Examples that one mask is asked on."""
         return 0 if self.change is None else self.change.shape[1]
 
-    def ask(self, right: list[int], rows: int) -> Generator[Plan, Measurements, None]:
+    def ask(
+        self, right: list[int], rows: int, known: Sequence[int] = ()
+    ) -> Generator[Plan, Measurements, None]:
         """Try every free head on as many of the right examples as so many rows buy, at least one.
 
-        Examples of which the likelihood could not be told are passed over.
+        Before, the likelihood of the right answer to those, and to the `known` examples, is asked
+        with nothing but the base gone; those for which it could not be told are passed over.
         """
         assert self.problem.likelihood is not None
         heads = np.flatnonzero(self.free)
         task = self.problem.likelihood
         under = self.problem.empty()
         under[self.base] = True
-        examples = list(self.intact)[:MOST_INTACT]
+        count = int(np.clip(rows // max(len(heads), 1), 1, MOST_EACH))
+        asked = self.random.permutation(right)[:count].tolist()
+        examples = list(dict.fromkeys([*asked, *known]))
+        if not examples:
+            return
         measured = yield Plan.crossed(under[None], examples, task=task, what="intact likelihood")
         self.before = measured.by_example()
-        known = [example for example in right if example in self.before]
-        count = int(np.clip(rows // max(len(heads), 1), 1, MOST_EACH))
-        asked = self.random.permutation(known)[:count].tolist()
+        asked = [example for example in asked if example in self.before]
         if not asked or not len(heads):
             return
         masks = designs.singles(self.problem.heads)[heads] | under
@@ -99,6 +105,16 @@ class FirstLook:
         self.change = np.full((self.problem.heads, len(asked)), np.nan)
         likelihood = measured.outcome.reshape(len(heads), len(asked))
         self.change[heads] = likelihood - [self.before[example] for example in asked]
+
+    def strongest(self, count: int) -> list[int]:
+        """The heads without which right answers get least likely, the most needed first."""
+        if self.change is None:
+            return []
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # a head without a single likelihood
+            mean = np.nanmean(self.change, axis=1)
+        order = np.argsort(np.nan_to_num(mean, nan=np.inf), kind="stable")[:count]
+        return [int(column) for column in order if mean[column] < 0]
 
     def effects(self) -> Effects:
         """The effect on the score that the changes lead one to expect, and its standard error.

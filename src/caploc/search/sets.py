@@ -14,9 +14,12 @@ from dataclasses import replace
 import numpy as np
 from scipy import stats
 
-from caploc.recovery import Measurements
-from caploc.search.conclusion import LEVEL, Conclusion
+from caploc.recovery import Measurements, falls
+from caploc.recovery.rows import is_binary
+from caploc.search.conclusion import LEVEL, Conclusion, First
+from caploc.search.critical import ALONE, SURVIVORS, broken
 from caploc.search.inquiry import Inquiry, right_of
+from caploc.search.likelihood import FirstLook
 from caploc.search.plan import Found, Plan, column_mask, intact_plan
 from caploc.search.screen import Screen
 from caploc.search.shortlist import Shortlist
@@ -27,14 +30,96 @@ EXCHANGING = 0.2  # share of the budget for random sets of the pool
 POOL = 2  # times the heads wanted
 COMPARING = 0.1  # share of the budget for the sets on fresh examples and for single heads
 MOST_COMPARED = 300  # fresh examples for the comparison, at most
+CANDIDATES = 4  # that a look leaves
+LOOKED = 0.6  # share of a head's rows that looks for the candidates
+MOST_TRIED = 40  # examples that candidates are tried on
 FEWEST_RIGHT = 8  # examples still right, below which the set has nothing left to break
 BEYOND_DOUBT = 2.0  # standard errors that a head must lower the score by to join the set
 
 Choosing = Generator[Plan, Measurements, list[int]]
+Growing = Generator[Plan, Measurements, list[list[int]]]
 
 
-def breaking_set(inquiry: Inquiry, screen: Screen) -> Generator[Plan, Measurements, Found]:
-    """Screen, keep the strongest out, screen again; exchange heads; compare what came of it."""
+def concluded_set(
+    inquiry: Inquiry, first: First, growing: Growing
+) -> Generator[Plan, Measurements, Found]:
+    """The most damaging of the sets that were grown, its heads alone, and what is known of all."""
+    chosen = yield from most_damaging(inquiry, (yield from growing))
+    shortlist = Shortlist(inquiry.problem, list(chosen), inquiry.random)
+    yield from shortlist.more(chosen, min(MOST_COMPARED, inquiry.left // max(len(chosen), 1)))
+    inquiry.spent += shortlist.rows
+    conclusion = Conclusion(first, shortlist, tuple(inquiry.universal))
+    rest = [column for column in conclusion.ranking if column not in chosen]
+    return reported(inquiry, conclusion, chosen, chosen + rest)
+
+
+def grown_by_looks(inquiry: Inquiry, first: FirstLook) -> Growing:
+    """Keep the strongest head out, look again at what is still right, until the set is full.
+
+    Each look leaves a few candidates, of which the one that breaks most is kept out. The other set
+    is that of the heads that are strongest alone.
+    """
+    problem = inquiry.problem
+    top = min(problem.settings.top, problem.heads)
+    end = int((1 - COMPARING) * inquiry.budget)
+    grown: list[int] = []
+    look, under = first, inquiry.intact
+    while len(grown) < top:
+        share = max(end - inquiry.spent, 0) // (top - len(grown))
+        right = right_of(under)
+        if len(right) < min(FEWEST_RIGHT, len(inquiry.intact)):
+            break
+        if grown:
+            avoid = column_mask(problem.heads, inquiry.universal)
+            look = FirstLook(problem, under, inquiry.random, list(grown), avoid)
+            yield from look.ask(right, int(LOOKED * share))
+            inquiry.spent += len(look.seen.mask) + len(look.before)
+        tried = inquiry.random.permutation(right)[: max(share // (2 * CANDIDATES), 1)].tolist()
+        best = yield from most_breaking(inquiry, look, tried[:MOST_TRIED])
+        if best is None:
+            break
+        grown.append(best)
+        asked = right[: max(inquiry.left, 0)]
+        if len(grown) == top or not asked:
+            break
+        mask = column_mask(problem.heads, grown)
+        plan = Plan.crossed(mask[None], asked, what="heads found so far")
+        under = (yield from inquiry.ask(plan)).by_example()
+    return [grown, first.strongest(top)] if grown else []
+
+
+def most_breaking(
+    inquiry: Inquiry, look: FirstLook, examples: list[int]
+) -> Generator[Plan, Measurements, int | None]:
+    """The candidate that costs most with the base gone; None if none costs anything for sure.
+
+    A candidate that alone breaks another task too is universal, and none of the set.
+    """
+    candidates = [c for c in look.strongest(CANDIDATES) if c not in inquiry.universal]
+    if not candidates or inquiry.left < len(candidates) * len(examples):
+        return None
+    masks = np.stack([column_mask(inquiry.problem.heads, [*look.base, c]) for c in candidates])
+    measured = yield from inquiry.ask(Plan.crossed(masks, examples, what="candidates"))
+    tried = {c: measured.where(measured.mask == n) for n, c in enumerate(candidates)}
+    change = {
+        c: np.array([outcome - look.intact[e] for e, outcome in rows.by_example().items()])
+        for c, rows in tried.items()
+        if np.isfinite(rows.outcome).any()
+    }
+    for best in sorted(change, key=lambda candidate: change[candidate].mean()):
+        if falls(change[best], binary=is_binary(inquiry.intact)) > LEVEL:
+            return None
+        if look.base or not broken(tried[best], look.intact, SURVIVORS / ALONE):
+            return best
+        inquiry.critical.append(best)
+        if not (yield from inquiry.breaks_others(best)):
+            return best
+        inquiry.universal.append(best)
+    return None
+
+
+def grown_by_screens(inquiry: Inquiry, screen: Screen) -> Growing:
+    """Screen, keep the strongest out, screen again; then exchange heads."""
     top = min(inquiry.problem.settings.top, inquiry.problem.heads)
     end = int((1 - EXCHANGING - COMPARING) * inquiry.budget)
     yield from inquiry.screening(screen, end // stages(top))
@@ -53,9 +138,7 @@ def breaking_set(inquiry: Inquiry, screen: Screen) -> Generator[Plan, Measuremen
     alone = (own + strongest_first(screen))[:top]
     full = without_repeats(grown + alone)[:top]
     pool = without_repeats(full + alone + strongest_first(conditional))[: POOL * top]
-    sets = [full, alone, (yield from exchanged(inquiry, pool, top))] if grown else []
-    chosen = yield from most_damaging(inquiry, sets)
-    return (yield from concluded(inquiry, screen, chosen))
+    return [full, alone, (yield from exchanged(inquiry, pool, top))] if grown else []
 
 
 def without_repeats(columns: list[int]) -> list[int]:
@@ -151,15 +234,3 @@ def most_damaging(inquiry: Inquiry, sets: list[list[int]]) -> Choosing:
         return sets[best] if drop.sum() < 0 else []
     test = stats.ttest_1samp(drop, 0.0, alternative="less")
     return sets[best] if test.pvalue < LEVEL / len(sets) else []
-
-
-def concluded(
-    inquiry: Inquiry, screen: Screen, chosen: list[int]
-) -> Generator[Plan, Measurements, Found]:
-    """Each head of the set alone, for its own effect, and what the first screen says of all."""
-    shortlist = Shortlist(inquiry.problem, list(chosen), inquiry.random)
-    yield from shortlist.more(chosen, min(MOST_COMPARED, inquiry.left // max(len(chosen), 1)))
-    inquiry.spent += shortlist.rows
-    conclusion = Conclusion(screen, shortlist, tuple(inquiry.universal))
-    rest = [column for column in conclusion.ranking if column not in chosen]
-    return reported(inquiry, conclusion, chosen, chosen + rest)
