@@ -31,6 +31,7 @@ LOOKING = 0.45  # share of the budget that the look at likelihoods may take
 MOST_LINKED = 400  # examples by which chances of right answers follow from likelihoods
 TURN = 10  # examples more for each head of a turn
 AT_A_TURN = 12  # heads
+SURE = 20  # examples that each head of the top is tried on before others of which it is open
 CHECKED = 100  # examples that each head of the top is tried on, if there are so many
 FEWEST_RIGHT = 10  # examples that the intact model must get right
 ABOVE_CHANCE = 0.05  # largest p at which an intact score counts as better than guessing
@@ -86,12 +87,14 @@ def looked(inquiry: Inquiry) -> Generator[Plan, Measurements, Found]:
 def unsettled(inquiry: Inquiry, conclusion: Conclusion) -> list[int]:
     """Heads to knock out alone on further examples, if there are any left."""
     shortlist = conclusion.shortlist
-    if inquiry.promised < inquiry.problem.settings.recall:
-        heads = shortlist.unfinished(conclusion.open)[:AT_A_TURN]
-        if heads:
-            return heads
-    first = [c for c in conclusion.ranking[: conclusion.top] if c not in inquiry.universal]
-    return [c for c in shortlist.unfinished(first) if shortlist.asked[c] < CHECKED]
+    top = shortlist.unfinished(conclusion.top_heads)
+    unchecked = {c: CHECKED - shortlist.asked[c] for c in top if shortlist.asked[c] < CHECKED}
+    untried = [column for column in unchecked if shortlist.asked[column] < SURE]
+    # Rows for the check of heads that surely matter are not spent on which is the last of the top.
+    kept = sum(rows for column, rows in unchecked.items() if conclusion.interval[1][column] < 0)
+    settled = inquiry.promised >= inquiry.problem.settings.recall or inquiry.left < kept + TURN
+    heads = [*untried, *([] if settled else shortlist.unfinished(conclusion.open))]
+    return list(dict.fromkeys(heads))[:AT_A_TURN] or list(unchecked)
 
 
 def recognize_breaking(

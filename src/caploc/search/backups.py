@@ -7,7 +7,7 @@ from caploc.recovery import Measurements
 from caploc.search.inquiry import Inquiry, right_of
 from caploc.search.plan import Plan, Problem, column_mask, intact_plan
 from caploc.search.screen import Screen
-from caploc.search.sets import strongest
+from caploc.search.sets import beyond_doubt
 
 FEWEST_RIGHT = 8  # examples still right without the found heads, to see anything
 
@@ -39,4 +39,4 @@ def standing_in(
     avoid[base] = False
     screen = Screen(problem, right_of(left), left, inquiry.random, base=base, avoid=avoid)
     yield from inquiry.screening(screen, inquiry.spent + rows)
-    return strongest(screen, problem.settings.top)
+    return beyond_doubt(screen, problem.settings.top)

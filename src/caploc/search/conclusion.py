@@ -151,7 +151,7 @@ class Conclusion:
         In a screen a head also shows what it does for others that are gone: a silent backup is
         needed there, and not alone.
         """
-        first = self.ranking[: self.top]
+        first = self.top_heads
         tried = np.isfinite(self.checked.effect)
         below = (self.both.effect < 0) & (self.interval[1] < 0)
         needed = (self.q < LEVEL) & below & (self.shortlist.needed(LEVEL) | ~tried)
@@ -163,11 +163,20 @@ class Conclusion:
         return float(np.mean(self.chances[self.ranking[: self.top]]))
 
     @property
+    def top_heads(self) -> list[int]:
+        """The first of the ranking, as many as are wanted."""
+        return [column for column in self.ranking[: self.top] if column not in self.struck]
+
+    @property
     def open(self) -> list[int]:
-        """Heads of which it is open whether they belong to the top, the most open first."""
+        """Heads of which it is open whether they belong to the top, the most open first.
+
+        Not those that surely do next to nothing, of which any may be the last of the top.
+        """
         doubt = self.chances * (1 - self.chances)
         order = [int(column) for column in np.argsort(-doubt, kind="stable")]
-        return [c for c in order if CLOSE < self.chances[c] < 1 - CLOSE]
+        mattering = self.interval[0] < -2 * POINT
+        return [c for c in order if CLOSE < self.chances[c] < 1 - CLOSE and mattering[c]]
 
     @property
     def contested(self) -> list[int]:
@@ -184,8 +193,7 @@ class Conclusion:
     @property
     def untried(self) -> list[int]:
         """Heads among the top that were not knocked out alone: a screen flatters whom it picks."""
-        first = [column for column in self.ranking[: self.top] if column not in self.struck]
-        return [column for column in first if column not in self.shortlist.heads]
+        return [column for column in self.top_heads if column not in self.shortlist.heads]
 
     @property
     def tied(self) -> list[int]:

@@ -85,7 +85,8 @@ def grown_by_looks(inquiry: Inquiry, first: FirstLook) -> Growing:
         mask = column_mask(problem.heads, grown)
         plan = Plan.crossed(mask[None], asked, what="heads found so far")
         under = (yield from inquiry.ask(plan)).by_example()
-    return [grown, first.strongest(top)] if grown else []
+    alone = [c for c in first.strongest(problem.heads) if c not in inquiry.universal][:top]
+    return [grown, alone] if grown else []
 
 
 def most_breaking(
@@ -95,7 +96,8 @@ def most_breaking(
 
     A candidate that alone breaks another task too is universal, and none of the set.
     """
-    candidates = [c for c in look.strongest(CANDIDATES) if c not in inquiry.universal]
+    strongest = look.strongest(CANDIDATES + len(inquiry.universal))
+    candidates = [c for c in strongest if c not in inquiry.universal][:CANDIDATES]
     if not candidates or inquiry.left < len(candidates) * len(examples):
         return None
     masks = np.stack([column_mask(inquiry.problem.heads, [*look.base, c]) for c in candidates])
@@ -125,7 +127,7 @@ def grown_by_screens(inquiry: Inquiry, screen: Screen) -> Growing:
     yield from inquiry.screening(screen, end // stages(top))
     own = [column for column in inquiry.critical if column not in inquiry.universal]
     grown, conditional = own[:top], screen
-    while new := strongest(conditional, min(AT_ONCE, top - len(grown))):
+    while new := beyond_doubt(conditional, min(AT_ONCE, top - len(grown))):
         grown += new
         share = (end - inquiry.spent) // max(stages(top - len(grown)), 1)
         asked = right_of(inquiry.intact)[: max(share, 0) // 2]
@@ -174,7 +176,7 @@ def under(
     )
 
 
-def strongest(screen: Screen, count: int) -> list[int]:
+def beyond_doubt(screen: Screen, count: int) -> list[int]:
     """The heads with the largest expected drops, as far as they are beyond doubt."""
     found, mean = screen.effects(), screen.posterior().mean
     with np.errstate(invalid="ignore"):
