@@ -28,11 +28,12 @@ from caploc.search.telling import reported
 AT_ONCE = 2  # heads that one screen adds
 EXCHANGING = 0.2  # share of the budget for random sets of the pool
 POOL = 2  # times the heads wanted
-COMPARING = 0.1  # share of the budget for the sets on fresh examples and for single heads
+COMPARING = 0.2  # share of the budget for the sets on fresh examples and for single heads
 MOST_COMPARED = 300  # fresh examples for the comparison, at most
 CANDIDATES = 4  # that a look leaves
 LOOKED = 0.6  # share of a head's rows that looks for the candidates
-MOST_TRIED = 40  # examples that candidates are tried on
+FEWEST_TRIED, MOST_TRIED = 15, 40  # examples that candidates are tried on
+MOST_UNDER = 100  # right examples that are asked again with the heads found so far gone
 FEWEST_RIGHT = 8  # examples still right, below which the set has nothing left to break
 BEYOND_DOUBT = 2.0  # standard errors that a head must lower the score by to join the set
 
@@ -64,27 +65,29 @@ def grown_by_looks(inquiry: Inquiry, first: FirstLook) -> Growing:
     end = int((1 - COMPARING) * inquiry.budget)
     grown: list[int] = []
     look, under = first, inquiry.intact
-    while len(grown) < top:
+    while True:
         share = max(end - inquiry.spent, 0) // (top - len(grown))
         right = right_of(under)
-        if len(right) < min(FEWEST_RIGHT, len(inquiry.intact)):
-            break
         if grown:
             avoid = column_mask(problem.heads, inquiry.universal)
             look = FirstLook(problem, under, inquiry.random, list(grown), avoid)
             yield from look.ask(right, int(LOOKED * share))
             inquiry.spent += len(look.seen.mask) + len(look.before)
-        tried = inquiry.random.permutation(right)[: max(share // (2 * CANDIDATES), 1)].tolist()
-        best = yield from most_breaking(inquiry, look, tried[:MOST_TRIED])
+        count = int(np.clip(share // (2 * CANDIDATES), FEWEST_TRIED, MOST_TRIED))
+        tried = inquiry.random.permutation(right)[:count].tolist()
+        best = yield from most_breaking(inquiry, look, tried)
         if best is None:
             break
         grown.append(best)
-        asked = right[: max(inquiry.left, 0)]
-        if len(grown) == top or not asked:
+        asked = right[:MOST_UNDER]
+        further = len(asked) + problem.heads + CANDIDATES * FEWEST_TRIED
+        if len(grown) == top or inquiry.spent + further > end:
             break
         mask = column_mask(problem.heads, grown)
         plan = Plan.crossed(mask[None], asked, what="heads found so far")
         under = (yield from inquiry.ask(plan)).by_example()
+        if len(right_of(under)) < FEWEST_RIGHT:
+            break
     alone = [c for c in first.strongest(problem.heads) if c not in inquiry.universal][:top]
     return [grown, alone] if grown else []
 
