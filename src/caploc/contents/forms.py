@@ -147,12 +147,34 @@ class HeldOut(Part):
     prediction: Prediction | None = None
 
 
+class Tried(Part):
+    """A set of heads, and what its loss costs."""
+
+    heads: list[PartName]
+    drop: Number | None = None
+    stderr: Number | None = None
+
+
+class Subsets(Part):
+    """The set as found beside its parts."""
+
+    found: list[PartName]
+    named: list[PartName]
+    fresh: bool | None = None
+    examples: Count | None = None
+    tried: list[Tried] = []
+    picked: list[PartName] | None = None
+    p: Number | None = None
+    note: Name = ""
+
+
 class Validation(Part):
     """What was checked."""
 
     task: Compared
     controls: Controls | None = None
     held_out: HeldOut | None = None
+    subsets: Subsets | None = None
     other_tasks: list[Compared] = []
 
 
