@@ -111,12 +111,13 @@ def test_two_heads_replace_three_where_the_third_rescues(checking):
 
 
 def test_a_part_that_takes_nothing_from_the_intact_model_does_not_replace_the_set(checking):
-    """All three raise the score; less of a rise is no damage."""
+    """Two of the heads raise the score together; less of a rise is no damage."""
 
     def raising(mask, example):
-        return float(example % 2 == 0 or (mask[BREAKER] and mask[RESCUER]) or example % 3 == 0)
+        return float(example % 3 == 0 or (mask[BREAKER] and mask[RESCUER]))
 
-    assert judge(checking(raising).check, SEARCHED).named == SEARCHED
+    found = judge(checking(raising).check, SEARCHED)
+    assert found.told["p"] < LEVEL and found.named == SEARCHED
 
 
 def test_measures_are_compared_too(checking):
