@@ -66,7 +66,9 @@ def test_a_result_has_every_field(done):
     assert all(set(row) == HEAD_FIELDS for row in result["heads"])
     assert len(result["heads"]) == 96
     assert set(result["intact"]) == {"score", "stderr", "examples"}
-    assert set(result["validation"]) == {"task", "controls", "held_out", "other_tasks"}
+    assert set(result["validation"]) == {
+        "task", "controls", "held_out", "other_tasks", "subsets",
+    }  # fmt: skip
     assert set(result["validation"]["held_out"]) == HELD_OUT_FIELDS
     assert result["search"] == {"critical": [], "universal": [], "notes": []}
     assert {row["top_chance"] for row in result["heads"]} == {None}
@@ -130,7 +132,8 @@ def test_heads_of_the_quizzes_are_no_heads_of_plain_sentences(tmp_path):
 def test_the_cost_counts_every_row_once(done):
     """The search, the final scores, and all that is checked on 20 held-out examples."""
     search, scores = 6 + 96 * 6, 4 * 20
-    check = 20 * (2 + 2 + 2 + 5) + 30 * 20
+    parts = 7  # beginnings and all but one, beside the set and each of its heads
+    check = 20 * (2 + 2 + 2 + 5 + parts) + 30 * 20
     database = sqlite3.connect(done.folder / "rows.sqlite")
     (stored,) = database.execute("SELECT count(*) FROM rows").fetchone()
     assert done.result["cost"]["rows"] == stored

@@ -34,6 +34,7 @@ class Stages:
     comparisons: list[Comparison] = field(default_factory=list)
     failures: list[Failures] = field(default_factory=list)  # of each comparison
     held_out: dict[str, Any] = field(default_factory=dict)
+    subsets: dict[str, Any] | None = None  # the set as found beside its parts, if it has any
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,7 @@ def as_result(study: dict[str, Any], stages: Stages, cost: Cost) -> dict[str, An
             "controls": stages.held_out.get("controls"),
             "held_out": {k: v for k, v in stages.held_out.items() if k != "controls"},
             "other_tasks": others,
+            "subsets": stages.subsets,
         },
         "cost": cost.as_dict(),
     }

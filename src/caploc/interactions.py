@@ -3,11 +3,12 @@
 Of two sets A and B of heads the contrast is `y(A and B gone) - y(A gone) - y(B gone) + y(intact)`,
 example by example. Below zero they do more together than the sum: each covers for the loss of the
 other. Above zero they do less: they are links of one chain, or there is not that much score to
-lose.
+lose. A head that breaks the task alone may be rescued by the absence of another one: that contrast
+is `y(both gone) - y(the one gone)`.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -22,8 +23,11 @@ from caploc.measurement import Meter, search
 from caploc.progress import Progress, Silent
 from caploc.recovery import paired
 from caploc.recovery.screening import false_discovery_rates
+from caploc.report import rewrite_page
+from caploc.report.reading import listed
 from caploc.search import Plan, Problem, Settings, column_mask
 from caploc.search.backups import standing_in
+from caploc.search.rescue import Rescue, rescued
 from caploc.study import shared_price
 from caploc.validation.comparison import number
 from caploc.workbench import Allowed
@@ -31,6 +35,7 @@ from caploc.workbench import Allowed
 LEVEL = 0.05  # false discovery rate at which an interaction is named
 PER_HEAD = 4  # rows a head of the screen for backups, if no budget is given
 EXAMPLES = 100
+COSTS = "cost_alone", "cost_together"  # of a head, and of it with its rescuer
 LIMITS = (
     "Two heads that cover for each other completely, neither found alone, are out of reach of any "
     "screen of this size. A score near its floor makes contrasts look positive."
@@ -41,7 +46,7 @@ LIMITS = (
 class Contrast:
     """Two sets of heads whose joint loss is compared with the sum of their losses."""
 
-    kind: str  # pair, backup or group
+    kind: str  # pair, backup, group or rescue
     first: tuple[int, ...]
     second: tuple[int, ...]
 
@@ -80,10 +85,38 @@ class Table:
         for each in wanted:
             both, first, second = (self.known[mask.tobytes()] for mask in each.masks(heads))
             value = both - first - second + self.known[empty.tobytes()]
-            value = value[np.isfinite(value)]
-            mean, low, high, p = paired(value) if value.size else (np.nan,) * 4
-            found.append({"contrast": each, "effect": mean, "low": low, "high": high, "p": p})
+            found.append({"contrast": each} | tested(value))
         return found
+
+    def rescues(self, found: Sequence[Rescue], what: str) -> list[dict[str, Any]]:
+        """What each rescuer's absence brings back, on examples by which it was not picked.
+
+        Beside the contrast stand the costs of the head alone and of both together.
+        """
+        heads = self.meter.engine.grid.size
+        empty = np.zeros(heads, dtype=bool)
+        pairs = [(each, column) for each in found for column in each.rescuers]
+        masks = [column_mask(heads, [each.breaker, column]) for each, column in pairs]
+        alone = [column_mask(heads, [each.breaker]) for each, _ in pairs]
+        self.measure([empty, *alone, *masks], what)
+        told = []
+        for (each, column), *cut in zip(pairs, alone, masks, strict=True):
+            fresh = ~np.isin(self.examples, each.examples)
+            outcomes = np.stack([self.known[mask.tobytes()][fresh] for mask in (empty, *cut)])
+            intact, one, both = outcomes[:, np.isfinite(outcomes).all(axis=0)]
+            binary = bool(np.isin(outcomes, (0.0, 1.0)).all())
+            costs = [float((intact - y).mean()) if intact.size else np.nan for y in (one, both)]
+            row: dict[str, Any] = {"contrast": Contrast("rescue", (each.breaker,), (column,))}
+            row |= dict(zip(COSTS, costs, strict=True))
+            told.append(row | tested(both - one, binary=binary))
+        return told
+
+
+def tested(values: np.ndarray, *, binary: bool = False) -> dict[str, float]:
+    """Mean, interval and p of a contrast's values, one an example; NaN if none is known."""
+    values = values[np.isfinite(values)]
+    figures = paired(values, binary=binary) if values.size else (np.nan,) * 4
+    return dict(zip(("effect", "low", "high", "p"), figures, strict=True))
 
 
 def interactions(
@@ -96,10 +129,11 @@ def interactions(
 ) -> dict[str, Any]:
     """Measure how a finished run's heads act together; write `interactions.json` into its folder.
 
-    Three questions: pairs of the `most` chosen heads; heads outside that step in once they are gone
-    (a screen of `budget` rows, then contrasts with each chosen head); and the key-value groups that
-    the chosen heads belong to, as wholes. `allowed` says what may
-    be run for it, and who answers.
+    Four questions: pairs of the `most` chosen heads; heads outside that step in once they are gone
+    (a screen of `budget` rows, then contrasts with each chosen head); the key-value groups that the
+    chosen heads belong to, as wholes; and heads whose absence rescues what one that breaks the task
+    alone took (a screen of `budget` rows again, then contrasts). `allowed` says what may be run for
+    it, and who answers.
 
     Raises:
         UserError: if the folder holds no finished run that found heads, or the options mean
@@ -126,16 +160,25 @@ def interactions(
         critical = columns(grid, run.result["search"]["critical"])
         generator = standing_in(problem, chosen, critical, budget or PER_HEAD * grid.size)
         stand_ins = search([table.meter], generator, table.progress)
+        screened = [example for example in found if example not in table.examples] or found
+        suspects = list(dict.fromkeys(chosen + critical))
+        asking = rescued(replace(problem, examples=screened), suspects, budget)
+        rescues = search([table.meter], asking, table.progress)
+        rows = asked(table, grid, chosen, stand_ins) + table.rescues(rescues, "rescues")
+        contrasts = described(rows, grid)
         told = {
             "schema": 1,
             "heads": [str(grid.heads[column]) for column in chosen],
             "stand_ins": [str(grid.heads[column]) for column in stand_ins],
+            "breaking": [str(grid.heads[each.breaker]) for each in rescues],
             "examples": len(table.examples),
-            "interactions": described(asked(table, grid, chosen, stand_ins), grid),
+            "interactions": contrasts,
+            "summary": [summary(each, grid, contrasts) for each in rescues],
             "limits": LIMITS,
             "cost": bench.cost.as_dict(),
         }
         write_json(folder / INTERACTIONS, told)
+        rewrite_page(folder)
     return told
 
 
@@ -182,9 +225,10 @@ def groups(grid: HeadGrid, chosen: Sequence[int]) -> Iterator[Contrast]:
 def described(rows: Sequence[dict[str, Any]], grid: HeadGrid) -> list[dict[str, Any]]:
     """Contrasts with their false discovery rates and what they mean, the surest first."""
     q = false_discovery_rates(np.array([row["p"] for row in rows], dtype=float))
-    told = []
+    told: list[dict[str, Any]] = []
     for row, rate in zip(rows, q, strict=True):
         contrast = row["contrast"]
+        costs = {key: number(row[key]) for key in COSTS if key in row}
         told.append(
             {
                 **asdict(contrast),
@@ -196,6 +240,7 @@ def described(rows: Sequence[dict[str, Any]], grid: HeadGrid) -> list[dict[str, 
                 "q": number(float(rate)),
                 "meaning": meaning(contrast.kind, row["effect"], float(rate)),
             }
+            | costs
         )
     return sorted(told, key=lambda row: (row["q"] is None, row["q"], row["effect"]))
 
@@ -204,8 +249,35 @@ def meaning(kind: str, effect: float, q: float) -> str:
     """What a contrast says, in a few words."""
     if not q < LEVEL:
         return "no interaction beyond doubt"
+    if kind == "rescue":
+        return "rescue: its absence mends" if effect > 0 else "no rescue: both gone is worse"
     if effect > 0:
         return "overlap: together less than the sum"
     if kind == "backup":
         return "backup: needed once the other is gone"
     return "synergy: together more than the sum"
+
+
+def summary(rescue: Rescue, grid: HeadGrid, contrasts: Sequence[dict[str, Any]]) -> str:
+    """Which heads' absence rescues what this head breaks, the best of them with its figures."""
+    breaker = str(grid.heads[rescue.breaker])
+    if not rescue.examples:
+        return (
+            f"Removing {breaker} alone breaks the task; whether another head's absence rescues the "
+            "answer was not asked, because --budget is too small."
+        )
+    own = [each for each in contrasts if each["kind"] == "rescue" and each["first"] == [breaker]]
+    named = [each for each in own if each["meaning"].startswith("rescue")]
+    if not named:
+        return (
+            f"Removing {breaker} alone breaks the task, and no other head's absence was found to "
+            "rescue the answer."
+        )
+    best, *others = sorted(named, key=lambda each: -each["effect"])
+    (rescuer,) = best["second"]
+    also = listed([head for each in others for head in each["second"]])
+    return (
+        f"Removing {breaker} alone costs {best['cost_alone']:.2f}; with {rescuer} gone too it "
+        f"costs {best['cost_together']:.2f} in all: {rescuer}'s absence rescues the answer."
+        + (f" So does that of {also}, each without the others." if also else "")
+    )

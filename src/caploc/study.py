@@ -18,7 +18,7 @@ from caploc.search.plan import MOST_MASKS, MOST_ROWS
 from caploc.tasks.catalog import TaskOptions, check_task_name
 from caploc.tasks.task import Task
 from caploc.tracking import check_tracker, tracked
-from caploc.validation import Check, check_limit, compare, failures, held_out
+from caploc.validation import Check, check_limit, compare, failures, held_out, judge
 from caploc.workbench import ModelOptions, Workbench, check_task_count
 
 PAPER_EXAMPLES = 100  # that the paper's methods find heads on
@@ -255,16 +255,9 @@ def validated(
     tasks: Sequence[Task],
     progress: Progress,
 ) -> Stages:
-    """Score the chosen heads on every example, on other tasks, and on those kept."""
-    mask = column_mask(bench.engine.loaded.grid.size, stages.found.chosen)
+    """Score the heads to name on every example, on other tasks, and on those kept."""
     # The claim is made in the task's own metric, whatever signal found the heads.
     meters = [bench.meter(task.in_metric()) for task in tasks]
-    used = set(stages.seen) if study.disjoint else set[int]()
-    compared = [
-        compare(meter, mask, left(meter.task, used if not place else set(), study.limit), progress)
-        for place, meter in enumerate(meters)
-    ]
-    broken = [failures(each.task, each.intact_rows, each.knocked_out_rows) for each in compared]
     check = Check(
         meter=meters[0],
         grid=bench.engine.loaded.grid,
@@ -274,6 +267,14 @@ def validated(
         seed=study.settings.seed + designs.CONTROLS,
         progress=progress,
     )
+    stages, check = settled(stages, check)
+    mask = column_mask(bench.engine.loaded.grid.size, stages.found.chosen)
+    used = set(stages.seen) if study.disjoint else set[int]()
+    compared = [
+        compare(meter, mask, left(meter.task, used if not place else set(), study.limit), progress)
+        for place, meter in enumerate(meters)
+    ]
+    broken = [failures(each.task, each.intact_rows, each.knocked_out_rows) for each in compared]
     rate = stages.found.told.get("rate", study.settings.rate)
     return replace(
         stages,
@@ -281,6 +282,22 @@ def validated(
         failures=broken,
         held_out=held_out(check, stages.found, rate),
     )
+
+
+def settled(stages: Stages, check: Check) -> tuple[Stages, Check]:
+    """Name the part of the heads found that does more than all of them, if there is one.
+
+    It is then checked on the examples that had no part in picking it.
+    """
+    judgement = judge(check, stages.found.chosen)
+    if judgement is None:
+        return stages, check
+    stages = replace(stages, subsets=judgement.told)
+    if not judgement.examples:
+        return stages, check
+    notes = [judgement.told["note"], *stages.found.notes]
+    found = replace(stages.found, chosen=judgement.named, notes=notes)
+    return replace(stages, found=found), replace(check, examples=judgement.examples)
 
 
 def left(task: Task, used: set[int], limit: int | None) -> list[int]:

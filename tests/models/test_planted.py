@@ -85,6 +85,16 @@ def test_plain_transformers_answer_in_words(written):
     assert {answer for answer, ok in zip(answers, right, strict=True) if not ok} == {"unsure"}
 
 
+def test_with_its_rescuer_gone_too_a_needed_head_costs_nothing(written):
+    model = written(Planted(needed=3, backups=1, rescuers=2, examples=200, seed=3))
+    truth, intact = model.truth, model.right()
+    assert len(truth.rescuers) == 2 and intact.mean() == truth.accuracy() == 0.9
+    for rescuer, head in truth.rescuers.items():
+        assert np.array_equal(model.right([rescuer, head]), intact)
+        for cut in ([head], [rescuer], [rescuer, *truth.needed], [*truth.rescuers, head]):
+            assert np.array_equal(model.right(cut), truth.right(cut))
+
+
 @each_plan
 def test_only_needed_and_universal_heads_change_an_outcome_alone(written, plan):
     model = written(plan)

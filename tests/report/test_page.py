@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from caploc.errors import UserError
 from caploc.report import write_report
 
 HOSTILE = "</script><script>alert(1)</script>\"'><img src=x onerror=alert(2)>\x00\x1b\u202e\ud800"
@@ -45,6 +46,38 @@ def test_a_page_without_a_search_or_heads_has_no_empty_section(
     result["top"] = []
     page = read_page(write_report(tmp_path, result, answers))
     assert "How sure" not in page.text and "What to know" not in page.text
+
+
+def test_heads_together_are_told_in_a_sentence_and_a_table_of_what_is_beyond_doubt(
+    tmp_path, result, answers, read_page
+):
+    def write():
+        return read_page(write_report(tmp_path, result, answers)).text
+
+    assert "rescues what another one breaks, was not measured" in write().replace("\n", " ")
+    sentence = "Removing L0H1 alone costs 0.41; with L1H3 gone too it costs 0.02 in all."
+    rescue = {
+        "kind": "rescue",
+        "first": ["L0H1"],
+        "second": ["L1H3"],
+        "effect": 0.39,
+        "low": 0.3,
+        "high": 0.48,
+        "q": 0.001,
+        "meaning": "rescue: its absence mends",
+    }
+    idle = rescue | {"second": ["L0H0"], "effect": 0.01, "q": 0.7, "meaning": "no interaction"}
+    unknown = idle | {"effect": None, "low": None, "high": None, "q": None}
+    told = {"schema": 1, "summary": [sentence], "interactions": [rescue, idle, unknown]}
+    (tmp_path / "interactions.json").write_text(json.dumps(told))
+    text = write().replace("\u00a0", " ")
+    for wanted in (sentence, "1 of 3 contrasts are beyond doubt",
+                   "+39.0 points", "+30.0 to +48.0", "rescue: its absence mends"):  # fmt: skip
+        assert wanted in text, wanted
+    assert "no interaction" not in text
+    (tmp_path / "interactions.json").write_text(json.dumps(told | {"interactions": [{}]}))
+    with pytest.raises(UserError, match="interactions"):
+        write()
 
 
 PARTS = [("search",), ("validation",), ("validation", "held_out"), ("validation", "controls")]
@@ -223,7 +256,7 @@ def test_next_steps_follow_from_the_verdict(tmp_path, sure, answers, read_page):
 
     carried = said()
     assert "caploc export DIR --to PATH" in carried and "--budget 4000" in carried
-    assert "caploc interactions DIR" in carried
+    assert "Effects do not add up: see which heads" in carried
     sure["validation"]["held_out"]["change"].update(low=-0.2, high=0.1)
     assert "Do not build on these heads yet" in said() and "caploc export" not in said()
     sure["top"] = []

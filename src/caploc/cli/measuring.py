@@ -170,7 +170,11 @@ def interactions(
     most: Annotated[int, typer.Option(help="Chosen heads to look at, at most.")] = 5,
     examples: Annotated[int, typer.Option(help="Examples that every contrast is on.")] = 100,
     budget: Annotated[
-        int | None, typer.Option(help="Rows of the screen for backups (4 a head if absent).")
+        int | None,
+        typer.Option(
+            help="Rows of the screen for backups, and again of that for rescuers (if absent, 4 a "
+            "head, and 4 a head for each head that breaks the task alone)."
+        ),
     ] = None,
     allow_code: AllowCode = False,
     isolation: IsolationName = "full",
@@ -182,7 +186,10 @@ def interactions(
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Ask whether a run's heads stand in for each other, and which heads back them up.
+    """Ask whether a run's heads stand in for each other, what backs them up, what rescues them.
+
+    A head breaks the task alone, and removing it does nothing once a certain other head is gone
+    too: that other head's absence rescues the answer.
 
     Examples:
         caploc interactions runs/addition
@@ -190,6 +197,7 @@ def interactions(
 
     Writes:
         interactions.json: contrasts of pairs and sets, with intervals and q-values
+        figures/, report.html: the run's, with what is beyond doubt of them
 
     See also:
         universal, curve
@@ -205,6 +213,8 @@ def interactions(
         console.say_json(told)
         return
     console.show_table(*tables.interaction_table(told))
+    for sentence in told["summary"]:
+        console.say(sentence)
     console.say(told["limits"])
     console.say(f"Written: {folder / 'interactions.json'}")
 

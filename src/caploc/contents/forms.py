@@ -147,12 +147,34 @@ class HeldOut(Part):
     prediction: Prediction | None = None
 
 
+class Tried(Part):
+    """A set of heads, and what its loss costs."""
+
+    heads: list[PartName]
+    drop: Number | None = None
+    stderr: Number | None = None
+
+
+class Subsets(Part):
+    """The set as found beside its parts."""
+
+    found: list[PartName]
+    named: list[PartName]
+    fresh: bool | None = None
+    examples: Count | None = None
+    tried: list[Tried] = []
+    picked: list[PartName] | None = None
+    p: Number | None = None
+    note: Name = ""
+
+
 class Validation(Part):
     """What was checked."""
 
     task: Compared
     controls: Controls | None = None
     held_out: HeldOut | None = None
+    subsets: Subsets | None = None
     other_tasks: list[Compared] = []
 
 
@@ -304,6 +326,27 @@ class Curve(Written):
     cost: Cost | None = None
 
 
+class Contrast(Part):
+    """Two sets of heads, and what their joint loss does beyond that of each."""
+
+    kind: Name
+    first: list[PartName]
+    second: list[PartName]
+    effect: Number | None = None
+    low: Number | None = None
+    high: Number | None = None
+    q: Number | None = None
+    meaning: Name | None = None
+
+
+class Interactions(Written):
+    """interactions.json."""
+
+    examples: Count | None = None
+    interactions: list[Contrast]
+    summary: list[Name] = []
+
+
 class Universal(Written):
     """universal.json."""
 
@@ -323,61 +366,3 @@ class Studies(Written):
     """studies.json."""
 
     studies: list[Name]
-
-
-class NeuronCounts(Part):
-    """The neurons of each layer."""
-
-    layers: Size
-    neurons: list[Size]
-    expert_widths: list[Size]
-    expert_counts: list[Size]
-
-
-class FoundNeuron(Part):
-    """A neuron that a task names."""
-
-    neuron: PartName
-
-
-class FoundNeurons(Part):
-    """A task's neurons, and those of its subsets."""
-
-    task: Name
-    neurons: list[FoundNeuron]
-    subsets: list[list[PartName]]
-
-
-class Neurons(Written):
-    """neurons.json."""
-
-    model: Model
-    grid: NeuronCounts
-    tasks: list[FoundNeurons]
-
-
-class Arm(Part):
-    """One way in which neurons were tuned."""
-
-    arm: Name
-    fit: dict[str, Any] | None = None
-
-
-class Arms(Part):
-    """The ways of one task."""
-
-    arms: list[Arm]
-
-
-class Enhancing(Part):
-    """How neurons were tuned."""
-
-    recipe: dict[str, Any]
-    noise: Number
-
-
-class Enhancement(Written):
-    """enhancement.json."""
-
-    enhancing: Enhancing
-    tasks: dict[Name, Arms]

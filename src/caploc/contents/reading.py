@@ -15,18 +15,19 @@ from caploc.contents.forms import (
     SCHEMA,
     Answer,
     Curve,
-    Enhancement,
-    Neurons,
+    Interactions,
     Result,
     Run,
     Studies,
     Universal,
 )
+from caploc.contents.neuron_forms import Enhancement, Neurons
 from caploc.errors import UserError
 from caploc.folder import (
     ANSWERS,
     CURVE,
     ENHANCEMENT,
+    INTERACTIONS,
     NEURONS,
     RESULT,
     RUN,
@@ -42,6 +43,7 @@ FORMS: Mapping[str, TypeAdapter[Any]] = {
     RESULT: TypeAdapter(Result),
     ANSWERS: TypeAdapter(list[Answer]),
     CURVE: TypeAdapter(Curve),
+    INTERACTIONS: TypeAdapter(Interactions),
     UNIVERSAL: TypeAdapter(Universal),
     RUN: TypeAdapter(Run),
     STUDIES: TypeAdapter(Studies),

@@ -11,7 +11,8 @@ than what the cut heads carried. Margins lie evenly between -0.1 and 0.9: the ac
 needed head costs its strength. A backup and its needed head write to a lane of their own too, from
 which the last layer's feed-forward block takes back whatever the two carry beyond what the needed
 head carries alone. Every embedding says "um", louder than all else; the universal heads silence it
-together. All else that heads read and write is noise, which moves only words that never win.
+together. A rescuer takes from the colour what its needed head adds. All else that heads read and
+write is noise, which moves only words that never win.
 
 No head reads what another one writes, and one large constant in the residual stream makes every
 norm a fixed scale, so that in float32 a cut does what the truth says in every example.
@@ -19,7 +20,7 @@ norm a fixed scale, so that in float32 a cut does what the truth says in every e
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -89,7 +90,8 @@ class Planted:
     `needed` heads carry the task: each alone costs its entry of `strengths`, a share of the
     accuracy in whole points (absent: drawn between 0.08 and 0.30; exact if `examples` is a multiple
     of 100). The first `backups` of them have a backup. The loss of any of the `universal` heads
-    breaks every answer of every task.
+    breaks every answer of every task. The first `rescuers` of the needed heads have a rescuer: with
+    it gone too, nothing is lost.
     """
 
     layers: int = 4
@@ -97,6 +99,7 @@ class Planted:
     needed: int = 5
     backups: int = 0
     universal: int = 0
+    rescuers: int = 0
     strengths: tuple[float, ...] = ()
     examples: int = 600
     seed: int = 0
@@ -107,13 +110,15 @@ class Planted:
         Raises:
             BadOption: naming the number that is wrong.
         """
-        most = {"needed": MOST_NEEDED, "backups": self.needed}
-        for name in "layers heads needed backups universal examples seed".split():
-            value, least = getattr(self, name), int(name not in ("backups", "universal", "seed"))
+        most = {"needed": MOST_NEEDED, "backups": self.needed, "rescuers": self.needed}
+        none = ("backups", "universal", "rescuers", "seed")
+        for name in "layers heads needed backups universal rescuers examples seed".split():
+            value, least = getattr(self, name), int(name not in none)
             if not least <= value <= most.get(name, value):
                 allowed = f"from {least} to {most[name]}" if name in most else f"{least} or more"
                 raise BadOption(f"{name} must be {allowed}; got {value}.")
-        planted, present = self.needed + self.backups + self.universal, self.layers * self.heads
+        planted = self.needed + self.backups + self.universal + self.rescuers
+        present = self.layers * self.heads
         if planted > present:
             raise BadOption(
                 f"{planted} heads are to be planted, and a model of {self.layers} layers with "
@@ -146,12 +151,14 @@ class Truth:
     backups: Mapping[Head, Backup]
     universal: tuple[Head, ...]
     margins: tuple[float, ...]
+    rescuers: Mapping[Head, Head] = field(default_factory=dict)  # and what each rescues
 
     def right(self, cut: Iterable[Head | str] = ()) -> Bool[np.ndarray, " examples"]:
         """Which examples are answered rightly with these heads cut.
 
         All whose margin is larger than the strengths of the needed heads cut, plus the shares of
-        the backups cut together with theirs; none if a universal head is cut.
+        the backups cut together with theirs, less the strengths that rescuers cut take away; none
+        if a universal head is cut.
 
         Raises:
             BadOption: if a name is malformed.
@@ -160,6 +167,7 @@ class Truth:
         lost = sum(cost for head, cost in self.needed.items() if head in gone)
         for head, backup in self.backups.items():
             lost += backup.share if {head, backup.behind} <= gone else 0
+        lost -= sum(self.needed[head] for each, head in self.rescuers.items() if each in gone)
         return (np.array(self.margins) > lost) & gone.isdisjoint(self.universal)
 
     def accuracy(self, cut: Iterable[Head | str] = ()) -> float:
@@ -206,6 +214,7 @@ def _truth(plan: Planted, examples: Examples, random: np.random.Generator) -> Tr
         backups={next(order): Backup(behind, share) for behind, share in pairs},
         universal=tuple(next(order) for _ in range(plan.universal)),
         margins=tuple(example["margin"] for example in examples),
+        rescuers={next(order): head for head in list(needed)[: plan.rescuers]},
     )
 
 
@@ -237,6 +246,7 @@ def _plain(plan: Planted, truth: Truth) -> dict[str, Any]:
             for head, backup in truth.backups.items()
         },
         "universal": list(map(str, truth.universal)),
+        "rescuers": {str(head): str(rescued) for head, rescued in truth.rescuers.items()},
         "plan": asdict(plan),
     }
 
@@ -303,9 +313,10 @@ class _Model:
             table[[self.words[key] for key in keys], place] = 1
         for word, answer in OPPOSITES.items():
             table[self.words[word], SAID[answer]] = 1
+        taken = sum(self.truth.needed[head] for head in self.truth.rescuers.values())
         for row, example in zip(table[-len(self.examples) :], self.examples, strict=True):
             row[SAID[example["answer"]]] = 1
-            row[SAID[UNSURE]] = 1 + self.total - example["margin"]
+            row[SAID[UNSURE]] = 1 + self.total - taken - example["margin"]
         return table
 
     def readout(self) -> Float32[np.ndarray, "words hidden"]:
@@ -348,12 +359,14 @@ class _Model:
 
     @cached_property
     def carried(self) -> dict[Head, tuple[float, slice]]:
-        """What each needed head and each backup adds to the colour, and to which lane as well."""
+        """What each needed head, backup and rescuer adds to the colour, and to which lane too."""
         carried = {head: (cost, COLOURS_SAID) for head, cost in self.truth.needed.items()}
         for number, (head, backup) in enumerate(self.truth.backups.items()):
             lane = slice(LANES + number * EACH, LANES + (number + 1) * EACH)
             carried[head] = backup.share, lane
             carried[backup.behind] = self.truth.needed[backup.behind] + backup.share, lane
+        for head, rescued in self.truth.rescuers.items():
+            carried[head] = -self.truth.needed[rescued], COLOURS_SAID
         return carried
 
     def saturation(self, layer: int) -> dict[str, np.ndarray]:

@@ -120,7 +120,15 @@ def _uses(result: Result, curve: Mapping[str, Any] | None) -> list[Step]:
     low, high = (
         number_at(result, "validation", "held_out", "together", end) for end in ("low", "high")
     )
-    if (low is not None and low > 1) or (high is not None and high < 1):
+    found, named = (at(result, "validation", "subsets", key) for key in ("found", "named"))
+    if found != named:
+        steps.append(
+            Step(
+                "Fewer heads do more than all that were found: see whose absence rescues what.",
+                "caploc interactions DIR",
+            )
+        )
+    elif (low is not None and low > 1) or (high is not None and high < 1):
         steps.append(
             Step(
                 "Effects do not add up: see which heads stand in for each other.",

@@ -121,7 +121,8 @@ def _check(result: Result) -> str:
     if not top or not at(validation, "task"):
         return ""
     which = "that head was" if len(top) == 1 else f"the top {len(top)} heads were"
-    text = f"To check the finding, {which} knocked out on {_examples(validation)}"
+    text = f"{_parts(validation)}To check the finding, {which} knocked out on "
+    text += _examples(validation)
     controls = at(validation, "controls")
     draws = number_at(controls, "draws")
     if draws:
@@ -130,6 +131,21 @@ def _check(result: Result) -> str:
     if others:
         text += f"; {counted(others, 'other task')} show what else breaks"
     return f"{text}. ± is one standard error unless the row says otherwise."
+
+
+def _parts(validation: Any) -> str:
+    """How the set as found was held against its parts; empty if it had none."""
+    subsets = at(validation, "subsets")
+    if not subsets:
+        return ""
+    examples = number_at(subsets, "examples")
+    where = f" on {counted(examples, 'example')}" if examples else ""
+    return (
+        f"The {counted(len(at(subsets, 'found') or ()), 'head')} found were knocked out together"
+        f"{where}, and so were parts of them: each beginning of their ranking, each head alone and "
+        "all but each. On every other example the most damaging part was picked; it is named "
+        "instead of the whole if it did more on the examples between (one-sided, 5\u00a0%). "
+    )
 
 
 def _examples(validation: Any) -> str:

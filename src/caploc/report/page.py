@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from caploc.contents import read_contents
-from caploc.folder import ANSWERS, CURVE, RESULT, refuse_links
+from caploc.folder import ANSWERS, CURVE, INTERACTIONS, RESULT, refuse_links
 from caploc.report import colours
 from caploc.report.advice import next_steps
 from caploc.report.answers import Status, answer_rows
+from caploc.report.contrasts import contrasts_of
 from caploc.report.curvetable import curve_table
 from caploc.report.headmap import head_map
 from caploc.report.headtable import head_table
@@ -28,7 +29,8 @@ Answers = Sequence[Mapping[str, Any]]
 def write_report(folder: Path, result: Result, answers: Answers) -> Path:
     """Write the page of a run, `report.html`; it shows what else lies in the folder.
 
-    That is the curve of `caploc curve`, and links to figures.
+    That is the curve of `caploc curve`, the contrasts of `caploc interactions`, and links to
+    figures.
 
     `result` is the content of result.json; `answers` holds what the model said to each example
     before and after.
@@ -38,9 +40,9 @@ def write_report(folder: Path, result: Result, answers: Answers) -> Path:
 
     Raises:
         OSError: if the folder or a file in it cannot be written.
-        UserError: if curve.json cannot be read.
+        UserError: if curve.json or interactions.json cannot be read.
     """
-    curve = curve_of(folder)
+    curve, told = curve_of(folder), contents_of(folder, INTERACTIONS)
     unit = outcome_unit(result)
     rows = answer_rows(answers, unit)
     counts = {status.value: sum(row.status is status for row in rows) for status in Status}
@@ -60,6 +62,7 @@ def write_report(folder: Path, result: Result, answers: Answers) -> Path:
         score_charts=draw_scores(compared),
         curve_charts=draw_curve(curve or {}, units),
         curve=curve_table(curve, units) if curve else None,
+        contrasts=contrasts_of(told, result) if told else None,
         map=head_map(result),
         table=table,
         effects_chart=draw_effects(table.rows, unit),
@@ -95,7 +98,16 @@ def curve_of(folder: Path) -> Mapping[str, Any] | None:
     Raises:
         UserError: if it cannot be read.
     """
-    curve: Mapping[str, Any] | None = None
-    if (folder / CURVE).exists():
-        curve = read_contents(folder / CURVE)
-    return curve
+    return contents_of(folder, CURVE)
+
+
+def contents_of(folder: Path, name: str) -> Mapping[str, Any] | None:
+    """The content of a file of the folder, where there is one.
+
+    Raises:
+        UserError: if it cannot be read.
+    """
+    content: Mapping[str, Any] | None = None
+    if (folder / name).exists():
+        content = read_contents(folder / name)
+    return content

@@ -10,6 +10,7 @@ from caploc.report.reading import (
     at,
     called,
     counted,
+    inline,
     known,
     listed,
     number_at,
@@ -297,12 +298,21 @@ def _distance(controls: Any, unit: Unit) -> str:
     return f"{significant(abs(deviations), 2)}{SPACE}sd {side}"
 
 
+def _parts(subsets: Any) -> Sign:
+    found, named = (at(subsets, key) or () for key in ("found", "named"))
+    figure = counted(len(named), "head") if len(named) < len(found) else "the whole"
+    return Sign("Most damaging part", figure, inline(at(subsets, "note")))
+
+
 def _adding_signs(result: Result) -> list[Sign]:
     prediction = at(result, "validation", "held_out", "prediction")
     together = at(result, "validation", "held_out", "together")
     signs = [_prediction(prediction)] if number_at(prediction, "r2") is not None else []
     if number_at(together, "joint_drop") is not None:
         signs.append(_together(together, unit_of_outcomes(unit_of(result))))
+    subsets = at(result, "validation", "subsets")
+    if subsets:
+        signs.append(_parts(subsets))
     return signs
 
 

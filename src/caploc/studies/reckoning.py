@@ -79,7 +79,8 @@ class Pretended(Meter):
     def outcome(self, key: tuple[bytes, str], mask: Mask) -> float:
         """The same for the same row, in whatever order rows are asked."""
         right = chance(self.salt, key[1]) < RIGHT
-        luck = chance(self.salt, key[1], key[0].hex())
+        # one luck for all masks: else a part of a set might seem to do more than the whole
+        luck = chance(self.salt, key[1], "harm")
         harmed = bool(mask[self.needed].any()) and luck < HARMED
         if self.task.outcome_kind == "logprob":
             return -1.0 - luck - 3.0 * harmed
@@ -169,7 +170,8 @@ def left_open(study: Study, stages: Stages, meters: Sequence[Pretended]) -> int:
     name as many heads as are wanted.
     """
     checked = min(CHECKED, study.limit or CHECKED, len(stages.kept or stages.examples))
-    left = max(study.settings.top - len(stages.found.chosen), 0) * checked
+    # with each head a set has three parts more: itself, a beginning, and all but it
+    left = 3 * max(study.settings.top - len(stages.found.chosen), 0) * checked
     budget = stages.found.told.get("budget")
     if budget is not None:
         asked = sum(any(mask) for meter in meters for mask, _ in meter.counted)

@@ -4,6 +4,7 @@ from caploc.validation.check import Check
 from caploc.validation.comparison import Comparison, change, check_limit, compare
 from caploc.validation.failures import Failures, failures
 from caploc.validation.held_out import held_out
+from caploc.validation.subsets import judge
 
 __all__ = [
     "Check",
@@ -14,4 +15,5 @@ __all__ = [
     "compare",
     "failures",
     "held_out",
+    "judge",
 ]

@@ -1,0 +1,140 @@
+"""What a study names when a part of the set found does more than all of it, end to end."""
+
+import json
+from functools import partial
+
+import pytest
+
+from caploc.export.asked import Asked
+from caploc.models.planted import Planted, write_planted
+from caploc.recovery import Measurements, PairedDifferences
+from caploc.search import METHODS, Found, Method, Settings
+from caploc.search.plan import Plan, intact_plan
+from caploc.study import Study, run
+from caploc.workbench import ModelOptions
+
+PLAN = Planted(2, 4, needed=2, rescuers=1, strengths=(0.4, 0.2), examples=200, seed=1)
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory):
+    """A model of 8 heads, of whose needed ones the first costs nothing with its rescuer gone."""
+    folder = tmp_path_factory.mktemp("planted") / "model"
+    return write_planted(folder, PLAN), folder
+
+
+def given(columns, problem):
+    """A search that has made up its mind."""
+    intact = (yield intact_plan(problem, problem.examples)).by_example()
+    masks = problem.empty()[None]
+    seen = Measurements.none(problem.heads).joined((yield Plan.crossed(masks, problem.examples)))
+    estimate = PairedDifferences().fit(seen, intact)
+    rest = [column for column in range(problem.heads) if column not in columns]
+    return Found(list(columns), [*columns, *rest], estimate, seen, notes=["Made up."])
+
+
+def study_of(folder, method, **settings):
+    return Study(
+        ModelOptions(str(folder), device="cpu"), str(folder / "planted.yaml"), method=method,
+        settings=Settings(**settings), controls=2,
+    )  # fmt: skip
+
+
+def columns(heads):
+    return [4 * head.layer + head.index for head in heads]
+
+
+@pytest.fixture(scope="module")
+def replaced(planted, tmp_path_factory):
+    """A run whose search found a needed head and the head whose absence rescues what it breaks."""
+    truth, folder = planted
+    ((rescuer, head),) = truth.rescuers.items()
+    with pytest.MonkeyPatch.context() as patch:
+        search = partial(given, columns([rescuer, head]))
+        patch.setitem(METHODS, "given", Method("as given", search, lambda problem: 1))
+        findings = run(study_of(folder, "given", top=2), tmp_path_factory.mktemp("run"))
+    return findings, str(head), str(rescuer)
+
+
+def test_the_head_that_does_more_alone_is_named_and_scored(planted, replaced):
+    truth, _ = planted
+    findings, head, rescuer = replaced
+    result = json.loads((findings.folder / "result.json").read_text())
+    assert result["top"] == [row["head"] for row in result["heads"] if row["selected"]] == [head]
+    assert len(result["heads"]) == 8  # the rescuer stays in the ranking
+    subsets = result["validation"]["subsets"]
+    assert subsets["found"] == [rescuer, head] and subsets["named"] == [head]
+    drops = {tuple(row["heads"]): row["drop"] for row in subsets["tried"]}
+    assert set(drops) == {(rescuer, head), (rescuer,), (head,)}
+    assert drops[rescuer, head] == 0 and drops[head,] == pytest.approx(0.4, abs=0.15)
+    score = result["validation"]["task"]["knocked_out"]["score"]
+    assert score == pytest.approx(truth.accuracy([head])) == 0.5
+
+
+def test_it_is_checked_on_the_examples_that_did_not_pick_it(planted, replaced):
+    truth, folder = planted
+    findings, head, _ = replaced
+    held_out = findings.result["validation"]["held_out"]
+    _, kept = study_of(folder, "css").drawn(200)
+    judged = kept[:50][1::2]
+    assert held_out["fresh"] is True and held_out["examples"] == len(judged) == 25
+    assert held_out["knocked_out"] == pytest.approx(truth.right([head])[judged].mean())
+
+
+def test_a_note_says_so_first_and_the_page_says_it_too(replaced):
+    findings, head, rescuer = replaced
+    note, *others = findings.result["search"]["notes"]
+    assert others == ["Made up."]
+    assert note.startswith(f"Knocking out all 2 heads found ({rescuer}, {head}) leaves 0.")
+    assert f"; {head} alone leaves 0." in note and "named instead" in note
+    page = findings.report.read_text()
+    for wanted in ("Most damaging part", f"{head} alone leaves", "caploc interactions DIR",
+                   "The 2 heads found were knocked out together"):  # fmt: skip
+        assert wanted in page, wanted
+
+
+def test_the_named_head_is_what_is_exported(replaced):
+    findings, head, _ = replaced
+    asked = Asked(str(findings.folder), findings.folder / "out", None, None, "heads", None, False,
+                  ModelOptions(""))  # fmt: skip
+    assert [str(each) for each in asked.export().heads] == [head]
+
+
+def test_a_run_repeated_measures_nothing_and_finds_the_same(planted, replaced):
+    findings, *_ = replaced
+    before = findings.result["cost"]["rows"]
+    truth, folder = planted
+    with pytest.MonkeyPatch.context() as patch:
+        ((rescuer, head),) = truth.rescuers.items()
+        search = partial(given, columns([rescuer, head]))
+        patch.setitem(METHODS, "given", Method("as given", search, lambda problem: 1))
+        again = run(study_of(folder, "given", top=2), findings.folder)
+    assert again.result["cost"]["rows"] == before
+    assert again.result["validation"] == findings.result["validation"]
+
+
+SEARCHES = [
+    ("css", {"masks": 12, "rate": 0.25}),
+    ("csb", {"masks": 12, "rate": 0.25}),
+    ("css-search", {"mask_counts": (6, 8), "rates": (0.2, 0.3)}),
+    ("csb-search", {"mask_counts": (6, 8), "rates": (0.2, 0.3)}),
+    ("one-shot", {}),
+    ("greedy", {}),
+    ("adaptive", {"budget": 400}),
+    ("adaptive", {"budget": 400, "goal": "set"}),
+]
+
+
+@pytest.mark.parametrize(("method", "settings"), SEARCHES)
+def test_no_method_names_a_set_that_was_not_held_against_its_parts(
+    planted, tmp_path, method, settings
+):
+    _, folder = planted
+    result = run(study_of(folder, method, top=2, **settings), tmp_path).result
+    subsets = result["validation"]["subsets"]
+    assert (subsets is None) == (len(result["top"]) < 2)
+    if subsets:
+        assert subsets["named"] == result["top"]
+        assert subsets["tried"][0]["heads"] == subsets["found"]
+        assert subsets["fresh"] is True and len(subsets["tried"]) == 3
+    assert {method for method, _ in SEARCHES} == set(METHODS)
