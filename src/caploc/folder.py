@@ -97,8 +97,10 @@ def refuse_links(folder: Path, *, below: bool = True) -> None:
         FolderTaken: naming the first link, pipe, socket or device.
     """
     for place, folders, files in os.walk(folder):
-        for name in (*folders, *files):
-            refuse_link(Path(place, name), is_folder=name in folders)
+        for name in folders:
+            refuse_link(Path(place, name), is_folder=True)
+        for name in files:
+            refuse_link(Path(place, name), is_folder=False)
         if not below:
             return
 
@@ -172,7 +174,7 @@ def versions() -> dict[str, str | None]:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write a file whole or not at all; on return it survives a loss of power.
+    """Write a file whole or not at all; after a loss of power it is the old or the new one.
 
     Raises:
         StoreFailed: if the folder cannot be written.

@@ -38,7 +38,7 @@ RERUN = "run the same command again (`command` in run.json)"
 PART = re.compile(
     rf"(?:{'|'.join(map(re.escape, JSON_FILES))}|{re.escape(ROWS)}(?:\.schema\d+)?)\.part"
 )
-SCORES, SCORES_PART = "scores", re.compile(r"[0-9a-f]{32}\.part")  # of runs over neurons
+SCORES, SCORES_PART = "scores", re.compile(r"[0-9a-f]{32}(?:\.npz)?\.part")  # of runs over neurons
 
 
 @dataclass
@@ -179,7 +179,7 @@ def examine_run(
 ) -> tuple[dict[str, Any] | None, dict[str, Any] | None, bool]:
     """Read a run's files; `run.json` and `result.json` if sound, and whether there are findings.
 
-    Both are None where a result is no study's of heads.
+    `run.json` is None where it is no search for heads, or either file is missing or unsound.
     """
     contents = contents_of(folder, found)
     if RUN not in contents:

@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 import zipfile
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from tempfile import mkdtemp
 from filelock import FileLock
 
 from caploc.errors import BadOption, FetchFailed, ModelRefused, StoreFailed
+from caploc.files import UNZIPPING
 from caploc.lookup import pick
 from caploc.models.fingerprint import folder_fingerprint
 from caploc.models.gguf import check_package
@@ -28,11 +28,6 @@ from caploc.progress import Progress, Silent
 AGAIN = "then run the same command again: what was downloaded is kept"
 SPARE_BYTES = 64 * 2**20  # for what is small, and for the file system's own
 BLOCK = 2**20
-# What the standard library raises for an archive that is not what it says.
-UNZIPPING = (
-    zipfile.BadZipFile, zlib.error, KeyError, EOFError, NotImplementedError, RuntimeError,
-    ValueError,
-)  # fmt: skip
 # Wheels alone, of which nothing is run: a source archive's build would be.
 PIP = (
     "download", "--no-deps", "--only-binary=:all:", "--no-cache-dir", "--retries=2", "--no-input",

@@ -1,9 +1,10 @@
 """The rows of a run folder, open for writing."""
 
 import json
+import os
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import psutil
 from filelock import FileLock, Timeout
 
 from caploc.errors import FolderTaken, StoreFailed
-from caploc.files import UnfitFile, refuse_unfit
+from caploc.files import UnfitFile, check_regular
 from caploc.store.guard import connect, identity
 from caploc.store.rows import Question, Row, as_fields, as_row, seal
 from caploc.store.schema import FIELDS, INSERT, prepare, schema_of, transaction
@@ -190,8 +191,10 @@ def folder_lock(folder: Path) -> FileLock:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        refuse_unfit(folder.resolve() / LOCK)
-        lock = FileLock(folder.resolve() / LOCK, is_singleton=True)
+        place = folder.resolve() / LOCK
+        with suppress(FileNotFoundError):
+            check_regular(os.lstat(place), place)
+        lock = FileLock(place, is_singleton=True)
         lock.acquire(timeout=0)
     except Timeout:
         raise FolderTaken(

@@ -12,7 +12,7 @@ import yaml
 from lm_eval.tasks._yaml_loader import _import_func_in_yml
 
 from caploc.errors import BadData
-from caploc.files import read_bounded
+from caploc.files import read_bytes
 
 FUNCTION = "!function"
 LONGEST = 2**20  # bytes of a file
@@ -125,7 +125,7 @@ def read_definition(path: Path, allowance: Allowance, above: tuple[Path, ...] = 
     """
     try:
         place = path.expanduser().resolve()
-        text = read_bounded(place, LONGEST)
+        text = read_bytes(place, LONGEST)
         allowance.spend(path, len(text))
         content, functions = parse(text, place.parent)
     except (OSError, RuntimeError, ValueError, TypeError, yaml.YAMLError) as error:

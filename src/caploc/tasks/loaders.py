@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from caploc.errors import BadData
-from caploc.files import refuse_special
+from caploc.files import check_regular
 from caploc.naming import at_home, is_folder
 
 READERS = ("json", "csv", "parquet", "arrow", "text")
@@ -178,7 +178,7 @@ def check_file(file: str, path: Path) -> None:
     if is_folder(path):
         return
     try:
-        refuse_special(path)
+        check_regular(os.stat(path), path)
     except FileNotFoundError:
         return
     except OSError as error:
