@@ -21,7 +21,7 @@ from caploc.progress import Progress, Silent
 from caploc.store import Question, unpack
 from caploc.store.reading import reading
 from caploc.store.rows import matches, seal
-from caploc.store.schema import FIELDS
+from caploc.store.schema import fields_of
 from caploc.store.store import damaged
 
 AT_ONCE = 10_000  # rows in memory
@@ -174,11 +174,10 @@ def batches(
     database: sqlite3.Connection, schema: int, known: Known, questions: Mapping[int, Question]
 ) -> Iterator[dict[str, list[Any]]]:
     """The table's columns, some rows at a time, ordered by question, mask and example."""
-    fields = f"{FIELDS}, seal" if schema > 2 else FIELDS
-    fields = FIELDS.replace("plain_tokens", "tokens") if schema == 1 else fields
     for number, question in sorted(questions.items()):
         found = database.execute(
-            f"SELECT {fields} FROM rows WHERE question = ? ORDER BY mask, example", (number,)
+            f"SELECT {fields_of(schema)} FROM rows WHERE question = ? ORDER BY mask, example",
+            (number,),
         )
         while rows := found.fetchmany(AT_ONCE):
             lines = [line(question, row, known) for row in rows]
