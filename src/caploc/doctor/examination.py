@@ -12,7 +12,7 @@ from filelock import FileLock, Timeout
 
 from caploc.contents import FORMS, faults
 from caploc.contents.forms import SCHEMA as LATEST
-from caploc.doctor.replay import NotRecomputed, RowsMissing, differences, recompute, told
+from caploc.doctor.replay import NotRecomputed, RowsMissing, differences, recompute, summarize
 from caploc.errors import UserError
 from caploc.files import is_regular
 from caploc.findings import SCHEMA as RESULT_SCHEMA
@@ -224,7 +224,7 @@ def compare_with_rows(
     if is_regular(folder / ANSWERS) and folder / ANSWERS not in found.unreadable:
         compared[ANSWERS] = (read_json(folder / ANSWERS), answers)
     for name, (there, here) in compared.items():
-        wrong = [f": {what}" for what in told(differences(there, here))]
+        wrong = [f": {what}" for what in summarize(differences(there, here))]
         spoilt(folder / name, there, wrong, found)
 
 

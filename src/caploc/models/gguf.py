@@ -3,6 +3,7 @@
 import importlib.util
 import mmap
 import struct
+from contextlib import ExitStack
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -47,6 +48,7 @@ DIGITS_APART = ("smollm", "starcoder", "refact", "command-r")
 class Header:
     """What a GGUF file says of itself, of which only texts and whole numbers are kept."""
 
+    file: Path
     values: dict[str, str | int]
     tensors: int
 
@@ -54,6 +56,17 @@ class Header:
     def architecture(self) -> str:
         """Its model's family, as GGUF calls it."""
         return str(self.values.get(ARCHITECTURE, ""))
+
+    def integer(self, key: str, default: int) -> int:
+        """A whole number of the metadata, `default` if it is not there.
+
+        Raises:
+            Damaged: if it is a text.
+        """
+        value = self.values.get(key, default)
+        if isinstance(value, str):
+            raise Damaged(f"its {key} is no number")
+        return value
 
 
 class Damaged(Exception):
@@ -85,8 +98,7 @@ def check_gguf(name: str, file: Path) -> Header:
     """
     check_package(name)
     try:
-        with file.open("rb") as opened:
-            header = _read_header(opened)
+        header = _read_header(file)
     except OSError as error:
         raise ModelRefused(f"{file} cannot be read ({error.strerror}); check its rights.") from None
     except (Damaged, struct.error, UnicodeDecodeError, ValueError) as error:
@@ -113,11 +125,6 @@ def _refuse_other_architectures(name: str, header: Header) -> None:
         raise ModelRefused(
             f"{name} is a GGUF file of the architecture {found[:40]!r}, which transformers does "
             f"not read; name the model that it was made from, or one of {', '.join(sorted(known))}."
-        )
-    if int(header.values.get(f"{found}.block_count", 0)) > header.tensors:
-        raise ModelRefused(
-            f"{name} is no sound GGUF file (it says that it has more layers than tensors); get it "
-            "again, or name another file."
         )
 
 
@@ -175,16 +182,18 @@ class _Reader:
             raise Damaged(f"it holds a list of values of the type {kind}")
 
 
-def _read_header(file: Any) -> Header:
-    start = file.read(24)
-    if start[:4] != MAGIC:
-        raise Damaged("it does not begin with GGUF")
-    version, tensors, entries = struct.unpack("<IQQ", start[4:])
-    if version not in VERSIONS:
-        raise Damaged(f"it is of version {version}; 2 and 3 are read")
-    if not 0 < tensors <= MOST_ENTRIES or not 0 < entries <= MOST_ENTRIES:
-        raise Damaged(f"it counts {tensors:,} tensors and {entries:,} entries")
-    with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+def _read_header(file: Path) -> Header:
+    with ExitStack() as stack:
+        opened = stack.enter_context(file.open("rb"))
+        start = opened.read(24)
+        if start[:4] != MAGIC:
+            raise Damaged("it does not begin with GGUF")
+        version, tensors, entries = struct.unpack("<IQQ", start[4:])
+        if version not in VERSIONS:
+            raise Damaged(f"it is of version {version}; 2 and 3 are read")
+        if not 0 < tensors <= MOST_ENTRIES or not 0 < entries <= MOST_ENTRIES:
+            raise Damaged(f"it counts {tensors:,} tensors and {entries:,} entries")
+        content = stack.enter_context(mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ))
         reader = _Reader(content)
         reader.skip(24)
         values: dict[str, str | int] = {}
@@ -193,10 +202,13 @@ def _read_header(file: Any) -> Header:
             value = reader.value(reader.number("<I"))
             if value is not None:
                 values[key] = value
-        _check_tensors(reader, tensors, int(values.get(ALIGNMENT, 32)))
+        header = Header(file, values, tensors)
+        _check_tensors(reader, tensors, header.integer(ALIGNMENT, 32))
     if ARCHITECTURE not in values:
         raise Damaged("it names no architecture")
-    return Header(values, tensors)
+    if header.integer(f"{header.architecture}.block_count", 0) > tensors:
+        raise Damaged("it says that it has more layers than tensors")
+    return header
 
 
 def _check_tensors(reader: _Reader, count: int, alignment: int) -> None:
@@ -204,7 +216,7 @@ def _check_tensors(reader: _Reader, count: int, alignment: int) -> None:
 
     if not 0 < alignment <= MOST_ENTRIES or alignment & (alignment - 1):
         raise Damaged(f"its alignment is {alignment}")
-    end = 0
+    end = total = 0
     for _ in range(count):
         name = reader.text(LONGEST_WORD)
         dimensions = reader.number("<I")
@@ -215,12 +227,15 @@ def _check_tensors(reader: _Reader, count: int, alignment: int) -> None:
             block, size = GGML_QUANT_SIZES[GGMLQuantizationType(reader.number("<I"))]
         except (KeyError, ValueError):
             raise Damaged(f"its tensor {name[:60]!r} is of an unknown type") from None
-        end = max(end, reader.number("<Q") + prod(shape) * size // block)
+        length = prod(shape) * size // block
+        end, total = max(end, reader.number("<Q") + length), total + length
     data = -(-reader.place // alignment) * alignment
     if data + end > len(reader.content):
         raise Damaged(
             f"it is cut off: {data + end:,} bytes are needed, {len(reader.content):,} there"
         )
+    if data + total > len(reader.content):
+        raise Damaged("several of its tensors lie in one place")
 
 
 def dequantized(model: PreTrainedModel) -> None:

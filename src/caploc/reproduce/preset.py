@@ -13,7 +13,7 @@ from caploc.errors import BadOption, CaplocError
 from caploc.heads import HeadGrid
 from caploc.lookup import pick
 from caploc.models.loading import model_shape
-from caploc.models.sources import DEMO
+from caploc.naming import placed
 from caploc.search import METHODS, Problem, Settings
 from caploc.tasks.catalog import TaskOptions
 from caploc.validation import check_limit
@@ -286,15 +286,6 @@ def same_labels(kind: str, parts: Sequence[Labelled]) -> Iterator[str]:
     for label, times in Counter(part.label for part in parts).items():
         if times > 1:
             yield f"{times} tables [[{kind}]] have the label {label!r}"
-
-
-def placed(name: str, start: Path = Path()) -> str:
-    """A model that is a folder, seen from `start`, as an absolute path; others as they are.
-
-    A run may then be continued from anywhere.
-    """
-    folder = (start / Path(name).expanduser()).absolute()
-    return str(folder) if name.strip() and name != DEMO and folder.is_dir() else name
 
 
 @cache

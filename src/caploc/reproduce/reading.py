@@ -9,6 +9,7 @@ from pydantic import ValidationError
 from caploc.errors import BadData, UnknownName
 from caploc.files import read_text
 from caploc.lookup import unknown
+from caploc.naming import placed
 from caploc.reproduce.preset import (
     Benchmark,
     Part,
@@ -16,7 +17,6 @@ from caploc.reproduce.preset import (
     PresetModel,
     SearchSpec,
     Tokens,
-    placed,
 )
 from caploc.tasks.paper.profanity import PACKAGED
 
