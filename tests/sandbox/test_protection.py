@@ -1,6 +1,7 @@
 """What is said about isolation, against what a program finds in it."""
 
 import ast
+import errno
 import json
 import os
 import subprocess
@@ -16,6 +17,7 @@ from caploc.cli import options
 from caploc.doctor import machine_facts
 from caploc.errors import BadOption, RunFailed
 from caploc.sandbox import Program, Sandbox, protection, require_isolation
+from caploc.sandbox.inside import rehearsal
 from caploc.sandbox.isolation import Profile, profiles
 from caploc.sandbox.worker import Worker, WorkerFailed
 
@@ -96,6 +98,22 @@ def test_a_rehearsal_notices_what_is_open(opened):
         *through["sockets"]
     }
     assert {"F_SETOWN", "F_SETOWN_EX", "ioctl 0x8901"} <= {*through["signals"]}
+
+
+def test_on_other_systems_than_linux_nothing_is_claimed_that_is_not_there(monkeypatch):
+    """There is no prctl, root is real, and Linux's numbers are those of other calls."""
+    became = []
+
+    def absent(*arguments):
+        raise OSError(errno.ENOSYS, "this system has no such call")
+
+    monkeypatch.setattr(rehearsal, "LINUX", False)
+    monkeypatch.setattr(rehearsal, "call", absent)
+    monkeypatch.setattr(rehearsal, "system_call", absent)
+    monkeypatch.setattr(os, "getuid", lambda: 0)
+    monkeypatch.setattr(os, "setuid", became.append)
+    ways = (rehearsal.check_new_rights, rehearsal.try_root, lambda: rehearsal.reach((206, 0)))
+    assert all(map(rehearsal.succeeds, ways)) and became == [0]
 
 
 def test_full_isolation_from_which_a_rehearsal_gets_out_is_refused(opened, monkeypatch):
