@@ -131,6 +131,14 @@ def test_no_file_beside_a_task_takes_its_name(tmp_path, claim):
     assert not mark.exists()
 
 
+def test_a_file_that_you_name_runs_its_code_and_a_warning_says_which(tmp_path, capsys):
+    mark = write_evil(tmp_path)
+    file = task(tmp_path, EVIL)
+    options.tell_of_code([file])
+    assert f"names Python code ({EVIL})" in " ".join(capsys.readouterr().err.split())
+    assert prompt_of(file) == "evil" and mark.exists()
+
+
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_task_that_gains_code_after_it_was_checked_is_refused(tmp_path, when):
     mark = write_evil(tmp_path)

@@ -20,7 +20,7 @@ from caploc.cli.options import (
 )
 from caploc.lookup import pick
 from caploc.naming import placed
-from caploc.pretrained import APACHE, DEMO, PRETRAINED, cache, home, is_fetched
+from caploc.pretrained import APACHE, DEMO, PRETRAINED, cache, is_fetched
 
 DOWNLOADED = "What was downloaded is kept; the same command continues."
 
@@ -136,9 +136,8 @@ def show_names(as_json: bool) -> None:
     shape = "Llama, 6 layers x 16 heads, 1.5 M"
     rows = [Named(DEMO, "made for the demonstration", shape, "inside the package", APACHE, True)]
     for name, model in PRETRAINED.items():
-        size, folder = size_of(model.wheel_bytes), str(home(name)) if is_fetched(name) else None
-        here = folder is not None
-        rows.append(Named(name, model.title, model.shape, size, model.licence, here, folder))
+        size, here = size_of(model.wheel_bytes), is_fetched(name)
+        rows.append(Named(name, model.title, model.shape, size, model.licence, here))
     if as_json:
         console.say_json([asdict(row) for row in rows])
         return
@@ -149,7 +148,7 @@ def show_names(as_json: bool) -> None:
 
 @dataclass(frozen=True)
 class Named:
-    """A model that has a name of its own; `folder` is where it lies if it was fetched."""
+    """A model that has a name of its own."""
 
     name: str
     title: str
@@ -157,7 +156,6 @@ class Named:
     download: str
     licence: str
     here: bool
-    folder: str | None = None
 
     def cells(self) -> list[str]:
         """What the table shows of it: if it is not here, how it gets here."""

@@ -124,14 +124,8 @@ def grid_of(study: Study, result: dict[str, Any]) -> HeadGrid:
         NotRecomputed: if it does not, or if the result says another one.
     """
     stated = HeadGrid(tuple(result["grid"]["heads"]), tuple(result["grid"]["group_sizes"]))
-    model = at_hand(study.model)
-    grid = check_model(
-        model.name,
-        device=SPREAD,
-        revision=model.revision,
-        gguf=model.gguf,
-        projections=model.projections,
-    )
+    model = replace(at_hand(study.model), device=SPREAD, quantize=None, trust_remote_code=False)
+    grid = check_model(**model.loading())
     if grid != stated:
         raise NotRecomputed(
             f"the model {study.model.name} on this machine has other heads than its grid"

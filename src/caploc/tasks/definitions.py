@@ -46,11 +46,7 @@ class Reader(SafeLoader):  # type: ignore[misc]
         self.entries = 0  # of mappings so far, those that are merged into others counted each time
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
-        """Merge what `<<` names into a mapping.
-
-        Raises:
-            ValueError: if that makes too many entries.
-        """
+        """Merge what `<<` names into a mapping, unless that makes too many entries."""
         super().flatten_mapping(node)
         self.entries += len(node.value)
         if self.entries > WIDEST:

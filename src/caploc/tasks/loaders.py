@@ -56,7 +56,7 @@ def check_settings(file: str, settings: Any) -> None:
 
 
 def check_named(file: str, config: Mapping[str, Any]) -> None:
-    """Refuse a reader without files: `datasets` would search the whole working folder for some.
+    """Refuse a task that names a reader and no files: `datasets` would take what lies around.
 
     Raises:
         BadData: if it is so.

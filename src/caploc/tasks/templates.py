@@ -12,6 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 from threading import Lock, Timer
+from types import SimpleNamespace
 from typing import Any
 
 from jinja2 import exceptions
@@ -41,9 +42,9 @@ class Confined:
         self.renderer: Renderer | None = None
         self.lock = Lock()
 
-    def from_string(self, source: str) -> "ConfinedTemplate":
-        """A template of this environment."""
-        return ConfinedTemplate(self, source)
+    def from_string(self, source: str) -> SimpleNamespace:
+        """A template as lm-eval uses one; a mistake in it shows when it is rendered."""
+        return SimpleNamespace(render=lambda **values: self.render(source, values))
 
     def render(self, source: str, values: dict[str, Any]) -> str:
         """The text of a template.
@@ -75,18 +76,6 @@ class Confined:
         if "text" in reply:
             return str(reply["text"])
         raise error_of(reply["error"], reply["message"])
-
-
-class ConfinedTemplate:
-    """A template as lm-eval uses one."""
-
-    def __init__(self, environment: Confined, source: str) -> None:
-        """Keep the text; a mistake in it shows when it is rendered."""
-        self.environment, self.source = environment, source
-
-    def render(self, **values: Any) -> str:
-        """The text for these values."""
-        return self.environment.render(self.source, values)
 
 
 def error_of(name: str, message: str) -> Exception:

@@ -47,15 +47,15 @@ UNUSUAL = {
 
 def main(report_file: int, witness_file: int, target: Target, memory_bytes: int) -> None:
     """Try every way out, report for each capability what got through, and end at once."""
-    through = {
+    open_ways = {
         capability: [name for name, attempt in attempts.items() if succeeds(attempt)]
         for capability, attempts in list_attempts(target, memory_bytes).items()
     }
     with socket.socket(fileno=witness_file) as asking:
         frames.send(asking, "what reached you?")
         for capability in frames.receive(asking):
-            through[capability].append("the witness was reached")
-    os.write(report_file, json.dumps(through).encode())
+            open_ways[capability].append("the witness was reached")
+    os.write(report_file, json.dumps(open_ways).encode())
     os._exit(0)
 
 
