@@ -209,9 +209,8 @@ def journal_of_other_pages(path: Path, victim: Path) -> None:
     path.with_name(f"{path.name}-journal").write_bytes(journal_header(1, 512))
 
 
-@database
-def log_of_holes(path: Path, victim: Path) -> None:
-    """Of zero salts, so that every hole of it bears them."""
+def log_of_holes(path: Path) -> None:
+    """Leave a log of zero salts, which every hole of it bears; too long to be spoilt again."""
     changed_in_log(path, "UPDATE questions SET question = question || ' '")
     log = path.with_name(f"{path.name}-wal")
     raw = bytearray(log.read_bytes()[:32])
