@@ -12,7 +12,6 @@ INSTALLED_DEV := $(VENV)/.installed-dev
 OUT ?= runs/demo
 MINUTES ?= 60
 MODELS ?= smollm2
-FETCHED = $(if $(filter all,$(MODELS)),smollm2 gemma3-270m qwen2.5-coder-1.5b,$(subst $(comma), ,$(MODELS)))
 comma := ,
 # where it can: Debian and its like, as root. Elsewhere the tests say what is missing.
 INSTALL_CHROMIUM := (apt-get update -qq; apt-get install --yes -qq --no-install-recommends chromium) || true
@@ -54,7 +53,7 @@ test-attacks: $(INSTALLED_DEV)  ## hostile programs, run folders, task files and
 	$(BIN)/pytest -m attacks tests/attacks $(TESTS)
 
 test-real: $(INSTALLED_DEV)  ## pretrained models, fetched first; MODELS=all: all three, not SmolLM2 alone
-	$(BIN)/caploc fetch $(FETCHED)
+	$(BIN)/caploc fetch $(subst $(comma), ,$(MODELS))
 	MODELS=$(MODELS) $(BIN)/pytest -m real tests/real $(TESTS)
 
 soak: $(INSTALLED)  ## an hour of mixed studies in one process: does anything grow?

@@ -213,3 +213,14 @@ def test_a_hundred_thousand_rows_take_no_more_memory_than_ten_thousand(tmp_path)
         grown.append(after - before)
         assert parquet.read_metadata(folder / "rows.parquet").num_rows == count
     assert grown[1] < grown[0] + 50_000  # kilobytes
+
+
+@pytest.mark.parametrize("ending", ["parquet", "csv"])
+def test_a_link_in_the_place_of_the_half_file_is_not_written_through(tmp_path, ending):
+    """A received folder may hold one, and rows are written into it more often than not."""
+    filled(tmp_path)
+    (tmp_path / "precious").write_text("mine")
+    (tmp_path / f"rows.{ending}.part").symlink_to(tmp_path / "precious")
+    assert write_rows(tmp_path, tmp_path / f"rows.{ending}") == 25
+    assert (tmp_path / "precious").read_text() == "mine"
+    assert not (tmp_path / f"rows.{ending}").is_symlink()

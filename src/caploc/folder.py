@@ -48,14 +48,15 @@ def claim(folder: Path, study: dict[str, Any], command: str) -> Store:
     try:
         make(folder)
         earlier = read_json(folder / RUN) if (folder / RUN).exists() else None
-        if earlier is not None and not isinstance(told_study(earlier), dict):
+        written = earlier.get("study") if isinstance(earlier, dict) else None
+        if earlier is not None and not isinstance(written, dict):
             raise UserError(
                 f"{folder / RUN} is not what a run writes; was it edited by hand? Choose another "
                 "--out, or delete the folder."
             )
-        if earlier is not None and question(earlier.get("study")) != question(study):
+        if earlier is not None and question(written) != question(study):
             raise FolderTaken(
-                f"{folder} belongs to another run ({differences(earlier.get('study'), study)}); "
+                f"{folder} belongs to another run ({differences(written, study)}); "
                 "choose another --out, or delete the folder."
             )
         if earlier is None:
@@ -97,8 +98,10 @@ def refuse_links(folder: Path, *, below: bool = True) -> None:
         FolderTaken: naming the first link, pipe, socket or device.
     """
     for place, folders, files in os.walk(folder):
-        for name in (*folders, *files):
-            refuse_link(Path(place, name), is_folder=name in folders)
+        for name in folders:
+            refuse_link(Path(place, name), is_folder=True)
+        for name in files:
+            refuse_link(Path(place, name), is_folder=False)
         if not below:
             return
 
@@ -124,19 +127,11 @@ def refuse_link(path: Path, *, is_folder: bool) -> None:
         raise FolderTaken(f"{path}: {error}; do not use the folder, or delete it there.") from None
 
 
-def told_study(written: Any) -> Any:
-    """The study in the content of run.json, None if there is none."""
-    return written.get("study") if isinstance(written, dict) else None
-
-
 def question(study: Any) -> dict[str, Any]:
     """A study without what changes no outcome: a run may go on elsewhere, in smaller batches."""
     same = ("model.batch_size", "model.device", "model.workers", "track")
     fields = flat(study or {})
-    for later in (
-        "model.quantize",
-        "model.gguf",
-    ):  # absent in runs from before there was the choice
+    for later in ("model.quantize", "model.gguf"):  # absent from runs before there was the choice
         if fields.get(later) is None:
             fields.pop(later, None)
     return {key: value for key, value in fields.items() if not key.startswith(same)}
@@ -172,7 +167,7 @@ def versions() -> dict[str, str | None]:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write a file whole or not at all; on return it survives a loss of power.
+    """Write a file whole or not at all; after a loss of power it is the old or the new one.
 
     Raises:
         StoreFailed: if the folder cannot be written.

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from caploc.errors import BadData, BadOption, CaplocError, StoreFailed
-from caploc.files import read_bounded
+from caploc.files import read_bytes
 from caploc.heads import Head, HeadGrid
 
 SCHEMA = 1
@@ -57,7 +57,7 @@ def read_heads(path: Path | str) -> HeadFile:
         BadData: if there is no such file, or it is none of heads.
     """
     try:
-        content = json.loads(read_bounded(path, LONGEST))
+        content = json.loads(read_bytes(path, LONGEST, follow=True))
     except (OSError, ValueError, RecursionError) as error:
         said = getattr(error, "strerror", None) or "it is not valid JSON"
         raise BadData(

@@ -21,10 +21,15 @@ def pick(table: Mapping[str, T], name: str, kind: str) -> T:
     raise unknown(table, name, kind)
 
 
+def nearest(names: Iterable[str], name: str) -> str | None:
+    """The name that is spelled most like another, None if none is."""
+    return next(iter(get_close_matches(name, list(names), n=1)), None)
+
+
 def unknown(names: Iterable[str], name: str, kind: str, where: str = "") -> UnknownName:
     """Build the error for a name that is not among `names`; `where` says how to list them all."""
     known = sorted(names)
-    near = get_close_matches(name, known, n=1)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
+    near = nearest(known, name)
+    hint = f" Did you mean {near!r}?" if near else ""
     listed = f" Known: {', '.join(known)}." if len(known) <= LISTED else ""
     return UnknownName(f"There is no {kind} {name!r}.{hint}{listed}{' ' + where if where else ''}")

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from caploc.pretrained import PRETRAINED
+from caploc.pretrained import DEMO, PRETRAINED
 
 
 def default_others(task: str) -> list[str]:
@@ -11,14 +11,15 @@ def default_others(task: str) -> list[str]:
     return [general] if task.startswith("demo/") and task != general else []
 
 
-def placed(name: str) -> str:
-    """A model or task given as a path, as an absolute one: a run is continued from anywhere.
+def placed(name: str, start: Path = Path()) -> str:
+    """A model or task given as a path, seen from `start`, as an absolute one; others as they are.
 
-    The name of a model of `caploc fetch` means that, whatever folder of its name lies here.
+    A run is then continued from anywhere. `demo` and the name of a model of `caploc fetch` mean
+    that, whatever folder of the name lies here.
     """
-    if name in PRETRAINED:
+    if name == DEMO or name in PRETRAINED:
         return name
-    path = at_home(name)
+    path = start / at_home(name)
     return str(path.absolute()) if name.strip() and (is_folder(path) or is_file(path)) else name
 
 

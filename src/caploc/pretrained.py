@@ -6,9 +6,11 @@ A fourth model is one entry of `PRETRAINED`.
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 
+from caploc.lookup import nearest
+
+DEMO = "demo"  # the model inside the package
 RECIPE = 1  # raised whenever the same GGUF file is converted into something else
 DIGEST = "digest.txt"  # beside a fetched model: that of its files, to notice a change
 ITEM_BYTES = {"float32": 4, "bfloat16": 2}
@@ -167,7 +169,7 @@ def is_fetched(name: str) -> bool:
     return home(name).is_dir()
 
 
-def nearest(name: str) -> str:
+def hint(name: str) -> str:
     """A sentence on the model of the table that is spelled most like `name`, or nothing."""
-    near = get_close_matches(name, PRETRAINED, n=1)
-    return f" Did you mean {near[0]!r}, which `caploc fetch {near[0]}` gets?" if near else ""
+    near = nearest(PRETRAINED, name)
+    return f" Did you mean {near!r}, which `caploc fetch {near}` gets?" if near else ""

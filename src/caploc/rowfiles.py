@@ -14,13 +14,14 @@ from pyarrow import parquet
 
 from caploc.contents import read_contents
 from caploc.errors import BadOption, StoreFailed, UserError
+from caploc.files import whole_path
 from caploc.folder import RESULT, ROWS, STUDIES, rows_file
 from caploc.heads import HeadGrid
 from caploc.progress import Progress, Silent
 from caploc.store import Question, unpack
 from caploc.store.reading import reading
 from caploc.store.rows import matches, seal
-from caploc.store.schema import FIELDS
+from caploc.store.schema import fields_of
 from caploc.store.store import damaged
 
 AT_ONCE = 10_000  # rows in memory
@@ -134,13 +135,18 @@ def write_rows(folder: Path, to: Path, progress: Progress | None = None) -> int:
         counting = "SELECT count(*) FROM rows WHERE question = ?"
         count = sum(database.execute(counting, (each,)).fetchone()[0] for each in questions)
         progress.start("rows", count)
-        with whole_file(to) as part, WRITERS[to.suffix](part) as write:
-            try:
+        try:
+            with whole_path(to) as part, WRITERS[to.suffix](part) as write:
                 for batch in batches(database, schema, known, questions):
                     write(batch)
                     progress.advance(len(batch["example"]), 0)
-            except (KeyError, TypeError, AttributeError, ValueError, RecursionError):
-                raise StoreFailed(damaged(path, "a row is not what was written")) from None
+        except OSError as error:
+            raise StoreFailed(
+                f"{to} could not be written ({error.strerror or error}); free disk space or check "
+                "the rights, then run the same command again. The rows themselves are untouched."
+            ) from error
+        except (KeyError, TypeError, AttributeError, ValueError, RecursionError):
+            raise StoreFailed(damaged(path, "a row is not what was written")) from None
     return int(count)
 
 
@@ -168,11 +174,10 @@ def batches(
     database: sqlite3.Connection, schema: int, known: Known, questions: Mapping[int, Question]
 ) -> Iterator[dict[str, list[Any]]]:
     """The table's columns, some rows at a time, ordered by question, mask and example."""
-    fields = f"{FIELDS}, seal" if schema > 2 else FIELDS
-    fields = FIELDS.replace("plain_tokens", "tokens") if schema == 1 else fields
     for number, question in sorted(questions.items()):
         found = database.execute(
-            f"SELECT {fields} FROM rows WHERE question = ? ORDER BY mask, example", (number,)
+            f"SELECT {fields_of(schema)} FROM rows WHERE question = ? ORDER BY mask, example",
+            (number,),
         )
         while rows := found.fetchmany(AT_ONCE):
             lines = [line(question, row, known) for row in rows]
@@ -213,27 +218,6 @@ def line(question: Question, row: Sequence[Any], known: Known) -> tuple[Any, ...
         plain_tokens,
         seconds,
     )
-
-
-@contextmanager
-def whole_file(path: Path) -> Iterator[Path]:
-    """A path to write to, which becomes `path` at the end, or is gone.
-
-    Raises:
-        StoreFailed: if it cannot be written.
-    """
-    part = path.with_name(f"{path.name}.part")
-    try:
-        yield part
-        part.replace(path)
-    except OSError as error:
-        raise StoreFailed(
-            f"{path} could not be written ({error.strerror or error}); free disk space or check "
-            "the rights, then run the same command again. The rows themselves are untouched."
-        ) from error
-    finally:
-        with suppress(OSError):
-            part.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -18,7 +18,9 @@ from caploc.models.sharding import SHARD
 from caploc.models.sources import Source, find
 from caploc.sharded import LeadingEngine
 from caploc.store import Question, Store
+from caploc.store.reading import UNKNOWN
 from caploc.tasks.catalog import TaskOptions, load_task, wants_chat_template
+from caploc.tasks.requests import Request
 from caploc.tasks.task import Task
 from caploc.tasks.taskfiles import code_in, permit_code, refusal
 from caploc.workers import Fleet, Workers
@@ -183,6 +185,33 @@ def check_task_count(where: str, count: int) -> None:
         )
 
 
+@dataclass(frozen=True)
+class Unloaded:
+    """A model of which only what files tell is known."""
+
+    name: str
+    fingerprint: str
+    grid: HeadGrid
+    dtype: str = UNKNOWN
+    device: str = "none"
+
+
+@dataclass(frozen=True)
+class Absent:
+    """An engine that answers nothing."""
+
+    loaded: HeadModel
+
+    @property
+    def grid(self) -> HeadGrid:
+        """The model's heads."""
+        return self.loaded.grid
+
+    def shared_tokens(self, requests: Sequence[Request]) -> float:
+        """Unknown without a tokenizer at hand; it decides how rows share masks, not how many."""
+        return 0.0
+
+
 @dataclass
 class Workbench(Generic[Model_co]):
     """A loaded model, the store its rows go to, and what they cost so far."""
@@ -199,5 +228,9 @@ class Workbench(Generic[Model_co]):
             loaded.fingerprint, loaded.dtype, task.name, task.version, task.outcome_kind
         )
         if question not in self.meters:
-            self.meters[question] = Meter(self.engine, self.store, task, question, self.cost)
+            self.meters[question] = self.make_meter(task, question)
         return self.meters[question]
+
+    def make_meter(self, task: Task, question: Question) -> Meter:
+        """A meter of a task that was not asked before."""
+        return Meter(self.engine, self.store, task, question, self.cost)

@@ -46,11 +46,18 @@ def test_models_lists_names_and_what_is_here(folder):
     home("smollm2").mkdir(parents=True)
     rows = {row["name"]: row for row in json.loads(run("models", "--json"))}
     assert list(rows) == ["demo", *PRETRAINED]
-    assert rows["smollm2"]["here"] == str(home("smollm2"))
+    assert rows["smollm2"]["here"] is True
     assert rows["gemma3-270m"]["here"] is False
     assert "https://ai.google.dev/gemma/terms" in rows["gemma3-270m"]["licence"]
     printed = " ".join(run("models").split())
     assert "smollm2" in printed and "238 MB" in printed and str(folder / "cache") in printed
+
+
+def test_all_models_are_fetched_by_one_word(folder, monkeypatch):
+    fetched = []
+    monkeypatch.setattr("caploc.models.fetching.fetch", lambda name, _: fetched.append(name))
+    run("fetch", "all", "--quiet")
+    assert fetched == list(PRETRAINED)
 
 
 @pytest.mark.slow

@@ -59,3 +59,18 @@ def test_the_citation_names_this_version_and_both_papers():
         text = " ".join((DOCS / page).read_text().split())
         assert f"arXiv {number}" in text and paper["title"] in text
         assert paper["identifiers"][0]["value"] == f"arXiv:{number}"
+
+
+def test_every_test_that_the_page_on_security_names_is_there():
+    named = set(re.findall(r"`(test_\w+)`", (DOCS / "security.md").read_text()))
+    there = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
+    assert {name for name in named if f"def {name}(" not in there} == set()
+
+
+@pytest.mark.parametrize(
+    "place", re.findall(r"`(test[\w/.]+)`", (DOCS / "security.md").read_text())
+)
+def test_places_of_tests_that_the_page_on_security_names_are_there(place):
+    if "." in place or "/" in place:
+        here = [ROOT / place, ROOT / "tests/security" / place, ROOT / "tests/sandbox" / place]
+        assert any(path.exists() for path in here)

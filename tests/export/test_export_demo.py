@@ -10,8 +10,7 @@ from caploc.evaluation import Evaluation, evaluate
 from caploc.export import Export
 from caploc.heads import Head
 from caploc.models.sources import DEMO_FOLDER
-from caploc.tasks.catalog import own_task_names
-from caploc.tasks.registry import demo_manager
+from caploc.tasks.registry import demo_manager, own_names
 from caploc.workbench import ModelOptions
 
 PeftModel = pytest.importorskip("peft").PeftModel
@@ -21,7 +20,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning"),
 ]
 HEADS = tuple(Head.parse_all("L0H10,L0H15,L0H13,L1H0,L2H3,L5H1"))
-TASKS = tuple(name for name in own_task_names() if name.startswith("demo/"))
+TASKS = tuple(name for name in own_names() if name.startswith("demo/"))
 
 
 def scores(model, heads, folder, limit=None):

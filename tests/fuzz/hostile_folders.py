@@ -205,6 +205,22 @@ def journal_that_makes_the_file_huge(path: Path, victim: Path) -> None:
 
 
 @database
+def journal_of_other_pages(path: Path, victim: Path) -> None:
+    path.with_name(f"{path.name}-journal").write_bytes(journal_header(1, 512))
+
+
+def log_of_holes(path: Path) -> None:
+    """Leave a log of zero salts, which every hole of it bears; too long to be spoilt again."""
+    changed_in_log(path, "UPDATE questions SET question = question || ' '")
+    log = path.with_name(f"{path.name}-wal")
+    raw = bytearray(log.read_bytes()[:32])
+    raw[16:24] = bytes(8)
+    reseal(raw)
+    log.write_bytes(raw)
+    os.truncate(log, 2**30)
+
+
+@database
 def journal_that_puts_back_another_schema(path: Path, victim: Path) -> None:
     raw, size = pages_of(path)
     page = bytes(raw[:size]).replace(b"questions", b"questionz")

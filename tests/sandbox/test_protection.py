@@ -1,6 +1,7 @@
 """What is said about isolation, against what a program finds in it."""
 
 import ast
+import errno
 import json
 import os
 import subprocess
@@ -16,6 +17,7 @@ from caploc.cli import options
 from caploc.doctor import machine_facts
 from caploc.errors import BadOption, RunFailed
 from caploc.sandbox import Program, Sandbox, protection, require_isolation
+from caploc.sandbox.inside import rehearsal
 from caploc.sandbox.isolation import Profile, profiles
 from caploc.sandbox.worker import Worker, WorkerFailed
 
@@ -64,7 +66,7 @@ def test_everything_is_out_of_reach_where_everything_works(opened, afresh):
     opened("full")
     found = protection()
     assert found.full and found.missing == ()
-    assert found.held == tuple(name for name, _ in HERE.CAPABILITIES.values())
+    assert found.out_of_reach == tuple(name for name, _ in HERE.CAPABILITIES.values())
     for name in ("user", "pid", "net", "mount", "ipc", "uts"):
         assert f"{name} namespace" in found.active
     assert {"system-call filter", "no_new_privs", "resource limits"} <= set(found.active)
@@ -79,23 +81,39 @@ def test_everything_is_out_of_reach_where_everything_works(opened, afresh):
 
 @pytest.mark.parametrize("name", HELD)
 def test_a_rehearsal_in_each_profile_finds_out_of_reach_what_it_promises(opened, name):
-    through = opened(name).seen["through"]
-    assert set(through) == set(HERE.CAPABILITIES)
-    assert {capability: through[capability] for capability in HELD[name]} == dict.fromkeys(
+    open_ways = opened(name).seen["open_ways"]
+    assert set(open_ways) == set(HERE.CAPABILITIES)
+    assert {capability: open_ways[capability] for capability in HELD[name]} == dict.fromkeys(
         HELD[name], []
     )
 
 
 def test_a_rehearsal_notices_what_is_open(opened):
     """The counterpart: without any means every way that the user has is found open."""
-    through = opened("bare").seen["through"]
+    open_ways = opened("bare").seen["open_ways"]
     for capability in ("network", "sockets", "reading", "stat", "signals", "processes", "kernel"):
-        assert through[capability], capability
-    assert "the witness was reached" in through["network"]
+        assert open_ways[capability], capability
+    assert "the witness was reached" in open_ways["network"]
     assert {"socketpair sendto SOCK_DGRAM 0", "socketpair connect SOCK_DGRAM 1"} <= {
-        *through["sockets"]
+        *open_ways["sockets"]
     }
-    assert {"F_SETOWN", "F_SETOWN_EX", "ioctl 0x8901"} <= {*through["signals"]}
+    assert {"F_SETOWN", "F_SETOWN_EX", "ioctl 0x8901"} <= {*open_ways["signals"]}
+
+
+def test_on_other_systems_than_linux_nothing_is_claimed_that_is_not_there(monkeypatch):
+    """There is no prctl, root is real, and Linux's numbers are those of other calls."""
+    became = []
+
+    def absent(*arguments):
+        raise OSError(errno.ENOSYS, "this system has no such call")
+
+    monkeypatch.setattr(rehearsal, "LINUX", False)
+    monkeypatch.setattr(rehearsal, "call", absent)
+    monkeypatch.setattr(rehearsal, "system_call", absent)
+    monkeypatch.setattr(os, "getuid", lambda: 0)
+    monkeypatch.setattr(os, "setuid", became.append)
+    ways = (rehearsal.check_new_rights, rehearsal.try_root, lambda: rehearsal.reach((206, 0)))
+    assert all(map(rehearsal.succeeds, ways)) and became == [0]
 
 
 def test_full_isolation_from_which_a_rehearsal_gets_out_is_refused(opened, monkeypatch):
@@ -115,7 +133,7 @@ def test_weak_isolation_is_refused_unless_it_is_asked_for_by_name(opened, only):
     only(PROFILES["filter-landlock"])
     found = protection()
     assert not found.full and found.missing == ("names, sizes and dates of files can be seen",)
-    assert "So it is refused." in found.statement and "names and dates" not in found.held
+    assert "So it is refused." in found.statement and "names and dates" not in found.out_of_reach
     for refuse in (
         lambda: Sandbox(workers=1).judge([Program("x = 1", "assert x")]),
         lambda: Sandbox(workers=1, isolation="full").judge([Program("x = 1", "assert x")]),
@@ -201,7 +219,7 @@ def readable(path):
 def test_no_profile_at_all_is_a_reason_and_not_a_crash(only):
     only(None)
     found = protection()
-    assert found.active == found.held == () and found.missing == ("programs cannot be run",)
+    assert found.active == found.out_of_reach == () and found.missing == ("programs cannot be run",)
     assert found.statement == (
         "Programs that a model wrote cannot be run here: unshare: Operation not permitted."
     )

@@ -2,6 +2,8 @@
 
 import json
 import os
+import sys
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import lm_eval
@@ -17,6 +19,7 @@ from caploc.report import rewrite_page
 from caploc.sandbox import Protection
 from caploc.sandbox.isolation import Profile
 from caploc.studies import read_studies
+from caploc.tasks import taskfiles
 from caploc.tasks.catalog import load_task
 from caploc.tasks.taskfiles import code_in
 from caploc.workbench import Allowed
@@ -74,6 +77,18 @@ def test_a_template_still_renders(tmp_path):
     assert request.prompt == "A01"
 
 
+def test_tasks_of_our_own_are_trusted_where_they_lie_behind_a_link(tmp_path):
+    """Definitions are read where they really lie; a home or an environment may be a link."""
+    (tmp_path / "link").symlink_to(Path(taskfiles.__file__).resolve().parent)
+    place = tmp_path / "link" / "taskfiles.py"
+    linked = spec_from_file_location("linked", place).loader
+    module = module_from_spec(spec_from_file_location("linked", place))
+    sys.modules["linked"] = module
+    linked.exec_module(module)
+    del sys.modules["linked"]
+    assert module.is_trusted(Path(taskfiles.__file__).resolve())
+
+
 def test_code_that_a_task_file_names_is_seen(tmp_path):
     assert code_in(task(tmp_path)) is None
     assert code_in(task(tmp_path, "!function mine.text")) == "!function mine.text"
@@ -114,6 +129,14 @@ def test_no_file_beside_a_task_takes_its_name(tmp_path, claim):
     Allowed().check_task("run.json", clean)
     assert prompt_of(clean) == "a"
     assert not mark.exists()
+
+
+def test_a_file_that_you_name_runs_its_code_and_a_warning_says_which(tmp_path, capsys):
+    mark = write_evil(tmp_path)
+    file = task(tmp_path, EVIL)
+    options.tell_of_code([file])
+    assert f"names Python code ({EVIL})" in " ".join(capsys.readouterr().err.split())
+    assert prompt_of(file) == "evil" and mark.exists()
 
 
 @pytest.mark.parametrize("when", ["before", "after"])

@@ -60,7 +60,8 @@ def unsafe_options(name, options):
 
 
 # What is put into statements: names of columns and versions that stand in caploc's own code.
-OWN = {"FIELDS", "SCHEMA", "SHOWN", "fields", "sealed", "INSERT", "journal(path)"}
+OWN = {"FIELDS", "SCHEMA", "SHOWN", "fields", "fields_of(schema)", "fields_of(SCHEMA)", "INSERT"}
+OWN |= {"journal(path)"}
 
 
 def unsafe_sql(call):

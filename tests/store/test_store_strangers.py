@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,7 @@ REFUSED = {
     "journal_that_deletes": "names another file",
     "journal_that_deletes_beside_a_log": "names another file",
     "journal_that_makes_the_file_huge": "longer than it is",
+    "journal_of_other_pages": "pages are of another size",
     "log_that_makes_the_file_huge": "longer than its pages",
     "log_of_other_pages": "pages are of another size",
     "links_of_all_companions": "it is a link",
@@ -105,9 +107,20 @@ def test_a_store_opens_regular_files_only(place, ending, kind):
     hostile.KINDS[kind](path.with_name(f"{path.name}{ending}"), victim)
     before = hostile.snapshot(victim)
     for attempt in (lambda: Store(path), lambda: reading(path).__enter__()):
-        with pytest.raises(StoreFailed, match="no run makes one there"):
+        with pytest.raises(StoreFailed, match="not a file"):
             attempt()
     assert hostile.snapshot(victim) == before
+
+
+def test_a_log_of_holes_takes_no_memory(place):
+    path, _ = place
+    fill(path, 5)
+    hostile.log_of_holes(path)
+    tracemalloc.start()
+    before = time.perf_counter()
+    guard.check_database(path)
+    assert time.perf_counter() - before < 5 and tracemalloc.get_traced_memory()[1] < 2**20
+    tracemalloc.stop()
 
 
 def test_a_store_with_a_second_name_is_not_written(place):

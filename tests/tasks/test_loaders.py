@@ -8,8 +8,9 @@ import datasets.packaged_modules as packaged
 import pytest
 
 from caploc.errors import BadData
+from caploc.tasks import loaders
 from caploc.tasks.catalog import load_task
-from caploc.tasks.loaders import ENDINGS, READERS
+from caploc.tasks.loaders import DATA_ENDINGS, READERS
 
 TASK = """\
 task: mine
@@ -61,7 +62,7 @@ def test_a_folder_with_anything_else_is_refused(tmp_path):
 def test_data_that_never_end_are_not_read(tmp_path, place):
     os.mkfifo(tmp_path / "pipe")
     data = f"dataset_path: json\ndataset_kwargs: {{data_files: {{test: '{place}'}}}}\n"
-    with pytest.raises(BadData, match="pipe, device or socket|is not allowed; give a path"):
+    with pytest.raises(BadData, match="it is a (pipe|device), not|is not allowed; give a path"):
         load_task(task(tmp_path, data))
 
 
@@ -81,8 +82,19 @@ def test_what_datasets_chooses_by_a_files_ending_unpickles_nothing():
     """So a data set of the Hub, whose files' endings choose, is as harmless as these readers."""
     chosen = {module for module, _ in packaged._EXTENSION_TO_MODULE.values()}
     assert "pandas" not in chosen and set(READERS) <= chosen
-    assert {packaged._EXTENSION_TO_MODULE[ending][0] for ending in ENDINGS} <= set(READERS)
+    assert {packaged._EXTENSION_TO_MODULE[ending][0] for ending in DATA_ENDINGS} <= set(READERS)
     for name in chosen:
         text = inspect.getsource(getattr(packaged, name))
         code = re.sub(r"#.*", "", text)
         assert not re.search(r"pickle\.load|read_pickle|allow_pickle=True|weights_only=False", code)
+
+
+def test_a_pattern_that_leads_through_the_disk_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(loaders, "MOST_FILES", 10)
+    (tmp_path / "many").mkdir()
+    for number in range(20):
+        (tmp_path / "many" / f"{number}.json").touch()
+    for pattern in (f"{tmp_path}/**/*.nothing", f"{tmp_path}/*/*.nothing"):
+        with pytest.raises(BadData, match="leads through more than 10 files; begin it with"):
+            loaders.check_place("task.yaml", pattern)
+    loaders.check_place("task.yaml", f"{tmp_path}/*.nothing")

@@ -10,14 +10,14 @@ from caploc.tasks.catalog import (
     TaskOptions,
     check_task_name,
     load_task,
-    own_task_names,
-    task_names,
     wants_chat_template,
 )
 from caploc.tasks.registry import (
+    all_names,
     demo_manager,
     harness_manager,
     leaf_entries,
+    own_names,
     paper_manager,
     words_manager,
 )
@@ -132,8 +132,8 @@ def test_the_papers_own_tasks_are_listed_and_clash_with_none():
     assert own == {"gen", "rhyming", "rhyming_easy", "swearing", "swearing_identify"}
     assert not own & set(harness_manager().all_tasks)
     brought = [*demo_manager().all_tasks, *sorted(own), *words_manager().all_tasks]
-    assert own_task_names() == brought
-    assert task_names()[: len(own_task_names())] == own_task_names()
+    assert own_names() == brought
+    assert all_names()[: len(own_names())] == own_names()
     for name in own:
         check_task_name(name)
 

@@ -1,5 +1,7 @@
 """The renderer of templates: the same text as plain Jinja, and an end to every template."""
 
+import os
+import resource
 import threading
 from datetime import date, datetime, time
 from decimal import Decimal
@@ -7,7 +9,7 @@ from time import monotonic
 
 import pytest
 from jinja2 import Environment, StrictUndefined
-from jinja2.exceptions import SecurityError, TemplateSyntaxError, UndefinedError
+from jinja2.exceptions import SecurityError, TemplateNotFound, TemplateSyntaxError, UndefinedError
 
 from caploc.errors import BadData
 from caploc.tasks import templates
@@ -47,7 +49,11 @@ def test_it_renders_what_jinja_does(confined, source):
 
 
 def test_mistakes_are_jinjas_own(confined):
-    for source, error in (("{{ x }}", UndefinedError), ("{% if %}", TemplateSyntaxError)):
+    for source, error in (
+        ("{{ x }}", UndefinedError), ("{% if %}", TemplateSyntaxError),
+        ("{{ 1|nosuch }}", TemplateSyntaxError), ("{{ 1 is nosuch }}", TemplateSyntaxError),
+        ("{% include 'x' %}", TemplateNotFound),
+    ):  # fmt: skip
         with pytest.raises(error):
             confined.from_string(source).render()
     with pytest.raises(SecurityError):
@@ -78,3 +84,31 @@ def test_it_ends_in_a_thread_too(confined):
     thread.start()
     thread.join(60)
     assert "takes more than 0.5 seconds" in said[0]
+
+
+def test_a_renderer_that_says_nothing_is_ended(confined, monkeypatch):
+    monkeypatch.setattr(templates, "WAIT", 0.5)
+    monkeypatch.setattr(templates, "SECONDS", 600.0)
+    start = monotonic()
+    with pytest.raises(BadData, match="A template takes more"):
+        confined.from_string(LOOPS).render()
+    assert monotonic() - start < 30
+
+
+def test_it_renders_where_many_files_are_open(confined):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, hard), hard))
+    opened = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+    try:
+        assert confined.from_string("{{ q }}").render(q="text") == "text"
+    finally:
+        for each in opened:
+            os.close(each)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_value_that_has_no_text_of_its_own_makes_no_prompt(confined):
+    template = confined.from_string("{{ q }}")
+    with pytest.raises(BadData, match="it reads a value of the type object; name other columns"):
+        template.render(q=object())
+    assert template.render(q="text", other=object()) == "text"

@@ -75,7 +75,7 @@ def models(incomplete: str) -> list[str]:
 
 def fetched(incomplete: str) -> list[str]:
     """Models that `caploc fetch` gets."""
-    return starting(PRETRAINED, incomplete)
+    return starting([*PRETRAINED, "all"], incomplete)
 
 
 def runs(incomplete: str) -> list[str]:

@@ -53,9 +53,9 @@ def tasks(
     See also:
         locate, evaluate
     """
-    from caploc.tasks.catalog import own_task_names, task_names
+    from caploc.tasks.registry import all_names, own_names
 
-    found = own_task_names() if text is None else [n for n in task_names() if text in n]
+    found = own_names() if text is None else [name for name in all_names() if text in name]
     for name in found:
         console.say(name)
     if not found:

@@ -1,6 +1,7 @@
 """Models: fetch one by name, list them, look at any."""
 
-from typing import Annotated, Any
+from dataclasses import asdict, dataclass
+from typing import Annotated
 
 import typer
 
@@ -19,7 +20,7 @@ from caploc.cli.options import (
 )
 from caploc.lookup import pick
 from caploc.naming import placed
-from caploc.pretrained import PRETRAINED, cache, home, is_fetched
+from caploc.pretrained import APACHE, DEMO, PRETRAINED, cache, is_fetched
 
 DOWNLOADED = "What was downloaded is kept; the same command continues."
 
@@ -27,7 +28,10 @@ DOWNLOADED = "What was downloaded is kept; the same command continues."
 def fetch(
     name: Annotated[
         list[str],
-        typer.Argument(help="Names that `caploc models` lists.", autocompletion=completion.fetched),
+        typer.Argument(
+            help="Names that `caploc models` lists; all: each of them.",
+            autocompletion=completion.fetched,
+        ),
     ],
     quiet: Quiet = False,
 ) -> None:
@@ -47,11 +51,12 @@ def fetch(
     See also:
         models, locate
     """
-    for each in name:
+    names = dict.fromkeys(PRETRAINED if "all" in name else name)
+    for each in names:
         pick(PRETRAINED, each, "model")
     from caploc.models.fetching import fetch as run
 
-    for each in dict.fromkeys(name):
+    for each in names:
         if not quiet and not is_fetched(each):
             announce(each)
         with console.progress(quiet, DOWNLOADED) as progress:
@@ -128,33 +133,31 @@ def models(
 
 def show_names(as_json: bool) -> None:
     """List the models that have a name of their own."""
-    demo: dict[str, Any] = {
-        "name": "demo",
-        "title": "made for the demonstration",
-        "shape": "Llama, 6 layers x 16 heads, 1.5 M",
-        "download": "inside the package",
-        "licence": "Apache-2.0",
-        "here": True,
-    }
-    rows = [demo] + [
-        {
-            "name": each,
-            "title": model.title,
-            "shape": model.shape,
-            "download": size_of(model.wheel_bytes),
-            "licence": model.licence,
-            "here": str(home(each)) if is_fetched(each) else False,
-        }
-        for each, model in PRETRAINED.items()
-    ]
+    shape = "Llama, 6 layers x 16 heads, 1.5 M"
+    rows = [Named(DEMO, "made for the demonstration", shape, "inside the package", APACHE, True)]
+    for name, model in PRETRAINED.items():
+        size, here = size_of(model.wheel_bytes), is_fetched(name)
+        rows.append(Named(name, model.title, model.shape, size, model.licence, here))
     if as_json:
-        console.say_json(rows)
+        console.say_json([asdict(row) for row in rows])
         return
     headings = ["name", "model", "shape", "download", "licence", "here"]
-    console.show_table(headings, [[*map(str, list(row.values())[:-1]), told(row)] for row in rows])
+    console.show_table(headings, [row.cells() for row in rows])
     console.say(f"Fetched models lie in {cache()}.")
 
 
-def told(row: dict[str, Any]) -> str:
-    """Whether a model is here, or how it gets here."""
-    return "yes" if row["here"] else f"caploc fetch {row['name']}"
+@dataclass(frozen=True)
+class Named:
+    """A model that has a name of its own."""
+
+    name: str
+    title: str
+    shape: str
+    download: str
+    licence: str
+    here: bool
+
+    def cells(self) -> list[str]:
+        """What the table shows of it: if it is not here, how it gets here."""
+        here = "yes" if self.here else f"caploc fetch {self.name}"
+        return [self.name, self.title, self.shape, self.download, self.licence, here]

@@ -12,7 +12,7 @@ from filelock import FileLock, Timeout
 
 from caploc.contents import FORMS, faults
 from caploc.contents.forms import SCHEMA as LATEST
-from caploc.doctor.replay import NotRecomputed, RowsMissing, differences, recompute, told
+from caploc.doctor.replay import NotRecomputed, RowsMissing, differences, recompute, summarize
 from caploc.errors import UserError
 from caploc.files import is_regular
 from caploc.findings import SCHEMA as RESULT_SCHEMA
@@ -38,7 +38,7 @@ RERUN = "run the same command again (`command` in run.json)"
 PART = re.compile(
     rf"(?:{'|'.join(map(re.escape, JSON_FILES))}|{re.escape(ROWS)}(?:\.schema\d+)?)\.part"
 )
-SCORES, SCORES_PART = "scores", re.compile(r"[0-9a-f]{32}\.part")  # of runs over neurons
+SCORES, SCORES_PART = "scores", re.compile(r"[0-9a-f]{32}(?:\.npz)?\.part")  # of runs over neurons
 
 
 @dataclass
@@ -179,7 +179,7 @@ def examine_run(
 ) -> tuple[dict[str, Any] | None, dict[str, Any] | None, bool]:
     """Read a run's files; `run.json` and `result.json` if sound, and whether there are findings.
 
-    Both are None where a result is no study's of heads.
+    `run.json` is None where it is no search for heads, or either file is missing or unsound.
     """
     contents = contents_of(folder, found)
     if RUN not in contents:
@@ -224,7 +224,7 @@ def compare_with_rows(
     if is_regular(folder / ANSWERS) and folder / ANSWERS not in found.unreadable:
         compared[ANSWERS] = (read_json(folder / ANSWERS), answers)
     for name, (there, here) in compared.items():
-        wrong = [f": {what}" for what in told(differences(there, here))]
+        wrong = [f": {what}" for what in summarize(differences(there, here))]
         spoilt(folder / name, there, wrong, found)
 
 

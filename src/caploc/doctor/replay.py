@@ -7,7 +7,7 @@ effects and the named heads, controls and other tasks.
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,16 +22,16 @@ from caploc.heads import HeadGrid, Mask
 from caploc.measurement import Cost, HeadModel, Meter
 from caploc.models.loading import check_model
 from caploc.models.placement import SPREAD
-from caploc.models.sources import DEMO
-from caploc.naming import at_home, is_folder
+from caploc.models.sources import is_hub_name
+from caploc.naming import at_home, is_file, is_folder
+from caploc.pretrained import DEMO, PRETRAINED
 from caploc.progress import Progress, Silent
 from caploc.search import METHODS
 from caploc.store import Question
-from caploc.store.reading import UNKNOWN, stored_rows
+from caploc.store.reading import stored_rows
 from caploc.study import Study, locate, validated
-from caploc.tasks.requests import Request
 from caploc.tasks.task import Task
-from caploc.workbench import Allowed, Workbench
+from caploc.workbench import Absent, Allowed, ModelOptions, Unloaded, Workbench
 
 TOLERANCE = 1e-6  # relative; what other processors make of the same sums differs by 1e-12
 SMALLEST = 1e-9
@@ -39,33 +39,6 @@ NAMED = 5  # differences that are told one by one
 QUOTED = 60  # characters of a value that a sentence repeats
 MOST_MASKED = 10**9  # heads times masks that are drawn, a byte each
 OF_THE_MACHINE = ("command", "versions", "device")  # no row tells of these
-
-
-@dataclass(frozen=True)
-class Unloaded:
-    """A model of which only what files tell is known."""
-
-    name: str
-    fingerprint: str
-    grid: HeadGrid
-    dtype: str = UNKNOWN
-    device: str = "none"
-
-
-@dataclass(frozen=True)
-class Absent:
-    """An engine that answers nothing."""
-
-    loaded: HeadModel
-
-    @property
-    def grid(self) -> HeadGrid:
-        """The model's heads."""
-        return self.loaded.grid
-
-    def shared_tokens(self, requests: Sequence[Request]) -> float:
-        """Unknown without a tokenizer at hand; it decides how rows share masks, not how many."""
-        return 0.0
 
 
 class NotRecomputed(UserError):
@@ -104,17 +77,9 @@ class Replay(Workbench[HeadModel]):
 
     path: Path = Path()
 
-    def meter(self, task: Task) -> Recorded:
-        """The recorded meter of a task."""
-        loaded = self.engine.loaded
-        question = Question(
-            loaded.fingerprint, loaded.dtype, task.name, task.version, task.outcome_kind
-        )
-        if question not in self.meters:
-            self.meters[question] = Recorded(self.path, task, question, self.cost)
-        meter = self.meters[question]
-        assert isinstance(meter, Recorded)
-        return meter
+    def make_meter(self, task: Task, question: Question) -> Recorded:
+        """A recorded meter."""
+        return Recorded(self.path, task, question, self.cost)
 
 
 def recompute(
@@ -159,18 +124,32 @@ def grid_of(study: Study, result: dict[str, Any]) -> HeadGrid:
         NotRecomputed: if it does not, or if the result says another one.
     """
     stated = HeadGrid(tuple(result["grid"]["heads"]), tuple(result["grid"]["group_sizes"]))
-    name, revision = study.model.name, study.model.revision
-    place: str | None = name
-    if name != DEMO and not is_folder(at_home(name)):
-        found = try_to_load_from_cache(name, "config.json", revision=revision)
-        place, revision = (str(Path(found).parent) if isinstance(found, str) else None), None
-    if place is None:
-        raise NotRecomputed(f"the model {name} is not on this machine, which tells its heads")
-    naming = study.model.projections
-    grid = check_model(place, device=SPREAD, revision=revision, projections=naming)
+    model = replace(at_hand(study.model), device=SPREAD, quantize=None, trust_remote_code=False)
+    grid = check_model(**model.loading())
     if grid != stated:
-        raise NotRecomputed(f"the model {name} on this machine has other heads than its grid")
+        raise NotRecomputed(
+            f"the model {study.model.name} on this machine has other heads than its grid"
+        )
     return grid
+
+
+def at_hand(model: ModelOptions) -> ModelOptions:
+    """A model as it lies on this machine: one of the Hub in its cache, without asking the Hub.
+
+    Raises:
+        NotRecomputed: if it does not.
+    """
+    name, path = model.name, at_home(model.name)
+    if name == DEMO or name in PRETRAINED or is_folder(path) or is_file(path):
+        return model
+    found = None
+    if is_hub_name(name):
+        wanted = model.gguf or "config.json"
+        found = try_to_load_from_cache(name, wanted, revision=model.revision)
+    if not isinstance(found, str):
+        raise NotRecomputed(f"the model {name} is not on this machine, which tells its heads")
+    place = found if model.gguf else str(Path(found).parent)
+    return replace(model, name=place, revision=None, gguf=None)
 
 
 def check_sizes(study: Study, grid: HeadGrid) -> None:
@@ -240,7 +219,7 @@ def quoted(value: Any) -> str:
     return text if len(text) <= QUOTED else f"{text[:QUOTED]} ..."
 
 
-def told(differing: Iterator[str]) -> list[str]:
+def summarize(differing: Iterator[str]) -> list[str]:
     """The first differences, and how many more there are."""
     every = list(differing)
     more = [f"{len(every) - NAMED:,} more values"] if len(every) > NAMED else []

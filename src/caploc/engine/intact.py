@@ -92,8 +92,8 @@ class Intact:
         self.heads = torch.zeros(packed.loaded.grid.size, dtype=torch.bool)
         self.records: dict[int, Record] = {}
         self.of_prefix: dict[int, Record] = {}
-        # A mask's prefix lives as long as a row that reads it; the last one also until others are
-        # asked for, because the rows of one mask come one after another.
+        # A mask's prefix goes with the last row that reads it. The rows of a mask come one after
+        # another, so `latest` keeps the newest prefix for the next of them.
         self.read: WeakValueDictionary[tuple[int, int], Segment] = WeakValueDictionary()
         self.latest: Segment | None = None
 

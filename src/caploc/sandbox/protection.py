@@ -42,14 +42,14 @@ class Protection:
 
     Attributes:
         active: the mechanisms in use.
-        held: what a rehearsal tried in that isolation and could not have.
+        out_of_reach: what a rehearsal tried in that isolation and could not have.
         missing: what it could, as a person would say it; empty in full isolation.
         full: whether isolation is full.
         statement: all of it, in one or two sentences.
     """
 
     active: tuple[str, ...]
-    held: tuple[str, ...]
+    out_of_reach: tuple[str, ...]
     missing: tuple[str, ...]
     full: bool
     statement: str
@@ -61,20 +61,25 @@ class Explored:
 
     Attributes:
         profile: that profile.
-        through: for each of `CAPABILITIES` the ways to it that were open.
+        open_ways: for each of `CAPABILITIES` the ways to it that were open.
         granted: whether programs have users of their own.
         obstacle: why it is not a stronger one; empty if it is the strongest there is.
     """
 
     profile: Profile
-    through: dict[str, list[str]]
+    open_ways: dict[str, list[str]]
     granted: bool
     obstacle: str
 
     @property
+    def out_of_reach(self) -> tuple[str, ...]:
+        """What cannot be had."""
+        return tuple(name for key, (name, _) in CAPABILITIES.items() if not self.open_ways[key])
+
+    @property
     def missing(self) -> tuple[str, ...]:
         """What can be had, as a person would say it."""
-        return tuple(said for name, (_, said) in CAPABILITIES.items() if self.through[name])
+        return tuple(said for name, (_, said) in CAPABILITIES.items() if self.open_ways[name])
 
 
 LEVELS: dict[str, Isolation] = {"full": "full", "weak": "weak"}
@@ -101,9 +106,8 @@ def protection() -> Protection:
         found = explore()
     except RunFailed as error:
         return Protection((), (), ("programs cannot be run",), False, str(error))
-    held = tuple(name for key, (name, _) in CAPABILITIES.items() if not found.through[key])
-    statement = describe(found, held)
-    return Protection(mechanisms(found), held, found.missing, found.profile.full, statement)
+    full, statement = found.profile.full, describe(found)
+    return Protection(mechanisms(found), found.out_of_reach, found.missing, full, statement)
 
 
 def mechanisms(found: Explored) -> tuple[str, ...]:
@@ -111,14 +115,14 @@ def mechanisms(found: Explored) -> tuple[str, ...]:
     optional = {
         "system-call filter": found.profile.filter,
         "Landlock": found.profile.landlock,
-        "no_new_privs": not found.through["rights"],
+        "no_new_privs": not found.open_ways["rights"],
         "own user id": found.granted,
     }
     named = NAMESPACES if found.profile.namespaces else ()
     return (*named, *(name for name, used in optional.items() if used), *ALWAYS)
 
 
-def describe(found: Explored, held: tuple[str, ...]) -> str:
+def describe(found: Explored) -> str:
     """Say how programs run here, what was tried, and what they could still do."""
     around = [
         *(["namespaces"] if found.profile.namespaces else []),
@@ -127,8 +131,8 @@ def describe(found: Explored, held: tuple[str, ...]) -> str:
         "resource limits",
     ]
     said = f"Model-written code runs in processes of its own behind {enumerate_words(around)}"
-    if held:
-        said += f"; tried there and out of reach: {enumerate_words(held)}"
+    if found.out_of_reach:
+        said += f"; tried there and out of reach: {enumerate_words(found.out_of_reach)}"
     if found.profile.full:
         return f"{said}."
     refused = "" if required == "weak" else " So it is refused."
@@ -179,5 +183,5 @@ def explore() -> Explored:
             continue
         worker.stop()
         why = obstacle or "this system has no namespaces and no filter that caploc knows"
-        return Explored(profile, worker.seen["through"], worker.seen["granted"], why)
+        return Explored(profile, worker.seen["open_ways"], worker.seen["granted"], why)
     raise RunFailed(f"Programs that a model wrote cannot be run here: {failure}.")

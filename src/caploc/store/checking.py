@@ -13,7 +13,7 @@ from caploc.errors import StoreFailed
 from caploc.files import UnfitFile
 from caploc.store.reading import reading
 from caploc.store.rows import BITS_ALWAYS, COLUMNS, matches, seal
-from caploc.store.schema import FIELDS, SCHEMA, SEALED
+from caploc.store.schema import SCHEMA, fields_of
 from caploc.tasks.requests import responses_from_json
 
 SHOWN = 5  # complaints of SQLite's own that are repeated
@@ -77,10 +77,9 @@ def examine(database: sqlite3.Connection, found: Checked, heads: Mapping[str, in
             parts[number] = heads.get(json.loads(text)["model"])
         else:
             found.faults[LOST_TEXT] += 1
-    sealed = ", seal" if (found.schema or SCHEMA) >= SEALED else ""
-    fields = FIELDS if (found.schema or SCHEMA) > 1 else FIELDS.replace("plain_tokens", "tokens")
     lengths: dict[int, set[int]] = {}
-    for number, *row in database.execute(f"SELECT question, {fields}{sealed} FROM rows"):
+    fields = fields_of(found.schema or SCHEMA)
+    for number, *row in database.execute(f"SELECT question, {fields} FROM rows"):
         found.rows += 1
         found.unscored += row[3] is None
         fault = fault_of(digests.get(number), row, parts.get(number))

@@ -2,9 +2,9 @@
 
 Beside `rows.sqlite` SQLite looks for a rollback journal (`-journal`), which it plays back, a log of
 newer pages (`-wal`), which it folds in, and their index (`-shm`). A journal can also name a
-super-journal, which SQLite deletes at the end, wherever it lies: that is a file of the user's
-choosing only if the user made the journal. Other than that, journal and log can put pages into the
-database and make it longer; what pages hold is checked when it is read.
+super-journal, which SQLite deletes at the end, wherever it lies: whoever made the journal chooses
+which file is deleted. Other than that, journal and log can put pages into the database and make it
+longer; what pages hold is checked when it is read.
 
 The formats are those of https://www.sqlite.org/fileformat2.html. Runs leave behind a log when they
 are killed on a disk of their own, and a journal on one of the network or at the moment in which a
@@ -14,21 +14,22 @@ writes for transactions over several databases.
 
 import os
 import sqlite3
-from collections.abc import Iterator
 from pathlib import Path
 from struct import unpack, unpack_from
 from typing import BinaryIO
 
 from caploc.errors import StoreFailed
 from caploc.files import UnfitFile, open_regular
-from caploc.store.pages import FRAME_HEADER, LOG_HEADER, MAGIC, page_size
+from caploc.store.pages import LOG_HEADER, LOG_MAGIC, MAGIC, frames, is_page_size, page_size
 
 BUSY_SECONDS = 30.0  # to wait for a reader, such as `caploc rows`
 JOURNAL, LOG, INDEX = "-journal", "-wal", "-shm"
 JOURNAL_MAGIC = bytes.fromhex("d9d505f920a163d7")
 JOURNAL_HEADER = 28
+OTHER_PAGES = "its pages are of another size than the file's"
 LONGEST = 64 * 2**20  # bytes of one value; what a file from elsewhere may make us read at a time
-LOG_MAGIC = {b"\x37\x7f\x06\x82": "<", b"\x37\x7f\x06\x83": ">"}  # byte order of its checksums
+ORDERS = {LOG_MAGIC + b"\x82": "<", LOG_MAGIC + b"\x83": ">"}  # of bytes in a log's checksums
+LOOKS = 3  # at files that a running process may change between two: it folds its log in
 
 
 def beside(path: Path, ending: str) -> Path:
@@ -45,18 +46,16 @@ def check_database(path: Path, *, writing: bool = False) -> tuple[int, int] | No
             it has a second name. The cause is an `UnfitFile`.
         OSError: if a file cannot be read.
     """
-    for again in (True, True, False):
+    for _ in range(LOOKS):
         try:
             return examine_files(path, writing)
         except UnfitFile as error:
-            if again:  # a running process may have folded its log in meanwhile
-                continue
-            raise StoreFailed(
-                f"{error.filename} is not what a run leaves ({error}); SQLite is not let near it. "
-                f"If the folder is yours, `caploc doctor {path.parent} --repair` saves every sound "
-                "row and keeps the rest aside; if it came from elsewhere, do not use it."
-            ) from error
-    raise AssertionError("the last look returns or raises")
+            unfit = error
+    raise StoreFailed(
+        f"{unfit.filename} is not what a run leaves ({unfit}); SQLite is not let near it. If the "
+        f"folder is yours, `caploc doctor {path.parent} --repair` saves every sound row and keeps "
+        "the rest aside; if it came from elsewhere, do not use it."
+    ) from unfit
 
 
 def examine_files(path: Path, writing: bool) -> tuple[int, int] | None:
@@ -88,7 +87,8 @@ def check_journal(file: BinaryIO, path: Path, size: int, each: int) -> None:
     """Refuse a rollback journal that does more than put back pages of its database.
 
     Raises:
-        UnfitFile: if it names a super-journal, or makes the database longer.
+        UnfitFile: if it names a super-journal, its pages are of another size, or it makes the
+            database longer.
     """
     length = os.fstat(file.fileno()).st_size
     if length < JOURNAL_HEADER:
@@ -99,7 +99,11 @@ def check_journal(file: BinaryIO, path: Path, size: int, each: int) -> None:
     file.seek(0)
     head = file.read(JOURNAL_HEADER)
     pages, _, wide = unpack(">III", head[16:])
-    if head[:8] == JOURNAL_MAGIC and pages * (wide or each) > size:
+    if head[:8] != JOURNAL_MAGIC:
+        return
+    if each and wide not in (0, each):
+        raise UnfitFile(OTHER_PAGES, path)
+    if pages * (wide or each) > size:
         raise UnfitFile("it makes the file longer than it is", path)
 
 
@@ -115,19 +119,22 @@ def check_log(file: BinaryIO, path: Path, size: int, each: int) -> None:
     if not is_log(head):
         return
     (wide,) = unpack_from(">I", head, 8)
-    if not 512 <= wide <= 65536 or wide & (wide - 1) or each not in (0, wide):
-        raise UnfitFile("its pages are of another size than the file's", path)
+    if not is_page_size(wide) or each not in (0, wide):
+        raise UnfitFile(OTHER_PAGES, path)
     if not size:
         raise UnfitFile("it belongs to a file that is empty", path)
-    numbers = list(frames(file, head[16:24], wide))
-    most = -(-size // wide) + len(numbers)
-    if any(number > most or total > most for number, total in numbers):
+    most = highest = -(-size // wide)
+    for number, total, salts, _ in frames(file, wide):
+        if salts != head[16:24] or not number:  # where SQLite stops too
+            break
+        most, highest = most + 1, max(highest, number, total)
+    if highest > most:
         raise UnfitFile("it makes the file longer than its pages", path)
 
 
 def is_log(head: bytes) -> bool:
     """Whether SQLite takes this for the header of a log: its mark and its checksum are right."""
-    order = LOG_MAGIC.get(head[:4])
+    order = ORDERS.get(head[:4])
     if order is None or len(head) < LOG_HEADER:
         return False
     return checksum(head[:24], order) == unpack_from(">II", head, 24)
@@ -141,18 +148,6 @@ def checksum(content: bytes, order: str) -> tuple[int, int]:
         one = (one + first + other) & 0xFFFFFFFF
         other = (other + second + one) & 0xFFFFFFFF
     return one, other
-
-
-def frames(file: BinaryIO, salts: bytes, wide: int) -> Iterator[tuple[int, int]]:
-    """Page number, and pages after the commit (0 in the midst of one), of a log's frames."""
-    place = LOG_HEADER
-    while True:
-        file.seek(place)
-        head = file.read(FRAME_HEADER)
-        if len(head) < FRAME_HEADER or head[8:16] != salts:
-            return
-        yield unpack_from(">II", head)
-        place += FRAME_HEADER + wide
 
 
 def connect(

@@ -9,10 +9,11 @@ work is bounded by the file's size.
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from struct import unpack, unpack_from
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 from caploc.files import open_regular
 
@@ -20,7 +21,8 @@ INTERIOR_INDEX, LEAF_INDEX, LEAF_TABLE = 0x02, 0x0A, 0x0D
 MAGIC = b"SQLite format 3\0"
 HEADER, USUAL_PAGE = 100, 4096
 LOG_HEADER, FRAME_HEADER = 32, 24
-LONGEST_LOG = 4 * 2**30  # bytes of a log that is read into memory; SQLite folds one in at 4 MiB
+LOG_MAGIC = b"\x37\x7f\x06"  # a fourth byte tells the order of bytes in its checksums
+LONGEST_LOG = 4 * 2**30  # bytes of a log that is looked through; SQLite folds one in at 4 MiB
 LONGEST = 64 * 2**20  # bytes of a record
 MOST_READ = 64  # times that a page is read as one of overflow; where all is sound, once
 LONGEST_HEAD = 128  # bytes that tell the types of a record's columns; a row's takes up to 60
@@ -41,7 +43,8 @@ class Pages:
     length: int
     size: int
     reserved: int
-    newer: Mapping[int, bytes]
+    newer: Mapping[int, int]  # where in the log a page's content begins
+    log: BinaryIO | None = None
     read: Counter[int] = field(default_factory=Counter)  # how often a page was read as overflow
 
     @property
@@ -62,8 +65,9 @@ class Pages:
 
     def page(self, number: int) -> bytes:
         """One page's bytes; fewer where the file is cut off."""
-        if number in self.newer:
-            return self.newer[number]
+        if self.log is not None and number in self.newer:
+            self.log.seek(self.newer[number])
+            return self.log.read(self.size)
         self.file.seek((number - 1) * self.size)
         return self.file.read(self.size)
 
@@ -129,16 +133,20 @@ class Pages:
 
 def records(path: Path) -> Iterator[Record]:
     """Records of a file as it lies, then of the file with its log on top; many come twice."""
-    log = logged(path.with_name(f"{path.name}-wal"))
+    place = path.with_name(f"{path.name}-wal")
     # Not mapped into memory: a file that gets shorter meanwhile would end the process.
-    with open_regular(path) as file:
+    with ExitStack() as stack:
+        log, newer, usual = None, dict[int, int](), USUAL_PAGE
+        if os.path.lexists(place):
+            log = stack.enter_context(open_regular(place, LONGEST_LOG))
+            newer, usual = read_log(log)
+        file = stack.enter_context(open_regular(path))
         head, length = file.read(HEADER), os.fstat(file.fileno()).st_size
         whole_header = head[:16] == MAGIC
-        usual = len(next(iter(log.values()))) if log else USUAL_PAGE
         size = (page_size(head[16:18]) if whole_header else None) or usual
         reserved = head[20] if whole_header and len(head) > 20 and head[20] < size // 8 else 0
-        for newer in ({}, log) if log else ({},):
-            yield from Pages(file, length, size, reserved, newer).records()
+        for each in ({}, newer) if newer else ({},):
+            yield from Pages(file, length, size, reserved, each, log).records()
 
 
 def stretches(file: BinaryIO, length: int) -> Iterator[tuple[int, int]]:
@@ -159,30 +167,55 @@ def stretches(file: BinaryIO, length: int) -> Iterator[tuple[int, int]]:
         yield start, place
 
 
-def logged(path: Path) -> dict[int, bytes]:
-    """The newest copy of each page in a log that is of its last start."""
-    content = b""
-    if os.path.lexists(path):
-        with open_regular(path, LONGEST_LOG) as file:
-            content = file.read()
-    if len(content) < LOG_HEADER or content[:3] != b"\x37\x7f\x06":
-        return {}
-    (size,) = unpack_from(">I", content, 8)
-    if not 512 <= size <= 65536 or size & (size - 1):
-        return {}
-    salts, newest = content[16:24], dict[int, bytes]()
-    for start in range(LOG_HEADER, len(content) - FRAME_HEADER - size + 1, FRAME_HEADER + size):
-        (number,) = unpack_from(">I", content, start)
-        if content[start + 8 : start + 16] == salts and number:
-            newest[number] = content[start + FRAME_HEADER : start + FRAME_HEADER + size]
-    return newest
+class Frame(NamedTuple):
+    """The head of a frame of a log: which page follows it, and where."""
+
+    number: int  # 0 in what is none
+    total: int  # pages of the file after the commit, 0 in the midst of one
+    salts: bytes  # those of the log's header, or left from a log before
+    offset: int
+
+
+def frames(log: BinaryIO, size: int) -> Iterator[Frame]:
+    """Every frame of a log with pages of this size; the last may be cut off."""
+    place = LOG_HEADER
+    while True:
+        log.seek(place)
+        head = log.read(FRAME_HEADER)
+        if len(head) < FRAME_HEADER:
+            return
+        number, total = unpack_from(">II", head)
+        yield Frame(number, total, head[8:16], place + FRAME_HEADER)
+        place += FRAME_HEADER + size
+
+
+def read_log(log: BinaryIO) -> tuple[dict[int, int], int]:
+    """Where the newest copy of each page lies in a log's last start, and the size of its pages."""
+    head = log.read(LOG_HEADER)
+    if len(head) < LOG_HEADER or head[:3] != LOG_MAGIC:
+        return {}, USUAL_PAGE
+    (size,) = unpack_from(">I", head, 8)
+    if not is_page_size(size):
+        return {}, USUAL_PAGE
+    end = os.fstat(log.fileno()).st_size - size
+    newest = {
+        frame.number: frame.offset
+        for frame in frames(log, size)
+        if frame.salts == head[16:24] and frame.number and frame.offset <= end
+    }
+    return newest, size
 
 
 def page_size(told: bytes) -> int | None:
     """Bytes of a page as a file's header tells; None if it tells nonsense."""
     size = int.from_bytes(told, "big")
     size = 65536 if size == 1 else size
-    return size if 512 <= size <= 65536 and not size & (size - 1) else None
+    return size if is_page_size(size) else None
+
+
+def is_page_size(size: int) -> bool:
+    """Whether SQLite has pages of so many bytes."""
+    return 512 <= size <= 65536 and not size & (size - 1)
 
 
 def number_at(page: bytes, offset: int) -> tuple[int, int]:

@@ -4,8 +4,8 @@ import json
 import os
 import shutil
 import sqlite3
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,9 +14,9 @@ from typing import Any
 from caploc.errors import StoreFailed
 from caploc.files import is_regular, open_regular
 from caploc.store.guard import JOURNAL, LOG, beside, connect
-from caploc.store.rows import Question, Row, as_row, matches, seal
-from caploc.store.schema import FIELDS, SEALED, schema_of
-from caploc.store.store import damaged, sentence, unusable
+from caploc.store.rows import Question, Row, matches
+from caploc.store.schema import fields_of, schema_of
+from caploc.store.store import sealed_row, sentence, unusable
 
 UNKNOWN = "unknown"  # dtype of a model that is not loaded
 
@@ -33,14 +33,14 @@ def reading(path: Path) -> Iterator[tuple[sqlite3.Connection, int]]:
     Raises:
         StoreFailed: if the file cannot be read, is damaged, of a later schema or none of ours.
     """
-    with TemporaryDirectory() as place:
+    with ExitStack() as stack:
         try:
-            database = connected(path)
+            database = open_database(path)
         except sqlite3.OperationalError as error:
             if not is_regular(path):
                 raise StoreFailed(sentence(path, error)) from error
-            path = copied(path, Path(place))
-            database = connected(path, copy=True)
+            path = copy_database(path, Path(stack.enter_context(TemporaryDirectory())))
+            database = open_database(path, copy=True)
         except OSError as error:
             raise StoreFailed(unusable(path.parent, error)) from error
         try:
@@ -51,7 +51,7 @@ def reading(path: Path) -> Iterator[tuple[sqlite3.Connection, int]]:
             database.close()
 
 
-def copied(path: Path, place: Path) -> Path:
+def copy_database(path: Path, place: Path) -> Path:
     """Copy a database, its journal and its log into a folder; the copy's path.
 
     Raises:
@@ -70,7 +70,7 @@ def copied(path: Path, place: Path) -> Path:
     return place / path.name
 
 
-def connected(path: Path, *, copy: bool = False) -> sqlite3.Connection:
+def open_database(path: Path, *, copy: bool = False) -> sqlite3.Connection:
     """A connection that has read the file's first page, a read-only one except to a copy.
 
     Raises:
@@ -101,33 +101,17 @@ def stored_rows(path: Path, question: Question) -> Known:
     if not os.path.lexists(path):
         return {}
     with reading(path) as (database, schema):
-        fields = FIELDS if schema > 1 else FIELDS.replace("plain_tokens", "tokens")
-        fields += ", seal" if schema >= SEALED else ""
         found: Known = {}
         texts = database.execute("SELECT id, digest, question FROM questions").fetchall()
         for number, digest, text in texts:
             readable = matches(digest, text) and same(json.loads(text), question)
             if not readable and digest != question.digest():
                 continue
-            rows = database.execute(f"SELECT {fields} FROM rows WHERE question = ?", (number,))
-            for row in rows:
+            for row in database.execute(
+                f"SELECT {fields_of(schema)} FROM rows WHERE question = ?", (number,)
+            ):
                 found[row[0], row[1]] = sealed_row(path, digest, row)
     return found
-
-
-def sealed_row(path: Path, digest: str, row: Sequence[Any]) -> Row:
-    """A row as a file holds it; its seal, if the file has seals, comes last.
-
-    Raises:
-        StoreFailed: if it is not what was written.
-    """
-    fields, sealed = row[:9], row[9:]
-    try:
-        if sealed and seal(digest, fields) != sealed[0]:
-            raise ValueError
-        return as_row(fields)
-    except (ValueError, TypeError, RecursionError):
-        raise StoreFailed(damaged(path, "a row is not what was written")) from None
 
 
 def same(stored: dict[str, Any], question: Question) -> bool:

@@ -38,6 +38,12 @@ FIELDS = "mask, example, number, outcome, item, responses, tokens, plain_tokens,
 INSERT = f"INSERT OR REPLACE INTO rows (question, {FIELDS}, seal) VALUES ({', '.join('?' * 11)})"
 
 
+def fields_of(schema: int) -> str:
+    """The columns of a row in a file of this schema, the seal last where rows have one."""
+    fields = FIELDS if schema > 1 else FIELDS.replace("plain_tokens", "tokens")
+    return f"{fields}, seal" if schema >= SEALED else fields
+
+
 def prepare(database: sqlite3.Connection, path: Path) -> None:
     """Create the tables of a new file; bring those of an older one up to date.
 

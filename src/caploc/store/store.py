@@ -1,20 +1,22 @@
 """The rows of a run folder, open for writing."""
 
 import json
+import os
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import psutil
 from filelock import FileLock, Timeout
 
 from caploc.errors import FolderTaken, StoreFailed
-from caploc.files import UnfitFile, refuse_unfit
+from caploc.files import UnfitFile, check_regular
 from caploc.store.guard import connect, identity
 from caploc.store.rows import Question, Row, as_fields, as_row, seal
-from caploc.store.schema import FIELDS, INSERT, prepare, schema_of, transaction
+from caploc.store.schema import INSERT, SCHEMA, fields_of, prepare, schema_of, transaction
 
 LOCK = ".lock"
 # File systems of other machines: WAL's index is shared memory, which they have not.
@@ -95,7 +97,7 @@ class Store:
         ).fetchall()
         for (number,) in numbers:
             row = self.database.execute(
-                f"SELECT {FIELDS}, seal FROM rows WHERE question = ? LIMIT 1", (number,)
+                f"SELECT {fields_of(SCHEMA)} FROM rows WHERE question = ? LIMIT 1", (number,)
             ).fetchone()
             if seal(digest, row[:-1]) == row[-1]:
                 return int(number)
@@ -124,17 +126,9 @@ class Store:
         with self.guarded():
             digest = self.digest_of(question)
             found = self.database.execute(
-                f"SELECT {FIELDS}, seal FROM rows WHERE question = ?", (question,)
+                f"SELECT {fields_of(SCHEMA)} FROM rows WHERE question = ?", (question,)
             )
-            rows = {}
-            for *fields, sealed in found:
-                try:
-                    if seal(digest, fields) != sealed:
-                        raise ValueError
-                    rows[fields[0], fields[1]] = as_row(fields)
-                except (ValueError, RecursionError, TypeError):
-                    raise StoreFailed(damaged(self.path, "a row is not what was written")) from None
-            return rows
+            return {(row[0], row[1]): sealed_row(self.path, digest, row) for row in found}
 
     def add(self, question: int, rows: Sequence[Row]) -> None:
         """Keep rows, all or none; on return they survive a crash of the program.
@@ -190,8 +184,10 @@ def folder_lock(folder: Path) -> FileLock:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        refuse_unfit(folder.resolve() / LOCK)
-        lock = FileLock(folder.resolve() / LOCK, is_singleton=True)
+        place = folder.resolve() / LOCK
+        with suppress(FileNotFoundError):
+            check_regular(os.lstat(place), place)
+        lock = FileLock(place, is_singleton=True)
         lock.acquire(timeout=0)
     except Timeout:
         raise FolderTaken(
@@ -220,6 +216,21 @@ def file_system(folder: Path) -> str:
         if inside and len(part.mountpoint) >= len(longest):
             longest, kind = part.mountpoint, part.fstype
     return kind.lower()
+
+
+def sealed_row(path: Path, digest: str, row: Sequence[Any]) -> Row:
+    """A row as a file holds it; its seal, if the file has seals, comes last.
+
+    Raises:
+        StoreFailed: if it is not what was written.
+    """
+    fields, sealed = row[:9], row[9:]
+    try:
+        if sealed and seal(digest, fields) != sealed[0]:
+            raise ValueError
+        return as_row(fields)
+    except (ValueError, TypeError, RecursionError):
+        raise StoreFailed(damaged(path, "a row is not what was written")) from None
 
 
 def sentence(path: Path, error: sqlite3.Error) -> str:

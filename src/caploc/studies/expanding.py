@@ -9,9 +9,7 @@ from typing import Any
 from caploc.errors import OutOfMemory
 from caploc.heads import HeadGrid
 from caploc.models.placement import SPREAD
-from caploc.models.sources import DEMO
-from caploc.naming import at_home, default_others, is_file, is_folder
-from caploc.pretrained import PRETRAINED
+from caploc.naming import at_home, default_others, placed
 from caploc.search import Settings
 from caploc.studies.file import Choices, ModelEntry, Override, StudyFile
 from caploc.study import Study
@@ -66,7 +64,7 @@ def model_options(entry: ModelEntry, start: Path, allowed: Allowed) -> ModelOpti
     """A model as every command takes it."""
     fields = entry.model_dump(exclude={"name", "label"})
     return ModelOptions(
-        model_place(entry.name, start),
+        placed(entry.name, start),
         trust_remote_code=allowed.remote_code,
         workers=allowed.workers,
         **fields,
@@ -122,14 +120,6 @@ def resolved(said: dict[str, Any], start: Path) -> dict[str, Any]:
             for split, file in kept["data"].items()
         }
     return kept
-
-
-def model_place(name: str, start: Path) -> str:
-    """A model given as a path, seen from `start`, as an absolute one; others as they are."""
-    path = start / at_home(name)
-    if name == DEMO or name in PRETRAINED or not (is_folder(path) or is_file(path)):
-        return name
-    return str(path.absolute())
 
 
 def task_place(name: str, start: Path) -> str:

@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from caploc.doctor.replay import Absent, Unloaded
 from caploc.errors import CaplocError
 from caploc.folder import ROWS
 from caploc.progress import Progress, Silent
@@ -17,7 +16,7 @@ from caploc.studies.reckoning import Reckoned, Shelf, reckon
 from caploc.studies.running import finished
 from caploc.study import Study
 from caploc.tasks.task import Task
-from caploc.workbench import ModelOptions
+from caploc.workbench import Absent, ModelOptions, Unloaded
 
 SECONDS = 4.0  # of measuring, for each task of a study
 

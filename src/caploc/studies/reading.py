@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from caploc.errors import BadOption, CaplocError, UserError
-from caploc.files import read_bounded
+from caploc.files import read_text
 from caploc.folder import JSON_FILES, LEDGER, ROWS
 from caploc.heads import HeadGrid
 from caploc.lookup import pick
@@ -91,7 +91,7 @@ def parsed(path: Path) -> dict[str, Any]:
         UserError: if it is missing, too long, no text or no TOML.
     """
     try:
-        return tomllib.loads(read_bounded(path, LONGEST).decode("utf-8"))
+        return tomllib.loads(read_text(path, LONGEST, follow=True))
     except FileNotFoundError:
         raise UserError(f"There is no file {path}; give the path of a study file.") from None
     except UnicodeDecodeError as error:

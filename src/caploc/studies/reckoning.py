@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from zlib import crc32
 
 import numpy as np
@@ -108,19 +108,13 @@ class Reckoning(Workbench[HeadModel]):
 
     shelf: Shelf = field(default_factory=lambda: Shelf(Path(), 0))
 
+    def make_meter(self, task: Task, question: Question) -> Pretended:
+        """A pretended meter."""
+        return Pretended(self.shelf, task, question, self.cost, self.engine.loaded.grid.size)
+
     def meter(self, task: Task) -> Pretended:
         """The pretended meter of a task."""
-        loaded = self.engine.loaded
-        question = Question(
-            loaded.fingerprint, loaded.dtype, task.name, task.version, task.outcome_kind
-        )
-        if question not in self.meters:
-            self.meters[question] = Pretended(
-                self.shelf, task, question, self.cost, loaded.grid.size
-            )
-        meter = self.meters[question]
-        assert isinstance(meter, Pretended)
-        return meter
+        return cast(Pretended, super().meter(task))
 
 
 @dataclass(frozen=True)

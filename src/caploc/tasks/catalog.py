@@ -20,13 +20,11 @@ from caploc.tasks.mixture import Mixture
 from caploc.tasks.paper.profanity import PACKAGED, Swearing, load_lexicon
 from caploc.tasks.programs import NOT_ALLOWED, check_definition, check_programs, stand_in
 from caploc.tasks.registry import (
-    all_names,
     definition,
     find,
     leaf_entries,
     marked,
     mixture_parts,
-    own_names,
 )
 from caploc.tasks.splits import (
     check_file,
@@ -111,16 +109,6 @@ def parse_data(texts: list[str]) -> dict[str, str]:
         kept = (split, file) == (WORDS, PACKAGED)
         files[split] = file if kept else str(at_home(file).absolute())
     return files
-
-
-def task_names() -> list[str]:
-    """Every task, group and tag that can be named: caploc's own, then lm-eval's."""
-    return all_names()
-
-
-def own_task_names() -> list[str]:
-    """Every task that caploc brings: the demo's, the heads paper's, then those on words."""
-    return own_names()
 
 
 def check_task_name(name: str, options: TaskOptions | None = None) -> None:

@@ -12,13 +12,15 @@ import yaml
 from lm_eval.tasks._yaml_loader import _import_func_in_yml
 
 from caploc.errors import BadData
-from caploc.files import read_bounded
+from caploc.files import read_bytes
 
 FUNCTION = "!function"
 LONGEST = 2**20  # bytes of a file
 DEEPEST = 100  # lists and mappings inside one another
 WIDEST = 1_000_000  # values in a file, those that aliases repeat counted each time
-MOST_FILES = 2_000  # that a file includes
+MOST_FILES = 10_000  # of a family, each counted whenever it is included
+MOST_BYTES = 16 * 2**20  # of these files; all 14,000 of lm-eval's tasks have 8
+SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,7 @@ class Function:
         return _import_func_in_yml(self.name, self.folder)
 
 
-class Reader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+class Reader(SafeLoader):  # type: ignore[misc]
     """Reads a task's YAML with lm-eval's parser; functions stay names."""
 
     def __init__(self, content: bytes, folder: Path = Path()) -> None:
@@ -41,6 +43,14 @@ class Reader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mis
         super().__init__(content)
         self.folder = folder
         self.functions: list[Function] = []
+        self.entries = 0  # of mappings so far, those that are merged into others counted each time
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        """Merge what `<<` names into a mapping, unless that makes too many entries."""
+        super().flatten_mapping(node)
+        self.entries += len(node.value)
+        if self.entries > WIDEST:
+            raise ValueError(f"it holds more than {WIDEST:,} values")
 
     def construct_function(self, node: yaml.Node) -> Function:
         """Note a function, also where another value takes its place later."""
@@ -74,15 +84,46 @@ def mappings(config: Any) -> Iterator[dict[Any, Any]]:
         waiting.extend(value.values() if isinstance(value, dict) else value)
 
 
-def read_definition(path: Path, above: tuple[Path, ...] = ()) -> Definition:
+@dataclass
+class Allowance:
+    """What may still be read of a family."""
+
+    files: int = MOST_FILES
+    bytes: int = MOST_BYTES
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether more was read than may be."""
+        return self.files < 0 or self.bytes < 0
+
+    def spend(self, path: Path, length: int) -> None:
+        """Take a file of this many bytes off.
+
+        Raises:
+            BadData: if it is one too many.
+        """
+        self.files -= 1
+        self.bytes -= length
+        if self.is_spent:
+            raise BadData(
+                f"With {path} a family of task files has more than {MOST_FILES:,} files or "
+                f"{MOST_BYTES:,} bytes, each file counted whenever it is included; put a group's "
+                "files into a folder of their own."
+            )
+
+
+def read_definition(path: Path, allowance: Allowance, above: tuple[Path, ...] = ()) -> Definition:
     """Read a YAML and those that it includes, in which its own keys come first.
 
     Raises:
-        BadData: if one cannot be read, is too long or deep, or includes itself.
+        BadData: if one cannot be read, is too long or deep, or includes itself, or there are too
+            many.
     """
     try:
         place = path.expanduser().resolve()
-        content, functions = parse(read_bounded(place, LONGEST), place.parent)
+        text = read_bytes(place, LONGEST)
+        allowance.spend(path, len(text))
+        content, functions = parse(text, place.parent)
     except (OSError, RuntimeError, ValueError, TypeError, yaml.YAMLError) as error:
         said = " ".join(str(getattr(error, "strerror", None) or error).split())[:300]
         said = said.replace('in "<byte string>",', "at")
@@ -92,28 +133,19 @@ def read_definition(path: Path, above: tuple[Path, ...] = ()) -> Definition:
     if place in above or len(above) > DEEPEST:
         raise BadData(f"{path} includes itself; take that `include` out.")
     definition = Definition({}, path, {place}, functions)
-    for part in included(path, content.pop("include", None), (*above, place)):
+    names = content.pop("include", None)
+    for name in names if isinstance(names, list) else [names]:
+        if name is None:
+            continue
+        if not isinstance(name, str):
+            raise BadData(f"{path} includes {str(name)[:60]!r}, which is no path of a file.")
+        part = read_definition(place.parent / name, allowance, (*above, place))
         definition.files |= part.files
         definition.functions += part.functions
-        if max(len(definition.functions), len(definition.files)) > MOST_FILES:
-            raise BadData(f"{path} includes more than {MOST_FILES:,} files or functions.")
         part.config.pop("task_list", None)  # lm-eval's: it is about the included file alone
         definition.config.update(part.config)
     definition.config.update(content)
     return definition
-
-
-def included(path: Path, names: Any, above: tuple[Path, ...]) -> Iterator[Definition]:
-    """The files that a YAML includes, seen from the folder it really lies in.
-
-    Raises:
-        BadData: if one cannot be read.
-    """
-    for name in names if isinstance(names, list) else [names]:
-        if isinstance(name, str):
-            yield read_definition(above[-1].parent / name, above)
-        elif name is not None:
-            raise BadData(f"{path} includes {str(name)[:60]!r}, which is no path of a file.")
 
 
 def parse(content: bytes, folder: Path) -> tuple[Any, list[Function]]:
@@ -124,7 +156,7 @@ def parse(content: bytes, folder: Path) -> tuple[Any, list[Function]]:
         yaml.YAMLError: if it is no YAML.
     """
     depth = 0
-    for event in yaml.parse(content, Loader=Reader.__mro__[1]):
+    for event in yaml.parse(content, Loader=SafeLoader):
         depth += isinstance(event, yaml.CollectionStartEvent)
         depth -= isinstance(event, yaml.CollectionEndEvent)
         if depth > DEEPEST:

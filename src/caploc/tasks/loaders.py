@@ -5,6 +5,8 @@ unpack archives; a task file may name any of them, with any settings.
 """
 
 import glob
+import itertools
+import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -12,12 +14,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from caploc.errors import BadData
-from caploc.files import refuse_special
+from caploc.files import check_regular
 from caploc.naming import at_home, is_folder
 
-LOCATIONS = ("dataset_path", "dataset_name", "dataset_kwargs")  # keys of a task's YAML
 READERS = ("json", "csv", "parquet", "arrow", "text")
-ENDINGS = (".json", ".jsonl", ".ndjson", ".csv", ".tsv", ".parquet", ".arrow", ".txt")
+DATA_ENDINGS = (".json", ".jsonl", ".ndjson", ".csv", ".tsv", ".parquet", ".arrow", ".txt")
 # Files of a folder that `datasets` does not read as examples.
 BESIDE = ("", ".md", ".yaml", ".yml", ".gitattributes")
 MOST_FILES = 10_000  # of a folder that are looked at
@@ -31,21 +32,6 @@ SETTINGS = frozenset(
     "na_values keep_default_na thousands decimal lineterminator columns batch_size sample_by "
     "keep_linebreaks trust_remote_code streaming".split()
 )
-
-
-def check_location(file: str, said: Mapping[str, Any]) -> None:
-    """Refuse a place of data that could run code, or that never ends.
-
-    `said` holds the keys of `LOCATIONS`, None where the file says nothing.
-
-    Raises:
-        BadData: naming what is allowed.
-    """
-    path, settings = said["dataset_path"], said["dataset_kwargs"]
-    if path is not None:
-        check_path(file, path)
-    if settings is not None:
-        check_settings(file, settings)
 
 
 def check_settings(file: str, settings: Any) -> None:
@@ -70,7 +56,7 @@ def check_settings(file: str, settings: Any) -> None:
 
 
 def check_named(file: str, config: Mapping[str, Any]) -> None:
-    """Refuse a reader without files: `datasets` would search the whole working folder for some.
+    """Refuse a task that names a reader and no files: `datasets` would take what lies around.
 
     Raises:
         BadData: if it is so.
@@ -92,7 +78,7 @@ def check_path(file: str, path: Any) -> None:
     """
     allowed = (
         f"allowed are {', '.join(READERS)}, a data set of the Hub (`owner/name`), and a folder of "
-        f"such files ({', '.join(ENDINGS)})."
+        f"such files ({', '.join(DATA_ENDINGS)})."
     )
     if not isinstance(path, str):
         raise BadData(f"{file}: dataset_path {str(path)[:60]!r} is no text; {allowed}")
@@ -118,10 +104,10 @@ def check_folder(file: str, folder: Path) -> None:
         if number >= MOST_FILES:
             raise BadData(f"{file}: the folder {folder} has more than {MOST_FILES:,} files.")
         check_file(file, each)
-        if each.suffix.lower() not in (*ENDINGS, *BESIDE) and not is_folder(each):
+        if each.suffix.lower() not in (*DATA_ENDINGS, *BESIDE) and not is_folder(each):
             raise BadData(
                 f"{file}: the data folder {folder} holds {each.name!r}; allowed are "
-                f"{', '.join(ENDINGS)}."
+                f"{', '.join(DATA_ENDINGS)}."
             )
 
 
@@ -154,13 +140,33 @@ def check_place(file: str, place: Any) -> None:
     if scheme:
         return
     try:
-        found = glob.iglob(place, recursive=True) if glob.has_magic(place) else [place]
-        for number, each in enumerate(found):
-            if number >= MOST_FILES:
-                raise BadData(f"{file}: {place[:200]!r} matches more than {MOST_FILES:,} files.")
+        if glob.has_magic(place):
+            check_pattern(file, place)
+        for each in glob.iglob(place, recursive=True) if glob.has_magic(place) else [place]:
             check_file(file, Path(each))
     except ValueError as error:
         raise BadData(f"{file}: the data file {place[:200]!r} is no path ({error}).") from error
+
+
+def check_pattern(file: str, pattern: str) -> None:
+    """Refuse a pattern of data files that leads through too many: `/**/*.json` reads the disk.
+
+    Raises:
+        BadData: if it does.
+    """
+    parts = Path(pattern).parts
+    plain = list(itertools.takewhile(lambda part: not glob.has_magic(part), parts))
+    start, looked = Path(*plain), 0
+    for place, folders, files in os.walk(start, followlinks=True):
+        looked += len(folders) + len(files)
+        if looked > MOST_FILES:
+            raise BadData(
+                f"{file}: {pattern[:200]!r} leads through more than {MOST_FILES:,} files; begin it "
+                "with the folder that holds the data."
+            )
+        depth = len(plain) + len(Path(place).relative_to(start).parts) + 1
+        if depth >= len(parts) and "**" not in pattern:
+            folders.clear()
 
 
 def check_file(file: str, path: Path) -> None:
@@ -172,7 +178,7 @@ def check_file(file: str, path: Path) -> None:
     if is_folder(path):
         return
     try:
-        refuse_special(path)
+        check_regular(os.stat(path), path)
     except FileNotFoundError:
         return
     except OSError as error:

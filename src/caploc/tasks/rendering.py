@@ -22,7 +22,11 @@ DATES: dict[str, Any] = {"datetime": datetime, "date": date, "time": time}
 
 
 def encode(value: Any) -> Any:
-    """A value in JSON's terms, for what a column of data may hold."""
+    """A value in JSON's terms, for what a column of data may hold.
+
+    Raises:
+        TypeError: if it is anything else.
+    """
     for name, kind in DATES.items():
         if type(value) is kind:
             return {TAG: name, "text": value.isoformat()}
@@ -30,7 +34,7 @@ def encode(value: Any) -> Any:
         return {TAG: "decimal", "text": str(value)}
     if isinstance(value, bytes):
         return {TAG: "bytes", "text": value.hex()}
-    return str(value)
+    raise TypeError(f"it reads a value of the type {type(value).__name__}; name other columns")
 
 
 def decode(value: dict[str, Any]) -> Any:

@@ -8,6 +8,7 @@ what the named file leads to is read, once and as data: what was judged is what 
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +22,19 @@ from lm_eval.tasks._index import Entry, Kind, TaskIndex
 
 from caploc.errors import BadData, BadOption, UnknownName
 from caploc.naming import at_home, is_file
-from caploc.tasks.definitions import FUNCTION, Definition, Function, mappings, read_definition
-from caploc.tasks.loaders import LOCATIONS, check_location, check_named
+from caploc.tasks.definitions import (
+    FUNCTION,
+    Allowance,
+    Definition,
+    Function,
+    mappings,
+    read_definition,
+)
+from caploc.tasks.loaders import check_named, check_path, check_settings
 
 ENDINGS = (".yaml", ".yml")
-MOST_FILES = 2_000  # beside a group
 MOST_REPEATS = 1_000  # answers that a task asks to each question
-TRUSTED = (Path(__file__).parent, Path(lm_eval.__file__).parent)
+TRUSTED = (Path(__file__).resolve().parent, Path(lm_eval.__file__).resolve().parent)
 # Code of lm-eval's own tasks that does more than read documents and answers: it loads tokenizers
 # and data that the rest of the definition names, and may run what they bring.
 LOADERS = ("class", "custom_dataset")
@@ -175,11 +182,12 @@ def read_family(path: Path) -> Family:
         UnknownName: if a member of the group is nowhere beside it.
         BadData: if the file is no task, or its data are read by a loader that is not allowed.
     """
-    definition = read_definition(path)
+    allowance = Allowance()
+    definition = read_definition(path, allowance)
     kind, name = kind_and_name(definition)
     family = Family(name)
     family.add(name, kind, definition)
-    siblings = Siblings(path) if kind is Kind.GROUP else None
+    siblings = Siblings(path, allowance) if kind is Kind.GROUP else None
     waiting = [definition] if siblings else []
     while waiting:
         group = waiting.pop()
@@ -199,7 +207,7 @@ def read_family(path: Path) -> Family:
                 tagged = {called for called, _, _ in found}
                 family.entries[member] = Entry(member, Kind.TAG, None, None, tagged)
     for entry in family.entries.values():
-        check_definition(entry)
+        check_entry(entry)
     check_circles(family.entries)
     return family
 
@@ -210,25 +218,19 @@ def check_circles(entries: Mapping[str, Entry]) -> None:
     Raises:
         BadData: naming it.
     """
-    inside = {
-        name: {member for member, _ in members((entry.cfg or {}).get("task"))}
-        for name, entry in entries.items()
-        if entry.kind is Kind.GROUP
-    }
+    inside = {}
     for name, entry in entries.items():
-        if name in inside and is_mixture(
-            entry.cfg or {}
-        ):  # which are told apart where their parts are looked for
-            inside[name].discard(name)
-    for name in inside:
-        reached: set[str] = set()
-        waiting = [name]
-        while waiting:
-            fresh = inside.get(waiting.pop(), set()) - reached
-            reached |= fresh
-            waiting += fresh
-        if name in reached:
-            raise BadData(f"The group {name} holds itself; take it out of its list of tasks.")
+        if entry.kind is Kind.GROUP:
+            config = entry.cfg or {}
+            inside[name] = {member for member, _ in members(config.get("task"))}
+            if is_mixture(config):  # a part of the mixture's own name is a task of another place
+                inside[name].discard(name)
+    try:
+        TopologicalSorter(inside).prepare()
+    except CycleError as error:
+        raise BadData(
+            f"The group {error.args[1][0]} holds itself; take it out of its list of tasks."
+        ) from None
 
 
 def is_mixture(config: Mapping[str, Any]) -> bool:
@@ -237,7 +239,7 @@ def is_mixture(config: Mapping[str, Any]) -> bool:
     return isinstance(metadata, dict) and metadata.get("mixture") is True
 
 
-def check_definition(entry: Entry) -> None:
+def check_entry(entry: Entry) -> None:
     """Refuse what would read data by a loader that is not allowed, or ask without end.
 
     Raises:
@@ -245,7 +247,10 @@ def check_definition(entry: Entry) -> None:
     """
     for mapping in mappings(entry.cfg):
         if not isinstance(mapping.get("custom_dataset"), Function):
-            check_location(f"{entry.yaml_path}", {key: mapping.get(key) for key in LOCATIONS})
+            if mapping.get("dataset_path") is not None:
+                check_path(f"{entry.yaml_path}", mapping["dataset_path"])
+            if mapping.get("dataset_kwargs") is not None:
+                check_settings(f"{entry.yaml_path}", mapping["dataset_kwargs"])
             if mapping is not entry.cfg or entry.kind is Kind.GROUP:
                 check_named(f"{entry.yaml_path}", mapping)
         repeats = mapping.get("repeats")
@@ -276,7 +281,7 @@ def kind_and_name(definition: Definition) -> tuple[Kind, str]:
                 f"{path} is a group without a list of tasks (`task: [one, two]`); a label for one "
                 "task is written `tag`."
             )
-    elif not any(map(config.get, (*LOCATIONS[:1], *LOADERS))):
+    elif not any(map(config.get, ("dataset_path", *LOADERS))):
         raise BadData(
             f"{path} does not say where the data of task {name} are (`dataset_path: json`, with "
             "files under `dataset_kwargs`; docs/tasks.md has an example)."
@@ -307,24 +312,20 @@ def members(listed: Any) -> Iterator[tuple[str, bool]]:
 class Siblings:
     """The other YAML files in a task file's folder and the folders in it."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, allowance: Allowance) -> None:
         """Read them.
 
         Raises:
             BadData: if there are too many.
         """
         self.definitions: list[tuple[Kind, str, Definition]] = []
-        for number, file in enumerate(yaml_files(path.absolute().parent)):
-            if number >= MOST_FILES:
-                raise BadData(
-                    f"There are more than {MOST_FILES:,} YAML files beside {path}; put a group's "
-                    "files into a folder of their own."
-                )
+        for file in yaml_files(path.absolute().parent):
             try:
-                definition = read_definition(file)
+                definition = read_definition(file, allowance)
                 self.definitions.append((*kind_and_name(definition), definition))
             except BadData:  # it is none of the family's, or a base that others include
-                continue
+                if allowance.is_spent:
+                    raise
 
     def define(self, name: str) -> list[tuple[str, Kind, Definition]]:
         """The task of this name, else the group, else the tasks of this tag.

@@ -8,11 +8,11 @@ of its own renders the same text in Jinja's sandbox, with a limit of time and me
 import atexit
 import json
 import os
-import select
 import subprocess
 import sys
 from pathlib import Path
-from threading import Lock
+from threading import Lock, Timer
+from types import SimpleNamespace
 from typing import Any
 
 from jinja2 import exceptions
@@ -42,15 +42,16 @@ class Confined:
         self.renderer: Renderer | None = None
         self.lock = Lock()
 
-    def from_string(self, source: str) -> "ConfinedTemplate":
-        """A template of this environment."""
-        return ConfinedTemplate(self, source)
+    def from_string(self, source: str) -> SimpleNamespace:
+        """A template as lm-eval uses one; a mistake in it shows when it is rendered."""
+        return SimpleNamespace(render=lambda **values: self.render(source, values))
 
     def render(self, source: str, values: dict[str, Any]) -> str:
         """The text of a template.
 
         Raises:
-            BadData: if it takes too long or too much memory.
+            BadData: if it takes too long or too much memory, or reads what is neither text nor a
+                number nor made of them.
             TemplateError: if it is no template, or reads what is not there.
         """
         if len(source) > LONGEST_SOURCE:
@@ -58,10 +59,11 @@ class Confined:
                 f"A template has {len(source):,} characters; {LONGEST_SOURCE:,} are most."
             )
         needed = rendering.names_in(source)
-        line = json.dumps(
-            {"template": source, "values": {n: v for n, v in values.items() if n in needed}},
-            default=rendering.encode,
-        )
+        request = {"template": source, "values": {n: v for n, v in values.items() if n in needed}}
+        try:
+            line = json.dumps(request, default=rendering.encode)
+        except TypeError as error:
+            raise BadData(f"The template {source[:60]!r} cannot be rendered: {error}.") from None
         with self.lock:
             if self.renderer is None or not self.renderer.answers():
                 self.renderer = Renderer()
@@ -76,23 +78,11 @@ class Confined:
         raise error_of(reply["error"], reply["message"])
 
 
-class ConfinedTemplate:
-    """A template as lm-eval uses one."""
-
-    def __init__(self, environment: Confined, source: str) -> None:
-        """Keep the text; a mistake in it shows when it is rendered."""
-        self.environment, self.source = environment, source
-
-    def render(self, **values: Any) -> str:
-        """The text for these values."""
-        return self.environment.render(self.source, values)
-
-
 def error_of(name: str, message: str) -> Exception:
     """An error of the renderer as the one that Jinja would have raised here."""
     kind = getattr(exceptions, name, None)
-    if kind is exceptions.TemplateSyntaxError:
-        return exceptions.TemplateSyntaxError(message, 1)
+    if isinstance(kind, type) and issubclass(kind, exceptions.TemplateSyntaxError):
+        return kind(message, 1)
     if isinstance(kind, type) and issubclass(kind, exceptions.TemplateError):
         return kind(message)
     return ValueError(f"{name}: {message}")
@@ -121,20 +111,20 @@ class Renderer:
     def ask(self, line: str) -> dict[str, Any] | None:
         """What it makes of a request; None if it ended over it."""
         assert self.process.stdin is not None and self.process.stdout is not None
-        whole = False
+        reply = b""
+        timer = Timer(WAIT, self.process.kill)  # the one way to stop waiting on every system
+        timer.start()
         try:
             self.process.stdin.write(line.encode() + b"\n")
             self.process.stdin.flush()
-            if select.select([self.process.stdout], [], [], WAIT)[0]:
-                reply = self.process.stdout.readline()
-                whole = reply.endswith(b"\n")
-                return json.loads(reply) if whole else None
+            reply = self.process.stdout.readline()
         except BrokenPipeError:
             pass
         finally:
-            if not whole:
+            timer.cancel()
+            if not reply.endswith(b"\n"):
                 self.end()
-        return None
+        return json.loads(reply) if reply.endswith(b"\n") else None
 
     def end(self) -> None:
         """End the process, and wait for it."""

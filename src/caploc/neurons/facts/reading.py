@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from caploc.errors import BadData
-from caploc.files import read_bounded
+from caploc.files import read_text
 from caploc.lookup import pick
 from caploc.neurons.facts.facts import Fact, Prompt, check_names
 
@@ -55,7 +55,7 @@ def _listed(path: Path) -> Iterator[tuple[str, Record]]:
 
 def _text(path: Path) -> str:
     try:
-        return read_bounded(path, LONGEST).decode("utf-8")
+        return read_text(path, LONGEST, follow=True)
     except (OSError, UnicodeDecodeError) as error:
         raise BadData(f"{path} cannot be read ({error}); give a file of facts.") from error
 

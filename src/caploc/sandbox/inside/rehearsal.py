@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any
 
 from caploc.sandbox.inside import frames
-from caploc.sandbox.inside.kernel import PR_GET_NO_NEW_PRIVS, call, system_call
+from caploc.sandbox.inside.kernel import LINUX, PR_GET_NO_NEW_PRIVS, call, system_call
 from caploc.sandbox.inside.witness import KINDS, SIGNAL, Target, unix_addresses
 
 Attempts = dict[str, Callable[[], object]]
@@ -47,15 +47,15 @@ UNUSUAL = {
 
 def main(report_file: int, witness_file: int, target: Target, memory_bytes: int) -> None:
     """Try every way out, report for each capability what got through, and end at once."""
-    through = {
+    open_ways = {
         capability: [name for name, attempt in attempts.items() if succeeds(attempt)]
         for capability, attempts in list_attempts(target, memory_bytes).items()
     }
     with socket.socket(fileno=witness_file) as asking:
         frames.send(asking, "what reached you?")
         for capability in frames.receive(asking):
-            through[capability].append("the witness was reached")
-    os.write(report_file, json.dumps(through).encode())
+            open_ways[capability].append("the witness was reached")
+    os.write(report_file, json.dumps(open_ways).encode())
     os._exit(0)
 
 
@@ -265,7 +265,7 @@ def reach(numbers: tuple[int, int], *arguments: int, keep: object = None) -> Non
     Raises:
         OSError: if it is refused as a whole.
     """
-    column = COLUMNS.get(platform.machine())
+    column = COLUMNS.get(platform.machine()) if LINUX else None  # others number them otherwise
     if column is None:
         return  # what cannot be tried counts as open
     try:
@@ -284,18 +284,18 @@ def check_new_rights() -> None:
     """Succeed if a program that this process starts could have more rights than it.
 
     Raises:
-        PermissionError: if the kernel sees to it that none can.
+        PermissionError: if the kernel sees to it that none can, as only Linux does.
     """
-    if call("prctl", PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 1:
+    if LINUX and call("prctl", PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 1:
         raise PermissionError
 
 
 def try_root() -> None:
-    """Become root, unless this is all the root there is in a namespace of its own.
+    """Become root, unless this is all the root there is in a namespace of its own, on Linux.
 
     Raises:
         PermissionError: if it cannot be had.
     """
-    if os.getuid() == 0:
+    if LINUX and os.getuid() == 0:
         raise PermissionError
     os.setuid(0)

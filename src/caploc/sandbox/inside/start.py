@@ -80,7 +80,7 @@ def build_zygote(
     """Isolate this process, in a new one if need be, and rehearse what programs could do.
 
     Returns:
-        The zygote, and what its rehearsal saw: "through", for each capability of
+        The zygote, and what its rehearsal saw: "open_ways", for each capability of
         `caploc.sandbox.inside.rehearsal` the ways to it that were open, and "granted", whether
         programs have users of their own.
 
@@ -112,10 +112,10 @@ def build_zygote(
         supervised=False,
     )
     zygote = Zygote(control, rules, inner)
-    through = rehearse(zygote, target, witness, limits)
-    bound = not through["memory"] and (profile.filter or profile.namespaces)
+    open_ways = rehearse(zygote, target, witness, limits)
+    bound = not open_ways["memory"] and (profile.filter or profile.namespaces)
     zygote.rules = replace(rules, supervised=not bound)
-    return zygote, {"through": through, "granted": users is not None}
+    return zygote, {"open_ways": open_ways, "granted": users is not None}
 
 
 def leave_with_the_driver() -> None:
@@ -148,17 +148,17 @@ def rehearse(
         os.close(reading)
     if not answer:
         raise frames.Malformed("a process could not be isolated")
-    through: dict[str, list[str]] = json.loads(answer)
-    if through["library"]:
+    open_ways: dict[str, list[str]] = json.loads(answer)
+    if open_ways["library"]:
         raise OSError(
             errno.EPERM,
-            f"programs could change Python's own library, {LIBRARY} (by {through['library'][0]}), "
-            "which belongs to whoever runs them",
+            f"programs could change Python's own library, {LIBRARY} (by "
+            f"{open_ways['library'][0]}), which belongs to whoever runs them",
         )
-    leaks = [f"{each}: {ways[0]}" for each, ways in through.items() if ways]
+    leaks = [f"{each}: {ways[0]}" for each, ways in open_ways.items() if ways]
     if zygote.rules.profile.full and leaks:
         raise OSError(errno.EPERM, f"a rehearsal got out of it ({', '.join(leaks)})")
-    return through
+    return open_ways
 
 
 def own_tasks(profile: Profile) -> int:
