@@ -30,6 +30,9 @@ DESIGNS = {
     "a knockout take something away. After a first, even part, most of each group was drawn by "
     "each head's chance to belong to the top, so that most rows went where the question was open. "
     "Heads that break the task alone were set aside on the way.",
+    "likelihood": "Every head was first knocked out alone, {each} that the intact model gets "
+    "right, and the change of the right answer's log-probability was turned into the effect on the score that "
+    "it leads one to expect. The search drew on {examples}.",
 }
 UNLISTED = "The method {name} chose which heads to knock out together; it drew on {examples}."
 CHOOSING = {
@@ -42,6 +45,14 @@ CHOOSING = {
     "those that did most among the others made another set. The sets and the heads that are "
     "strongest alone were all knocked out on other examples, and the most damaging is named. "
     "Effects are those of single heads{checked}.",
+    "heads, likelihood": "Heads of which it was open whether they belong to the top{shortlist} "
+    "were then knocked out alone{checked}, a few examples more at each turn. Named are those of the top "
+    "that are needed beyond doubt, by both parts together.",
+    "set, likelihood": "The goal was the set that breaks most. So the strongest head, of a few "
+    "candidates that were tried, was knocked out for good, and every other head was looked at "
+    "again on the examples still right; again, until the set was full or nothing broke more for "
+    "sure. That set and the heads that are strongest alone were knocked out on other examples, and "
+    "the more damaging one is named. Effects are those of single heads{checked}.",
 }
 
 
@@ -59,6 +70,7 @@ def _design(result: Result) -> str:
     rate = number_at(method, "rate") or number_at(search, "rate")
     examples = number_at(method, "examples") or number_at(result, "task", "examples")
     group = number_at(search, "group") or 1
+    name = "likelihood" if at(search, "opening") == "likelihood" else name
     return DESIGNS.get(name, UNLISTED).format(
         name=inline(name) or "of this run",
         masks=counted(masks, "random group") if masks else "Random groups",
@@ -77,7 +89,9 @@ def _choosing(result: Result) -> str:
         return ""
     kind = {True: "that the groups were not tried on", False: "that the groups were tried on too"}
     where = kind.get(at(search, "fresh"), "")
-    return CHOOSING.get(str(at(search, "goal")), CHOOSING["heads"]).format(
+    goal = str(at(search, "goal"))
+    goal += ", likelihood" if at(search, "opening") == "likelihood" else ""
+    return CHOOSING.get(goal, CHOOSING["heads"]).format(
         shortlist=f", {len(shortlist)} of them," if shortlist else "",
         checked=f" on {counted(checked, 'example')} {where}".rstrip() if checked else "",
     )

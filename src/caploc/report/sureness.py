@@ -186,8 +186,10 @@ def _stopped(search: Any) -> Sign | None:
     of = "" if budget is None else f" of {budget:,.0f}"
     reasons = {
         "recall": "The search stopped early because the expected recall had reached what was "
-        "wanted while it screened; the check of the shortlist came after.",
+        "wanted.",
         "budget": "The search stopped because its budget was spent.",
+        "examples": "The search stopped because the heads in question were tried on all examples "
+        "that there are for it.",
     }
     why = reasons.get(str(at(search, "stopped_by")), "What stopped the search is not recorded.")
     return Sign("Rows spent", f"{rows:,.0f}{of}", why)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -31,6 +31,7 @@ FORECASTS = 200  # draws of the forecast
 class First(Protocol):
     """A first estimate of every head: from masks of several heads, or from likelihoods."""
 
+    OPENING: ClassVar[str]  # likelihood or masks
     problem: Problem
     seen: Measurements
 

@@ -7,6 +7,7 @@ tells much at once. A few examples a head are enough to see which heads can matt
 import warnings
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -42,6 +43,8 @@ class FirstLook:
     `intact` holds the outcomes under `base`. `change` has, for each head and example asked, by how
     much the log-probability of the right answer (a mean over its tokens, in nats) changed.
     """
+
+    OPENING: ClassVar[str] = "likelihood"
 
     problem: Problem
     intact: dict[int, float]

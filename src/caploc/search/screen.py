@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import sqrt
+from typing import ClassVar
 
 import numpy as np
 from jaxtyping import Float
@@ -29,6 +30,8 @@ class Screen:
     Only where the model is right can a knockout take something away, so wrong examples are not
     asked. `avoid` marks heads that are never drawn. `intact` holds the outcomes under `base`.
     """
+
+    OPENING: ClassVar[str] = "masks"
 
     problem: Problem
     examples: Sequence[int]

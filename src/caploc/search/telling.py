@@ -6,6 +6,7 @@ import numpy as np
 
 from caploc.search.conclusion import LEVEL, Conclusion
 from caploc.search.inquiry import Inquiry
+from caploc.search.likelihood import FirstLook
 from caploc.search.plan import Found
 
 FEW = 50  # examples on which the shortlist is checked, below which the reader is warned
@@ -30,12 +31,15 @@ def reported(
 def told(inquiry: Inquiry, conclusion: Conclusion) -> dict[str, Any]:
     """The search in figures."""
     first, settings = conclusion.first, inquiry.problem.settings
-    enough = inquiry.promised >= settings.recall
+    looked = first.OPENING == FirstLook.OPENING
+    more = looked and inquiry.left > len(conclusion.shortlist.heads)  # rows, and none to spend
+    stopped = "recall" if inquiry.promised >= settings.recall else "examples" if more else "budget"
     return {
         "goal": settings.goal,
         "budget": inquiry.budget,
         "rows": inquiry.spent,
-        "stopped_by": "recall" if enough else "budget",
+        "opening": first.OPENING,
+        "stopped_by": stopped,
         "expected_recall": conclusion.expected_recall,
         "wanted_recall": settings.recall,
         "forecast": conclusion.forecast(),
@@ -45,7 +49,7 @@ def told(inquiry: Inquiry, conclusion: Conclusion) -> dict[str, Any]:
         "signal_to_noise": signal_to_noise(conclusion),
         "shortlist": conclusion.shortlist.heads,
         "checked_on": len(conclusion.shortlist.intact),
-        "fresh": bool(len(inquiry.problem.fresh)),
+        "fresh": None if looked else bool(len(inquiry.problem.fresh)),
         "tied": conclusion.tied if settings.goal == "heads" else [],
     }
 
@@ -142,7 +146,7 @@ def unknown_elsewhere(inquiry: Inquiry) -> str:
 def check(inquiry: Inquiry, conclusion: Conclusion) -> str:
     """A check on few examples, or on those that the heads were found on."""
     count = len(conclusion.shortlist.intact)
-    if not len(inquiry.problem.fresh):
+    if conclusion.first.OPENING != FirstLook.OPENING and not len(inquiry.problem.fresh):
         return (
             "The task has no examples left that the search did not use: the shortlist was checked "
             "on those it was found on, and its effects may be overstated."
