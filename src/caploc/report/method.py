@@ -31,8 +31,8 @@ DESIGNS = {
     "each head's chance to belong to the top, so that most rows went where the question was open. "
     "Heads that break the task alone were set aside on the way.",
     "likelihood": "Every head was first knocked out alone, {each} that the intact model gets "
-    "right, and the change of the right answer's log-probability was turned into the effect on the score that "
-    "it leads one to expect. The search drew on {examples}.",
+    "right, and the change of the right answer's log-probability was turned into the effect on the "
+    "score that it leads one to expect. The search drew on {examples}.",
 }
 UNLISTED = "The method {name} chose which heads to knock out together; it drew on {examples}."
 CHOOSING = {
@@ -46,8 +46,8 @@ CHOOSING = {
     "strongest alone were all knocked out on other examples, and the most damaging is named. "
     "Effects are those of single heads{checked}.",
     "heads, likelihood": "Heads of which it was open whether they belong to the top{shortlist} "
-    "were then knocked out alone{checked}, a few examples more at each turn. Named are those of the top "
-    "that are needed beyond doubt, by both parts together.",
+    "were then knocked out alone{checked}, a few examples more at each turn. Named are those of "
+    "the top that are needed beyond doubt, by both parts together.",
     "set, likelihood": "The goal was the set that breaks most. So the strongest head, of a few "
     "candidates that were tried, was knocked out for good, and every other head was looked at "
     "again on the examples still right; again, until the set was full or nothing broke more for "
