@@ -162,8 +162,8 @@ def page(kept: dict[str, Any]) -> str:
         "Written by `bench/real.py`. The truth is every head alone (`bench/census.py`), on",
         "examples of which a search sees one half; intervals are judged on the other, whose own",
         "error is accounted for. Heads within two standard errors of the fifth count as either in",
-        "the recall of the five that matter most alone. Likelihoods of right answers count as rows,",
-        "intact answers do not. Means over seeds.",
+        "the recall of the five that matter most alone. Likelihoods of right answers count as",
+        "rows, intact answers do not. Means over seeds.",
     ]
     for name, runs in kept.items():
         titles = list(next(iter(runs.values()))[0])

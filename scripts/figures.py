@@ -35,7 +35,7 @@ def main() -> None:
     parser.add_argument("--run", type=Path, default=ROOT / "build" / "figures")
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "how")
     asked = parser.parse_args()
-    findings = caploc.locate("demo", TASK, limit=200, out=asked.run)
+    findings = caploc.locate("demo", TASK, limit=200, out=asked.run, opening="masks")
     result: dict[str, Any] = findings.result
     table = asked.run / "rows.parquet"
     write_rows(asked.run, table)

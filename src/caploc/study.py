@@ -194,7 +194,8 @@ def locate(
     held_out = kept[: min(CHECKED, len(kept) // 2)]
     # What else a critical head breaks is judged in the other tasks' own metric.
     meters = [bench.meter(task), *(bench.meter(other.in_metric()) for other in tasks[1:])]
-    likelihood = likelihood_of(task, examples) if METHODS[study.method].scattered else None
+    looked = METHODS[study.method].scattered and study.settings.opening == "likelihood"
+    likelihood = likelihood_of(task, examples) if looked else None
     if likelihood is not None:
         meters.append(bench.meter(likelihood))
     heads = bench.engine.loaded.grid.size

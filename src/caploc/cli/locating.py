@@ -70,6 +70,13 @@ def locate(
     goal: Annotated[
         str, typer.Option(help="heads that matter most alone, or the set that breaks most.")
     ] = "heads",
+    opening: Annotated[
+        str,
+        typer.Option(
+            help="How adaptive begins: likelihood of right answers, head by head, or masks of "
+            "several heads (as where a task names no right answers)."
+        ),
+    ] = "likelihood",
     recall: Annotated[
         float, typer.Option(help="Expected recall of the top at which adaptive stops.")
     ] = 0.85,
@@ -171,6 +178,7 @@ def locate(
                 top=top,
                 seed=seed,
                 goal=goal,
+                opening=opening,
                 budget=budget,
                 recall=recall,
                 estimator=estimator,

@@ -258,6 +258,7 @@ class Search(Part):
     """What the search says of itself."""
 
     goal: Name | None = None
+    opening: Name | None = None
     budget: Count | None = None
     rows: Count | None = None
     stopped_by: Name | None = None

@@ -18,6 +18,7 @@ MOST_MASKS = 100_000  # drawn at once, each a byte a head
 MOST_ROWS = 10**12  # a budget beyond what anyone could measure is a slip of the finger
 MOST_SEEDS = 2**63 - 1
 GOALS = ("heads", "set")
+OPENINGS = ("likelihood", "masks")
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,9 @@ class Settings:
 
     `budget` is the most rows an adaptive search may plan (None: 16 a head, and 2,000 at least); it
     stops earlier once the expected recall of its top heads reaches `recall`. `goal` says whether
-    the heads that matter most alone are wanted, or the set that breaks the task most. `group` is
+    the heads that matter most alone are wanted, or the set that breaks the task most. `opening`
+    says what an adaptive search begins with: the likelihood of right answers, head by head, where
+    the task names any, or masks of several heads. `group` is
     the number of examples that one scattered mask is used for (None: as the price of a shared
     prompt makes best). `estimator` is for masks drawn beforehand (None: the method's own).
     `mask_counts` and `rates` (None: those of the paper) span the settings that a search for the
@@ -72,6 +75,7 @@ class Settings:
     top: int = 5
     seed: int = 0
     goal: str = "heads"
+    opening: str = "likelihood"
     budget: int | None = None
     recall: float = 0.85
     group: int | None = None
@@ -92,8 +96,8 @@ class Settings:
         self.check_sizes()
         if self.seed < 0:
             raise BadOption(f"--seed must be 0 or more; got {self.seed}.")
-        if self.goal not in GOALS:
-            raise BadOption(f"--goal must be one of {', '.join(GOALS)}; got {self.goal!r}.")
+        for name, allowed in (("goal", GOALS), ("opening", OPENINGS)):
+            check_choice(name, getattr(self, name), allowed)
         if not 0 < self.recall <= 1:
             raise BadOption(f"--recall must lie above 0 and at most at 1; got {self.recall:g}.")
         if self.estimator is not None:
@@ -194,6 +198,16 @@ class Found:
 
 
 Search = Generator[Plan, Measurements, Found]
+
+
+def check_choice(name: str, value: str, allowed: Sequence[str]) -> None:
+    """Refuse a word that is not among those allowed.
+
+    Raises:
+        BadOption: with the word and what is allowed.
+    """
+    if value not in allowed:
+        raise BadOption(f"--{name} must be one of {', '.join(allowed)}; got {value!r}.")
 
 
 def rising(values: Sequence[int] | Sequence[float]) -> bool:

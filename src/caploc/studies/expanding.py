@@ -19,7 +19,8 @@ from caploc.tasks.paper.profanity import PACKAGED
 from caploc.workbench import Allowed, ModelOptions
 
 IN_SETTINGS = (
-    "masks", "rate", "mask_counts", "rates", "budget", "goal", "recall", "top", "estimator",
+    "masks", "rate", "mask_counts", "rates", "budget", "goal", "opening", "recall", "top",
+    "estimator",
 )  # fmt: skip
 IN_OPTIONS = ("outcome", "metric", "fewshot", "chat_template")
 IN_STUDY = ("examples", "controls", "limit", "disjoint", "track")

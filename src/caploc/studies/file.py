@@ -30,6 +30,7 @@ class Choices(Part):
     examples: Whole | None = None
     budget: Whole | None = None
     goal: Literal["heads", "set"] | None = None
+    opening: Literal["likelihood", "masks"] | None = None
     recall: Annotated[float, Field(gt=0, le=1)] | None = None
     top: Whole | None = None
     estimator: Name | None = None
