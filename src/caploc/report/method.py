@@ -50,9 +50,9 @@ CHOOSING = {
     "the top that are needed beyond doubt, by both parts together.",
     "set, likelihood": "The goal was the set that breaks most. So the strongest head, of a few "
     "candidates that were tried, was knocked out for good, and every other head was looked at "
-    "again on the examples still right; again, until the set was full or nothing broke more for "
-    "sure. That set and the heads that are strongest alone were knocked out on other examples, and "
-    "the more damaging one is named. Effects are those of single heads{checked}.",
+    "again on the examples still right; again, until the set was full or hardly an answer was "
+    "right. The set as it grew and the heads that are strongest alone were knocked out on other "
+    "examples, and the most damaging is named. Effects are those of single heads{checked}.",
 }
 
 

@@ -57,8 +57,8 @@ def concluded_set(
 def grown_by_looks(inquiry: Inquiry, first: FirstLook) -> Growing:
     """Keep the strongest head out, look again at what is still right, until the set is full.
 
-    Each look leaves a few candidates, of which the one that breaks most is kept out. The other set
-    is that of the heads that are strongest alone.
+    Each look leaves a few candidates, of which the one that breaks most is kept out. The set as it
+    grew, the smallest first, is what is compared with the heads that are strongest alone.
     """
     problem = inquiry.problem
     top = min(problem.settings.top, problem.heads)
@@ -89,15 +89,16 @@ def grown_by_looks(inquiry: Inquiry, first: FirstLook) -> Growing:
         if len(right_of(under)) < FEWEST_RIGHT:
             break
     alone = [c for c in first.strongest(problem.heads) if c not in inquiry.universal][:top]
-    return [grown, alone] if grown else []
+    return [*(grown[:size] for size in range(1, len(grown) + 1)), alone] if grown else []
 
 
 def most_breaking(
     inquiry: Inquiry, look: FirstLook, examples: list[int]
 ) -> Generator[Plan, Measurements, int | None]:
-    """The candidate that costs most with the base gone; None if none costs anything for sure.
+    """The candidate that costs most with the base gone; None if there is no candidate.
 
-    A candidate that alone breaks another task too is universal, and none of the set.
+    If none costs anything for sure, it is the one without which right answers get least likely. A
+    candidate that alone breaks another task too is universal, and none of the set.
     """
     strongest = look.strongest(CANDIDATES + len(inquiry.universal))
     candidates = [c for c in strongest if c not in inquiry.universal][:CANDIDATES]
@@ -113,7 +114,8 @@ def most_breaking(
     }
     for best in sorted(change, key=lambda candidate: change[candidate].mean()):
         if falls(change[best], binary=is_binary(inquiry.intact)) > LEVEL:
-            return None
+            # Several heads may share the work, so that none costs an answer alone.
+            return next(c for c in candidates if c not in inquiry.universal)
         if look.base or not broken(tried[best], look.intact, SURVIVORS / ALONE):
             return best
         inquiry.critical.append(best)
