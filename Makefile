@@ -50,7 +50,7 @@ test-faults: $(BIN)/.installed-ray  ## kills, full disks, jumping clocks: half a
 	$(BIN)/pytest -m faults tests/faults $(TESTS)
 
 test-attacks: $(INSTALLED_DEV)  ## hostile programs, run folders, task files and arguments by the hundred
-	$(BIN)/pytest -m attacks tests/attacks $(TESTS)
+	$(BIN)/pytest $(BESIDE) -m attacks tests/attacks $(TESTS)
 
 test-real: $(INSTALLED_DEV)  ## pretrained models, fetched first; MODELS=all: all three, not SmolLM2 alone
 	$(BIN)/caploc fetch $(subst $(comma), ,$(MODELS))

@@ -45,7 +45,7 @@ def killed_after(folder, seconds, least=0):
 def test_a_kill_after_twenty_seconds_loses_little_and_the_same_command_repeats_no_row(tmp_path):
     folder = tmp_path / "run"
     first = killed_after(folder, RUN)
-    assert len(first) >= 300
+    assert len(first) >= 100
     log = (tmp_path / "log").read_text()
     assert log.startswith("caploc: 0:00:00 getting ready")  # a log is never empty
     second = killed_after(folder, 1, least=len(first))
