@@ -19,7 +19,7 @@ INSTALL_CHROMIUM := (apt-get update -qq; apt-get install --yes -qq --no-install-
 BESIDE := -n 2 --dist loadfile
 
 .PHONY: demo test test-slow test-browser test-cluster test-faults test-attacks test-real soak test-sharded test-quantized test-trackers test-mistakes fuzz audit check bench bench-recovery bench-ideas bench-neurons bench-workers bench-gpu bench-peers \
-	demo-model truth docs test-docs wheel test-wheel clean
+	demo-model truth truth-real bench-real docs test-docs wheel test-wheel clean
 
 demo: $(INSTALLED)  ## install, fetch SmolLM2, localize some of its capabilities, write reports
 	$(BIN)/caploc demo --out $(OUT)
@@ -100,6 +100,13 @@ demo-model: $(INSTALLED_DEV)  ## train the demo model again, about an hour on tw
 
 truth: $(INSTALLED)  ## every single head's effect on every capability of the demo model
 	$(BIN)/python scripts/truth.py
+
+truth-real: $(INSTALLED)  ## what every head of three pretrained models does alone, on ten tasks: hours; resumes
+	$(BIN)/caploc fetch all
+	$(BIN)/python bench/census.py
+
+bench-real: $(INSTALLED)  ## how well heads are found on pretrained models, against that truth: hours; resumes
+	$(BIN)/python bench/real.py
 
 # Freed memory is kept, for all contenders alike: taking it anew costs some of them a tenth.
 KEPT := MALLOC_MMAP_THRESHOLD_=4294967296 MALLOC_TRIM_THRESHOLD_=17179869184
