@@ -22,11 +22,9 @@ from caploc.recovery.shrinkage import Posterior, spread_around
 from caploc.search.plan import Plan, Problem
 
 MOST_EACH = 8  # examples that every head is tried on
-SHARE = 0.45  # of the budget that may go into the look
-MOST_INTACT = 400  # examples of which the intact model's likelihood is asked
 # What the look says of a head is worth so many examples of the head alone, and half of it from
 # `HALF` examples on; besides, any knockout disturbs answers a little, in shares of the score's
-# range. Both as on SmolLM2's tasks (docs/bench/real.md).
+# range. Both as on two of SmolLM2's tasks (docs/log.md, 2026-11-23).
 WORTH, HALF = 35.0, 2.0
 FLOOR = 0.006
 # Made-up examples that keep the link sensible where the model gets all, or nothing, right: so
