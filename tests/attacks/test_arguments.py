@@ -40,8 +40,8 @@ BEGIN = {
     "doctor": [NOWHERE],
 }
 READS = ["curve", "interactions", "universal", "report", "compare", "rows", "export", "doctor",
-         "plan", "run", "neurons overlap", "neurons erase", "neurons enhance", "neurons cross",
-         "neurons keep", "neurons merge", "neurons together"]  # fmt: skip
+         "fetch", "plan", "run", "neurons overlap", "neurons erase", "neurons enhance",
+         "neurons cross", "neurons keep", "neurons merge", "neurons together"]  # fmt: skip
 
 
 def commands(group, before=""):
