@@ -164,7 +164,7 @@ def measure(cases: Sequence[Case], arguments: argparse.Namespace) -> None:
             for case in cases:
                 (task,) = model.tasks([case.task], TaskOptions())
                 (likely,) = model.tasks([case.task], TaskOptions(outcome="logprob"))
-                with Store(ROWS / f"{case.name}.sqlite") as store:
+                with Store(ROWS / case.name / "rows.sqlite") as store:
                     bench = Workbench(engine, store)
                     census = Census(case, bench.meter(task), watched, bench.meter(likely))
                     write(census, *take(census, part, arguments.examples))

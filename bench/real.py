@@ -1,10 +1,12 @@
 """How well heads are found on pretrained models, against what every head does alone.
 
     python bench/real.py --models smollm2 --tasks past,upper --methods adaptive --seeds 3
+    python bench/real.py --again --methods adaptive         what was run before, anew
     python bench/real.py --page                             the page again, from the JSON
 
 The truth is that of bench/census.py. Of its examples half are for the search and half for the
-judgement, another half for every seed; rows are kept in build/census and asked once.
+judgement, another half for every seed; the task's other examples are for checks, and to judge sets.
+Rows are kept in build/census and asked once.
 """
 
 import argparse
@@ -19,9 +21,12 @@ from pyarrow import parquet
 
 from caploc import designs
 from caploc.measurement import Meter
-from caploc.search import METHODS, Found, Problem, Settings
+from caploc.progress import Silent
+from caploc.recovery import ALONE
+from caploc.search import METHODS, Found, Problem, Settings, column_mask
 from caploc.store import Store
 from caploc.tasks.catalog import TaskOptions
+from caploc.validation import Check, drop_idle_members, judge, measure_members
 from caploc.workbench import ModelOptions, Workbench
 from census import CASES, FILES, ROWS, Case, wanted
 from measuring import say
@@ -30,9 +35,13 @@ from metering import metered
 TOP = 5
 RATES = (0.01, 0.02, 0.05, 0.1)  # of css; the best of them is told
 CROSSED = 50  # examples of the methods that ask every mask on all of them
-BUDGETS = (1000, 2500)
+ROWS_OF = {"smollm2": 2500, "gemma3-270m": 1200, "qwen2.5-coder-1.5b": 3000}  # a search may spend
+ROWS_OF_SET = {"smollm2": 3500, "gemma3-270m": 1200, "qwen2.5-coder-1.5b": 3000}
+GREEDY = 40  # examples of each of its rounds
+CHECKED = 75  # fresh examples on which a set is held against its parts, and its members judged
 DAMAGED = 0.5  # an effect alone beyond this breaks the task
 SURE = 2.0  # standard errors within which two heads count as equals
+METHODS_RUN = ("adaptive", "set", "one-shot", "css", "csb", "greedy")
 Figures = dict[str, float]
 
 
@@ -56,10 +65,14 @@ class Alone:
         )
 
     def effects(self, examples: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-        """Each head's effect on some examples, and its standard error (half an example more)."""
+        """Each head's effect on some examples, and its standard error.
+
+        A head that changed no answer may change the next one: each head counts as having been
+        asked one example more, on which it did what heads do on average.
+        """
         part = self.change[:, np.isin(self.examples, examples)]
         count, mean = part.shape[1], part.mean(axis=1)
-        variance = ((part**2).sum(axis=1) + 0.5) / (count + 1) - mean**2
+        variance = ((part**2).sum(axis=1) + (part**2).mean()) / (count + 1) - mean**2
         return mean, np.sqrt(variance / count)
 
     def top(self) -> tuple[set[int], set[int]]:
@@ -79,103 +92,238 @@ class Alone:
         return (len(found & surely) + min(TOP - len(surely), len(found & either))) / TOP
 
 
+@dataclass(frozen=True)
+class Trial:
+    """A search to run: with which settings, and on how many examples at most."""
+
+    method: str
+    name: str
+    settings: Settings
+    examples: int = 10**6
+
+
+@dataclass(frozen=True)
+class Split:
+    """Examples to search on, to check sets on, and to judge by."""
+
+    searching: list[int]
+    checking: list[int]
+    judging: list[int]  # single heads, of which the census has the truth
+    beyond: list[int]  # sets
+
+    @classmethod
+    def drawn(cls, truth: Alone, size: int, seed: int) -> "Split":
+        """Another one for every seed."""
+        order = designs.generator(seed).permutation(truth.examples).tolist()
+        half = len(order) // 2
+        others = sorted(set(range(size)) - set(order))
+        others = designs.generator(seed).permutation(others).tolist()
+        beyond = [*others[CHECKED:], *order[half:]]
+        return cls(order[:half], others[:CHECKED], order[half:], beyond)
+
+
+@dataclass
+class Proving:
+    """A model and a task on which searches are tried."""
+
+    case: Case
+    truth: Alone
+    engine: Any
+    meters: list[Meter]
+
+    @property
+    def heads(self) -> int:
+        """Of the model."""
+        return int(self.engine.grid.size)
+
+    def run(self, trial: Trial, split: Split) -> Figures:
+        """Search, and judge what was found."""
+        problem = Problem(
+            self.heads,
+            split.searching[: trial.examples],
+            trial.settings,
+            fresh=split.checking if trial.settings.goal == "set" else (),
+            chance=self.meters[0].task.chance,
+            likelihood=1 if trial.method == "adaptive" else None,
+        )
+        done = metered(METHODS[trial.method].search(problem), self.meters)
+        chosen = done.found.chosen
+        if trial.settings.goal == "set":
+            check = self.check(split.checking)
+            judged = judge(check, chosen)
+            chosen = drop_idle_members(check, judged.named if judged else chosen)
+        figures = {"rows": float(done.rows), "seconds": done.measuring}
+        figures |= judge_heads(done.found, self.truth, split.judging)
+        return figures | self.judge_set(chosen, split)
+
+    def check(self, examples: Sequence[int]) -> Check:
+        """What sets are held against their parts on."""
+        return Check(self.meters[0], self.engine.loaded.grid, examples, True, 0, 0, Silent())
+
+    def damage(self, columns: Sequence[int], examples: Sequence[int]) -> float:
+        """Of the intact score, the share that is lost without these heads."""
+        masks = np.stack([column_mask(self.heads, each) for each in ((), columns)])
+        intact, left = self.check(examples).outcomes(masks, "damage")
+        return float(1 - left.mean() / intact.mean())
+
+    def judge_set(self, chosen: Sequence[int], split: Split) -> Figures:
+        """What the named heads do together, and whether the intervals of their shares hold."""
+        if not chosen:
+            return {"damage": 0.0}
+        told = measure_members(self.check(split.checking), chosen)
+        true = measure_members(self.check(split.beyond), chosen)
+        held = [
+            holds((one.within.low, one.within.high), other.within.effect, half_width(other.within))
+            for one, other in zip(told, true, strict=True)
+        ]
+        alone = [
+            holds((one.alone.low, one.alone.high), other.alone.effect, half_width(other.alone))
+            for one, other in zip(told, true, strict=True)
+        ]
+        return {
+            "damage": self.damage(chosen, split.beyond),
+            "shares that hold": share(held),
+            "checked alone that hold": share(alone),
+        }
+
+
+def half_width(effect: Any) -> float:
+    """Of an interval."""
+    return float(effect.high - effect.low) / 2
+
+
+def holds(interval: tuple[float, float], truth: float, error: float) -> bool:
+    """Whether a truth that is known up to so much lies in an interval."""
+    low, high = interval
+    return bool(abs(truth - (low + high) / 2) <= np.hypot((high - low) / 2, error))
+
+
 def share(part: Any) -> float:
     """The mean of what is true or false; NaN of nothing."""
     return float(np.mean(part)) if len(part) else float("nan")
 
 
-def judged(found: Found, truth: Alone, judging: Sequence[int], rows: int) -> Figures:
+def judge_heads(found: Found, truth: Alone, judging: Sequence[int]) -> Figures:
     """How good the ranking, the names and the intervals are."""
     effect, error = truth.effects(judging)
     whole = truth.change.mean(axis=1)
     first = [column for column in found.ranking if column not in found.universal][:TOP]
     estimate = found.estimate
-    middle, half = (estimate.low + estimate.high) / 2, (estimate.high - estimate.low) / 2
-    held = np.abs(effect - middle) <= np.hypot(half, 1.96 * error)
-    known = np.isfinite(half)
     breaking = np.flatnonzero(whole < -DAMAGED)
-    return {
-        "rows": rows,
+    figures = {
         "recall": truth.recall(first),
         "rank correlation": float(np.corrcoef(whole, np.nan_to_num(estimate.effect))[0, 1]),
         "named": len(found.chosen),
         "breaking heads named": share(np.isin(breaking, found.chosen)),
-        "intervals that hold": share(held[known]),
-        "of the first five": share(held[[c for c in first if known[c]]]),
         "idle heads named": float(np.sum(whole[found.chosen] > -0.01)),
         "unmeasured": float((~np.isfinite(estimate.effect)).sum()),
     }
+    if estimate.estimand != ALONE:
+        return figures
+    middle, half = (estimate.low + estimate.high) / 2, (estimate.high - estimate.low) / 2
+    held = np.abs(effect - middle) <= np.hypot(half, 1.96 * error)
+    within = (effect >= estimate.low) & (effect <= estimate.high)
+    known = np.isfinite(half)
+    return figures | {
+        "intervals that hold": share(held[known]),
+        "of the first five": share(held[[c for c in first if known[c]]]),
+        "of the named": share(held[[c for c in found.chosen if known[c]]]),
+        "of the named, as measured": share(within[[c for c in found.chosen if known[c]]]),
+    }
 
 
-def trials(methods: Sequence[str], heads: int, seed: int) -> list[tuple[str, str, Settings, int]]:
-    """Method, setting, settings and examples of all that is run with a seed."""
-    found = []
-    for rows in BUDGETS:
-        told = f"{rows:,} rows"
-        adaptive = Settings(seed=seed, budget=rows, recall=1.0)
-        found.append(("adaptive", told, adaptive, 10**6))
-        found.append(("one-shot", told, Settings(seed=seed), rows // heads))
-        for rate in RATES:
-            masks = Settings(seed=seed, masks=rows // CROSSED, rate=rate)
-            found.append(("css", f"{told}, {rate:.0%}", masks, CROSSED))
-        masks = Settings(seed=seed, masks=rows // CROSSED, rate=0.05)
-        found.append(("csb", f"{told}, 5%", masks, CROSSED))
-    return [trial for trial in found if trial[0] in methods]
+def trials(case: Case, methods: Sequence[str], heads: int, seed: int) -> list[Trial]:
+    """All that is run with a seed."""
+    rows, set_rows = ROWS_OF[case.model], ROWS_OF_SET[case.model]
+    masks = rows // CROSSED
+    found = {
+        "adaptive": [Trial("adaptive", "adaptive", Settings(seed=seed, budget=rows, recall=1.0))],
+        "set": [
+            Trial("adaptive", "adaptive, set", Settings(seed=seed, budget=set_rows, goal="set"))
+        ],
+        "one-shot": [Trial("one-shot", "one-shot", Settings(seed=seed), rows // heads)],
+        "css": [
+            Trial("css", f"css, {rate:.0%}", Settings(seed=seed, masks=masks, rate=rate), CROSSED)
+            for rate in RATES
+        ],
+        "csb": [Trial("csb", "csb, 5%", Settings(seed=seed, masks=masks, rate=0.05), CROSSED)],
+        # Its choices hardly differ between seeds, and each costs as much as all else together.
+        "greedy": [Trial("greedy", "greedy", Settings(seed=seed), GREEDY)] if seed == 0 else [],
+    }
+    return [trial for method in methods for trial in found[method]]
 
 
-def run_case(case: Case, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Every trial on a model and a task: figures of each seed, by method and setting."""
+def run_case(case: Case, arguments: argparse.Namespace, kept: dict[str, Any]) -> None:
+    """Every trial on a model and a task that was not run before; figures by method and seed."""
     model = ModelOptions(case.model, device="cpu", dtype=case.dtype)
-    engine, truth = model.engine(), Alone.read(case)
-    meters: list[Meter] = []
-    runs: dict[str, list[Figures]] = {}
-    with Store(ROWS / f"{case.name}.sqlite") as store:
+    truth = Alone.read(case)
+    with Store(ROWS / case.name / "rows.sqlite") as store:
+        engine = model.engine()
         bench = Workbench(engine, store)
+        meters = []
         for outcome in ("metric", "logprob"):
             (task,) = model.tasks([case.task], TaskOptions(outcome=outcome))
             meters.append(bench.meter(task))
+        proving = Proving(case, truth, engine, meters)
         for seed in range(arguments.seeds):
-            order = designs.generator(seed).permutation(truth.examples).tolist()
-            searching, judging = order[: len(order) // 2], order[len(order) // 2 :]
-            for method, told, settings, examples in trials(
-                arguments.methods, engine.grid.size, seed
-            ):
-                problem = Problem(
-                    engine.grid.size,
-                    searching[:examples],
-                    settings,
-                    chance=meters[0].task.chance,
-                    likelihood=1 if method == "adaptive" else None,
+            split = Split.drawn(truth, meters[0].task.size, seed)
+            for trial in trials(case, arguments.methods, proving.heads, seed):
+                runs = kept.setdefault(case.name, {}).setdefault(trial.name, {})
+                if str(seed) in runs and not arguments.again:
+                    continue
+                figures = runs[str(seed)] = proving.run(trial, split)
+                say(
+                    f"{case.name}, seed {seed}: {trial.name}: recall {figures['recall']:.2f}, "
+                    f"damage {figures['damage']:.2f}, {figures['seconds']:.0f} s"
                 )
-                done = metered(METHODS[method].search(problem), meters)
-                figures = judged(done.found, truth, judging, done.rows)
-                runs.setdefault(f"{method}, {told}", []).append(figures)
-                say(f"{case.name}, seed {seed}: {method}, {told}: recall {figures['recall']:.2f}")
-    return runs
+                arguments.file.write_text(json.dumps(kept, indent=1) + "\n")
+
+
+ABOUT = """\
+# Heads of pretrained models, found and missed
+
+Written by `bench/real.py`. The truth is every head alone (`bench/census.py`), on
+examples of which a search sees one half; intervals are judged on the other, whose own
+error is accounted for (*as measured*: whether the effect on these examples lies in the
+interval as it is). Heads within two standard errors of the fifth count as either in the
+recall of the five that matter most alone. *Damage* is the share of the intact score that
+the named heads' joint loss takes on further examples, which is what css, csb and greedy
+look for; *shares that hold*: intervals of what each named head adds within the set,
+*checked alone*: those of what it does alone, from 75 examples of a check. Likelihoods of
+right answers count as rows, intact answers and checks do not; seconds are those of the
+rows when they were first measured, on one busy core. Means over seeds; greedy has one.
+"""
 
 
 def page(kept: dict[str, Any]) -> str:
-    """The figures of every case as tables: means over seeds."""
-    lines = [
-        "# Heads of pretrained models, found and missed",
-        "",
-        "Written by `bench/real.py`. The truth is every head alone (`bench/census.py`), on",
-        "examples of which a search sees one half; intervals are judged on the other, whose own",
-        "error is accounted for. Heads within two standard errors of the fifth count as either in",
-        "the recall of the five that matter most alone. Likelihoods of right answers count as",
-        "rows, intact answers do not. Means over seeds.",
-    ]
-    for name, runs in kept.items():
-        titles = list(next(iter(runs.values()))[0])
-        lines += ["", f"## {name}", "", f"| method | seeds | {' | '.join(titles)} |"]
-        lines.append("|---" + "|--:" * (len(titles) + 1) + "|")
-        for method, figures in runs.items():
-            means = [
-                [each[title] for each in figures if np.isfinite(each[title])] for title in titles
-            ]
-            cells = [f"{np.mean(mean):,.2f}".removesuffix(".00") if mean else "" for mean in means]
-            lines.append(f"| {method} | {len(figures)} | {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+    """The figures of every case as tables, and those of all cases of a model."""
+    lines = [ABOUT]
+    for model in ROWS_OF:
+        cases = [case.name for case in CASES if case.model == model and case.name in kept]
+        pooled: dict[str, list[Figures]] = {}
+        for name in cases:
+            for method, runs in kept[name].items():
+                pooled.setdefault(method, []).extend(runs.values())
+        if len(cases) > 1:
+            lines += [f"## {model}: all {len(cases)} tasks\n", *table(pooled), ""]
+        for name in cases:
+            runs_of = {method: list(runs.values()) for method, runs in kept[name].items()}
+            lines += [f"## {name}\n", *table(runs_of), ""]
+    return "\n".join(lines)
+
+
+def table(runs: dict[str, list[Figures]]) -> list[str]:
+    """A line a method, a column a figure; empty where there is none."""
+    titles = list(dict.fromkeys(title for each in runs.values() for one in each for title in one))
+    lines = [f"| method | runs | {' | '.join(titles)} |", "|---" + "|--:" * (len(titles) + 1) + "|"]
+    for method, figures in runs.items():
+        cells = []
+        for title in titles:
+            values = [each[title] for each in figures if np.isfinite(each.get(title, np.nan))]
+            mean = float(np.mean(values)) if values else None
+            cells.append("" if mean is None else f"{mean:,.0f}" if mean > 20 else f"{mean:.2f}")
+        lines.append(f"| {method} | {len(figures)} | {' | '.join(cells)} |")
+    return lines
 
 
 def main() -> None:
@@ -184,22 +332,18 @@ def main() -> None:
     add = parser.add_argument
     add("--models", type=lambda text: text.split(","), help="such as smollm2")
     add("--tasks", type=lambda text: text.split(","), help="such as past,upper")
-    add(
-        "--methods",
-        type=lambda text: text.split(","),
-        default=["adaptive", "one-shot", "css", "csb"],
-    )
+    add("--methods", type=lambda text: text.split(","), default=METHODS_RUN)
     add("--seeds", type=int, default=5)
+    add("--again", action="store_true", help="also what was run before")
     add("--page", action="store_true", help="run nothing")
     add("--out", type=Path, default=Path("docs/bench"))
     arguments = parser.parse_args()
-    file = arguments.out / "real.json"
-    kept = json.loads(file.read_text()) if file.is_file() else {}
+    arguments.file = arguments.out / "real.json"
+    kept = json.loads(arguments.file.read_text()) if arguments.file.is_file() else {}
     for case in [] if arguments.page else CASES:
         if wanted(case, arguments) and (FILES / f"{case.name}.parquet").is_file():
-            kept[case.name] = kept.get(case.name, {}) | run_case(case, arguments)
-            file.write_text(json.dumps(kept, indent=1) + "\n")
-    file.with_suffix(".md").write_text(page(kept))
+            run_case(case, arguments, kept)
+    arguments.file.with_suffix(".md").write_text(page(kept))
 
 
 if __name__ == "__main__":

@@ -33,9 +33,17 @@ from truths import Scores, cells
 
 WITH_HEADS = ("strong", "weak", "inter", "fragile", "lowbase")
 IDLE_KINDS = tuple(kind + worlds.IDLE for kind in WITH_HEADS)
-ALL_KINDS = (*WITH_HEADS, "null", *IDLE_KINDS)
+LIKE_NETWORKS = ("real", "rescue")
+ALL_KINDS = (*WITH_HEADS, *LIKE_NETWORKS, "null", *IDLE_KINDS)
 # Only these say which heads they are sure of, which is what worlds with idle heads are for.
-SURE = ("adaptive (heads)", "adaptive (set)", "adaptive (own stop)", "flat rows", "one-shot")
+SURE = (
+    "adaptive (heads)",
+    "adaptive (set)",
+    "adaptive (masks)",
+    "adaptive (own stop)",
+    "flat rows",
+    "one-shot",
+)
 
 
 def main() -> None:

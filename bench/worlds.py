@@ -27,6 +27,7 @@ START = 0.04  # rate of the flat rows
 NAMES = (
     "adaptive (heads)",
     "adaptive (set)",
+    "adaptive (masks)",
     "adaptive (own stop)",
     "flat rows",
     "css",
@@ -39,6 +40,7 @@ NAMES = (
     "halving",
 )
 CHUNK = 8192  # rows simulated at a time
+OTHER, LIKELIHOOD = 1, 2  # tasks of a plan: another one, and this one's right answers' likelihood
 OTHER_WORLD = 9999  # added to the seed
 BREAKS = 9.0  # what a universal head takes from the margin of any example
 IDLE = "/idle"  # after a kind's name: the same with heads that do exactly nothing
@@ -71,11 +73,12 @@ class Simulated:
 
     def __call__(self, plan: Plan) -> Measurements:
         """The outcomes of the plan's rows."""
-        world = self.other if plan.task else self.world
+        world = self.other if plan.task == OTHER else self.world
+        answer = world.logprobs if plan.task == LIKELIHOOD else world.outcomes
         outcome = np.zeros(len(plan.mask))
         for start in range(0, len(outcome), CHUNK):
             part = slice(start, start + CHUNK)
-            outcome[part] = world.outcomes(plan.masks[plan.mask[part]], plan.example[part])
+            outcome[part] = answer(plan.masks[plan.mask[part]], plan.example[part])
         return Measurements(plan.masks, plan.mask, plan.example, outcome)
 
 
@@ -108,6 +111,9 @@ def adaptive_trials(seed: int, budgets: Sequence[int]) -> list[Trial]:
         for rows in budgets:
             settings = Settings(seed=seed, goal=goal, budget=rows, recall=1.0)
             found.append(Trial(f"adaptive ({goal})", f"{rows:,}", search, settings, FINDING, FRESH))
+    for rows in budgets:
+        settings = Settings(seed=seed, budget=rows, recall=1.0, opening="masks")
+        found.append(Trial("adaptive (masks)", f"{rows:,}", search, settings, FINDING, FRESH))
     own = Settings(seed=seed)
     return [*found, Trial("adaptive (own stop)", "default", search, own, FINDING, FRESH)]
 
@@ -177,4 +183,5 @@ def problem_of(world: World, trial: Trial) -> Problem:
     finding = list(range(trial.examples))
     fresh = list(range(trial.examples, trial.examples + trial.fresh))
     others = [list(range(ELSEWHERE))] if trial.fresh else []
-    return Problem(world.heads, finding, trial.settings, fresh, others)
+    likely = LIKELIHOOD if trial.fresh and trial.settings.opening == "likelihood" else None
+    return Problem(world.heads, finding, trial.settings, fresh, others, likelihood=likely)

@@ -33,8 +33,8 @@ SMALL = Study(
     limit=20,
 )
 FIELDS = {
-    "schema", "model", "task", "method", "seed", "grid", "intact", "heads", "top", "fit",
-    "search", "validation", "cost", "command", "versions",
+    "schema", "model", "task", "method", "seed", "grid", "intact", "estimand", "heads", "top",
+    "fit", "search", "validation", "cost", "command", "versions",
 }  # fmt: skip
 HEAD_FIELDS = {
     "head", "layer", "index", "effect", "low", "high", "q", "top_chance", "selected", "critical",
@@ -67,7 +67,7 @@ def test_a_result_has_every_field(done):
     assert len(result["heads"]) == 96
     assert set(result["intact"]) == {"score", "stderr", "examples"}
     assert set(result["validation"]) == {
-        "task", "controls", "held_out", "other_tasks", "subsets",
+        "task", "controls", "held_out", "other_tasks", "subsets", "members",
     }  # fmt: skip
     assert set(result["validation"]["held_out"]) == HELD_OUT_FIELDS
     assert result["search"] == {"critical": [], "universal": [], "notes": []}

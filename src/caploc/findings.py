@@ -35,6 +35,8 @@ class Stages:
     failures: list[Failures] = field(default_factory=list)  # of each comparison
     held_out: dict[str, Any] = field(default_factory=dict)
     subsets: dict[str, Any] | None = None  # the set as found beside its parts, if it has any
+    members: dict[str, Any] | None = None  # what each named head does alone and within the set
+    estimand: dict[str, Any] | None = None  # which effects are shown, and why heads are named
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,7 @@ def as_result(study: dict[str, Any], stages: Stages, cost: Cost) -> dict[str, An
             "group_sizes": list(loaded.grid.group_sizes),
         },
         "intact": asdict(stages.intact),
+        "estimand": stages.estimand,
         "heads": ranked(stages),
         "top": [str(heads[column]) for column in found.chosen],
         "fit": {
@@ -106,6 +109,7 @@ def as_result(study: dict[str, Any], stages: Stages, cost: Cost) -> dict[str, An
             "held_out": {k: v for k, v in stages.held_out.items() if k != "controls"},
             "other_tasks": others,
             "subsets": stages.subsets,
+            "members": stages.members,
         },
         "cost": cost.as_dict(),
     }

@@ -1,17 +1,14 @@
 """One call to find heads from Python, and what was found as tables and pictures."""
 
-import sys
 from base64 import b64encode
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass, replace
 from html import escape
 from inspect import Parameter, signature
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from matplotlib.figure import Figure
 
 from caploc import console
 from caploc.contents import read_contents
@@ -20,10 +17,8 @@ from caploc.findings import Findings as Record
 from caploc.folder import RESULT
 from caploc.lookup import pick
 from caploc.naming import default_folder, default_others, placed
-from caploc.report.curves import curve_figure
-from caploc.report.figures import heads_figure
-from caploc.report.plates import styled
-from caploc.report.plots import units_by_task
+from caploc.report.pictures import Picture, heads_spec
+from caploc.report.plots import curve_specs, units_by_task
 from caploc.report.sentence import headline
 from caploc.search import Settings
 from caploc.study import Study, run
@@ -68,11 +63,11 @@ class Findings(Record):
         """
         return pd.DataFrame(self.result["heads"]).set_index("head")
 
-    def heatmap(self) -> Figure:
-        """The map of effects, layers by heads."""
-        return styled(lambda: heads_figure(self.result))
+    def heatmap(self) -> Picture:
+        """Draw the map of effects, layers by heads."""
+        return Picture.of([heads_spec(self.result)])
 
-    def curve(self, most: int = 10, limit: int | None = None, *, quiet: bool = False) -> Figure:
+    def curve(self, most: int = 10, limit: int | None = None, *, quiet: bool = False) -> Picture:
         """Scores with the 0, 1, ... `most` most needed heads knocked out, measured and drawn.
 
         `limit` caps the examples of each score. What was measured before is not measured again.
@@ -83,13 +78,13 @@ class Findings(Record):
         """
         with console.progress(quiet) as progress:
             drawn = measure_curve(self.folder, most, limit, progress)
-        return styled(lambda: curve_figure(drawn, units_by_task(self.result)))
+        return Picture.of(curve_specs(drawn, units_by_task(self.result)))
 
     def _repr_html_(self) -> str:
         """The answer, the map and the most needed heads, as a notebook shows them."""
         heads = self.to_frame().reset_index()[COLUMNS].head(SHOWN)
         table = heads.to_html(index=False, border=0, float_format="{:.3f}".format, na_rep="–")
-        picture = b64encode(png(self.heatmap())).decode()
+        picture = b64encode(self.heatmap().png(dots=110)).decode()
         return (
             f"<p><b>{escape(self.headline)}</b></p>"
             f'<img alt="Effects of all heads, layers by heads" style="max-width:40em"'
@@ -192,22 +187,3 @@ def chosen(settings: Settings | None, setting: dict[str, Any]) -> Settings:
     for name in setting:
         pick(known, name, "setting")
     return replace(settings or Settings(), **setting)
-
-
-def png(figure: Figure) -> bytes:
-    """A figure as a file's content."""
-    written = BytesIO()
-    figure.savefig(written, format="png", dpi=110, facecolor="auto")  # its own
-    return written.getvalue()
-
-
-def show_figures() -> None:
-    """Have a notebook show figures that were made without pyplot, as those of caploc are."""
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    if shell is not None:
-        formatter = shell.display_formatter.formatters["image/png"]
-        if Figure not in formatter.type_printers:
-            formatter.for_type(Figure, png)
-
-
-show_figures()

@@ -7,7 +7,7 @@
 Any locator can be tried against it: it needs masks in and outcomes out, nothing else.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -33,7 +33,9 @@ class Kind:
     `largest` is the shift of the strongest of `large` heads, each `ratio` times the one before;
     `tail` the mean shift of `tails` weaker ones; `rest` the spread of all others. `universal` heads
     break every answer. `coupling` scales the interactions, `damage` what sheer number costs, and
-    `intact` is the accuracy with no head knocked out.
+    `intact` is the accuracy with no head knocked out. `breakers` heads of the first two layers take
+    `broken` of every margin alone, and nothing once one of their `rescuers` is gone as well.
+    `unsteady` is how much any knockout disturbs an example, `noise` the luck of a row.
     """
 
     largest: float = 1.6
@@ -47,7 +49,26 @@ class Kind:
     coupling: float = 1.0
     damage: float = 0.015
     unsteady: float = 0.15
+    noise: float = NOISE
+    breakers: int = 0
+    broken: float = 0.0
+    rescuers: int = 0
 
+
+# As SmolLM2's heads do on six tasks (docs/real_networks.md): few heads of some effect alone, none
+# universal, hardly any luck, and a small disturbance of every example by whatever head is gone.
+REAL = Kind(
+    largest=1.1,
+    ratio=0.85,
+    tail=0.1,
+    tails=40,
+    rest=0.02,
+    universal=0,
+    intact=0.85,
+    damage=0.02,
+    unsteady=0.2,
+    noise=0.03,
+)
 
 KINDS = {
     "strong": Kind(),
@@ -57,6 +78,8 @@ KINDS = {
     "lowbase": Kind(intact=0.35),
     "additive": Kind(universal=0, coupling=0.0, damage=0.0),
     "null": Kind(large=0, tails=0, rest=0.0, universal=0, coupling=0.0),
+    "real": REAL,
+    "rescue": replace(REAL, breakers=1, broken=6.0, rescuers=12),
 }
 
 
@@ -69,14 +92,23 @@ class Interaction:
 
 
 @dataclass(frozen=True)
+class Rescue:
+    """A head that takes `shift` of every margin unless one of its rescuers is gone as well."""
+
+    breaker: int
+    rescuers: tuple[int, ...]
+    shift: float
+
+
+@dataclass(frozen=True)
 class World:
     """0/1 outcomes of examples whose margins knocked-out heads eat into.
 
     Example i has margin `m_i ~ N(mean, 2²)`, drawn from its number and the seed; with the heads S
-    of a mask gone it is right with chance `logistic((m_i - shift_i(S)) / 0.3)`, where
+    of a mask gone it is right with chance `logistic((m_i - shift_i(S)) / noise)`, where
 
         shift_i(S) = sum over h in S of (shifts_h g_ih + unsteady z_ih) + interactions(S)
-                     + damage (100 |S| / heads)²
+                     + rescues(S) + damage (100 |S| / heads)²
 
     `g_ih` is gamma with mean 1 for heads that matter much (and 1 for the others, and for universal
     heads), `z_ih` a standard normal: any knockout disturbs a little. Both belong to the pair of
@@ -91,6 +123,8 @@ class World:
     unsteady: float = 0.0
     damage: float = 0.0
     varied: bool = False
+    noise: float = NOISE
+    rescues: tuple[Rescue, ...] = ()
 
     @classmethod
     def planted(
@@ -108,9 +142,10 @@ class World:
         """A world of `layers` x `width` heads with the entanglements of a real model.
 
         Large heads lie above the first eighth of the layers and the first two, universal heads in
-        the first two. Among the large heads two pairs saturate and two have a silent backup; four
-        pairs have no single effect but a joint one; six pairs of weak heads strengthen each other;
-        and one group of four, as if they shared a key-value head, acts jointly.
+        the first two, breakers and their rescuers in that eighth. Among the large heads two pairs
+        saturate and two have a silent backup; four pairs have no single effect but a joint one; six
+        pairs of weak heads strengthen each other; and one group of four, as if they shared a
+        key-value head, acts jointly.
 
         Raises:
             UnknownName: if there is no such kind.
@@ -132,6 +167,9 @@ class World:
         shifts[tail] = random.exponential(kind.tail, kind.tails)
         universal = random.choice(2 * width, kind.universal, replace=False)
         shifts[universal] = random.uniform(5, 9, kind.universal)
+        early = np.setdiff1d(np.arange(max(layers // 8, 2) * width), universal)
+        rescues = rescued(kind, random.permutation(early))
+        shifts[[rescue.breaker for rescue in rescues]] = 0.0
         if kind.coupling:
             shifts[group_of_four(free, large)] = 0.12
         interactions = entangled(kind.coupling, shifts, large, tail, free)
@@ -144,6 +182,8 @@ class World:
             unsteady=kind.unsteady,
             damage=kind.damage,
             varied=True,
+            noise=kind.noise,
+            rescues=rescues,
         )
 
     @property
@@ -154,7 +194,8 @@ class World:
     @property
     def planted_heads(self) -> list[int]:
         """Columns of the heads that matter."""
-        return [int(column) for column in np.flatnonzero(self.shifts)]
+        breakers = [rescue.breaker for rescue in self.rescues]
+        return sorted({*np.flatnonzero(self.shifts).tolist(), *breakers})
 
     @property
     def common(self) -> Bool[np.ndarray, " heads"]:
@@ -167,7 +208,7 @@ class World:
         self, knocked_out: Bool[np.ndarray, "rows heads"], example: Int[np.ndarray, " rows"]
     ) -> Float[np.ndarray, " rows"]:
         """0/1 outcomes of rows; the same row has the same outcome every time."""
-        chance = expit(self.margins(knocked_out, example) / NOISE)
+        chance = expit(self.margins(knocked_out, example) / self.noise)
         right: np.ndarray = self.luck(knocked_out, example) < chance
         return right.astype(float)
 
@@ -176,7 +217,7 @@ class World:
     ) -> Float[np.ndarray, " rows"]:
         """Log-probability of the gold answer: log logistic of the noisy margin."""
         luck = np.clip(self.luck(knocked_out, example), 1e-9, 1 - 1e-9)
-        noisy = self.margins(knocked_out, example) - NOISE * np.log(luck / (1 - luck))
+        noisy = self.margins(knocked_out, example) - self.noise * np.log(luck / (1 - luck))
         values: np.ndarray = -np.logaddexp(0.0, -noisy)
         return values
 
@@ -199,6 +240,9 @@ class World:
             interaction.shift * knocked_out[:, list(interaction.columns)].all(axis=1)
             for interaction in self.interactions
         ]
+        for rescue in self.rescues:
+            rescued = knocked_out[:, list(rescue.rescuers)].any(axis=1)
+            together.append(rescue.shift * (knocked_out[:, rescue.breaker] & ~rescued))
         total: np.ndarray = self.damage * share**2 + np.sum(together, axis=0)
         return total
 
@@ -242,7 +286,7 @@ class World:
         for column in columns:
             gone += self.shifts[column] * relied.get(int(column), 1.0)
         gone += self.unsteady * np.sqrt(len(columns)) * disturbed
-        return float(expit((margins - gone) / NOISE).mean())
+        return float(expit((margins - gone) / self.noise).mean())
 
     @cached_property
     def _population(self) -> tuple[np.ndarray, dict[int, np.ndarray], np.ndarray]:
@@ -270,12 +314,26 @@ class World:
         effects = np.where(self.common, self.single_effects(), 0)
         strongest = [int(column) for column in np.argsort(effects, kind="stable")[:40]]
         entangled = [column for each in self.interactions for column in each.columns]
+        entangled += [rescue.breaker for rescue in self.rescues]
         candidates = [c for c in dict.fromkeys(strongest + entangled) if self.common[c]]
         found: list[int] = []
         for _ in range(size):
             left = [column for column in candidates if column not in found]
             found.append(max(left, key=lambda column: self.damage_of([*found, column])))
         return found
+
+
+def rescued(kind: Kind, early: Int[np.ndarray, " early"]) -> tuple[Rescue, ...]:
+    """The breakers of a kind and their rescuers, all different, among the early heads.
+
+    Raises:
+        BadOption: if there are too few of these.
+    """
+    each = 1 + kind.rescuers
+    if len(early) < kind.breakers * each:
+        raise BadOption(f"Such a world needs {kind.breakers * each} early heads; got {len(early)}.")
+    parts = early[: kind.breakers * each].reshape(kind.breakers, each).tolist()
+    return tuple(Rescue(part[0], tuple(part[1:]), kind.broken) for part in parts)
 
 
 def group_of_four(

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from caploc import designs
 from caploc.errors import BadOption
@@ -12,13 +13,26 @@ from caploc.folder import RESULT, claim
 from caploc.lookup import pick
 from caploc.measurement import HeadModel, Meter, RowEngine, outcomes_by_example, search
 from caploc.progress import Progress, Silent
-from caploc.search import METHODS, Problem, Settings, column_mask
+from caploc.recovery import AMONG
+from caploc.recovery.rows import is_binary
+from caploc.search import METHODS, Found, Problem, Settings, column_mask
 from caploc.search.adaptive import nothing_to_lose
 from caploc.search.plan import MOST_MASKS, MOST_ROWS
 from caploc.tasks.catalog import TaskOptions, check_task_name
 from caploc.tasks.task import Task
 from caploc.tracking import check_tracker, tracked
-from caploc.validation import Check, check_limit, compare, failures, held_out, judge
+from caploc.validation import (
+    WITHIN,
+    Check,
+    check_limit,
+    compare,
+    describe_members,
+    drop_idle_members,
+    failures,
+    held_out,
+    judge,
+    measure_members,
+)
 from caploc.workbench import ModelOptions, Workbench, check_task_count
 
 PAPER_EXAMPLES = 100  # that the paper's methods find heads on
@@ -211,7 +225,11 @@ def locate(
         likelihood=None if likelihood is None else meters.index(bench.meter(likelihood)),
     )
     found = search(meters, METHODS[study.method].search(problem), progress)
-    hopeless = nothing_to_lose(problem, outcomes_by_example(intact))
+    before = outcomes_by_example(intact)
+    if is_binary(before):  # then the score lies between 0 and 1, and so does what can be lost
+        level = sum(before.values()) / len(before)
+        found = replace(found, estimate=found.estimate.within(-level, 1 - level))
+    hopeless = nothing_to_lose(problem, before)
     if hopeless and hopeless not in found.notes:  # the adaptive search has seen it itself
         found = replace(found, notes=[hopeless, *found.notes])
     return Stages(
@@ -268,7 +286,7 @@ def validated(
         seed=study.settings.seed + designs.CONTROLS,
         progress=progress,
     )
-    stages, check = settled(stages, check)
+    stages, check = settled(study, stages, check)
     mask = column_mask(bench.engine.loaded.grid.size, stages.found.chosen)
     used = set(stages.seen) if study.disjoint else set[int]()
     compared = [
@@ -282,23 +300,52 @@ def validated(
         comparisons=compared,
         failures=broken,
         held_out=held_out(check, stages.found, rate),
+        members=describe_members(check, measure_members(check, stages.found.chosen)),
+        estimand=estimand(study, stages.found),
     )
 
 
-def settled(stages: Stages, check: Check) -> tuple[Stages, Check]:
+def estimand(study: Study, found: Found) -> dict[str, Any]:
+    """Which effects the map shows, at which rate, and for which the heads are named."""
+    method, shown = METHODS[study.method], found.estimate.estimand
+    together = method.names_sets or (method.scattered and study.settings.goal == "set")
+    return {
+        "heads": shown,
+        "rate": found.told.get("rate", study.settings.rate) if shown == AMONG else None,
+        "top": WITHIN if together else shown,
+    }
+
+
+def settled(study: Study, stages: Stages, check: Check) -> tuple[Stages, Check]:
     """Name the part of the heads found that does more than all of them, if there is one.
 
-    It is then checked on the examples that had no part in picking it.
+    It is then checked on the examples that had no part in picking it. A set that was searched for
+    as such loses the heads that add nothing to it beyond doubt.
     """
     judgement = judge(check, stages.found.chosen)
     if judgement is None:
         return stages, check
-    stages = replace(stages, subsets=judgement.told)
-    if not judgement.examples:
-        return stages, check
-    notes = [judgement.told["note"], *stages.found.notes]
-    found = replace(stages.found, chosen=judgement.named, notes=notes)
-    return replace(stages, found=found), replace(check, examples=judgement.examples)
+    found, notes = replace(stages.found, chosen=judgement.named), stages.found.notes
+    if judgement.examples:
+        check = replace(check, examples=judgement.examples)
+        notes = [judgement.told["note"], *notes]
+    if study.settings.goal == "set":
+        kept = drop_idle_members(check, found.chosen)
+        idle = [str(check.grid.heads[c]) for c in found.chosen if c not in kept]
+        if idle:
+            notes = [left_out(idle, check.fresh), *notes]
+        found = replace(found, chosen=kept)
+    return replace(stages, found=replace(found, notes=notes), subsets=judgement.told), check
+
+
+def left_out(heads: Sequence[str], fresh: bool) -> str:
+    """Which heads of a set are not named, and why."""
+    where = "fresh examples" if fresh else "the examples at hand"
+    adds = "adds" if len(heads) == 1 else "add"
+    return (
+        f"{' '.join(heads)} {adds} nothing to the set that {where} would show beyond doubt, and "
+        f"{'is' if len(heads) == 1 else 'are'} not named."
+    )
 
 
 def left(task: Task, used: set[int], limit: int | None) -> list[int]:

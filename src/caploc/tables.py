@@ -38,6 +38,24 @@ def locate_table(results: list[dict[str, Any]]) -> tuple[list[str], list[list[st
     return headings, rows, results[0]["model"]["name"]
 
 
+def members_table(result: dict[str, Any]) -> tuple[list[str], list[list[str]], str]:
+    """Headings, rows and title of what the named heads do alone and within their set."""
+    members = result["validation"]["members"]
+    headings = ["head", "alone", "95 % interval", "within the set", "95 % interval"]
+    rows = []
+    for member in members["heads"]:
+        row = [member["head"]]
+        for effect in (member["alone"], member["within"]):
+            ends = (
+                f"{console.figure(effect['low'], True)} to {console.figure(effect['high'], True)}"
+            )
+            row += [console.figure(effect["effect"], True), ends]
+        rows.append(row)
+    kind = "fresh examples" if members["fresh"] else "examples that the search has seen"
+    title = f"{result['task']['name']}: effects of the named heads on {members['examples']} {kind}"
+    return headings, rows, title
+
+
 def scores(validation: dict[str, Any]) -> tuple[float | None, float | None]:
     """The score intact and knocked out on held-out examples, those of the controls; else on all."""
     held_out = validation["held_out"]

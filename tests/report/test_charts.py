@@ -5,6 +5,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from caploc.recovery import ALONE
 from caploc.report.charts import NARROW, WIDE, across, chart, rows_of
 from caploc.report.headtable import head_table
 from caploc.report.plots import (
@@ -35,7 +36,7 @@ def marks(svg):
 
 def test_effects_lie_where_their_numbers_are(sure):
     table = head_table(sure)
-    drawn = draw_effects(table.rows, outcome_unit(sure))
+    drawn = draw_effects(table.rows, outcome_unit(sure), ALONE)
     for svg in (drawn.wide, drawn.narrow):
         places = {note.split(":")[0]: place for note, place in marks(svg).items()}
         assert list(places) == ["L0H1", "L1H3", "L0H0", "L1H0"]
@@ -48,14 +49,14 @@ def test_effects_lie_where_their_numbers_are(sure):
 
 def test_notes_hold_the_numbers_as_the_table_writes_them(sure):
     table = head_table(sure)
-    (first, *_) = marks(draw_effects(table.rows, outcome_unit(sure)).wide)
+    (first, *_) = marks(draw_effects(table.rows, outcome_unit(sure), ALONE).wide)
     assert first == "L0H1: −41.0 points\n95 % interval −46.0 to −36.0"
 
 
 def test_without_effects_there_is_no_chart(result):
     for head in result["heads"]:
         head.update(effect=None, low=None, high=None)
-    assert draw_effects(head_table(result).rows, outcome_unit(result)) is None
+    assert draw_effects(head_table(result).rows, outcome_unit(result), ALONE) is None
 
 
 def test_a_share_is_drawn_on_a_whole_axis_and_every_draw_has_its_mark(sure):
@@ -109,7 +110,7 @@ def test_rows_that_double_lie_evenly():
 
 def test_hostile_names_stay_text_in_a_chart(sure):
     sure["heads"][0]["head"] = sure["top"][0] = HOSTILE
-    drawn = draw_effects(head_table(sure).rows, outcome_unit(sure))
+    drawn = draw_effects(head_table(sure).rows, outcome_unit(sure), ALONE)
     for svg in (drawn.wide, drawn.narrow):
         tags = {element.tag for element in ElementTree.fromstring(svg).iter()}
         assert tags <= {"svg", "g", "path", "text", "line", "rect"}

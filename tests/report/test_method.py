@@ -72,7 +72,7 @@ def test_a_search_that_found_nothing_to_do_reads_well(sure):
     sure["search"] = {"critical": [], "universal": [], "notes": ["At chance."]}
     sure.update(top=[], fit={"estimator": "spike-slab", "masks": 0, "rows": 0})
     text = paragraphs(sure)
-    assert "None" not in text and "{" not in text and "knocked out alone" not in text
+    assert "None" not in text and "{" not in text and "were then knocked out alone" not in text
 
 
 def test_settings_that_a_method_does_not_use_are_no_facts(sure):

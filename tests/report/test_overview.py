@@ -11,7 +11,6 @@ from typer.testing import CliRunner
 from caploc.cli import app
 from caploc.comparison import compare
 from caploc.errors import UserError
-from caploc.report.matrices import MOST, matrix_figure
 
 HOSTILE = "</script><script>alert(1)</script>\"'><img src=x onerror=alert(2)>\x00\u202e"
 
@@ -199,15 +198,6 @@ def test_hostile_names_stay_text(tmp_path, runs, result, read_page):
     assert not any(name.startswith("on") for _, names in page.elements for name in names)
     links = [names["href"] for names in page.having("a")]
     assert all(link.startswith(("#", "./../runs/", "figures/matrix")) for link in links)
-
-
-def test_a_figure_keeps_the_columns_of_the_largest_effects():
-    heads = [f"L0H{index}" for index in range(MOST + 2)]
-    effects = [-0.5] * MOST + [0.0, None]
-    matrix = {"heads": heads, "rows": [{"run": "a", "effects": effects}]}
-    axes = matrix_figure(matrix, {"a": ["L0H1"]}).axes[0]
-    assert [label.get_text() for label in axes.get_xticklabels()] == heads[:MOST]
-    assert list(axes.lines[0].get_xdata()) == [1]
 
 
 def test_a_comparison_without_a_folder_goes_into_one_named_after_its_runs(

@@ -1,9 +1,11 @@
 import numpy as np
 import pytest
 from driven import FRESH, SEARCHED, drive, inside, problem, with_holes
+from scipy.stats import norm
 
 from caploc import designs
 from caploc.recovery import PairedDifferences
+from caploc.recovery.paired import matched_pairs
 from caploc.search.shortlist import Shortlist
 from caploc.simulate import World
 
@@ -108,18 +110,21 @@ def test_effects_are_paired_differences_with_students_errors():
     head = HEADS[0]
     outcomes = listed.seen.where(listed.seen.masks.argmax(axis=1)[listed.seen.mask] == head)
     differences = [o - listed.intact[e] for e, o in outcomes.by_example().items()]
-    assert found.stderr[head] == pytest.approx(np.std(differences, ddof=1) / np.sqrt(60))
+    ends = matched_pairs(np.array(differences))
+    assert found.stderr[head] == pytest.approx((ends[1] - ends[0]) / (2 * norm.ppf(0.975)))
+    plain = np.std(differences, ddof=1) / np.sqrt(60)
+    assert plain < found.stderr[head] < 1.2 * plain
     assert found.freedom[head] == 59
 
 
-def test_no_error_is_below_that_of_half_an_example():
-    """No answer of forty changed: the next one still may."""
+def test_no_error_is_nothing():
+    """No answer of forty changed: the next one still may, as if one of 42 pairs had differed."""
     needless = World(np.zeros(20), 30.0, 0)
     listed = shortlist()
     drive(listed.more(HEADS, 40), inside(needless))
     found = listed.effects()
     assert (found.effect[HEADS] == 0).all()
-    assert found.stderr[HEADS] == pytest.approx(np.full(5, 0.5 / 40))
+    assert found.stderr[HEADS] == pytest.approx(np.full(5, 1 / 42), rel=0.05)
 
 
 def test_examples_that_could_not_be_scored_do_not_count_as_asked():

@@ -207,6 +207,9 @@ def locate(
         return
     console.show_table(*tables.locate_table([findings.result for findings in found.findings]))
     for findings in found.findings:
+        if findings.result["top"]:
+            console.show_table(*tables.members_table(findings.result))
+    for findings in found.findings:
         for note in findings.result["search"]["notes"]:
             console.say(f"{findings.result['task']['name']}: {note}")
     console.say(f"Report: {found.report}")

@@ -168,6 +168,38 @@ class Subsets(Part):
     note: Name = ""
 
 
+class Effect(Part):
+    """A change of the score and its interval."""
+
+    effect: Number | None = None
+    low: Number | None = None
+    high: Number | None = None
+
+
+class Member(Part):
+    """What a named head does alone, and within the set of all that are named."""
+
+    head: PartName
+    alone: Effect
+    within: Effect
+
+
+class Members(Part):
+    """The named heads, all on the same examples."""
+
+    fresh: bool | None = None
+    examples: Count | None = None
+    heads: list[Member] = []
+
+
+class Estimand(Part):
+    """Which effects the heads have, under which rate, and for which some are named."""
+
+    heads: Name
+    rate: Number | None = None
+    top: Name
+
+
 class Validation(Part):
     """What was checked."""
 
@@ -175,6 +207,7 @@ class Validation(Part):
     controls: Controls | None = None
     held_out: HeldOut | None = None
     subsets: Subsets | None = None
+    members: Members | None = None
     other_tasks: list[Compared] = []
 
 
@@ -295,6 +328,7 @@ class Result(Written):
     seed: int | None = None
     grid: Heads
     intact: Score | None = None
+    estimand: Estimand | None = None
     heads: list[Entry]
     top: list[PartName]
     fit: Fit | None = None

@@ -9,8 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from caploc.report.curves import LINES
-from caploc.report.figures import GREY, HOUSE_STYLE, drawable
+from caploc.report.figures import GREY, HOUSE_STYLE, LINES, drawable
 
 LONGEST = 24  # characters of a name
 MARKERS = "os^Dv<>"

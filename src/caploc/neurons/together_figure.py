@@ -14,8 +14,7 @@ from caploc.commonality import Interval
 from caploc.neurons.alignment import Alignment
 from caploc.neurons.conditions import Pairing
 from caploc.neurons.together import RANDOM_HEADS, RANDOM_NEURONS, Together
-from caploc.report.curves import LINES
-from caploc.report.figures import GREY, HOUSE_STYLE, INK, drawable
+from caploc.report.figures import GREY, HOUSE_STYLE, INK, LINES, drawable
 
 HEADS, NEURONS, BOTH = LINES[0], LINES[1], LINES[2]
 WIDTH = 0.4  # of a layer's bar

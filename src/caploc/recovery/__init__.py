@@ -1,6 +1,13 @@
 """From rows and outcomes to an estimate of every head's effect."""
 
-from caploc.recovery.estimate import Estimate, Estimator, Measurements, noise_ceiling
+from caploc.recovery.estimate import (
+    ALONE,
+    AMONG,
+    Estimate,
+    Estimator,
+    Measurements,
+    noise_ceiling,
+)
 from caploc.recovery.lasso import PaperLasso
 from caploc.recovery.paired import (
     PairedDifferences,
@@ -8,6 +15,7 @@ from caploc.recovery.paired import (
     falls,
     paired,
     right_or_wrong,
+    standard_error,
 )
 from caploc.recovery.rowwise import ChosenLasso, DifferenceOfMeans, Logistic, SpikeAndSlab
 
@@ -21,6 +29,8 @@ ESTIMATORS: dict[str, type[Estimator]] = {
 }
 
 __all__ = [
+    "ALONE",
+    "AMONG",
     "ESTIMATORS",
     "ChosenLasso",
     "DifferenceOfMeans",
@@ -36,4 +46,5 @@ __all__ = [
     "noise_ceiling",
     "paired",
     "right_or_wrong",
+    "standard_error",
 ]

@@ -8,6 +8,9 @@ from jaxtyping import Bool, Float, Int
 
 from caploc.heads import Mask, Masks
 
+ALONE = "alone"  # the change of the score with this head, and no other, knocked out
+AMONG = "among others"  # the mean change that this head makes with others of a mask gone as well
+
 
 @dataclass(frozen=True)
 class Measurements:
@@ -89,8 +92,9 @@ class Measurements:
 class Estimate:
     """The effect of every head, in units of the outcome; NaN where it was not estimated.
 
-    `low` and `high` bound it with 95 % confidence; `q` is the false discovery rate at which the
-    head would be named; `top_chance` its chance to be among the most needed. All are NaN for an
+    `estimand` says which effect it is: of the head `ALONE`, or `AMONG` the others of a mask. `low`
+    and `high` bound it with 95 % confidence; `q` is the false discovery rate at which the head
+    would be named; `top_chance` its chance to be among the most needed. All are NaN for an
     estimator that does not know. `ceiling` is the largest held-out R² that the noise of the scores
     leaves to any prediction.
     """
@@ -103,6 +107,14 @@ class Estimate:
     r2_held_out: float = float("nan")
     ceiling: float = float("nan")
     top_chance: Float[np.ndarray, " heads"] | None = None
+    estimand: str = AMONG
+
+    def within(self, lowest: float, highest: float) -> "Estimate":
+        """Keep effects and intervals to what the score can change."""
+        effect, low, high = (
+            np.clip(values, lowest, highest) for values in (self.effect, self.low, self.high)
+        )
+        return replace(self, effect=effect, low=low, high=high)
 
     def order(self) -> list[int]:
         """All columns, the most needed head (most negative effect) first, unknown ones as idle."""

@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy import stats
 
-from caploc.recovery.estimate import Estimate, Measurements
+from caploc.recovery.estimate import ALONE, Estimate, Measurements
 from caploc.recovery.screening import false_discovery_rates
 
 CONFIDENCE = 0.95
@@ -29,7 +29,8 @@ class PairedDifferences:
         binary = right_or_wrong(seen, intact)
         for head, differences in alone(seen, intact):
             effect[head], low[head], high[head], p[head] = paired(differences, binary=binary)
-        return Estimate("paired", effect, low, high, false_discovery_rates(p))
+        rates = false_discovery_rates(p)
+        return Estimate("paired", effect, low, high, rates, estimand=ALONE)
 
 
 def alone(seen: Measurements, intact: dict[int, float]) -> Iterator[tuple[int, Differences]]:
@@ -83,11 +84,25 @@ def matched_pairs(differences: Differences) -> tuple[float, float]:
     if np.ptp(differences) == 0:
         room = (1 - 0.05 ** (1 / count)) * (1 if mean == 0 else 2)  # from 1 to -1 are two steps
         return max(mean - room, -1.0), min(mean + room, 1.0)
-    larger = count + 2
+    centre, error = smoothed(differences)
+    half = float(stats.t.ppf(0.975, count - 1)) * error
+    return max(centre - half, -1.0), min(centre + half, 1.0)
+
+
+def smoothed(differences: Differences) -> tuple[float, float]:
+    """Mean and standard error after half a pair more of each of the four kinds of matched pairs."""
+    larger = differences.size + 2
     centre = float(differences.sum()) / larger
     variance = (float((differences**2).sum()) + 1) / larger - centre**2
-    half = float(stats.t.ppf(0.975, count - 1)) * (variance / larger) ** 0.5
-    return max(centre - half, -1.0), min(centre + half, 1.0)
+    return centre, (variance / larger) ** 0.5
+
+
+def standard_error(differences: Differences, *, binary: bool) -> float:
+    """That of the mean of two differences or more, as if a normal had Student's wider tails."""
+    count = differences.size
+    plain = float(differences.std(ddof=1)) / count**0.5
+    error = smoothed(differences)[1] if binary else plain
+    return error * float(stats.t.ppf(0.975, count - 1) / stats.norm.ppf(0.975))
 
 
 def sign_test(differences: Differences) -> float:

@@ -85,14 +85,14 @@ def drawn(written: str, width: int) -> Markup:
     if width == NARROW:
         legend = {**CONFIG["legend"], "columns": 1}
         config |= {"legend": legend, "axisX": {"tickCount": 4}}
-    _learn_font()
+    learn_font()
     spec = {**json.loads(written), **size, "config": config}
     # Data come with the specification; no address is ever read.
     return safe(vl_convert.vegalite_to_svg(spec, vl_version="5.20", allowed_base_urls=[]))
 
 
 @cache
-def _learn_font() -> None:
+def learn_font() -> None:
     """The font comes with matplotlib, so that a chart is the same on every machine."""
     vl_convert.register_font_directory(str(Path(matplotlib.get_data_path()) / "fonts" / "ttf"))
 

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from caploc.report.members import describe_estimand
 from caploc.report.reading import Result, at, called, counted, inline, listed, number_at
 from caploc.report.units import Kind, outcome_unit, significant
 
@@ -108,8 +109,8 @@ def _fit(result: Result) -> str:
     outcome = " (here the log-probability)" if outcome_unit(result).kind is Kind.NATS else ""
     return (
         f"The estimator {inline(estimator)} worked out each head's effect{source}. An effect is "
-        f"the change of the score{outcome} that knocking out this one head causes; on this page, "
-        f"orange marks the heads that the task needs. {_explained(result)}"
+        f"what the score{outcome} changes when the head is {describe_estimand(result)}; on this "
+        f"page, orange marks the heads that the task needs. {_explained(result)}"
     )
 
 

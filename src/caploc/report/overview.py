@@ -10,9 +10,8 @@ from urllib.parse import quote
 from caploc.heads import Head
 from caploc.report import colours
 from caploc.report.headmap import HeadMap, by_head, head_map
-from caploc.report.matrices import write_matrices
 from caploc.report.method import duration
-from caploc.report.plates import FIGURES
+from caploc.report.pictures import FIGURES, write_matrices
 from caploc.report.reading import (
     Result,
     at,

@@ -13,10 +13,11 @@ from caploc.report.contrasts import contrasts_of
 from caploc.report.curvetable import curve_table
 from caploc.report.headmap import head_map
 from caploc.report.headtable import head_table
+from caploc.report.members import describe_estimand, estimand_of, member_rows
 from caploc.report.method import facts, method_paragraphs, versions
-from caploc.report.plates import FIGURES, drawn_figures, write_figures
+from caploc.report.pictures import FIGURES, drawn_figures, write_figures
 from caploc.report.plots import draw_curve, draw_effects, draw_scores, units_by_task
-from caploc.report.reading import Result, at, called, inline, visible
+from caploc.report.reading import Result, at, called, counted, inline, number_at, visible
 from caploc.report.scores import comparisons
 from caploc.report.sentence import headline, second_sentence
 from caploc.report.sureness import questions
@@ -65,7 +66,11 @@ def write_report(folder: Path, result: Result, answers: Answers) -> Path:
         contrasts=contrasts_of(told, result) if told else None,
         map=head_map(result),
         table=table,
-        effects_chart=draw_effects(table.rows, unit),
+        effects_chart=draw_effects(table.rows, unit, estimand_of(result)),
+        estimand=describe_estimand(result),
+        estimand_name=estimand_of(result),
+        members=member_rows(result),
+        members_on=counted(number_at(result, "validation", "members", "examples") or 0, "example"),
         unit=unit,
         steps=colours.STEPS,
         answers=rows,

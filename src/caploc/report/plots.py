@@ -7,6 +7,7 @@ from caploc.report.charts import (
     NOTE,
     ROW,
     Chart,
+    Spec,
     across,
     by_series,
     chart,
@@ -22,10 +23,19 @@ RULE = {"type": "rule", "aria": False}  # says nothing of its own at the pointer
 LINE = {"type": "line", "aria": False}
 ZERO = {"color": "var(--quiet)", "strokeDash": [3, 3]}
 POINT = {"size": 70, "filled": True, "opacity": 1}
+MOST_TICKS = 12
 WHEN = {"intact": "var(--ink)", "knocked out": "var(--needed)"}
 
 
-def draw_effects(rows: Sequence[HeadRow], unit: Unit) -> Chart | None:
+def draw_effects(rows: Sequence[HeadRow], unit: Unit, estimand: str) -> Chart | None:
+    """Draw `effects_spec` for the page."""
+    spec = effects_spec(rows, unit, estimand)
+    count = sum(finite([row.number]) != [] for row in rows)
+    summary = f"Effects of {counted(count, 'head')} with their intervals; the numbers are in "
+    return None if spec is None else chart(f"{summary}the table below.", spec)
+
+
+def effects_spec(rows: Sequence[HeadRow], unit: Unit, estimand: str) -> Spec | None:
     """Each listed head's effect with its interval, the most needed first; None without effects."""
     factor = unit.factor
     values = [
@@ -44,7 +54,7 @@ def draw_effects(rows: Sequence[HeadRow], unit: Unit) -> Chart | None:
     if not values:
         return None
     y = named_rows([str(value["name"]) for value in values])
-    x = across("effect", f"effect alone ({unit.axis})")
+    x = across("effect", f"effect {estimand} ({unit.axis})")
     kinds: dict[str, Any] = {"field": "series", "type": "nominal", "legend": {}}
     kinds["scale"] = {
         "domain": ["named", "not named"],
@@ -60,11 +70,7 @@ def draw_effects(rows: Sequence[HeadRow], unit: Unit) -> Chart | None:
         "encoding": {"y": y, "x": x, "color": kinds, "shape": shapes, "description": NOTE},
     }
     layers = [_line_at(0.0, "x"), *([bars] if _any(values, "low") else []), dots]
-    summary = f"Effects of {counted(len(values), 'head')} with their intervals; the numbers are in "
-    return chart(
-        summary + "the table below.",
-        {"data": rows_of(values), "height": {"step": ROW}, "layer": layers},
-    )
+    return {"data": rows_of(values), "height": {"step": ROW}, "layer": layers}
 
 
 def _any(values: Sequence[Mapping[str, Any]], field: str) -> bool:
@@ -81,16 +87,19 @@ def _line_at(value: float, channel: str) -> dict[str, Any]:
 
 
 def draw_scores(rows: Sequence[Comparison]) -> list[Chart]:
+    """Draw `scores_specs` for the page."""
+    summary = "Scores before and after the knockout; the numbers are in the table below."
+    return [chart(summary, spec) for spec in scores_specs(rows)]
+
+
+def scores_specs(rows: Sequence[Comparison]) -> list[Spec]:
     """Scores before and after, a chart for each unit; random draws are short lines."""
-    charts = []
-    for measure in dict.fromkeys(row.unit.measure for row in rows):
-        members = [row for row in rows if row.unit.measure == measure]
-        drawn = _draw_scores(members)
-        charts += [drawn] if drawn else []
-    return charts
+    measures = dict.fromkeys(row.unit.measure for row in rows)
+    specs = [_scores([row for row in rows if row.unit.measure == each]) for each in measures]
+    return [spec for spec in specs if spec is not None]
 
 
-def _draw_scores(rows: Sequence[Comparison]) -> Chart | None:
+def _scores(rows: Sequence[Comparison]) -> Spec | None:
     unit = rows[0].unit
     factor = unit.factor
     points = [value for row in rows for value in _points(row, factor)]
@@ -127,8 +136,7 @@ def _draw_scores(rows: Sequence[Comparison]) -> Chart | None:
             "encoding": {"y": y, "x": x, "color": kinds, "shape": shapes, "description": NOTE},
         },
     ]
-    summary = "Scores before and after the knockout; the numbers are in the table below."
-    return chart(summary, {"height": {"step": 30}, "layer": [layer for layer in layers if layer]})
+    return {"height": {"step": 30}, "layer": [layer for layer in layers if layer]}
 
 
 def _points(row: Comparison, factor: int) -> list[dict[str, Any]]:
@@ -187,6 +195,12 @@ def units_by_task(result: Result) -> dict[str, Unit]:
 
 
 def draw_curve(drawn: Mapping[str, Any], units: Mapping[str, Unit]) -> list[Chart]:
+    """Draw `curve_specs` for the page."""
+    summary = "Scores with 0, 1, 2 and more heads knocked out; the numbers are in the table below."
+    return [chart(summary, spec) for spec in curve_specs(drawn, units)]
+
+
+def curve_specs(drawn: Mapping[str, Any], units: Mapping[str, Unit]) -> list[Spec]:
     """Score against number of heads knocked out, a line a task and a chart for each unit."""
     heads = [str(head) for head in at(drawn, "heads") or ()]
     curves = at(drawn, "curves") or {}
@@ -196,7 +210,7 @@ def draw_curve(drawn: Mapping[str, Any], units: Mapping[str, Unit]) -> list[Char
         unit = units.get(task) or Unit(Kind.PLAIN, "score")
         values = _curve_points(names[task], points, heads, unit)
         kinds.setdefault((unit.kind, unit.measure), []).extend(values)
-    return [_draw_curve(values, kind) for kind, values in kinds.items() if values]
+    return [_curve(values, kind) for kind, values in kinds.items() if values]
 
 
 def _curve_points(
@@ -222,10 +236,11 @@ def _curve_points(
     return values
 
 
-def _draw_curve(values: list[dict[str, Any]], kind: tuple[Kind, str]) -> Chart:
+def _curve(values: list[dict[str, Any]], kind: tuple[Kind, str]) -> Spec:
     names = list(dict.fromkeys(str(value["series"]) for value in values))
     x = across("heads", "heads knocked out, most needed first", nice=False)
-    x["axis"] = {"format": "d", "tickMinStep": 1}
+    most = max(value["heads"] for value in values)
+    x["axis"] = {"format": "d", "values": list(range(0, most + 1, -(-most // MOST_TICKS) or 1))}
     scale = {"domain": [0, 100]} if kind[0] is Kind.SHARE else {"zero": False}
     y = across("score", f"score ({kind[1]})", **scale)
     series = by_series(names)
@@ -243,8 +258,7 @@ def _draw_curve(values: list[dict[str, Any]], kind: tuple[Kind, str]) -> Chart:
             | {"shape": {**series["shape"], "legend": {}}},
         },
     ]
-    summary = "Scores with 0, 1, 2 and more heads knocked out; the numbers are in the table below."
-    return chart(summary, {"data": rows_of(values), "height": 260, "layer": layers})
+    return {"data": rows_of(values), "height": 260, "layer": layers}
 
 
 def draw_shares(points: Sequence[tuple[float, float]], wanted: float | None, label: str) -> Chart:

@@ -9,8 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.projections.polar import PolarAxes
 
 from caploc.exhibits.exhibit import Cell, Value
-from caploc.report.curves import LINES
-from caploc.report.figures import HOUSE_STYLE, INK, drawable
+from caploc.report.figures import HOUSE_STYLE, INK, LINES, drawable
 
 MARKERS = "os^Dv<>"
 # The intact model is black, whatever stands beside it.

@@ -32,6 +32,7 @@ class Method:
     masks: Callable[[Problem], int] | None = None
     draws_masks: bool = False  # uses --masks and --rate
     scattered: bool = False
+    names_sets: bool = False  # names heads for what they do together, whatever the goal
     check: Callable[[Problem], None] = lambda problem: None
 
 
@@ -57,17 +58,21 @@ METHODS = {
     "css-search": Method(
         "css with the masks and rate whose heads break most (the paper's search)",
         css_search,
+        names_sets=True,
         check=partial(choices.check, draw=designs.stratified),
     ),
     "csb-search": Method(
         "csb with the masks and rate whose heads break most (the paper's search)",
         csb_search,
+        names_sets=True,
         check=partial(choices.check, draw=designs.bernoulli),
     ),
     "one-shot": Method(
         "every head alone, the largest drops", one_shot, lambda problem: problem.heads
     ),
-    "greedy": Method("every head alone, again after each one found", greedy, rounds),
+    "greedy": Method(
+        "every head alone, again after each one found", greedy, rounds, names_sets=True
+    ),
 }
 
 __all__ = [

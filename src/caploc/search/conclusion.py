@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float
 from scipy.optimize import minimize
 
 from caploc.designs import generator
-from caploc.recovery import Estimate, Measurements
+from caploc.recovery import ALONE, Estimate, Measurements
 from caploc.recovery.screening import Effects, joined
 from caploc.recovery.shrinkage import Posterior, top_chances
 from caploc.search.plan import Problem
@@ -224,6 +224,7 @@ class Conclusion:
             np.where(known, high, alone.high),
             self.q,
             top_chance=self.chances,
+            estimand=ALONE,
         )
 
     def forecast(self) -> dict[str, float]:

@@ -15,6 +15,7 @@ from caploc.recovery import (
     alone,
     falls,
     right_or_wrong,
+    standard_error,
 )
 from caploc.recovery.estimate import survived
 from caploc.recovery.screening import Effects
@@ -126,9 +127,10 @@ class Shortlist:
         """
         effect, error, freedom = (np.full(self.problem.heads, np.nan) for _ in range(3))
         typical = np.ptp(list(self.intact.values()) or [0.0]) or 1.0
+        binary = right_or_wrong(self.seen, self.intact)
         for head, differences in alone(self.seen, self.intact):
             count = differences.size
             effect[head], freedom[head] = differences.mean(), max(count - 1, 1)
-            spread = differences.std(ddof=1) if count > 1 else typical
-            error[head] = max(spread / count**0.5, 0.5 * typical / count)
+            stderr = standard_error(differences, binary=binary) if count > 1 else typical
+            error[head] = max(stderr, 0.5 * typical / count)
         return Effects(effect, error, freedom)

@@ -1,0 +1,73 @@
+"""Make the documentation's pictures from what `make demo` left.
+
+    python scripts/pictures.py [runs/demo]
+
+Needs `make .venv/.installed-browser` and the system's Chromium, which $CHROMIUM may name.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from playwright.sync_api import Page, expect, sync_playwright
+
+CHROMIUM = os.environ.get("CHROMIUM", "/usr/bin/chromium")
+CAPLOC = Path(sys.executable).with_name("caploc")
+DOCS = Path(__file__).parents[1] / "docs"
+RUN = "words-past"
+DESK = {"viewport": {"width": 1100, "height": 1460}}
+DARK = {"viewport": {"width": 1100, "height": 1250}, "color_scheme": "dark"}
+PHONE = {"viewport": {"width": 380, "height": 844}, "device_scale_factor": 2}
+WIDE = {"viewport": {"width": 1360, "height": 1264}}
+BESIDE = {"viewport": {"width": 1100, "height": 1700}}
+ANSWERED = 120_000  # milliseconds that a model on a busy CPU may take
+
+
+@contextmanager
+def playground(folder: Path) -> Iterator[str]:
+    """Serve the playground on a run; the address it listens at."""
+    words = [str(CAPLOC), "ui", str(folder), "--port", "0"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            line = next(line for line in server.stdout if "http://" in line)
+            yield next(word for word in line.split() if word.startswith("http://"))
+        finally:
+            server.terminate()
+
+
+def answer(page: Page) -> None:
+    """Draw an example and have it answered with and without the run's heads."""
+    expect(page.locator("#model")).to_contain_text("heads", timeout=ANSWERED)
+    page.locator("#draw").click()
+    page.locator("#answer").click()
+    expect(page.locator("#status")).to_contain_text("done", timeout=ANSWERED)
+
+
+def main() -> None:
+    """Open each page and keep what it looks like."""
+    runs = Path(sys.argv[1] if len(sys.argv) > 1 else "runs/demo").resolve()
+    report, compared = (runs / RUN / "report.html").as_uri(), (runs / "compare.html").as_uri()
+    pages: list[tuple[str, str, dict[str, Any]]] = [
+        ("report.png", report, DESK),
+        ("report-dark.png", report, DARK),
+        ("report-phone.png", report, PHONE),
+        ("compare.png", compared, BESIDE),
+    ]
+    with sync_playwright() as driver, playground(runs / RUN) as url:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        for name, address, view in [*pages, ("playground.png", url, WIDE)]:
+            page = browser.new_context(**view).new_page()
+            page.goto(address)
+            if address == url:
+                answer(page)
+            page.screenshot(path=DOCS / name)
+        browser.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+"""What named heads do alone and within their set, on planted outcomes."""
+
+import json
+
+import numpy as np
+import pytest
+
+from caploc.heads import HeadGrid
+from caploc.recovery import paired
+from caploc.validation import describe_members, drop_idle_members, measure_members
+
+GRID = HeadGrid((8, 8))
+FIRST, SECOND, IDLE = 6, 2, 9
+
+
+def backed(mask, example):
+    """Half of the answers need 6; the other half either 6 or 2. 9 does nothing."""
+    if mask[FIRST] and mask[SECOND]:
+        return 0.0
+    return float(not mask[FIRST] or example % 2 == 1)
+
+
+def test_a_backup_does_nothing_alone_and_half_within_the_set(checking):
+    first, second = measure_members(checking(backed).check, [FIRST, SECOND])
+    assert first.alone.effect == first.within.effect + 0.5 == pytest.approx(-0.5)
+    assert second.alone.effect == 0.0 and second.within.effect == pytest.approx(-0.5)
+    assert second.alone.low <= 0.0 <= second.alone.high and second.within.high < 0.0
+
+
+def test_the_interval_is_the_paired_one_of_the_set_without_the_head(checking):
+    check = checking(backed).check
+    member = measure_members(check, [FIRST, SECOND])[1]
+    with_both = np.zeros(len(check.examples))
+    without = np.array([float(example % 2 == 1) for example in check.examples])
+    expected = paired(with_both - without, binary=True)
+    assert (member.within.effect, member.within.low, member.within.high) == expected[:3]
+
+
+def test_a_single_heads_two_effects_are_one(checking):
+    (member,) = measure_members(checking(backed).check, [FIRST])
+    assert member.alone == member.within
+
+
+def test_heads_that_add_nothing_are_dropped_and_backups_stay(checking):
+    check = checking(backed).check
+    assert drop_idle_members(check, [FIRST, IDLE, SECOND]) == [FIRST, SECOND]
+    assert drop_idle_members(check, [IDLE]) == [IDLE]  # a set is never emptied here
+    assert drop_idle_members(check, []) == []
+
+
+def test_of_two_that_stand_in_for_each_other_one_is_dropped(checking):
+    """Either of 2 and 6 breaks all answers: within the set neither adds anything."""
+
+    def either(mask, _):
+        return float(not (mask[FIRST] or mask[SECOND]))
+
+    assert drop_idle_members(checking(either).check, [FIRST, SECOND]) == [FIRST]
+
+
+def test_what_could_not_be_scored_is_nothing_known(checking):
+    def unscored(mask, _):
+        return float("nan") if mask.any() else 1.0
+
+    check = checking(unscored).check
+    told = json.loads(json.dumps(describe_members(check, measure_members(check, [FIRST]))))
+    nothing = {"effect": None, "low": None, "high": None}
+    assert told["heads"] == [{"head": "L0H6", "alone": nothing, "within": nothing}]
+    assert told["examples"] == 60 and told["fresh"] is True
+    assert measure_members(check, []) == []
