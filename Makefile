@@ -104,6 +104,7 @@ truth: $(INSTALLED)  ## every single head's effect on every capability of the de
 truth-real: $(INSTALLED)  ## what every head of three pretrained models does alone, on ten tasks: hours; resumes
 	$(BIN)/caploc fetch all
 	$(BIN)/python bench/census.py
+	$(BIN)/python bench/networks.py
 
 bench-real: $(INSTALLED)  ## how well heads are found on pretrained models, against that truth: hours; resumes
 	$(BIN)/python bench/real.py

@@ -43,7 +43,7 @@ def scores(done: Done, truth: Truth, top: int) -> Scores:
         "measuring": done.measuring,
         "named": float(len(chosen)),
         "names any": float(bool(chosen)),
-        "promised": float(found.told.get("expected_recall", np.nan)),
+        "promised": float(found.diagnostics.get("expected_recall", np.nan)),
     }
     if truth.wanted:
         result["recall"] = share(truth.wanted, first)

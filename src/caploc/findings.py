@@ -117,7 +117,7 @@ def as_result(study: dict[str, Any], stages: Stages, cost: Cost) -> dict[str, An
 
 def method_fields(study: dict[str, Any], stages: Stages) -> dict[str, Any]:
     """The method and the settings it used; those it does not use are None."""
-    told = stages.found.told
+    told = stages.found.diagnostics
     kept = told if "settings" in told else study["settings"] if study["draws_masks"] else {}
     return {
         "name": study["method"],
@@ -136,7 +136,7 @@ def told(stages: Stages) -> dict[str, Any]:
     def names(columns: Sequence[int]) -> list[str]:
         return [str(heads[column]) for column in columns]
 
-    said = dict(found.told)
+    said = dict(found.diagnostics)
     for key in said.keys() & {"shortlist", "tied"}:
         said[key] = names(said[key])
     if "settings" in said:

@@ -294,7 +294,7 @@ def validated(
         for place, meter in enumerate(meters)
     ]
     broken = [failures(each.task, each.intact_rows, each.knocked_out_rows) for each in compared]
-    rate = stages.found.told.get("rate", study.settings.rate)
+    rate = stages.found.diagnostics.get("rate", study.settings.rate)
     return replace(
         stages,
         comparisons=compared,
@@ -311,7 +311,7 @@ def estimand(study: Study, found: Found) -> dict[str, Any]:
     together = method.names_sets or (method.scattered and study.settings.goal == "set")
     return {
         "heads": shown,
-        "rate": found.told.get("rate", study.settings.rate) if shown == AMONG else None,
+        "rate": found.diagnostics.get("rate", study.settings.rate) if shown == AMONG else None,
         "top": WITHIN if together else shown,
     }
 
@@ -328,14 +328,14 @@ def settled(study: Study, stages: Stages, check: Check) -> tuple[Stages, Check]:
     found, notes = replace(stages.found, chosen=judgement.named), stages.found.notes
     if judgement.examples:
         check = replace(check, examples=judgement.examples)
-        notes = [judgement.told["note"], *notes]
+        notes = [judgement.diagnostics["note"], *notes]
     if study.settings.goal == "set":
         kept = drop_idle_members(check, found.chosen)
         idle = [str(check.grid.heads[c]) for c in found.chosen if c not in kept]
         if idle:
             notes = [left_out(idle, check.fresh), *notes]
         found = replace(found, chosen=kept)
-    return replace(stages, found=replace(found, notes=notes), subsets=judgement.told), check
+    return replace(stages, found=replace(found, notes=notes), subsets=judgement.diagnostics), check
 
 
 def left_out(heads: Sequence[str], fresh: bool) -> str:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from caploc.recovery.rows import is_binary
 from caploc.search import METHODS
 from caploc.search.adaptive import nothing_to_lose
-from caploc.search.inquiry import LEAST_BUDGET
+from caploc.search.state import LEAST_BUDGET
 from caploc.simulate import KINDS, World
 
 
@@ -34,8 +34,8 @@ def test_planted_heads_are_found_with_a_fraction_of_the_rows_of_every_head_alone
     run = searched(world, seed=seed)
     assert set(run.found.chosen) == set(world.planted_heads)
     # One-shot spends 6,400 rows on 100 examples.
-    assert run.rows == run.found.told["rows"] < LEAST_BUDGET
-    assert run.found.told["stopped_by"] == "recall"
+    assert run.rows == run.found.diagnostics["rows"] < LEAST_BUDGET
+    assert run.found.diagnostics["stopped_by"] == "recall"
 
 
 @pytest.mark.parametrize("kind", ["strong", "inter", "lowbase"])
@@ -61,7 +61,7 @@ def test_heads_that_break_the_task_are_critical_and_those_that_break_another_uni
     assert found.chosen[0] == 7 and set(found.chosen) == {7, 30}
     assert found.ranking[-1] == 20 and np.isnan(found.estimate.q[20])
     assert found.estimate.effect[7] < -0.8
-    assert 7 in found.told["shortlist"] and 20 not in found.told["shortlist"]
+    assert 7 in found.diagnostics["shortlist"] and 20 not in found.diagnostics["shortlist"]
     assert found.estimate.top_chance[20] == 0
 
 
@@ -126,7 +126,7 @@ def test_a_head_that_rises_to_the_top_untried_is_knocked_out_alone_too(seed):
     run = searched(world, other, top=10, seed=seed, budget=1500)
     first, *more = [set(np.nonzero(p.masks)[1].tolist()) for p in run.of("shortlist alone")]
     tried = first.union(*more)
-    assert set(run.found.ranking[:10]) <= tried == set(run.found.told["shortlist"])
+    assert set(run.found.ranking[:10]) <= tried == set(run.found.diagnostics["shortlist"])
     assert len(tried) > len(first)
 
 
@@ -158,9 +158,9 @@ def test_with_a_shared_prompt_a_mask_is_used_for_several_examples():
     world = World.planted(40, 3, drop=0.3, seed=1)
     run = searched(world, shared=2.0)
     assert set(run.found.chosen) == set(world.planted_heads)
-    assert run.found.told["group"] > 2
+    assert run.found.diagnostics["group"] > 2
     for plan in run.of("screen"):
-        assert len(plan.masks) == -(-len(plan.mask) // run.found.told["group"])
+        assert len(plan.masks) == -(-len(plan.mask) // run.found.diagnostics["group"])
 
 
 worlds = st.tuples(

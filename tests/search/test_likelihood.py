@@ -7,8 +7,8 @@ from scipy.special import expit
 
 from caploc import designs
 from caploc.search import METHODS
-from caploc.search.inquiry import right_of
 from caploc.search.likelihood import FLOOR, FirstLook, linked
+from caploc.search.state import right_of
 from caploc.simulate import World
 
 WORLD = World.planted(40, 4, drop=0.35, seed=1)
@@ -127,7 +127,7 @@ def test_planted_heads_are_found_with_fewer_rows_than_by_screens():
         world = World.planted(64, 3, drop=0.3, seed=seed)
         run = searched(world, seed=seed, top=3)
         assert set(run.found.chosen) == set(world.planted_heads)
-        assert of_budget(run) == run.found.told["rows"] < 1000
+        assert of_budget(run) == run.found.diagnostics["rows"] < 1000
         assert "screen" not in {plan.what for plan in run.plans}
 
 
@@ -215,7 +215,7 @@ def test_no_search_costs_more_than_its_budget_or_breaks(
     answer = with_likelihood(world, other)
     run = drive(METHODS["adaptive"].search(asked), with_holes(answer, holes) if holes else answer)
     assert of_budget(run) <= budget
-    assert run.found.told.get("rows", 0) <= budget
+    assert run.found.diagnostics.get("rows", 0) <= budget
     assert sorted(run.found.ranking) == list(range(heads))
     assert set(run.found.chosen) <= set(range(heads)) - set(run.found.universal)
     for plan in run.plans:

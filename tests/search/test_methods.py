@@ -29,7 +29,7 @@ class TestEveryMethod:
         given = {"masks": 7, "rate": 0.2, "examples": range(20)}
         run = drive(search(name, world, **given), inside(world))
         if METHODS[name].masks is None:
-            assert run.rows <= run.found.told["budget"]
+            assert run.rows <= run.found.diagnostics["budget"]
         else:
             assert run.rows == 20 * METHODS[name].masks(problem(12, top=3, masks=7))
 

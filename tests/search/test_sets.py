@@ -6,8 +6,8 @@ from driven import ELSEWHERE, FRESH, breaking, drive, inside, problem
 
 from caploc import designs
 from caploc.search import METHODS
-from caploc.search.inquiry import Inquiry
 from caploc.search.sets import AT_ONCE, EXCHANGING, POOL, exchanged
+from caploc.search.state import SearchState
 from caploc.simulate import Interaction, World
 
 HEADS = 40
@@ -56,7 +56,7 @@ def test_where_heads_do_not_interact_the_set_is_that_of_the_strongest():
     found = searched(world).found
     assert set(found.chosen) == set(world.planted_heads)
     assert found.ranking[:3] == found.chosen
-    assert found.told["goal"] == "set" and found.told["tied"] == []
+    assert found.diagnostics["goal"] == "set" and found.diagnostics["tied"] == []
 
 
 def test_after_the_first_screen_the_heads_found_are_gone_in_every_mask():
@@ -92,7 +92,7 @@ def test_random_sets_of_what_was_found_are_tried_before_the_comparison():
     pool = np.flatnonzero(tried.masks.any(axis=0))
     assert {a, b} <= set(pool) and len(pool) == POOL * 3
     assert np.ptp(tried.masks.sum(axis=0)[pool]) <= 1  # every head of the pool as often
-    assert len(tried.mask) <= EXCHANGING * run.found.told["budget"]
+    assert len(tried.mask) <= EXCHANGING * run.found.diagnostics["budget"]
     (compared,) = run.of("whole sets")
     assert any(plan is compared for plan in run.after(tried))
 
@@ -104,17 +104,17 @@ def test_of_a_pool_the_heads_that_do_most_beside_the_others_are_kept():
     examples = np.array(given.examples)
     outcomes = world.outcomes(np.zeros((len(examples), HEADS), dtype=bool), examples)
     intact = dict(zip(given.examples, outcomes.tolist(), strict=True))
-    inquiry = Inquiry(given, designs.generator(0), intact)
+    state = SearchState(given, designs.generator(0), intact)
     idle = [column for column in range(HEADS) if column not in (a, b, c, d)][:4]
-    run = drive(exchanged(inquiry, [*idle, d, b, a, c], 4), inside(world))
+    run = drive(exchanged(state, [*idle, d, b, a, c], 4), inside(world))
     assert set(run.found) == {a, b, c, d}
-    assert run.rows == EXCHANGING * 2000 == inquiry.spent
+    assert run.rows == EXCHANGING * 2000 == state.spent
 
 
 def test_a_pool_that_is_no_larger_than_the_set_is_the_set():
     given = problem(HEADS, goal="set", top=3, budget=2000)
-    inquiry = Inquiry(given, designs.generator(0), dict.fromkeys(given.examples, 1.0))
-    run = drive(exchanged(inquiry, [5, 1, 7], 3), inside(World(np.zeros(HEADS), 3.0, 0)))
+    state = SearchState(given, designs.generator(0), dict.fromkeys(given.examples, 1.0))
+    run = drive(exchanged(state, [5, 1, 7], 3), inside(World(np.zeros(HEADS), 3.0, 0)))
     assert run.found == [5, 1, 7] and run.plans == []
 
 
@@ -160,7 +160,7 @@ def test_continuous_outcomes_make_sets_too():
 def test_a_set_costs_no_more_rows_than_its_budget(budget):
     for world in (backed_up(0)[0], breaking(HEADS, [1, 2, 3]), World(np.zeros(HEADS), 1.5, 0)):
         run = searched(world, breaking(HEADS, [2]), budget=budget)
-        assert run.rows == run.found.told["rows"] <= budget
+        assert run.rows == run.found.diagnostics["rows"] <= budget
 
 
 def test_a_set_that_could_not_be_scored_is_none():

@@ -36,11 +36,11 @@ def run(name, world=WORLD, answer=None, **given):
 
 
 def settings_of(result):
-    return [(each["masks"], each["rate"]) for each in result.found.told["settings"]]
+    return [(each["masks"], each["rate"]) for each in result.found.diagnostics["settings"]]
 
 
 def distinct(result):
-    return {frozenset(each["heads"]) for each in result.found.told["settings"]}
+    return {frozenset(each["heads"]) for each in result.found.diagnostics["settings"]}
 
 
 def drop(world, columns, examples):
@@ -64,7 +64,7 @@ def test_every_setting_finds_what_it_finds_alone_and_the_most_costly_heads_are_k
             problem(48, examples=range(40), top=3, seed=5, masks=masks, rate=rate)
         )
         apart[masks, rate] = drive(alone, inside(world)).found
-    told = searched.found.told
+    told = searched.found.diagnostics
     assert settings_of(searched) == list(apart)
     drops = {}
     for each in told["settings"]:
@@ -89,7 +89,7 @@ def test_no_row_is_asked_twice_and_all_are_counted(name):
         for mask, example in zip(plan.masks[plan.mask], plan.example, strict=True)
     ]
     assert len(set(asked)) == len(asked)
-    told = searched.found.told
+    told = searched.found.diagnostics
     assert told["rows"] == searched.rows <= told["budget"]
     intact = searched.of("intact")
     assert [plan.example.tolist() for plan in intact] == [list(range(40)), list(range(40, 100))]
@@ -137,7 +137,7 @@ def test_without_being_told_it_tries_the_papers_settings_with_a_head_a_mask_at_l
 
 
 def test_drops_have_their_standard_errors_and_are_repeated_on_fresh_examples():
-    told = run("css-search").found.told
+    told = run("css-search").found.diagnostics
     for each in told["settings"]:
         assert (each["drop"], each["stderr"]) == pytest.approx(
             drop(WORLD, each["heads"], range(40))
@@ -160,7 +160,7 @@ def test_what_is_told_can_be_written_to_a_file():
         return np.full(len(plan.mask), np.nan)
 
     for special in ({}, {"fresh": []}, {"answer": unscored}):
-        told = run("csb-search", **special).found.told
+        told = run("csb-search", **special).found.diagnostics
         assert json.loads(json.dumps(told, allow_nan=False)) == told
 
 
@@ -172,8 +172,8 @@ def test_fresh_examples_have_no_part_in_the_choice():
 
     usual, turned = run("css-search"), run("css-search", answer=elsewhere)
     assert turned.found.chosen == usual.found.chosen
-    assert turned.found.told["settings"][0]["held_out_drop"] == -1
-    assert turned.found.told["optimism"]["low"] > 0
+    assert turned.found.diagnostics["settings"][0]["held_out_drop"] == -1
+    assert turned.found.diagnostics["optimism"]["low"] > 0
     assert any("flatters itself" in note for note in turned.found.notes)
 
 
@@ -183,7 +183,7 @@ def test_where_no_head_matters_the_whole_drop_is_optimism():
     optimism, elsewhere = [], []
     for seed in range(12):
         world = World.of_kind(kind, seed=seed, layers=8, width=8)
-        told = run("csb-search", world).found.told
+        told = run("csb-search", world).found.diagnostics
         optimism.append(told["optimism"]["value"])
         elsewhere.append(told["settings"][told["chosen"]]["held_out_drop"])
     error = np.std(optimism, ddof=1) / 12**0.5
@@ -194,15 +194,15 @@ def test_where_no_head_matters_the_whole_drop_is_optimism():
 def test_too_few_fresh_examples_leave_the_optimism_open():
     for fresh in ([], [77]):
         found = run("css-search", fresh=fresh).found
-        assert found.told["optimism"] is None and found.told["choosing"] is None
+        assert found.diagnostics["optimism"] is None and found.diagnostics["choosing"] is None
     found = run("css-search", fresh=[]).found
-    assert found.told["settings"][0]["held_out_drop"] is None
+    assert found.diagnostics["settings"][0]["held_out_drop"] is None
     assert any(note.startswith("No fresh examples") for note in found.notes)
 
 
 def test_no_more_fresh_examples_are_used_than_are_worth_their_price():
     searched = run("css-search", fresh=range(40, 900), mask_counts=(30,), rates=(0.1,))
-    assert searched.found.told["checked_on"] == MOST_CHECKED
+    assert searched.found.diagnostics["checked_on"] == MOST_CHECKED
     assert searched.plans[-1].example.max() == 40 + MOST_CHECKED - 1
 
 
@@ -211,15 +211,15 @@ def test_the_same_problem_asks_and_finds_the_same(name):
     one, other = run(name), run(name)
     for first, second in zip(one.plans, other.plans, strict=True):
         assert (first.masks == second.masks).all() and (first.example == second.example).all()
-    assert one.found.told == other.found.told and one.found.notes == other.found.notes
-    assert run(name, seed=6).found.told["settings"] != one.found.told["settings"]
+    assert one.found.diagnostics == other.found.diagnostics and one.found.notes == other.found.notes
+    assert run(name, seed=6).found.diagnostics["settings"] != one.found.diagnostics["settings"]
 
 
 @pytest.mark.parametrize("name", DRAWS)
 def test_outcomes_that_could_not_be_scored_are_left_out_of_every_drop(name):
     holes = with_holes(inside(WORLD), 0.1)
     searched = run(name, answer=holes)
-    told = searched.found.told
+    told = searched.found.diagnostics
     asked = {}
     for plan, measured in zip(searched.plans, searched.measured, strict=True):
         for mask, example, outcome in zip(
@@ -244,14 +244,14 @@ class TestBudget:
     @pytest.mark.parametrize("budget", [3_000, 4_500, 6_000, 9_000, 12_000, 20_000])
     def test_no_more_is_spent_and_a_tenth_is_left_for_fresh_examples(self, name, budget):
         searched = run(name, budget=budget)
-        assert searched.rows == searched.found.told["rows"] <= budget
+        assert searched.rows == searched.found.diagnostics["rows"] <= budget
         fresh = [plan for plan in searched.plans if plan.example.min() >= 40]
-        assert fresh and searched.found.told["optimism"] is not None
+        assert fresh and searched.found.diagnostics["optimism"] is not None
         usual = run(name)
         fewer = {(masks, rate) for masks, rate in settings_of(searched)}
         assert fewer <= set(settings_of(usual))
-        told = {(each["masks"], each["rate"]): each for each in usual.found.told["settings"]}
-        for each in searched.found.told["settings"]:
+        told = {(each["masks"], each["rate"]): each for each in usual.found.diagnostics["settings"]}
+        for each in searched.found.diagnostics["settings"]:
             assert each["heads"] == told[each["masks"], each["rate"]]["heads"]
 
     def test_the_most_masks_go_first_then_rates_and_the_middle_ones_stay(self):
@@ -282,7 +282,7 @@ class TestBudget:
             run(name, budget=50)
         least = int(str(refused.value).split("needs ")[1].split()[0])
         searched = run(name, budget=least)
-        assert len(searched.found.told["settings"]) == 2 and searched.rows <= least
+        assert len(searched.found.diagnostics["settings"]) == 2 and searched.rows <= least
         with pytest.raises(BadOption, match=f"needs {least} rows"):
             check(problem(48, **GIVEN, budget=least - 1), DRAWS[name])
         METHODS[name].check(problem(48, **GIVEN, budget=least))
@@ -327,11 +327,11 @@ class TestNotes:
         shifts = np.zeros(48)
         shifts[7], shifts[9:20] = 30.0, 0.3
         found = run("csb-search", World(shifts, 3.0, 1), rates=(0.05, 0.1)).found
-        assert len({tuple(sorted(each["heads"])) for each in found.told["settings"]}) > 1
-        assert {each["drop"] for each in found.told["settings"]} == {
-            found.told["settings"][0]["drop"]
+        assert len({tuple(sorted(each["heads"])) for each in found.diagnostics["settings"]}) > 1
+        assert {each["drop"] for each in found.diagnostics["settings"]} == {
+            found.diagnostics["settings"][0]["drop"]
         }
-        assert found.told["chosen"] == 0
+        assert found.diagnostics["chosen"] == 0
         assert found.notes[0].startswith("6 of 6 settings found heads that cost as much")
 
 
@@ -357,7 +357,7 @@ def test_settings_that_mean_nothing_are_refused(given, said):
 def test_lists_as_files_hold_them_do_as_well():
     Settings(mask_counts=[10, 20], rates=[0.1, 0.2]).check()
     lists = run("css-search", mask_counts=list(COUNTS), rates=list(SHARES))
-    assert lists.found.told == run("css-search").found.told
+    assert lists.found.diagnostics == run("css-search").found.diagnostics
 
 
 def test_a_rate_of_less_than_a_head_is_refused():

@@ -88,14 +88,14 @@ def test_a_tracker_that_fails_does_not_stop_the_run():
         told = []
 
         def log(self, figures, step):
-            self.told.append("log")
+            self.diagnostics.append("log")
             raise ConnectionError("the server is gone")
 
         def keep(self, files):
-            self.told.append("keep")
+            self.diagnostics.append("keep")
 
         def end(self, failed):
-            self.told.append(("end", failed))
+            self.diagnostics.append(("end", failed))
 
     watched = Tracked(Failing, Silent())
     watched.point({"rows": 1})
@@ -103,7 +103,7 @@ def test_a_tracker_that_fails_does_not_stop_the_run():
     watched.end(failed=False)
     watched.end(failed=False)
     assert watched.trouble == ["ConnectionError: the server is gone"]
-    assert Failing.told == ["log", ("end", False)]
+    assert Failing.diagnostics == ["log", ("end", False)]
 
 
 class OneAtATime:

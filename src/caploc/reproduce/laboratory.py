@@ -228,7 +228,7 @@ class Laboratory:
             "chosen": len(found.chosen),
             "masks": round(sum(tally) / len(problem.examples)),
             "rows": sum(tally),
-            "told": found.told,
+            "told": found.diagnostics,
         }
 
 

@@ -12,9 +12,8 @@ from functools import partial
 from caploc import designs
 from caploc.search import choices
 from caploc.search.adaptive import adaptive
-from caploc.search.fixed import csb, css, one_shot
-from caploc.search.greedy import greedy, rounds
 from caploc.search.plan import Found, Plan, Problem, Search, Settings, column_mask
+from caploc.search.published import csb, css, greedy, one_shot, rounds
 from caploc.search.tuned import csb_search, css_search
 
 

@@ -16,13 +16,13 @@ from caploc.recovery import Estimate, Measurements
 from caploc.recovery.rows import is_binary
 from caploc.search.conclusion import Conclusion
 from caploc.search.critical import ALONE, SURVIVORS
-from caploc.search.inquiry import TRIED_ELSEWHERE, Inquiry, right_of
 from caploc.search.likelihood import FirstLook
 from caploc.search.plan import Found, Plan, Problem, Search, intact_plan
 from caploc.search.screen import SPARE, Screen
 from caploc.search.sets import concluded_set, grown_by_looks, grown_by_screens
 from caploc.search.shortlist import LOOKS, Shortlist
-from caploc.search.telling import reported
+from caploc.search.state import TRIED_ELSEWHERE, SearchState, right_of
+from caploc.search.summary import summarize
 
 CHECKING = 0.2  # share of the rows kept for the shortlist alone on fresh examples
 FEWEST_CHECKED = 40  # examples that each head of the shortlist is tried on, rows permitting
@@ -43,48 +43,48 @@ def adaptive(problem: Problem) -> Search:
     hopeless = nothing_to_lose(problem, intact)
     if hopeless:
         return nothing_found(problem, intact, hopeless)
-    inquiry = Inquiry(problem, designs.generator(problem.settings.seed), intact)
+    state = SearchState(problem, designs.generator(problem.settings.seed), intact)
     if problem.likelihood is not None:
-        return (yield from looked(inquiry))
-    screen = Screen(problem, right_of(intact), intact, inquiry.random)
+        return (yield from looked(state))
+    screen = Screen(problem, right_of(intact), intact, state.random)
     if problem.settings.goal == "set":
-        return (yield from concluded_set(inquiry, screen, grown_by_screens(inquiry, screen)))
-    yield from inquiry.screening(screen, int((1 - CHECKING) * inquiry.budget))
-    shortlist = Shortlist(problem, candidates(inquiry, screen), inquiry.random)
-    yield from check(inquiry, screen, shortlist)
-    conclusion = Conclusion(screen, shortlist, tuple(inquiry.universal))
-    return reported(inquiry, conclusion, conclusion.named, conclusion.ranking)
+        return (yield from concluded_set(state, screen, grown_by_screens(state, screen)))
+    yield from state.screening(screen, int((1 - CHECKING) * state.budget))
+    shortlist = Shortlist(problem, candidates(state, screen), state.random)
+    yield from check(state, screen, shortlist)
+    conclusion = Conclusion(screen, shortlist, tuple(state.universal))
+    return summarize(state, conclusion, conclusion.named, conclusion.ranking)
 
 
-def looked(inquiry: Inquiry) -> Generator[Plan, Measurements, Found]:
+def looked(state: SearchState) -> Generator[Plan, Measurements, Found]:
     """Begin with a look at how likely right answers are without each head; then settle the top.
 
     Heads of which it is open whether they belong to the top are knocked out alone, a few examples
     more at each turn, the most open ones first, until enough of the top is known, or nothing is
     left to ask; then those of the top, until each was tried on `CHECKED` examples.
     """
-    problem, intact = inquiry.problem, inquiry.intact
-    first = FirstLook(problem, intact, inquiry.random)
+    problem, intact = state.problem, state.intact
+    first = FirstLook(problem, intact, state.random)
     right = right_of(intact)
-    yield from first.ask(right, int(LOOKING * inquiry.budget), list(intact)[:MOST_LINKED])
-    inquiry.spent += len(first.seen.mask)
+    yield from first.ask(right, int(LOOKING * state.budget), list(intact)[:MOST_LINKED])
+    state.spent += len(first.seen.mask)
     if problem.settings.goal == "set":
-        return (yield from concluded_set(inquiry, first, grown_by_looks(inquiry, first)))
-    shortlist = Shortlist(problem, [], inquiry.random, pool=problem.examples)
+        return (yield from concluded_set(state, first, grown_by_looks(state, first)))
+    shortlist = Shortlist(problem, [], state.random, pool=problem.examples)
     while True:
-        conclusion = Conclusion(first, shortlist, tuple(inquiry.universal))
-        inquiry.promised = conclusion.expected_recall
-        heads = unsettled(inquiry, conclusion)
-        count = min(TURN, inquiry.left // max(len(heads), 1))
+        conclusion = Conclusion(first, shortlist, tuple(state.universal))
+        state.promised = conclusion.expected_recall
+        heads = unsettled(state, conclusion)
+        count = min(TURN, state.left // max(len(heads), 1))
         if not heads or not count:
-            return reported(inquiry, conclusion, conclusion.named, conclusion.ranking)
+            return summarize(state, conclusion, conclusion.named, conclusion.ranking)
         before = shortlist.rows
         yield from shortlist.more(heads, count)
-        inquiry.spent += shortlist.rows - before
-        yield from recognize_breaking(inquiry, shortlist)
+        state.spent += shortlist.rows - before
+        yield from recognize_breaking(state, shortlist)
 
 
-def unsettled(inquiry: Inquiry, conclusion: Conclusion) -> list[int]:
+def unsettled(state: SearchState, conclusion: Conclusion) -> list[int]:
     """Heads to knock out alone on further examples, if there are any left."""
     shortlist = conclusion.shortlist
     top = shortlist.unfinished(conclusion.top_heads)
@@ -92,45 +92,45 @@ def unsettled(inquiry: Inquiry, conclusion: Conclusion) -> list[int]:
     untried = [column for column in unchecked if shortlist.asked[column] < SURE]
     # Rows for the check of heads that surely matter are not spent on which is the last of the top.
     kept = sum(rows for column, rows in unchecked.items() if conclusion.interval[1][column] < 0)
-    settled = inquiry.promised >= inquiry.problem.settings.recall or inquiry.left < kept + TURN
+    settled = state.promised >= state.problem.settings.recall or state.left < kept + TURN
     heads = [*untried, *([] if settled else shortlist.unfinished(conclusion.open))]
     return list(dict.fromkeys(heads))[:AT_A_TURN] or list(unchecked)
 
 
 def recognize_breaking(
-    inquiry: Inquiry, shortlist: Shortlist
+    state: SearchState, shortlist: Shortlist
 ) -> Generator[Plan, Measurements, None]:
     """Note heads that alone leave hardly any right answer, and which break another task too."""
     for head, (left, asked) in shortlist.survival().items():
-        if head in inquiry.critical or asked < ALONE or left > asked * SURVIVORS / ALONE:
+        if head in state.critical or asked < ALONE or left > asked * SURVIVORS / ALONE:
             continue
-        if inquiry.left < TRIED_ELSEWHERE * len(inquiry.problem.others):
+        if state.left < TRIED_ELSEWHERE * len(state.problem.others):
             return
-        inquiry.critical.append(head)
-        if (yield from inquiry.breaks_others(head)):
-            inquiry.universal.append(head)
+        state.critical.append(head)
+        if (yield from state.breaks_others(head)):
+            state.universal.append(head)
 
 
-def candidates(inquiry: Inquiry, screen: Screen) -> list[int]:
+def candidates(state: SearchState, screen: Screen) -> list[int]:
     """The shortlist: critical heads of this task, and those the screen has highest."""
-    own = [column for column in inquiry.critical if column not in inquiry.universal]
+    own = [column for column in state.critical if column not in state.universal]
     mean = np.where(screen.free, screen.posterior().mean, np.inf)
-    order = np.argsort(mean, kind="stable")[: inquiry.problem.settings.top + SPARE]
+    order = np.argsort(mean, kind="stable")[: state.problem.settings.top + SPARE]
     return own + [int(column) for column in order if np.isfinite(mean[column])]
 
 
 def check(
-    inquiry: Inquiry, screen: Screen, shortlist: Shortlist
+    state: SearchState, screen: Screen, shortlist: Shortlist
 ) -> Generator[Plan, Measurements, None]:
     """Knock out the shortlist alone: all its heads, those at the border, those still in doubt.
 
     A share of the rows is for the first two; what is left of the budget may go to top heads that
     are not yet beyond doubt, half as many examples again at each look.
     """
-    struck = tuple(inquiry.universal)
+    struck = tuple(state.universal)
     least = FEWEST_CHECKED * len(shortlist.heads)
-    share = CHECKING / (1 - CHECKING) * inquiry.spent
-    left = inquiry.left
+    share = CHECKING / (1 - CHECKING) * state.spent
+    left = state.left
     rows = int(min(left, max(share, least)))
     yield from shortlist.even(rows)
     yield from complete(screen, shortlist, struck, left)
@@ -143,7 +143,7 @@ def check(
                 break
             yield from shortlist.more(heads, count)
             yield from complete(screen, shortlist, struck, left)
-    inquiry.spent += shortlist.rows
+    state.spent += shortlist.rows
 
 
 def complete(

@@ -4,10 +4,10 @@ from collections.abc import Generator, Sequence
 
 from caploc import designs
 from caploc.recovery import Measurements
-from caploc.search.inquiry import Inquiry, right_of
 from caploc.search.plan import Plan, Problem, column_mask, intact_plan
 from caploc.search.screen import Screen
 from caploc.search.sets import beyond_doubt
+from caploc.search.state import SearchState, right_of
 
 FEWEST_RIGHT = 8  # examples still right without the found heads, to see anything
 
@@ -23,13 +23,13 @@ def standing_in(
     """
     measured = yield intact_plan(problem, problem.examples)
     intact = measured.by_example()
-    inquiry = Inquiry(problem, designs.generator(problem.settings.seed), intact)
+    state = SearchState(problem, designs.generator(problem.settings.seed), intact)
     base: list[int] = []
     left = intact
     for column in found:
         mask = column_mask(problem.heads, [*base, column])
         plan = Plan.crossed(mask[None], right_of(intact), what="found heads")
-        after = (yield from inquiry.ask(plan)).by_example()
+        after = (yield from state.ask(plan)).by_example()
         if len(right_of(after)) >= max(FEWEST_RIGHT, len(right_of(intact)) // 5):
             base, left = [*base, column], after
     if not base:
@@ -37,6 +37,6 @@ def standing_in(
     avoid = problem.empty()
     avoid[[*critical, *found]] = True
     avoid[base] = False
-    screen = Screen(problem, right_of(left), left, inquiry.random, base=base, avoid=avoid)
-    yield from inquiry.screening(screen, inquiry.spent + rows)
+    screen = Screen(problem, right_of(left), left, state.random, base=base, avoid=avoid)
+    yield from state.screening(screen, state.spent + rows)
     return beyond_doubt(screen, problem.settings.top)

@@ -13,8 +13,8 @@ import numpy as np
 from caploc import designs
 from caploc.recovery import Measurements
 from caploc.recovery.estimate import survived
-from caploc.search.inquiry import right_of
 from caploc.search.plan import Plan, Problem, intact_plan
+from caploc.search.state import right_of
 
 TRIED = 40  # right examples on which a head alone shows whether it breaks the task
 BREAKS = 0.2  # share of them that it must take for its rescue to be looked for

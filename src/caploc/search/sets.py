@@ -18,12 +18,12 @@ from caploc.recovery import Measurements, falls
 from caploc.recovery.rows import is_binary
 from caploc.search.conclusion import LEVEL, Conclusion, First
 from caploc.search.critical import ALONE, SURVIVORS, broken
-from caploc.search.inquiry import Inquiry, right_of
 from caploc.search.likelihood import FirstLook
 from caploc.search.plan import Found, Plan, column_mask, intact_plan
 from caploc.search.screen import Screen
 from caploc.search.shortlist import Shortlist
-from caploc.search.telling import reported
+from caploc.search.state import SearchState, right_of
+from caploc.search.summary import summarize
 
 AT_ONCE = 2  # heads that one screen adds
 EXCHANGING = 0.2  # share of the budget for random sets of the pool
@@ -42,70 +42,70 @@ Growing = Generator[Plan, Measurements, list[list[int]]]
 
 
 def concluded_set(
-    inquiry: Inquiry, first: First, growing: Growing
+    state: SearchState, first: First, growing: Growing
 ) -> Generator[Plan, Measurements, Found]:
     """The most damaging of the sets that were grown, its heads alone, and what is known of all."""
-    chosen = yield from most_damaging(inquiry, (yield from growing))
-    shortlist = Shortlist(inquiry.problem, list(chosen), inquiry.random)
-    yield from shortlist.more(chosen, min(MOST_COMPARED, inquiry.left // max(len(chosen), 1)))
-    inquiry.spent += shortlist.rows
-    conclusion = Conclusion(first, shortlist, tuple(inquiry.universal))
+    chosen = yield from most_damaging(state, (yield from growing))
+    shortlist = Shortlist(state.problem, list(chosen), state.random)
+    yield from shortlist.more(chosen, min(MOST_COMPARED, state.left // max(len(chosen), 1)))
+    state.spent += shortlist.rows
+    conclusion = Conclusion(first, shortlist, tuple(state.universal))
     rest = [column for column in conclusion.ranking if column not in chosen]
-    return reported(inquiry, conclusion, chosen, chosen + rest)
+    return summarize(state, conclusion, chosen, chosen + rest)
 
 
-def grown_by_looks(inquiry: Inquiry, first: FirstLook) -> Growing:
+def grown_by_looks(state: SearchState, first: FirstLook) -> Growing:
     """Keep the strongest head out, look again at what is still right, until the set is full.
 
     Each look leaves a few candidates, of which the one that breaks most is kept out. The set as it
     grew, the smallest first, is what is compared with the heads that are strongest alone.
     """
-    problem = inquiry.problem
+    problem = state.problem
     top = min(problem.settings.top, problem.heads)
-    end = int((1 - COMPARING) * inquiry.budget)
+    end = int((1 - COMPARING) * state.budget)
     grown: list[int] = []
-    look, under = first, inquiry.intact
+    look, under = first, state.intact
     while True:
-        share = max(end - inquiry.spent, 0) // (top - len(grown))
+        share = max(end - state.spent, 0) // (top - len(grown))
         right = right_of(under)
         if grown:
-            avoid = column_mask(problem.heads, inquiry.universal)
-            look = FirstLook(problem, under, inquiry.random, list(grown), avoid)
+            avoid = column_mask(problem.heads, state.universal)
+            look = FirstLook(problem, under, state.random, list(grown), avoid)
             yield from look.ask(right, int(LOOKED * share))
-            inquiry.spent += len(look.seen.mask) + len(look.before)
+            state.spent += len(look.seen.mask) + len(look.before)
         count = int(np.clip(share // (2 * CANDIDATES), FEWEST_TRIED, MOST_TRIED))
-        tried = inquiry.random.permutation(right)[:count].tolist()
-        best = yield from most_breaking(inquiry, look, tried)
+        tried = state.random.permutation(right)[:count].tolist()
+        best = yield from most_breaking(state, look, tried)
         if best is None:
             break
         grown.append(best)
         asked = right[:MOST_UNDER]
         further = len(asked) + problem.heads + CANDIDATES * FEWEST_TRIED
-        if len(grown) == top or inquiry.spent + further > end:
+        if len(grown) == top or state.spent + further > end:
             break
         mask = column_mask(problem.heads, grown)
         plan = Plan.crossed(mask[None], asked, what="heads found so far")
-        under = (yield from inquiry.ask(plan)).by_example()
+        under = (yield from state.ask(plan)).by_example()
         if len(right_of(under)) < FEWEST_RIGHT:
             break
-    alone = [c for c in first.strongest(problem.heads) if c not in inquiry.universal][:top]
+    alone = [c for c in first.strongest(problem.heads) if c not in state.universal][:top]
     return [*(grown[:size] for size in range(1, len(grown) + 1)), alone] if grown else []
 
 
 def most_breaking(
-    inquiry: Inquiry, look: FirstLook, examples: list[int]
+    state: SearchState, look: FirstLook, examples: list[int]
 ) -> Generator[Plan, Measurements, int | None]:
     """The candidate that costs most with the base gone; None if there is no candidate.
 
     If none costs anything for sure, it is the one without which right answers get least likely. A
     candidate that alone breaks another task too is universal, and none of the set.
     """
-    strongest = look.strongest(CANDIDATES + len(inquiry.universal))
-    candidates = [c for c in strongest if c not in inquiry.universal][:CANDIDATES]
-    if not candidates or inquiry.left < len(candidates) * len(examples):
+    strongest = look.strongest(CANDIDATES + len(state.universal))
+    candidates = [c for c in strongest if c not in state.universal][:CANDIDATES]
+    if not candidates or state.left < len(candidates) * len(examples):
         return None
-    masks = np.stack([column_mask(inquiry.problem.heads, [*look.base, c]) for c in candidates])
-    measured = yield from inquiry.ask(Plan.crossed(masks, examples, what="candidates"))
+    masks = np.stack([column_mask(state.problem.heads, [*look.base, c]) for c in candidates])
+    measured = yield from state.ask(Plan.crossed(masks, examples, what="candidates"))
     tried = {c: measured.where(measured.mask == n) for n, c in enumerate(candidates)}
     change = {
         c: np.array([outcome - look.intact[e] for e, outcome in rows.by_example().items()])
@@ -113,39 +113,39 @@ def most_breaking(
         if np.isfinite(rows.outcome).any()
     }
     for best in sorted(change, key=lambda candidate: change[candidate].mean()):
-        if falls(change[best], binary=is_binary(inquiry.intact)) > LEVEL:
+        if falls(change[best], binary=is_binary(state.intact)) > LEVEL:
             # Several heads may share the work, so that none costs an answer alone.
-            return next(c for c in candidates if c not in inquiry.universal)
+            return next(c for c in candidates if c not in state.universal)
         if look.base or not broken(tried[best], look.intact, SURVIVORS / ALONE):
             return best
-        inquiry.critical.append(best)
-        if not (yield from inquiry.breaks_others(best)):
+        state.critical.append(best)
+        if not (yield from state.breaks_others(best)):
             return best
-        inquiry.universal.append(best)
+        state.universal.append(best)
     return None
 
 
-def grown_by_screens(inquiry: Inquiry, screen: Screen) -> Growing:
+def grown_by_screens(state: SearchState, screen: Screen) -> Growing:
     """Screen, keep the strongest out, screen again; then exchange heads."""
-    top = min(inquiry.problem.settings.top, inquiry.problem.heads)
-    end = int((1 - EXCHANGING - COMPARING) * inquiry.budget)
-    yield from inquiry.screening(screen, end // stages(top))
-    own = [column for column in inquiry.critical if column not in inquiry.universal]
+    top = min(state.problem.settings.top, state.problem.heads)
+    end = int((1 - EXCHANGING - COMPARING) * state.budget)
+    yield from state.screening(screen, end // stages(top))
+    own = [column for column in state.critical if column not in state.universal]
     grown, conditional = own[:top], screen
     while new := beyond_doubt(conditional, min(AT_ONCE, top - len(grown))):
         grown += new
-        share = (end - inquiry.spent) // max(stages(top - len(grown)), 1)
-        asked = right_of(inquiry.intact)[: max(share, 0) // 2]
+        share = (end - state.spent) // max(stages(top - len(grown)), 1)
+        asked = right_of(state.intact)[: max(share, 0) // 2]
         if len(grown) >= top or not asked:
             break
-        conditional = yield from under(inquiry, conditional, grown, asked)
+        conditional = yield from under(state, conditional, grown, asked)
         if len(conditional.examples) < FEWEST_RIGHT:
             break
-        yield from inquiry.screening(conditional, inquiry.spent + share - len(asked))
+        yield from state.screening(conditional, state.spent + share - len(asked))
     alone = (own + strongest_first(screen))[:top]
     full = without_repeats(grown + alone)[:top]
     pool = without_repeats(full + alone + strongest_first(conditional))[: POOL * top]
-    return [full, alone, (yield from exchanged(inquiry, pool, top))] if grown else []
+    return [full, alone, (yield from exchanged(state, pool, top))] if grown else []
 
 
 def without_repeats(columns: list[int]) -> list[int]:
@@ -159,21 +159,21 @@ def stages(heads: int) -> int:
 
 
 def under(
-    inquiry: Inquiry, before: Screen, base: list[int], asked: list[int]
+    state: SearchState, before: Screen, base: list[int], asked: list[int]
 ) -> Generator[Plan, Measurements, Screen]:
     """A screen with the base gone, on those of the examples that are still right under it."""
-    problem = inquiry.problem
+    problem = state.problem
     mask = column_mask(problem.heads, base)
     plan = Plan.crossed(mask[None], asked, what="heads found so far")
-    left = (yield from inquiry.ask(plan)).by_example()
+    left = (yield from state.ask(plan)).by_example()
     avoid = problem.empty()
-    avoid[[*inquiry.critical, *inquiry.universal]] = True
+    avoid[[*state.critical, *state.universal]] = True
     avoid[base] = False
     return Screen(
         problem,
         right_of(left),
         left,
-        inquiry.random,
+        state.random,
         before.rate,
         list(base),
         avoid,
@@ -196,44 +196,44 @@ def strongest_first(screen: Screen) -> list[int]:
     return [int(column) for column in np.argsort(mean, kind="stable") if screen.free[column]]
 
 
-def exchanged(inquiry: Inquiry, pool: list[int], top: int) -> Choosing:
+def exchanged(state: SearchState, pool: list[int], top: int) -> Choosing:
     """The `top` heads of the pool that do most among others of the pool.
 
     Screens add heads two at a time, and what each does shows only beside those found before it.
     Here random sets of the pool are knocked out, so that every head is judged among many others
     that it may stand beside.
     """
-    problem, intact = inquiry.problem, inquiry.intact
-    rows = min(int(EXCHANGING * inquiry.budget), inquiry.left)
+    problem, intact = state.problem, state.intact
+    rows = min(int(EXCHANGING * state.budget), state.left)
     if len(pool) <= top or rows < len(pool):
         return pool[:top]
     others = ~column_mask(problem.heads, pool)
     rate = top / problem.heads
-    contest = Screen(problem, right_of(intact), intact, inquiry.random, rate, avoid=others)
+    contest = Screen(problem, right_of(intact), intact, state.random, rate, avoid=others)
     plan = replace(contest.next_rows(rows), what="sets of a pool")
-    contest.take((yield from inquiry.ask(plan)))
+    contest.take((yield from state.ask(plan)))
     effect = np.nan_to_num(contest.effects().effect, nan=np.inf)
     return [int(column) for column in np.argsort(effect, kind="stable")[:top]]
 
 
-def most_damaging(inquiry: Inquiry, sets: list[list[int]]) -> Choosing:
+def most_damaging(state: SearchState, sets: list[list[int]]) -> Choosing:
     """The set that leaves least of the fresh examples; none if it takes nothing for sure.
 
     The level is shared between the sets compared (Bonferroni).
     """
-    problem = inquiry.problem
+    problem = state.problem
     sets = [each for n, each in enumerate(sets) if set(each) not in map(set, sets[:n])]
     if not sets:
         return []
     fresh = list(problem.fresh) or list(problem.examples)
-    share = max(2, min(MOST_COMPARED, int(COMPARING * inquiry.budget / 4)))
-    count = min(share, len(fresh), inquiry.left // len(sets))
+    share = max(2, min(MOST_COMPARED, int(COMPARING * state.budget / 4)))
+    count = min(share, len(fresh), state.left // len(sets))
     if not count:
         return []
-    examples = inquiry.random.permutation(fresh)[:count].tolist()
+    examples = state.random.permutation(fresh)[:count].tolist()
     intact = (yield intact_plan(problem, examples)).by_example()
     masks = np.stack([column_mask(problem.heads, each) for each in sets])
-    measured = yield from inquiry.ask(Plan.crossed(masks, examples, what="whole sets"))
+    measured = yield from state.ask(Plan.crossed(masks, examples, what="whole sets"))
     best = int(np.argmin(np.nan_to_num(measured.mask_means(), nan=np.inf)))
     outcomes = measured.where(measured.mask == best).by_example()
     drop = np.array([outcomes[e] - intact[e] for e in outcomes if e in intact])

@@ -19,8 +19,8 @@ from caploc.recovery import (
 )
 from caploc.recovery.estimate import survived
 from caploc.recovery.screening import Effects
-from caploc.search.inquiry import right_of
 from caploc.search.plan import Plan, Problem, intact_plan
+from caploc.search.state import right_of
 
 EVEN = 0.5  # share of the rows that all heads of the shortlist get alike
 LOOKS = 4  # at which the rest is handed to heads that are still contested

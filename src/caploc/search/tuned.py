@@ -200,4 +200,6 @@ def found(chosen: Chosen, told: dict[str, Any]) -> Found:
         "choosing": choosing(*sets),
     }
     ranking = kept.estimate.order()
-    return Found(chosen.heads(), ranking, kept.estimate, kept.seen, told=told, notes=notes(told))
+    return Found(
+        chosen.heads(), ranking, kept.estimate, kept.seen, diagnostics=told, notes=notes(told)
+    )

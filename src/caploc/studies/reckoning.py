@@ -166,7 +166,7 @@ def left_open(study: Study, stages: Stages, meters: Sequence[Pretended]) -> int:
     checked = min(CHECKED, study.limit or CHECKED, len(stages.kept or stages.examples))
     # with each head a set has three parts more: itself, a beginning, and all but it
     left = 3 * max(study.settings.top - len(stages.found.chosen), 0) * checked
-    budget = stages.found.told.get("budget")
+    budget = stages.found.diagnostics.get("budget")
     if budget is not None:
         asked = sum(any(mask) for meter in meters for mask, _ in meter.counted)
         looked = {example for mask, example in meters[0].counted if not any(mask)}

@@ -25,7 +25,7 @@ def held_out(check: Check, found: Found, rate: float) -> dict[str, Any]:
     chosen = column_mask(check.grid.size, found.chosen)
     compared = compare(check.meter, chosen, check.examples, check.progress)
     shortlist = chosen.copy()
-    shortlist[[*found.told.get("shortlist", []), *found.critical]] = True
+    shortlist[[*found.diagnostics.get("shortlist", []), *found.critical]] = True
     return {
         "fresh": check.fresh,
         "examples": len(check.examples),

@@ -30,7 +30,7 @@ class Judgement:
     """
 
     named: list[int]
-    told: dict[str, Any]
+    diagnostics: dict[str, Any]
     examples: list[int]
 
 

@@ -40,7 +40,7 @@ Rowwise = Generator[Plan, Measurements, None]
 
 
 @dataclass
-class Inquiry:
+class SearchState:
     """What an adaptive search has spent and found out besides effects."""
 
     problem: Problem

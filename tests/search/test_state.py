@@ -7,18 +7,18 @@ from driven import answered, breaking, drive, inside, problem
 from caploc import designs
 from caploc.recovery import Measurements
 from caploc.recovery.shrinkage import top_chances
-from caploc.search.inquiry import ALIVE, MOST, Inquiry, expected_recall, retune, right_of
 from caploc.search.plan import intact_plan
 from caploc.search.screen import Screen
+from caploc.search.state import ALIVE, MOST, SearchState, expected_recall, retune, right_of
 from caploc.simulate import World
 
 
 def begun(world, **given):
-    """An inquiry and its screen in a world, before the first row."""
+    """An state and its screen in a world, before the first row."""
     asked = problem(world.heads, **{"top": 3} | given)
     intact = answered(intact_plan(asked, asked.examples), inside(world)).by_example()
-    inquiry = Inquiry(asked, designs.generator(asked.settings.seed), intact)
-    return inquiry, Screen(asked, right_of(intact), intact, inquiry.random)
+    state = SearchState(asked, designs.generator(asked.settings.seed), intact)
+    return state, Screen(asked, right_of(intact), intact, state.random)
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ def begun(world, **given):
 )
 def test_without_a_budget_sixteen_rows_a_head_are_spent_at_most(heads, budget, rows):
     asked = problem(heads, budget=budget)
-    assert Inquiry(asked, designs.generator(0), {}).budget == rows
+    assert SearchState(asked, designs.generator(0), {}).budget == rows
 
 
 def test_only_what_is_right_is_asked_and_everything_if_outcomes_are_no_answers():
@@ -36,24 +36,24 @@ def test_only_what_is_right_is_asked_and_everything_if_outcomes_are_no_answers()
 
 def test_screening_stops_once_the_top_is_known_well_enough():
     world = World.planted(64, 3, drop=0.4, seed=1)
-    inquiry, screen = begun(world)
-    run = drive(inquiry.screening(screen, 2000), inside(world))
-    assert inquiry.promised >= 0.85 and run.rows == inquiry.spent < 1000
+    state, screen = begun(world)
+    run = drive(state.screening(screen, 2000), inside(world))
+    assert state.promised >= 0.85 and run.rows == state.spent < 1000
     patient, other = begun(world, recall=1.0)
     assert drive(patient.screening(other, 2000), inside(world)).rows > run.rows
 
 
 def test_screening_spends_what_it_may_and_no_more():
     world = World(np.zeros(64), 1.5, 0)
-    inquiry, screen = begun(world)
-    assert drive(inquiry.screening(screen, 777), inside(world)).rows == inquiry.spent == 777
-    assert inquiry.promised < 0.85
+    state, screen = begun(world)
+    assert drive(state.screening(screen, 777), inside(world)).rows == state.spent == 777
+    assert state.promised < 0.85
 
 
 def test_rounds_grow_and_the_first_rows_draw_all_heads_evenly():
     world = World(np.zeros(200), 1.5, 0)
-    inquiry, screen = begun(world)
-    plans = drive(inquiry.screening(screen, 900), inside(world)).of("screen")
+    state, screen = begun(world)
+    plans = drive(state.screening(screen, 900), inside(world)).of("screen")
     sizes = [len(plan.mask) for plan in plans]
     assert sizes[:2] == [100, 100] and sizes == sorted(sizes[:-1]) + sizes[-1:]
     assert sizes[-2] > 120
@@ -63,17 +63,17 @@ def test_rounds_grow_and_the_first_rows_draw_all_heads_evenly():
 
 def test_screening_ends_where_no_head_is_left_to_draw():
     world = breaking(4, range(4))
-    inquiry, screen = begun(world)
-    drive(inquiry.screening(screen, 2000), inside(world))
-    assert sorted(inquiry.critical) == [0, 1, 2, 3] and not screen.free.any()
-    assert inquiry.spent < 2000
+    state, screen = begun(world)
+    drive(state.screening(screen, 2000), inside(world))
+    assert sorted(state.critical) == [0, 1, 2, 3] and not screen.free.any()
+    assert state.spent < 2000
 
 
 def test_critical_heads_are_found_confirmed_alone_and_drawn_no_more():
     world = breaking(64, [5, 40])
-    inquiry, screen = begun(world)
-    run = drive(inquiry.screening(screen, 1500), inside(world))
-    assert set(inquiry.critical) == {5, 40} and inquiry.universal == []
+    state, screen = begun(world)
+    run = drive(state.screening(screen, 1500), inside(world))
+    assert set(state.critical) == {5, 40} and state.universal == []
     tried = run.of("critical heads")
     assert sorted(plan.masks.nonzero()[1].tolist() for plan in tried) == [[5], [40]]
     assert all(len(plan.mask) == 12 for plan in tried)
@@ -90,9 +90,9 @@ def test_a_suspect_that_does_no_harm_alone_is_cleared_for_good():
         lost = plan.masks[:, 9] & (plan.masks.sum(axis=1) > 1)
         return np.where(lost[plan.mask], 0.0, 1.0)
 
-    inquiry, screen = begun(world)
-    run = drive(inquiry.screening(screen, 1500), answer)
-    assert inquiry.cleared == [9] and inquiry.critical == []
+    state, screen = begun(world)
+    run = drive(state.screening(screen, 1500), answer)
+    assert state.cleared == [9] and state.critical == []
     assert len(run.of("critical heads")) == 1
     assert not screen.avoid[9]
 
@@ -100,9 +100,9 @@ def test_a_suspect_that_does_no_harm_alone_is_cleared_for_good():
 def test_a_head_that_takes_half_of_another_task_is_universal():
     world = breaking(64, [5, 40])
     other, third = breaking(64, [40], seed=8), World(np.zeros(64), 3.0, 9)
-    inquiry, screen = begun(world, others=[[], range(24), range(24)])
-    run = drive(inquiry.screening(screen, 1500), inside(world, world, third, other))
-    assert set(inquiry.critical) == {5, 40} and inquiry.universal == [40]
+    state, screen = begun(world, others=[[], range(24), range(24)])
+    run = drive(state.screening(screen, 1500), inside(world, world, third, other))
+    assert set(state.critical) == {5, 40} and state.universal == [40]
     assert {plan.task for plan in run.plans} == {0, 2, 3}
 
 
@@ -112,25 +112,25 @@ def test_to_be_universal_a_head_must_take_half_of_what_is_right_elsewhere():
     other = World(
         np.where(np.arange(64) == 5, 0.5, 0) + np.where(np.arange(64) == 40, 3.5, 0), 2.0, 3
     )
-    inquiry, screen = begun(world, others=[range(40)])
-    drive(inquiry.screening(screen, 1500), inside(world, other))
-    assert set(inquiry.critical) == {5, 40} and inquiry.universal == [40]
+    state, screen = begun(world, others=[range(40)])
+    drive(state.screening(screen, 1500), inside(world, other))
+    assert set(state.critical) == {5, 40} and state.universal == [40]
 
 
 def test_before_an_early_end_heads_that_may_be_critical_are_tried():
     """Too few rows to be sure that head 5 breaks everything, and nobody wants a high recall."""
     for seed in range(3):
         world = World(np.where(np.arange(100) == 5, 9.0, 0.8), 2.0, seed)
-        inquiry, screen = begun(world, recall=0.001, seed=seed)
-        drive(inquiry.screening(screen, 2000), inside(world))
-        assert inquiry.critical == [5] and inquiry.spent < 1000
+        state, screen = begun(world, recall=0.001, seed=seed)
+        drive(state.screening(screen, 2000), inside(world))
+        assert state.critical == [5] and state.spent < 1000
 
 
 def test_a_task_that_nothing_is_right_in_tells_nothing_of_a_head():
     world, hopeless = breaking(64, [5]), World(np.zeros(64), -30.0, 0)
-    inquiry, screen = begun(world, others=[range(24)])
-    drive(inquiry.screening(screen, 1000), inside(world, hopeless))
-    assert inquiry.critical == [5] and inquiry.universal == []
+    state, screen = begun(world, others=[range(24)])
+    drive(state.screening(screen, 1000), inside(world, hopeless))
+    assert state.critical == [5] and state.universal == []
 
 
 def test_the_rate_follows_what_is_left_alive():

@@ -5,51 +5,51 @@ from typing import Any
 import numpy as np
 
 from caploc.search.conclusion import LEVEL, Conclusion
-from caploc.search.inquiry import Inquiry
 from caploc.search.likelihood import FirstLook
 from caploc.search.plan import Found
+from caploc.search.state import SearchState
 
 FEW = 50  # examples on which the shortlist is checked, below which the reader is warned
 
 
-def reported(
-    inquiry: Inquiry, conclusion: Conclusion, chosen: list[int], ranking: list[int]
+def summarize(
+    state: SearchState, conclusion: Conclusion, chosen: list[int], ranking: list[int]
 ) -> Found:
-    """What the search hands back."""
+    """Put together what the search hands back."""
     return Found(
         chosen=chosen,
         ranking=ranking,
         estimate=conclusion.estimate(),
         seen=conclusion.first.seen,
-        critical=inquiry.critical,
-        universal=inquiry.universal,
-        told=told(inquiry, conclusion),
-        notes=notes(inquiry, conclusion, chosen),
+        critical=state.critical,
+        universal=state.universal,
+        diagnostics=diagnose(state, conclusion),
+        notes=write_notes(state, conclusion, chosen),
     )
 
 
-def told(inquiry: Inquiry, conclusion: Conclusion) -> dict[str, Any]:
-    """The search in figures."""
-    first, settings = conclusion.first, inquiry.problem.settings
+def diagnose(state: SearchState, conclusion: Conclusion) -> dict[str, Any]:
+    """Describe the search in figures, as `result.json` keeps them."""
+    first, settings = conclusion.first, state.problem.settings
     looked = first.OPENING == FirstLook.OPENING
-    more = looked and inquiry.left > len(conclusion.shortlist.heads)  # rows, and none to spend
-    stopped = "recall" if inquiry.promised >= settings.recall else "examples" if more else "budget"
+    more = looked and state.left > len(conclusion.shortlist.heads)  # rows, and none to spend
+    stopped = "recall" if state.promised >= settings.recall else "examples" if more else "budget"
     return {
         "goal": settings.goal,
-        "budget": inquiry.budget,
-        "rows": inquiry.spent,
+        "budget": state.budget,
+        "rows": state.spent,
         "opening": first.OPENING,
         "stopped_by": stopped,
         "expected_recall": conclusion.expected_recall,
         "wanted_recall": settings.recall,
         "forecast": conclusion.forecast(),
-        "rate": first.size / max(inquiry.problem.heads, 1),
+        "rate": first.size / max(state.problem.heads, 1),
         "group": first.group,
         "scale": conclusion.scale.factor,
         "signal_to_noise": signal_to_noise(conclusion),
         "shortlist": conclusion.shortlist.heads,
         "checked_on": len(conclusion.shortlist.intact),
-        "fresh": None if looked else bool(len(inquiry.problem.fresh)),
+        "fresh": None if looked else bool(len(state.problem.fresh)),
         "tied": conclusion.tied if settings.goal == "heads" else [],
     }
 
@@ -64,24 +64,24 @@ def signal_to_noise(conclusion: Conclusion) -> float | None:
     return signal / float(np.nanmedian(errors))
 
 
-def notes(inquiry: Inquiry, conclusion: Conclusion, chosen: list[int]) -> list[str]:
-    """What a reader should know, in sentences; the weightiest first."""
-    if inquiry.problem.settings.goal == "set":
+def write_notes(state: SearchState, conclusion: Conclusion, chosen: list[int]) -> list[str]:
+    """Say what a reader should know, in sentences; the weightiest first."""
+    if state.problem.settings.goal == "set":
         sentences = [incomplete_set(conclusion, chosen)]
     else:
-        sentences = [doubt(inquiry, conclusion), ties(conclusion)]
-    sentences += [universal(inquiry), unknown_elsewhere(inquiry), check(inquiry, conclusion)]
+        sentences = [doubt(state, conclusion), ties(conclusion)]
+    sentences += [universal(state), unknown_elsewhere(state), check(state, conclusion)]
     return [sentence for sentence in sentences if sentence]
 
 
-def doubt(inquiry: Inquiry, conclusion: Conclusion) -> str:
+def doubt(state: SearchState, conclusion: Conclusion) -> str:
     """How sure the naming is, and what would make it surer."""
     wanted, named = conclusion.top, len(conclusion.named)
     recall, more = conclusion.expected_recall, conclusion.forecast()["2"]
     if not named:
         return (
             f"No head is needed beyond doubt (false discovery rate {LEVEL:.0%}) after "
-            f"{inquiry.spent:,} rows: either nothing localizes here, or each head does little. "
+            f"{state.spent:,} rows: either nothing localizes here, or each head does little. "
             "Try --goal set, --outcome logprob, or a larger --budget (twice the rows would raise "
             f"the expected recall from {recall:.0%} to about {more:.0%})."
         )
@@ -90,7 +90,7 @@ def doubt(inquiry: Inquiry, conclusion: Conclusion) -> str:
             f"Only {named} of the {wanted} heads asked for are needed beyond doubt; the others "
             "of the ranking are candidates."
         )
-    if recall < inquiry.problem.settings.recall:
+    if recall < state.problem.settings.recall:
         return (
             f"The search ended at an expected recall of {recall:.0%}; twice the rows would give "
             f"about {more:.0%}."
@@ -124,18 +124,18 @@ def incomplete_set(conclusion: Conclusion, chosen: list[int]) -> str:
     return ""
 
 
-def universal(inquiry: Inquiry) -> str:
+def universal(state: SearchState) -> str:
     """Heads that break another task too."""
-    count = len(inquiry.universal)
+    count = len(state.universal)
     heads = f"{count} heads break" if count > 1 else "One head breaks"
     left = "they are universal and are" if count > 1 else "it is universal and is"
     return f"{heads} another task as well: {left} left out of the top." if count else ""
 
 
-def unknown_elsewhere(inquiry: Inquiry) -> str:
+def unknown_elsewhere(state: SearchState) -> str:
     """Heads that break this task, and may break all."""
-    own = len(inquiry.critical) - len(inquiry.universal)
-    if not own or any(len(examples) for examples in inquiry.problem.others):
+    own = len(state.critical) - len(state.universal)
+    if not own or any(len(examples) for examples in state.problem.others):
         return ""
     return (
         f"{own} of the heads break this task alone. Whether they break every task is unknown: name "
@@ -143,10 +143,10 @@ def unknown_elsewhere(inquiry: Inquiry) -> str:
     )
 
 
-def check(inquiry: Inquiry, conclusion: Conclusion) -> str:
+def check(state: SearchState, conclusion: Conclusion) -> str:
     """A check on few examples, or on those that the heads were found on."""
     count = len(conclusion.shortlist.intact)
-    if conclusion.first.OPENING != FirstLook.OPENING and not len(inquiry.problem.fresh):
+    if conclusion.first.OPENING != FirstLook.OPENING and not len(state.problem.fresh):
         return (
             "The task has no examples left that the search did not use: the shortlist was checked "
             "on those it was found on, and its effects may be overstated."

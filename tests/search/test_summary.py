@@ -7,8 +7,8 @@ from driven import ELSEWHERE, FRESH, breaking, drive, inside, problem
 
 from caploc import designs
 from caploc.search import METHODS
-from caploc.search.inquiry import Inquiry
-from caploc.search.telling import incomplete_set, notes, ties, universal, unknown_elsewhere
+from caploc.search.state import SearchState
+from caploc.search.summary import incomplete_set, ties, universal, unknown_elsewhere, write_notes
 from caploc.simulate import World
 
 
@@ -18,9 +18,9 @@ def found(world, *others, **given):
     return drive(search, inside(world, *others)).found
 
 
-def inquiry(**known):
+def state(**known):
     asked = problem(9, others=known.pop("others", ()))
-    return Inquiry(asked, designs.generator(0), {}, **known)
+    return SearchState(asked, designs.generator(0), {}, **known)
 
 
 PLANTED = World.planted(24, 3, drop=0.4, seed=1)
@@ -28,17 +28,18 @@ PLANTED = World.planted(24, 3, drop=0.4, seed=1)
 
 def test_a_clear_result_on_enough_fresh_examples_needs_no_note():
     concluded = looked(checked=60)
-    assert notes(inquiry(), concluded, concluded.named) == []
+    assert write_notes(state(), concluded, concluded.named) == []
 
 
 def test_where_nothing_is_named_the_reader_learns_what_might_help():
     said = found(World(np.zeros(24), 1.5, 0), budget=500)
-    more = said.told["forecast"]["2"]
+    told = said.diagnostics
+    more = told["forecast"]["2"]
     assert said.notes[0] == (
-        f"No head is needed beyond doubt (false discovery rate 5%) after {said.told['rows']:,} "
+        f"No head is needed beyond doubt (false discovery rate 5%) after {told['rows']:,} "
         "rows: either nothing localizes here, or each head does little. Try --goal set, --outcome "
         "logprob, or a larger --budget (twice the rows would raise the expected recall from "
-        f"{said.told['expected_recall']:.0%} to about {more:.0%})."
+        f"{told['expected_recall']:.0%} to about {more:.0%})."
     )
 
 
@@ -51,10 +52,11 @@ def test_fewer_heads_than_asked_for_are_owned_up_to():
 def test_a_recall_short_of_what_was_wanted_is_said_with_what_more_rows_would_give():
     world = World(np.where(np.arange(24) < 6, 1.2, 0.0), 2.5, 3)
     said = found(world, budget=1800, recall=1.0)
-    assert len(said.chosen) == 3 and said.told["expected_recall"] < 1
+    told = said.diagnostics
+    assert len(said.chosen) == 3 and told["expected_recall"] < 1
     assert said.notes[0] == (
-        f"The search ended at an expected recall of {said.told['expected_recall']:.0%}; twice "
-        f"the rows would give about {said.told['forecast']['2']:.0%}."
+        f"The search ended at an expected recall of {told['expected_recall']:.0%}; twice "
+        f"the rows would give about {told['forecast']['2']:.0%}."
     )
 
 
@@ -66,19 +68,19 @@ def test_heads_that_no_budget_would_tell_apart_are_said_to_be_tied():
 
 
 def test_universal_heads_are_counted():
-    assert universal(inquiry()) == ""
-    assert universal(inquiry(universal=[4])) == (
+    assert universal(state()) == ""
+    assert universal(state(universal=[4])) == (
         "One head breaks another task as well: it is universal and is left out of the top."
     )
-    assert universal(inquiry(universal=[4, 5])) == (
+    assert universal(state(universal=[4, 5])) == (
         "2 heads break another task as well: they are universal and are left out of the top."
     )
 
 
 def test_without_another_task_the_reader_is_told_how_to_know_what_else_breaks():
-    assert "2 of the heads break this task alone" in unknown_elsewhere(inquiry(critical=[1, 2]))
-    assert unknown_elsewhere(inquiry(critical=[1, 2], others=[range(5)])) == ""
-    assert unknown_elsewhere(inquiry()) == ""
+    assert "2 of the heads break this task alone" in unknown_elsewhere(state(critical=[1, 2]))
+    assert unknown_elsewhere(state(critical=[1, 2], others=[range(5)])) == ""
+    assert unknown_elsewhere(state()) == ""
 
 
 def test_a_set_that_is_not_full_is_said_to_be_so():
@@ -90,18 +92,18 @@ def test_a_set_that_is_not_full_is_said_to_be_so():
 
 def test_a_check_on_few_examples_or_on_used_ones_is_said_to_be_so():
     few = looked(checked=20)
-    (said,) = notes(inquiry(), few, few.named)
+    (said,) = write_notes(state(), few, few.named)
     assert said == "The shortlist was checked on few examples (20); its intervals are wide."
     used = found(PLANTED, fresh=(), budget=1000)
     assert "found on, and its effects may be overstated" in used.notes[-1]
-    assert not used.told["fresh"] and found(PLANTED).told["fresh"]
+    assert not used.diagnostics["fresh"] and found(PLANTED).diagnostics["fresh"]
 
 
 @pytest.mark.parametrize("goal", ["heads", "set"])
 def test_the_figures_can_be_written_to_a_file_and_add_up(goal):
     for world in (PLANTED, breaking(24, [4, 5]), World(np.zeros(24), 20.0, 0)):
         said = found(world, breaking(24, [5]), goal=goal, budget=600)
-        told = json.loads(json.dumps(said.told, allow_nan=False))
+        told = json.loads(json.dumps(said.diagnostics, allow_nan=False))
         assert told["goal"] == goal and told["budget"] == 600 >= told["rows"] > 0
         assert told["stopped_by"] in ("recall", "budget")
         assert 0 <= told["expected_recall"] <= 1 and 0 < told["rate"] < 1
@@ -110,11 +112,11 @@ def test_the_figures_can_be_written_to_a_file_and_add_up(goal):
 
 
 def test_the_search_says_whether_it_stopped_because_it_knew_enough():
-    assert found(PLANTED).told["stopped_by"] == "recall"
-    assert found(World(np.zeros(24), 1.5, 0), budget=400).told["stopped_by"] == "budget"
+    assert found(PLANTED).diagnostics["stopped_by"] == "recall"
+    assert found(World(np.zeros(24), 1.5, 0), budget=400).diagnostics["stopped_by"] == "budget"
 
 
 def test_the_signal_stands_out_of_the_noise_where_heads_matter():
-    loud = found(PLANTED, budget=1000, recall=1.0).told["signal_to_noise"]
-    quiet = found(World(np.zeros(24), 1.5, 0), budget=400).told["signal_to_noise"]
+    loud = found(PLANTED, budget=1000, recall=1.0).diagnostics["signal_to_noise"]
+    quiet = found(World(np.zeros(24), 1.5, 0), budget=400).diagnostics["signal_to_noise"]
     assert loud > 5 > 1.5 > quiet
