@@ -11,8 +11,7 @@ from caploc.models.cutting import knocked_out
 from caploc.models.loading import load_tokenizer
 from caploc.neurons.attribution import METHODS, Attribution
 from caploc.neurons.batches import Batch, Batcher
-from caploc.neurons.loading import NeuronModel
-from caploc.neurons.proof import read_weights
+from caploc.neurons.proof import NeuronModel, read_weights
 from caploc.neurons.scores import accumulate, score_examples
 from caploc.neurons.sites import find_sites, parts
 

@@ -11,7 +11,7 @@ from caploc.neurons import decoupling_study
 from caploc.neurons.attribution import Attribution
 from caploc.neurons.decoupling import draw_contrasts
 from caploc.neurons.decoupling_study import DecouplingStudy, headline, measure_decoupling
-from caploc.neurons.rule import Rule
+from caploc.neurons.scores import Rule
 
 pytestmark = pytest.mark.slow  # whole studies
 

@@ -10,13 +10,23 @@ import torch
 from small_runs import FEW, STUDY, TASKS, TUNED, counted, lasting, located, quick, tuned
 
 from caploc.errors import BadOption, UserError
-from caploc.neurons import enhancing, locating
-from caploc.neurons.enhancing import DRAWS, Enhancing, enhance_located, enhanced
-from caploc.neurons.exhibits.enhanced import GOLD, beats, gain_matrix, headline, matrix
 from caploc.neurons.locating import locate
-from caploc.neurons.rule import Rule
-from caploc.neurons.study import opened
-from caploc.neurons.tuning import ARMS, Recipe
+from caploc.neurons.scores import Rule
+from caploc.neurons.study import open_study
+from caploc.neurons.tuning import enhancing
+from caploc.neurons.tuning.enhancement import ARMS
+from caploc.neurons.tuning.enhancing import (
+    DRAWS,
+    GOLD,
+    Enhancing,
+    beats_every_draw,
+    enhance_located,
+    enhance_tasks,
+    gain_matrix,
+    headline,
+    matrix_exhibit,
+)
+from caploc.neurons.tuning.training import Recipe
 
 pytestmark = pytest.mark.slow  # whole studies
 
@@ -25,7 +35,7 @@ RANDOM = "random-layer-matched"
 
 @pytest.fixture
 def patch():
-    with quick(enhancing, locating) as patched:
+    with quick() as patched:
         yield patched
 
 
@@ -94,7 +104,7 @@ def test_the_matrix_and_the_headline_are_what_the_arms_say(done):
             if judged == row[0]:
                 beaten += change["change"]["mean"] > max(drawn)
     assert headline(result["tasks"]).startswith(f"For {beaten} of {len(TASKS)} tasks tuning ")
-    assert [beats(result["tasks"][task], task) for task in TASKS].count(True) == beaten
+    assert [beats_every_draw(result["tasks"][task], task) for task in TASKS].count(True) == beaten
     for exhibit in exhibits:
         assert all(len(row) == len(exhibit.columns) for row in exhibit.rows)
 
@@ -106,8 +116,8 @@ def test_arms_left_out_are_dashes_and_the_headline_claims_nothing(done):
         for task, each in result["tasks"].items()
     }
     assert np.isnan(gain_matrix(kept)[2]).all()
-    assert {cell for row in matrix(kept).rows for cell in row[1:]} == {"–"}
-    assert matrix(kept).draw().axes
+    assert {cell for row in matrix_exhibit(kept).rows for cell in row[1:]} == {"–"}
+    assert matrix_exhibit(kept).draw().axes
     assert "0 of" not in headline(kept) and "not tuned beside random" in headline(kept)
 
 
@@ -140,7 +150,7 @@ def watched(patch):
 
 
 def test_a_run_killed_in_the_second_task_goes_on_with_it_and_leaves_the_model_whole(run, patch):
-    whole, calls, inner = watched(patch), [], enhancing.answered
+    whole, calls, inner = watched(patch), [], enhancing.measure_outcomes
 
     def killed(lab, loaded, source, limit):
         calls.append(source.name)
@@ -148,11 +158,11 @@ def test_a_run_killed_in_the_second_task_goes_on_with_it_and_leaves_the_model_wh
             raise KeyboardInterrupt
         return inner(lab, loaded, source, limit)
 
-    patch.setattr(enhancing, "answered", killed)
+    patch.setattr(enhancing, "measure_outcomes", killed)
     with pytest.raises(KeyboardInterrupt):
         enhance_located(run, FEW)
     assert whole == [True, True] and not (run / "enhancement.json").exists()
-    patch.setattr(enhancing, "answered", inner)
+    patch.setattr(enhancing, "measure_outcomes", inner)
     tuned_now = counted(patch, enhancing, "enhance")
     resumed, _ = enhance_located(run, FEW)
     assert len(tuned_now) == 1 and whole == [True, True, True]
@@ -163,7 +173,7 @@ def test_a_run_killed_in_the_second_task_goes_on_with_it_and_leaves_the_model_wh
 def lab(tmp_path_factory):
     """A finished run, opened once."""
     folder = copytree(located(tmp_path_factory), tmp_path_factory.mktemp("asked") / "run")
-    with quick(enhancing), opened(STUDY, folder, None, "") as opened_lab:
+    with quick(), open_study(STUDY, folder, None, "") as opened_lab:
         yield opened_lab
 
 
@@ -175,7 +185,7 @@ def asked(lab, patch):
     def measured(asked_, in_lab=lab):
         calls = []
         patch.setattr(enhancing, "enhanced_task", lambda lab, asked, task: calls.append(task))
-        enhanced(in_lab, asked_)
+        enhance_tasks(in_lab, asked_)
         return calls
 
     return measured
@@ -209,7 +219,7 @@ def test_fewer_tasks_are_no_other_question(asked):
 def test_other_neurons_are_measured_anew(asked, lab, tmp_path):
     asked(TUNED)
     study = replace(STUDY, rule=Rule(share=0.02))
-    with opened(study, tmp_path, None, "") as other:
+    with open_study(study, tmp_path, None, "") as other:
         (tmp_path / "ledger.jsonl").write_text((lab.folder / "ledger.jsonl").read_text())
         assert asked(TUNED, other) == list(TASKS)
         assert asked(TUNED, other) == []

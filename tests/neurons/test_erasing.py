@@ -10,7 +10,7 @@ from caploc.errors import BadOption, UnknownName, UserError
 from caploc.neurons.erasing import erase
 from caploc.neurons.erasure import DOSES, Erasing
 from caploc.neurons.locating import locate
-from caploc.neurons.rule import Rule
+from caploc.neurons.scores import Rule
 from caploc.neurons.study import NeuronStudy
 from caploc.progress import Silent
 

@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 from caploc.engine import Ask, BatchEngine
 from caploc.engine.wording import Span, Wording
 from caploc.errors import BadOption
-from caploc.models.cutting import knocked_out
 from caploc.models.zeroing import reads_first
-from caploc.neurons.bench import NeuronBench
-from caploc.neurons.cutting import Cutter, Mode, NeuronEngine, WithoutNeurons
+from caploc.neurons.cutting import Cutter, Mode, NeuronEngine
 from caploc.neurons.proof import weights_zeroed
+from caploc.neurons.study import NeuronBench
 from caploc.store import Store
 from caploc.tasks.catalog import load_task
 from caploc.tasks.requests import Generate, LogLikelihood, options_json
@@ -226,22 +225,6 @@ def drawn_columns(neurons, rows, cut):
         rows[:, (numbers >= columns.start) & (numbers < columns.stop)][:, :20]
         for columns in slices[:2]
     ]
-
-
-def test_heads_and_neurons_without_both(engines, neurons, demo):
-    chosen, random = some(neurons, 0.1), np.random.default_rng(1)
-    heads = random.random((2, demo.grid.size)) < 0.1
-    cutter = Cutter.of(neurons, Mode(), [], 0)
-    engine = WithoutNeurons(engines["packed"], cutter, chosen)
-    assert engine.grid == demo.grid
-    found = responses(engine, list(heads))
-    for number, mask in enumerate(heads):
-        with (
-            weights_zeroed(neurons.projections, torch.from_numpy(chosen)),
-            knocked_out(demo.projections, demo.grid, torch.from_numpy(mask)[None]),
-        ):
-            truth = intact(engines["plain"])
-        assert alike(found[number * len(REQUESTS) : (number + 1) * len(REQUESTS)], truth)
 
 
 def test_nothing_is_left_on_the_model_by_an_answer_that_is_not_finished(engines, neurons, demo):

@@ -8,8 +8,8 @@ import pytest
 from caploc.errors import BadOption, UnknownName, UserError
 from caploc.neurons.attribution import Attribution
 from caploc.neurons.examples import Source
-from caploc.neurons.rule import Rule
-from caploc.neurons.study import NeuronLab, NeuronStudy, opened, read_study
+from caploc.neurons.scores import Rule
+from caploc.neurons.study import NeuronLab, NeuronStudy, open_study, read_study
 from caploc.store import Store
 from caploc.tasks.catalog import TaskOptions, load_task
 from caploc.workbench import ModelOptions
@@ -136,7 +136,7 @@ def test_data_are_read_before_the_model(tmp_path, monkeypatch):
 def test_a_model_that_has_changed_since_is_refused(tmp_path, monkeypatch):
     """Its neurons would be others than those that the folder's files name."""
     monkeypatch.undo()  # here the model and its data are read
-    with opened(STUDY, tmp_path, None, "") as lab:
+    with open_study(STUDY, tmp_path, None, "") as lab:
         (tmp_path / "neurons.json").write_text(json.dumps(ANOTHER))
         with pytest.raises(UserError, match="has changed since neurons were located in"):
             _ = lab.bench

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from caploc.errors import BadOption
-from caploc.neurons.grid import NeuronGrid
-from caploc.neurons.rule import Rule
+from caploc.neurons.scores import Rule
+from caploc.neurons.sites import NeuronGrid
 
 GRID = NeuronGrid((40, 60, 80))
 

@@ -1,4 +1,4 @@
-"""Commands on single facts and single items, and where heads meet neurons (CNL)."""
+"""Commands on single facts and single items (CNL)."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -6,18 +6,13 @@ from typing import Annotated, Any
 import typer
 
 from caploc import console
-from caploc.cli.neurons import Draws, Folder, Judged
 from caploc.cli.options import (
-    AllowCode,
     Device,
     Dtype,
-    IsolationName,
     Json,
     Model,
     Quiet,
-    Trust,
     command_line,
-    permit,
 )
 from caploc.naming import default_folder, placed
 
@@ -38,7 +33,7 @@ CircuitShare = Annotated[float, typer.Option("--share", help="Share of edges a c
 
 def fact_study(model: str, options: dict[str, Any]) -> Any:
     """The study of facts that these options ask for."""
-    from caploc.neurons.fact_study import METHODS, FactStudy
+    from caploc.neurons.facts.study import METHODS, FactStudy
     from caploc.workbench import ModelOptions
 
     loading = ModelOptions(placed(model), options.pop("device"), options.pop("dtype"))
@@ -74,7 +69,7 @@ def fidelity(
     See also:
         neurons reliability, neurons decouple
     """
-    from caploc.neurons.fact_study import measure_fidelity
+    from caploc.neurons.facts.study import measure_fidelity
 
     folder = out or default_folder("facts", model, facts)
     asked = {
@@ -118,7 +113,7 @@ def reliability(
     See also:
         neurons fidelity, neurons decouple
     """
-    from caploc.neurons.fact_study import measure_reliability
+    from caploc.neurons.facts.study import measure_reliability
 
     folder = out or default_folder("facts", model, facts)
     asked = {
@@ -176,7 +171,7 @@ def decouple(
     """
     from caploc.neurons.attribution import Attribution
     from caploc.neurons.decoupling_study import DecouplingStudy, measure_decoupling
-    from caploc.neurons.rule import Rule
+    from caploc.neurons.scores import Rule
     from caploc.workbench import ModelOptions
 
     ways = tuple(Attribution(each, steps=steps) for each in method or ["gradient"])
@@ -193,41 +188,3 @@ def decouple(
     with console.progress(quiet or as_json) as progress:
         found = measure_decoupling(study, folder, progress, command=command_line())
     console.show_exhibits(*found, as_json, folder)
-
-
-def together(
-    folder: Folder,
-    heads: Annotated[
-        list[Path], typer.Option(help="Folder of a finished `caploc locate` of one task; repeat.")
-    ],
-    mode: Annotated[str, typer.Option(help="zero, mean, resample, scale=FACTOR.")] = "zero",
-    draws: Draws = 5,
-    limit: Judged = None,
-    seed: Annotated[int, typer.Option(help="Draws random heads and neurons.")] = 0,
-    allow_code: AllowCode = False,
-    isolation: IsolationName = "full",
-    trust_remote_code: Trust = False,
-    quiet: Quiet = False,
-    as_json: Json = False,
-) -> None:
-    """Do a capability's heads and neurons lie in the same layers, and do both do more than the sum?
-
-    Examples:
-        caploc neurons together runs/neurons --heads runs/addition
-        caploc neurons together runs/neurons --heads runs/addition --heads runs/code --draws 20
-
-    Writes:
-        together/: together.json, report.html, tables
-
-    See also:
-        neurons erase, locate
-    """
-    from caploc.neurons.conditions import Joining
-    from caploc.neurons.cutting import Mode
-    from caploc.neurons.joining import join_runs
-
-    asked = Joining(Mode.parse(mode), draws, limit, seed)
-    may = permit(allow_code, trust_remote_code)
-    with console.progress(quiet or as_json) as progress:
-        found = join_runs(folder, heads, asked, progress, command=command_line(), allowed=may)
-    console.show_exhibits(*found, as_json, folder / "together")

@@ -120,7 +120,7 @@ def locate(
     """
     from caploc.neurons.attribution import Attribution
     from caploc.neurons.locating import locate as run
-    from caploc.neurons.rule import Rule
+    from caploc.neurons.scores import Rule
     from caploc.neurons.study import NeuronStudy
     from caploc.tasks.catalog import TaskOptions, parse_data
     from caploc.workbench import ModelOptions
@@ -178,7 +178,7 @@ def overlap(
     See also:
         neurons locate, neurons cross
     """
-    from caploc.neurons.overlapping import overlap as run
+    from caploc.neurons.locating import overlap as run
 
     place = out or folders[0]
     console.show_exhibits(
@@ -216,7 +216,7 @@ def erase(
         erasure/: erasure.json, report.html, tables
 
     See also:
-        neurons cross, neurons together
+        neurons cross, neurons enhance
     """
     from caploc.neurons.cutting import Mode
     from caploc.neurons.erasing import erase as run
@@ -272,8 +272,9 @@ def enhance(
         neurons keep, neurons cross
     """
     from caploc.lookup import pick
-    from caploc.neurons.enhancing import Enhancing, enhance_located
-    from caploc.neurons.tuning import ARMS, Recipe
+    from caploc.neurons.tuning.enhancement import ARMS
+    from caploc.neurons.tuning.enhancing import Enhancing, enhance_located
+    from caploc.neurons.tuning.training import Recipe
     from caploc.neurons.tuning.weights import TRAINS
 
     pick(dict.fromkeys(TRAINS), trains, "choice of --trains")
@@ -318,9 +319,9 @@ def cross(
     from caploc.neurons.crossing import Crossing
     from caploc.neurons.crossing import cross as run
     from caploc.neurons.cutting import Mode
-    from caploc.neurons.enhancing import Enhancing
     from caploc.neurons.erasure import Erasing
-    from caploc.neurons.tuning import Recipe
+    from caploc.neurons.tuning.enhancing import Enhancing
+    from caploc.neurons.tuning.training import Recipe
 
     recipe = Recipe(steps=steps, rates=numbers(rates, float), seed=seed)
     asked = Crossing(
@@ -357,7 +358,7 @@ def keep(
     See also:
         neurons merge, neurons enhance
     """
-    from caploc.neurons.keeping import keep as run
+    from caploc.neurons.tuning.delta import keep as run
 
     may = permit(allow_code, trust_remote_code)
     with console.progress(quiet) as progress:
@@ -385,7 +386,7 @@ def merge(
     See also:
         neurons keep, evaluate
     """
-    from caploc.neurons.keeping import merge as run
+    from caploc.neurons.tuning.delta import merge as run
     from caploc.workbench import ModelOptions
 
     options = ModelOptions(placed(model), "cpu", "auto", revision, trust_remote_code, gguf=gguf)

@@ -27,14 +27,14 @@ from caploc.commonality.contrasts import (
 from caploc.commonality.controls import Control, Specific, specific
 from caploc.commonality.decoupling import Decoupling, decoupling
 from caploc.commonality.demonstration import quizzes, sums
-from caploc.commonality.draws import bottom, complement, layer_matched, uniform
+from caploc.commonality.draws import bottom, complement, draw_in_blocks, layer_matched, uniform
 from caploc.commonality.intervals import (
     Interval,
     difference_interval,
     mean_interval,
     paired_interval,
 )
-from caploc.commonality.layers import Chosen, Sets, layer_counts
+from caploc.commonality.layers import Chosen, Sets, blocks, layer_counts
 from caploc.commonality.moments import Moments
 from caploc.commonality.operations import arithmetic
 from caploc.commonality.overlap import (
@@ -46,12 +46,13 @@ from caploc.commonality.overlap import (
     chance,
     group,
     jaccards,
+    mean_defined,
     rate_matrices,
     rates,
 )
 from caploc.commonality.result import Result, plain
 from caploc.commonality.reviews import sentiment
-from caploc.commonality.specificity import Specificity, permutation_p, specificity
+from caploc.commonality.specificity import FEWEST, Specificity, permutation_p, specificity
 from caploc.commonality.stability import (
     Overlaps,
     Within,
@@ -71,6 +72,7 @@ from caploc.commonality.threshold import (
     best,
     cantelli,
     gaussian,
+    strengths,
     sweep,
 )
 
@@ -85,6 +87,7 @@ __all__ = [
     "Control",
     "Correlation",
     "Decoupling",
+    "FEWEST",
     "Group",
     "Interval",
     "Item",
@@ -111,6 +114,7 @@ __all__ = [
     "balance",
     "best",
     "between",
+    "blocks",
     "bottom",
     "cantelli",
     "chance",
@@ -120,6 +124,7 @@ __all__ = [
     "decoupling",
     "difference_interval",
     "distinct",
+    "draw_in_blocks",
     "gaussian",
     "group",
     "jaccards",
@@ -127,6 +132,7 @@ __all__ = [
     "layer_counts",
     "layer_matched",
     "matched",
+    "mean_defined",
     "mean_interval",
     "paired_interval",
     "permutation_p",
@@ -137,6 +143,7 @@ __all__ = [
     "sentiment",
     "specific",
     "specificity",
+    "strengths",
     "sums",
     "sweep",
     "uniform",

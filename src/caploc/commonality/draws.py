@@ -21,7 +21,7 @@ def uniform(located: Chosen, draws: int, *, seed: int, excluding: bool = True) -
     Raises:
         BadOption: if `draws` is below 1.
     """
-    return drawn(located, blocks(len(located), None), draws, seed, excluding)
+    return draw_in_blocks(located, blocks(len(located), None), draws, seed, excluding)
 
 
 def layer_matched(
@@ -32,7 +32,7 @@ def layer_matched(
     Raises:
         BadOption: if `draws` is below 1, or the grid is not that of so many neurons.
     """
-    return drawn(located, blocks(len(located), grid), draws, seed, excluding)
+    return draw_in_blocks(located, blocks(len(located), grid), draws, seed, excluding)
 
 
 def bottom(
@@ -59,8 +59,10 @@ def complement(located: Chosen) -> Chosen:
     return ~located
 
 
-def drawn(located: Chosen, slices: list[slice], draws: int, seed: int, excluding: bool) -> Sets:
-    """Random sets with as many neurons in each block as the located set has."""
+def draw_in_blocks(
+    located: Chosen, slices: list[slice], draws: int, seed: int, excluding: bool
+) -> Sets:
+    """Draw random sets with as many neurons in each block as the located set has."""
     if draws < 1:
         raise BadOption(f"The number of random draws must be 1 or more; got {draws}.")
     sets = np.zeros((draws, len(located)), dtype=bool)

@@ -7,25 +7,21 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from caploc.commonality import Contrast
+from caploc.commonality import ARMS, Contrast
 from caploc.errors import BadOption
 from caploc.exhibits import drawing
 from caploc.exhibits.exhibit import Exhibit, Value
-from caploc.exhibits.page import write_exhibits
-from caploc.folder import DECOUPLING, LEDGER, claim, versions, write_json
+from caploc.folder import DECOUPLING, LEDGER, claim
 from caploc.ledger import Ledger
 from caploc.lookup import pick
 from caploc.neurons.attribution import Attribution
-from caploc.neurons.bench import NeuronBench
-from caploc.neurons.decoupling import CONTRASTS, decouple, draw_contrasts
-from caploc.neurons.exhibits.intervals import from_file, told
-from caploc.neurons.items import Locator
-from caploc.neurons.rule import Rule
-from caploc.progress import Progress, Silent
+from caploc.neurons.cells import Row, bounds, ranged
+from caploc.neurons.decoupling import CONTRASTS, ITEMS, ItemLocator, decouple, draw_contrasts
+from caploc.neurons.scores import Rule
+from caploc.neurons.study import Finding, NeuronBench, Reported, run_command
+from caploc.progress import Progress
 from caploc.workbench import ModelOptions
 
-Row = tuple[str | Value, ...]
-ARMS = ("SS", "SC", "CD", "DD")
 EFFECTS = ("commonality", "individual", "content")
 
 
@@ -35,7 +31,7 @@ class DecouplingStudy:
 
     model: ModelOptions
     contrasts: str
-    items: int = 1000
+    items: int = ITEMS
     attributions: tuple[Attribution, ...] = (Attribution(),)
     rule: Rule = field(default_factory=Rule)
     within: int | None = None
@@ -59,32 +55,31 @@ class DecouplingStudy:
         return self
 
     @property
-    def locators(self) -> list[Locator]:
+    def locators(self) -> list[ItemLocator]:
         """The ways in which items are located."""
-        return [Locator(asked, self.rule) for asked in self.attributions]
+        return [ItemLocator(asked, self.rule) for asked in self.attributions]
 
 
 @contextmanager
-def opened(
-    study: DecouplingStudy, folder: Path, command: str
-) -> Iterator[tuple[NeuronBench, Ledger]]:
-    """A study's folder, claimed, its model and what was measured."""
+def open_decoupling(study: DecouplingStudy, folder: Path, command: str) -> Iterator[NeuronBench]:
+    """Claim a study's folder and load its model."""
     study.check()
     with claim(folder, asdict(study) | {"kind": "decoupling"}, command) as store:
-        bench = NeuronBench.of(study.model.engine(), store, folder)
-        yield bench, Ledger(folder / LEDGER)
+        yield NeuronBench.of(study.model.engine(), store, folder)
 
 
 def measure_decoupling(
     study: DecouplingStudy, folder: Path, progress: Progress | None = None, *, command: str = ""
-) -> tuple[dict[str, Any], list[Exhibit]]:
+) -> Reported:
     """Locate every item of the contrasts on its own; writes `decoupling.json`.
 
     Raises:
         UserError: for a mistake, before the model is loaded where possible.
         RunFailed: if the machine gives up; locators already done are kept.
     """
-    with opened(study, folder, command) as (bench, ledger):
+
+    def find(bench: NeuronBench) -> Finding:
+        ledger = Ledger(folder / LEDGER)
         contrasts = draw_contrasts(study.contrasts, study.items, seed=study.seed)
         found = {}
         for locator in study.locators:
@@ -93,129 +88,108 @@ def measure_decoupling(
                 "locator": asdict(locator),
                 "model": bench.neurons.fingerprint,
             }
-            measure = partial(measured, study, bench, contrasts, locator, progress or Silent())
+            measure = partial(_measure, study, bench, contrasts, locator, progress)
             found[str(locator)] = ledger.recall(asked, measure)
-        result = {
-            "schema": 1,
+        results = {
             "model": study.model.name,
             "contrasts": study.contrasts,
             "locators": found,
-            "command": command,
-            "versions": versions(),
         }
-        write_json(folder / DECOUPLING, result)
-    exhibits = shown(study.contrasts, found)
-    title = f"Capability and content apart in {study.model.name}"
-    write_exhibits(folder, title, headline(found), [], exhibits, command)
-    return result, exhibits
+        title = f"Capability and content apart in {study.model.name}"
+        shown = [effects_exhibit(study.contrasts, found), groups_exhibit(study.contrasts, found)]
+        return Finding(DECOUPLING, results, title, headline(found), shown)
+
+    return run_command(open_decoupling(study, folder, command), find, folder, command)
 
 
-def measured(
+def _measure(
     study: DecouplingStudy,
     bench: NeuronBench,
     contrasts: Sequence[Contrast],
-    locator: Locator,
-    progress: Progress,
+    locator: ItemLocator,
+    progress: Progress | None,
 ) -> dict[str, Any]:
-    """One locator's part."""
-    found = decouple(
-        bench, contrasts, [locator], within=study.within, progress=progress, seed=study.seed
-    )
-    return found.as_dict()
+    """Measure one locator's part."""
+    ways, within, seed = [locator], study.within, study.seed
+    return decouple(bench, contrasts, ways, within=within, progress=progress, seed=seed).as_dict()
 
 
 def headline(found: dict[str, Any]) -> str:
-    """The answer in a sentence."""
+    """Say the answer in a sentence."""
     name, first = next(iter(found.items()))
     effects = first["followed"][0]["effects"]
     return (
         f"Sets of single items ({name}): items of one capability are "
-        f"{told(effects['commonality'])} more alike than others, rewordings of one item "
-        f"{told(effects['individual'])} more than that"
+        f"{ranged(effects['commonality'])} more alike than others, rewordings of one item "
+        f"{ranged(effects['individual'])} more than that"
     )
 
 
-def shown(contrasts: str, found: dict[str, Any]) -> list[Exhibit]:
-    """The exhibits of a decoupling."""
-    rows: list[Row] = []
-    for name, each in found.items():
-        followed = each["followed"][0]
-        effects = followed["effects"]
-        rows.append(
-            (
-                name,
-                f"{each['right']} of {each['contrasts']}",
-                Value(followed["sizes"]["mean"], digits=1),
-                *(told(effects["similarity"][arm]) for arm in ARMS),
-                *(told(effects[effect]) for effect in EFFECTS),
-                told(followed["beyond_answer"]),
-            )
+def effects_exhibit(contrasts: str, found: dict[str, Any]) -> Exhibit:
+    """Show how alike an item's neurons are to its partners', and the effects."""
+    followed = {name: each["followed"][0] for name, each in found.items()}
+    rows: list[Row] = [
+        (
+            name,
+            f"{found[name]['right']} of {found[name]['contrasts']}",
+            Value(each["sizes"]["mean"], digits=1),
+            *(ranged(each["effects"]["similarity"][arm]) for arm in ARMS),
+            *(ranged(each["effects"][effect]) for effect in EFFECTS),
+            ranged(each["beyond_answer"]),
         )
+        for name, each in followed.items()
+    ]
     columns = (
         "locator; items used; neurons an item; reworded (SS); same capability (SC); same content "
         "(CD); neither (DD); commonality effect; individual effect; content effect; rewording "
         "beyond the answer"
     )
-    names = list(found)
-    return [
-        Exhibit(
-            f"decoupling-{contrasts.replace('/', '-')}",
-            f"Capability and content apart: {contrasts}",
-            tuple(columns.split("; ")),
-            rows,
-            [
-                "Mean IoU of an item's neurons with its partner's; only contrasts of which the "
-                "model answers all five items rightly. Commonality is SC less DD, individual SS "
-                "less SC, content CD less DD, with paired 95 % intervals over items. A rewording "
-                "keeps the answer and other content does not, so the last column compares it with "
-                "another item of the same answer. The design is ours: the paper's is not known to "
-                "us."
-            ],
-            partial(
-                drawing.points,
-                names,
-                {
-                    effect: [
-                        from_file(each["followed"][0]["effects"][effect]) for each in found.values()
-                    ]
-                    for effect in EFFECTS
-                },
-                label="effect on IoU",
-            ),
+    return Exhibit(
+        f"decoupling-{contrasts.replace('/', '-')}",
+        f"Capability and content apart: {contrasts}",
+        tuple(columns.split("; ")),
+        rows,
+        [
+            "Mean IoU of an item's neurons with its partner's; only contrasts of which the "
+            "model answers all five items rightly. Commonality is SC less DD, individual SS "
+            "less SC, content CD less DD, with paired 95 % intervals over items. A rewording "
+            "keeps the answer and other content does not, so the last column compares it with "
+            "another item of the same answer. The design is ours: the paper's is not known to "
+            "us."
+        ],
+        partial(
+            drawing.points,
+            list(found),
+            {e: [bounds(each["effects"][e]) for each in followed.values()] for e in EFFECTS},
+            label="effect on IoU",
         ),
-        groups(contrasts, found),
-    ]
+    )
 
 
-def groups(contrasts: str, found: dict[str, Any]) -> Exhibit:
-    """What the sets of many items of one capability have in common, and of all mixed."""
+def groups_exhibit(contrasts: str, found: dict[str, Any]) -> Exhibit:
+    """Show what the sets of many items of one capability have in common, and of all mixed."""
     rows: list[Row] = []
     for name, each in found.items():
-        for group, told_ in each["followed"][0]["groups"].items():
-            votes = {f"{vote['least']:g}": vote["count"] for vote in told_["votes"]}
+        for group, told in each["followed"][0]["groups"].items():
+            votes = {f"{vote['least']:g}": vote["count"] for vote in told["votes"]}
             rows.append(
                 (
                     f"{name}, {group}",
-                    str(told_["sets"]),
-                    str(told_["in_any"]),
-                    Value(told_["iou"]),
-                    Value(told_["pairwise"]["iou"]),
+                    str(told["sets"]),
+                    str(told["in_any"]),
+                    Value(told["iou"]),
+                    Value(told["pairwise"]["iou"]),
                     *(str(votes[share]) for share in ("0.1", "0.5", "0.9")),
                 )
             )
+    columns = (
+        "locator, items; items; neurons in any; IoU of all; mean pairwise IoU; in 10 % of items; "
+        "in 50 %; in 90 %"
+    )
     return Exhibit(
         f"groups-{contrasts.replace('/', '-')}",
         f"What many items' neurons have in common: {contrasts}",
-        (
-            "locator, items",
-            "items",
-            "neurons in any",
-            "IoU of all",
-            "mean pairwise IoU",
-            "in 10 % of items",
-            "in 50 %",
-            "in 90 %",
-        ),
+        tuple(columns.split("; ")),
         rows,
         ["The IoU of all items' sets shrinks with their number; the vote counts do not."],
     )

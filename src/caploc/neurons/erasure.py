@@ -6,7 +6,7 @@ share of located neurons erased; and what is lost on other tasks, which tells a 
 from those that everything needs.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +15,7 @@ from jaxtyping import Float64
 
 from caploc.commonality import (
     Interval,
+    Result,
     Specificity,
     bottom,
     layer_matched,
@@ -23,20 +24,20 @@ from caploc.commonality import (
     specificity,
     uniform,
 )
-from caploc.commonality.result import Result
 from caploc.errors import BadOption
 from caploc.measurement import Meter, outcomes_by_example
-from caploc.neurons.bench import NeuronBench
 from caploc.neurons.cutting import Mode
 from caploc.neurons.examples import Source
-from caploc.neurons.finding import Found, ordered
-from caploc.neurons.grid import Chosen
+from caploc.neurons.finding import Found
+from caploc.neurons.sites import Chosen
+from caploc.neurons.study import NeuronBench
 from caploc.progress import Progress
 from caploc.tasks.task import Score
 
 LOCATED, UNIFORM, LAYERS, BOTTOM = "located", "random", "random in layers", "bottom"
 DOSES = (0.1, 0.25, 0.5, 0.75, 1.0)
 DRAWS = 5
+MEASURES = ("metric", "logprob")
 Outcomes = Float64[np.ndarray, " examples"]
 
 
@@ -54,7 +55,7 @@ class Erasing:
         """Refuse what means nothing.
 
         Raises:
-            BadOption: for fewer than 5 draws, a dose out of range, or a limit below 1.
+            BadOption: for fewer than 5 draws, a dose out of range, or a limit below 2.
         """
         if self.draws < DRAWS:
             raise BadOption(f"--draws must be {DRAWS} or more; got {self.draws}.")
@@ -102,17 +103,26 @@ class Erased:
         """The located arm."""
         return next(lost for lost in self.arms if lost.arm == LOCATED)
 
+    def of_arm(self, arm: str) -> list[Lost]:
+        """List an arm's draws."""
+        return [lost for lost in self.arms if lost.arm == arm]
+
+    def mean(self, arm: str) -> float | None:
+        """Average an arm's loss of log-probability over its draws; None if it has none."""
+        known = [x.logprob.mean for x in self.of_arm(arm) if np.isfinite(x.logprob.mean)]
+        return float(np.mean(known)) if known else None
+
     def beats(self, arm: str = LAYERS) -> bool | None:
-        """Whether the located neurons cost more log-probability than every draw of an arm.
+        """Ask whether the located neurons cost more log-probability than every draw of an arm.
 
         None if the arm was not measured.
         """
         own = self.located.logprob.mean
-        drawn = [own > lost.logprob.mean for lost in self.arms if lost.arm == arm]
+        drawn = [own > lost.logprob.mean for lost in self.of_arm(arm)]
         return all(drawn) if drawn else None
 
     def as_dict(self) -> dict[str, Any]:
-        """As `erasure.json` has it."""
+        """Describe it as `erasure.json` has it."""
         return {
             "judged": self.judged,
             "examples": self.examples,
@@ -135,7 +145,7 @@ class Eraser:
     progress: Progress
 
     def arms(self) -> list[tuple[str, int, Chosen]]:
-        """Name, number and neurons of every arm.
+        """List name, number and neurons of every arm.
 
         Raises:
             BadOption: if nothing was located.
@@ -158,77 +168,66 @@ class Eraser:
         ]
 
     def erase(self, source: Source, arms: Sequence[str] | None = None) -> Erased:
-        """What a judging task loses under every arm (those named, or all)."""
-        chosen = [arm for arm in self.arms() if arms is None or arm[0] in arms]
-        meters = self.meters(source)
-        examples = source.judged(self.asked.limit)
+        """Measure what a judging task loses under every arm (those named, or all)."""
+        meters, examples = self.meters(source), source.judged(self.asked.limit)
         nothing = self.found.located & False
-        intact = {name: self.outcomes(meter, nothing, examples) for name, meter in meters.items()}
-        lost: dict[tuple[str, int], dict[str, Outcomes]] = {}
-        told = []
-        for arm, draw, neurons in chosen:
-            cut = {name: self.outcomes(meter, neurons, examples) for name, meter in meters.items()}
-            lost[arm, draw] = {name: intact[name] - cut[name] for name in meters}
-            score = self.score(meters["metric"], neurons, examples)
-            told.append(
-                Lost(
-                    arm,
-                    draw,
-                    score.score,
-                    paired_interval(intact["metric"], cut["metric"]),
-                    paired_interval(intact["logprob"], cut["logprob"]),
-                )
-            )
+        intact = self.outcomes(meters, nothing, examples)
+        told, random = [], []
+        for arm, draw, neurons in self.arms():
+            if arms is not None and arm not in arms:
+                continue
+            cut = self.outcomes(meters, neurons, examples)
+            if arm in (LOCATED, LAYERS):
+                random.append({name: intact[name] - cut[name] for name in MEASURES})
+            score = self.score(meters["metric"], neurons, examples).score
+            lost = (paired_interval(intact[name], cut[name]) for name in MEASURES)
+            told.append(Lost(arm, draw, score, *lost))
+        located, *drawn = random
         return Erased(
             source.name,
             len(examples),
             self.score(meters["metric"], nothing, examples),
             told,
-            *(specific(lost, name) for name in ("metric", "logprob")),
+            *(specificity(located[m], np.stack([each[m] for each in drawn])) for m in MEASURES),
         )
 
-    def meters(self, source: Source) -> dict[str, Meter]:
-        """The judging task's meters: by its own metric, and by the gold answer's probability."""
-        needed = self.asked.mode.needs_reference
-        reference = source.spans(self.bench.wording) if needed else []
-        return {
-            name: self.bench.meter(task, self.asked.mode, reference, self.asked.seed)
-            for name, task in (("metric", source.judging), ("logprob", source.gold))
-        }
-
-    def outcomes(self, meter: Meter, neurons: Chosen, examples: Sequence[int]) -> Outcomes:
-        """Each example's outcome with some neurons erased; NaN where there is none."""
-        rows = meter.under(neurons, examples, self.progress, f"{meter.task.name}, erased")
-        known = outcomes_by_example(rows)
-        return np.array([known.get(example, np.nan) for example in examples])
-
-    def score(self, meter: Meter, neurons: Chosen, examples: Sequence[int]) -> Score:
-        """The task's own score with some neurons erased, from rows already there."""
-        return meter.score(meter.under(neurons, examples, self.progress, meter.task.name))
-
     def doses(self, source: Source) -> list[dict[str, Any]]:
-        """What the task loses as more of the located neurons go, the highest scores first."""
-        columns, meters = ordered(self.found), self.meters(source)
+        """Measure what the task loses as more of the located neurons go, highest scores first."""
+        columns, meters = self.found.ordered, self.meters(source)
         examples = source.judged(self.asked.limit)
         nothing = self.found.located & False
-        intact = {name: self.outcomes(meter, nothing, examples) for name, meter in meters.items()}
+        intact = self.outcomes(meters, nothing, examples)
         curve = []
         for dose in self.asked.doses:
             count = max(1, round(dose * len(columns)))
             neurons = nothing.copy()
             neurons[columns[:count]] = True
-            lost = {
-                name: mean_interval(intact[name] - self.outcomes(meter, neurons, examples))
-                for name, meter in meters.items()
-            }
-            curve.append(
-                {"dose": dose, "neurons": count}
-                | {name: interval.as_dict() for name, interval in lost.items()}
-            )
+            cut = self.outcomes(meters, neurons, examples)
+            lost = {name: mean_interval(intact[name] - cut[name]).as_dict() for name in MEASURES}
+            curve.append({"dose": dose, "neurons": count, **lost})
         return curve
 
+    def meters(self, source: Source) -> dict[str, Meter]:
+        """Meter the judging task by its own metric, and by the gold answer's probability."""
+        mode = self.asked.mode
+        reference = source.spans(self.bench.wording) if mode.needs_reference else []
+        tasks = (source.judging, source.gold)
+        return {
+            name: self.bench.meter(task, mode, reference, self.asked.seed)
+            for name, task in zip(MEASURES, tasks, strict=True)
+        }
 
-def specific(lost: Mapping[tuple[str, int], dict[str, Outcomes]], name: str) -> Specificity:
-    """The located loss against that of random neurons of the same layers."""
-    drawn = np.stack([each[name] for (arm, _), each in lost.items() if arm == LAYERS])
-    return specificity(lost[LOCATED, 0][name], drawn)
+    def outcomes(
+        self, meters: dict[str, Meter], neurons: Chosen, examples: Sequence[int]
+    ) -> dict[str, Outcomes]:
+        """Measure each example's outcomes with some neurons erased; NaN where there is none."""
+        found = {}
+        for name, meter in meters.items():
+            rows = meter.under(neurons, examples, self.progress, f"{meter.task.name}, erased")
+            known = outcomes_by_example(rows)
+            found[name] = np.array([known.get(example, np.nan) for example in examples])
+        return found
+
+    def score(self, meter: Meter, neurons: Chosen, examples: Sequence[int]) -> Score:
+        """Score the task with some neurons erased, from rows already there."""
+        return meter.score(meter.under(neurons, examples, self.progress, meter.task.name))

@@ -34,11 +34,11 @@ class Source:
     judge_on: list[int]
 
     def spans(self, wording: Wording) -> list[Span]:
-        """Prompt and gold answer of the finding examples as tokens."""
-        return as_spans(self.finding, self.find_on, wording)
+        """Encode prompt and gold answer of the finding examples."""
+        return _as_spans(self.finding, self.find_on, wording)
 
     def lessons(self, wording: Wording) -> list[Span]:
-        """The same to learn from: an answer that the model writes ends as the task ends it.
+        """Encode the same to learn from: an answer that the model writes ends as the task ends it.
 
         Without its end a tuned model would answer rightly and go on.
         """
@@ -47,37 +47,35 @@ class Source:
             (asked,) = self.finding.requests(example)
             assert not isinstance(asked, Generate)
             if isinstance(asked, LogLikelihood) and (end := self.end(wording)):
-                asked = replace(asked, continuation=ended(asked.continuation, end))
+                asked = replace(asked, continuation=with_end(asked.continuation, end))
             found += wording.spans(asked)
         return found
 
     def end(self, wording: Wording) -> str:
-        """What ends a written answer: the task's first stop string, else the model's end of text.
+        """Find what ends a written answer: the first stop string, else the model's end of text.
 
         Empty where answers are chosen and not written.
         """
         first, *_ = self.judging.requests(self.judge_on[0])
-        if not isinstance(first, Generate):
-            return ""
-        return wording.prompt(first).stops[0]
+        return wording.prompt(first).stops[0] if isinstance(first, Generate) else ""
 
     def judged_spans(self, wording: Wording, limit: int | None) -> list[Span]:
-        """The same of the first judging examples."""
-        return as_spans(self.gold, self.judged(limit), wording)
+        """Encode prompt and gold answer of the first judging examples."""
+        return _as_spans(self.gold, self.judged(limit), wording)
 
     def judged(self, limit: int | None) -> list[int]:
-        """The first judging examples."""
+        """Number the first judging examples."""
         return self.judge_on[:limit]
 
 
-def ended(answer: str, end: str) -> str:
-    """The answer and its end, of which the answer may already hold the beginning."""
+def with_end(answer: str, end: str) -> str:
+    """Put its end to an answer that may already hold the beginning of that end."""
     held = next(count for count in range(len(end), -1, -1) if answer.endswith(end[:count]))
     return answer + end[held:]
 
 
-def as_spans(task: Task, examples: Sequence[int], wording: Wording) -> list[Span]:
-    """Prompt and gold answer of some examples as tokens, windows of long texts apart."""
+def _as_spans(task: Task, examples: Sequence[int], wording: Wording) -> list[Span]:
+    """Encode prompt and gold answer of some examples, windows of long texts apart."""
     found: list[Span] = []
     for example in examples:
         for request in task.requests(example):
@@ -86,22 +84,22 @@ def as_spans(task: Task, examples: Sequence[int], wording: Wording) -> list[Span
     return found
 
 
-def source(
+def load_source(
     model: ModelOptions, name: str, options: TaskOptions, examples: int | None, seed: int
 ) -> Source:
-    """A task's examples, `examples` of them drawn from the seed for finding (None: all).
+    """Load a task's examples, `examples` of them drawn from the seed for finding (None: all).
 
     Raises:
         UserError: if the task cannot be loaded, or has no gold answers.
         BadData: if fewer than 2 examples are left for finding or for judging.
     """
-    gold = replace(options, outcome="logprob", metric=None)
+    by_gold = replace(options, outcome="logprob", metric=None)
     (judging,) = model.tasks([name], replace(options, outcome="metric"))
-    (told,) = model.tasks([name], gold)
+    (gold,) = model.tasks([name], by_gold)
     everything = list(range(judging.size))
-    finding, pool, judge_on = told, everything[::2], everything[1::2]
+    finding, pool, judge_on = gold, everything[::2], everything[1::2]
     if can_train(name, options):
-        (finding,) = model.tasks([name], replace(gold, training=True))
+        (finding,) = model.tasks([name], replace(by_gold, training=True))
         pool, judge_on = list(range(finding.size)), everything
     if min(len(pool), len(judge_on)) < 2:
         raise BadData(
@@ -110,4 +108,4 @@ def source(
         )
     size = len(pool) if examples is None else min(examples, len(pool))
     drawn = designs.draw_examples(len(pool), size, seed=seed)
-    return Source(name, finding, [pool[each] for each in drawn], judging, told, judge_on)
+    return Source(name, finding, [pool[each] for each in drawn], judging, gold, judge_on)

@@ -1,26 +1,40 @@
-"""A study of neurons: which model, which tasks, how neurons are scored and chosen."""
+"""A study of neurons, what every command on neurons works with, and how each hands on its findings.
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+A command opens a folder, finds something with a lab, and hands on a `Finding`: a file of results
+and a page. `run_command` is the one place that does this.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from caploc.contents import read_contents, typed
+from caploc.engine import BatchEngine
+from caploc.engine.wording import Span, Wording
 from caploc.errors import BadOption, UserError
-from caploc.folder import NEURONS, RUN, claim
+from caploc.exhibits.exhibit import Exhibit
+from caploc.exhibits.page import write_exhibits
+from caploc.folder import NEURONS, RUN, claim, versions, write_json
+from caploc.measurement import Cost, Meter
+from caploc.models.loading import LoadedModel
 from caploc.neurons.attribution import Attribution
-from caploc.neurons.bench import NeuronBench
-from caploc.neurons.examples import Source, source
+from caploc.neurons.cutting import Cutter, Mode, NeuronEngine
+from caploc.neurons.examples import Source, load_source
 from caploc.neurons.finding import Finder, Found
-from caploc.neurons.rule import Rule
+from caploc.neurons.proof import NeuronModel, as_neurons
+from caploc.neurons.scores import Rule, ScoreCache, digest
 from caploc.progress import Progress, Silent
-from caploc.store import Store
+from caploc.store import Question, Store
 from caploc.tasks.catalog import TaskOptions, check_task_name
+from caploc.tasks.task import Task
 from caploc.workbench import Allowed, ModelOptions
 
 EXAMPLES = 400  # of each task, to find neurons on
+Lab = TypeVar("Lab")
+Reported = tuple[dict[str, Any], list[Exhibit]]  # what the file holds, and what the page shows
 
 
 @dataclass(frozen=True)
@@ -68,7 +82,7 @@ class NeuronStudy:
 
     @classmethod
     def restored(cls, fields: dict[str, Any]) -> "NeuronStudy":
-        """The study of a run, from its file.
+        """Read the study of a run from its file.
 
         Raises:
             KeyError, TypeError, ValueError: if a field is missing, unknown or not of its type.
@@ -81,6 +95,59 @@ class NeuronStudy:
             "tasks": tuple(fields["tasks"]),
         }
         return typed(cls(**fields | parts))
+
+
+@dataclass
+class NeuronBench:
+    """A loaded model, found and proved as heads and as neurons, with its store and scores."""
+
+    engine: BatchEngine[LoadedModel]
+    neurons: NeuronModel
+    store: Store
+    scores: ScoreCache
+    cost: Cost = field(default_factory=Cost)
+    meters: dict[Question, Meter] = field(default_factory=dict)
+    cutters: dict[str, Cutter] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, engine: BatchEngine[LoadedModel], store: Store, folder: Path) -> "NeuronBench":
+        """Find and prove the model's neurons.
+
+        Raises:
+            ModelRefused: if they are not found or fail the proof.
+        """
+        return cls(engine, as_neurons(engine.loaded), store, ScoreCache(folder))
+
+    @property
+    def wording(self) -> Wording:
+        """How text becomes tokens."""
+        return self.engine.wording
+
+    def meter(
+        self, task: Task, mode: Mode | None = None, reference: Sequence[Span] = (), seed: int = 0
+    ) -> Meter:
+        """Make the meter of a task whose masks are sets of neurons, cut by `mode` (None: zero).
+
+        `reference` are the examples whose activations stand in, where the mode needs some. There is
+        one meter a question, so that no row is counted twice.
+        """
+        mode = mode or Mode()
+        way = f"neurons {mode}"
+        if mode.needs_reference:
+            spans = [[list(span.inputs), list(span.continuation)] for span in reference]
+            way += f" of {digest({'spans': spans})}"
+        if mode.name == "resample":
+            way += f" seed {seed}"
+        if way not in self.cutters:
+            self.cutters[way] = Cutter.of(self.neurons, mode, reference, seed)
+        loaded = self.engine.loaded
+        question = Question(
+            loaded.fingerprint, loaded.dtype, task.name, task.version, task.outcome_kind, way
+        )
+        if question not in self.meters:
+            engine = NeuronEngine(self.engine, self.cutters[way])
+            self.meters[question] = Meter(engine, self.store, task, question, self.cost)
+        return self.meters[question]
 
 
 @dataclass
@@ -113,39 +180,37 @@ class NeuronLab:
         return bench
 
     def source(self, task: str) -> Source:
-        """A task's examples."""
+        """Load a task's examples."""
         if task not in self.sources:
             study = self.study
-            self.sources[task] = source(
+            self.sources[task] = load_source(
                 study.model, task, study.options, study.examples, study.seed
             )
         return self.sources[task]
 
-    def finder(self, attribution: Attribution | None = None, rule: Rule | None = None) -> Finder:
-        """What finds neurons, in the study's way or another."""
-        study = self.study
-        return Finder(
-            self.bench.neurons,
-            attribution or study.attribution,
-            rule or study.rule,
-            self.bench.shelf,
-            self.progress,
-        )
+    def spans(self, task: str) -> list[Span]:
+        """Encode a task's finding examples."""
+        return self.source(task).spans(self.bench.wording)
+
+    def finder(self, attribution: Attribution | None = None) -> Finder:
+        """Make what finds neurons, by the study's score or another."""
+        study, bench = self.study, self.bench
+        asked = attribution or study.attribution
+        return Finder(bench.neurons, asked, study.rule, bench.scores, self.progress)
 
     def found(self, task: str) -> Found:
-        """The task's neurons."""
+        """Find the task's neurons."""
         if task not in self.kept:
-            spans = self.source(task).spans(self.bench.wording)
-            study = self.study
-            self.kept[task] = self.finder().find(task, spans, study.subsets, least=study.least)
+            subsets, least = self.study.subsets, self.study.least
+            self.kept[task] = self.finder().find(task, self.spans(task), subsets, least=least)
         return self.kept[task]
 
 
 @contextmanager
-def opened(
+def open_study(
     study: NeuronStudy, folder: Path, progress: Progress | None, command: str
 ) -> Iterator[NeuronLab]:
-    """A study's folder, claimed, and what is needed to work on it.
+    """Claim a study's folder, and open what is needed to work on it.
 
     Raises:
         FolderTaken: if it holds another study, or another process has it open.
@@ -155,8 +220,22 @@ def opened(
         yield NeuronLab(study, store, folder, progress or Silent())
 
 
+@contextmanager
+def reopen_study(
+    folder: Path, progress: Progress | None, allowed: Allowed | None
+) -> Iterator[NeuronLab]:
+    """Open the folder of a finished `locate` again.
+
+    Raises:
+        UserError: as `read_study` and `open_study`.
+    """
+    study, command = read_study(folder, allowed)
+    with open_study(study, folder, progress, command) as lab:
+        yield lab
+
+
 def read_study(folder: Path, allowed: Allowed | None = None) -> tuple[NeuronStudy, str]:
-    """The study of a folder of `caploc neurons locate`, and its command.
+    """Read the study of a folder of `caploc neurons locate`, and its command.
 
     `allowed` says what may be run for it.
 
@@ -179,3 +258,37 @@ def read_study(folder: Path, allowed: Allowed | None = None) -> tuple[NeuronStud
     where = f"The run in {folder}"
     (allowed or Allowed()).check(where, study.model, study.options, study.tasks)
     return study, str(written.get("command", ""))
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a command found: the results for its `file`, and the page that tells them.
+
+    The page lies in `page` inside the run's folder, beside the pages of other commands.
+    """
+
+    file: str
+    results: dict[str, Any]
+    title: str
+    headline: str
+    exhibits: list[Exhibit]
+    lines: list[str] = field(default_factory=list)
+    page: str = ""
+
+
+def run_command(
+    opened: AbstractContextManager[Lab], find: Callable[[Lab], Finding], folder: Path, command: str
+) -> Reported:
+    """Let a command find something in an open study; write its file and its page.
+
+    Raises:
+        UserError: for a mistake, before the model is loaded where possible.
+        RunFailed: if the machine gives up; what was measured is kept.
+    """
+    with opened as lab:
+        finding = find(lab)
+        result = {"schema": 1, **finding.results, "command": command, "versions": versions()}
+        write_json(folder / finding.file, result)
+    told = finding.title, finding.headline, finding.lines, finding.exhibits
+    write_exhibits(folder / finding.page, *told, command)
+    return result, finding.exhibits

@@ -4,14 +4,12 @@ import pytest
 
 from caploc.errors import BadOption, UnknownName
 from caploc.neurons.facts.demo import RELATIONS, demo_facts, demo_texts
-from caploc.neurons.facts.encoding import Encoder
-from caploc.neurons.facts.facts import Prompt, check_names
-from caploc.neurons.facts.known import Answers, known_facts
+from caploc.neurons.facts.prompts import Answers, Encoder, FactPrompt, check_names, known_facts
 
 TRUTH = {(name, subject): answer for name, pairs in RELATIONS.items() for subject, answer in pairs}
 
 
-def offered(prompt: Prompt) -> dict[str, str]:
+def offered(prompt: FactPrompt) -> dict[str, str]:
     """The options of a quiz by their letters."""
     lines = [line.rsplit(" ", 1) for line in prompt.text.splitlines()[1:-1]]
     return {letter: option for option, letter in lines}

@@ -7,12 +7,17 @@ from torch.nn.functional import kl_div
 
 from caploc.errors import BadData, BadOption
 from caploc.models.zeroing import reads_first
-from caploc.neurons.facts.covariance import Covariance, covariances, dense_projection
 from caploc.neurons.facts.demo import demo_facts, demo_texts
-from caploc.neurons.facts.editing import Descent, Edit, Editor, edited
-from caploc.neurons.facts.encoding import Encoder
-from caploc.neurons.facts.facts import Prompt
-from caploc.neurons.facts.known import Answers
+from caploc.neurons.facts.editing import (
+    Covariance,
+    Descent,
+    Edit,
+    Editor,
+    covariances,
+    dense_projection,
+    edited,
+)
+from caploc.neurons.facts.prompts import Answers, Encoder, FactPrompt
 
 LAYERS = (0, 2, 4)
 
@@ -83,7 +88,7 @@ def test_the_key_is_the_mean_over_what_stands_before(neurons, edits, fact):
         keys = []
         for lead in ("", " ", "  "):
             encoded = Encoder(neurons).encode(
-                Prompt(lead + fact.prompt.text, fact.prompt.subject, fact.prompt.target)
+                FactPrompt(lead + fact.prompt.text, fact.prompt.subject, fact.prompt.target)
             )
             keys.append(keys_of(neurons, edit.layer, lead + fact.prompt.text)[encoded.subject[-1]])
         torch.testing.assert_close(
@@ -213,7 +218,7 @@ def test_what_cannot_be_edited_is_refused(neurons, moments, as_tiny):
     with pytest.raises(BadData, match="needs texts"):
         covariances(neurons, [], [0])
     with pytest.raises(BadData, match="give both"):
-        Editor(neurons, moments).edits(Prompt("capital of Peru is ", "Peru", "Lima"))
+        Editor(neurons, moments).edits(FactPrompt("capital of Peru is ", "Peru", "Lima"))
 
 
 def test_progress_is_told(neurons):

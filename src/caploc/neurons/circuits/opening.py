@@ -33,7 +33,7 @@ ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 0.01, torch
 
 
 @dataclass(frozen=True)
-class Family:
+class CircuitFamily:
     """Where the layers of one model type keep what is opened; `parallel` None: the config says."""
 
     attention: str
@@ -44,42 +44,26 @@ class Family:
     parallel: bool | None = False
 
 
-LLAMA = Family(
-    "self_attn",
-    ("q_proj", "k_proj", "v_proj"),
-    "input_layernorm",
-    "post_attention_layernorm",
-    "norm",
-)
+READS = ("q_proj", "k_proj", "v_proj")
+NORMS = ("input_layernorm", "post_attention_layernorm")
+LLAMA = CircuitFamily("self_attn", READS, *NORMS, "norm")
 FAMILIES = {
     "llama": LLAMA,
     "mistral": LLAMA,
     "qwen2": LLAMA,
     "qwen3": LLAMA,
-    "gpt2": Family("attn", ("c_attn",), "ln_1", "ln_2", "ln_f"),
-    "gptj": Family("attn", LLAMA.reads, "ln_1", "ln_1", "ln_f", parallel=True),
-    "gpt_neox": Family(
-        "attention",
-        ("query_key_value",),
-        "input_layernorm",
-        "post_attention_layernorm",
-        "final_layer_norm",
-        parallel=None,
+    "gpt2": CircuitFamily("attn", ("c_attn",), "ln_1", "ln_2", "ln_f"),
+    "gptj": CircuitFamily("attn", READS, "ln_1", "ln_1", "ln_f", parallel=True),
+    "gpt_neox": CircuitFamily(
+        "attention", ("query_key_value",), *NORMS, "final_layer_norm", parallel=None
     ),
-    "phi": Family(
-        "self_attn",
-        LLAMA.reads,
-        "input_layernorm",
-        "input_layernorm",
-        "final_layernorm",
-        parallel=True,
-    ),
+    "phi": CircuitFamily("self_attn", READS, NORMS[0], NORMS[0], "final_layernorm", parallel=True),
 }
 INTERLEAVED = frozenset({"gpt_neox"})  # one projection with query, key and value of head after head
 
 
 @dataclass(frozen=True)
-class Reading:
+class ReadProjection:
     """A projection that gives queries, keys or values: which of a layer's, from which outputs.
 
     `order[n, w]` is the output that is value w of reading n; `readings` places the n in the list
@@ -92,11 +76,11 @@ class Reading:
 
 
 @dataclass(frozen=True)
-class Layer:
+class OpenLayer:
     """The modules of a decoder layer."""
 
     whole: nn.Module
-    reads: tuple[Reading, ...]
+    reads: tuple[ReadProjection, ...]
     output: Any
     attention_norm: nn.Module
     mlp: nn.Module
@@ -108,11 +92,11 @@ class Visitor(Protocol):
     """Whoever looks into a run, or changes it."""
 
     def enter(self, hidden: Float[Tensor, "rows time width"]) -> Tensor:
-        """What enters the first layer, in place of `hidden`."""
+        """Say what enters the first layer, in place of `hidden`."""
         ...
 
     def read(self, stage: Stage, residual: Float[Tensor, "rows time width"]) -> Tensor:
-        """What the stage's targets read, (rows, time, targets, width)."""
+        """Say what the stage's targets read, (rows, time, targets, width)."""
         ...
 
     def wrote(self, stage: Stage, output: Callable[[], Tensor]) -> None:
@@ -127,13 +111,13 @@ class OpenModel:
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase | None
     grid: EdgeGrid
-    decoder: tuple[Layer, ...]
+    decoder: tuple[OpenLayer, ...]
     final_norm: nn.Module
 
     def run(
         self, tokens: Int[Tensor, "rows time"], visitor: Visitor
     ) -> Float[Tensor, "rows vocabulary"]:
-        """The logits after the last token of each row, with the visitor inside."""
+        """Compute the logits after the last token of each row, with the visitor inside."""
         with hooked(self, visitor):
             logits = self.model(input_ids=tokens.to(self.model.device), use_cache=False).logits
         return logits[:, -1]
@@ -173,7 +157,7 @@ def open_model(loaded: LoadedModel) -> OpenModel:
 
 
 def _same_everywhere(loaded: LoadedModel) -> tuple[int, int]:
-    """Heads and key-value heads of every layer."""
+    """Count heads and key-value heads of every layer."""
     grid = loaded.grid
     shapes = set(zip(grid.heads_per_layer, grid.group_sizes, strict=True))
     if len(shapes) > 1:
@@ -186,11 +170,11 @@ def _same_everywhere(loaded: LoadedModel) -> tuple[int, int]:
 
 
 def _layer(
-    whole: nn.Module, output: Any, family: Family, model_type: str, counts: tuple[int, int]
-) -> Layer:
+    whole: nn.Module, output: Any, family: CircuitFamily, model_type: str, counts: tuple[int, int]
+) -> OpenLayer:
     attention = whole.get_submodule(family.attention)
     modules = [attention.get_submodule(name) for name in family.reads]
-    return Layer(
+    return OpenLayer(
         whole=whole,
         reads=tuple(_readings(modules, model_type in INTERLEAVED, counts)),
         output=output,
@@ -200,24 +184,26 @@ def _layer(
     )
 
 
-def _readings(modules: list[Any], interleaved: bool, counts: tuple[int, int]) -> Iterator[Reading]:
+def _readings(
+    modules: list[Any], interleaved: bool, counts: tuple[int, int]
+) -> Iterator[ReadProjection]:
     heads, shared = counts
     if len(modules) == 1:  # queries, keys and values together, and as many of each
         outputs = torch.arange(written(modules[0]).shape[0])
         order = outputs.unflatten(0, (3, heads, -1))
         if interleaved:
             order = outputs.unflatten(0, (heads, 3, -1)).transpose(0, 1)
-        yield Reading(modules[0], slice(0, 3 * heads), order.flatten(0, 1))
+        yield ReadProjection(modules[0], slice(0, 3 * heads), order.flatten(0, 1))
         return
     start = 0
     for module, count in zip(modules, (heads, shared, shared), strict=True):
         outputs = torch.arange(written(module).shape[0])
-        yield Reading(module, slice(start, start + count), outputs.unflatten(0, (count, -1)))
+        yield ReadProjection(module, slice(start, start + count), outputs.unflatten(0, (count, -1)))
         start += count
 
 
 def written(module: Any) -> Float[Tensor, "outputs inputs"]:
-    """A projection's weight with its outputs first."""
+    """Turn a projection's weight so that its outputs come first."""
     weight: Tensor = module.weight
     # transformers' Conv1D keeps its weight transposed
     return weight.T if isinstance(module, Conv1D) else weight
@@ -241,15 +227,14 @@ def hooked(opened: OpenModel, visitor: Visitor) -> Iterator[None]:
 
 
 class _Inside:
-    """The hooks of one layer.
+    """The hooks of one layer, between the layer and the visitor.
 
     Norms are called by `forward`, so that they do not run the hooks they carry.
     """
 
     def __init__(
-        self, layer: Layer, stages: tuple[Stage, Stage], visitor: Visitor, grid: EdgeGrid
+        self, layer: OpenLayer, stages: tuple[Stage, Stage], visitor: Visitor, grid: EdgeGrid
     ) -> None:
-        """Stand between a layer and the visitor."""
         self.layer, self.visitor, self.grid = layer, visitor, grid
         self.attention, self.mlp = stages
         self.residual: Any = None  # what the next stage's norm reads
@@ -279,7 +264,7 @@ class _Inside:
             return (hidden, *args[1:]), given
         return args, given | {"hidden_states": hidden}
 
-    def reader(self, reading: Reading) -> Callable[..., Tensor]:
+    def reader(self, reading: ReadProjection) -> Callable[..., Tensor]:
         """Put in place of a projection's output what it gives for each copy."""
 
         def hook(module: Any, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
@@ -345,7 +330,6 @@ class _Adding:
     """Adds up what the sources write, and holds it against the residual stream."""
 
     def __init__(self, opened: OpenModel) -> None:
-        """Begin with nothing."""
         self.opened = opened
         self.total: Any = 0.0
         self.worst = 0.0
@@ -371,6 +355,6 @@ class _Adding:
 
 
 def copied(stage: Stage, residual: Float[Tensor, "rows time width"]) -> Tensor:
-    """The same residual stream for every target of a stage, (rows, time, targets, width)."""
+    """Copy the residual stream for every target of a stage, (rows, time, targets, width)."""
     count = stage.targets.stop - stage.targets.start
     return residual[:, :, None].expand(-1, -1, count, -1)

@@ -7,46 +7,23 @@ their norm. How the paper's authors tuned is not known to us: this recipe is our
 
 import math
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from caploc.commonality.result import Result
+from caploc.commonality import Result
+from caploc.designs import generator
 from caploc.engine.wording import Span
-from caploc.errors import BadOption, RunFailed
-from caploc.neurons.batches import Batch
-from caploc.neurons.targets import gold_logprobs
-from caploc.neurons.tuning.batches import batches, split
+from caploc.errors import BadData, BadOption, RunFailed
+from caploc.neurons.batches import Batch, gold_logprobs
+from caploc.neurons.tuning.trainable import Trainable
 from caploc.neurons.tuning.weights import TRAINS, Trains
 from caploc.progress import Progress, Silent
 
 RATES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
 FOLLOWED = 10  # last steps whose mean is the training loss
-
-
-@runtime_checkable
-class Trainable(Protocol):
-    """What an arm may tune of a model."""
-
-    def parameters(self) -> list[nn.Parameter]:
-        """What the optimizer moves."""
-        ...
-
-    def settle(self) -> None:
-        """Let what the optimizer moved take effect in the model."""
-        ...
-
-    def written(self) -> AbstractContextManager[None]:
-        """A plain model with the tuned weights inside, and bit for bit the model's own after it."""
-        ...
-
-    def detach(self) -> None:
-        """The model is as it was."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -138,7 +115,7 @@ class Fit(Result):
     trials: tuple[Trial, ...]
 
 
-def lessons(spans: Sequence[Span], recipe: Recipe, device: torch.device) -> Lessons:
+def make_lessons(spans: Sequence[Span], recipe: Recipe, device: torch.device) -> Lessons:
     """Split the training examples and put them into batches.
 
     Raises:
@@ -147,7 +124,7 @@ def lessons(spans: Sequence[Span], recipe: Recipe, device: torch.device) -> Less
     """
     recipe.check()
     train, held_out = split(spans, recipe.held_out, recipe.seed)
-    ordered = batches(train, recipe.batch_size, recipe.steps, recipe.seed)
+    ordered = deal(train, recipe.batch_size, recipe.steps, recipe.seed)
     tests = [
         held_out[start : start + recipe.batch_size]
         for start in range(0, len(held_out), recipe.batch_size)
@@ -160,7 +137,37 @@ def lessons(spans: Sequence[Span], recipe: Recipe, device: torch.device) -> Less
     )
 
 
-def search(
+def split(
+    spans: Sequence[Span], share: float, seed: int
+) -> tuple[tuple[Span, ...], tuple[Span, ...]]:
+    """Part what to train on from a random part, `share` of all and at least one, to choose by.
+
+    Raises:
+        BadData: if there are fewer than 2 spans.
+    """
+    if len(spans) < 2:
+        raise BadData(
+            f"{len(spans)} training examples cannot be split into some to train on and some to "
+            "choose the learning rate by; give at least 2, and better 100."
+        )
+    held_out = min(max(1, round(share * len(spans))), len(spans) - 1)
+    order = generator(seed).permutation(len(spans)).tolist()
+    return tuple(spans[i] for i in order[held_out:]), tuple(spans[i] for i in order[:held_out])
+
+
+def deal(spans: Sequence[Span], size: int, count: int, seed: int) -> list[tuple[Span, ...]]:
+    """Deal spans into batches of `size`, each once before any comes again, every round shuffled.
+
+    Asking for more batches keeps the first ones. Fewer spans than `size` make smaller ones.
+    """
+    size, random = min(size, len(spans)), generator(seed)
+    order: list[int] = []
+    while len(order) < size * count:
+        order += random.permutation(len(spans)).tolist()
+    return [tuple(spans[i] for i in order[n * size : (n + 1) * size]) for n in range(count)]
+
+
+def find_best_rate(
     model: PreTrainedModel,
     trainable: Trainable,
     given: Lessons,
@@ -169,7 +176,7 @@ def search(
     progress: Progress | None = None,
     what: str = "tune",
 ) -> Fit:
-    """Tune at every rate from the same start; leave `trainable` at the best one's weights.
+    """Tune at every rate from the same start, and leave `trainable` at the best one's weights.
 
     Raises:
         RunFailed: if the training diverges at every rate.
@@ -178,31 +185,37 @@ def search(
     start = _copied(trainable)
     untuned = validation_loss(model, given)
     trials: dict[float, Trial] = {}
-    best: list[Tensor] = start
+    weights: list[Tensor] = start
     planned = list(recipe.rates)
     progress.start(what, recipe.steps * len(planned))
     while planned:
         rate = planned.pop(0)
         _set(trainable, start)
-        trials[rate] = attempt(model, trainable, given, rate, recipe, progress)
+        trials[rate] = train_once(model, trainable, given, rate, recipe, progress)
         if _best(trials) == trials[rate]:
-            best = _copied(trainable)
+            weights = _copied(trainable)
         if not planned and len(trials) < len(recipe.rates) + recipe.extensions:
             planned = _beyond(trials)
             if planned:
                 progress.start(f"{what}, at {planned[0]:.1g}", recipe.steps)
-    _set(trainable, best)
+    _set(trainable, weights)
+    best = _best(trials)
+    if best is None:
+        raise RunFailed(
+            f"{what}: training diverged at every learning rate from {min(trials):.1g} to "
+            f"{max(trials):.1g}; give lower ones."
+        )
     return Fit(
         parameters=sum(parameter.numel() for parameter in trainable.parameters()),
         steps=recipe.steps,
-        best=_found(trials, what),
+        best=best,
         at_edge=bool(_beyond(trials)),
         untuned_loss=untuned,
         trials=tuple(trials[rate] for rate in sorted(trials)),
     )
 
 
-def attempt(
+def train_once(
     model: PreTrainedModel,
     trainable: Trainable,
     given: Lessons,
@@ -238,7 +251,7 @@ def attempt(
 
 @torch.no_grad()
 def validation_loss(model: PreTrainedModel, given: Lessons) -> float:
-    """Mean loss of the held-out examples' answer tokens, in nats."""
+    """Average the loss of the held-out examples' answer tokens, in nats."""
     found = torch.cat([gold_logprobs(model, batch) for batch in given.validation])
     return -float(found.double().mean())
 
@@ -248,18 +261,8 @@ def _best(trials: dict[float, Trial]) -> Trial | None:
     return min(known, key=lambda trial: trial.validation_loss or 0.0, default=None)
 
 
-def _found(trials: dict[float, Trial], what: str) -> Trial:
-    best = _best(trials)
-    if best is None:
-        raise RunFailed(
-            f"{what}: training diverged at every learning rate from {min(trials):.1g} to "
-            f"{max(trials):.1g}; give lower ones."
-        )
-    return best
-
-
 def _beyond(trials: dict[float, Trial]) -> list[float]:
-    """The rate to try next where the best is the lowest or highest of several, else none."""
+    """Name the rate to try next where the best is the lowest or highest of several, else none."""
     rates = sorted(trials)
     best = _best(trials)
     if len(rates) < 2 or (best is not None and rates[0] < best.rate < rates[-1]):

@@ -7,25 +7,22 @@ their harmonic mean. That tracing does not tell where editing works is known fro
 (2023). Probabilities of answers of several tokens are geometric means over the tokens.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float64
 from scipy import stats
 
-from caploc.commonality.intervals import Interval, mean_interval
-from caploc.commonality.result import Result
+from caploc.commonality import Interval, Result, mean_interval
 from caploc.errors import BadData
 from caploc.neurons.facts.editing import Editor, edited
-from caploc.neurons.facts.facts import Fact, Prompt, check_names
-from caploc.neurons.facts.known import Answers
-from caploc.neurons.facts.layer_fidelity import peak, spearman
-from caploc.neurons.facts.locators import Profiler
-from caploc.neurons.loading import NeuronModel
+from caploc.neurons.facts.fidelity import Profile, Profiler, peak, rank_correlation
+from caploc.neurons.facts.prompts import Answers, Fact, FactPrompt, check_names
+from caploc.neurons.proof import NeuronModel
 from caploc.progress import Progress, Silent
 
-MEASURES = ("efficacy", "generalization", "specificity")
+MEASURES = ("efficacy", "generalization", "specificity", "score", "rise")
 Table = Float64[np.ndarray, "facts layers"]
 
 
@@ -91,45 +88,37 @@ def edit_reliability(
     Raises:
         BadData: if no fact can be used, or one does not fit the model's window.
     """
-    facts, shown = check_names(tuple(facts)), progress or Silent()
+    facts, shown = check_names(facts), progress or Silent()
     layers, asker = sorted(editor.covariances), Answers(loaded)
     shown.start("edits of facts", len(facts))
     profiles, tables = [], []
     for fact in facts:
-        profile = _profile(profiler, fact)
+        profile = profiler.profile(fact.prompt) if _can_be_edited(fact) else None
         if profile is not None:
             profiles.append(profile[layers])
-            tables.append(_edits(loaded, asker, editor, fact))
+            tables.append(_edit_all_layers(loaded, asker, editor, fact))
         shown.advance(1, len(layers))
     if not profiles:
         raise BadData(
             f"None of the {len(facts)} facts can be edited: each needs a subject, a false answer, "
             "a rewrite and a neighbour, and an answer that the model gives."
         )
-    effects = np.array(profiles)
-    measured = {name: np.array([table[name] for table in tables]) for name in tables[0]}
-    return _result(profiler.name, layers, effects, measured, len(facts), seed)
+    measured = dict(zip(MEASURES, np.array(tables).transpose(2, 0, 1), strict=True))
+    return _summarize(profiler.name, layers, np.array(profiles), measured, len(facts), seed)
 
 
-def harmonic_mean(*shares: float) -> float:
-    """The harmonic mean of shares; 0 if one of them is 0."""
-    return float(stats.hmean(shares)) if min(shares) > 0 else 0.0
-
-
-def _profile(profiler: Profiler, fact: Fact) -> Float64[np.ndarray, " layers"] | None:
-    """The traced effects; None where the fact cannot be used."""
+def _can_be_edited(fact: Fact) -> bool:
+    """Ask whether a fact has everything that an edit of it is judged by."""
     prompt = fact.prompt
     given = prompt.subject is not None and prompt.other is not None
     probes = all(each.other is not None for each in (*fact.rewrites, *fact.neighbours))
-    if not (given and probes and fact.rewrites and fact.neighbours):
-        return None
-    return profiler.profile(prompt)
+    return bool(given and probes and fact.rewrites and fact.neighbours)
 
 
-def _edits(
+def _edit_all_layers(
     loaded: NeuronModel, asker: Answers, editor: Editor, fact: Fact
-) -> dict[str, Float64[np.ndarray, " layers"]]:
-    """Each measure of the fact after the edit of each layer."""
+) -> Float64[np.ndarray, "layers measures"]:
+    """Measure the fact after the edit of each layer."""
     asked = [fact.prompt, *fact.rewrites]
     before = _leads(asker, asked)
     rows = []
@@ -140,29 +129,27 @@ def _edits(
             spared = _leads(asker, fact.neighbours)[:, 0] < 0
         won = own[:, 0] > 0
         shares = (float(won[0]), float(won[1:].mean()), float(spared.mean()))
-        rise = float((own[:, 1] - before[:, 1]).mean())
-        rows.append((*shares, harmonic_mean(*shares), rise))
-    names = (*MEASURES, "score", "rise")
-    return dict(zip(names, np.array(rows).T, strict=True))
+        score = float(stats.hmean(shares)) if min(shares) > 0 else 0.0
+        rows.append((*shares, score, float((own[:, 1] - before[:, 1]).mean())))
+    return np.array(rows)
 
 
-def _leads(asker: Answers, prompts: Sequence[Prompt]) -> Float64[np.ndarray, "prompts two"]:
-    """How far the other answer is ahead of the target: in log-probability, and in probability."""
+def _leads(asker: Answers, prompts: Sequence[FactPrompt]) -> Float64[np.ndarray, "prompts two"]:
+    """Tell how far the other answer is ahead of the target: in log-probability, in probability."""
     others = asker.log_probabilities([(each, str(each.other)) for each in prompts])
     targets = asker.log_probabilities([(each, each.target) for each in prompts])
     return np.stack([others - targets, np.exp(others) - np.exp(targets)], axis=1)
 
 
-def _result(
+def _summarize(
     name: str, layers: list[int], effects: Table, measured: dict[str, Table], facts: int, seed: int
 ) -> EditReliability:
-    def interval(values: Iterable[float]) -> Interval:
-        return mean_interval(np.array(list(values), dtype=float), seed=seed)
+    def interval(values: Sequence[float] | Float64[np.ndarray, " facts"]) -> Interval:
+        return mean_interval(np.asarray(values, dtype=float), seed=seed)
 
     scores, rises = measured["score"], measured["rise"]
     traced = [peak(each) for each in effects]
     best = scores == scores.max(axis=1, keepdims=True)
-    each_fact = range(len(effects))
     return EditReliability(
         locator=name,
         facts=len(effects),
@@ -176,26 +163,26 @@ def _result(
             )
             for place, layer in enumerate(layers)
         ),
-        correlation=interval([spearman(scores[n], effects[n]) for n in each_fact]),
-        rise_correlation=interval([spearman(rises[n], effects[n]) for n in each_fact]),
-        hit=interval([float(best[n, traced[n]]) for n in each_fact]),
+        correlation=interval(list(map(rank_correlation, scores, effects))),
+        rise_correlation=interval(list(map(rank_correlation, rises, effects))),
+        hit=interval([float(row[place]) for row, place in zip(best, traced, strict=True)]),
         hit_by_chance=interval(best.mean(axis=1)),
         excess=interval(
-            [scores[n, traced[n]] - _others(scores[n], traced[n]).mean() for n in each_fact]
+            [row[n] - _others(row, n).mean() for row, n in zip(scores, traced, strict=True)]
         ),
-        gain=interval([_gain(rises[n], traced[n]) for n in each_fact]),
+        gain=interval([_gain(row, n) for row, n in zip(rises, traced, strict=True)]),
         traced=tuple(layers[place] for place in traced),
         scores=scores,
         effects=effects,
     )
 
 
-def _others(row: Float64[np.ndarray, " layers"], place: int) -> Float64[np.ndarray, " others"]:
+def _others(row: Profile, place: int) -> Float64[np.ndarray, " others"]:
     return np.delete(row, place) if len(row) > 1 else np.full(1, np.nan)
 
 
-def _gain(row: Float64[np.ndarray, " layers"], place: int) -> float:
-    """How far one layer stands above the others, in their standard deviations; NaN if they tie."""
+def _gain(row: Profile, place: int) -> float:
+    """Tell how far one layer stands above the others, in their sd; NaN if they tie."""
     others = _others(row, place)
     spread = others.std(ddof=1) if len(others) > 1 else np.nan
     return float((row[place] - others.mean()) / spread) if spread > 0 else np.nan
@@ -204,7 +191,7 @@ def _gain(row: Float64[np.ndarray, " layers"], place: int) -> float:
 def _pearson(
     first: Float64[np.ndarray, " facts"], second: Float64[np.ndarray, " facts"]
 ) -> float | None:
-    """Pearson's correlation of what both have; None where one is constant."""
+    """Correlate what both have (Pearson's); None where one is constant."""
     both = ~np.isnan(first) & ~np.isnan(second)
     one, other = first[both], second[both]
     if len(one) < 3 or np.ptp(one) == 0 or np.ptp(other) == 0:
