@@ -3,8 +3,9 @@ import json
 import numpy as np
 import pytest
 
-from caploc.commonality import permutation_p, specificity
+from caploc.commonality import specificity
 from caploc.errors import BadOption
+from caploc.sharing.chance import permutation_p
 
 
 def test_the_gain_is_in_standard_deviations_of_the_draws():

@@ -5,14 +5,13 @@ from typing import Annotated, Any
 
 import typer
 
-from caploc import console
+from caploc.cli.neurons import show
 from caploc.cli.options import (
     Device,
     Dtype,
     Json,
     Model,
     Quiet,
-    command_line,
 )
 from caploc.naming import default_folder, placed
 
@@ -64,7 +63,8 @@ def fidelity(
         caploc neurons fidelity demo --facts demo/statement --method neurons --out runs/facts
 
     Writes:
-        fidelity/: fidelity.json, report.html, tables
+        fidelity.json: how alike wordings of a fact are located, by method
+        fidelity/report.html: the page
 
     See also:
         neurons reliability, neurons decouple
@@ -76,9 +76,8 @@ def fidelity(
         "facts": facts, "form": form, "rewrites": rewrites, "method": method, "count": count,
         "share": share, "steps": steps, "seed": seed, "device": device, "dtype": dtype,
     }  # fmt: skip
-    with console.progress(quiet or as_json) as progress:
-        found = measure_fidelity(fact_study(model, asked), folder, progress, command=command_line())
-    console.show_exhibits(*found, as_json, folder / "fidelity")
+    study, page = fact_study(model, asked), folder / "fidelity"
+    show(measure_fidelity, study, folder, page=page, quiet=quiet, as_json=as_json)
 
 
 def reliability(
@@ -108,7 +107,8 @@ def reliability(
         caploc neurons reliability demo --facts demo/quiz --method tracing --draws 50
 
     Writes:
-        reliability/: reliability.json, report.html, tables
+        reliability.json: what changing the located does, by method
+        reliability/report.html: the page
 
     See also:
         neurons fidelity, neurons decouple
@@ -121,11 +121,8 @@ def reliability(
         "draws": draws, "share": share, "steps": steps, "texts": texts, "seed": seed,
         "device": device, "dtype": dtype,
     }  # fmt: skip
-    with console.progress(quiet or as_json) as progress:
-        found = measure_reliability(
-            fact_study(model, asked), folder, progress, command=command_line()
-        )
-    console.show_exhibits(*found, as_json, folder / "reliability")
+    study, page = fact_study(model, asked), folder / "reliability"
+    show(measure_reliability, study, folder, page=page, quiet=quiet, as_json=as_json)
 
 
 def decouple(
@@ -175,16 +172,7 @@ def decouple(
     from caploc.workbench import ModelOptions
 
     ways = tuple(Attribution(each, steps=steps) for each in method or ["gradient"])
-    study = DecouplingStudy(
-        ModelOptions(placed(model), device, dtype),
-        contrasts,
-        items,
-        ways,
-        Rule(sigma, share),
-        within,
-        seed,
-    )
+    loading, rule = ModelOptions(placed(model), device, dtype), Rule(sigma, share)
+    study = DecouplingStudy(loading, contrasts, items, ways, rule, within, seed)
     folder = out or default_folder("decoupling", model, contrasts)
-    with console.progress(quiet or as_json) as progress:
-        found = measure_decoupling(study, folder, progress, command=command_line())
-    console.show_exhibits(*found, as_json, folder)
+    show(measure_decoupling, study, folder, page=folder, quiet=quiet, as_json=as_json)

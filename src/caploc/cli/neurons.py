@@ -1,7 +1,8 @@
 """Commands on feed-forward neurons (CNL)."""
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -51,6 +52,20 @@ Batches = Annotated[int, typer.Option("--steps", help="Batches to tune with.")]
 Rates = Annotated[str, typer.Option(help="Learning rates to try for each arm.")]
 GRID = "1e-4,3e-4,1e-3,3e-3,1e-2,3e-2,1e-1"
 Judged = Annotated[int | None, typer.Option("--limit", help="Judging examples of each task.")]
+
+
+def show(
+    run: Callable[..., Any],
+    *asked: object,
+    page: Path,
+    quiet: bool,
+    as_json: bool,
+    **options: object,
+) -> None:
+    """Run what a command asks for, watched, and print its tables, or its result as JSON."""
+    with console.progress(quiet or as_json) as progress:
+        found = run(*asked, progress=progress, command=command_line(), **options)
+    console.show_exhibits(*found, as_json, page)
 
 
 @app.command()
@@ -128,14 +143,7 @@ def locate(
     tasks = tuple(dict.fromkeys(map(placed, task)))
     study = NeuronStudy(
         model=ModelOptions(
-            placed(model),
-            device,
-            dtype,
-            revision,
-            trust_remote_code,
-            None,
-            batch_size,
-            gguf=gguf,
+            placed(model), device, dtype, revision, trust_remote_code, None, batch_size, gguf=gguf
         ),
         tasks=tasks,
         attribution=Attribution(method, target, positions, steps, rule),
@@ -150,9 +158,8 @@ def locate(
     )
     folder = out or default_folder("neurons", model, method, *task)
     permit(allow_code, trust_remote_code, tasks)
-    with console.progress(quiet or as_json) as progress:
-        found = run(study, folder, progress, kinds=kinds_of(kind), command=command_line())
-    console.show_exhibits(*found, as_json, folder)
+    kinds = kinds_of(kind)
+    show(run, study, folder, page=folder, quiet=quiet, as_json=as_json, kinds=kinds)
 
 
 @app.command()
@@ -213,7 +220,8 @@ def erase(
         caploc neurons erase runs/neurons --mode mean --draws 20
 
     Writes:
-        erasure/: erasure.json, report.html, tables
+        erasure.json: what each task loses, by arm
+        erasure/report.html: the page
 
     See also:
         neurons cross, neurons enhance
@@ -224,9 +232,8 @@ def erase(
 
     asked = Erasing(Mode.parse(mode), draws, numbers(doses, float), limit, seed)
     may = permit(allow_code, trust_remote_code, also or [])
-    with console.progress(quiet or as_json) as progress:
-        found = run(folder, asked, also or [], progress, command=command_line(), allowed=may)
-    console.show_exhibits(*found, as_json, folder / "erasure")
+    page = folder / "erasure"
+    show(run, folder, asked, also or [], page=page, quiet=quiet, as_json=as_json, allowed=may)
 
 
 @app.command()
@@ -266,7 +273,8 @@ def enhance(
         caploc neurons enhance runs/neurons --arm located --arm random-layer-matched
 
     Writes:
-        enhancement/: enhancement.json, report.html, tables, the tuned neurons
+        enhancement.json: what each arm gains
+        enhancement/report.html: the page
 
     See also:
         neurons keep, neurons cross
@@ -281,9 +289,8 @@ def enhance(
     recipe = Recipe(steps=steps, rates=numbers(rates, float), trains=trains, seed=seed)  # type: ignore[arg-type]
     asked = Enhancing(recipe, tuple(arm or ARMS), draws, noise, limit, tuple(task or ()))
     may = permit(allow_code, trust_remote_code)
-    with console.progress(quiet or as_json) as progress:
-        found = enhance_located(folder, asked, progress, command=command_line(), allowed=may)
-    console.show_exhibits(*found, as_json, folder / "enhancement")
+    page = folder / "enhancement"
+    show(enhance_located, folder, asked, page=page, quiet=quiet, as_json=as_json, allowed=may)
 
 
 @app.command()
@@ -311,7 +318,8 @@ def cross(
         caploc neurons cross runs/neurons --how erase --kind sums=demo/addition,demo/sorting
 
     Writes:
-        crossing/: crossing.json, report.html, tables
+        crossing.json: effects task by task, and their means
+        crossing/report.html: the page
 
     See also:
         neurons erase, neurons enhance
@@ -331,9 +339,8 @@ def cross(
         kinds_of(kind),
     )
     may = permit(allow_code, trust_remote_code)
-    with console.progress(quiet or as_json) as progress:
-        found = run(folder, asked, progress, command=command_line(), allowed=may)
-    console.show_exhibits(*found, as_json, folder / "crossing")
+    page = folder / "crossing"
+    show(run, folder, asked, page=page, quiet=quiet, as_json=as_json, allowed=may)
 
 
 @app.command()

@@ -52,7 +52,7 @@ from caploc.commonality.overlap import (
 )
 from caploc.commonality.result import Result, plain
 from caploc.commonality.reviews import sentiment
-from caploc.commonality.specificity import FEWEST, Specificity, permutation_p, specificity
+from caploc.commonality.specificity import FEWEST, Specificity, specificity
 from caploc.commonality.stability import (
     Overlaps,
     Within,
@@ -135,7 +135,6 @@ __all__ = [
     "mean_defined",
     "mean_interval",
     "paired_interval",
-    "permutation_p",
     "plain",
     "quizzes",
     "rate_matrices",

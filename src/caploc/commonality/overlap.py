@@ -12,24 +12,22 @@ coefficient, 96.42 % allows an IoU of 93.09 % at most. So `largest` is what we c
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
 from math import ceil
 from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float64, Int
-from scipy import sparse, stats
+from scipy import sparse
 
 from caploc.commonality.layers import Chosen, Sets, block_counts, blocks
 from caploc.commonality.result import Result
 from caploc.errors import BadOption
 from caploc.grid import Grid
-from caploc.sharing import Chance
+from caploc.sharing.chance import Chance, common_by_chance
 
 RATES = ("reference", "largest", "smallest", "dice", "iou")
 COMPARED = "largest"  # the rate held against the published overlap rate
 VOTES = tuple(tenths / 10 for tenths in range(1, 11))
-SMALLEST = np.finfo(float).tiny  # chances below it are dropped: no sum of them shows
 Matrix = Float64[np.ndarray, "sets sets"]
 
 
@@ -139,31 +137,8 @@ def chance(first: Chosen, second: Chosen, grid: Grid[Any]) -> Chance:
     for slices in (blocks(len(first), None), blocks(len(first), grid)):
         sizes = [block.stop - block.start for block in slices]
         counts = block_counts(first, slices), block_counts(second, slices)
-        figures.append(
-            sum(one * other / size for one, other, size in zip(*counts, sizes, strict=True))
-        )
-        figures.append(at_least(count, sizes, *counts))
+        figures += common_by_chance(count, sizes, *counts)
     return Chance(count, *figures)
-
-
-def at_least(
-    count: int, sizes: Sequence[int], first: Sequence[int], second: Sequence[int]
-) -> float:
-    """Chance that random sets have `count` or more in common, drawn block by block.
-
-    A block of `size` neurons of which `m` and `n` are drawn shares k of them with chance
-    `C(m, k) C(size - m, n - k) / C(size, n)`; the sum over blocks is distributed as the convolution
-    of these. Chances too small for a float are left out before, or full layers would take minutes.
-    """
-    lowest, parts = 0, []
-    for size, one, other in zip(sizes, first, second, strict=True):
-        support = np.arange(max(0, one + other - size), min(one, other) + 1)
-        chances = stats.hypergeom.pmf(support, size, one, other)
-        kept = np.flatnonzero(chances > SMALLEST)
-        lowest += int(support[kept[0]])
-        parts.append(chances[kept[0] : kept[-1] + 1])
-    total = reduce(np.convolve, parts)
-    return float(min(total[max(count - lowest, 0) :].sum(), 1.0))
 
 
 def group(sets: Sets, *, least: Sequence[float] = VOTES) -> Group:

@@ -16,6 +16,7 @@ from jaxtyping import Float64
 from caploc.commonality.intervals import Interval, mean_interval, paired_interval
 from caploc.commonality.result import Result
 from caploc.errors import BadOption
+from caploc.sharing.chance import permutation_p
 
 FEWEST = 5  # random draws from which a standard deviation is taken; 20 are better
 Effects = Float64[np.ndarray, " items"]
@@ -80,11 +81,3 @@ def gains(located: Effects, random: DrawnEffects) -> Effects:
     spread = np.where(np.ptp(random, axis=0) > 0, random.std(axis=0, ddof=1), np.nan)
     each: np.ndarray = (located - random.mean(axis=0)) / spread
     return each
-
-
-def permutation_p(located: float, random: Float64[np.ndarray, " draws"]) -> float:
-    """One-sided p of an effect: `(1 + draws that reach it) / (1 + draws)`, never 0.
-
-    Phipson and Smyth (2010), "Permutation p-values should never be zero".
-    """
-    return float((1 + np.count_nonzero(random >= located)) / (1 + len(random)))

@@ -165,11 +165,9 @@ class Attribution:
         return Gates(model.projections, value, layer=layer, positions=positions)
 
     def outcome(self, model: NeuronModel, batch: Batch) -> Float[Tensor, " rows"]:
-        """Compute F of each row."""
         return TARGETS[self.target](batch, gold_logprobs(model.model, batch))
 
     def scores(self, model: NeuronModel, batch: Batch) -> Scores:
-        """Score every neuron's contribution to every row's F."""
         return METHODS[self.method](self, model, batch).double()
 
 

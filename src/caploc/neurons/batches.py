@@ -58,7 +58,6 @@ class Batch:
 
     @property
     def size(self) -> int:
-        """Number of rows."""
         return len(self.tokens)
 
     @property
@@ -117,11 +116,7 @@ class Batcher:
     def run(
         self, spans: Sequence[Span], work: Callable[[Batch], list[R]], copies: int = 1
     ) -> Iterator[tuple[list[int], list[R]]]:
-        """Work on every example once, longest first; yields their numbers and results.
-
-        Raises:
-            OutOfMemory: if a single example does not fit.
-        """
+        """Work on every example once, longest first; yields their numbers and results."""
         order = sorted(range(len(spans)), key=lambda number: -len(spans[number].inputs))
         done = 0
         while done < len(order):

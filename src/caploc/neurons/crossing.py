@@ -81,7 +81,6 @@ class Crossed:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """Describe it as `crossing.json` has it."""
         return {
             "how": self.how,
             "tasks": list(self.tasks),
@@ -127,12 +126,7 @@ def cross(
     command: str = "",
     allowed: Allowed | None = None,
 ) -> Reported:
-    """Erase or tune every task's neurons and judge all tasks; write `crossing.json`.
-
-    Raises:
-        UserError: if the folder holds no run of two tasks or more, or nothing was located.
-        RunFailed: if the machine gives up; what was measured is kept.
-    """
+    """Erase or tune every task's neurons and judge all tasks; write `crossing.json`."""
 
     def find(lab: NeuronLab) -> Finding:
         study, kinds = lab.study, asked.check(lab.study.tasks).kinds

@@ -92,7 +92,6 @@ class Cutter:
         return cls(neurons, mean_replacement(outputs, None))
 
     def cut(self, chosen: Chosen) -> AbstractContextManager[None]:
-        """Cut the neurons, for a block."""
         masks = torch.from_numpy(np.ascontiguousarray(chosen))[None]
         return replaced(self.neurons.projections, self.neurons.grid, masks, self.replacement)
 
@@ -104,9 +103,6 @@ def _draw(
 
     One draw serves all positions: a text of another length has no position of the same meaning.
     Texts are run one by one, and nothing of them is kept but what was drawn.
-
-    Raises:
-        BadData: if there is no text, or a text has no token.
     """
     if not texts or not all(len(text) for text in texts):
         raise BadData("The reference needs at least one text, and each at least one token.")
@@ -142,7 +138,6 @@ class NeuronEngine:
 
     @property
     def grid(self) -> NeuronGrid:
-        """The neurons."""
         return self.cutter.neurons.grid
 
     def shared_tokens(self, requests: Sequence[Request]) -> float:

@@ -72,11 +72,7 @@ CONTRASTS: dict[str, Callable[[int, int], list[Contrast]]] = {
 
 
 def draw_contrasts(name: str, items: int = ITEMS, *, seed: int = 0) -> list[Contrast]:
-    """Draw contrasts by the name of their set; those of `demo/` are in the demo model's wording.
-
-    Raises:
-        UnknownName: if there is no such set. BadOption: if there are not so many items.
-    """
+    """Draw contrasts by the name of their set; those of `demo/` are in the demo model's wording."""
     return pick(CONTRASTS, name, "set of contrasts")(items, seed)
 
 
@@ -99,7 +95,6 @@ class ItemLocator:
         return self
 
     def choose(self, scores: Float64[np.ndarray, " neurons"], grid: Grid) -> Chosen:
-        """Choose the neurons of an item from its scores."""
         return self.rule.choose(self.rule.moments(grid.size).added(scores[None]), grid)
 
     def __str__(self) -> str:
@@ -135,13 +130,11 @@ class PackedSets:
     rows: Mapping[Text, int]
 
     def of(self, items: Sequence[Item]) -> Sets:
-        """Unpack the sets of some items."""
         chosen = self.bits[[self.rows[key(item)] for item in items]]
         return np.unpackbits(chosen, axis=1, count=self.neurons).astype(bool)
 
     @property
     def sizes(self) -> Sizes:
-        """How large they are."""
         counts = np.bitwise_count(self.bits).sum(axis=1, dtype=np.int64)
         empty = int((counts == 0).sum())
         return Sizes(float(counts.mean()), int(counts.min()), int(counts.max()), empty)
@@ -293,11 +286,7 @@ def follow(
     *,
     seed: int = 0,
 ) -> Followed:
-    """Compare the sets of the items of some contrasts.
-
-    Raises:
-        BadOption: if the grid is not that of so many neurons.
-    """
+    """Compare the sets of the items of some contrasts."""
     parts: list[dict[str, tuple[Similarity, Similarity]]] = []
     for first in range(0, len(contrasts), STRETCH):
         sets = {

@@ -56,7 +56,6 @@ class DecouplingStudy:
 
     @property
     def locators(self) -> list[ItemLocator]:
-        """The ways in which items are located."""
         return [ItemLocator(asked, self.rule) for asked in self.attributions]
 
 
@@ -71,12 +70,7 @@ def open_decoupling(study: DecouplingStudy, folder: Path, command: str) -> Itera
 def measure_decoupling(
     study: DecouplingStudy, folder: Path, progress: Progress | None = None, *, command: str = ""
 ) -> Reported:
-    """Locate every item of the contrasts on its own; writes `decoupling.json`.
-
-    Raises:
-        UserError: for a mistake, before the model is loaded where possible.
-        RunFailed: if the machine gives up; locators already done are kept.
-    """
+    """Locate every item of the contrasts on its own; writes `decoupling.json`."""
 
     def find(bench: NeuronBench) -> Finding:
         ledger = Ledger(folder / LEDGER)

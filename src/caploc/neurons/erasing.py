@@ -35,7 +35,6 @@ class ErasedTask:
     others: list[Erased] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
-        """Describe it as `erasure.json` has it."""
         return {
             "task": self.task,
             "neurons": self.neurons,
@@ -57,10 +56,6 @@ def erase(
     """Erase the neurons of every task of a finished `locate`; write `erasure.json`.
 
     `others` are tasks that are judged too, of which no neurons are located.
-
-    Raises:
-        UserError: if the folder holds no run, or nothing was located in it.
-        RunFailed: if the machine gives up; what was measured is kept.
     """
     asked.check()
 

@@ -100,11 +100,9 @@ class Erased:
 
     @property
     def located(self) -> Lost:
-        """The located arm."""
         return next(lost for lost in self.arms if lost.arm == LOCATED)
 
     def of_arm(self, arm: str) -> list[Lost]:
-        """List an arm's draws."""
         return [lost for lost in self.arms if lost.arm == arm]
 
     def mean(self, arm: str) -> float | None:
@@ -122,7 +120,6 @@ class Erased:
         return all(drawn) if drawn else None
 
     def as_dict(self) -> dict[str, Any]:
-        """Describe it as `erasure.json` has it."""
         return {
             "judged": self.judged,
             "examples": self.examples,

@@ -64,7 +64,6 @@ class Source:
         return _as_spans(self.gold, self.judged(limit), wording)
 
     def judged(self, limit: int | None) -> list[int]:
-        """Number the first judging examples."""
         return self.judge_on[:limit]
 
 

@@ -40,12 +40,10 @@ class Experts:
 
     @property
     def count(self) -> int:
-        """Number of experts."""
         return int(self.module.down_proj.shape[0])
 
     @property
     def width(self) -> int:
-        """Neurons of an expert."""
         return int(self.module.down_proj.shape[1 if self.module.is_transposed else 2])
 
     @property

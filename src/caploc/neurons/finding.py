@@ -51,7 +51,6 @@ class Found:
     curve: list[tuple[int, float | None, float | None]] = field(default_factory=list)
 
     def within(self) -> Within:
-        """Tell how alike the subsets' sets are."""
         return within(self.subsets)
 
     def sweep(self, rule: Rule) -> Sweep:
@@ -66,7 +65,6 @@ class Found:
         return [int(column) for column in columns[np.argsort(-highest, kind="stable")]]
 
     def as_dict(self, grid: NeuronGrid, rule: Rule) -> dict[str, Any]:
-        """Describe it as `neurons.json` has it; neurons by name, the highest score first."""
         swept = self.sweep(rule)
         return {
             "task": self.task,
@@ -158,5 +156,4 @@ class Finder:
         )
 
     def choose(self, moments: Moments) -> Chosen:
-        """Choose by the rule."""
         return self.rule.choose(moments, self.model.grid)

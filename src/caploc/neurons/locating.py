@@ -65,7 +65,6 @@ class Located:
 
     @classmethod
     def by(cls, lab: NeuronLab, kinds: Mapping[str, str]) -> "Located":
-        """Find the neurons of all of a study's tasks."""
         found = {task: lab.found(task) for task in lab.study.tasks}
         return cls(lab.bench.neurons.grid, lab.study.rule, found, kinds)
 
@@ -95,7 +94,6 @@ class Located:
         return within.low > other.high
 
     def as_dict(self) -> dict[str, Any]:
-        """Describe it as `neurons.json` has it."""
         several = len(self.found) > 1
         apart = {task: self.apart(task) for task in self.found}
         return {
@@ -126,12 +124,7 @@ def locate(
     kinds: Mapping[str, str] | None = None,
     command: str = "",
 ) -> Reported:
-    """Find the neurons of every task; write `neurons.json` and `report.html`.
-
-    Raises:
-        UserError: for a mistake, before the model is loaded where possible.
-        RunFailed: if the machine gives up; what was scored is kept.
-    """
+    """Find the neurons of every task; write `neurons.json` and `report.html`."""
     check_kinds(kinds or {}, study.tasks, "the run", "they are")
 
     def find(lab: NeuronLab) -> Finding:

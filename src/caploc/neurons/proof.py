@@ -68,9 +68,6 @@ def prove(
     """Show that the sites are feed-forward outputs and that masks cut what they say.
 
     The model is left as it was: weights, hooks and training mode.
-
-    Raises:
-        ModelRefused: naming what could not be shown.
     """
     tokens = random_tokens(model, seed)
     proof = CutProof(

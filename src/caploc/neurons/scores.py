@@ -82,13 +82,11 @@ class Rule:
         }
 
     def moments(self, neurons: int) -> Moments:
-        """Begin running figures for this rule, of no example yet."""
         return Moments.empty(
             neurons, sigma=float(self.sigma), normalised=self.normalised, absolute=self.absolute
         )
 
     def choose(self, moments: Moments, grid: Grid) -> Chosen:
-        """Choose the set that these scores give."""
         if self.votes is not None:
             return moments.voted(self.votes)
         if self.share is not None:
@@ -114,12 +112,7 @@ def score_examples(
     what: str = "neuron scores",
     batcher: Batcher | None = None,
 ) -> Iterator[tuple[list[int], Rows]]:
-    """Yield the numbers of some examples and every neuron's score for each, longest ones first.
-
-    Raises:
-        UserError: if `asked` does not exist.
-        OutOfMemory: if a single example does not fit.
-    """
+    """Yield the numbers of some examples and every neuron's score for each, longest ones first."""
     asked.check()
     progress = progress or Silent()
     progress.start(what, len(spans))
@@ -140,11 +133,7 @@ def accumulate(
     progress: Progress | None = None,
     what: str = "neuron scores",
 ) -> Moments:
-    """Add the examples' scores to `moments`: mean, variance and votes.
-
-    Raises:
-        UserError: if `asked` does not exist or a score is not finite.
-    """
+    """Add the examples' scores to `moments`: mean, variance and votes."""
     total = moments or Moments.empty(model.grid.size)
     for _, rows in score_examples(model, spans, asked, progress=progress, what=what):
         total = total.added(rows)
@@ -187,9 +176,6 @@ class ScoreCache:
 
         No file is ever written twice, so that links stay what they are, and a folder that is moved
         or copied alone is whole.
-
-        Raises:
-            StoreFailed: if they cannot be written.
         """
         for path in sorted(other.folder.glob("*.npz")):
             mine = self.folder / path.name

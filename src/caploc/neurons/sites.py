@@ -48,7 +48,6 @@ class NeuronGrid(Grid[Neuron]):
 
     @property
     def per_layer(self) -> tuple[int, ...]:
-        """Number of neurons of each layer."""
         return self.neurons_per_layer
 
     def expert(self, neuron: Neuron) -> int | None:

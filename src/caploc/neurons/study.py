@@ -82,11 +82,7 @@ class NeuronStudy:
 
     @classmethod
     def restored(cls, fields: dict[str, Any]) -> "NeuronStudy":
-        """Read the study of a run from its file.
-
-        Raises:
-            KeyError, TypeError, ValueError: if a field is missing, unknown or not of its type.
-        """
+        """Read the study of a run from its file."""
         parts = {
             "model": ModelOptions(**fields["model"]),
             "attribution": Attribution(**fields["attribution"]),
@@ -111,16 +107,10 @@ class NeuronBench:
 
     @classmethod
     def of(cls, engine: BatchEngine[LoadedModel], store: Store, folder: Path) -> "NeuronBench":
-        """Find and prove the model's neurons.
-
-        Raises:
-            ModelRefused: if they are not found or fail the proof.
-        """
         return cls(engine, as_neurons(engine.loaded), store, ScoreCache(folder))
 
     @property
     def wording(self) -> Wording:
-        """How text becomes tokens."""
         return self.engine.wording
 
     def meter(
@@ -180,7 +170,6 @@ class NeuronLab:
         return bench
 
     def source(self, task: str) -> Source:
-        """Load a task's examples."""
         if task not in self.sources:
             study = self.study
             self.sources[task] = load_source(
@@ -189,7 +178,6 @@ class NeuronLab:
         return self.sources[task]
 
     def spans(self, task: str) -> list[Span]:
-        """Encode a task's finding examples."""
         return self.source(task).spans(self.bench.wording)
 
     def finder(self, attribution: Attribution | None = None) -> Finder:
@@ -199,7 +187,6 @@ class NeuronLab:
         return Finder(bench.neurons, asked, study.rule, bench.scores, self.progress)
 
     def found(self, task: str) -> Found:
-        """Find the task's neurons."""
         if task not in self.kept:
             subsets, least = self.study.subsets, self.study.least
             self.kept[task] = self.finder().find(task, self.spans(task), subsets, least=least)
@@ -210,11 +197,7 @@ class NeuronLab:
 def open_study(
     study: NeuronStudy, folder: Path, progress: Progress | None, command: str
 ) -> Iterator[NeuronLab]:
-    """Claim a study's folder, and open what is needed to work on it.
-
-    Raises:
-        FolderTaken: if it holds another study, or another process has it open.
-    """
+    """Claim a study's folder, and open what is needed to work on it."""
     study.check()
     with claim(folder, asdict(study) | {"kind": "neurons"}, command) as store:
         yield NeuronLab(study, store, folder, progress or Silent())
@@ -224,11 +207,7 @@ def open_study(
 def reopen_study(
     folder: Path, progress: Progress | None, allowed: Allowed | None
 ) -> Iterator[NeuronLab]:
-    """Open the folder of a finished `locate` again.
-
-    Raises:
-        UserError: as `read_study` and `open_study`.
-    """
+    """Open the folder of a finished `locate` again."""
     study, command = read_study(folder, allowed)
     with open_study(study, folder, progress, command) as lab:
         yield lab
@@ -279,12 +258,7 @@ class Finding:
 def run_command(
     opened: AbstractContextManager[Lab], find: Callable[[Lab], Finding], folder: Path, command: str
 ) -> Reported:
-    """Let a command find something in an open study; write its file and its page.
-
-    Raises:
-        UserError: for a mistake, before the model is loaded where possible.
-        RunFailed: if the machine gives up; what was measured is kept.
-    """
+    """Let a command find something in an open study; write its file and its page."""
     with opened as lab:
         finding = find(lab)
         result = {"schema": 1, **finding.results, "command": command, "versions": versions()}

@@ -82,17 +82,14 @@ class _Recorder:
         self.residuals: list[Tensor] = []
 
     def enter(self, hidden: Tensor) -> Tensor:
-        """Keep the input, which is the first source."""
         self.outputs.append(hidden[:, :, None])
         return hidden
 
     def read(self, stage: Stage, residual: Tensor) -> Tensor:
-        """Keep the residual stream."""
         self.residuals.append(residual[0])
         return copied(stage, residual)
 
     def wrote(self, stage: Stage, output: Callable[[], Tensor]) -> None:
-        """Keep what was written."""
         self.outputs.append(output())
 
 
@@ -114,11 +111,9 @@ class _Steps:
         self.copies: list[Tensor] = []
 
     def enter(self, hidden: Tensor) -> Tensor:
-        """Put the points in place of the input."""
         return self.hidden
 
     def read(self, stage: Stage, residual: Tensor) -> Tensor:
-        """Give each target a copy to take a gradient at."""
         copies = copied(stage, residual)
         self.copies.append(copies)
         return copies
@@ -182,7 +177,6 @@ class _Patching:
     def __init__(
         self, grid: EdgeGrid, circuits: Bool[np.ndarray, "rows edges"], baseline: Recording
     ) -> None:
-        """Take one circuit for each row."""
         self.baseline = baseline
         self.edges = torch.from_numpy(grid.as_matrix(circuits))
         # (rows, sources, time, width): what each source writes now, less what the baseline has
@@ -190,7 +184,6 @@ class _Patching:
         self.stages = iter(baseline.residuals)
 
     def enter(self, hidden: Tensor) -> Tensor:
-        """Note the input, which is a source."""
         self.changes[:, 0] = hidden - self.baseline.outputs[0]
         return hidden
 
@@ -202,7 +195,6 @@ class _Patching:
         return (next(self.stages) + changed).transpose(1, 2)
 
     def wrote(self, stage: Stage, output: Callable[[], Tensor]) -> None:
-        """Note what the stage's sources write now."""
         before = self.baseline.outputs[stage.sources]
         self.changes[:, stage.sources] = output().transpose(1, 2) - before
 

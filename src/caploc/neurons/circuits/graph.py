@@ -54,11 +54,6 @@ class EdgeGrid(Grid):
     parallel: bool
 
     def __post_init__(self) -> None:
-        """Refuse shapes that no decoder has.
-
-        Raises:
-            BadOption: if a number is below 1, or key-value heads do not divide the heads.
-        """
         numbers = (self.decoder_layers, self.heads, self.key_value_heads)
         if min(numbers) < 1 or self.heads % self.key_value_heads:
             raise BadOption(
@@ -83,12 +78,10 @@ class EdgeGrid(Grid):
 
     @property
     def n_sources(self) -> int:
-        """Number of sources."""
         return self.stages[-1].reach
 
     @property
     def n_targets(self) -> int:
-        """Number of targets."""
         return self.stages[-1].targets.stop
 
     @cached_property
@@ -148,7 +141,6 @@ class EdgeGrid(Grid):
 
     @cached_property
     def source_names(self) -> tuple[str, ...]:
-        """What each source is called."""
         names = ["input"]
         for layer in range(self.decoder_layers):
             names += [f"L{layer}H{head}" for head in range(self.heads)] + [f"L{layer}M"]
@@ -156,7 +148,6 @@ class EdgeGrid(Grid):
 
     @cached_property
     def target_names(self) -> tuple[str, ...]:
-        """What each target is called."""
         names = []
         for layer in range(self.decoder_layers):
             names += [f"L{layer}H{head}.q" for head in range(self.heads)]
@@ -166,7 +157,6 @@ class EdgeGrid(Grid):
         return (*names, "logits")
 
     def named(self, chosen: Edges) -> list[str]:
-        """Name the edges chosen."""
         return [
             f"{self.source_names[self.edge_sources[column]]}>"
             f"{self.target_names[self.edge_targets[column]]}"

@@ -145,17 +145,12 @@ class CircuitLocator:
         steps: int = STEPS,
         seed: int = 0,
     ) -> "CircuitLocator":
-        """Open a model to find circuits in it.
-
-        Raises:
-            ModelRefused: if its edges are not known or not all there is.
-        """
+        """Open a model to find circuits in it."""
         wording = Wording(loaded.model, loaded.tokenizer)
         return cls(open_model(loaded), wording, counterparts, share, steps, seed=seed)
 
     @property
     def grid(self) -> EdgeGrid:
-        """The columns of what is located."""
         return self.opened.grid
 
     def pair(self, prompt: FactPrompt) -> PromptPair | None:

@@ -93,15 +93,12 @@ class Visitor(Protocol):
 
     def enter(self, hidden: Float[Tensor, "rows time width"]) -> Tensor:
         """Say what enters the first layer, in place of `hidden`."""
-        ...
 
     def read(self, stage: Stage, residual: Float[Tensor, "rows time width"]) -> Tensor:
         """Say what the stage's targets read, (rows, time, targets, width)."""
-        ...
 
     def wrote(self, stage: Stage, output: Callable[[], Tensor]) -> None:
         """Take note of what the stage's sources write, (rows, time, sources, width), if wanted."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -241,7 +238,6 @@ class _Inside:
         self.normed: Any = None  # one for each query, key and value: (rows, time, n, width)
 
     def register(self) -> Iterator[Any]:
-        """Hang every hook."""
         yield self.layer.whole.register_forward_pre_hook(self.start, with_kwargs=True)
         for reading in self.layer.reads:
             yield reading.module.register_forward_hook(self.reader(reading))
@@ -278,7 +274,6 @@ class _Inside:
         return hook
 
     def heads_wrote(self, module: Any, args: tuple[Tensor, ...]) -> None:
-        """Show what each head writes."""
         mixed = args[0]
 
         def output() -> Tensor:
@@ -289,16 +284,13 @@ class _Inside:
         self.visitor.wrote(self.attention, output)
 
     def between(self, _: nn.Module, args: tuple[Tensor, ...]) -> None:
-        """Note the residual stream after the heads."""
         self.residual = args[0]
 
     def mlp_reads(self, _: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Replace what the MLP reads."""
         copy = self.visitor.read(self.mlp, self.residual).squeeze(2)
         return (self.layer.mlp_norm.forward(copy), *args[1:])
 
     def mlp_wrote(self, _: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
-        """Show what the MLP writes."""
         self.visitor.wrote(self.mlp, lambda: output[:, :, None])
 
 
@@ -335,7 +327,6 @@ class _Adding:
         self.worst = 0.0
 
     def enter(self, hidden: Tensor) -> Tensor:
-        """The input is the first source."""
         self.total = hidden
         return hidden
 
@@ -347,7 +338,6 @@ class _Adding:
         return copied(stage, residual)
 
     def wrote(self, stage: Stage, output: Callable[[], Tensor]) -> None:
-        """Add what was written, and the bias that belongs to no head."""
         self.total = self.total + output().sum(2)
         if stage.kind == "attention":
             bias = self.opened.decoder[stage.layer].output.bias

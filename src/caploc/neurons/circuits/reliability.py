@@ -113,7 +113,6 @@ class FactOutcome(Result):
         return float(getattr(self.arms[arm], metric)) if arm in self.arms else float("nan")
 
     def faithful(self, arm: str) -> float:
-        """Faithfulness of an arm in the logit difference."""
         circuit, empty, full = (self.value(each, DIFFERENCE) for each in (arm, EMPTY, FULL))
         return faithfulness(circuit, empty=empty, full=full)
 

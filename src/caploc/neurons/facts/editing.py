@@ -65,15 +65,9 @@ class Covariance:
 
     @property
     def shrinkage(self) -> float:
-        """How much of the mean diagonal is mixed in."""
         return self._factored[0]
 
     def solve(self, key: Float[Tensor, " neurons"]) -> Float[Tensor, " neurons"]:
-        """Compute `C^-1 key`, in float64.
-
-        Raises:
-            BadData: if the neurons are silent on all of the texts.
-        """
         factor = self._factored[1]
         column = key.to(factor.device, torch.float64)[:, None]
         return torch.cholesky_solve(column, factor)[:, 0]
@@ -179,11 +173,7 @@ class Edit:
 
 @contextmanager
 def edited(loaded: NeuronModel, edit: Edit) -> Iterator[None]:
-    """Edit the model inside the block; after it its weights are what they were, bit by bit.
-
-    Raises:
-        BadOption: if the layer cannot be edited.
-    """
+    """Edit the model inside the block; after it its weights are what they were, bit by bit."""
     weight = reads_first(dense_projection(loaded, edit.layer))
     before = weight.clone()
     try:
@@ -207,11 +197,7 @@ class Editor:
         before: Sequence[str] = (),
         descent: Descent | None = None,
     ) -> None:
-        """Edit the layers of `covariances`; `before` are texts that may stand before a prompt.
-
-        Raises:
-            BadOption: if a layer cannot be edited.
-        """
+        """Edit the layers of `covariances`; `before` are texts that may stand before a prompt."""
         self.loaded, self.covariances = loaded, covariances
         self.before, self.descent = ("", *before), descent or Descent()
         self.encoder = Encoder(loaded)

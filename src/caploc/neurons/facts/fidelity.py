@@ -45,21 +45,17 @@ class SetLocator(Protocol):
     @property
     def name(self) -> str:
         """Of the method, for a reader."""
-        ...
 
     @property
     def units(self) -> str:
         """What the columns of a set are, in the plural."""
-        ...
 
     @property
     def grid(self) -> Grid:
         """The columns, layer by layer; random sets are drawn within a layer."""
-        ...
 
     def locate(self, prompt: FactPrompt) -> Bool[np.ndarray, " units"]:
         """Locate the units; the same for the same prompt."""
-        ...
 
 
 @runtime_checkable
@@ -69,11 +65,9 @@ class Profiler(Protocol):
     @property
     def name(self) -> str:
         """Of the method, for a reader."""
-        ...
 
     def profile(self, prompt: FactPrompt) -> Float64[np.ndarray, " layers"] | None:
         """Tell each layer's effect (NaN where it has none); None where the prompt is of no use."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -225,12 +219,7 @@ class Fidelity(Result):
 def fidelity(
     locator: SetLocator, facts: Sequence[Fact], *, seed: int, progress: Progress | None = None
 ) -> Fidelity:
-    """Locate every prompt and rewrite, and every prompt once more, and compare the sets.
-
-    Raises:
-        BadData: if there is no fact, two have one name, none has a rewrite, or a prompt cannot be
-            located.
-    """
+    """Locate every prompt and rewrite, and every prompt once more, and compare the sets."""
     compared = pair_wordings(facts := check_names(facts), seed)
     what = f"{locator.name} of rewrites"
     located = _locate_wordings(locator.locate, facts, compared, what, progress)

@@ -154,29 +154,19 @@ class KnowledgeNeurons:
 
     @property
     def grid(self) -> NeuronGrid:
-        """The neurons it chooses among."""
         return self.loaded.grid
 
     @cached_property
     def encoder(self) -> Encoder:
-        """How the model reads prompts."""
         return Encoder(self.loaded)
 
     def score(self, prompt: FactPrompt) -> Float64[np.ndarray, " neurons"]:
-        """Attribute the probability of the answer's first token to every neuron.
-
-        Raises:
-            BadData: if the prompt does not fit the model's window.
-        """
+        """Attribute the probability of the answer's first token to every neuron."""
         copies = PromptCopies(self.loaded, self.encoder.encode(prompt))
         return attribute_neurons(copies, integral_points(self.points, self.steps))
 
     def locate(self, prompt: FactPrompt) -> Chosen:
-        """Choose the neurons of a prompt; none where no score is above 0.
-
-        Raises:
-            BadData: if the prompt does not fit the model's window.
-        """
+        """Choose the neurons of a prompt; none where no score is above 0."""
         scores = self.score(prompt)
         largest = scores.max()
         chosen: Chosen = (scores >= self.share * largest) & (largest > 0)

@@ -142,11 +142,7 @@ class Encoder:
         return Encoded(tokens, tuple(wanted), subject)
 
     def read(self, text: str, subject: str) -> Encoded:
-        """Encode a text without an answer; its last position predicts nothing that is known.
-
-        Raises:
-            BadData: if it does not fit the model's window, or the subject is not in it.
-        """
+        """Encode a text without an answer; its last position predicts nothing that is known."""
         tokens = tuple(self.wording.harness.tok_encode(text))
         self._check(text, len(tokens))
         return Encoded(tokens, (), self._subject(text, tokens, subject))
@@ -218,11 +214,6 @@ class Answers:
         self.padding = Padding(loaded, left=False)
 
     def right(self, prompt: FactPrompt) -> bool:
-        """Ask whether the model answers the prompt rightly.
-
-        Raises:
-            BadData: if the prompt does not fit the model's window.
-        """
         return self.to([self.encoder.encode(prompt)])[0].right
 
     def log_probabilities(

@@ -26,22 +26,13 @@ NATURAL_QUESTION = "nq question: "  # how zsRE's file marks its unrelated questi
 
 
 def read_facts(path: Path, form: str = "lines") -> tuple[Fact, ...]:
-    """Read the facts of a file; `form` is `counterfact`, `zsre` or `lines`.
-
-    Raises:
-        UnknownName: if there is no such form.
-        BadData: if the file cannot be read, or a record lacks something; says which.
-    """
+    """Read the facts of a file; `form` is `counterfact`, `zsre` or `lines`."""
     records, build = pick(FORMS, form, "form of facts")
     return check_names([_build(build, record, where) for where, record in records(Path(path))])
 
 
 def read_lines(path: Path) -> Iterator[tuple[str, Record]]:
-    """Yield where each record of a file with one a line stands, and the record; none is blank.
-
-    Raises:
-        BadData: if the file cannot be read, or a line is not a JSON object.
-    """
+    """Yield where each record of a file with one a line stands, and the record; none is blank."""
     for number, line in enumerate(_text(path).splitlines(), 1):
         if line.strip():
             where = f"{path}, line {number}"
@@ -170,7 +161,6 @@ class Filtered(Result):
     strangers: int
 
     def as_dict(self) -> dict[str, object]:
-        """Describe it as files have it, the share among the counts."""
         return super().as_dict() | {"share_kept": self.kept / self.given if self.given else None}
 
 

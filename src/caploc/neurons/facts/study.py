@@ -137,12 +137,10 @@ class FactLab:
 
     @cached_property
     def heads(self) -> LoadedModel:
-        """The model as its heads."""
         return load_model(**self.study.model.loading())
 
     @cached_property
     def neurons(self) -> NeuronModel:
-        """The model as its neurons."""
         return as_neurons(self.heads)
 
     @cached_property
@@ -167,12 +165,10 @@ class FactLab:
 
     @property
     def facts(self) -> tuple[Fact, ...]:
-        """The facts that are located."""
         return self.known[0]
 
     @cached_property
     def circuits(self) -> CircuitLocator:
-        """The locator of circuits."""
         study = self.study
         prompts = [p for fact in study.read() for p in (fact.prompt, *fact.rewrites)]
         counterparts = demo_counterparts if study.facts in DEMO else others_of(prompts)
@@ -182,7 +178,6 @@ class FactLab:
 
     @cached_property
     def tracer(self) -> Tracer:
-        """The locator of layers."""
         noise = noise_level(self.neurons, [fact.prompt for fact in self.facts])
         return Tracer(self.neurons, noise, seed=self.study.seed)
 
@@ -210,7 +205,6 @@ class FactLab:
         return digest(listed | {"texts": texts})
 
     def fidelity(self) -> dict[str, Any]:
-        """Measure each method's fidelity."""
         asked: dict[str, Any] = {"seed": self.study.seed, "progress": self.progress}
         ways: dict[str, Callable[[], Result]] = {
             "neurons": lambda: fidelity(KnowledgeNeurons(self.neurons), self.facts, **asked),
@@ -220,11 +214,7 @@ class FactLab:
         return {name: self.recall(f"fidelity {name}", ways[name]) for name in self.study.methods}
 
     def reliability(self) -> dict[str, Any]:
-        """Measure each method's reliability.
-
-        Raises:
-            BadData: if there are too few texts for an edit; told before anything is measured.
-        """
+        """Measure each method's reliability."""
         study = self.study
         if "tracing" in study.methods:
             study.covariance_texts(self.facts)
@@ -259,11 +249,7 @@ class FactLab:
 def open_facts(
     study: FactStudy, folder: Path, progress: Progress | None, command: str
 ) -> Iterator[FactLab]:
-    """Claim a study's folder, and open what is needed to work on it.
-
-    Raises:
-        FolderTaken: if it holds another study, or another process has it open.
-    """
+    """Claim a study's folder, and open what is needed to work on it."""
     study.check()
     fields = asdict(study) | {"kind": "facts", "methods": None}
     with claim(folder, fields, command):
@@ -273,12 +259,7 @@ def open_facts(
 def measure_fidelity(
     study: FactStudy, folder: Path, progress: Progress | None = None, *, command: str = ""
 ) -> Reported:
-    """Ask whether every wording of a fact is located alike; writes `fidelity.json`.
-
-    Raises:
-        UserError: for a mistake, before the model is loaded where possible.
-        RunFailed: if the machine gives up; what was measured is kept.
-    """
+    """Ask whether every wording of a fact is located alike; writes `fidelity.json`."""
 
     def find(lab: FactLab) -> Finding:
         found, title = lab.fidelity(), f"Fidelity of located facts in {study.model.name}"
@@ -294,10 +275,6 @@ def measure_reliability(
     """Ask whether what was located, and not anything else, does what each method says of it.
 
     Writes `reliability.json`.
-
-    Raises:
-        UserError: for a mistake, before the model is loaded where possible.
-        RunFailed: if the machine gives up; what was measured is kept.
     """
 
     def find(lab: FactLab) -> Finding:

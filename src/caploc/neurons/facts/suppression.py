@@ -89,18 +89,13 @@ class Reliability(Result):
     conditions: dict[str, bool]
 
     def as_dict(self) -> dict[str, object]:
-        """Describe it as files have it, the verdict included."""
         return super().as_dict() | {"reliable": all(self.conditions.values())}
 
 
 def locate_facts(
     locator: SetLocator, facts: Sequence[Fact], *, progress: Progress | None = None
 ) -> Bool[np.ndarray, "facts units"]:
-    """Locate the neurons of each fact's prompt, a row for each.
-
-    Raises:
-        BadData: if there is no fact, two have one name, or one cannot be located.
-    """
+    """Locate the neurons of each fact's prompt, a row for each."""
     facts, shown = check_names(facts), progress or Silent()
     shown.start(locator.name, len(facts))
     found = []

@@ -113,7 +113,6 @@ class Tracer:
 
     @cached_property
     def encoder(self) -> Encoder:
-        """How the model reads prompts."""
         return Encoder(self.loaded)
 
     @cached_property
@@ -123,7 +122,6 @@ class Tracer:
 
     @property
     def layers(self) -> int:
-        """Number of layers of the model."""
         return len(self.outputs)
 
     @property
@@ -174,11 +172,7 @@ class Tracer:
         )
 
     def profile(self, prompt: FactPrompt) -> Float64[np.ndarray, " layers"] | None:
-        """Trace IE at the subject's last token, layer by layer; None if the answer is wrong.
-
-        Raises:
-            BadData: if the prompt has no subject, or does not fit the model's window.
-        """
+        """Trace IE at the subject's last token, layer by layer; None if the answer is wrong."""
         found = self.trace(prompt, whole=False)
         return found.effects[0] if found.right else None
 

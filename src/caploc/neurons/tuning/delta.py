@@ -160,12 +160,7 @@ def keep(
     *,
     allowed: Allowed | None = None,
 ) -> Path:
-    """Tune a task's located neurons as its enhancement did, at the best rate; write their delta.
-
-    Raises:
-        UserError: if the folder holds no enhancement of the task, or one of a damaged model.
-        StoreFailed: if the file cannot be written.
-    """
+    """Tune a task's located neurons as its enhancement did, at the best rate; write their delta."""
     enhancement = read_contents(folder / ENHANCEMENT)
     fit = _best_fit(enhancement, task, folder)
     asked = dict(enhancement["enhancing"]["recipe"])

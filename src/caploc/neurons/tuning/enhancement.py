@@ -80,15 +80,10 @@ class TuningArm:
 
     @property
     def label(self) -> str:
-        """The name, and which draw."""
         return self.name if self.draw is None else f"{self.name} {self.draw + 1}"
 
     def check(self, model: PreTrainedModel, recipe: Recipe) -> None:
-        """Refuse, before anything is tuned, an arm that this model cannot have.
-
-        Raises:
-            BadOption, ModelRefused: as `opened`.
-        """
+        """Refuse, before anything is tuned, an arm that this model cannot have."""
         if self.chosen is not None:
             shares(model, self.chosen, recipe.trains)
         if self.name == "lora":
@@ -96,11 +91,7 @@ class TuningArm:
 
     @contextmanager
     def opened(self, model: PreTrainedModel, recipe: Recipe) -> Iterator[Trainable | None]:
-        """Open what the arm may tune, None for "none"; after it the model is what it was.
-
-        Raises:
-            BadOption, ModelRefused: as `TrainableRows` and `TrainableLora`.
-        """
+        """Open what the arm may tune, None for "none"; after it the model is what it was."""
         trainable = self._trainable(model, recipe)
         try:
             yield trainable

@@ -88,12 +88,7 @@ def enhance_located(
     command: str = "",
     allowed: Allowed | None = None,
 ) -> Reported:
-    """Tune the neurons of the tasks of a finished `locate`; write `enhancement.json`.
-
-    Raises:
-        UserError: if the folder holds no run, or nothing was located in it.
-        RunFailed: if the machine gives up; tasks already tuned are kept.
-    """
+    """Tune the neurons of the tasks of a finished `locate`; write `enhancement.json`."""
 
     def find(lab: NeuronLab) -> Finding:
         asked.check(lab.study.tasks)

@@ -36,19 +36,15 @@ class Trainable(Protocol):
 
     def parameters(self) -> list[nn.Parameter]:
         """List what the optimizer moves."""
-        ...
 
     def settle(self) -> None:
         """Let what the optimizer moved take effect in the model."""
-        ...
 
     def written(self) -> AbstractContextManager[None]:
         """Show a plain model with the tuned weights inside, and the model's own after it."""
-        ...
 
     def detach(self) -> None:
         """Leave the model as it was."""
-        ...
 
 
 class TrainableRows:
@@ -89,7 +85,6 @@ class TrainableRows:
             raise
 
     def parameters(self) -> list[nn.Parameter]:
-        """List the changes of the chosen rows and columns."""
         return list(self.changes.values())
 
     def settle(self) -> None:
@@ -174,7 +169,6 @@ class TrainableWhole:
             raise
 
     def parameters(self) -> list[nn.Parameter]:
-        """List the copies."""
         return self.copies
 
     @torch.no_grad()
@@ -245,7 +239,6 @@ class TrainableLora:
         self.layers = {name: model.get_submodule(name) for name in self.targets}
 
     def parameters(self) -> list[nn.Parameter]:
-        """List both matrices of every adapter."""
         return [
             matrix
             for layer in self.layers.values()

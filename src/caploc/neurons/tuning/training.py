@@ -116,12 +116,7 @@ class Fit(Result):
 
 
 def make_lessons(spans: Sequence[Span], recipe: Recipe, device: torch.device) -> Lessons:
-    """Split the training examples and put them into batches.
-
-    Raises:
-        BadOption: if the recipe has a value that cannot be used.
-        BadData: if there are fewer than 2 examples.
-    """
+    """Split the training examples and put them into batches."""
     recipe.check()
     train, held_out = split(spans, recipe.held_out, recipe.seed)
     ordered = deal(train, recipe.batch_size, recipe.steps, recipe.seed)

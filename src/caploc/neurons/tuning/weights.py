@@ -116,9 +116,6 @@ def dense_projections(model: PreTrainedModel, trains: Trains = "all") -> dict[st
     """Find every projection that neurons have weights in: output and, for "all", input ones.
 
     Routed experts are left out.
-
-    Raises:
-        ModelRefused: if a block's input projections are not found.
     """
     names = {id(module): name for name, module in model.named_modules()}
     found: dict[str, Any] = {}
