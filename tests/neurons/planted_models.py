@@ -8,10 +8,10 @@ import torch
 from caploc.engine import BatchEngine
 from caploc.models.planted_neurons import WORDS, PlantedNeurons, write_planted_neurons
 from caploc.neurons.attribution import Attribution
-from caploc.neurons.examples import load_source
 from caploc.neurons.finding import Finder
 from caploc.neurons.proof import as_neurons
 from caploc.neurons.scores import Rule, ScoreCache
+from caploc.neurons.study import load_source
 from caploc.progress import Silent
 from caploc.tasks.catalog import TaskOptions
 from caploc.workbench import ModelOptions
@@ -46,7 +46,7 @@ class Planted:
         """The task files."""
         return tuple(str(self.folder / f"{name}.yaml") for name in list(WORDS)[: self.plan.tasks])
 
-    def load_source(self, task="warm", examples=100, seed=0):
+    def source(self, task="warm", examples=100, seed=0):
         """A task's examples for finding and judging."""
         return load_source(
             self.options, str(self.folder / f"{task}.yaml"), TaskOptions(), examples, seed

@@ -9,9 +9,8 @@ import pytest
 
 from caploc.neurons import locating
 from caploc.neurons import study as studies
-from caploc.neurons.examples import load_source
 from caploc.neurons.scores import Rule
-from caploc.neurons.study import NeuronStudy
+from caploc.neurons.study import NeuronStudy, load_source
 from caploc.neurons.tuning.enhancing import Enhancing, enhance_located
 from caploc.neurons.tuning.training import Recipe
 from caploc.progress import Silent

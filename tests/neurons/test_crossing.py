@@ -11,8 +11,7 @@ from caploc.commonality import agreement, cohesion
 from caploc.errors import BadOption, UserError
 from caploc.neurons import study as studies
 from caploc.neurons.crossing import ERASE, TUNE, Crossed, Crossing, cross, headline, summary_exhibit
-from caploc.neurons.erasing import erase
-from caploc.neurons.erasure import Erasing
+from caploc.neurons.erasure import Erasing, erase
 from caploc.neurons.tuning import enhancing
 from caploc.neurons.tuning.enhancing import GOLD
 

@@ -10,6 +10,7 @@ import torch
 from small_runs import FEW, STUDY, TASKS, TUNED, counted, lasting, located, quick, tuned
 
 from caploc.errors import BadOption, UserError
+from caploc.neurons import study as studies
 from caploc.neurons.locating import locate
 from caploc.neurons.scores import Rule
 from caploc.neurons.study import open_study
@@ -132,7 +133,7 @@ def test_a_second_call_tunes_nothing(done, patch):
 
 def watched(patch):
     """For every task tuned: did each weight come back bit for bit?"""
-    whole, inner = [], enhancing.enhanced_task
+    whole, inner = [], enhancing._enhance_task
 
     def outer(lab, asked, task):
         state = lab.bench.neurons.model.state_dict()
@@ -145,7 +146,7 @@ def watched(patch):
             parameters = list(lab.bench.neurons.model.parameters())
             assert not any(each.requires_grad for each in parameters)
 
-    patch.setattr(enhancing, "enhanced_task", outer)
+    patch.setattr(enhancing, "_enhance_task", outer)
     return whole
 
 
@@ -184,7 +185,7 @@ def asked(lab, patch):
 
     def measured(asked_, in_lab=lab):
         calls = []
-        patch.setattr(enhancing, "enhanced_task", lambda lab, asked, task: calls.append(task))
+        patch.setattr(enhancing, "_enhance_task", lambda lab, asked, task: calls.append(task))
         enhance_tasks(in_lab, asked_)
         return calls
 
@@ -247,8 +248,8 @@ def test_other_examples_under_the_same_name_are_measured_anew(asked, lab, patch,
     ],
     ids=lambda value: "" if isinstance(value, str) else next(iter(value)),
 )
-def test_mistakes_are_told_before_anything_is_opened(run, patch, wrong, said):
-    patch.setattr(enhancing, "opened", lambda *told: pytest.fail("the run was opened"))
+def test_mistakes_are_told_before_a_model_is_loaded(run, patch, wrong, said):
+    patch.setattr(studies.NeuronLab, "bench", property(lambda lab: pytest.fail("loaded")))
     with pytest.raises(BadOption) as refused:
         enhance_located(run, Enhancing(**wrong))
     assert said in str(refused.value)

@@ -9,8 +9,16 @@ from planted_models import SHARING, TWO, Planter
 from caploc.errors import BadOption
 from caploc.models.planted_neurons import PlantedNeurons
 from caploc.neurons.cutting import Mode
-from caploc.neurons.erasing import arms_exhibit, headline
-from caploc.neurons.erasure import BOTTOM, LAYERS, LOCATED, UNIFORM, Eraser, Erasing
+from caploc.neurons.erasure import (
+    BOTTOM,
+    LAYERS,
+    LOCATED,
+    UNIFORM,
+    Eraser,
+    Erasing,
+    arms_exhibit,
+    headline,
+)
 from caploc.neurons.scores import Rule, ScoreCache
 from caploc.neurons.study import NeuronBench
 from caploc.progress import Silent

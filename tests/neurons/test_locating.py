@@ -54,7 +54,7 @@ def done(planted, tmp_path_factory):
 @pytest.fixture
 def undrawn(monkeypatch):
     """Without the page, which takes longer than all else and has tests of its own."""
-    monkeypatch.setattr("caploc.neurons.locating.write_exhibits", lambda *told: None)
+    monkeypatch.setattr("caploc.neurons.study.write_exhibits", lambda *told: None)
 
 
 def names(task):

@@ -7,7 +7,7 @@ from planted_models import TWO, Planter
 
 from caploc.engine.wording import Wording
 from caploc.errors import BadData, BadOption
-from caploc.neurons.examples import load_source, with_end
+from caploc.neurons.study import load_source, with_end
 from caploc.tasks.catalog import TaskOptions
 from caploc.tasks.requests import LogLikelihood, Rolling
 from caploc.workbench import ModelOptions

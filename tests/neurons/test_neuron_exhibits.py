@@ -5,9 +5,8 @@ import pytest
 
 from caploc.commonality import Interval, Moments, chance, mean_interval
 from caploc.commonality import specificity as specificity_of
-from caploc.neurons import cells, erasing, locating
-from caploc.neurons.erasing import ErasedTask
-from caploc.neurons.erasure import BOTTOM, LAYERS, LOCATED, UNIFORM, Erased, Lost
+from caploc.neurons import cells, erasure, locating
+from caploc.neurons.erasure import BOTTOM, LAYERS, LOCATED, UNIFORM, Erased, ErasedTask, Lost
 from caploc.neurons.facts import pages
 from caploc.neurons.finding import Found
 from caploc.neurons.locating import Located
@@ -153,10 +152,10 @@ def erasures():
 
 
 def test_an_erasure_counts_who_beats_every_draw(erasures):
-    assert erasing.headline(erasures).startswith("For 1 of 2 tasks erasing its located neurons")
+    assert erasure.headline(erasures).startswith("For 1 of 2 tasks erasing its located neurons")
     arms, doses, matrix = (
         plain(each(erasures))
-        for each in (erasing.arms_exhibit, erasing.doses_exhibit, erasing.matrix_exhibit)
+        for each in (erasure.arms_exhibit, erasure.doses_exhibit, erasure.matrix_exhibit)
     )
     assert [row[9] for row in arms] == ["yes", "no"]  # a draw that costs as much is no win
     assert arms[0][:5] == ["a", "2", "0.900 ± 0.100", "0.500", "0.200 (0.000 to 0.400)"]
@@ -168,10 +167,10 @@ def test_an_erasure_counts_who_beats_every_draw(erasures):
 def test_a_loss_matrix_has_a_column_for_every_task_judged(erasures):
     extra = ErasedTask("a", 2, erasures[0].own, erasures[0].doses, [judged("prose", [0.0, 0.2],
                        DRAWS)])  # fmt: skip
-    rows, columns, table = erasing.loss_matrix([extra, erasures[1]])
+    rows, columns, table = erasure.loss_matrix([extra, erasures[1]])
     assert (rows, columns) == (["a", "b"], ["a", "prose", "b"])
     np.testing.assert_allclose(table, [[2.1, 0.1, NAN], [NAN, NAN, 0.45]])
-    drawn = erasing.loss_matrix([extra], LAYERS)[2]
+    drawn = erasure.loss_matrix([extra], LAYERS)[2]
     np.testing.assert_allclose(drawn, [[0.25, 0.25]])
 
 

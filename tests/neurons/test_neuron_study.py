@@ -7,9 +7,8 @@ import pytest
 
 from caploc.errors import BadOption, UnknownName, UserError
 from caploc.neurons.attribution import Attribution
-from caploc.neurons.examples import Source
 from caploc.neurons.scores import Rule
-from caploc.neurons.study import NeuronLab, NeuronStudy, open_study, read_study
+from caploc.neurons.study import NeuronLab, NeuronStudy, Source, open_study, read_study
 from caploc.store import Store
 from caploc.tasks.catalog import TaskOptions, load_task
 from caploc.workbench import ModelOptions
@@ -125,7 +124,9 @@ def test_data_are_read_before_the_model(tmp_path, monkeypatch):
     order = []
     task = load_task("demo/sorting")
     unread = Source("none", task, [], task, task, [])
-    monkeypatch.setattr("caploc.neurons.study.source", lambda *told: order.append("data") or unread)
+    monkeypatch.setattr(
+        "caploc.neurons.study.load_source", lambda *told: order.append("data") or unread
+    )
     with Store(tmp_path / "rows.sqlite") as store:
         lab = NeuronLab(STUDY, store, tmp_path)
         with pytest.raises(AssertionError, match="something was loaded"):

@@ -20,7 +20,7 @@ def heavy(seed, rows=5):
 
 
 def chosen(rule, scores):
-    return rule.chosen(rule.moments(GRID.size).added(scores), GRID)
+    return rule.choose(rule.moments(GRID.size).added(scores), GRID)
 
 
 def far(values, sigma):

@@ -167,7 +167,7 @@ def decouple(
         neurons fidelity, neurons locate
     """
     from caploc.neurons.attribution import Attribution
-    from caploc.neurons.decoupling_study import DecouplingStudy, measure_decoupling
+    from caploc.neurons.decoupling import DecouplingStudy, measure_decoupling
     from caploc.neurons.scores import Rule
     from caploc.workbench import ModelOptions
 

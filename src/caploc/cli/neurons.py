@@ -227,8 +227,8 @@ def erase(
         neurons cross, neurons enhance
     """
     from caploc.neurons.cutting import Mode
-    from caploc.neurons.erasing import erase as run
     from caploc.neurons.erasure import Erasing
+    from caploc.neurons.erasure import erase as run
 
     asked = Erasing(Mode.parse(mode), draws, numbers(doses, float), limit, seed)
     may = permit(allow_code, trust_remote_code, also or [])

@@ -24,7 +24,7 @@ from caploc.commonality import (
 from caploc.errors import BadOption
 from caploc.exhibits.exhibit import NOTHING, Exhibit, Value
 from caploc.folder import CROSSING
-from caploc.neurons import erasing
+from caploc.neurons import erasure
 from caploc.neurons.cells import Matrix, Row, in_words
 from caploc.neurons.erasure import LAYERS, LOCATED, Erasing
 from caploc.neurons.locating import Located
@@ -138,10 +138,10 @@ def cross(
         }
         crossed, matrices = [], []
         if ERASE in asked.ways:
-            erased = erasing.erase_tasks(lab, asked.erasing, study.tasks)
-            matrices.append(erasing.matrix_exhibit(erased))
-            rows, columns, located = erasing.loss_matrix(erased, LOCATED)
-            effects = located, erasing.loss_matrix(erased, LAYERS)[2]
+            erased = erasure.erase_tasks(lab, asked.erasing, study.tasks)
+            matrices.append(erasure.matrix_exhibit(erased))
+            rows, columns, located = erasure.loss_matrix(erased, LOCATED)
+            effects = located, erasure.loss_matrix(erased, LAYERS)[2]
             crossed.append(Crossed.of(ERASE, (rows, columns), effects, kinds, shared))
         if TUNE in asked.ways:
             tuned = enhancing.enhance_tasks(lab, asked.enhancing)

@@ -100,7 +100,7 @@ def test_the_only_path_that_matters_is_found(opened, pair):
     scores = attribute(model, pair, steps=4)
     path = {"input>L0KV0.v", "L0H1>L1KV1.v", "L1H2>logits"}
     assert set(model.grid.named(np.abs(scores) > 1e-12)) == path
-    located = strongest(scores, edges=3)
+    located = strongest(scores, 3 / len(scores))
     assert set(model.grid.named(located)) == path
     assert np.array_equal(prune(model.grid, located), located)
     every = np.ones(model.grid.size, bool)

@@ -9,7 +9,7 @@ import pytest
 from caploc.errors import BadData
 from caploc.neurons.facts.demo import demo_facts, demo_texts
 from caploc.neurons.facts.editing import Descent, Editor, covariances
-from caploc.neurons.facts.edits import edit_reliability
+from caploc.neurons.facts.reliability import edit_reliability
 
 pytestmark = pytest.mark.slow  # whole studies
 

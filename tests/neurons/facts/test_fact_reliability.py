@@ -13,7 +13,7 @@ from caploc.errors import BadData, BadOption
 from caploc.models.cutting import Place, replaced
 from caploc.neurons.facts.demo import demo_facts
 from caploc.neurons.facts.knowledge_neurons import KnowledgeNeurons, PromptCopies
-from caploc.neurons.facts.suppression import (
+from caploc.neurons.facts.reliability import (
     conditions_of,
     locate_facts,
     reliability,

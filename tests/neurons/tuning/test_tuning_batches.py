@@ -59,7 +59,7 @@ def test_gold_log_probabilities_are_the_engines(demo, spans_of):
         pairs[0][0] / len(span.continuation)
         for pairs, span in zip(score(demo, readings), spans, strict=True)
     ]
-    found = gold_means(demo.model, spans, batch_size=7)
+    found = gold_means(demo.model, spans)
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 

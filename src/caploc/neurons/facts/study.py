@@ -24,12 +24,11 @@ from caploc.neurons.circuits.reliability import circuit_reliability
 from caploc.neurons.facts import pages
 from caploc.neurons.facts.demo import demo_facts, demo_texts
 from caploc.neurons.facts.editing import Editor, covariances
-from caploc.neurons.facts.edits import edit_reliability
 from caploc.neurons.facts.fidelity import fidelity, layer_fidelity
 from caploc.neurons.facts.knowledge_neurons import KnowledgeNeurons
 from caploc.neurons.facts.prompts import Answers, Fact, known_facts
 from caploc.neurons.facts.reading import FORMS, LONGEST, read_facts, read_rewrites, with_rewrites
-from caploc.neurons.facts.suppression import locate_facts, reliability
+from caploc.neurons.facts.reliability import edit_reliability, locate_facts, reliability
 from caploc.neurons.facts.tracing import Tracer, noise_level
 from caploc.neurons.proof import NeuronModel, as_neurons
 from caploc.neurons.study import Finding, Reported, run_command

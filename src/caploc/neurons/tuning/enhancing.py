@@ -19,8 +19,7 @@ from caploc.ledger import Ledger, digest
 from caploc.measurement import Cost, Meter, outcomes_by_example
 from caploc.models.loading import CutModel
 from caploc.neurons.cells import Matrix, Row, bounds, effects_exhibit, ranged, spread
-from caploc.neurons.examples import Source
-from caploc.neurons.study import Finding, NeuronLab, Reported, reopen_study, run_command
+from caploc.neurons.study import Finding, NeuronLab, Reported, Source, reopen_study, run_command
 from caploc.neurons.tuning.enhancement import (
     ARMS,
     GOLD,

@@ -9,7 +9,7 @@ from caploc.errors import BadData, BadOption
 from caploc.neurons.attribution import Attribution
 from caploc.neurons.crossing import ERASE, TUNE, Crossing
 from caploc.neurons.cutting import Mode
-from caploc.neurons.decoupling_study import DecouplingStudy
+from caploc.neurons.decoupling import DecouplingStudy
 from caploc.neurons.erasure import Erasing
 from caploc.neurons.facts.study import FactStudy
 from caploc.neurons.scores import Rule

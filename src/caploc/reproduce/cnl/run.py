@@ -19,8 +19,8 @@ from caploc.neurons.comparing import (
     scores_exhibit,
 )
 from caploc.neurons.crossing import cross
-from caploc.neurons.decoupling_study import measure_decoupling
-from caploc.neurons.erasing import erase
+from caploc.neurons.decoupling import measure_decoupling
+from caploc.neurons.erasure import erase
 from caploc.neurons.facts.study import measure_fidelity, measure_reliability
 from caploc.neurons.locating import locate
 from caploc.neurons.scores import ScoreCache
