@@ -12,7 +12,7 @@ from caploc.neurons import study as studies
 from caploc.neurons.scores import Rule
 from caploc.neurons.study import NeuronStudy, load_source
 from caploc.neurons.tuning.enhancing import Enhancing, enhance_located
-from caploc.neurons.tuning.training import Recipe
+from caploc.neurons.tuning.training import TuningRecipe
 from caploc.progress import Silent
 from caploc.workbench import ModelOptions
 
@@ -21,7 +21,7 @@ TASKS = ("demo/addition", "demo/elements")
 STUDY = NeuronStudy(DEMO, TASKS, rule=Rule(share=0.01), examples=12, least=0.5)
 # From a damaged model, because the demo model has nothing left to learn.
 TUNED = Enhancing(
-    Recipe(steps=2, rates=(1e-2,), extensions=0),
+    TuningRecipe(steps=2, rates=(1e-2,), extensions=0),
     ("none", "located", "random-layer-matched"),
     noise=1.0,
     limit=2,

@@ -10,7 +10,15 @@ from small_runs import TASKS, TUNED, Rows, counted, lasting, quick, tuned
 from caploc.commonality import agreement, cohesion
 from caploc.errors import BadOption, UserError
 from caploc.neurons import study as studies
-from caploc.neurons.crossing import ERASE, TUNE, Crossed, Crossing, cross, headline, summary_exhibit
+from caploc.neurons.crossing import (
+    ERASE,
+    TUNE,
+    Crossed,
+    Crossing,
+    cross,
+    crossing_headline,
+    summary_exhibit,
+)
 from caploc.neurons.erasure import Erasing, erase
 from caploc.neurons.tuning import enhancing
 from caploc.neurons.tuning.enhancing import GOLD
@@ -139,7 +147,7 @@ def test_what_is_not_known_is_neither_a_number_nor_a_word_of_python():
     found = Crossed.of(TUNE, tasks, nothing, kinds, shared)
     told = found.as_dict()
     assert told["located"] == [[None] * 4] * 4 and told["kinds"]["cohesion"] is None
-    text = headline([found]) + str(
+    text = crossing_headline([found]) + str(
         [str(cell) for row in summary_exhibit([found]).rows for cell in row]
     )
     assert "not known" in text and "nan" not in text.lower() and "None" not in text

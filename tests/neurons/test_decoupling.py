@@ -24,7 +24,7 @@ from caploc.neurons.decoupling import (
     draw_contrasts,
     expected,
     follow,
-    grouped,
+    group_items,
     key,
     same_answer,
 )
@@ -149,7 +149,7 @@ def test_packed_sets_are_the_sets(neurons, seed):
 
 def test_groups_are_of_one_size_and_of_one_commonality():
     contrasts = draw_contrasts("arithmetic", 60)
-    groups = grouped(contrasts, 0)
+    groups = group_items(contrasts, 0)
     assert sorted(groups) == ["addition", "division", MIXED, "multiplication", "subtraction"]
     assert len({len(members) for members in groups.values()}) == 1
     rewordings = {key(each.reworded) for each in contrasts}

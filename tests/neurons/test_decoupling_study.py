@@ -10,7 +10,12 @@ from caploc.errors import BadOption, FolderTaken, UnknownName
 from caploc.neurons import decoupling
 from caploc.neurons import study as studies
 from caploc.neurons.attribution import Attribution
-from caploc.neurons.decoupling import DecouplingStudy, draw_contrasts, headline, measure_decoupling
+from caploc.neurons.decoupling import (
+    DecouplingStudy,
+    decoupling_headline,
+    draw_contrasts,
+    measure_decoupling,
+)
 from caploc.neurons.scores import Rule
 
 pytestmark = pytest.mark.slow  # whole studies
@@ -57,8 +62,10 @@ def test_the_table_is_what_the_file_says(done):
         assert effects["content"]["mean"] == pytest.approx(mean["CD"] - mean["DD"])
     assert all(len(row) == len(groups.columns) for row in groups.rows)
     (name, first), *_ = result["locators"].items()
-    assert f"({name})" in headline(result["locators"])
-    assert interval(first["followed"][0]["effects"]["commonality"]) in headline(result["locators"])
+    assert f"({name})" in decoupling_headline(result["locators"])
+    assert interval(first["followed"][0]["effects"]["commonality"]) in decoupling_headline(
+        result["locators"]
+    )
 
 
 def test_items_votes_are_counted_down(done):

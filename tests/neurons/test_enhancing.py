@@ -24,10 +24,10 @@ from caploc.neurons.tuning.enhancing import (
     enhance_located,
     enhance_tasks,
     gain_matrix,
-    headline,
-    matrix_exhibit,
+    gains_matrix_exhibit,
+    tuning_headline,
 )
-from caploc.neurons.tuning.training import Recipe
+from caploc.neurons.tuning.training import TuningRecipe
 
 pytestmark = pytest.mark.slow  # whole studies
 
@@ -104,7 +104,9 @@ def test_the_matrix_and_the_headline_are_what_the_arms_say(done):
             assert cell == f"{change['change']['mean']:z.3f} ({np.mean(drawn):z.3f})"
             if judged == row[0]:
                 beaten += change["change"]["mean"] > max(drawn)
-    assert headline(result["tasks"]).startswith(f"For {beaten} of {len(TASKS)} tasks tuning ")
+    assert tuning_headline(result["tasks"]).startswith(
+        f"For {beaten} of {len(TASKS)} tasks tuning "
+    )
     assert [beats_every_draw(result["tasks"][task], task) for task in TASKS].count(True) == beaten
     for exhibit in exhibits:
         assert all(len(row) == len(exhibit.columns) for row in exhibit.rows)
@@ -117,9 +119,11 @@ def test_arms_left_out_are_dashes_and_the_headline_claims_nothing(done):
         for task, each in result["tasks"].items()
     }
     assert np.isnan(gain_matrix(kept)[2]).all()
-    assert {cell for row in matrix_exhibit(kept).rows for cell in row[1:]} == {"–"}
-    assert matrix_exhibit(kept).draw().axes
-    assert "0 of" not in headline(kept) and "not tuned beside random" in headline(kept)
+    assert {cell for row in gains_matrix_exhibit(kept).rows for cell in row[1:]} == {"–"}
+    assert gains_matrix_exhibit(kept).draw().axes
+    assert "0 of" not in tuning_headline(kept) and "not tuned beside random" in tuning_headline(
+        kept
+    )
 
 
 def test_a_second_call_tunes_nothing(done, patch):
@@ -244,7 +248,7 @@ def test_other_examples_under_the_same_name_are_measured_anew(asked, lab, patch,
         ({"tasks": ("demo/code",)}, "demo/code is no task of the run; it has neurons of demo/add"),
         ({"noise": -0.5}, "--noise must be 0 or more; got -0.5."),
         ({"limit": 1}, "--limit must be 2 or more; got 1."),
-        ({"recipe": Recipe(steps=0)}, "steps must be 1 or more; got 0."),
+        ({"recipe": TuningRecipe(steps=0)}, "steps must be 1 or more; got 0."),
     ],
     ids=lambda value: "" if isinstance(value, str) else next(iter(value)),
 )

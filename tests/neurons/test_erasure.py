@@ -16,8 +16,8 @@ from caploc.neurons.erasure import (
     UNIFORM,
     Eraser,
     Erasing,
-    arms_exhibit,
-    headline,
+    erased_arms_exhibit,
+    erasure_headline,
 )
 from caploc.neurons.scores import Rule, ScoreCache
 from caploc.neurons.study import NeuronBench
@@ -209,7 +209,7 @@ class Only:
 
 def test_the_table_of_arms_says_what_was_lost(planted, eraser):
     own = eraser().erase(planted(TWO).source("warm"))
-    ((task, neurons, intact, located, *draws, lost, _, beaten, gain),) = arms_exhibit(
+    ((task, neurons, intact, located, *draws, lost, _, beaten, gain),) = erased_arms_exhibit(
         [Only(own)]
     ).rows
     assert (task, neurons, intact.number, beaten) == ("warm", "6", 1, "yes")
@@ -217,4 +217,4 @@ def test_the_table_of_arms_says_what_was_lost(planted, eraser):
     assert draws == ["1.000 (1.000 to 1.000)"] * 2 + ["1.000"]
     assert lost.startswith(f"{own.located.logprob.mean:.3f} [")
     assert gain.number == own.logprob.pooled_gain
-    assert headline([Only(own)]).startswith("For 1 of 1 tasks erasing")
+    assert erasure_headline([Only(own)]).startswith("For 1 of 1 tasks erasing")

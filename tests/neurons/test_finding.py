@@ -11,7 +11,7 @@ from caploc.errors import BadOption
 from caploc.models.planted_neurons import PlantedNeurons
 from caploc.neurons.attribution import Attribution
 from caploc.neurons.finding import SIZES, Finder
-from caploc.neurons.locating import Located, read_sets
+from caploc.neurons.locating import LocatedNeurons, read_sets
 from caploc.neurons.scores import Rule, ScoreCache, score_examples
 from caploc.progress import Silent
 
@@ -139,7 +139,7 @@ def test_more_neurons_than_can_lie_so_far_out_are_not_found_by_sigma(planted, tm
 
 def located(model, folder, rule=None):
     found = {task: model.find(folder, task=task, rule=rule) for task in model.truth.needed}
-    return Located(model.grid, rule or Rule(), found, {})
+    return LocatedNeurons(model.grid, rule or Rule(), found, {})
 
 
 def test_two_capabilities_are_each_their_own(planted, tmp_path):
@@ -164,10 +164,10 @@ def test_tasks_are_told_apart_where_intervals_say_so(planted, tmp_path):
     model = planted(TWO)
     assert located(model, tmp_path).separate("warm") is None
     four = {task: model.find(tmp_path, task=task, subsets=4) for task in ("warm", "large")}
-    assert Located(model.grid, Rule(), four, {}).separate("warm") is True
+    assert LocatedNeurons(model.grid, Rule(), four, {}).separate("warm") is True
     same = {"warm": four["warm"], "again": four["warm"]}
-    assert Located(model.grid, Rule(), same, {}).separate("warm") is False
-    assert Located(model.grid, Rule(), {"warm": four["warm"]}, {}).separate("warm") is None
+    assert LocatedNeurons(model.grid, Rule(), same, {}).separate("warm") is False
+    assert LocatedNeurons(model.grid, Rule(), {"warm": four["warm"]}, {}).separate("warm") is None
 
 
 def test_what_is_written_is_plain_and_restored(planted, tmp_path):

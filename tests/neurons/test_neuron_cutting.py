@@ -13,7 +13,7 @@ from caploc.engine.wording import Span, Wording
 from caploc.errors import BadOption
 from caploc.models.zeroing import reads_first
 from caploc.neurons.cutting import Cutter, Mode, NeuronEngine
-from caploc.neurons.proof import weights_zeroed
+from caploc.neurons.proof import neurons_zeroed
 from caploc.neurons.study import NeuronBench
 from caploc.store import Store
 from caploc.tasks.catalog import load_task
@@ -87,7 +87,7 @@ def test_zero_is_the_model_with_those_neurons_weights_zeroed(engines, neurons, k
     before = intact(engines[kind])
     found = responses(cutting(engines[kind], neurons), masks)
     for number, mask in enumerate(masks):
-        with weights_zeroed(neurons.projections, torch.from_numpy(mask)):
+        with neurons_zeroed(neurons.projections, torch.from_numpy(mask)):
             truth = intact(engines["plain"])
         mine = found[number * len(REQUESTS) : (number + 1) * len(REQUESTS)]
         assert alike(mine, truth)
@@ -100,7 +100,7 @@ def test_zero_is_the_model_with_those_neurons_weights_zeroed(engines, neurons, k
 def test_log_probabilities_are_those_of_a_plain_forward_pass(engines, neurons, demo):
     mask, request = some(neurons, 0.1), REQUESTS[-1]
     (span,) = engines["packed"].wording.spans(request)
-    with torch.inference_mode(), weights_zeroed(neurons.projections, torch.from_numpy(mask)):
+    with torch.inference_mode(), neurons_zeroed(neurons.projections, torch.from_numpy(mask)):
         logprobs = demo.model(torch.tensor([span.inputs])).logits[0].log_softmax(-1)
     count = len(span.continuation)
     expected = sum(logprobs[place - count, gold] for place, gold in enumerate(span.continuation))

@@ -6,11 +6,11 @@ import pytest
 from caploc.commonality import Interval, Moments, chance, mean_interval
 from caploc.commonality import specificity as specificity_of
 from caploc.neurons import cells, erasure, locating
-from caploc.neurons.erasure import BOTTOM, LAYERS, LOCATED, UNIFORM, Erased, ErasedTask, Lost
+from caploc.neurons.erasure import BOTTOM, LAYERS, LOCATED, UNIFORM, ArmLoss, Erased, ErasedTask
 from caploc.neurons.facts import pages
-from caploc.neurons.finding import Found
-from caploc.neurons.locating import Located
-from caploc.neurons.locating import headline as located_headline
+from caploc.neurons.finding import TaskNeurons
+from caploc.neurons.locating import LocatedNeurons
+from caploc.neurons.locating import locating_headline as located_headline
 from caploc.neurons.scores import Rule
 from caploc.neurons.sites import NeuronGrid
 from caploc.neurons.tuning import enhancing
@@ -48,7 +48,7 @@ def test_an_interval_reads_alike_from_memory_and_from_a_file(interval, cell, dra
 
 
 def test_numbers_that_are_not_known_are_words_or_dashes():
-    assert cells.in_words(None) == "not known" and cells.in_words(0.25) == "0.250"
+    assert cells.as_text(None) == "not known" and cells.as_text(0.25) == "0.250"
     assert cells.known(NAN) is None and cells.known(1.0) == 1.0
 
 
@@ -60,7 +60,7 @@ def found(task, chosen, subsets, scores=None):
     moments = Moments.empty(GRID.size)
     rows = np.arange(GRID.size, dtype=float) if scores is None else scores
     moments = moments.added(np.stack([rows, rows + 1]))
-    return Found(task, 2, masks[0], masks[1:], moments, [(1, 0.5, None), (2, None, None)])
+    return TaskNeurons(task, 2, masks[0], masks[1:], moments, [(1, 0.5, None), (2, None, None)])
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def located():
         "other": found("other", [7], [[7, 8], [7, 9]]),
         "none": found("none", [], [[], []]),
     }
-    return Located(GRID, Rule(share=0.1), tasks, {"one": "x", "other": "x"})
+    return LocatedNeurons(GRID, Rule(share=0.1), tasks, {"one": "x", "other": "x"})
 
 
 def test_the_sets_are_counted_named_by_score_and_put_into_layers(located):
@@ -99,7 +99,7 @@ def test_what_a_threshold_chooses_and_how_overlap_grows(located):
 
 
 def test_a_single_task_has_no_matrix_and_its_sentence_counts(located):
-    one = Located(GRID, located.rule, {"one": located.found["one"]}, {})
+    one = LocatedNeurons(GRID, located.rule, {"one": located.found["one"]}, {})
     shown = locating.exhibits(one)
     assert "overlap" not in [exhibit.name for exhibit in shown]
     assert plain(shown[0])[0][7:9] == ["–", "–"]
@@ -120,7 +120,7 @@ def test_the_overlap_matrix_is_that_of_the_result(located):
 def lost(arm, draw, losses, score=0.5):
     """What an arm costs on some examples."""
     interval = mean_interval(np.array(losses))
-    return Lost(arm, draw, score, interval, interval)
+    return ArmLoss(arm, draw, score, interval, interval)
 
 
 def judged(name, own, draws, score=0.5):
@@ -152,10 +152,12 @@ def erasures():
 
 
 def test_an_erasure_counts_who_beats_every_draw(erasures):
-    assert erasure.headline(erasures).startswith("For 1 of 2 tasks erasing its located neurons")
+    assert erasure.erasure_headline(erasures).startswith(
+        "For 1 of 2 tasks erasing its located neurons"
+    )
     arms, doses, matrix = (
         plain(each(erasures))
-        for each in (erasure.arms_exhibit, erasure.doses_exhibit, erasure.matrix_exhibit)
+        for each in (erasure.erased_arms_exhibit, erasure.doses_exhibit, erasure.losses_exhibit)
     )
     assert [row[9] for row in arms] == ["yes", "no"]  # a draw that costs as much is no win
     assert arms[0][:5] == ["a", "2", "0.900 ± 0.100", "0.500", "0.200 (0.000 to 0.400)"]
@@ -199,9 +201,9 @@ def tuned(own, draws, task="a", rate=0.1, edge=False):
 
 def test_tuning_is_told_beside_its_draws():
     result = {"a": tuned(0.5, [0.1, 0.2, 0.3, 0.4, 0.45]), "b": tuned(0.5, [0.5] * 5, "b", 1, True)}
-    assert enhancing.headline(result).startswith("For 1 of 2 tasks tuning")
-    first, second = (enhancing.arms_exhibit(*each) for each in result.items())
-    matrix = enhancing.matrix_exhibit(result)
+    assert enhancing.tuning_headline(result).startswith("For 1 of 2 tasks tuning")
+    first, second = (enhancing.tuned_arms_exhibit(*each) for each in result.items())
+    matrix = enhancing.gains_matrix_exhibit(result)
     none, located, drawn = plain(first)
     assert none == ["none", "–", "–", "0.000 [-0.100, 0.100]", "0.000 [-0.100, 0.100]",
                     "-1.000 to -1.000"]  # fmt: skip
@@ -219,7 +221,7 @@ def test_tuning_of_which_nothing_is_known_is_dashes():
     result = {"a": tuned(0.5, [])}
     result["a"]["controls"] = []
     result["a"]["arms"] = [arm | {"changes": []} for arm in result["a"]["arms"]]
-    assert plain(enhancing.arms_exhibit("a", result["a"]))[1][3:] == ["–", "–", "–"]
+    assert plain(enhancing.tuned_arms_exhibit("a", result["a"]))[1][3:] == ["–", "–", "–"]
     assert enhancing.beats_every_draw(result["a"], "a") is False
 
 

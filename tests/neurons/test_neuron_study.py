@@ -8,7 +8,7 @@ import pytest
 from caploc.errors import BadOption, UnknownName, UserError
 from caploc.neurons.attribution import Attribution
 from caploc.neurons.scores import Rule
-from caploc.neurons.study import NeuronLab, NeuronStudy, Source, open_study, read_study
+from caploc.neurons.study import NeuronLab, NeuronStudy, TaskSource, open_study, read_study
 from caploc.store import Store
 from caploc.tasks.catalog import TaskOptions, load_task
 from caploc.workbench import ModelOptions
@@ -123,7 +123,7 @@ def test_data_are_read_before_the_model(tmp_path, monkeypatch):
     """Both fail here; the cheaper one must fail first."""
     order = []
     task = load_task("demo/sorting")
-    unread = Source("none", task, [], task, task, [])
+    unread = TaskSource("none", task, [], task, task, [])
     monkeypatch.setattr(
         "caploc.neurons.study.load_source", lambda *told: order.append("data") or unread
     )

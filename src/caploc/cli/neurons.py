@@ -282,11 +282,11 @@ def enhance(
     from caploc.lookup import pick
     from caploc.neurons.tuning.enhancement import ARMS
     from caploc.neurons.tuning.enhancing import Enhancing, enhance_located
-    from caploc.neurons.tuning.training import Recipe
+    from caploc.neurons.tuning.training import TuningRecipe
     from caploc.neurons.tuning.weights import TRAINS
 
     pick(dict.fromkeys(TRAINS), trains, "choice of --trains")
-    recipe = Recipe(steps=steps, rates=numbers(rates, float), trains=trains, seed=seed)  # type: ignore[arg-type]
+    recipe = TuningRecipe(steps=steps, rates=numbers(rates, float), trains=trains, seed=seed)  # type: ignore[arg-type]
     asked = Enhancing(recipe, tuple(arm or ARMS), draws, noise, limit, tuple(task or ()))
     may = permit(allow_code, trust_remote_code)
     page = folder / "enhancement"
@@ -329,9 +329,9 @@ def cross(
     from caploc.neurons.cutting import Mode
     from caploc.neurons.erasure import Erasing
     from caploc.neurons.tuning.enhancing import Enhancing
-    from caploc.neurons.tuning.training import Recipe
+    from caploc.neurons.tuning.training import TuningRecipe
 
-    recipe = Recipe(steps=steps, rates=numbers(rates, float), seed=seed)
+    recipe = TuningRecipe(steps=steps, rates=numbers(rates, float), seed=seed)
     asked = Crossing(
         tuple(how or ["erase"]),
         Erasing(Mode.parse(mode), draws, limit=limit, seed=seed),

@@ -32,7 +32,7 @@ from caploc.lookup import pick
 from caploc.models.cutting import Projections
 from caploc.models.projections import decoder_layers
 from caploc.neurons.batches import TARGETS, Batch, gold_logprobs
-from caploc.neurons.proof import NeuronModel, read_weights
+from caploc.neurons.proof import NeuronModel, output_weights
 from caploc.neurons.sites import parts
 
 STEPS = 19  # S of the paper
@@ -237,7 +237,7 @@ def logit(asked: Attribution, model: NeuronModel, batch: Batch) -> Tensor:
     found = []
     for (_, columns, module), handed in zip(parts(model.projections), seen, strict=True):
         each = handed.reshape(*batch.tokens.shape, -1)[batch.rows, batch.places]
-        reads = read_weights(module).reshape(columns.stop - columns.start, -1)
+        reads = output_weights(module).reshape(columns.stop - columns.start, -1)
         direct = (each * (unembedding.to(reads.dtype) @ reads.T)).float()
         found.append(direct.new_zeros(batch.size, direct.shape[1]).index_add(0, batch.rows, direct))
     return torch.cat(found, dim=1)

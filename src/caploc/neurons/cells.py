@@ -44,12 +44,12 @@ def spread(values: Sequence[float]) -> drawing.Interval:
     return (float(np.mean(values)), min(values), max(values)) if values else (None, None, None)
 
 
-def in_words(value: float | None) -> str:
+def as_text(value: float | None) -> str:
     """Write a number in a sentence."""
     return "not known" if value is None else f"{value:.3f}"
 
 
-def effects_exhibit(
+def effects_matrix(
     name: str,
     title: str,
     tasks: tuple[Sequence[str], Sequence[str]],

@@ -21,7 +21,7 @@ from caploc.exhibits.exhibit import NOTHING, Exhibit, Value
 from caploc.neurons.attribution import Attribution
 from caploc.neurons.cells import Row, known, ranged
 from caploc.neurons.erasure import LAYERS, LOCATED, Eraser, Erasing
-from caploc.neurons.finding import Found
+from caploc.neurons.finding import TaskNeurons
 from caploc.neurons.study import NeuronLab
 
 SHARE = 0.01  # of all neurons, at which scores are compared whatever their spread
@@ -35,7 +35,7 @@ class ScoreWay:
 
     task: str
     method: str
-    found: Found
+    found: TaskNeurons
     same_best: float | None
     spearman: float | None
     lost: float | None

@@ -25,9 +25,9 @@ from caploc.errors import BadOption
 from caploc.exhibits.exhibit import NOTHING, Exhibit, Value
 from caploc.folder import CROSSING
 from caploc.neurons import erasure
-from caploc.neurons.cells import Matrix, Row, in_words
+from caploc.neurons.cells import Matrix, Row, as_text
 from caploc.neurons.erasure import LAYERS, LOCATED, Erasing
-from caploc.neurons.locating import Located
+from caploc.neurons.locating import LocatedNeurons
 from caploc.neurons.study import Finding, NeuronLab, Reported, reopen_study, run_command
 from caploc.neurons.tuning import enhancing
 from caploc.neurons.tuning.enhancing import Enhancing
@@ -130,7 +130,7 @@ def cross(
 
     def find(lab: NeuronLab) -> Finding:
         study, kinds = lab.study, asked.check(lab.study.tasks).kinds
-        overlaps = Located.by(lab, kinds).overlaps()
+        overlaps = LocatedNeurons.by(lab, kinds).overlaps()
         shared = {
             (first, second): float(overlaps.rates[COMPARED][row, column])
             for row, first in enumerate(overlaps.datasets)
@@ -139,13 +139,13 @@ def cross(
         crossed, matrices = [], []
         if ERASE in asked.ways:
             erased = erasure.erase_tasks(lab, asked.erasing, study.tasks)
-            matrices.append(erasure.matrix_exhibit(erased))
+            matrices.append(erasure.losses_exhibit(erased))
             rows, columns, located = erasure.loss_matrix(erased, LOCATED)
             effects = located, erasure.loss_matrix(erased, LAYERS)[2]
             crossed.append(Crossed.of(ERASE, (rows, columns), effects, kinds, shared))
         if TUNE in asked.ways:
             tuned = enhancing.enhance_tasks(lab, asked.enhancing)
-            matrices.append(enhancing.matrix_exhibit(tuned))
+            matrices.append(enhancing.gains_matrix_exhibit(tuned))
             rows, columns, located = enhancing.gain_matrix(tuned)
             effects = located, enhancing.gain_matrix(tuned, enhancing.RANDOM)[2]
             crossed.append(Crossed.of(TUNE, (rows, columns), effects, kinds, shared))
@@ -156,20 +156,20 @@ def cross(
         }
         title = f"Neurons of one task, effects on others, in {study.model.name}"
         shown = [summary_exhibit(crossed), *matrices]
-        return Finding(CROSSING, results, title, headline(crossed), shown, page="crossing")
+        return Finding(CROSSING, results, title, crossing_headline(crossed), shown, page="crossing")
 
     return run_command(reopen_study(folder, progress, allowed), find, folder, command)
 
 
-def headline(crossed: Sequence[Crossed]) -> str:
+def crossing_headline(crossed: Sequence[Crossed]) -> str:
     """Say the answer in a sentence."""
     parts: list[str] = []
     for each in crossed:
         verb = "Erasing" if each.how == ERASE else "tuning" if parts else "Tuning"
         does = "costs" if each.how == ERASE else "gains"
         parts.append(
-            f"{verb} a task's neurons {does} the task {in_words(each.kinds.cohesion)} nats a token "
-            f"and other tasks {in_words(each.kinds.separability)}"
+            f"{verb} a task's neurons {does} the task {as_text(each.kinds.cohesion)} nats a token "
+            f"and other tasks {as_text(each.kinds.separability)}"
         )
     return "; ".join(parts)
 

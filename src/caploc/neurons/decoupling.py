@@ -116,7 +116,7 @@ LOCATORS = tuple(
 
 
 @dataclass(frozen=True)
-class Sizes(Result):
+class SetSizes(Result):
     """Number of neurons located for an item: mean, extremes, and items for which there is none."""
 
     mean: float
@@ -143,10 +143,10 @@ class PackedSets:
         return np.unpackbits(chosen, axis=1, count=self.neurons).astype(bool)
 
     @property
-    def sizes(self) -> Sizes:
+    def sizes(self) -> SetSizes:
         counts = np.bitwise_count(self.bits).sum(axis=1, dtype=np.int64)
         empty = int((counts == 0).sum())
-        return Sizes(float(counts.mean()), int(counts.min()), int(counts.max()), empty)
+        return SetSizes(float(counts.mean()), int(counts.min()), int(counts.max()), empty)
 
 
 def answer_rightly(
@@ -195,7 +195,7 @@ class Followed(Result):
 
     locator: str
     settings: dict[str, Any]
-    sizes: Sizes
+    sizes: SetSizes
     effects: Decoupling
     same_answer: Interval
     beyond_answer: Interval
@@ -317,7 +317,7 @@ def follow(
         same_answer=mean_interval(alike, seed=seed),
         beyond_answer=paired_interval(similarity["SS"], alike, seed=seed),
         chance={arm: mean_defined(each) for arm, each in chance.items()},
-        groups={name: group(found.of(each)) for name, each in grouped(contrasts, seed).items()},
+        groups={name: group(found.of(each)) for name, each in group_items(contrasts, seed).items()},
     )
 
 
@@ -358,7 +358,7 @@ def expected(first: Sets, second: Sets, grid: Grid) -> Similarity:
     return np.divide(common, union, out=np.full(len(union), np.nan), where=union > 0)
 
 
-def grouped(contrasts: Sequence[Contrast], seed: int) -> dict[str, list[Item]]:
+def group_items(contrasts: Sequence[Contrast], seed: int) -> dict[str, list[Item]]:
     """Draw different items of each commonality, as many of each, and as many of all mixed.
 
     Rewordings of base items are left out: they have a content in common with them.
@@ -446,7 +446,7 @@ def measure_decoupling(
         }
         title = f"Capability and content apart in {study.model.name}"
         shown = [effects_exhibit(study.contrasts, found), groups_exhibit(study.contrasts, found)]
-        return Finding(DECOUPLING, results, title, headline(found), shown)
+        return Finding(DECOUPLING, results, title, decoupling_headline(found), shown)
 
     return run_command(open_decoupling(study, folder, command), find, folder, command)
 
@@ -463,7 +463,7 @@ def _measure(
     return decouple(bench, contrasts, ways, within=within, progress=progress, seed=seed).as_dict()
 
 
-def headline(found: dict[str, Any]) -> str:
+def decoupling_headline(found: dict[str, Any]) -> str:
     """Say the answer in a sentence."""
     name, first = next(iter(found.items()))
     effects = first["followed"][0]["effects"]

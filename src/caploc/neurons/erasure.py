@@ -31,16 +31,16 @@ from caploc.exhibits import drawing
 from caploc.exhibits.exhibit import NOTHING, Exhibit, Value
 from caploc.folder import ERASURE
 from caploc.measurement import Meter, outcomes_by_example
-from caploc.neurons.cells import YES_NO, Matrix, Row, bounds, effects_exhibit, ranged, spread
+from caploc.neurons.cells import YES_NO, Matrix, Row, bounds, effects_matrix, ranged, spread
 from caploc.neurons.cutting import Mode
-from caploc.neurons.finding import Found
+from caploc.neurons.finding import TaskNeurons
 from caploc.neurons.sites import Chosen
 from caploc.neurons.study import (
     Finding,
     NeuronBench,
     NeuronLab,
     Reported,
-    Source,
+    TaskSource,
     reopen_study,
     run_command,
 )
@@ -82,7 +82,7 @@ class Erasing:
 
 
 @dataclass(frozen=True)
-class Lost(Result):
+class ArmLoss(Result):
     """What a task loses when an arm's neurons are erased, on the same examples.
 
     `score` is the task's own, with the neurons erased; `metric` and `logprob` are the mean over
@@ -108,15 +108,15 @@ class Erased:
     judged: str
     examples: int
     intact: Score
-    arms: list[Lost]
+    arms: list[ArmLoss]
     metric: Specificity
     logprob: Specificity
 
     @property
-    def located(self) -> Lost:
+    def located(self) -> ArmLoss:
         return next(lost for lost in self.arms if lost.arm == LOCATED)
 
-    def of_arm(self, arm: str) -> list[Lost]:
+    def of_arm(self, arm: str) -> list[ArmLoss]:
         return [lost for lost in self.arms if lost.arm == arm]
 
     def mean(self, arm: str) -> float | None:
@@ -152,7 +152,7 @@ class Eraser:
 
     bench: NeuronBench
     asked: Erasing
-    found: Found
+    found: TaskNeurons
     progress: Progress
 
     def arms(self) -> list[tuple[str, int, Chosen]]:
@@ -178,7 +178,7 @@ class Eraser:
             (BOTTOM, 0, bottom(moments.mean, located, absolute=moments.absolute)),
         ]
 
-    def erase(self, source: Source, arms: Sequence[str] | None = None) -> Erased:
+    def erase(self, source: TaskSource, arms: Sequence[str] | None = None) -> Erased:
         """Measure what a judging task loses under every arm (those named, or all)."""
         meters, examples = self.meters(source), source.judged(self.asked.limit)
         nothing = self.found.located & False
@@ -192,7 +192,7 @@ class Eraser:
                 random.append({name: intact[name] - cut[name] for name in MEASURES})
             score = self.score(meters["metric"], neurons, examples).score
             lost = (paired_interval(intact[name], cut[name]) for name in MEASURES)
-            told.append(Lost(arm, draw, score, *lost))
+            told.append(ArmLoss(arm, draw, score, *lost))
         located, *drawn = random
         return Erased(
             source.name,
@@ -202,7 +202,7 @@ class Eraser:
             *(specificity(located[m], np.stack([each[m] for each in drawn])) for m in MEASURES),
         )
 
-    def doses(self, source: Source) -> list[dict[str, Any]]:
+    def doses(self, source: TaskSource) -> list[dict[str, Any]]:
         """Measure what the task loses as more of the located neurons go, highest scores first."""
         columns, meters = self.found.ordered, self.meters(source)
         examples = source.judged(self.asked.limit)
@@ -218,7 +218,7 @@ class Eraser:
             curve.append({"dose": dose, "neurons": count, **lost})
         return curve
 
-    def meters(self, source: Source) -> dict[str, Meter]:
+    def meters(self, source: TaskSource) -> dict[str, Meter]:
         """Meter the judging task by its own metric, and by the gold answer's probability."""
         mode = self.asked.mode
         reference = source.spans(self.bench.wording) if mode.needs_reference else []
@@ -298,9 +298,9 @@ def erase(
             f"Located neurons are erased ({asked.mode}); losses are on examples that no neuron was "
             "found on, in the task's own score and in nats of log-probability for each gold token."
         ]
-        shown = [arms_exhibit(erased), doses_exhibit(erased), matrix_exhibit(erased)]
+        shown = [erased_arms_exhibit(erased), doses_exhibit(erased), losses_exhibit(erased)]
         title = f"Erasing neurons of {model}"
-        return Finding(ERASURE, results, title, headline(erased), shown, lines, "erasure")
+        return Finding(ERASURE, results, title, erasure_headline(erased), shown, lines, "erasure")
 
     return run_command(reopen_study(folder, progress, allowed), find, folder, command)
 
@@ -335,7 +335,7 @@ def erase_tasks(lab: NeuronLab, asked: Erasing, judged: Sequence[str]) -> list[E
     return done
 
 
-def headline(erased: Sequence[ErasedTask]) -> str:
+def erasure_headline(erased: Sequence[ErasedTask]) -> str:
     """Say the answer in a sentence."""
     beaten = sum(each.own.beats() is True for each in erased)
     return (
@@ -344,7 +344,7 @@ def headline(erased: Sequence[ErasedTask]) -> str:
     )
 
 
-def arms_exhibit(erased: Sequence[ErasedTask]) -> Exhibit:
+def erased_arms_exhibit(erased: Sequence[ErasedTask]) -> Exhibit:
     """Show each task's own loss under every arm."""
     rows: list[Row] = []
     for each in erased:
@@ -449,10 +449,10 @@ def loss_matrix(
     return [each.task for each in erased], list(columns), table
 
 
-def matrix_exhibit(erased: Sequence[ErasedTask]) -> Exhibit:
+def losses_exhibit(erased: Sequence[ErasedTask]) -> Exhibit:
     """Show what every task loses when a task's neurons are erased, random neurons beside."""
     tasks, judged, located = loss_matrix(erased)
-    return effects_exhibit(
+    return effects_matrix(
         "erasure-matrix",
         "Log-probability that each task (column) loses without the neurons of another (row)",
         (tasks, judged),

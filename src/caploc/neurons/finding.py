@@ -36,7 +36,7 @@ Sets = Bool[np.ndarray, "subsets neurons"]
 
 
 @dataclass(frozen=True)
-class Found:
+class TaskNeurons:
     """What was found for one task.
 
     `moments` are over all examples, `subsets` the set of each subset, `curve` what subsets of fewer
@@ -102,7 +102,9 @@ class Finder:
     cache: ScoreCache
     progress: Progress
 
-    def find(self, task: str, spans: Sequence[Span], subsets: int, *, least: float = 1.0) -> Found:
+    def find(
+        self, task: str, spans: Sequence[Span], subsets: int, *, least: float = 1.0
+    ) -> TaskNeurons:
         """Locate on disjoint subsets of the examples, in the order given, and on all of them.
 
         Raises:
@@ -128,7 +130,7 @@ class Finder:
         pairwise = [group(each).pairwise for each in sets]
         curve = [(step, each.largest, each.iou) for step, each in zip(steps, pairwise, strict=True)]
         located = commonality_set(sets[-1], least)
-        return Found(task, subsets * size, located, sets[-1], total, curve)
+        return TaskNeurons(task, subsets * size, located, sets[-1], total, curve)
 
     def growing(self, task: str, spans: Sequence[Span], steps: Sequence[int]) -> list[Moments]:
         """Accumulate the running figures after each number of examples."""

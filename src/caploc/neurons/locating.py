@@ -27,8 +27,8 @@ from caploc.errors import BadOption, UserError
 from caploc.exhibits import drawing
 from caploc.exhibits.exhibit import NOTHING, Exhibit, Value
 from caploc.folder import NEURONS, OVERLAP, versions, write_json
-from caploc.neurons.cells import YES_NO, Row, bounds, in_words, known, ranged
-from caploc.neurons.finding import Found
+from caploc.neurons.cells import YES_NO, Row, as_text, bounds, known, ranged
+from caploc.neurons.finding import TaskNeurons
 from caploc.neurons.scores import Rule
 from caploc.neurons.sites import NeuronGrid
 from caploc.neurons.study import (
@@ -52,7 +52,7 @@ TITLES = {
 
 
 @dataclass(frozen=True)
-class Located:
+class LocatedNeurons:
     """The neurons of several tasks of one model, and what their subsets have in common.
 
     `kinds` says which tasks are of one kind (each its own if it is not named).
@@ -60,11 +60,11 @@ class Located:
 
     grid: NeuronGrid
     rule: Rule
-    found: dict[str, Found]
+    found: dict[str, TaskNeurons]
     kinds: Mapping[str, str]
 
     @classmethod
-    def by(cls, lab: NeuronLab, kinds: Mapping[str, str]) -> "Located":
+    def by(cls, lab: NeuronLab, kinds: Mapping[str, str]) -> "LocatedNeurons":
         found = {task: lab.found(task) for task in lab.study.tasks}
         return cls(lab.bench.neurons.grid, lab.study.rule, found, kinds)
 
@@ -128,7 +128,7 @@ def locate(
     check_kinds(kinds or {}, study.tasks, "the run", "they are")
 
     def find(lab: NeuronLab) -> Finding:
-        located = Located.by(lab, kinds or {})
+        located = LocatedNeurons.by(lab, kinds or {})
         model = {"name": study.model.name, "fingerprint": lab.bench.neurons.fingerprint}
         results = {
             "model": model,
@@ -140,9 +140,9 @@ def locate(
             NEURONS,
             results,
             f"Neurons of {study.model.name}",
-            headline(located, study.least),
+            locating_headline(located, study.least),
             exhibits(located),
-            method(study),
+            describe_locating(study),
         )
 
     return run_command(open_study(study, folder, progress, command), find, folder, command)
@@ -161,7 +161,7 @@ def check_kinds(kinds: Mapping[str, str], tasks: Iterable[str], where: str, are:
         )
 
 
-def headline(located: Located, least: float) -> str:
+def locating_headline(located: LocatedNeurons, least: float) -> str:
     """Say the answer in a sentence; neurons are chosen on a share `least` of the subsets."""
     where = subsets_of(least)
     counts = {task: int(each.located.sum()) for task, each in located.found.items()}
@@ -182,7 +182,7 @@ def subsets_of(least: float) -> str:
     return "every subset" if least == 1 else f"{100 * least:g} % of the subsets or more"
 
 
-def method(study: NeuronStudy) -> list[str]:
+def describe_locating(study: NeuronStudy) -> list[str]:
     """Say what was done."""
     asked, rule = study.attribution, study.rule
     points = f" with {asked.steps} points" if asked.copies > 1 else ""
@@ -202,14 +202,14 @@ def method(study: NeuronStudy) -> list[str]:
     return lines
 
 
-def exhibits(located: Located) -> list[Exhibit]:
+def exhibits(located: LocatedNeurons) -> list[Exhibit]:
     """Show how many neurons there are, how steady, in which layers, shared with which tasks."""
     shown = [sets_exhibit(located), layers_exhibit(located)]
     shown += [thresholds_exhibit(located), growth_exhibit(located)]
     return shown + ([overlap_exhibit(located)] if len(located.found) > 1 else [])
 
 
-def sets_exhibit(located: Located) -> Exhibit:
+def sets_exhibit(located: LocatedNeurons) -> Exhibit:
     """Show each task's neurons: how many, how steady, how unlike other tasks'."""
     rows: list[Row] = []
     within = {task: each.within().rates for task, each in located.found.items()}
@@ -265,7 +265,7 @@ def sets_exhibit(located: Located) -> Exhibit:
     )
 
 
-def overlap_by_chance(found: Found, grid: NeuronGrid) -> float | None:
+def overlap_by_chance(found: TaskNeurons, grid: NeuronGrid) -> float | None:
     """Average the overlap of two subsets' sets if each kept only its numbers in the layers."""
     shares = [
         chance(one, other, grid).expected_in_layers / max(one.sum(), other.sum())
@@ -275,7 +275,7 @@ def overlap_by_chance(found: Found, grid: NeuronGrid) -> float | None:
     return float(np.mean(shares)) if shares else None
 
 
-def layers_exhibit(located: Located) -> Exhibit:
+def layers_exhibit(located: LocatedNeurons) -> Exhibit:
     """Show how many of each task's neurons lie in each layer."""
     table = np.array([located.grid.counts(each.located) for each in located.found.values()])
     names = [f"L{layer}" for layer in range(located.grid.layers)]
@@ -293,7 +293,7 @@ def layers_exhibit(located: Located) -> Exhibit:
     return Exhibit("layers", "Neurons in each layer", ("task", *names), rows, [], draw)
 
 
-def thresholds_exhibit(located: Located) -> Exhibit:
+def thresholds_exhibit(located: LocatedNeurons) -> Exhibit:
     """Show how many neurons other thresholds and shares choose, from all examples."""
     swept = {task: each.sweep(located.rule) for task, each in located.found.items()}
     first = next(iter(swept.values()))
@@ -309,7 +309,7 @@ def thresholds_exhibit(located: Located) -> Exhibit:
     return Exhibit("thresholds", title, ("task", *columns), rows, [])
 
 
-def growth_exhibit(located: Located) -> Exhibit:
+def growth_exhibit(located: LocatedNeurons) -> Exhibit:
     """Show how alike two subsets' sets are by the number of examples in each."""
     points = {task: {step: rate for step, rate, _ in f.curve} for task, f in located.found.items()}
     steps = sorted({step for curve in points.values() for step in curve})
@@ -328,17 +328,17 @@ def growth_exhibit(located: Located) -> Exhibit:
     return Exhibit("growth", title, ("task", *map(str, steps)), rows, [], draw)
 
 
-def overlap_exhibit(located: Located) -> Exhibit:
+def overlap_exhibit(located: LocatedNeurons) -> Exhibit:
     """Show the overlap of every two tasks' neurons, on the diagonal within each task."""
     overlaps, summary = located.overlaps(), located.cohesion()
     notes = [
-        f"Cohesion, the mean of the diagonal, is {in_words(summary.cohesion)}; separability, the "
-        f"mean of the rest, {in_words(summary.separability)} (lower is further apart)."
+        f"Cohesion, the mean of the diagonal, is {as_text(summary.cohesion)}; separability, the "
+        f"mean of the rest, {as_text(summary.separability)} (lower is further apart)."
     ]
     if summary.contrast is not None:
         notes.append(
-            f"Tasks of one kind overlap by {in_words(summary.same_kind)}, of different kinds by "
-            f"{in_words(summary.across_kinds)} (p {in_words(summary.p)}, kinds dealt at random)."
+            f"Tasks of one kind overlap by {as_text(summary.same_kind)}, of different kinds by "
+            f"{as_text(summary.across_kinds)} (p {as_text(summary.p)}, kinds dealt at random)."
         )
     return _rate_exhibit("overlap", "Overlap of the tasks' neurons", overlaps, COMPARED, notes)
 
@@ -366,7 +366,7 @@ def overlap(
         UserError: if a folder holds no such run, runs are of different models, one is named twice,
             there is a single task, or a kind is given to a task that no run has.
     """
-    grid, located, splits, tasks = gather(folders)
+    grid, located, splits, tasks = gather_runs(folders)
     if len(located) < 2:
         raise UserError("Overlap needs two tasks or more; name further runs.")
     check_kinds(kinds, tasks.values(), "the runs", "they have")
@@ -384,9 +384,9 @@ def overlap(
     write_json(out / OVERLAP, result)
     diagonal = "On the diagonal, within the task: of the sets of its own subsets."
     told = (
-        f"Cohesion {in_words(summary.cohesion)}, separability {in_words(summary.separability)}; of "
-        f"one kind {in_words(summary.same_kind)}, of different kinds "
-        f"{in_words(summary.across_kinds)}."
+        f"Cohesion {as_text(summary.cohesion)}, separability {as_text(summary.separability)}; of "
+        f"one kind {as_text(summary.same_kind)}, of different kinds "
+        f"{as_text(summary.across_kinds)}."
     )
     shown = [
         _rate_exhibit(
@@ -401,7 +401,7 @@ def overlap(
     return result, [*shown, _pairs_exhibit(grid, located)]
 
 
-def gather(
+def gather_runs(
     folders: Sequence[Path],
 ) -> tuple[NeuronGrid, dict[str, np.ndarray], dict[str, np.ndarray], dict[str, str]]:
     """Read the grid, and by name each task's neurons, those of its subsets, and the task itself.

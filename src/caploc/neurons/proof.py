@@ -141,17 +141,17 @@ def _zero_weights_plainly(projections: Projections, mask: Bool[Tensor, " neurons
     with ExitStack() as hooks:
         for _, _, module in parts(projections):
             hooks.callback(module.register_forward_pre_hook(lambda *_: None).remove)
-        hooks.enter_context(weights_zeroed(projections, mask))
+        hooks.enter_context(neurons_zeroed(projections, mask))
         yield
 
 
 @contextmanager
-def weights_zeroed(projections: Projections, mask: Bool[Tensor, " neurons"]) -> Iterator[None]:
+def neurons_zeroed(projections: Projections, mask: Bool[Tensor, " neurons"]) -> Iterator[None]:
     """Zero the weights that read the neurons of a mask; after the block they are what they were."""
     saved: list[tuple[Tensor, Tensor, Tensor]] = []
     try:
         for _, columns, module in parts(projections):
-            reads = read_weights(module)
+            reads = output_weights(module)
             cut = mask[columns].to(reads.device).reshape(reads.shape[:-1])
             saved.append((reads, cut, reads[cut]))
             reads[cut] = 0
@@ -161,7 +161,7 @@ def weights_zeroed(projections: Projections, mask: Bool[Tensor, " neurons"]) -> 
             reads[cut] = before
 
 
-def read_weights(module: Any) -> Float[Tensor, "*neurons writes"]:
+def output_weights(module: Any) -> Float[Tensor, "*neurons writes"]:
     """View an output projection's weights with the neurons as the first axes."""
     return module.weight if isinstance(module, Experts) else reads_first(module)
 

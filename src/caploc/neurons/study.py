@@ -27,7 +27,7 @@ from caploc.measurement import Cost, Meter
 from caploc.models.loading import LoadedModel
 from caploc.neurons.attribution import Attribution
 from caploc.neurons.cutting import Cutter, Mode, NeuronEngine
-from caploc.neurons.finding import Finder, Found
+from caploc.neurons.finding import Finder, TaskNeurons
 from caploc.neurons.proof import NeuronModel, as_neurons
 from caploc.neurons.scores import Rule, ScoreCache, digest
 from caploc.progress import Progress, Silent
@@ -99,7 +99,7 @@ class NeuronStudy:
 
 
 @dataclass(frozen=True)
-class Source:
+class TaskSource:
     """A task's examples on both sides.
 
     `finding` asks for the log-probability of gold answers, of the examples `find_on`. `judging` is
@@ -166,7 +166,7 @@ def _as_spans(task: Task, examples: Sequence[int], wording: Wording) -> list[Spa
 
 def load_source(
     model: ModelOptions, name: str, options: TaskOptions, examples: int | None, seed: int
-) -> Source:
+) -> TaskSource:
     """Load a task's examples, `examples` of them drawn from the seed for finding (None: all).
 
     Raises:
@@ -188,7 +188,7 @@ def load_source(
         )
     size = len(pool) if examples is None else min(examples, len(pool))
     drawn = designs.draw_examples(len(pool), size, seed=seed)
-    return Source(name, finding, [pool[each] for each in drawn], judging, gold, judge_on)
+    return TaskSource(name, finding, [pool[each] for each in drawn], judging, gold, judge_on)
 
 
 @dataclass
@@ -246,8 +246,8 @@ class NeuronLab:
     store: Store
     folder: Path
     progress: Progress = field(default_factory=Silent)
-    sources: dict[str, Source] = field(default_factory=dict)
-    kept: dict[str, Found] = field(default_factory=dict)
+    sources: dict[str, TaskSource] = field(default_factory=dict)
+    kept: dict[str, TaskNeurons] = field(default_factory=dict)
 
     @cached_property
     def bench(self) -> NeuronBench:
@@ -267,7 +267,7 @@ class NeuronLab:
             )
         return bench
 
-    def source(self, task: str) -> Source:
+    def source(self, task: str) -> TaskSource:
         if task not in self.sources:
             study = self.study
             self.sources[task] = load_source(
@@ -284,7 +284,7 @@ class NeuronLab:
         asked = attribution or study.attribution
         return Finder(bench.neurons, asked, study.rule, bench.scores, self.progress)
 
-    def found(self, task: str) -> Found:
+    def found(self, task: str) -> TaskNeurons:
         if task not in self.kept:
             subsets, least = self.study.subsets, self.study.least
             self.kept[task] = self.finder().find(task, self.spans(task), subsets, least=least)

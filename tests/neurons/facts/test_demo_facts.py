@@ -4,7 +4,7 @@ import pytest
 
 from caploc.errors import BadOption, UnknownName
 from caploc.neurons.facts.demo import RELATIONS, demo_facts, demo_texts
-from caploc.neurons.facts.prompts import Answers, Encoder, FactPrompt, check_names, known_facts
+from caploc.neurons.facts.prompts import Encoder, FactAnswers, FactPrompt, check_names, known_facts
 
 TRUTH = {(name, subject): answer for name, pairs in RELATIONS.items() for subject, answer in pairs}
 
@@ -64,7 +64,7 @@ def test_the_model_knows_them(neurons):
 def test_what_is_kept_is_what_the_model_says(neurons):
     facts = demo_facts("statement", 12)
     kept, counts = known_facts(neurons, facts, rewrites=True)
-    asker = Answers(neurons)
+    asker = FactAnswers(neurons)
     right = [[p for p in fact.rewrites if asker.right(p)] for fact in kept]
     assert [list(fact.rewrites) for fact in kept] == right
     assert counts.rewrites_known == sum(map(len, right)) < counts.rewrites == 6 * len(facts)
@@ -75,7 +75,7 @@ def test_answers_do_not_depend_on_what_is_asked_beside_them(neurons):
     facts = demo_facts("statement", 2)
     prompts = [each for f in facts for each in (f.prompt, *f.rewrites, *f.neighbours)]
     encoded = [encoder.encode(prompt) for prompt in prompts]
-    asker = Answers(neurons)
+    asker = FactAnswers(neurons)
     together = asker.to(encoded)
     for one, each in zip(encoded, together, strict=True):
         (alone,) = asker.to([one])

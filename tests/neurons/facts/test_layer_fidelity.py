@@ -9,7 +9,12 @@ import pytest
 
 from caploc.errors import BadData
 from caploc.neurons.facts.demo import demo_facts
-from caploc.neurons.facts.fidelity import compare_profiles, layer_fidelity, peak, rank_correlation
+from caploc.neurons.facts.fidelity import (
+    compare_profiles,
+    layer_fidelity,
+    peak,
+    profile_correlation,
+)
 from caploc.neurons.facts.tracing import Tracer, noise_level
 
 pytestmark = pytest.mark.slow  # whole studies
@@ -92,7 +97,7 @@ def test_two_profiles_are_compared():
         "spearman": pytest.approx(-0.5),
     }
     assert np.isnan(compare_profiles(first, None)["agreement"])
-    assert peak(first) == 2 and np.isnan(rank_correlation(first, np.ones(4)))
+    assert peak(first) == 2 and np.isnan(profile_correlation(first, np.ones(4)))
     with pytest.raises(BadData, match="no layer with an effect"):
         peak(np.full(3, np.nan))
 

@@ -17,7 +17,7 @@ from caploc.neurons.facts.editing import (
     dense_projection,
     edited,
 )
-from caploc.neurons.facts.prompts import Answers, Encoder, FactPrompt
+from caploc.neurons.facts.prompts import Encoder, FactAnswers, FactPrompt
 
 LAYERS = (0, 2, 4)
 
@@ -121,7 +121,7 @@ def test_no_other_direction_moves_other_keys_less(neurons, edits, moments):
 
 def test_the_model_says_the_new_answer_and_then_the_old_one_again(neurons, edits, fact):
     before = [parameter.clone() for parameter in neurons.model.parameters()]
-    asker = Answers(neurons)
+    asker = FactAnswers(neurons)
     asked = [(fact.prompt, fact.prompt.other), (fact.prompt, fact.prompt.target)]
     for edit in edits:
         with edited(neurons, edit):
@@ -152,7 +152,7 @@ def test_layers_together_are_each_layer_alone(neurons, moments, edits, fact):
 
 def test_the_first_loss_is_the_surprise_and_the_last_one_lower(neurons, moments, fact):
     found = Editor(neurons, moments, descent=Descent(steps=1)).edits(fact.prompt)
-    surprise = -Answers(neurons).log_probabilities([(fact.prompt, fact.prompt.other)])[0]
+    surprise = -FactAnswers(neurons).log_probabilities([(fact.prompt, fact.prompt.other)])[0]
     for edit, better in zip(found, Editor(neurons, moments).edits(fact.prompt), strict=True):
         assert edit.loss == pytest.approx(surprise, abs=1e-3)
         assert float(edit.right.norm()) == 0

@@ -23,9 +23,9 @@ from caploc.neurons.tuning.enhancement import (
     parameter_count,
 )
 from caploc.neurons.tuning.trainable import TrainableLora, TrainableWhole, ranks
-from caploc.neurons.tuning.training import Recipe, find_best_rate, make_lessons
+from caploc.neurons.tuning.training import TuningRecipe, find_best_rate, make_lessons
 
-RECIPE = Recipe(steps=4, batch_size=4, warmup=1, rates=(1e-3, 1e-2), extensions=0)
+RECIPE = TuningRecipe(steps=4, batch_size=4, warmup=1, rates=(1e-3, 1e-2), extensions=0)
 KINDS = ["llama", "phi3", "gpt2", "gpt_neox"]
 
 

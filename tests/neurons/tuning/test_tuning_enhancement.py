@@ -19,13 +19,13 @@ from caploc.neurons.tuning.enhancement import (
     enhance,
     make_arms,
 )
-from caploc.neurons.tuning.training import Recipe
+from caploc.neurons.tuning.training import TuningRecipe
 from caploc.neurons.tuning.weights import degraded, shares
 from caploc.tasks.demo import data
 
 pytestmark = pytest.mark.slow  # whole studies
 
-QUICK = Recipe(steps=8, batch_size=8, warmup=2, rates=(3e-3,))
+QUICK = TuningRecipe(steps=8, batch_size=8, warmup=2, rates=(3e-3,))
 
 
 def neurons(grid, count, seed=0):
@@ -59,7 +59,7 @@ def test_damaged_neurons_are_worth_tuning_more_than_others(demo, spans_of, uncha
             spans_of(data.addition, "train", 60),
             TuningEvaluation(gold={"addition": spans_of(data.addition, "test", 30)}),
             make_arms(hurt, demo.grid, names=["located", "random-uniform"]),
-            Recipe(steps=12, batch_size=8, warmup=2, rates=(1e-2,), trains="output"),
+            TuningRecipe(steps=12, batch_size=8, warmup=2, rates=(1e-2,), trains="output"),
         )
     (control,) = found.controls
     assert control.located > max(control.changes) > 0.5

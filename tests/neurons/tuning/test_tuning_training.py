@@ -14,7 +14,7 @@ from caploc.errors import BadOption, RunFailed
 from caploc.neurons.sites import find_sites
 from caploc.neurons.tuning.trainable import TrainableRows
 from caploc.neurons.tuning.training import (
-    Recipe,
+    TuningRecipe,
     find_best_rate,
     make_lessons,
     train_once,
@@ -22,7 +22,7 @@ from caploc.neurons.tuning.training import (
 )
 from caploc.progress import Silent
 
-RECIPE = Recipe(steps=12, batch_size=4, warmup=3, rates=(1e-3, 1e-2, 1e-1), seed=1)
+RECIPE = TuningRecipe(steps=12, batch_size=4, warmup=3, rates=(1e-3, 1e-2, 1e-1), seed=1)
 
 
 def prepared(recipe, family="llama", count=6):

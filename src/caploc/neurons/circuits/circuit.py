@@ -33,7 +33,7 @@ from torch import Tensor
 
 from caploc.commonality import Result
 from caploc.errors import BadOption
-from caploc.neurons.circuits.graph import EdgeGrid, Edges, Stage
+from caploc.neurons.circuits.graph import EdgeGrid, Edges, EdgeStage
 from caploc.neurons.circuits.opening import OpenModel, copied
 
 STEPS = 100  # as released code takes for large models; small ones need no more than 20
@@ -85,11 +85,11 @@ class _Recorder:
         self.outputs.append(hidden[:, :, None])
         return hidden
 
-    def read(self, stage: Stage, residual: Tensor) -> Tensor:
+    def read(self, stage: EdgeStage, residual: Tensor) -> Tensor:
         self.residuals.append(residual[0])
         return copied(stage, residual)
 
-    def wrote(self, stage: Stage, output: Callable[[], Tensor]) -> None:
+    def wrote(self, stage: EdgeStage, output: Callable[[], Tensor]) -> None:
         self.outputs.append(output())
 
 
@@ -113,12 +113,12 @@ class _Steps:
     def enter(self, hidden: Tensor) -> Tensor:
         return self.hidden
 
-    def read(self, stage: Stage, residual: Tensor) -> Tensor:
+    def read(self, stage: EdgeStage, residual: Tensor) -> Tensor:
         copies = copied(stage, residual)
         self.copies.append(copies)
         return copies
 
-    def wrote(self, stage: Stage, output: Callable[[], Tensor]) -> None:
+    def wrote(self, stage: EdgeStage, output: Callable[[], Tensor]) -> None:
         """Let pass what is written."""
 
 
@@ -187,14 +187,14 @@ class _Patching:
         self.changes[:, 0] = hidden - self.baseline.outputs[0]
         return hidden
 
-    def read(self, stage: Stage, residual: Tensor) -> Tensor:
+    def read(self, stage: EdgeStage, residual: Tensor) -> Tensor:
         """Take the baseline's residual stream, and what the circuit's edges change in it."""
         edges = self.edges[:, stage.targets, : stage.reach].to(self.changes)
         changes = self.changes[:, : stage.reach]
         changed = torch.bmm(edges, changes.flatten(2)).unflatten(2, changes.shape[2:])
         return (next(self.stages) + changed).transpose(1, 2)
 
-    def wrote(self, stage: Stage, output: Callable[[], Tensor]) -> None:
+    def wrote(self, stage: EdgeStage, output: Callable[[], Tensor]) -> None:
         before = self.baseline.outputs[stage.sources]
         self.changes[:, stage.sources] = output().transpose(1, 2) - before
 

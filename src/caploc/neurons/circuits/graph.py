@@ -27,7 +27,7 @@ Edges = Bool[np.ndarray, " edges"]  # True is chosen
 
 
 @dataclass(frozen=True)
-class Stage:
+class EdgeStage:
     """What reads and then writes at one time: a layer's heads, its MLP, or the logits.
 
     `kind` is attention, mlp or logits; `targets` and `sources` are its places in the lists of
@@ -62,19 +62,19 @@ class EdgeGrid(Grid):
             )
 
     @cached_property
-    def stages(self) -> tuple[Stage, ...]:
+    def stages(self) -> tuple[EdgeStage, ...]:
         """Attention and MLP of each layer, then the logits."""
         reading, found = self.heads + 2 * self.key_value_heads, []
         for layer in range(self.decoder_layers):
             first, target = 1 + layer * (self.heads + 1), layer * (reading + 1)
             mlp = first + self.heads
             attention = (slice(target, target + reading), slice(first, mlp), first)
-            found.append(Stage("attention", layer, *attention))
+            found.append(EdgeStage("attention", layer, *attention))
             after = (slice(target + reading, target + reading + 1), slice(mlp, mlp + 1))
-            found.append(Stage("mlp", layer, *after, first if self.parallel else mlp))
+            found.append(EdgeStage("mlp", layer, *after, first if self.parallel else mlp))
         last, sources = found[-1].targets.stop, found[-1].sources.stop
         end = (slice(last, last + 1), slice(sources, sources), sources)
-        return (*found, Stage("logits", self.decoder_layers, *end))
+        return (*found, EdgeStage("logits", self.decoder_layers, *end))
 
     @property
     def n_sources(self) -> int:
@@ -185,6 +185,6 @@ def prune(grid: EdgeGrid, chosen: Edges) -> Edges:
     return alive[grid.edge_targets, grid.edge_sources]
 
 
-def _serves(grid: EdgeGrid, stage: Stage) -> Bool[np.ndarray, "readings sources"]:
+def _serves(grid: EdgeGrid, stage: EdgeStage) -> Bool[np.ndarray, "readings sources"]:
     """Tell which of a stage's sources each of its targets serves."""
     return grid.feeds if stage.kind == "attention" else np.ones((1, 1), dtype=bool)

@@ -25,7 +25,7 @@ from transformers.pytorch_utils import Conv1D
 from caploc.errors import ModelRefused
 from caploc.models.loading import LoadedModel
 from caploc.models.projections import decoder_layers, text_config
-from caploc.neurons.circuits.graph import EdgeGrid, Stage
+from caploc.neurons.circuits.graph import EdgeGrid, EdgeStage
 
 TOKENS = 6  # of the proof
 # How far what the sources write may lie from the residual stream, by the largest value in it.
@@ -94,10 +94,10 @@ class Visitor(Protocol):
     def enter(self, hidden: Float[Tensor, "rows time width"]) -> Tensor:
         """Say what enters the first layer, in place of `hidden`."""
 
-    def read(self, stage: Stage, residual: Float[Tensor, "rows time width"]) -> Tensor:
+    def read(self, stage: EdgeStage, residual: Float[Tensor, "rows time width"]) -> Tensor:
         """Say what the stage's targets read, (rows, time, targets, width)."""
 
-    def wrote(self, stage: Stage, output: Callable[[], Tensor]) -> None:
+    def wrote(self, stage: EdgeStage, output: Callable[[], Tensor]) -> None:
         """Take note of what the stage's sources write, (rows, time, sources, width), if wanted."""
 
 
@@ -149,7 +149,7 @@ def open_model(loaded: LoadedModel) -> OpenModel:
         ),
         model.get_decoder().get_submodule(family.final_norm),
     )
-    prove(opened)
+    prove_edges(opened)
     return opened
 
 
@@ -186,7 +186,7 @@ def _readings(
 ) -> Iterator[ReadProjection]:
     heads, shared = counts
     if len(modules) == 1:  # queries, keys and values together, and as many of each
-        outputs = torch.arange(written(modules[0]).shape[0])
+        outputs = torch.arange(outputs_first(modules[0]).shape[0])
         order = outputs.unflatten(0, (3, heads, -1))
         if interleaved:
             order = outputs.unflatten(0, (heads, 3, -1)).transpose(0, 1)
@@ -194,12 +194,12 @@ def _readings(
         return
     start = 0
     for module, count in zip(modules, (heads, shared, shared), strict=True):
-        outputs = torch.arange(written(module).shape[0])
+        outputs = torch.arange(outputs_first(module).shape[0])
         yield ReadProjection(module, slice(start, start + count), outputs.unflatten(0, (count, -1)))
         start += count
 
 
-def written(module: Any) -> Float[Tensor, "outputs inputs"]:
+def outputs_first(module: Any) -> Float[Tensor, "outputs inputs"]:
     """Turn a projection's weight so that its outputs come first."""
     weight: Tensor = module.weight
     # transformers' Conv1D keeps its weight transposed
@@ -230,7 +230,11 @@ class _Inside:
     """
 
     def __init__(
-        self, layer: OpenLayer, stages: tuple[Stage, Stage], visitor: Visitor, grid: EdgeGrid
+        self,
+        layer: OpenLayer,
+        stages: tuple[EdgeStage, EdgeStage],
+        visitor: Visitor,
+        grid: EdgeGrid,
     ) -> None:
         self.layer, self.visitor, self.grid = layer, visitor, grid
         self.attention, self.mlp = stages
@@ -264,7 +268,7 @@ class _Inside:
         """Put in place of a projection's output what it gives for each copy."""
 
         def hook(module: Any, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
-            weight = written(module)[reading.order.to(module.weight.device)]
+            weight = outputs_first(module)[reading.order.to(module.weight.device)]
             copies = self.normed[:, :, reading.readings]
             values = torch.einsum("btnd,nwd->btnw", copies, weight).flatten(2)
             back = reading.order.flatten().argsort().to(values.device)
@@ -277,7 +281,7 @@ class _Inside:
         mixed = args[0]
 
         def output() -> Tensor:
-            weight = written(module).unflatten(1, (self.grid.heads, -1))
+            weight = outputs_first(module).unflatten(1, (self.grid.heads, -1))
             per_head = mixed.unflatten(-1, (self.grid.heads, -1))
             return torch.einsum("bthw,dhw->bthd", per_head, weight)
 
@@ -295,7 +299,7 @@ class _Inside:
 
 
 @torch.no_grad()
-def prove(opened: OpenModel, *, seed: int = 0) -> None:
+def prove_edges(opened: OpenModel, *, seed: int = 0) -> None:
     """Show on random tokens that opening changes nothing and that every edge's source is known.
 
     Raises:
@@ -330,21 +334,21 @@ class _Adding:
         self.total = hidden
         return hidden
 
-    def read(self, stage: Stage, residual: Tensor) -> Tensor:
+    def read(self, stage: EdgeStage, residual: Tensor) -> Tensor:
         """Compare; where heads and MLP are parallel the MLP reads what came before the heads."""
         if not (stage.kind == "mlp" and self.opened.grid.parallel):
             off = (self.total - residual).abs().max() / residual.abs().max()
             self.worst = max(self.worst, float(off))
         return copied(stage, residual)
 
-    def wrote(self, stage: Stage, output: Callable[[], Tensor]) -> None:
+    def wrote(self, stage: EdgeStage, output: Callable[[], Tensor]) -> None:
         self.total = self.total + output().sum(2)
         if stage.kind == "attention":
             bias = self.opened.decoder[stage.layer].output.bias
             self.total = self.total + (0 if bias is None else bias)
 
 
-def copied(stage: Stage, residual: Float[Tensor, "rows time width"]) -> Tensor:
+def copied(stage: EdgeStage, residual: Float[Tensor, "rows time width"]) -> Tensor:
     """Copy the residual stream for every target of a stage, (rows, time, targets, width)."""
     count = stage.targets.stop - stage.targets.start
     return residual[:, :, None].expand(-1, -1, count, -1)

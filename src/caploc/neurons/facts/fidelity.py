@@ -354,11 +354,11 @@ def compare_profiles(first: Profile | None, second: Profile | None) -> dict[str,
     if first is None or second is None:
         return dict.fromkeys(LAYER_MEASURES, np.nan)
     apart = abs(peak(first) - peak(second))
-    figures = float(apart == 0), float(apart), rank_correlation(first, second)
+    figures = float(apart == 0), float(apart), profile_correlation(first, second)
     return dict(zip(LAYER_MEASURES, figures, strict=True))
 
 
-def rank_correlation(first: Profile, second: Profile) -> float:
+def profile_correlation(first: Profile, second: Profile) -> float:
     """Correlate the ranks of what both have (Spearman's); NaN where one is constant there."""
     both = ~np.isnan(first) & ~np.isnan(second)
     one, other = first[both], second[both]

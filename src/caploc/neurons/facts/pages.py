@@ -39,13 +39,13 @@ def fidelity_exhibits(found: Results) -> list[Exhibit]:
     """Show whether wordings of a fact are located alike."""
     exhibits = []
     if sets := {name: each for name, each in found.items() if "units" in each}:
-        exhibits.append(sets_exhibit(sets))
+        exhibits.append(wordings_exhibit(sets))
     if "tracing" in found:
-        exhibits.append(layers_exhibit(found["tracing"]))
+        exhibits.append(traced_layers_exhibit(found["tracing"]))
     return exhibits
 
 
-def sets_exhibit(found: Results) -> Exhibit:
+def wordings_exhibit(found: Results) -> Exhibit:
     """Show the overlap of sets located for wordings of one fact, and its controls."""
     rows: list[Row] = []
     for name, each in found.items():
@@ -86,7 +86,7 @@ def sets_exhibit(found: Results) -> Exhibit:
     )
 
 
-def layers_exhibit(result: Results) -> Exhibit:
+def traced_layers_exhibit(result: Results) -> Exhibit:
     """Show the agreement of wordings on the layer that causal tracing names."""
     arms = ("rewrites", "same_prompt", "same_relation", "unrelated", "chance", "margin")
     rows: list[Row] = [

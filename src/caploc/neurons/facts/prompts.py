@@ -183,7 +183,7 @@ class Encoder:
 
 
 @dataclass(frozen=True)
-class Known(Result):
+class KnownFacts(Result):
     """How many facts and rewrites the model answers rightly.
 
     `rewrites_known` is None where rewrites were not asked.
@@ -206,7 +206,7 @@ class FactAnswer:
     right: bool
 
 
-class Answers:
+class FactAnswers:
     """Asks a model for the probability of answers, edits included."""
 
     def __init__(self, loaded: CutModel) -> None:
@@ -244,13 +244,13 @@ def known_facts(
     *,
     rewrites: bool = False,
     progress: Progress | None = None,
-) -> tuple[tuple[Fact, ...], Known]:
+) -> tuple[tuple[Fact, ...], KnownFacts]:
     """Keep the facts whose prompt the model answers rightly; with `rewrites`, only right ones too.
 
     Raises:
         BadData: if a prompt does not fit the model's window, or no fact is known.
     """
-    shown, asker = progress or Silent(), Answers(loaded)
+    shown, asker = progress or Silent(), FactAnswers(loaded)
     shown.start("facts known", len(facts))
     kept, given, rewrites_known = [], 0, 0
     for fact in facts:
@@ -268,5 +268,5 @@ def known_facts(
             f"The model answers none of the {len(facts)} facts rightly, so nothing can be located; "
             "give facts that it knows."
         )
-    counts = Known(len(facts), len(kept), given, rewrites_known if rewrites else None)
+    counts = KnownFacts(len(facts), len(kept), given, rewrites_known if rewrites else None)
     return tuple(kept), counts

@@ -38,7 +38,7 @@ from caploc.neurons.facts.fidelity import (
     SetLocator,
     are_related,
     peak,
-    rank_correlation,
+    profile_correlation,
 )
 from caploc.neurons.facts.knowledge_neurons import (
     KnowledgeNeurons,
@@ -46,7 +46,7 @@ from caploc.neurons.facts.knowledge_neurons import (
     Sets,
     scaled_probabilities,
 )
-from caploc.neurons.facts.prompts import Answers, Encoder, Fact, FactPrompt, check_names
+from caploc.neurons.facts.prompts import Encoder, Fact, FactAnswers, FactPrompt, check_names
 from caploc.neurons.proof import NeuronModel
 from caploc.progress import Progress, Silent
 
@@ -331,7 +331,7 @@ def edit_reliability(
         BadData: if no fact can be used, or one does not fit the model's window.
     """
     facts, shown = check_names(facts), progress or Silent()
-    layers, asker = sorted(editor.covariances), Answers(loaded)
+    layers, asker = sorted(editor.covariances), FactAnswers(loaded)
     shown.start("edits of facts", len(facts))
     profiles, tables = [], []
     for fact in facts:
@@ -358,7 +358,7 @@ def _can_be_edited(fact: Fact) -> bool:
 
 
 def _edit_all_layers(
-    loaded: NeuronModel, asker: Answers, editor: Editor, fact: Fact
+    loaded: NeuronModel, asker: FactAnswers, editor: Editor, fact: Fact
 ) -> Float64[np.ndarray, "layers measures"]:
     """Measure the fact after the edit of each layer."""
     asked = [fact.prompt, *fact.rewrites]
@@ -376,7 +376,7 @@ def _edit_all_layers(
     return np.array(rows)
 
 
-def _leads(asker: Answers, prompts: Sequence[FactPrompt]) -> Float64[np.ndarray, "prompts two"]:
+def _leads(asker: FactAnswers, prompts: Sequence[FactPrompt]) -> Float64[np.ndarray, "prompts two"]:
     """Tell how far the other answer is ahead of the target: in log-probability, in probability."""
     others = asker.log_probabilities([(each, str(each.other)) for each in prompts])
     targets = asker.log_probabilities([(each, each.target) for each in prompts])
@@ -405,8 +405,8 @@ def _summarize(
             )
             for place, layer in enumerate(layers)
         ),
-        correlation=interval(list(map(rank_correlation, scores, effects))),
-        rise_correlation=interval(list(map(rank_correlation, rises, effects))),
+        correlation=interval(list(map(profile_correlation, scores, effects))),
+        rise_correlation=interval(list(map(profile_correlation, rises, effects))),
         hit=interval([float(row[place]) for row, place in zip(best, traced, strict=True)]),
         hit_by_chance=interval(best.mean(axis=1)),
         excess=interval(

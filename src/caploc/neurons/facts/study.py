@@ -26,7 +26,7 @@ from caploc.neurons.facts.demo import demo_facts, demo_texts
 from caploc.neurons.facts.editing import Editor, covariances
 from caploc.neurons.facts.fidelity import fidelity, layer_fidelity
 from caploc.neurons.facts.knowledge_neurons import KnowledgeNeurons
-from caploc.neurons.facts.prompts import Answers, Fact, known_facts
+from caploc.neurons.facts.prompts import Fact, FactAnswers, known_facts
 from caploc.neurons.facts.reading import FORMS, LONGEST, read_facts, read_rewrites, with_rewrites
 from caploc.neurons.facts.reliability import edit_reliability, locate_facts, reliability
 from caploc.neurons.facts.tracing import Tracer, noise_level
@@ -152,7 +152,7 @@ class FactLab:
         facts, counts = self.study.read(), dict[str, Any]()
         if self.study.rewrites is not None:
             texts = read_rewrites(Path(self.study.rewrites))
-            facts, filtered = with_rewrites(facts, texts, Answers(self.neurons).right)
+            facts, filtered = with_rewrites(facts, texts, FactAnswers(self.neurons).right)
             counts["rewrites"] = filtered.as_dict()
         facts, known = known_facts(self.neurons, facts, rewrites=True, progress=self.progress)
         if len(facts) < 2:

@@ -28,8 +28,8 @@ from caploc.models.loading import load_model
 from caploc.neurons.sites import find_sites
 from caploc.neurons.study import reopen_study
 from caploc.neurons.tuning.trainable import TrainableRows
-from caploc.neurons.tuning.training import Recipe, find_best_rate, make_lessons
-from caploc.neurons.tuning.weights import Share, Trains, shares
+from caploc.neurons.tuning.training import TuningRecipe, find_best_rate, make_lessons
+from caploc.neurons.tuning.weights import NeuronShare, Trains, shares
 from caploc.progress import Progress
 from caploc.workbench import Allowed, ModelOptions
 
@@ -127,7 +127,7 @@ def apply_delta(model: PreTrainedModel, delta: Delta) -> None:
         share.write(delta.values)
 
 
-def _shares(model: PreTrainedModel, delta: Delta) -> list[Share]:
+def _shares(model: PreTrainedModel, delta: Delta) -> list[NeuronShare]:
     try:
         return shares(model, find_sites(model)[1].mask(delta.neurons), delta.trains)
     except CaplocError:
@@ -164,7 +164,7 @@ def keep(
     enhancement = read_contents(folder / ENHANCEMENT)
     fit = _best_fit(enhancement, task, folder)
     asked = dict(enhancement["enhancing"]["recipe"])
-    recipe = Recipe(**asked | {"rates": (fit["best"]["rate"],), "extensions": 0})
+    recipe = TuningRecipe(**asked | {"rates": (fit["best"]["rate"],), "extensions": 0})
     with reopen_study(folder, progress, allowed) as lab:
         loaded, what = lab.bench.neurons, f"tuning for {task}"
         model = loaded.model

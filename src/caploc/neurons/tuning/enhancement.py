@@ -1,7 +1,8 @@
 """Does tuning the located neurons help, more than tuning as many others?
 
-    evaluation = Evaluation(outcomes, gold={"demo/addition": test_spans})
-    found = enhance(loaded, train_spans, evaluation, make_arms(located, loaded.grid), Recipe())
+    evaluation = TuningEvaluation(outcomes, gold={"demo/addition": test_spans})
+    arms = make_arms(located, loaded.grid)
+    found = enhance(loaded, train_spans, evaluation, arms, TuningRecipe())
 
 Every arm is tuned on the same lessons, evaluated as a plain model, and undone. The paper compares
 located neurons with random ones; the other arms are ours.
@@ -41,9 +42,15 @@ from caploc.neurons.tuning.trainable import (
     TrainableRows,
     TrainableWhole,
     adaptable,
-    check_peft,
+    require_peft,
 )
-from caploc.neurons.tuning.training import Fit, Lessons, Recipe, find_best_rate, make_lessons
+from caploc.neurons.tuning.training import (
+    Lessons,
+    TuningFit,
+    TuningRecipe,
+    find_best_rate,
+    make_lessons,
+)
 from caploc.neurons.tuning.weights import check_chosen, shares
 from caploc.progress import Progress
 
@@ -82,7 +89,7 @@ class TuningArm:
     def label(self) -> str:
         return self.name if self.draw is None else f"{self.name} {self.draw + 1}"
 
-    def check(self, model: PreTrainedModel, recipe: Recipe) -> None:
+    def check(self, model: PreTrainedModel, recipe: TuningRecipe) -> None:
         """Refuse, before anything is tuned, an arm that this model cannot have."""
         if self.chosen is not None:
             shares(model, self.chosen, recipe.trains)
@@ -90,7 +97,7 @@ class TuningArm:
             adaptable(model, recipe.trains)
 
     @contextmanager
-    def opened(self, model: PreTrainedModel, recipe: Recipe) -> Iterator[Trainable | None]:
+    def opened(self, model: PreTrainedModel, recipe: TuningRecipe) -> Iterator[Trainable | None]:
         """Open what the arm may tune, None for "none"; after it the model is what it was."""
         trainable = self._trainable(model, recipe)
         try:
@@ -99,7 +106,7 @@ class TuningArm:
             if trainable is not None:
                 trainable.detach()
 
-    def _trainable(self, model: PreTrainedModel, recipe: Recipe) -> Trainable | None:
+    def _trainable(self, model: PreTrainedModel, recipe: TuningRecipe) -> Trainable | None:
         if self.name == "none":
             return None
         if self.name == "full":
@@ -138,7 +145,7 @@ def make_arms(
             f"draws={draws}: a random arm needs {FEWEST} draws or more for its standard deviation."
         )
     if "lora" in names:
-        check_peft()
+        require_peft()
     if "bottom" in names and scores is None:
         raise BadOption("The arm 'bottom' needs the neurons' scores; give them.")
     found: list[TuningArm] = []
@@ -162,7 +169,7 @@ def _chosen(name: str, located: Chosen, scores: Scores | None) -> Chosen | None:
     return ~located if name == "complement" else located
 
 
-def parameter_count(model: PreTrainedModel, chosen: Chosen, recipe: Recipe) -> int:
+def parameter_count(model: PreTrainedModel, chosen: Chosen, recipe: TuningRecipe) -> int:
     """Count the values that tuning these neurons trains."""
     return sum(
         value.numel()
@@ -226,7 +233,7 @@ class Tuned(Result):
     arm: str
     draw: int | None
     neurons: int | None
-    fit: Fit | None
+    fit: TuningFit | None
     changes: tuple[TuningChange, ...]
     seconds: float
 
@@ -254,14 +261,14 @@ class TuningControl(Result):
 
 
 @dataclass(frozen=True)
-class Enhancement(Result):
+class TuningResult(Result):
     """All arms, and the located one held against the random ones.
 
     `trained_on` and `held_out` count the training examples that weights were fitted to and the
     learning rate was chosen by.
     """
 
-    recipe: Recipe
+    recipe: TuningRecipe
     trained_on: int
     held_out: int
     arms: tuple[Tuned, ...]
@@ -273,10 +280,10 @@ def enhance(
     spans: Sequence[Span],
     evaluation: TuningEvaluation,
     arms: Sequence[TuningArm],
-    recipe: Recipe,
+    recipe: TuningRecipe,
     *,
     progress: Progress | None = None,
-) -> Enhancement:
+) -> TuningResult:
     """Tune each arm on the spans' continuations and evaluate it; the model is left as it was.
 
     Raises:
@@ -302,7 +309,7 @@ def enhance(
         changes = _changes(before, measured, recipe.seed)
         seconds = time.perf_counter() - begun
         tuned.append(Tuned(arm.name, arm.draw, neurons, fit, changes, seconds))
-    return Enhancement(
+    return TuningResult(
         recipe=recipe,
         trained_on=given.examples,
         held_out=given.held_out,
@@ -316,9 +323,9 @@ def _tune(
     arm: TuningArm,
     given: Lessons,
     evaluation: TuningEvaluation,
-    recipe: Recipe,
+    recipe: TuningRecipe,
     progress: Progress | None,
-) -> tuple[Fit | None, Measured | None]:
+) -> tuple[TuningFit | None, Measured | None]:
     """Tune one arm and evaluate it; None twice where there is nothing to tune."""
     with arm.opened(loaded.model, recipe) as trainable:
         if trainable is None:

@@ -18,8 +18,8 @@ from caploc.folder import ENHANCEMENT, LEDGER, ROWS
 from caploc.ledger import Ledger, digest
 from caploc.measurement import Cost, Meter, outcomes_by_example
 from caploc.models.loading import CutModel
-from caploc.neurons.cells import Matrix, Row, bounds, effects_exhibit, ranged, spread
-from caploc.neurons.study import Finding, NeuronLab, Reported, Source, reopen_study, run_command
+from caploc.neurons.cells import Matrix, Row, bounds, effects_matrix, ranged, spread
+from caploc.neurons.study import Finding, NeuronLab, Reported, TaskSource, reopen_study, run_command
 from caploc.neurons.tuning.enhancement import (
     ARMS,
     GOLD,
@@ -29,7 +29,7 @@ from caploc.neurons.tuning.enhancement import (
     enhance,
     make_arms,
 )
-from caploc.neurons.tuning.training import Recipe
+from caploc.neurons.tuning.training import TuningRecipe
 from caploc.neurons.tuning.weights import degraded
 from caploc.progress import Progress
 from caploc.store import Question, Store
@@ -50,7 +50,7 @@ class Enhancing:
     (none: all with located neurons); all of the study's are judged, on `limit` examples each.
     """
 
-    recipe: Recipe = field(default_factory=Recipe)
+    recipe: TuningRecipe = field(default_factory=TuningRecipe)
     arms: tuple[str, ...] = tuple(ARMS)
     draws: int = DRAWS
     noise: float = 0.0
@@ -93,9 +93,14 @@ def enhance_located(
         asked.check(lab.study.tasks)
         found, model = enhance_tasks(lab, asked), lab.study.model.name
         results = {"model": model, "enhancing": asdict(asked), "tasks": found}
-        shown = [*(arms_exhibit(*each) for each in found.items()), matrix_exhibit(found)]
-        title, lines = f"Tuning neurons of {model}", [method(asked)]
-        return Finding(ENHANCEMENT, results, title, headline(found), shown, lines, "enhancement")
+        shown = [
+            *(tuned_arms_exhibit(*each) for each in found.items()),
+            gains_matrix_exhibit(found),
+        ]
+        title, lines = f"Tuning neurons of {model}", [describe_tuning(asked)]
+        return Finding(
+            ENHANCEMENT, results, title, tuning_headline(found), shown, lines, "enhancement"
+        )
 
     return run_command(reopen_study(folder, progress, allowed), find, folder, command)
 
@@ -158,7 +163,7 @@ def _enhance_task(lab: NeuronLab, asked: Enhancing, task: str) -> dict[str, Any]
 
 
 def measure_outcomes(
-    lab: NeuronLab, loaded: CutModel, source: Source, limit: int | None
+    lab: NeuronLab, loaded: CutModel, source: TaskSource, limit: int | None
 ) -> np.ndarray:
     """Measure each judging example's outcome with the model as it is now; nothing of it is kept.
 
@@ -175,7 +180,7 @@ def measure_outcomes(
     return np.array([known.get(example, np.nan) for example in examples])
 
 
-def method(asked: Enhancing) -> str:
+def describe_tuning(asked: Enhancing) -> str:
     """Say what was done."""
     recipe = asked.recipe
     start = (
@@ -191,7 +196,7 @@ def method(asked: Enhancing) -> str:
     )
 
 
-def headline(found: Results) -> str:
+def tuning_headline(found: Results) -> str:
     """Say the answer in a sentence; none where no random neurons were tuned beside."""
     if not any(_control_of(each, task) for task, each in found.items()):
         return "Located neurons were not tuned beside random ones, so nothing is said of chance"
@@ -223,7 +228,7 @@ def _changes_of(arms: Sequence[Results], task: str, measure: str) -> Iterator[An
         yield from (c for c in arm["changes"] if (c["task"], c["measure"]) == (task, measure))
 
 
-def arms_exhibit(task: str, result: Results) -> Exhibit:
+def tuned_arms_exhibit(task: str, result: Results) -> Exhibit:
     """Show one task's arms: what each gains on the task itself."""
     drawn: dict[str, list[Any]] = {}
     for arm in result["arms"]:
@@ -302,10 +307,10 @@ def gain_matrix(found: Results, arm: str = LOCATED) -> tuple[list[str], list[str
     return list(found), judged, table
 
 
-def matrix_exhibit(found: Results) -> Exhibit:
+def gains_matrix_exhibit(found: Results) -> Exhibit:
     """Show what tuning one task's neurons changes on every task."""
     tuned, judged, located = gain_matrix(found)
-    return effects_exhibit(
+    return effects_matrix(
         "enhancement-matrix",
         "Log-probability that each task (column) gains when another's neurons (row) are tuned",
         (tuned, judged),

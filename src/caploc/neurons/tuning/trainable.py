@@ -19,7 +19,13 @@ from transformers.pytorch_utils import Conv1D
 from caploc.errors import BadOption, ModelRefused
 from caploc.models.projections import input_width
 from caploc.neurons.sites import Chosen
-from caploc.neurons.tuning.weights import Share, Trains, dense_projections, output_width, shares
+from caploc.neurons.tuning.weights import (
+    NeuronShare,
+    Trains,
+    dense_projections,
+    output_width,
+    shares,
+)
 
 try:
     import peft
@@ -129,7 +135,7 @@ class TrainableRows:
     def __exit__(self, *_: object) -> None:
         self.detach()
 
-    def _hook(self, share: Share) -> Callable[[Any, Any, Tensor], Tensor]:
+    def _hook(self, share: NeuronShare) -> Callable[[Any, Any, Tensor], Tensor]:
         weight, *bias = (self.changes[key] for key in share.keys)
 
         def correct(
@@ -301,7 +307,7 @@ def adaptable(model: PreTrainedModel, trains: Trains) -> dict[str, Any]:
         BadOption: if PEFT is not installed.
         ModelRefused: if there is none.
     """
-    check_peft()
+    require_peft()
     found = dense_projections(model, trains)
     if not found:
         raise ModelRefused(
@@ -329,7 +335,7 @@ def ranks(costs: Sequence[int], wanted: int) -> list[int]:
     return found
 
 
-def check_peft() -> None:
+def require_peft() -> None:
     """Refuse adapters where PEFT is not installed.
 
     Raises:

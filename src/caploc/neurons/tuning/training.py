@@ -27,7 +27,7 @@ FOLLOWED = 10  # last steps whose mean is the training loss
 
 
 @dataclass(frozen=True)
-class Recipe(Result):
+class TuningRecipe(Result):
     """How every arm is tuned.
 
     Each of `rates`, in rising order, is tried with `steps` batches of `batch_size` examples, of
@@ -87,7 +87,7 @@ class Lessons:
 
 
 @dataclass(frozen=True)
-class Trial(Result):
+class RateTrial(Result):
     """One learning rate; losses in nats a token, None where training diverged.
 
     `train_loss` is the mean of the last 10 steps, `validation_loss` that of the examples held out.
@@ -99,7 +99,7 @@ class Trial(Result):
 
 
 @dataclass(frozen=True)
-class Fit(Result):
+class TuningFit(Result):
     """What tuning an arm came to.
 
     `parameters` is the number of values trained, `untuned_loss` the validation loss before.
@@ -109,13 +109,13 @@ class Fit(Result):
 
     parameters: int
     steps: int
-    best: Trial
+    best: RateTrial
     at_edge: bool
     untuned_loss: float
-    trials: tuple[Trial, ...]
+    trials: tuple[RateTrial, ...]
 
 
-def make_lessons(spans: Sequence[Span], recipe: Recipe, device: torch.device) -> Lessons:
+def make_lessons(spans: Sequence[Span], recipe: TuningRecipe, device: torch.device) -> Lessons:
     """Split the training examples and put them into batches."""
     recipe.check()
     train, held_out = split(spans, recipe.held_out, recipe.seed)
@@ -166,11 +166,11 @@ def find_best_rate(
     model: PreTrainedModel,
     trainable: Trainable,
     given: Lessons,
-    recipe: Recipe,
+    recipe: TuningRecipe,
     *,
     progress: Progress | None = None,
     what: str = "tune",
-) -> Fit:
+) -> TuningFit:
     """Tune at every rate from the same start, and leave `trainable` at the best one's weights.
 
     Raises:
@@ -179,7 +179,7 @@ def find_best_rate(
     progress = progress or Silent()
     start = _copied(trainable)
     untuned = validation_loss(model, given)
-    trials: dict[float, Trial] = {}
+    trials: dict[float, RateTrial] = {}
     weights: list[Tensor] = start
     planned = list(recipe.rates)
     progress.start(what, recipe.steps * len(planned))
@@ -200,7 +200,7 @@ def find_best_rate(
             f"{what}: training diverged at every learning rate from {min(trials):.1g} to "
             f"{max(trials):.1g}; give lower ones."
         )
-    return Fit(
+    return TuningFit(
         parameters=sum(parameter.numel() for parameter in trainable.parameters()),
         steps=recipe.steps,
         best=best,
@@ -215,9 +215,9 @@ def train_once(
     trainable: Trainable,
     given: Lessons,
     rate: float,
-    recipe: Recipe,
+    recipe: TuningRecipe,
     progress: Progress,
-) -> Trial:
+) -> RateTrial:
     """Take every lesson once, in order, at one learning rate."""
     parameters = trainable.parameters()
     optimizer = torch.optim.AdamW(parameters, lr=rate, weight_decay=0)
@@ -230,7 +230,7 @@ def train_once(
         losses.append(float(loss.detach()))
         if not math.isfinite(losses[-1]):
             progress.advance(len(given.train) - number, 0)
-            return Trial(rate, None, None)
+            return RateTrial(rate, None, None)
         optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(parameters, recipe.clip)
@@ -241,7 +241,7 @@ def train_once(
     last = losses[-FOLLOWED:]
     after = validation_loss(model, given)
     finite = math.isfinite(after)
-    return Trial(rate, sum(last) / len(last) if finite else None, after if finite else None)
+    return RateTrial(rate, sum(last) / len(last) if finite else None, after if finite else None)
 
 
 @torch.no_grad()
@@ -251,12 +251,12 @@ def validation_loss(model: PreTrainedModel, given: Lessons) -> float:
     return -float(found.double().mean())
 
 
-def _best(trials: dict[float, Trial]) -> Trial | None:
+def _best(trials: dict[float, RateTrial]) -> RateTrial | None:
     known = [trial for trial in trials.values() if trial.validation_loss is not None]
     return min(known, key=lambda trial: trial.validation_loss or 0.0, default=None)
 
 
-def _beyond(trials: dict[float, Trial]) -> list[float]:
+def _beyond(trials: dict[float, RateTrial]) -> list[float]:
     """Name the rate to try next where the best is the lowest or highest of several, else none."""
     rates = sorted(trials)
     best = _best(trials)

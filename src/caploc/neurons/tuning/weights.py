@@ -28,7 +28,7 @@ TOKENS = 4  # of the proof of a fused projection
 
 
 @dataclass(frozen=True)
-class Share:
+class NeuronShare:
     """What one projection holds of the chosen neurons.
 
     `writes` is true of an input projection, which writes the neurons, and false of an output
@@ -65,7 +65,7 @@ class Share:
         return weight if self.writes != isinstance(self.module, Conv1D) else weight.T
 
 
-def shares(model: PreTrainedModel, chosen: Chosen, trains: Trains = "all") -> list[Share]:
+def shares(model: PreTrainedModel, chosen: Chosen, trains: Trains = "all") -> list[NeuronShare]:
     """Find every projection's share of the chosen neurons, layer by layer.
 
     With `trains` "output" the input projections have none.
@@ -78,7 +78,7 @@ def shares(model: PreTrainedModel, chosen: Chosen, trains: Trains = "all") -> li
     sites, grid = find_sites(model)
     check_chosen(chosen, grid.size, trains)
     names = {id(module): name for name, module in model.named_modules()}
-    found: list[Share] = []
+    found: list[NeuronShare] = []
     for layer, columns, module in parts(sites):
         places = torch.from_numpy(np.flatnonzero(chosen[columns]))
         if not len(places):
@@ -157,7 +157,7 @@ def _input_projections(model: PreTrainedModel, name: str) -> dict[str, Any]:
     return found
 
 
-def _input_shares(model: PreTrainedModel, output: Share) -> list[Share]:
+def _input_shares(model: PreTrainedModel, output: NeuronShare) -> list[NeuronShare]:
     found = []
     width = input_width(output.module)
     for name, module in _input_projections(model, output.name).items():
@@ -169,18 +169,18 @@ def _input_shares(model: PreTrainedModel, output: Share) -> list[Share]:
     return found
 
 
-def _share(name: str, module: nn.Module, writes: bool, places: Tensor) -> Share:
+def _share(name: str, module: nn.Module, writes: bool, places: Tensor) -> NeuronShare:
     weight: Any = module.weight
     if not weight.is_floating_point():
         raise ModelRefused(
             f"{name} has weights of type {weight.dtype}: a quantised model cannot be tuned; load "
             "it in float32, bfloat16 or float16."
         )
-    return Share(name, module, writes, places.to(weight.device))
+    return NeuronShare(name, module, writes, places.to(weight.device))
 
 
 @torch.no_grad()
-def _prove_halves(block: nn.Module, fused: nn.Module, output: Share) -> None:
+def _prove_halves(block: nn.Module, fused: nn.Module, output: NeuronShare) -> None:
     """Show that rows i and i + width of a fused projection are neuron i's, and no other's."""
     weight: Any = fused.weight
     generator = torch.Generator().manual_seed(0)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from caploc.exhibits.exhibit import NOTHING, Exhibit
-from caploc.neurons.cells import in_words, ranged
+from caploc.neurons.cells import as_text, ranged
 from caploc.neurons.facts.pages import margin_of
 
 Results = Mapping[str, Any]
@@ -172,9 +172,9 @@ def cohesion(results: Results) -> str:
     """Row 15."""
     found = results["located"]["share"]["cohesion"]
     return (
-        f"cohesion {in_words(found['cohesion'])}, separability {in_words(found['separability'])}; "
-        f"of one kind {in_words(found['same_kind'])}, of others {in_words(found['across_kinds'])} "
-        f"(p {in_words(found['p'])})"
+        f"cohesion {as_text(found['cohesion'])}, separability {as_text(found['separability'])}; "
+        f"of one kind {as_text(found['same_kind'])}, of others {as_text(found['across_kinds'])} "
+        f"(p {as_text(found['p'])})"
     )
 
 
@@ -208,8 +208,8 @@ def crossing(results: Results) -> str:
     for each in results["crossing"]["crossings"]:
         kinds = each["kinds"]
         parts.append(
-            f"{each['how']}: own {in_words(kinds['cohesion'])}, same kind "
-            f"{in_words(kinds['same_kind'])}, other kinds {in_words(kinds['across_kinds'])} nats"
+            f"{each['how']}: own {as_text(kinds['cohesion'])}, same kind "
+            f"{as_text(kinds['same_kind'])}, other kinds {as_text(kinds['across_kinds'])} nats"
         )
     return "; ".join(parts)
 

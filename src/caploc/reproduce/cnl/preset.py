@@ -15,7 +15,7 @@ from caploc.neurons.facts.study import FactStudy
 from caploc.neurons.scores import Rule
 from caploc.neurons.study import NeuronStudy
 from caploc.neurons.tuning.enhancing import Enhancing
-from caploc.neurons.tuning.training import Recipe
+from caploc.neurons.tuning.training import TuningRecipe
 from caploc.reproduce.reading import preset_file
 from caploc.tasks.catalog import TaskOptions, check_task_name
 from caploc.workbench import ModelOptions
@@ -118,7 +118,7 @@ class CnlPreset(Part):
     def enhancing(self) -> Enhancing:
         """What is tuned."""
         tuning = self.tuning
-        recipe = Recipe(steps=tuning.steps, rates=tuning.rates, seed=self.seed)
+        recipe = TuningRecipe(steps=tuning.steps, rates=tuning.rates, seed=self.seed)
         return Enhancing(
             recipe, draws=self.draws, noise=tuning.noise, limit=self.limit, tasks=tuning.tasks
         )

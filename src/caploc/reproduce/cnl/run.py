@@ -10,7 +10,7 @@ from caploc.errors import CaplocError, ModelRefused
 from caploc.exhibits import files
 from caploc.exhibits.exhibit import Exhibit
 from caploc.exhibits.page import write_exhibits
-from caploc.neurons.cells import in_words, ranged
+from caploc.neurons.cells import as_text, ranged
 from caploc.neurons.comparing import (
     ScoreWay,
     compare_scores,
@@ -265,5 +265,5 @@ def swept(points: Exhibit) -> str:
         number = getattr(same, "number", None)
         if number is not None:
             found.setdefault(str(name).rpartition(", ")[2], []).append(number)
-    parts = [f"{name} {in_words(sum(each) / len(each))}" for name, each in found.items()]
+    parts = [f"{name} {as_text(sum(each) / len(each))}" for name, each in found.items()]
     return f"best 1 % shared with the most points: {', '.join(parts)}; sigma: see thresholds"
