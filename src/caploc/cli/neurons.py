@@ -64,8 +64,8 @@ def show(
 ) -> None:
     """Run what a command asks for, watched, and print its tables, or its result as JSON."""
     with console.progress(quiet or as_json) as progress:
-        found = run(*asked, progress=progress, command=command_line(), **options)
-    console.show_exhibits(*found, as_json, page)
+        result, shown = run(*asked, progress=progress, command=command_line(), **options)
+    console.show_exhibits(result, shown, as_json, page)
 
 
 @app.command()

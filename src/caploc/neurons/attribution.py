@@ -181,35 +181,32 @@ def gradient(asked: Attribution, model: NeuronModel, batch: Batch) -> Tensor:
 
 def joint(asked: Attribution, model: NeuronModel, batch: Batch) -> Tensor:
     """Integrate gradients with the neurons of all layers scaled together."""
-    copies, values = _copies(asked, batch)
-    gates = asked.gates(model, copies, values, None)
-    with gates.applied(), torch.enable_grad():
-        found = gates.gradients(asked.outcome(model, copies))
-    return found.unflatten(0, (asked.steps, batch.size)).mean(0)
+    return _integrate(asked, model, batch, None)
 
 
 def integrated(asked: Attribution, model: NeuronModel, batch: Batch) -> Tensor:
     """Integrate gradients layer by layer, each started where its layer begins."""
-    copies, values = _copies(asked, batch)
     stack = Stack(decoder_layers(model.model, model.projections))
     layers = [layer for layer, site in enumerate(model.projections) if site is not None]
     with torch.no_grad(), stack.recorded(layers if stack.layers else []) as residuals:
         asked.outcome(model, batch)
     found = []
     for layer in layers:
-        gates = asked.gates(model, copies, values, layer)
         residual = residuals[layer].repeat(asked.steps, 1, 1) if residuals else None
-        with gates.applied(), torch.enable_grad(), stack.started(layer, residual):
-            slopes = gates.gradients(asked.outcome(model, copies))
-        found.append(slopes.unflatten(0, (asked.steps, batch.size)).mean(0))
+        with stack.started(layer, residual):
+            found.append(_integrate(asked, model, batch, layer))
     return torch.cat(found, dim=1)
 
 
-def _copies(asked: Attribution, batch: Batch) -> tuple[Batch, Float[Tensor, " copies"]]:
-    """Repeat a batch for every point of the integral, and give each copy its point."""
+def _integrate(asked: Attribution, model: NeuronModel, batch: Batch, layer: int | None) -> Tensor:
+    """Average the gradients by the gates of a layer, or of all, over the points of the integral."""
+    copies = batch.repeated(asked.steps)
     points = integral_points(asked.rule, asked.steps)
     values = torch.tensor(points, device=batch.tokens.device).repeat_interleave(batch.size)
-    return batch.repeated(asked.steps), values
+    gates = asked.gates(model, copies, values, layer)
+    with gates.applied(), torch.enable_grad():
+        slopes = gates.gradients(asked.outcome(model, copies))
+    return slopes.unflatten(0, (asked.steps, batch.size)).mean(0)
 
 
 @torch.no_grad()

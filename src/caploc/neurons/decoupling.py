@@ -66,6 +66,7 @@ from caploc.workbench import ModelOptions
 
 ITEMS = 1000
 BASE, MIXED = "base", "mixed"
+EFFECTS = ("commonality", "individual", "content")
 MEMBERS = 200  # items of a group, at most
 STRETCH = 64  # contrasts whose sets are unpacked at a time
 Sets = Bool[np.ndarray, "items neurons"]
@@ -375,9 +376,6 @@ def group_items(contrasts: Sequence[Contrast], seed: int) -> dict[str, list[Item
 
     groups = {name: draw(list(distinct[name].values())) for name in sorted(distinct)}
     return groups | {MIXED: draw([item for members in groups.values() for item in members])}
-
-
-EFFECTS = ("commonality", "individual", "content")
 
 
 @dataclass(frozen=True)

@@ -49,6 +49,7 @@ from caploc.tasks.task import Score
 from caploc.workbench import Allowed
 
 LOCATED, UNIFORM, LAYERS, BOTTOM = "located", "random", "random in layers", "bottom"
+ARMS = (LOCATED, LAYERS, UNIFORM, BOTTOM)
 DOSES = (0.1, 0.25, 0.5, 0.75, 1.0)
 DRAWS = 5
 MEASURES = ("metric", "logprob")
@@ -242,9 +243,6 @@ class Eraser:
     def score(self, meter: Meter, neurons: Chosen, examples: Sequence[int]) -> Score:
         """Score the task with some neurons erased, from rows already there."""
         return meter.score(meter.under(neurons, examples, self.progress, meter.task.name))
-
-
-ARMS = (LOCATED, LAYERS, UNIFORM, BOTTOM)
 
 
 @dataclass(frozen=True)

@@ -231,21 +231,14 @@ def sets_exhibit(located: LocatedNeurons) -> Exhibit:
                 names + (" …" if len(columns) > NAMED else "") if names else NOTHING,
             )
         )
+    columns_ = (
+        "task; examples; neurons; share, %; overlap within; IoU within; by chance, in layers; "
+        "overlap across; apart; highest scores"
+    )
     return Exhibit(
         "neurons",
         "Neurons of each task",
-        (
-            "task",
-            "examples",
-            "neurons",
-            "share, %",
-            "overlap within",
-            "IoU within",
-            "by chance, in layers",
-            "overlap across",
-            "apart",
-            "highest scores",
-        ),
+        tuple(columns_.split("; ")),
         rows,
         [
             "Overlap is the number in common by the larger set, averaged over pairs of subsets, "
@@ -282,14 +275,8 @@ def layers_exhibit(located: LocatedNeurons) -> Exhibit:
     rows: list[Row] = [
         (task, *map(str, counts)) for task, counts in zip(located.found, table, strict=True)
     ]
-    draw = partial(
-        drawing.matrix,
-        list(located.found),
-        names,
-        table.astype(float),
-        label="neurons",
-        digits=0,
-    )
+    tasks, counts = list(located.found), table.astype(float)
+    draw = partial(drawing.matrix, tasks, names, counts, label="neurons", digits=0)
     return Exhibit("layers", "Neurons in each layer", ("task", *names), rows, [], draw)
 
 

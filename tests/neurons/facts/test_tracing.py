@@ -97,8 +97,9 @@ def test_one_token_of_the_table_is_the_same_alone(neurons):
     fact = demo_facts("statement", 1)[0]
     tracer = Tracer(neurons, 0.3, draws=3)
     found = tracer.trace(fact.prompt)
-    assert found.effects.shape == (len(found.tokens), 6)
-    row = found.effects[found.subject[-1]]
+    encoded = tracer.encoder.encode(fact.prompt).first()
+    assert found.effects.shape == (len(encoded.tokens), 6)
+    row = found.effects[encoded.subject[-1]]
     np.testing.assert_allclose(tracer.profile(fact.prompt), row, atol=1e-5)
     np.testing.assert_array_equal(tracer.profile(fact.prompt), tracer.profile(fact.prompt))
     assert isinstance(tracer, Profiler)

@@ -142,12 +142,8 @@ def reliability_headline(found: Results) -> str:
 
 def reliability_exhibits(found: Results) -> list[Exhibit]:
     """Show whether what was located does what its method says."""
-    makers = {
-        "neurons": suppression_exhibit,
-        "tracing": edits_exhibit,
-        "circuits": circuits_exhibit,
-    }
-    return [makers[name](each) for name, each in found.items()] + [gains_exhibit(found)]
+    ways = {"neurons": suppression_exhibit, "tracing": edits_exhibit, "circuits": circuits_exhibit}
+    return [ways[name](each) for name, each in found.items()] + [gains_exhibit(found)]
 
 
 def suppression_exhibit(result: Results) -> Exhibit:
@@ -181,29 +177,23 @@ def suppression_exhibit(result: Results) -> Exhibit:
 
 def edits_exhibit(result: Results) -> Exhibit:
     """Show rank-one edits at every layer beside the traced effect."""
+    shown = ("efficacy", "generalization", "specificity", "score", "effect")
     rows: list[Row] = [
         (
             f"L{layer['layer']}",
-            *(
-                ranged(layer[name])
-                for name in ("efficacy", "generalization", "specificity", "score", "effect")
-            ),
+            *(ranged(layer[name]) for name in shown),
             str(result["traced"].count(layer["layer"])),
         )
         for layer in result["layers"]
     ]
+    columns = (
+        "layer edited; efficacy; generalization; specificity; score; traced effect; "
+        "facts traced to it"
+    )
     return Exhibit(
         "reliability-edits",
         "Rank-one edits at every layer, not only where tracing points",
-        (
-            "layer edited",
-            "efficacy",
-            "generalization",
-            "specificity",
-            "score",
-            "traced effect",
-            "facts traced to it",
-        ),
+        tuple(columns.split("; ")),
         rows,
         [
             f"{result['facts']} facts. Spearman of score and traced effect over layers: "

@@ -55,7 +55,9 @@ UNRELATED = 5  # other facts' prompts watched for each fact
 FACTORS = {"suppress": 0.0, "enhance": 2.0}
 SIGNS = {"suppress": -1.0, "enhance": 1.0}
 PLACES = ("fact", "rewrites", "unrelated")
+MEASURES = ("efficacy", "generalization", "specificity", "score", "rise")
 Changes = Float64[np.ndarray, "facts sets"]
+Table = Float64[np.ndarray, "facts layers"]
 
 
 @dataclass(frozen=True)
@@ -262,10 +264,6 @@ def _watched(changes: Changes, sign: float, seed: int) -> Watched:
         other_fact=mean_interval(other, seed=seed),
         gain=specificity(sign * located, sign * random.T, seed=seed),
     )
-
-
-MEASURES = ("efficacy", "generalization", "specificity", "score", "rise")
-Table = Float64[np.ndarray, "facts layers"]
 
 
 @dataclass(frozen=True)

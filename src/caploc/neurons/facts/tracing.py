@@ -42,17 +42,14 @@ Outputs = list[nn.Module | None]  # one for each layer; None where a layer has n
 class Trace(Result):
     """What putting outputs back did for one prompt.
 
-    `effects` is IE in probability, a row for each of `tokens` (positions), a column for each layer,
-    NaN where a window holds no output. `clean` and `disturbed` are the answer's probabilities with
+    `effects` is IE in probability, a row for each token traced, a column for each layer, NaN where
+    a window holds no output. `clean` and `disturbed` are the answer's probabilities with
     nothing put back. `right` says whether the model's own answer is the prompt's.
     """
 
-    window: int
     right: bool
     clean: float
     disturbed: float
-    tokens: tuple[int, ...]
-    subject: tuple[int, ...]
     effects: Float64[np.ndarray, "tokens layers"]
 
 
@@ -162,12 +159,9 @@ class Tracer:
         effects = np.array(restored) - disturbed
         effects[[not place.layers for place in places]] = np.nan
         return Trace(
-            window=self.width,
             right=run.top == encoded.answer[0],
             clean=run.clean,
             disturbed=disturbed,
-            tokens=tokens,
-            subject=encoded.subject,
             effects=effects.reshape(len(tokens), self.layers),
         )
 
