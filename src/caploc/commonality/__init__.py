@@ -18,23 +18,23 @@ from caploc.commonality.contrasts import (
     ARMS,
     Balance,
     Contrast,
+    Decoupling,
     Item,
     balance,
+    decoupling,
     distinct,
     kept,
     matched,
 )
-from caploc.commonality.controls import Control, Specific, specific
-from caploc.commonality.decoupling import Decoupling, decoupling
 from caploc.commonality.demonstration import quizzes, sums
-from caploc.commonality.draws import bottom, complement, draw_in_blocks, layer_matched, uniform
 from caploc.commonality.intervals import (
     Interval,
+    Result,
     difference_interval,
     mean_interval,
     paired_interval,
+    plain,
 )
-from caploc.commonality.layers import Chosen, Sets, blocks, layer_counts
 from caploc.commonality.moments import Moments
 from caploc.commonality.operations import arithmetic
 from caploc.commonality.overlap import (
@@ -50,28 +50,43 @@ from caploc.commonality.overlap import (
     rate_matrices,
     rates,
 )
-from caploc.commonality.result import Result, plain
 from caploc.commonality.reviews import sentiment
-from caploc.commonality.specificity import FEWEST, Specificity, specificity
+from caploc.commonality.specificity import (
+    FEWEST,
+    Specificity,
+    bottom,
+    complement,
+    draw_in_blocks,
+    layer_matched,
+    specificity,
+    uniform,
+)
 from caploc.commonality.stability import (
+    Control,
     Overlaps,
+    Specific,
     Within,
     across,
     between,
     commonality_set,
+    specific,
     within,
 )
 from caploc.commonality.threshold import (
     SHARES,
     SIGMA,
     SIGMAS,
+    Chosen,
     Located,
     Scores,
+    Sets,
     Sweep,
     above,
     best,
+    blocks,
     cantelli,
     gaussian,
+    layer_counts,
     strengths,
     sweep,
 )

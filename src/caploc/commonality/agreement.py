@@ -13,9 +13,8 @@ import numpy as np
 from jaxtyping import Bool, Float64, Int
 from scipy import stats
 
-from caploc.commonality.intervals import LEVEL
+from caploc.commonality.intervals import LEVEL, Result
 from caploc.commonality.overlap import Matrix, mean_defined
-from caploc.commonality.result import Result
 from caploc.commonality.stability import resampled
 from caploc.designs import generator
 from caploc.errors import BadOption

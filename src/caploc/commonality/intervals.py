@@ -8,20 +8,57 @@ Percentile intervals of `scipy.stats.bootstrap`: of every method they alone need
 but that items are independent. With few items (below about 20) they are somewhat too narrow.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from math import isfinite
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float64
 from scipy import stats
 
-from caploc.commonality.result import Result
 from caploc.designs import generator
 from caploc.errors import BadData, BadOption
+from caploc.sharing import Chance
 
 LEVEL = 0.95
 RESAMPLES = 9_999
 BATCH = 500  # resamples held in memory at a time
 Values = Float64[np.ndarray, " items"]  # NaN is missing
+
+
+class Result:
+    """A frozen dataclass that can be written to a file."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """As files hold it: field by field, in plain Python, NaN as None."""
+        return {
+            field.name: plain(getattr(self, field.name))
+            for field in fields(self)  # type: ignore[arg-type]  # its heirs are dataclasses
+        }
+
+
+def plain(value: Any) -> Any:
+    """The value in plain Python.
+
+    An array becomes nested lists; a set of neurons (a boolean array) the columns of its members;
+    a number that is not finite None.
+    """
+    if isinstance(value, Result | Chance):
+        return value.as_dict()
+    if isinstance(value, np.ndarray) and value.dtype == bool and value.ndim == 1:
+        return np.flatnonzero(value).tolist()
+    if isinstance(value, np.ndarray | np.generic):
+        return plain(value.tolist())
+    if isinstance(value, Mapping):
+        return {str(key): plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(each) for each in value]
+    if isinstance(value, float):
+        return value if isfinite(value) else None
+    if is_dataclass(value):
+        raise TypeError(f"{type(value).__name__} is no Result; it cannot be written as one.")
+    return value
 
 
 @dataclass(frozen=True)

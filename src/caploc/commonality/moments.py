@@ -16,9 +16,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Float64, Int64
 
-from caploc.commonality.layers import Chosen
 from caploc.commonality.overlap import votes_needed
-from caploc.commonality.threshold import SIGMA, check_scores, check_sigma, passed
+from caploc.commonality.threshold import SIGMA, Chosen, check_scores, check_sigma, passed
 from caploc.errors import BadData, BadOption
 
 SETTINGS = ("sigma", "normalised", "absolute")

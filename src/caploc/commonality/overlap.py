@@ -19,8 +19,8 @@ import numpy as np
 from jaxtyping import Bool, Float64, Int
 from scipy import sparse
 
-from caploc.commonality.layers import Chosen, Sets, block_counts, blocks
-from caploc.commonality.result import Result
+from caploc.commonality.intervals import Result
+from caploc.commonality.threshold import Chosen, Sets, block_counts, blocks
 from caploc.errors import BadOption
 from caploc.grid import Grid
 from caploc.sharing.chance import Chance, common_by_chance

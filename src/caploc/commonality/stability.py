@@ -6,27 +6,37 @@
 
 That commonality neurons are those located on independent data again and again, and each summary
 here, is our reading of Huang et al. (ICLR 2025, arXiv 2502.20992).
+
+Averaged over enough items any stable score gives the same set again and again, also for neurons
+that are high on all text. So sets located on text of no capability, on answers put elsewhere, or by
+how large activations are, are held against the located one, and taken out of it (`specific`). The
+procedure is ours.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float64, Int
 
-from caploc.commonality.intervals import LEVEL, Interval
-from caploc.commonality.layers import Chosen, Sets, Unchecked
+from caploc.commonality.intervals import LEVEL, Interval, Result
 from caploc.commonality.overlap import (
     RATES,
     Matrix,
+    Rates,
+    chance,
     check_sets,
     mean_rates,
     rate_matrices,
+    rates,
     votes_needed,
 )
-from caploc.commonality.result import Result
+from caploc.commonality.threshold import Chosen, Sets, Unchecked
 from caploc.designs import generator
 from caploc.errors import BadData
+from caploc.grid import Grid
+from caploc.sharing import Chance
 
 RESAMPLES = 9_999
 Weights = Int[np.ndarray, "resamples sets"]
@@ -204,3 +214,54 @@ def nan_mean(matrix: Float64[np.ndarray, "sets other"]) -> Float64[np.ndarray, "
     sums, counts = np.where(known, matrix, 0.0).sum(axis=1), known.sum(axis=1)
     means: np.ndarray = np.divide(sums, counts, out=np.full(len(sums), np.nan), where=counts > 0)
     return means
+
+
+@dataclass(frozen=True)
+class Control(Result):
+    """What the located set, the reference, has in common with that of one control."""
+
+    rates: Rates
+    chance: Chance
+
+
+@dataclass(frozen=True)
+class Specific(Result):
+    """The located neurons that no control has: `count` of `located`, a share of them.
+
+    `share` is None if nothing was located.
+    """
+
+    chosen: Chosen
+    count: int
+    located: int
+    share: float | None
+    controls: dict[str, Control]
+
+
+def specific(located: Chosen, controls: Mapping[str, Unchecked], grid: Grid[Any]) -> Specific:
+    """Hold a located set against each control's, and take all of theirs out of it.
+
+    Raises:
+        BadData: if a control's set is of another model.
+        BadOption: if the grid is not that of so many neurons.
+    """
+    for name, control in controls.items():
+        if control.shape != located.shape:
+            raise BadData(
+                f"The set of the control {name!r} is over {len(control):,} neurons and the located "
+                f"one over {len(located):,}; locate both in one model."
+            )
+    chosen = located.copy()
+    for control in controls.values():
+        chosen &= ~control
+    count, before = int(np.count_nonzero(chosen)), int(np.count_nonzero(located))
+    return Specific(
+        chosen=chosen,
+        count=count,
+        located=before,
+        share=count / before if before else None,
+        controls={
+            name: Control(rates(located, each), chance(located, each, grid))
+            for name, each in controls.items()
+        },
+    )

@@ -14,11 +14,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from jaxtyping import Float64
+from jaxtyping import Bool, Float64, Int
 from scipy import stats
 
-from caploc.commonality.layers import Chosen, Sets, blocks
-from caploc.commonality.result import Result
+from caploc.commonality.intervals import Result
 from caploc.errors import BadData, BadOption
 from caploc.grid import Grid
 
@@ -26,6 +25,40 @@ SIGMA = 6.0
 SIGMAS = (3.0, 4.0, 5.0, 6.0, 8.0)
 SHARES = (0.0005, 0.0015, 0.005, 0.01)
 Scores = Float64[np.ndarray, " neurons"]
+Chosen = Bool[np.ndarray, " neurons"]  # True is chosen
+Sets = Bool[np.ndarray, "sets neurons"]
+Unchecked = Bool[np.ndarray, "*_"]  # a set or sets, whose width is still to be checked
+
+
+def blocks(neurons: int, grid: Grid[Any] | None) -> list[slice]:
+    """All columns as one block without a grid, else the columns of each layer that has any.
+
+    Raises:
+        BadOption: if the grid is not that of so many neurons.
+    """
+    if grid is None:
+        return [slice(0, neurons)]
+    if grid.size != neurons:
+        raise BadOption(
+            f"There are {neurons:,} columns and the grid has {grid.size:,} neurons; "
+            "give the grid of the model that the columns are from."
+        )
+    return [columns for columns in grid.layer_slices if columns.stop > columns.start]
+
+
+def block_counts(chosen: Chosen, slices: list[slice]) -> list[int]:
+    """Number of chosen neurons in each block."""
+    return [int(np.count_nonzero(chosen[block])) for block in slices]
+
+
+def layer_counts(chosen: Chosen, grid: Grid[Any]) -> Int[np.ndarray, " layers"]:
+    """Number of chosen neurons in every layer, 0 for a layer without neurons.
+
+    Raises:
+        BadOption: if the grid is not that of so many neurons.
+    """
+    blocks(len(chosen), grid)
+    return np.array(block_counts(chosen, grid.layer_slices))
 
 
 @dataclass(frozen=True)
