@@ -91,7 +91,7 @@ Length = Callable[[str], int]  # characters, or the tokens of a model's tokenize
 
 
 def distinct(draw: Draw, items: int, seed: int) -> list[Contrast]:
-    """The first `items` contrasts whose base prompts differ; more begin with the same ones.
+    """Draw `items` contrasts whose base prompts differ; more begin with the same ones.
 
     Raises:
         BadOption: if `items` is below 1, or there are not so many.
@@ -115,14 +115,14 @@ def distinct(draw: Draw, items: int, seed: int) -> list[Contrast]:
 
 
 def kept(contrasts: Iterable[Contrast], passes: Callable[[Item], bool]) -> list[Contrast]:
-    """The contrasts all five items of which pass, such as: the model answers them rightly."""
+    """Keep the contrasts all five items of which pass: the model answers them rightly, say."""
     return [each for each in contrasts if all(passes(item) for item in each.items)]
 
 
 def matched(
     contrasts: Iterable[Contrast], length: Length = len, *, within: int = 0
 ) -> list[Contrast]:
-    """The contrasts whose answers are all of one length, and prompts within `within` of the base's.
+    """Keep contrasts whose answers have one length, and prompts within `within` of the base's.
 
     Sets are made to match in characters as well as they can; give a tokenizer's count to have them
     match in tokens.
@@ -139,7 +139,7 @@ def matched(
 
 
 def balance(contrasts: Sequence[Contrast], length: Length = len) -> Balance:
-    """How far the partners' lengths are from the base items'.
+    """Tell how far the partners' lengths are from the base items'.
 
     Raises:
         BadOption: if there is no contrast.
@@ -157,7 +157,7 @@ def balance(contrasts: Sequence[Contrast], length: Length = len) -> Balance:
 
 
 def differences(contrasts: Sequence[Contrast], length: Length, part: str) -> dict[str, list[int]]:
-    """For each arm, the length of each partner's prompt or answer less that of its base item's."""
+    """Take, by arm, the length of each partner's prompt or answer less its base item's."""
     return {
         arm: [
             length(getattr(each.partners[arm], part)) - length(getattr(each.base, part))
@@ -184,7 +184,7 @@ class Decoupling(Result):
 
 
 def decoupling(similarity: Mapping[str, Similarity], *, seed: int = 0) -> Decoupling:
-    """The effects from each arm's IoU with the base, item by item (`overlap.jaccards`).
+    """Compute the effects from each arm's IoU with the base, item by item (`jaccards`).
 
     Raises:
         BadData: if an arm is missing, there is another, or they differ in length.

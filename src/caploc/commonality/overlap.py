@@ -79,7 +79,7 @@ class Group(Result):
 
 
 def rates(first: Chosen, second: Chosen) -> Rates:
-    """The five rates of two sets, the first being the reference."""
+    """Compute the five rates of two sets, the first being the reference."""
     in_common = np.count_nonzero(first & second)
     sizes = np.count_nonzero(first), np.count_nonzero(second)
     found = rates_of(*(np.array([count]) for count in (in_common, *sizes)))
@@ -87,7 +87,7 @@ def rates(first: Chosen, second: Chosen) -> Rates:
 
 
 def rate_matrices(sets: Sets) -> dict[str, Matrix]:
-    """Each rate between every two sets; row A, column B, A the reference; NaN where undefined."""
+    """Compute each rate between every two sets; row A is the reference; NaN where undefined."""
     members = sparse.csr_array(sets, dtype=np.int32)
     in_common = (members @ members.T).toarray()
     sizes = in_common.diagonal()
@@ -95,7 +95,7 @@ def rate_matrices(sets: Sets) -> dict[str, Matrix]:
 
 
 def jaccards(first: Sets, second: Sets) -> Float64[np.ndarray, " sets"]:
-    """The IoU of each set with the one in the same row of `second`; NaN where both are empty."""
+    """Compute the IoU of each set with that in the same row of `second`; NaN if both are empty."""
     in_common = np.count_nonzero(first & second, axis=1)
     sizes = (np.count_nonzero(each, axis=1) for each in (first, second))
     return rates_of(in_common, *sizes)["iou"]
@@ -104,7 +104,7 @@ def jaccards(first: Sets, second: Sets) -> Float64[np.ndarray, " sets"]:
 def rates_of(
     in_common: Int[np.ndarray, "..."], first: Int[np.ndarray, "..."], second: Int[np.ndarray, "..."]
 ) -> dict[str, Float64[np.ndarray, "..."]]:
-    """The five rates from counts that broadcast; NaN where the denominator is 0."""
+    """Compute the five rates from counts that broadcast; NaN where the denominator is 0."""
     below = {
         "reference": first,
         "largest": np.maximum(first, second),
@@ -123,7 +123,7 @@ def rates_of(
 
 
 def chance(first: Chosen, second: Chosen, grid: Grid[Any]) -> Chance:
-    """The number of neurons in common beside what random sets of the same sizes give.
+    """Count the neurons in common, beside what random sets of the same sizes give.
 
     Exact: hypergeometric over all neurons, so that `|A| |B| / N` are expected; and, stricter, with
     as many neurons of each set in every layer as it has, by convolution of the layers. A p below
@@ -142,7 +142,7 @@ def chance(first: Chosen, second: Chosen, grid: Grid[Any]) -> Chance:
 
 
 def group(sets: Sets, *, least: Sequence[float] = VOTES) -> Group:
-    """What many sets have in common: all of them, pair by pair, and share by share.
+    """Tell what many sets have in common: all of them, pair by pair, and share by share.
 
     Raises:
         BadOption: if there is no set, or a share of `least` is not above 0 and at most 1.
@@ -165,7 +165,7 @@ def group(sets: Sets, *, least: Sequence[float] = VOTES) -> Group:
 
 
 def vote(votes: Int[np.ndarray, " neurons"], sets: int, least: float) -> Vote:
-    """How many neurons are in at least a share of the sets.
+    """Count the neurons that are in at least a share of the sets.
 
     Raises:
         BadOption: if the share is not above 0 and at most 1.
@@ -177,7 +177,7 @@ def vote(votes: Int[np.ndarray, " neurons"], sets: int, least: float) -> Vote:
 
 
 def votes_needed(least: float, sets: int) -> int:
-    """The least whole number of sets that is a share `least` of them.
+    """Find the least whole number of sets that is a share `least` of them.
 
     Raises:
         BadOption: if the share is not above 0 and at most 1.
@@ -191,18 +191,18 @@ def votes_needed(least: float, sets: int) -> int:
 
 
 def mean_rates(matrices: dict[str, Matrix], wanted: Bool[np.ndarray, "sets sets"]) -> Rates:
-    """The mean of each rate over the entries wanted, where it is defined."""
+    """Average each rate over the entries wanted, where it is defined."""
     return Rates(**{name: mean_defined(each[wanted]) for name, each in matrices.items()})
 
 
 def mean_defined(values: Float64[np.ndarray, " entries"]) -> float | None:
-    """The mean of the numbers that are not NaN, None if there is none."""
+    """Average the numbers that are not NaN; None if there is none."""
     known = values[~np.isnan(values)]
     return float(known.mean()) if len(known) else None
 
 
 def defined(value: float) -> float | None:
-    """The number, None for NaN."""
+    """Turn NaN into None."""
     return None if np.isnan(value) else float(value)
 
 

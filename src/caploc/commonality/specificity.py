@@ -30,7 +30,7 @@ DrawnEffects = Float64[np.ndarray, "draws items"]
 
 
 def uniform(located: Chosen, draws: int, *, seed: int, excluding: bool = True) -> Sets:
-    """Random sets of as many neurons, from the whole model.
+    """Draw random sets of as many neurons, from the whole model.
 
     Raises:
         BadOption: if `draws` is below 1.
@@ -41,7 +41,7 @@ def uniform(located: Chosen, draws: int, *, seed: int, excluding: bool = True) -
 def layer_matched(
     located: Chosen, grid: Grid[Any], draws: int, *, seed: int, excluding: bool = True
 ) -> Sets:
-    """Random sets with as many neurons in each layer as the located set has.
+    """Draw random sets with as many neurons in each layer as the located set has.
 
     Raises:
         BadOption: if `draws` is below 1, or the grid is not that of so many neurons.
@@ -52,7 +52,7 @@ def layer_matched(
 def bottom(
     scores: Scores, located: Chosen, *, absolute: bool = False, excluding: bool = True
 ) -> Chosen:
-    """As many neurons as located, those of the lowest scores.
+    """Choose as many neurons as located, those of the lowest scores.
 
     Of equal scores the lower column goes first. With signed scores the lowest are the most
     negative; with `absolute` those nearest to 0.
@@ -66,11 +66,6 @@ def bottom(
     chosen = np.zeros(len(located), dtype=bool)
     chosen[order[: np.count_nonzero(located)]] = True
     return chosen
-
-
-def complement(located: Chosen) -> Chosen:
-    """All neurons but the located ones."""
-    return ~located
 
 
 def draw_in_blocks(
@@ -94,7 +89,7 @@ def draw_in_blocks(
 
 
 def pool(located: Chosen, count: int, excluding: bool) -> tuple[np.ndarray, np.ndarray, int]:
-    """Of one block: columns in every draw, columns to draw from, and how many to draw."""
+    """Split a block: columns in every draw, columns to draw from, and how many to draw."""
     outside = np.flatnonzero(~located)
     if not excluding:
         return outside[:0], np.arange(len(located)), count
@@ -154,7 +149,7 @@ def specificity(located: Effects, random: DrawnEffects, *, seed: int = 0) -> Spe
 
 
 def gains(located: Effects, random: DrawnEffects) -> Effects:
-    """The gain of each item; NaN where the draws do not differ or an effect is missing.
+    """Compute the gain of each item; NaN where draws do not differ or an effect is missing.
 
     The standard deviation is that of a sample of draws (divided by draws - 1).
     """
