@@ -102,7 +102,7 @@ def test_a_name_that_is_no_preset_and_text_that_is_no_toml(tmp_path):
 
 
 def test_the_rows_of_the_checklist_are_numbered_in_order_and_say_what_to_type():
-    assert [line.number for line in LINES] == list(range(1, 24))
+    assert [line.number for line in LINES] == list(range(1, 23))
     for line in LINES:
         assert line.command.startswith("neurons ") and line.feature
 
