@@ -14,6 +14,7 @@ from caploc.neurons.erasure import (
     LAYERS,
     LOCATED,
     UNIFORM,
+    ErasedTask,
     Eraser,
     Erasing,
     erased_arms_exhibit,
@@ -200,21 +201,14 @@ def test_what_means_nothing_is_refused(asked, sentence):
     assert str(refused.value) == sentence
 
 
-class Only:
-    """A task erased, as exhibits take it."""
-
-    def __init__(self, own):
-        self.task, self.neurons, self.own = "warm", 6, own
-
-
 def test_the_table_of_arms_says_what_was_lost(planted, eraser):
     own = eraser().erase(planted(TWO).source("warm"))
-    ((task, neurons, intact, located, *draws, lost, _, beaten, gain),) = erased_arms_exhibit(
-        [Only(own)]
-    ).rows
+    erased = [ErasedTask("warm", 6, own, [])]
+    (row,) = erased_arms_exhibit(erased).rows
+    task, neurons, intact, located, *draws, lost, _, beaten, gain = row
     assert (task, neurons, intact.number, beaten) == ("warm", "6", 1, "yes")
     assert located == "0.000"
     assert draws == ["1.000 (1.000 to 1.000)"] * 2 + ["1.000"]
     assert lost.startswith(f"{own.located.logprob.mean:.3f} [")
     assert gain.number == own.logprob.pooled_gain
-    assert erasure_headline([Only(own)]).startswith("For 1 of 1 tasks erasing")
+    assert erasure_headline(erased).startswith("For 1 of 1 tasks erasing")
