@@ -29,10 +29,10 @@ CASES = {
     "tiny-demo": ["demo", "--tiny"],
     "reproduce-all": ["reproduce", "all", "--preset", str(SMALL / "small.toml")],
     "reproduce-cnl": ["reproduce", "cnl", "--preset", str(SMALL / "cnl_small.toml")],
-    "smollm2-a": "locate smollm2 --task words/past --also words/plural --budget 400 --limit 40 "
+    "smollm2-a": "locate smollm2 --task words/past --also words/plural --budget 560 --limit 20 "
     "--controls 5".split(),
     "smollm2-b": "locate smollm2 --task words/upper --also words/past --method css --masks 24 "
-    "--rate 0.03 --examples 16 --limit 40 --controls 5".split(),
+    "--rate 0.03 --examples 16 --limit 20 --controls 5".split(),
 }
 LEFT_OUT = re.compile(r"seconds|versions|command|started|finished|schema")
 MADE_BY = ("run.json",)  # what was asked, not what was found
