@@ -32,10 +32,9 @@ import models
 from caploc.commonality.moments import Moments
 from caploc.engine.wording import Span, Wording
 from caploc.neurons.attribution import METHODS, Attribution
-from caploc.neurons.batches import Batch, Batcher
-from caploc.neurons.loading import NeuronModel, as_neurons
+from caploc.neurons.batches import Batch, Batcher, gold_logprobs
+from caploc.neurons.proof import NeuronModel, as_neurons
 from caploc.neurons.scores import accumulate
-from caploc.neurons.targets import gold_logprobs
 from caploc.tasks.catalog import TaskOptions, load_task
 from clock import Stopwatch
 

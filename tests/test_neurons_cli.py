@@ -13,7 +13,7 @@ from caploc import cli
 from caploc.cli import app
 from caploc.cli.neurons import app as neurons
 from caploc.models.loading import load_model
-from caploc.neurons.tuning import apply_delta, load_delta
+from caploc.neurons.tuning.delta import apply_delta, load_delta
 from caploc.workbench import ModelOptions
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -72,7 +72,6 @@ def typed(monkeypatch, capsys, tmp_path):
         (["neurons", "erase", "nowhere"], "holds no run of `caploc neurons locate`"),
         (["neurons", "erase", "nowhere", "--mode", "half"], "zero, mean, resample or scale=FACTOR"),
         (["neurons", "overlap", "nowhere"], "holds no neurons.json"),
-        (["neurons", "together", "nowhere", "--heads", "x"], "holds no run of"),
         (["reproduce", "cnl", "table1"], "cnl is reproduced as a whole"),
         (["reproduce", "cnl", "--limit", "3"], "--limit is not for cnl"),
         (["reproduce", "cnl", "--limit", "0"], "--limit is not for cnl"),

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from caploc.commonality import bottom, complement, layer_counts, layer_matched, uniform
+from caploc.commonality import bottom, layer_counts, layer_matched, uniform
 from caploc.errors import BadData, BadOption
 from caploc.heads import HeadGrid
 
@@ -78,11 +78,6 @@ def test_the_bottom_keeps_off_the_located_set_as_far_as_there_is_room():
     assert np.flatnonzero(bottom(scores, located)).tolist() == [2, 3]
     assert np.flatnonzero(bottom(scores, located, excluding=False)).tolist() == [0, 1]
     assert np.flatnonzero(bottom(scores, np.arange(6) > 1)).tolist() == [0, 1, 2, 3]
-
-
-def test_the_complement_is_all_the_rest():
-    located = np.array([1, 0, 1], dtype=bool)
-    assert complement(located).tolist() == [False, True, False]
 
 
 def test_what_cannot_be_drawn_is_refused():

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from caploc.commonality import difference_interval, mean_interval, paired_interval
+from caploc.commonality import mean_interval, paired_interval
 from caploc.errors import BadData, BadOption
 
 VALUES = arrays(np.float64, st.integers(2, 30), elements=st.floats(-1e6, 1e6))
@@ -46,18 +46,6 @@ def test_pairing_removes_what_items_have_in_common():
     found = paired_interval(first, second)
     assert found.mean == pytest.approx((first - second).mean())
     assert 0.9 < found.low < found.high < 1.1
-    assert found.excludes_zero
-    assert not difference_interval(first, second).excludes_zero
-
-
-def test_the_difference_of_two_groups_has_both_their_errors():
-    random = np.random.default_rng(3)
-    first, second = random.normal(1, 1, 400), random.normal(0, 2, 900)
-    found = difference_interval(first, second)
-    error = np.sqrt(first.var() / 400 + second.var() / 900)
-    assert found.mean == pytest.approx(first.mean() - second.mean())
-    assert found.high - found.low == pytest.approx(2 * 1.96 * error, rel=0.06)
-    assert found.items == 400
 
 
 def test_missing_values_are_left_out():
@@ -70,20 +58,14 @@ def test_missing_values_are_left_out():
 def test_equal_values_give_a_point():
     found = mean_interval(np.full(10, 0.1))
     assert (found.low, found.high) == (found.mean, found.mean) == (pytest.approx(0.1),) * 2
-    point = difference_interval(np.full(5, 3.0), np.full(7, 1.0))
-    assert (point.mean, point.low, point.high) == (2, 2, 2)
-    half = difference_interval(np.full(5, 3.0), np.array([0.0, 2.0]))
-    assert half.low < half.mean < half.high
 
 
 def test_nothing_is_known_of_too_few_items():
     one = mean_interval(np.array([2.5]))
     assert one.as_dict() == {"mean": 2.5, "low": None, "high": None, "items": 1, "level": 0.95}
-    assert not one.excludes_zero
     none = mean_interval(np.array([np.nan]))
     assert none.as_dict()["mean"] is None
     assert none.items == 0
-    assert difference_interval(np.zeros(0), np.ones(4)).items == 0
 
 
 def test_what_has_no_interval_is_refused():

@@ -37,7 +37,7 @@ from caploc.naming import default_folder, placed
 from caploc.neurons.cutting import Mode
 from caploc.neurons.facts.reading import FORMS as FACT_FORMS
 from caploc.neurons.facts.reading import read_facts
-from caploc.neurons.grid import Neuron
+from caploc.neurons.sites import Neuron
 from caploc.report.answers import answer_rows
 from caploc.report.headmap import head_map
 from caploc.report.headtable import head_table

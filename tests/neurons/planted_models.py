@@ -8,11 +8,10 @@ import torch
 from caploc.engine import BatchEngine
 from caploc.models.planted_neurons import WORDS, PlantedNeurons, write_planted_neurons
 from caploc.neurons.attribution import Attribution
-from caploc.neurons.examples import source
 from caploc.neurons.finding import Finder
-from caploc.neurons.loading import as_neurons
-from caploc.neurons.rule import Rule
-from caploc.neurons.shelf import Shelf
+from caploc.neurons.proof import as_neurons
+from caploc.neurons.scores import Rule, ScoreCache
+from caploc.neurons.study import load_source
 from caploc.progress import Silent
 from caploc.tasks.catalog import TaskOptions
 from caploc.workbench import ModelOptions
@@ -49,7 +48,7 @@ class Planted:
 
     def source(self, task="warm", examples=100, seed=0):
         """A task's examples for finding and judging."""
-        return source(
+        return load_source(
             self.options, str(self.folder / f"{task}.yaml"), TaskOptions(), examples, seed
         )
 
@@ -70,7 +69,7 @@ class Planted:
     def find(self, folder, *, asked=None, rule=None, task="warm", examples=100, subsets=2):
         """What a finder finds."""
         finder = Finder(
-            self.neurons, asked or Attribution(), rule or Rule(), Shelf(folder), Silent()
+            self.neurons, asked or Attribution(), rule or Rule(), ScoreCache(folder), Silent()
         )
         return finder.find(task, self.spans(task, examples), subsets)
 

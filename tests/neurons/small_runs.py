@@ -7,13 +7,12 @@ from shutil import copytree
 
 import pytest
 
-from caploc.neurons import enhancing, locating
+from caploc.neurons import locating
 from caploc.neurons import study as studies
-from caploc.neurons.enhancing import Enhancing, enhance_located
-from caploc.neurons.examples import source
-from caploc.neurons.rule import Rule
-from caploc.neurons.study import NeuronStudy
-from caploc.neurons.tuning import Recipe
+from caploc.neurons.scores import Rule
+from caploc.neurons.study import NeuronStudy, load_source
+from caploc.neurons.tuning.enhancing import Enhancing, enhance_located
+from caploc.neurons.tuning.training import TuningRecipe
 from caploc.progress import Silent
 from caploc.workbench import ModelOptions
 
@@ -22,7 +21,7 @@ TASKS = ("demo/addition", "demo/elements")
 STUDY = NeuronStudy(DEMO, TASKS, rule=Rule(share=0.01), examples=12, least=0.5)
 # From a damaged model, because the demo model has nothing left to learn.
 TUNED = Enhancing(
-    Recipe(steps=2, rates=(1e-2,), extensions=0),
+    TuningRecipe(steps=2, rates=(1e-2,), extensions=0),
     ("none", "located", "random-layer-matched"),
     noise=1.0,
     limit=2,
@@ -44,7 +43,7 @@ class Rows(Silent):
 def remembered(*asked):
     """A task's examples; reading a task takes longer than most of what is asked of it here."""
     if repr(asked) not in SOURCES:
-        SOURCES[repr(asked)] = source(*asked)
+        SOURCES[repr(asked)] = load_source(*asked)
     return SOURCES[repr(asked)]
 
 
@@ -53,12 +52,11 @@ def undrawn(*told):
 
 
 @contextmanager
-def quick(*modules):
-    """Tasks are read once, and these modules write no page."""
+def quick():
+    """Tasks are read once, and no page is written."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(studies, "source", remembered)
-        for module in modules:
-            patch.setattr(module, "write_exhibits", undrawn)
+        patch.setattr(studies, "load_source", remembered)
+        patch.setattr(studies, "write_exhibits", undrawn)
         yield patch
 
 
@@ -91,7 +89,7 @@ def located(factory):
     """Neurons of two tasks: the folder."""
     if "located" not in MADE:
         folder = factory.mktemp("located") / "run"
-        with quick(locating):
+        with quick():
             locating.locate(STUDY, folder)
         MADE["located"] = folder
     return MADE["located"]
@@ -101,7 +99,7 @@ def tuned(factory):
     """The same with both tasks' neurons tuned: the folder, the result, the exhibits."""
     if "tuned" not in MADE:
         folder = copytree(located(factory), factory.mktemp("tuned") / "run")
-        with quick(enhancing):
+        with quick():
             found = enhance_located(folder, TUNED, command="caploc neurons enhance")
         MADE["tuned"] = (folder, *found)
     return MADE["tuned"]

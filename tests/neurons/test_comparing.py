@@ -17,15 +17,14 @@ from caploc.neurons.attribution import Attribution
 from caploc.neurons.comparing import (
     POINTS,
     SHARE,
+    compare_scores,
     controls_exhibit,
-    correlation,
-    equal_size,
-    exchanged,
-    other_ways,
+    exchange_answers,
     points_exhibit,
-    ways_exhibit,
+    scores_exhibit,
+    spearman,
 )
-from caploc.neurons.study import opened
+from caploc.neurons.study import open_study
 
 METHODS = ("activation", "logit")
 
@@ -33,13 +32,13 @@ METHODS = ("activation", "logit")
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory):
     folder = copytree(located(tmp_path_factory), tmp_path_factory.mktemp("compared") / "run")
-    with quick(), opened(STUDY, folder, None, "") as opened_lab:
+    with quick(), open_study(STUDY, folder, None, "") as opened_lab:
         yield opened_lab
 
 
 @pytest.fixture(scope="module")
 def ways(lab):
-    return other_ways(lab, TASKS[:1], METHODS, 4)
+    return compare_scores(lab, TASKS[:1], METHODS, 4)
 
 
 def prompt(span):
@@ -69,7 +68,7 @@ ANSWERS = st.lists(
 @given(answers=ANSWERS)
 def test_every_answer_is_used_once_and_no_prompt_keeps_its_own(answers):
     spans = [Span((9, n, *answer[:-1]), answer) for n, answer in enumerate(answers)]
-    mixed = exchanged(spans)
+    mixed = exchange_answers(spans)
     assert sorted(span.continuation for span in mixed) == sorted(answers)
     assert [prompt(span) for span in mixed] == [(9, n) for n in range(len(answers))]
     assert all(span.inputs == (*prompt(span), *span.continuation[:-1]) for span in mixed)
@@ -84,19 +83,19 @@ def test_answers_that_are_letters_are_other_letters(lab):
     many = remembered(STUDY.model, TASKS[1], STUDY.options, 60, 0)
     spans = many.spans(lab.bench.wording)
     assert len({span.continuation for span in spans}) <= 4 < len(spans)
-    for one, other in zip(spans, exchanged(spans), strict=True):
+    for one, other in zip(spans, exchange_answers(spans), strict=True):
         assert one.continuation != other.continuation and prompt(one) == prompt(other)
 
 
 def test_answers_cannot_be_exchanged_with_nobody():
     with pytest.raises(ValueError, match="2 items or more"):
-        exchanged([Span((1, 2), (3,))])
+        exchange_answers([Span((1, 2), (3,))])
 
 
 def test_sets_compared_are_the_best_percent_of_all_neurons(lab, ways):
     size = lab.bench.neurons.grid.size
     for way in ways:
-        chosen = equal_size(way.found).located
+        chosen = way.found.located
         assert chosen.sum() == round(SHARE * size) == 23
         mean = way.found.moments.mean
         assert mean[chosen].min() >= mean[~chosen].max()
@@ -111,7 +110,7 @@ def test_the_studys_own_score_is_itself_and_the_baselines_are_others(lab, ways):
         assert other.same_best < 1 and other.spearman < 0.99
         expected = spearmanr(own.found.moments.mean, other.found.moments.mean).statistic
         assert other.spearman == pytest.approx(expected)
-        shared = equal_size(own.found).located & equal_size(other.found).located
+        shared = own.found.located & other.found.located
         assert other.same_best == pytest.approx(shared.sum() / 23)
     assert (activation.found.moments.mean >= 0).all()  # sizes
 
@@ -124,7 +123,7 @@ def test_the_activation_baseline_is_the_size_of_activations(lab, ways):
 
 
 def test_what_each_set_costs_is_told_beside_random_neurons(ways):
-    table = ways_exhibit(ways)
+    table = scores_exhibit(ways)
     assert [row[0] for row in table.rows] == [f"{TASKS[0]}, {way.method}" for way in ways]
     for row, way in zip(table.rows, ways, strict=True):
         assert len(row) == len(table.columns)
@@ -138,7 +137,7 @@ def test_nothing_is_scored_or_erased_twice(lab, ways):
     lab.progress, before = rows, lab.progress
     with quick() as patch:
         scored = counted(patch, finding, "accumulate")
-        again = other_ways(lab, TASKS[:1], METHODS, 4)
+        again = compare_scores(lab, TASKS[:1], METHODS, 4)
     lab.progress = before
     assert not scored and rows.measured == 0
     assert [each.lost for each in again] == [each.lost for each in ways]
@@ -169,8 +168,8 @@ def test_controls_take_their_neurons_out(lab):
         spans = lab.source(task).spans(lab.bench.wording)
         own = lab.found(task).located
         others = [
-            lab.study.rule.chosen(lab.finder().stretch("", each), lab.bench.neurons.grid)
-            for each in (exchanged(spans), lab.source("demo/prose").spans(lab.bench.wording))
+            lab.study.rule.choose(lab.finder().stretch("", each), lab.bench.neurons.grid)
+            for each in (exchange_answers(spans), lab.source("demo/prose").spans(lab.bench.wording))
         ]
         assert (row[0], row[1]) == (task, str(own.sum()))
         for cell, other in zip(row[2:4], others, strict=True):
@@ -184,8 +183,8 @@ def test_without_plain_text_its_column_is_a_dash(lab):
     assert table.rows[0][3] == "–" and "Plain text: not asked." in table.notes[0]
 
 
-def test_a_constant_score_has_no_rank_correlation():
+def test_a_constant_score_has_no_rank_spearman():
     flat, rising = np.ones(5), np.arange(5.0)
-    assert correlation(flat, rising) is correlation(rising, flat) is None
-    assert correlation(rising, -rising) == pytest.approx(-1)
-    assert correlation(rising, rising**3) == pytest.approx(1)
+    assert spearman(flat, rising) is spearman(rising, flat) is None
+    assert spearman(rising, -rising) == pytest.approx(-1)
+    assert spearman(rising, rising**3) == pytest.approx(1)

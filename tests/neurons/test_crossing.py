@@ -9,11 +9,19 @@ from small_runs import TASKS, TUNED, Rows, counted, lasting, quick, tuned
 
 from caploc.commonality import agreement, cohesion
 from caploc.errors import BadOption, UserError
-from caploc.neurons import crossing, enhancing, erasing, locating
-from caploc.neurons.crossing import ERASE, TUNE, Crossed, Crossing, cross, headline, summary
-from caploc.neurons.erasing import erase
-from caploc.neurons.erasure import Erasing
-from caploc.neurons.exhibits.enhanced import GOLD
+from caploc.neurons import study as studies
+from caploc.neurons.crossing import (
+    ERASE,
+    TUNE,
+    Crossed,
+    Crossing,
+    cross,
+    crossing_headline,
+    summary_exhibit,
+)
+from caploc.neurons.erasure import Erasing, erase
+from caploc.neurons.tuning import enhancing
+from caploc.neurons.tuning.enhancing import GOLD
 
 pytestmark = pytest.mark.slow  # whole studies
 
@@ -24,7 +32,7 @@ BOTH = Crossing((ERASE, TUNE), ASKED, TUNED, KINDS)
 
 @pytest.fixture
 def patch():
-    with quick(crossing, erasing, enhancing, locating) as patched:
+    with quick() as patched:
         yield patched
 
 
@@ -33,7 +41,7 @@ def done(tmp_path_factory):
     """Erased after it was tuned, then crossed: the folder, the result, the exhibits, the rows."""
     run, _, _ = tuned(tmp_path_factory)
     folder = copytree(run, tmp_path_factory.mktemp("crossed") / "run")
-    with quick(crossing, erasing) as patch:
+    with quick() as patch:
         erase(folder, ASKED)
         rows, tunings = Rows(), counted(patch, enhancing, "enhance")
         found = cross(folder, BOTH, rows, command="caploc neurons cross")
@@ -111,12 +119,12 @@ def kindred():
     shared = {(p, q): 1.0 if p == q else 0.5 if kinds[p] == kinds[q] else 0.1
               for p in tasks for q in tasks}  # fmt: skip
     effects = np.array([[shared.get((p, q), np.nan) * 2 + 0.3 for q in judged] for p in tasks])
-    return (tasks, judged, effects, effects * 0), kinds, shared
+    return (tasks, judged), (effects, effects * 0), kinds, shared
 
 
 def test_kinds_and_overlap_are_read_off_the_square_part_of_a_matrix():
-    matrices, kinds, shared = kindred()
-    found = Crossed.of(ERASE, matrices, kinds, shared)
+    tasks, effects, kinds, shared = kindred()
+    found = Crossed.of(ERASE, tasks, effects, kinds, shared)
     assert found.tasks == ("a", "b", "c", "d")
     square = np.array([[shared[p, q] * 2 + 0.3 for q in found.tasks] for p in found.tasks])
     np.testing.assert_allclose(found.located, square)
@@ -134,19 +142,20 @@ def test_kinds_and_overlap_are_read_off_the_square_part_of_a_matrix():
 
 
 def test_what_is_not_known_is_neither_a_number_nor_a_word_of_python():
-    matrices, kinds, shared = kindred()
-    rows, columns, effects, random = matrices
-    nothing = (rows, columns, effects * np.nan, random * np.nan)
-    found = Crossed.of(TUNE, nothing, kinds, shared)
+    tasks, effects, kinds, shared = kindred()
+    nothing = tuple(each * np.nan for each in effects)
+    found = Crossed.of(TUNE, tasks, nothing, kinds, shared)
     told = found.as_dict()
     assert told["located"] == [[None] * 4] * 4 and told["kinds"]["cohesion"] is None
-    text = headline([found]) + str([str(cell) for row in summary([found]).rows for cell in row])
+    text = crossing_headline([found]) + str(
+        [str(cell) for row in summary_exhibit([found]).rows for cell in row]
+    )
     assert "not known" in text and "nan" not in text.lower() and "None" not in text
 
 
 def test_a_task_without_a_kind_is_its_own():
-    matrices, _, shared = kindred()
-    found = Crossed.of(ERASE, matrices, {}, shared)
+    tasks, effects, _, shared = kindred()
+    found = Crossed.of(ERASE, tasks, effects, {}, shared)
     assert found.kinds.same_kind is None
     assert found.kinds.across_kinds == pytest.approx(found.kinds.separability)
 
@@ -161,7 +170,7 @@ def test_a_task_without_a_kind_is_its_own():
     ],
     ids=["way", "kind", "draws", "single"],
 )
-def test_mistakes_are_told_before_the_run_is_opened(done, tmp_path, patch, asked, said):
+def test_mistakes_are_told_before_a_model_is_loaded(done, tmp_path, patch, asked, said):
     folder = done[0]
     if "two tasks" in said:
         folder = tmp_path
@@ -169,7 +178,7 @@ def test_mistakes_are_told_before_the_run_is_opened(done, tmp_path, patch, asked
         written = json.loads((done[0] / "run.json").read_text())
         written["study"] |= study
         (folder / "run.json").write_text(json.dumps(written))
-    patch.setattr(crossing, "opened", lambda *told: pytest.fail("the run was opened"))
+    patch.setattr(studies.NeuronLab, "bench", property(lambda lab: pytest.fail("loaded")))
     with pytest.raises(BadOption) as refused:
         cross(folder, asked)
     assert said in str(refused.value)

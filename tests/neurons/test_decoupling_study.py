@@ -7,11 +7,16 @@ import pytest
 from small_runs import DEMO, counted, lasting, undrawn
 
 from caploc.errors import BadOption, FolderTaken, UnknownName
-from caploc.neurons import decoupling_study
+from caploc.neurons import decoupling
+from caploc.neurons import study as studies
 from caploc.neurons.attribution import Attribution
-from caploc.neurons.decoupling import draw_contrasts
-from caploc.neurons.decoupling_study import DecouplingStudy, headline, measure_decoupling
-from caploc.neurons.rule import Rule
+from caploc.neurons.decoupling import (
+    DecouplingStudy,
+    decoupling_headline,
+    draw_contrasts,
+    measure_decoupling,
+)
+from caploc.neurons.scores import Rule
 
 pytestmark = pytest.mark.slow  # whole studies
 
@@ -21,14 +26,14 @@ STUDY = DecouplingStudy(DEMO, "demo/sums", 4, (GRADIENT, ACTIVATION), Rule(share
 
 @pytest.fixture(autouse=True)
 def without_pages(monkeypatch):
-    monkeypatch.setattr(decoupling_study, "write_exhibits", undrawn)
+    monkeypatch.setattr(studies, "write_exhibits", undrawn)
 
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory):
     folder = tmp_path_factory.mktemp("decoupling")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(decoupling_study, "write_exhibits", undrawn)
+        patch.setattr(studies, "write_exhibits", undrawn)
         return folder, *measure_decoupling(STUDY, folder, command="caploc neurons decouple")
 
 
@@ -57,8 +62,10 @@ def test_the_table_is_what_the_file_says(done):
         assert effects["content"]["mean"] == pytest.approx(mean["CD"] - mean["DD"])
     assert all(len(row) == len(groups.columns) for row in groups.rows)
     (name, first), *_ = result["locators"].items()
-    assert f"({name})" in headline(result["locators"])
-    assert interval(first["followed"][0]["effects"]["commonality"]) in headline(result["locators"])
+    assert f"({name})" in decoupling_headline(result["locators"])
+    assert interval(first["followed"][0]["effects"]["commonality"]) in decoupling_headline(
+        result["locators"]
+    )
 
 
 def test_items_votes_are_counted_down(done):
@@ -79,14 +86,14 @@ def test_every_item_of_the_contrasts_was_drawn_from_the_seed(done):
 
 def test_a_second_call_measures_nothing(done, monkeypatch):
     folder, result, _ = done
-    calls = counted(monkeypatch, decoupling_study, "decouple")
+    calls = counted(monkeypatch, decoupling, "decouple")
     again, _ = measure_decoupling(STUDY, folder, command="another")
     assert not calls and lasting(again) == lasting(result)
 
 
 def test_a_run_killed_between_two_locators_goes_on_with_the_second(done, tmp_path, monkeypatch):
     _, expected, _ = done
-    inner, calls = decoupling_study.decouple, []
+    inner, calls = decoupling.decouple, []
 
     def killed(bench, contrasts, locators, **options):
         calls.append(str(locators[0]))
@@ -94,7 +101,7 @@ def test_a_run_killed_between_two_locators_goes_on_with_the_second(done, tmp_pat
             raise KeyboardInterrupt
         return inner(bench, contrasts, locators, **options)
 
-    monkeypatch.setattr(decoupling_study, "decouple", killed)
+    monkeypatch.setattr(decoupling, "decouple", killed)
     with pytest.raises(KeyboardInterrupt):
         measure_decoupling(STUDY, tmp_path)
     assert not (tmp_path / "decoupling.json").exists()

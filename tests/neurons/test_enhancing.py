@@ -10,13 +10,24 @@ import torch
 from small_runs import FEW, STUDY, TASKS, TUNED, counted, lasting, located, quick, tuned
 
 from caploc.errors import BadOption, UserError
-from caploc.neurons import enhancing, locating
-from caploc.neurons.enhancing import DRAWS, Enhancing, enhance_located, enhanced
-from caploc.neurons.exhibits.enhanced import GOLD, beats, gain_matrix, headline, matrix
+from caploc.neurons import study as studies
 from caploc.neurons.locating import locate
-from caploc.neurons.rule import Rule
-from caploc.neurons.study import opened
-from caploc.neurons.tuning import ARMS, Recipe
+from caploc.neurons.scores import Rule
+from caploc.neurons.study import open_study
+from caploc.neurons.tuning import enhancing
+from caploc.neurons.tuning.enhancement import ARMS
+from caploc.neurons.tuning.enhancing import (
+    DRAWS,
+    GOLD,
+    Enhancing,
+    beats_every_draw,
+    enhance_located,
+    enhance_tasks,
+    gain_matrix,
+    gains_matrix_exhibit,
+    tuning_headline,
+)
+from caploc.neurons.tuning.training import TuningRecipe
 
 pytestmark = pytest.mark.slow  # whole studies
 
@@ -25,7 +36,7 @@ RANDOM = "random-layer-matched"
 
 @pytest.fixture
 def patch():
-    with quick(enhancing, locating) as patched:
+    with quick() as patched:
         yield patched
 
 
@@ -93,8 +104,10 @@ def test_the_matrix_and_the_headline_are_what_the_arms_say(done):
             assert cell == f"{change['change']['mean']:z.3f} ({np.mean(drawn):z.3f})"
             if judged == row[0]:
                 beaten += change["change"]["mean"] > max(drawn)
-    assert headline(result["tasks"]).startswith(f"For {beaten} of {len(TASKS)} tasks tuning ")
-    assert [beats(result["tasks"][task], task) for task in TASKS].count(True) == beaten
+    assert tuning_headline(result["tasks"]).startswith(
+        f"For {beaten} of {len(TASKS)} tasks tuning "
+    )
+    assert [beats_every_draw(result["tasks"][task], task) for task in TASKS].count(True) == beaten
     for exhibit in exhibits:
         assert all(len(row) == len(exhibit.columns) for row in exhibit.rows)
 
@@ -106,9 +119,11 @@ def test_arms_left_out_are_dashes_and_the_headline_claims_nothing(done):
         for task, each in result["tasks"].items()
     }
     assert np.isnan(gain_matrix(kept)[2]).all()
-    assert {cell for row in matrix(kept).rows for cell in row[1:]} == {"–"}
-    assert matrix(kept).draw().axes
-    assert "0 of" not in headline(kept) and "not tuned beside random" in headline(kept)
+    assert {cell for row in gains_matrix_exhibit(kept).rows for cell in row[1:]} == {"–"}
+    assert gains_matrix_exhibit(kept).draw().axes
+    assert "0 of" not in tuning_headline(kept) and "not tuned beside random" in tuning_headline(
+        kept
+    )
 
 
 def test_a_second_call_tunes_nothing(done, patch):
@@ -122,7 +137,7 @@ def test_a_second_call_tunes_nothing(done, patch):
 
 def watched(patch):
     """For every task tuned: did each weight come back bit for bit?"""
-    whole, inner = [], enhancing.enhanced_task
+    whole, inner = [], enhancing._enhance_task
 
     def outer(lab, asked, task):
         state = lab.bench.neurons.model.state_dict()
@@ -135,12 +150,12 @@ def watched(patch):
             parameters = list(lab.bench.neurons.model.parameters())
             assert not any(each.requires_grad for each in parameters)
 
-    patch.setattr(enhancing, "enhanced_task", outer)
+    patch.setattr(enhancing, "_enhance_task", outer)
     return whole
 
 
 def test_a_run_killed_in_the_second_task_goes_on_with_it_and_leaves_the_model_whole(run, patch):
-    whole, calls, inner = watched(patch), [], enhancing.answered
+    whole, calls, inner = watched(patch), [], enhancing.measure_outcomes
 
     def killed(lab, loaded, source, limit):
         calls.append(source.name)
@@ -148,11 +163,11 @@ def test_a_run_killed_in_the_second_task_goes_on_with_it_and_leaves_the_model_wh
             raise KeyboardInterrupt
         return inner(lab, loaded, source, limit)
 
-    patch.setattr(enhancing, "answered", killed)
+    patch.setattr(enhancing, "measure_outcomes", killed)
     with pytest.raises(KeyboardInterrupt):
         enhance_located(run, FEW)
     assert whole == [True, True] and not (run / "enhancement.json").exists()
-    patch.setattr(enhancing, "answered", inner)
+    patch.setattr(enhancing, "measure_outcomes", inner)
     tuned_now = counted(patch, enhancing, "enhance")
     resumed, _ = enhance_located(run, FEW)
     assert len(tuned_now) == 1 and whole == [True, True, True]
@@ -163,7 +178,7 @@ def test_a_run_killed_in_the_second_task_goes_on_with_it_and_leaves_the_model_wh
 def lab(tmp_path_factory):
     """A finished run, opened once."""
     folder = copytree(located(tmp_path_factory), tmp_path_factory.mktemp("asked") / "run")
-    with quick(enhancing), opened(STUDY, folder, None, "") as opened_lab:
+    with quick(), open_study(STUDY, folder, None, "") as opened_lab:
         yield opened_lab
 
 
@@ -174,8 +189,8 @@ def asked(lab, patch):
 
     def measured(asked_, in_lab=lab):
         calls = []
-        patch.setattr(enhancing, "enhanced_task", lambda lab, asked, task: calls.append(task))
-        enhanced(in_lab, asked_)
+        patch.setattr(enhancing, "_enhance_task", lambda lab, asked, task: calls.append(task))
+        enhance_tasks(in_lab, asked_)
         return calls
 
     return measured
@@ -209,7 +224,7 @@ def test_fewer_tasks_are_no_other_question(asked):
 def test_other_neurons_are_measured_anew(asked, lab, tmp_path):
     asked(TUNED)
     study = replace(STUDY, rule=Rule(share=0.02))
-    with opened(study, tmp_path, None, "") as other:
+    with open_study(study, tmp_path, None, "") as other:
         (tmp_path / "ledger.jsonl").write_text((lab.folder / "ledger.jsonl").read_text())
         assert asked(TUNED, other) == list(TASKS)
         assert asked(TUNED, other) == []
@@ -233,12 +248,12 @@ def test_other_examples_under_the_same_name_are_measured_anew(asked, lab, patch,
         ({"tasks": ("demo/code",)}, "demo/code is no task of the run; it has neurons of demo/add"),
         ({"noise": -0.5}, "--noise must be 0 or more; got -0.5."),
         ({"limit": 1}, "--limit must be 2 or more; got 1."),
-        ({"recipe": Recipe(steps=0)}, "steps must be 1 or more; got 0."),
+        ({"recipe": TuningRecipe(steps=0)}, "steps must be 1 or more; got 0."),
     ],
     ids=lambda value: "" if isinstance(value, str) else next(iter(value)),
 )
-def test_mistakes_are_told_before_anything_is_opened(run, patch, wrong, said):
-    patch.setattr(enhancing, "opened", lambda *told: pytest.fail("the run was opened"))
+def test_mistakes_are_told_before_a_model_is_loaded(run, patch, wrong, said):
+    patch.setattr(studies.NeuronLab, "bench", property(lambda lab: pytest.fail("loaded")))
     with pytest.raises(BadOption) as refused:
         enhance_located(run, Enhancing(**wrong))
     assert said in str(refused.value)

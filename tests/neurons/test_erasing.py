@@ -7,10 +7,9 @@ import pytest
 from planted_models import TWO, Planter
 
 from caploc.errors import BadOption, UnknownName, UserError
-from caploc.neurons.erasing import erase
-from caploc.neurons.erasure import DOSES, Erasing
+from caploc.neurons.erasure import DOSES, Erasing, erase
 from caploc.neurons.locating import locate
-from caploc.neurons.rule import Rule
+from caploc.neurons.scores import Rule
 from caploc.neurons.study import NeuronStudy
 from caploc.progress import Silent
 
@@ -41,8 +40,7 @@ def run(located, tmp_path):
 @pytest.fixture
 def undrawn(monkeypatch):
     """Without the pages, which take longer than all else and have tests of their own."""
-    monkeypatch.setattr("caploc.neurons.locating.write_exhibits", lambda *told: None)
-    monkeypatch.setattr("caploc.neurons.erasing.write_exhibits", lambda *told: None)
+    monkeypatch.setattr("caploc.neurons.study.write_exhibits", lambda *told: None)
 
 
 class Counting(Silent):

@@ -8,13 +8,20 @@ from planted_models import SHARING, TWO, Planter
 
 from caploc.errors import BadOption
 from caploc.models.planted_neurons import PlantedNeurons
-from caploc.neurons.bench import NeuronBench
 from caploc.neurons.cutting import Mode
-from caploc.neurons.erasure import BOTTOM, LAYERS, LOCATED, UNIFORM, Eraser, Erasing
-from caploc.neurons.exhibits.erased import arms, headline
-from caploc.neurons.finding import ordered
-from caploc.neurons.rule import Rule
-from caploc.neurons.shelf import Shelf
+from caploc.neurons.erasure import (
+    BOTTOM,
+    LAYERS,
+    LOCATED,
+    UNIFORM,
+    ErasedTask,
+    Eraser,
+    Erasing,
+    erased_arms_exhibit,
+    erasure_headline,
+)
+from caploc.neurons.scores import Rule, ScoreCache
+from caploc.neurons.study import NeuronBench
 from caploc.progress import Silent
 from caploc.store import Store
 
@@ -38,7 +45,7 @@ def eraser(planted, tmp_path_factory):
         model = planted(plan)
         if plan not in benches:
             store = Store(folder / str(len(benches)) / "rows.sqlite")
-            benches[plan] = NeuronBench(model.engine, model.neurons, store, Shelf(folder))
+            benches[plan] = NeuronBench(model.engine, model.neurons, store, ScoreCache(folder))
         found = model.find(folder, task=task, rule=rule)
         return Eraser(benches[plan], Erasing(limit=LIMIT, **asked).check(), found, Silent())
 
@@ -96,7 +103,7 @@ def test_doses_follow_the_strengths_the_strongest_first(planted, eraser):
     curve = one.doses(model.source("warm"))
     strengths = model.truth.needed["warm"]
     ranked = sorted(strengths, key=strengths.get, reverse=True)
-    assert [str(model.grid.part(column)) for column in ordered(one.found)] == ranked
+    assert [str(model.grid.part(column)) for column in one.found.ordered] == ranked
     for point, count in zip(curve, (1, 3, 6), strict=True):
         assert point["neurons"] == count
         right = model.truth.right("warm", ranked[:count])[:LIMIT].mean()
@@ -194,19 +201,14 @@ def test_what_means_nothing_is_refused(asked, sentence):
     assert str(refused.value) == sentence
 
 
-class Only:
-    """A task erased, as exhibits take it."""
-
-    def __init__(self, own):
-        self.task, self.neurons, self.own = "warm", 6, own
-
-
 def test_the_table_of_arms_says_what_was_lost(planted, eraser):
     own = eraser().erase(planted(TWO).source("warm"))
-    ((task, neurons, intact, located, *draws, lost, _, beaten, gain),) = arms([Only(own)]).rows
+    erased = [ErasedTask("warm", 6, own, [])]
+    (row,) = erased_arms_exhibit(erased).rows
+    task, neurons, intact, located, *draws, lost, _, beaten, gain = row
     assert (task, neurons, intact.number, beaten) == ("warm", "6", 1, "yes")
     assert located == "0.000"
     assert draws == ["1.000 (1.000 to 1.000)"] * 2 + ["1.000"]
     assert lost.startswith(f"{own.located.logprob.mean:.3f} [")
     assert gain.number == own.logprob.pooled_gain
-    assert headline([Only(own)]).startswith("For 1 of 1 tasks erasing")
+    assert erasure_headline(erased).startswith("For 1 of 1 tasks erasing")

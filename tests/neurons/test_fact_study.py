@@ -7,9 +7,10 @@ import pytest
 from small_runs import DEMO, counted, lasting, undrawn
 
 from caploc.errors import BadData, BadOption, FolderTaken, UnknownName
-from caploc.neurons import fact_study
-from caploc.neurons.exhibits.facts import fidelity_headline, margin_of
-from caploc.neurons.fact_study import FactStudy, measure_fidelity, measure_reliability
+from caploc.neurons import study as studies
+from caploc.neurons.facts import study as fact_study
+from caploc.neurons.facts.pages import fidelity_headline, margin_of
+from caploc.neurons.facts.study import FactStudy, measure_fidelity, measure_reliability
 from caploc.tasks.demo.data import CAPITALS, ELEMENTS
 
 pytestmark = pytest.mark.slow  # whole studies
@@ -17,7 +18,7 @@ pytestmark = pytest.mark.slow  # whole studies
 
 @pytest.fixture(autouse=True)
 def without_pages(monkeypatch):
-    monkeypatch.setattr(fact_study, "write_exhibits", undrawn)
+    monkeypatch.setattr(studies, "write_exhibits", undrawn)
 
 
 def stated(relation, subject, answer, false="Zz", leads=("\n",)):
@@ -63,7 +64,7 @@ def everything(tmp_path_factory):
     asked = study(write(folder / "facts.jsonl", KNOWN + SYMBOLS + WRONG), count=None)
     asked = replace(asked, methods=fact_study.METHODS)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fact_study, "write_exhibits", undrawn)
+        patch.setattr(studies, "write_exhibits", undrawn)
         result, exhibits = measure_fidelity(asked, folder / "run", command="first")
         calls = [counted(patch, fact_study, name) for name in ("fidelity", "layer_fidelity")]
         again, _ = measure_fidelity(asked, folder / "run", command="second")

@@ -10,11 +10,9 @@ from caploc.commonality import cantelli
 from caploc.errors import BadOption
 from caploc.models.planted_neurons import PlantedNeurons
 from caploc.neurons.attribution import Attribution
-from caploc.neurons.finding import SIZES, Finder, ordered
-from caploc.neurons.located import Located, restored
-from caploc.neurons.rule import Rule
-from caploc.neurons.scores import score_examples
-from caploc.neurons.shelf import Shelf
+from caploc.neurons.finding import SIZES, Finder
+from caploc.neurons.locating import LocatedNeurons, read_sets
+from caploc.neurons.scores import Rule, ScoreCache, score_examples
 from caploc.progress import Silent
 
 OPPOSED = PlantedNeurons(needed=8, opposing=4, seed=7)
@@ -96,7 +94,7 @@ def test_scores_are_as_far_apart_as_the_strengths(planted, tmp_path):
     ratios = [scores[name] / strengths[name] for name in strengths]
     np.testing.assert_allclose(ratios, np.mean(ratios), rtol=1e-3)
     ranked = sorted(strengths, key=strengths.get, reverse=True)
-    assert [str(model.grid.part(column)) for column in ordered(found)] == ranked
+    assert [str(model.grid.part(column)) for column in found.ordered] == ranked
     told = found.as_dict(model.grid, Rule())
     assert [row["neuron"] for row in told["neurons"]] == ranked
     assert [row["votes"] for row in told["neurons"]] == [100] * 5
@@ -123,7 +121,7 @@ def test_neurons_that_speak_against_the_answer_count_only_without_their_sign(pla
     signs = {name: found.moments.mean[model.grid.mask([name])].item() > 0 for name in opposing}
     assert not any(signs.values())
     # those of the largest scores come first, whatever their sign
-    sizes = [abs(found.moments.mean[column]) for column in ordered(found)]
+    sizes = [abs(found.moments.mean[column]) for column in found.ordered]
     assert sizes == sorted(sizes, reverse=True)
     rows = found.as_dict(model.grid, Rule(absolute=True))["neurons"]
     assert [abs(row["score"]) for row in rows] == sizes
@@ -141,7 +139,7 @@ def test_more_neurons_than_can_lie_so_far_out_are_not_found_by_sigma(planted, tm
 
 def located(model, folder, rule=None):
     found = {task: model.find(folder, task=task, rule=rule) for task in model.truth.needed}
-    return Located(model.grid, rule or Rule(), found, {})
+    return LocatedNeurons(model.grid, rule or Rule(), found, {})
 
 
 def test_two_capabilities_are_each_their_own(planted, tmp_path):
@@ -166,16 +164,16 @@ def test_tasks_are_told_apart_where_intervals_say_so(planted, tmp_path):
     model = planted(TWO)
     assert located(model, tmp_path).separate("warm") is None
     four = {task: model.find(tmp_path, task=task, subsets=4) for task in ("warm", "large")}
-    assert Located(model.grid, Rule(), four, {}).separate("warm") is True
+    assert LocatedNeurons(model.grid, Rule(), four, {}).separate("warm") is True
     same = {"warm": four["warm"], "again": four["warm"]}
-    assert Located(model.grid, Rule(), same, {}).separate("warm") is False
-    assert Located(model.grid, Rule(), {"warm": four["warm"]}, {}).separate("warm") is None
+    assert LocatedNeurons(model.grid, Rule(), same, {}).separate("warm") is False
+    assert LocatedNeurons(model.grid, Rule(), {"warm": four["warm"]}, {}).separate("warm") is None
 
 
 def test_what_is_written_is_plain_and_restored(planted, tmp_path):
     two = located(planted(SHARING), tmp_path)
     written = json.loads(json.dumps(two.as_dict(), allow_nan=False))
-    grid, found = restored(written)
+    grid, found = read_sets(written)
     assert grid == planted(SHARING).grid
     for task, (chosen, subsets) in found.items():
         np.testing.assert_array_equal(chosen, two.found[task].located)
@@ -202,7 +200,7 @@ def test_the_curve_is_of_the_first_examples_of_each_subset(planted, tmp_path):
     model = planted(TWO)
     rule = Rule(share=0.05)  # among the rest it is noise that decides, so that overlaps vary
     spans = model.spans(examples=150)
-    finder = Finder(model.neurons, Attribution(), rule, Shelf(tmp_path), Silent())
+    finder = Finder(model.neurons, Attribution(), rule, ScoreCache(tmp_path), Silent())
     found = finder.find("warm", spans, 2)
     assert [step for step, _, _ in found.curve] == [10, 30, 75]
     for step, overlap, iou in found.curve:
@@ -214,7 +212,7 @@ def test_the_curve_is_of_the_first_examples_of_each_subset(planted, tmp_path):
 
 def test_a_neuron_may_miss_in_some_subsets(planted, tmp_path):
     model = planted(TWO)
-    finder = Finder(model.neurons, Attribution(), Rule(share=0.02), Shelf(tmp_path), Silent())
+    finder = Finder(model.neurons, Attribution(), Rule(share=0.02), ScoreCache(tmp_path), Silent())
     spans = model.spans(examples=60)
     votes = finder.find("warm", spans, 6).subsets.sum(0)
     for least, needed in ((1.0, 6), (0.5, 3), (0.01, 1)):

@@ -9,9 +9,8 @@ from planted_models import SHARING, TWO, Planter
 
 from caploc.errors import BadOption, FolderTaken
 from caploc.neurons import finding
-from caploc.neurons.located import restored
-from caploc.neurons.locating import locate
-from caploc.neurons.rule import Rule
+from caploc.neurons.locating import locate, read_sets
+from caploc.neurons.scores import Rule
 from caploc.neurons.study import NeuronStudy
 from caploc.progress import Silent
 
@@ -55,7 +54,7 @@ def done(planted, tmp_path_factory):
 @pytest.fixture
 def undrawn(monkeypatch):
     """Without the page, which takes longer than all else and has tests of its own."""
-    monkeypatch.setattr("caploc.neurons.locating.write_exhibits", lambda *told: None)
+    monkeypatch.setattr("caploc.neurons.study.write_exhibits", lambda *told: None)
 
 
 def names(task):
@@ -71,7 +70,7 @@ def test_both_tasks_neurons_are_exactly_the_planted_ones(planted, done):
         assert task["within"]["rates"]["largest"]["mean"] == 1
         assert (task["across"]["mean"], task["separate"]) == (0, True)
     assert result["cohesion"]["cohesion"] == 1 and result["cohesion"]["separability"] == 0
-    grid, found = restored(json.loads((folder / "neurons.json").read_text()))
+    grid, found = read_sets(json.loads((folder / "neurons.json").read_text()))
     assert grid == planted(TWO).grid
     for name, (chosen, subsets) in zip(("warm", "large"), found.values(), strict=True):
         np.testing.assert_array_equal(chosen, grid.mask(truth.needed[name]))

@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 from caploc.engine import Ask, BatchEngine
 from caploc.engine.wording import Span, Wording
 from caploc.errors import BadOption
-from caploc.models.cutting import knocked_out
 from caploc.models.zeroing import reads_first
-from caploc.neurons.bench import NeuronBench
-from caploc.neurons.cutting import Cutter, Mode, NeuronEngine, WithoutNeurons
-from caploc.neurons.proof import weights_zeroed
+from caploc.neurons.cutting import Cutter, Mode, NeuronEngine
+from caploc.neurons.proof import neurons_zeroed
+from caploc.neurons.study import NeuronBench
 from caploc.store import Store
 from caploc.tasks.catalog import load_task
 from caploc.tasks.requests import Generate, LogLikelihood, options_json
@@ -88,7 +87,7 @@ def test_zero_is_the_model_with_those_neurons_weights_zeroed(engines, neurons, k
     before = intact(engines[kind])
     found = responses(cutting(engines[kind], neurons), masks)
     for number, mask in enumerate(masks):
-        with weights_zeroed(neurons.projections, torch.from_numpy(mask)):
+        with neurons_zeroed(neurons.projections, torch.from_numpy(mask)):
             truth = intact(engines["plain"])
         mine = found[number * len(REQUESTS) : (number + 1) * len(REQUESTS)]
         assert alike(mine, truth)
@@ -101,7 +100,7 @@ def test_zero_is_the_model_with_those_neurons_weights_zeroed(engines, neurons, k
 def test_log_probabilities_are_those_of_a_plain_forward_pass(engines, neurons, demo):
     mask, request = some(neurons, 0.1), REQUESTS[-1]
     (span,) = engines["packed"].wording.spans(request)
-    with torch.inference_mode(), weights_zeroed(neurons.projections, torch.from_numpy(mask)):
+    with torch.inference_mode(), neurons_zeroed(neurons.projections, torch.from_numpy(mask)):
         logprobs = demo.model(torch.tensor([span.inputs])).logits[0].log_softmax(-1)
     count = len(span.continuation)
     expected = sum(logprobs[place - count, gold] for place, gold in enumerate(span.continuation))
@@ -228,22 +227,6 @@ def drawn_columns(neurons, rows, cut):
     ]
 
 
-def test_heads_and_neurons_without_both(engines, neurons, demo):
-    chosen, random = some(neurons, 0.1), np.random.default_rng(1)
-    heads = random.random((2, demo.grid.size)) < 0.1
-    cutter = Cutter.of(neurons, Mode(), [], 0)
-    engine = WithoutNeurons(engines["packed"], cutter, chosen)
-    assert engine.grid == demo.grid
-    found = responses(engine, list(heads))
-    for number, mask in enumerate(heads):
-        with (
-            weights_zeroed(neurons.projections, torch.from_numpy(chosen)),
-            knocked_out(demo.projections, demo.grid, torch.from_numpy(mask)[None]),
-        ):
-            truth = intact(engines["plain"])
-        assert alike(found[number * len(REQUESTS) : (number + 1) * len(REQUESTS)], truth)
-
-
 def test_nothing_is_left_on_the_model_by_an_answer_that_is_not_finished(engines, neurons, demo):
     engine = cutting(engines["packed"], neurons)
     answering = engine.answer(asks([some(neurons, 0.1)]))
@@ -300,8 +283,7 @@ def test_other_ways_of_cutting_never_share_rows(engines, neurons, reference, tmp
             (Mode("resample"), shorter, 1),
         ]
         meters = [bench.meter(task, *way) for way in ways]
-        heads = bench.measuring(task, engines["packed"], "zero")
-        assert len({meter.question for meter in (*meters, heads)}) == len(ways) + 1
+        assert len({meter.question for meter in meters}) == len(ways)
         assert bench.meter(task, Mode("mean"), reference) is meters[3]
         assert bench.meter(task) is bench.meter(task, Mode()) is meters[0]
 

@@ -5,14 +5,15 @@ import pytest
 
 from caploc.commonality import Interval, Moments, chance, mean_interval
 from caploc.commonality import specificity as specificity_of
-from caploc.neurons.erasing import ErasedTask
-from caploc.neurons.erasure import BOTTOM, LAYERS, LOCATED, UNIFORM, Erased, Lost
-from caploc.neurons.exhibits import enhanced, erased, facts, intervals, sets
-from caploc.neurons.finding import Found
-from caploc.neurons.grid import NeuronGrid
-from caploc.neurons.located import Located
-from caploc.neurons.locating import headline as located_headline
-from caploc.neurons.rule import Rule
+from caploc.neurons import cells, erasure, locating
+from caploc.neurons.erasure import BOTTOM, LAYERS, LOCATED, UNIFORM, ArmLoss, Erased, ErasedTask
+from caploc.neurons.facts import pages
+from caploc.neurons.finding import TaskNeurons
+from caploc.neurons.locating import LocatedNeurons
+from caploc.neurons.locating import locating_headline as located_headline
+from caploc.neurons.scores import Rule
+from caploc.neurons.sites import NeuronGrid
+from caploc.neurons.tuning import enhancing
 from caploc.tasks.task import Score
 
 NAN = float("nan")
@@ -41,15 +42,14 @@ def plain(exhibit):
     ],
 )
 def test_an_interval_reads_alike_from_memory_and_from_a_file(interval, cell, drawn):
-    assert intervals.ranged(interval) == cell and intervals.bounds(interval) == drawn
+    assert cells.ranged(interval) == cell and cells.bounds(interval) == drawn
     file = None if interval is None else interval.as_dict()
-    assert intervals.told(file) == cell and intervals.from_file(file) == drawn
+    assert cells.ranged(file) == cell and cells.bounds(file) == drawn
 
 
 def test_numbers_that_are_not_known_are_words_or_dashes():
-    assert intervals.figure(None) == "not known" and intervals.figure(0.25) == "0.250"
-    assert intervals.cell(NAN) == "–" and intervals.cell(-0.0001) == "0.000"
-    assert intervals.known(NAN) is None and intervals.known(1.0) == 1.0
+    assert cells.as_text(None) == "not known" and cells.as_text(0.25) == "0.250"
+    assert cells.known(NAN) is None and cells.known(1.0) == 1.0
 
 
 def found(task, chosen, subsets, scores=None):
@@ -60,7 +60,7 @@ def found(task, chosen, subsets, scores=None):
     moments = Moments.empty(GRID.size)
     rows = np.arange(GRID.size, dtype=float) if scores is None else scores
     moments = moments.added(np.stack([rows, rows + 1]))
-    return Found(task, 2, masks[0], masks[1:], moments, [(1, 0.5, None), (2, None, None)])
+    return TaskNeurons(task, 2, masks[0], masks[1:], moments, [(1, 0.5, None), (2, None, None)])
 
 
 @pytest.fixture
@@ -70,11 +70,11 @@ def located():
         "other": found("other", [7], [[7, 8], [7, 9]]),
         "none": found("none", [], [[], []]),
     }
-    return Located(GRID, Rule(share=0.1), tasks, {"one": "x", "other": "x"})
+    return LocatedNeurons(GRID, Rule(share=0.1), tasks, {"one": "x", "other": "x"})
 
 
 def test_the_sets_are_counted_named_by_score_and_put_into_layers(located):
-    tables = {exhibit.name: plain(exhibit) for exhibit in sets.shown(located)}
+    tables = {exhibit.name: plain(exhibit) for exhibit in locating.exhibits(located)}
     one, other, none = tables["neurons"]
     assert one[:4] == ["one", "2", "3", f"{300 / 70:.2f}"]
     assert one[-1] == "L1N10 L0N4 L0N3"  # scores are the columns' numbers
@@ -88,7 +88,7 @@ def test_the_sets_are_counted_named_by_score_and_put_into_layers(located):
 
 
 def test_what_a_threshold_chooses_and_how_overlap_grows(located):
-    tables = {exhibit.name: exhibit for exhibit in sets.shown(located)}
+    tables = {exhibit.name: exhibit for exhibit in locating.exhibits(located)}
     thresholds = plain(tables["thresholds"])
     swept = located.found["one"].sweep(located.rule)
     expected = [str(each.count) for each in (*swept.by_sigma, *swept.by_share)]
@@ -99,8 +99,8 @@ def test_what_a_threshold_chooses_and_how_overlap_grows(located):
 
 
 def test_a_single_task_has_no_matrix_and_its_sentence_counts(located):
-    one = Located(GRID, located.rule, {"one": located.found["one"]}, {})
-    shown = sets.shown(one)
+    one = LocatedNeurons(GRID, located.rule, {"one": located.found["one"]}, {})
+    shown = locating.exhibits(one)
     assert "overlap" not in [exhibit.name for exhibit in shown]
     assert plain(shown[0])[0][7:9] == ["–", "–"]
     assert located_headline(one, 1.0) == "3 of 70 neurons are chosen for one on every subset"
@@ -108,19 +108,19 @@ def test_a_single_task_has_no_matrix_and_its_sentence_counts(located):
 
 
 def test_the_overlap_matrix_is_that_of_the_result(located):
-    (matrix,) = [exhibit for exhibit in sets.shown(located) if exhibit.name == "overlap"]
+    (matrix,) = [exhibit for exhibit in locating.exhibits(located) if exhibit.name == "overlap"]
     told = located.as_dict()["overlaps"]["rates"]["largest"]
     shown = [[None if c == "–" else float(c) for c in row[1:]] for row in plain(matrix)]
     for own, other in zip(shown, told, strict=True):
         for cell, value in zip(own, other, strict=True):
             assert (cell is None) == (value is None)
-            assert cell is None or cell == pytest.approx(value, abs=0.005)
+            assert cell is None or cell == pytest.approx(value, abs=0.0005)
 
 
 def lost(arm, draw, losses, score=0.5):
     """What an arm costs on some examples."""
     interval = mean_interval(np.array(losses))
-    return Lost(arm, draw, score, interval, interval)
+    return ArmLoss(arm, draw, score, interval, interval)
 
 
 def judged(name, own, draws, score=0.5):
@@ -152,8 +152,13 @@ def erasures():
 
 
 def test_an_erasure_counts_who_beats_every_draw(erasures):
-    assert erased.headline(erasures).startswith("For 1 of 2 tasks erasing its located neurons")
-    arms, doses, matrix = map(plain, erased.shown(erasures))
+    assert erasure.erasure_headline(erasures).startswith(
+        "For 1 of 2 tasks erasing its located neurons"
+    )
+    arms, doses, matrix = (
+        plain(each(erasures))
+        for each in (erasure.erased_arms_exhibit, erasure.doses_exhibit, erasure.losses_exhibit)
+    )
     assert [row[9] for row in arms] == ["yes", "no"]  # a draw that costs as much is no win
     assert arms[0][:5] == ["a", "2", "0.900 ± 0.100", "0.500", "0.200 (0.000 to 0.400)"]
     assert arms[0][7].startswith("2.100 [") and arms[0][8] == "0.250"
@@ -164,14 +169,14 @@ def test_an_erasure_counts_who_beats_every_draw(erasures):
 def test_a_loss_matrix_has_a_column_for_every_task_judged(erasures):
     extra = ErasedTask("a", 2, erasures[0].own, erasures[0].doses, [judged("prose", [0.0, 0.2],
                        DRAWS)])  # fmt: skip
-    rows, columns, table = erased.loss_matrix([extra, erasures[1]])
+    rows, columns, table = erasure.loss_matrix([extra, erasures[1]])
     assert (rows, columns) == (["a", "b"], ["a", "prose", "b"])
     np.testing.assert_allclose(table, [[2.1, 0.1, NAN], [NAN, NAN, 0.45]])
-    drawn = erased.loss_matrix([extra], LAYERS)[2]
+    drawn = erasure.loss_matrix([extra], LAYERS)[2]
     np.testing.assert_allclose(drawn, [[0.25, 0.25]])
 
 
-def change(task, mean, measure=enhanced.GOLD):
+def change(task, mean, measure=enhancing.GOLD):
     interval = {"mean": mean, "low": None if mean is None else mean - 0.1,
                 "high": None if mean is None else mean + 0.1}  # fmt: skip
     after = None if mean is None else mean - 1
@@ -183,27 +188,28 @@ def tuned(own, draws, task="a", rate=0.1, edge=False):
     fit = {"parameters": 1536, "best": {"rate": rate}, "at_edge": edge}
 
     def arm(name, mean, fitted=fit):
-        changes = [change(task, mean), change(task, 0.0, enhanced.METRIC), change("z", mean)]
+        changes = [change(task, mean), change(task, 0.0, enhancing.METRIC), change("z", mean)]
         return {"arm": name, "fit": fitted, "changes": changes}
 
     control = {
-        "arm": enhanced.RANDOM, "task": task, "measure": enhanced.GOLD, "located": own,
+        "arm": enhancing.RANDOM, "task": task, "measure": enhancing.GOLD, "located": own,
         "changes": draws, "excess": change("", own)["change"], "p": 1 / 6,
     }  # fmt: skip
-    arms = [arm("none", 0.0, None), arm("located", own), *(arm(enhanced.RANDOM, d) for d in draws)]
+    arms = [arm("none", 0.0, None), arm("located", own), *(arm(enhancing.RANDOM, d) for d in draws)]
     return {"trained_on": 9, "arms": arms, "controls": [control]}
 
 
 def test_tuning_is_told_beside_its_draws():
     result = {"a": tuned(0.5, [0.1, 0.2, 0.3, 0.4, 0.45]), "b": tuned(0.5, [0.5] * 5, "b", 1, True)}
-    assert enhanced.headline(result).startswith("For 1 of 2 tasks tuning")
-    first, second, matrix = enhanced.shown(result)
+    assert enhancing.tuning_headline(result).startswith("For 1 of 2 tasks tuning")
+    first, second = (enhancing.tuned_arms_exhibit(*each) for each in result.items())
+    matrix = enhancing.gains_matrix_exhibit(result)
     none, located, drawn = plain(first)
     assert none == ["none", "–", "–", "0.000 [-0.100, 0.100]", "0.000 [-0.100, 0.100]",
                     "-1.000 to -1.000"]  # fmt: skip
     assert located[:3] == ["located", "1,536", "0.1"]
     assert located[4:] == ["0.500 [0.400, 0.600]", "-1.000 to -0.500"]
-    assert drawn[0] == f"{enhanced.RANDOM}, 5 draws" and drawn[4] == "0.290 (0.100 to 0.450)"
+    assert drawn[0] == f"{enhancing.RANDOM}, 5 draws" and drawn[4] == "0.290 (0.100 to 0.450)"
     assert plain(second)[1][2] == "1 (edge)"
     assert "p 0.167 with 5 draws" in first.notes[1]
     # each was judged on itself and on z
@@ -215,15 +221,15 @@ def test_tuning_of_which_nothing_is_known_is_dashes():
     result = {"a": tuned(0.5, [])}
     result["a"]["controls"] = []
     result["a"]["arms"] = [arm | {"changes": []} for arm in result["a"]["arms"]]
-    assert plain(enhanced.arms("a", result["a"]))[1][3:] == ["–", "–", "–"]
-    assert enhanced.beats(result["a"], "a") is False
+    assert plain(enhancing.tuned_arms_exhibit("a", result["a"]))[1][3:] == ["–", "–", "–"]
+    assert enhancing.beats_every_draw(result["a"], "a") is False
 
 
 def fidelity(margin):
     """A locator's fidelity with this margin."""
     rate = {"mean": 0.5, "low": None, "high": None}
     each = dict.fromkeys(("largest", "iou", "reference"), rate)
-    arms = dict.fromkeys(("same_prompt", *facts.ARMS), each)
+    arms = dict.fromkeys(("same_prompt", *pages.ARMS), each)
     low, high = margin
     told = {"mean": (low + high) / 2, "low": low, "high": high}
     return {"units": "neurons", "facts": 3, "size": NAN, **arms,
@@ -231,12 +237,12 @@ def fidelity(margin):
 
 
 def test_only_a_margin_above_zero_locates_a_single_fact():
-    nothing = facts.fidelity_headline({"neurons": fidelity((-0.1, 0.3))})
+    nothing = pages.fidelity_headline({"neurons": fidelity((-0.1, 0.3))})
     assert nothing.startswith("No method locates a fact's wordings more alike")
     both = {"neurons": fidelity((-0.1, 0.3)), "circuits": fidelity((0.1, 0.3))}
-    assert facts.fidelity_headline(both).startswith("knowledge circuits: ")
-    assert "(1 of 2 methods)" in facts.fidelity_headline(both)
-    (table,) = facts.shown_fidelity(both)
+    assert pages.fidelity_headline(both).startswith("knowledge circuits: ")
+    assert "(1 of 2 methods)" in pages.fidelity_headline(both)
+    (table,) = pages.fidelity_exhibits(both)
     cells = plain(table)
     assert len(cells) == 6 and {row[2] for row in cells} == {"–"}
     assert cells[3][-1] == "0.200 [0.100, 0.300]"

@@ -5,7 +5,7 @@ import torch
 from safetensors.torch import save_file
 
 from caploc.errors import StoreFailed
-from caploc.neurons.keeping import write
+from caploc.neurons.tuning.delta import _write
 
 
 @pytest.mark.parametrize("place", ["folder", "file/below"])
@@ -14,10 +14,10 @@ def test_a_place_that_cannot_be_written_is_one_sentence(tmp_path, place):
     (tmp_path / "file").write_text("")
     target = tmp_path / place
     with pytest.raises(StoreFailed, match="could not be written .*; free disk space or name"):
-        write(lambda: save_file({"weight": torch.zeros(3)}, target), target)
+        _write(lambda: save_file({"weight": torch.zeros(3)}, target), target)
 
 
 def test_a_place_that_can_be_written_is(tmp_path):
     target = tmp_path / "new" / "delta.safetensors"
-    write(lambda: save_file({"weight": torch.zeros(3)}, target), target)
+    _write(lambda: save_file({"weight": torch.zeros(3)}, target), target)
     assert target.stat().st_size > 0

@@ -7,9 +7,8 @@ import pytest
 
 from caploc.errors import BadOption, UnknownName, UserError
 from caploc.neurons.attribution import Attribution
-from caploc.neurons.examples import Source
-from caploc.neurons.rule import Rule
-from caploc.neurons.study import NeuronLab, NeuronStudy, opened, read_study
+from caploc.neurons.scores import Rule
+from caploc.neurons.study import NeuronLab, NeuronStudy, TaskSource, open_study, read_study
 from caploc.store import Store
 from caploc.tasks.catalog import TaskOptions, load_task
 from caploc.workbench import ModelOptions
@@ -124,8 +123,10 @@ def test_data_are_read_before_the_model(tmp_path, monkeypatch):
     """Both fail here; the cheaper one must fail first."""
     order = []
     task = load_task("demo/sorting")
-    unread = Source("none", task, [], task, task, [])
-    monkeypatch.setattr("caploc.neurons.study.source", lambda *told: order.append("data") or unread)
+    unread = TaskSource("none", task, [], task, task, [])
+    monkeypatch.setattr(
+        "caploc.neurons.study.load_source", lambda *told: order.append("data") or unread
+    )
     with Store(tmp_path / "rows.sqlite") as store:
         lab = NeuronLab(STUDY, store, tmp_path)
         with pytest.raises(AssertionError, match="something was loaded"):
@@ -136,7 +137,7 @@ def test_data_are_read_before_the_model(tmp_path, monkeypatch):
 def test_a_model_that_has_changed_since_is_refused(tmp_path, monkeypatch):
     """Its neurons would be others than those that the folder's files name."""
     monkeypatch.undo()  # here the model and its data are read
-    with opened(STUDY, tmp_path, None, "") as lab:
+    with open_study(STUDY, tmp_path, None, "") as lab:
         (tmp_path / "neurons.json").write_text(json.dumps(ANOTHER))
         with pytest.raises(UserError, match="has changed since neurons were located in"):
             _ = lab.bench

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from caploc.errors import BadOption
-from caploc.neurons.grid import NeuronGrid
-from caploc.neurons.rule import Rule
+from caploc.neurons.scores import Rule
+from caploc.neurons.sites import NeuronGrid
 
 GRID = NeuronGrid((40, 60, 80))
 
@@ -20,7 +20,7 @@ def heavy(seed, rows=5):
 
 
 def chosen(rule, scores):
-    return rule.chosen(rule.moments(GRID.size).added(scores), GRID)
+    return rule.choose(rule.moments(GRID.size).added(scores), GRID)
 
 
 def far(values, sigma):

@@ -15,12 +15,11 @@ from labs import Measured
 from caploc.errors import BadData, CaplocError, UnknownName
 from caploc.exhibits.exhibit import NOTHING
 from caploc.ledger import Ledger
-from caploc.neurons.shelf import Shelf
+from caploc.neurons.scores import ScoreCache
 from caploc.reproduce.cnl import read_cnl_preset, reproduce_cnl
-from caploc.reproduce.cnl import run as running
 from caploc.reproduce.cnl.checklist import LINES, NOT_KNOWN, PUBLISHED, checklist, ends
 from caploc.reproduce.cnl.preset import CnlPreset
-from caploc.reproduce.cnl.run import Reproduction, check
+from caploc.reproduce.cnl.run import check
 from caploc.workbench import ModelOptions
 
 SMALL = Path(__file__).parent / "cnl_small.toml"
@@ -88,17 +87,9 @@ def test_every_mistake_of_meaning_is_named_at_once(tmp_path, no_model_is_loaded)
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize(
-    ("line", "table"),
-    [('compared = ["demo/addition"]', "scores.compared"),
-     ('methods = ["gradient"]\n\n[together]\ntasks = ["demo/addition"]', "together.tasks")],
-    ids=["compared", "together"],
-)  # fmt: skip
-def test_a_task_that_is_not_located_is_told_before_hours_are_spent(
-    tmp_path, no_model_is_loaded, line, table
-):
-    path = changed(tmp_path, (line, line.replace("demo/addition", "demo/code")))
-    with pytest.raises(CaplocError, match=f"{table} names demo/code; of `tasks`, no other has"):
+def test_a_task_that_is_not_located_is_told_before_hours_are_spent(tmp_path, no_model_is_loaded):
+    path = changed(tmp_path, ('compared = ["demo/addition"]', 'compared = ["demo/code"]'))
+    with pytest.raises(CaplocError, match="scores.compared names demo/code; of `tasks`, no other"):
         reproduce_cnl(read_cnl_preset(path), tmp_path / "out")
 
 
@@ -111,7 +102,7 @@ def test_a_name_that_is_no_preset_and_text_that_is_no_toml(tmp_path):
 
 
 def test_the_rows_of_the_checklist_are_numbered_in_order_and_say_what_to_type():
-    assert [line.number for line in LINES] == list(range(1, 24))
+    assert [line.number for line in LINES] == list(range(1, 23))
     for line in LINES:
         assert line.command.startswith("neurons ") and line.feature
 
@@ -124,7 +115,7 @@ def test_every_row_of_the_checklist_stands_in_the_docs():
 
 def test_what_was_not_measured_is_a_dash():
     shown = checklist({"told": {}})
-    assert len(shown.rows) == 23 and {row[3] for row in shown.rows} == {NOTHING}
+    assert len(shown.rows) == 22 and {row[3] for row in shown.rows} == {NOTHING}
     assert {len(row) for row in shown.rows} == {len(shown.columns)} == {5}
 
 
@@ -150,18 +141,6 @@ def test_an_end_that_is_not_known_is_no_end():
     assert ends([float("nan"), None]) == ends([]) == NOTHING
 
 
-def test_without_a_head_that_stands_out_nothing_is_joined(tmp_path, monkeypatch):
-    """A search may choose no head; the rest of a reproduction must not be lost with it."""
-
-    class Nothing:
-        findings = ()
-
-    monkeypatch.setattr(running, "locate_all", lambda *told, **options: Nothing)
-    work = Reproduction(read_cnl_preset(str(SMALL)), tmp_path, Measured(), "")
-    work.together()
-    assert work.exhibits == [] and work.results == {"told": {}}
-
-
 @pytest.fixture(scope="module")
 def everything(tmp_path_factory):
     """The small preset, measured from nothing: its folder and exhibits."""
@@ -173,7 +152,7 @@ def everything(tmp_path_factory):
 @pytest.mark.slow
 def test_every_row_of_the_checklist_is_filled(everything):
     _, (first, *_) = everything
-    assert first.name == "checklist" and len(first.rows) == 23
+    assert first.name == "checklist" and len(first.rows) == 22
     assert [row[0] for row in first.rows if row[3] == NOTHING] == []
     for row in first.rows:
         assert "nan" not in row[3].lower() and "None" not in row[3], row
@@ -215,9 +194,6 @@ def test_the_checklist_says_what_the_files_say(everything):
     erased = json.loads((folder / "neurons" / "erasure.json").read_text())["tasks"]
     beaten = sum(task["own"]["beats_every_layer_matched_draw"] for task in erased)
     assert rows[17].startswith(f"located cost more than every layer-matched draw for {beaten} of 2")
-    together = json.loads((folder / "neurons" / "together.json").read_text())["tasks"][0]
-    mean = together["pairings"][0]["logprob"]["interaction"]["mean"]
-    assert rows[23].startswith(f"demo/addition: beyond the sum {mean:z.3f}")
 
 
 def stored(folder):
@@ -237,7 +213,7 @@ def test_a_moved_folder_goes_on_and_nothing_is_measured_again(everything, monkey
     folder, exhibits = everything
     moved = folder.rename(folder.with_name("moved"))
     monkeypatch.setattr(Ledger, "write", lambda *told: pytest.fail("measured again"))
-    monkeypatch.setattr(Shelf, "write", lambda *told: pytest.fail("scored again"))
+    monkeypatch.setattr(ScoreCache, "write", lambda *told: pytest.fail("scored again"))
     before, command = stored(moved), "caploc reproduce cnl --preset small"
     again = reproduce_cnl(read_cnl_preset(str(SMALL)), moved, Measured(), command=command)
     assert stored(moved) == before and sum(before.values()) > 0

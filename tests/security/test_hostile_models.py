@@ -13,7 +13,7 @@ from caploc.engine import chat_template
 from caploc.errors import CaplocError, ModelRefused
 from caploc.models.loading import check_model, load_model, load_tokenizer
 from caploc.models.planted import Planted, write_planted
-from caploc.neurons.shelf import Shelf, digest
+from caploc.neurons.scores import ScoreCache, digest
 from caploc.neurons.tuning.delta import load_delta
 
 
@@ -81,7 +81,7 @@ def test_a_pickle_on_the_neurons_shelf_is_not_opened(tmp_path, canary):
         raise ModelRefused("measured anew")
 
     with pytest.raises(ModelRefused, match="anew"):
-        Shelf(tmp_path).recall({"a": 1}, measured)
+        ScoreCache(tmp_path).recall({"a": 1}, measured)
     assert not canary.exists()
 
 

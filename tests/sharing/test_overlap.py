@@ -12,7 +12,7 @@ from scipy import stats
 from caploc.errors import BadOption, UnknownName
 from caploc.heads import Head, HeadGrid
 from caploc.sharing import overlaps, shared, together
-from caploc.sharing.chance import Blocks, at_least, in_groups, pairs_within
+from caploc.sharing.chance import Blocks, in_groups, pairs_within, permutation_p
 
 GROUPED = HeadGrid((8, 8, 0, 8), (4, 4, 1, 2))
 PLAIN = HeadGrid((6, 6))
@@ -310,8 +310,8 @@ def test_counts_of_groups_and_pairs():
     counts = in_groups(masks, GROUPED)
     assert counts.tolist() == [[3, 1, 0, 0, 2, 0, 0, 0], [0] * 8]
     assert pairs_within(counts).tolist() == [4, 0]
-    assert at_least(np.array([0, 1, 2, 3]), 2) == 3 / 5
-    assert at_least(np.array([0, 1]), 9) == 1 / 3
+    assert permutation_p(2, np.array([0, 1, 2, 3])) == 3 / 5
+    assert permutation_p(9, np.array([0, 1])) == 1 / 3
 
 
 def test_mistakes_are_refused():

@@ -88,7 +88,7 @@ def root(
 for heading, commands in COMMANDS.items():
     for command in commands:
         app.command(cls=Manual, rich_help_panel=heading)(command)
-for study in (facts.fidelity, facts.reliability, facts.decouple, facts.together):
+for study in (facts.fidelity, facts.reliability, facts.decouple):
     neurons.app.command()(study)
 for registered in neurons.app.registered_commands:
     registered.cls = Manual

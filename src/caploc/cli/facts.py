@@ -1,23 +1,17 @@
-"""Commands on single facts and single items, and where heads meet neurons (CNL)."""
+"""Commands on single facts and single items (CNL)."""
 
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from caploc import console
-from caploc.cli.neurons import Draws, Folder, Judged
+from caploc.cli.neurons import show
 from caploc.cli.options import (
-    AllowCode,
     Device,
     Dtype,
-    IsolationName,
     Json,
     Model,
     Quiet,
-    Trust,
-    command_line,
-    permit,
 )
 from caploc.naming import default_folder, placed
 
@@ -38,7 +32,7 @@ CircuitShare = Annotated[float, typer.Option("--share", help="Share of edges a c
 
 def fact_study(model: str, options: dict[str, Any]) -> Any:
     """The study of facts that these options ask for."""
-    from caploc.neurons.fact_study import METHODS, FactStudy
+    from caploc.neurons.facts.study import METHODS, FactStudy
     from caploc.workbench import ModelOptions
 
     loading = ModelOptions(placed(model), options.pop("device"), options.pop("dtype"))
@@ -69,21 +63,21 @@ def fidelity(
         caploc neurons fidelity demo --facts demo/statement --method neurons --out runs/facts
 
     Writes:
-        fidelity/: fidelity.json, report.html, tables
+        fidelity.json: how alike wordings of a fact are located, by method
+        fidelity/report.html: the page
 
     See also:
         neurons reliability, neurons decouple
     """
-    from caploc.neurons.fact_study import measure_fidelity
+    from caploc.neurons.facts.study import measure_fidelity
 
     folder = out or default_folder("facts", model, facts)
     asked = {
         "facts": facts, "form": form, "rewrites": rewrites, "method": method, "count": count,
         "share": share, "steps": steps, "seed": seed, "device": device, "dtype": dtype,
     }  # fmt: skip
-    with console.progress(quiet or as_json) as progress:
-        found = measure_fidelity(fact_study(model, asked), folder, progress, command=command_line())
-    console.show_exhibits(*found, as_json, folder / "fidelity")
+    study, page = fact_study(model, asked), folder / "fidelity"
+    show(measure_fidelity, study, folder, page=page, quiet=quiet, as_json=as_json)
 
 
 def reliability(
@@ -113,12 +107,13 @@ def reliability(
         caploc neurons reliability demo --facts demo/quiz --method tracing --draws 50
 
     Writes:
-        reliability/: reliability.json, report.html, tables
+        reliability.json: what changing the located does, by method
+        reliability/report.html: the page
 
     See also:
         neurons fidelity, neurons decouple
     """
-    from caploc.neurons.fact_study import measure_reliability
+    from caploc.neurons.facts.study import measure_reliability
 
     folder = out or default_folder("facts", model, facts)
     asked = {
@@ -126,11 +121,8 @@ def reliability(
         "draws": draws, "share": share, "steps": steps, "texts": texts, "seed": seed,
         "device": device, "dtype": dtype,
     }  # fmt: skip
-    with console.progress(quiet or as_json) as progress:
-        found = measure_reliability(
-            fact_study(model, asked), folder, progress, command=command_line()
-        )
-    console.show_exhibits(*found, as_json, folder / "reliability")
+    study, page = fact_study(model, asked), folder / "reliability"
+    show(measure_reliability, study, folder, page=page, quiet=quiet, as_json=as_json)
 
 
 def decouple(
@@ -175,59 +167,12 @@ def decouple(
         neurons fidelity, neurons locate
     """
     from caploc.neurons.attribution import Attribution
-    from caploc.neurons.decoupling_study import DecouplingStudy, measure_decoupling
-    from caploc.neurons.rule import Rule
+    from caploc.neurons.decoupling import DecouplingStudy, measure_decoupling
+    from caploc.neurons.scores import Rule
     from caploc.workbench import ModelOptions
 
     ways = tuple(Attribution(each, steps=steps) for each in method or ["gradient"])
-    study = DecouplingStudy(
-        ModelOptions(placed(model), device, dtype),
-        contrasts,
-        items,
-        ways,
-        Rule(sigma, share),
-        within,
-        seed,
-    )
+    loading, rule = ModelOptions(placed(model), device, dtype), Rule(sigma, share)
+    study = DecouplingStudy(loading, contrasts, items, ways, rule, within, seed)
     folder = out or default_folder("decoupling", model, contrasts)
-    with console.progress(quiet or as_json) as progress:
-        found = measure_decoupling(study, folder, progress, command=command_line())
-    console.show_exhibits(*found, as_json, folder)
-
-
-def together(
-    folder: Folder,
-    heads: Annotated[
-        list[Path], typer.Option(help="Folder of a finished `caploc locate` of one task; repeat.")
-    ],
-    mode: Annotated[str, typer.Option(help="zero, mean, resample, scale=FACTOR.")] = "zero",
-    draws: Draws = 5,
-    limit: Judged = None,
-    seed: Annotated[int, typer.Option(help="Draws random heads and neurons.")] = 0,
-    allow_code: AllowCode = False,
-    isolation: IsolationName = "full",
-    trust_remote_code: Trust = False,
-    quiet: Quiet = False,
-    as_json: Json = False,
-) -> None:
-    """Do a capability's heads and neurons lie in the same layers, and do both do more than the sum?
-
-    Examples:
-        caploc neurons together runs/neurons --heads runs/addition
-        caploc neurons together runs/neurons --heads runs/addition --heads runs/code --draws 20
-
-    Writes:
-        together/: together.json, report.html, tables
-
-    See also:
-        neurons erase, locate
-    """
-    from caploc.neurons.conditions import Joining
-    from caploc.neurons.cutting import Mode
-    from caploc.neurons.joining import join_runs
-
-    asked = Joining(Mode.parse(mode), draws, limit, seed)
-    may = permit(allow_code, trust_remote_code)
-    with console.progress(quiet or as_json) as progress:
-        found = join_runs(folder, heads, asked, progress, command=command_line(), allowed=may)
-    console.show_exhibits(*found, as_json, folder / "together")
+    show(measure_decoupling, study, folder, page=folder, quiet=quiet, as_json=as_json)

@@ -1,7 +1,8 @@
 """Commands on feed-forward neurons (CNL)."""
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -51,6 +52,20 @@ Batches = Annotated[int, typer.Option("--steps", help="Batches to tune with.")]
 Rates = Annotated[str, typer.Option(help="Learning rates to try for each arm.")]
 GRID = "1e-4,3e-4,1e-3,3e-3,1e-2,3e-2,1e-1"
 Judged = Annotated[int | None, typer.Option("--limit", help="Judging examples of each task.")]
+
+
+def show(
+    run: Callable[..., Any],
+    *asked: object,
+    page: Path,
+    quiet: bool,
+    as_json: bool,
+    **options: object,
+) -> None:
+    """Run what a command asks for, watched, and print its tables, or its result as JSON."""
+    with console.progress(quiet or as_json) as progress:
+        result, shown = run(*asked, progress=progress, command=command_line(), **options)
+    console.show_exhibits(result, shown, as_json, page)
 
 
 @app.command()
@@ -120,7 +135,7 @@ def locate(
     """
     from caploc.neurons.attribution import Attribution
     from caploc.neurons.locating import locate as run
-    from caploc.neurons.rule import Rule
+    from caploc.neurons.scores import Rule
     from caploc.neurons.study import NeuronStudy
     from caploc.tasks.catalog import TaskOptions, parse_data
     from caploc.workbench import ModelOptions
@@ -128,14 +143,7 @@ def locate(
     tasks = tuple(dict.fromkeys(map(placed, task)))
     study = NeuronStudy(
         model=ModelOptions(
-            placed(model),
-            device,
-            dtype,
-            revision,
-            trust_remote_code,
-            None,
-            batch_size,
-            gguf=gguf,
+            placed(model), device, dtype, revision, trust_remote_code, None, batch_size, gguf=gguf
         ),
         tasks=tasks,
         attribution=Attribution(method, target, positions, steps, rule),
@@ -150,9 +158,8 @@ def locate(
     )
     folder = out or default_folder("neurons", model, method, *task)
     permit(allow_code, trust_remote_code, tasks)
-    with console.progress(quiet or as_json) as progress:
-        found = run(study, folder, progress, kinds=kinds_of(kind), command=command_line())
-    console.show_exhibits(*found, as_json, folder)
+    kinds = kinds_of(kind)
+    show(run, study, folder, page=folder, quiet=quiet, as_json=as_json, kinds=kinds)
 
 
 @app.command()
@@ -178,7 +185,7 @@ def overlap(
     See also:
         neurons locate, neurons cross
     """
-    from caploc.neurons.overlapping import overlap as run
+    from caploc.neurons.locating import overlap as run
 
     place = out or folders[0]
     console.show_exhibits(
@@ -213,20 +220,20 @@ def erase(
         caploc neurons erase runs/neurons --mode mean --draws 20
 
     Writes:
-        erasure/: erasure.json, report.html, tables
+        erasure.json: what each task loses, by arm
+        erasure/report.html: the page
 
     See also:
-        neurons cross, neurons together
+        neurons cross, neurons enhance
     """
     from caploc.neurons.cutting import Mode
-    from caploc.neurons.erasing import erase as run
     from caploc.neurons.erasure import Erasing
+    from caploc.neurons.erasure import erase as run
 
     asked = Erasing(Mode.parse(mode), draws, numbers(doses, float), limit, seed)
     may = permit(allow_code, trust_remote_code, also or [])
-    with console.progress(quiet or as_json) as progress:
-        found = run(folder, asked, also or [], progress, command=command_line(), allowed=may)
-    console.show_exhibits(*found, as_json, folder / "erasure")
+    page = folder / "erasure"
+    show(run, folder, asked, also or [], page=page, quiet=quiet, as_json=as_json, allowed=may)
 
 
 @app.command()
@@ -266,23 +273,24 @@ def enhance(
         caploc neurons enhance runs/neurons --arm located --arm random-layer-matched
 
     Writes:
-        enhancement/: enhancement.json, report.html, tables, the tuned neurons
+        enhancement.json: what each arm gains
+        enhancement/report.html: the page
 
     See also:
         neurons keep, neurons cross
     """
     from caploc.lookup import pick
-    from caploc.neurons.enhancing import Enhancing, enhance_located
-    from caploc.neurons.tuning import ARMS, Recipe
+    from caploc.neurons.tuning.enhancement import ARMS
+    from caploc.neurons.tuning.enhancing import Enhancing, enhance_located
+    from caploc.neurons.tuning.training import TuningRecipe
     from caploc.neurons.tuning.weights import TRAINS
 
     pick(dict.fromkeys(TRAINS), trains, "choice of --trains")
-    recipe = Recipe(steps=steps, rates=numbers(rates, float), trains=trains, seed=seed)  # type: ignore[arg-type]
+    recipe = TuningRecipe(steps=steps, rates=numbers(rates, float), trains=trains, seed=seed)  # type: ignore[arg-type]
     asked = Enhancing(recipe, tuple(arm or ARMS), draws, noise, limit, tuple(task or ()))
     may = permit(allow_code, trust_remote_code)
-    with console.progress(quiet or as_json) as progress:
-        found = enhance_located(folder, asked, progress, command=command_line(), allowed=may)
-    console.show_exhibits(*found, as_json, folder / "enhancement")
+    page = folder / "enhancement"
+    show(enhance_located, folder, asked, page=page, quiet=quiet, as_json=as_json, allowed=may)
 
 
 @app.command()
@@ -310,7 +318,8 @@ def cross(
         caploc neurons cross runs/neurons --how erase --kind sums=demo/addition,demo/sorting
 
     Writes:
-        crossing/: crossing.json, report.html, tables
+        crossing.json: effects task by task, and their means
+        crossing/report.html: the page
 
     See also:
         neurons erase, neurons enhance
@@ -318,11 +327,11 @@ def cross(
     from caploc.neurons.crossing import Crossing
     from caploc.neurons.crossing import cross as run
     from caploc.neurons.cutting import Mode
-    from caploc.neurons.enhancing import Enhancing
     from caploc.neurons.erasure import Erasing
-    from caploc.neurons.tuning import Recipe
+    from caploc.neurons.tuning.enhancing import Enhancing
+    from caploc.neurons.tuning.training import TuningRecipe
 
-    recipe = Recipe(steps=steps, rates=numbers(rates, float), seed=seed)
+    recipe = TuningRecipe(steps=steps, rates=numbers(rates, float), seed=seed)
     asked = Crossing(
         tuple(how or ["erase"]),
         Erasing(Mode.parse(mode), draws, limit=limit, seed=seed),
@@ -330,9 +339,8 @@ def cross(
         kinds_of(kind),
     )
     may = permit(allow_code, trust_remote_code)
-    with console.progress(quiet or as_json) as progress:
-        found = run(folder, asked, progress, command=command_line(), allowed=may)
-    console.show_exhibits(*found, as_json, folder / "crossing")
+    page = folder / "crossing"
+    show(run, folder, asked, page=page, quiet=quiet, as_json=as_json, allowed=may)
 
 
 @app.command()
@@ -357,7 +365,7 @@ def keep(
     See also:
         neurons merge, neurons enhance
     """
-    from caploc.neurons.keeping import keep as run
+    from caploc.neurons.tuning.delta import keep as run
 
     may = permit(allow_code, trust_remote_code)
     with console.progress(quiet) as progress:
@@ -385,7 +393,7 @@ def merge(
     See also:
         neurons keep, evaluate
     """
-    from caploc.neurons.keeping import merge as run
+    from caploc.neurons.tuning.delta import merge as run
     from caploc.workbench import ModelOptions
 
     options = ModelOptions(placed(model), "cpu", "auto", revision, trust_remote_code, gguf=gguf)

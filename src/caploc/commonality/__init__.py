@@ -18,23 +18,22 @@ from caploc.commonality.contrasts import (
     ARMS,
     Balance,
     Contrast,
+    Decoupling,
     Item,
     balance,
+    decoupling,
     distinct,
     kept,
     matched,
 )
-from caploc.commonality.controls import Control, Specific, specific
-from caploc.commonality.decoupling import Decoupling, decoupling
 from caploc.commonality.demonstration import quizzes, sums
-from caploc.commonality.draws import bottom, complement, layer_matched, uniform
 from caploc.commonality.intervals import (
     Interval,
-    difference_interval,
+    Result,
     mean_interval,
     paired_interval,
+    plain,
 )
-from caploc.commonality.layers import Chosen, Sets, layer_counts
 from caploc.commonality.moments import Moments
 from caploc.commonality.operations import arithmetic
 from caploc.commonality.overlap import (
@@ -46,31 +45,47 @@ from caploc.commonality.overlap import (
     chance,
     group,
     jaccards,
+    mean_defined,
     rate_matrices,
     rates,
 )
-from caploc.commonality.result import Result, plain
 from caploc.commonality.reviews import sentiment
-from caploc.commonality.specificity import Specificity, permutation_p, specificity
+from caploc.commonality.specificity import (
+    FEWEST,
+    Specificity,
+    bottom,
+    draw_in_blocks,
+    layer_matched,
+    specificity,
+    uniform,
+)
 from caploc.commonality.stability import (
+    Control,
     Overlaps,
+    Specific,
     Within,
     across,
     between,
     commonality_set,
+    specific,
     within,
 )
 from caploc.commonality.threshold import (
     SHARES,
     SIGMA,
     SIGMAS,
+    Chosen,
     Located,
     Scores,
+    Sets,
     Sweep,
     above,
     best,
+    blocks,
     cantelli,
     gaussian,
+    layer_counts,
+    strengths,
     sweep,
 )
 
@@ -85,6 +100,7 @@ __all__ = [
     "Control",
     "Correlation",
     "Decoupling",
+    "FEWEST",
     "Group",
     "Interval",
     "Item",
@@ -111,15 +127,15 @@ __all__ = [
     "balance",
     "best",
     "between",
+    "blocks",
     "bottom",
     "cantelli",
     "chance",
     "cohesion",
     "commonality_set",
-    "complement",
     "decoupling",
-    "difference_interval",
     "distinct",
+    "draw_in_blocks",
     "gaussian",
     "group",
     "jaccards",
@@ -127,9 +143,9 @@ __all__ = [
     "layer_counts",
     "layer_matched",
     "matched",
+    "mean_defined",
     "mean_interval",
     "paired_interval",
-    "permutation_p",
     "plain",
     "quizzes",
     "rate_matrices",
@@ -137,6 +153,7 @@ __all__ = [
     "sentiment",
     "specific",
     "specificity",
+    "strengths",
     "sums",
     "sweep",
     "uniform",

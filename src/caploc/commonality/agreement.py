@@ -13,9 +13,8 @@ import numpy as np
 from jaxtyping import Bool, Float64, Int
 from scipy import stats
 
-from caploc.commonality.intervals import LEVEL
+from caploc.commonality.intervals import LEVEL, Result
 from caploc.commonality.overlap import Matrix, mean_defined
-from caploc.commonality.result import Result
 from caploc.commonality.stability import resampled
 from caploc.designs import generator
 from caploc.errors import BadOption
@@ -65,7 +64,7 @@ class Correlation(Result):
 
 @dataclass(frozen=True)
 class Agreement(Result):
-    """How two matrices of the same datasets go together, off the diagonal.
+    """Tell how two matrices of the same datasets go together, off the diagonal.
 
     `pairs` is the number of entries (A, B), A other than B, that both matrices have.
     """
@@ -78,7 +77,7 @@ class Agreement(Result):
 def cohesion(
     matrix: Table, datasets: Sequence[str], kinds: Mapping[str, str], *, seed: int = 0
 ) -> Cohesion:
-    """Whether datasets are alike within a kind and unlike across kinds.
+    """Ask whether datasets are alike within a kind and unlike across kinds.
 
     Rows and columns are `datasets`; the matrix need not be symmetric, NaN entries are left out.
 
@@ -104,7 +103,7 @@ def cohesion(
 
 
 def agreement(first: Table, second: Table, *, seed: int = 0) -> Agreement:
-    """How two matrices of the same datasets go together, off the diagonal.
+    """Tell how two matrices of the same datasets go together, off the diagonal.
 
     The matrices need not be symmetric; entries that are NaN in either are left out.
 
@@ -127,26 +126,26 @@ def agreement(first: Table, second: Table, *, seed: int = 0) -> Agreement:
 
 
 def kind_means(matrix: Matrix, codes: Codes) -> list[float | None]:
-    """Mean entry off the diagonal between datasets of one kind, and of two; None if none."""
+    """Average the entries off the diagonal between datasets of one kind, and of two."""
     same = codes[:, None] == codes[None, :]
     return [mean_defined(matrix[off_diagonal(matrix) & each]) for each in (same, ~same)]
 
 
 def kind_contrast(matrix: Matrix, codes: Codes) -> float:
-    """The mean within kinds less the mean across them; NaN if either is missing."""
+    """Take the mean within kinds less the mean across them; NaN if either is missing."""
     same_kind, across_kinds = kind_means(matrix, codes)
     return np.nan if same_kind is None or across_kinds is None else same_kind - across_kinds
 
 
 def dealt_p(matrix: Matrix, codes: Codes, seed: int) -> float:
-    """One-sided p of the contrast among the ways to deal the kinds out."""
+    """Compute a one-sided p of the contrast among the ways to deal the kinds out."""
     contrasts = np.array([kind_contrast(matrix, codes[each]) for each in orders(len(codes), seed)])
     contrasts = contrasts[~np.isnan(contrasts)]
     return float((contrasts >= kind_contrast(matrix, codes) - ROUNDING).mean())
 
 
 def correlation(first: Matrix, second: Matrix, seed: int) -> Correlation:
-    """The correlation of two matrices' entries off the diagonal, NaN ones left out in both."""
+    """Correlate two matrices' entries off the diagonal, NaN ones left out in both."""
     apart = off_diagonal(first)
     one, other = first[apart][None], second[apart][None]
     value = float(correlations(one, other, np.ones_like(one))[0])
@@ -165,7 +164,7 @@ def correlation(first: Matrix, second: Matrix, seed: int) -> Correlation:
 
 
 def correlations(first: Rows, second: Rows, weights: Rows) -> Float64[np.ndarray, " rows"]:
-    """Pearson's correlation of each row's entries, counted by their weights.
+    """Correlate each row's entries (Pearson's), counted by their weights.
 
     NaN entries do not count; NaN where what is left does not vary. `second` may be one row for all.
     """
@@ -185,7 +184,7 @@ def correlations(first: Rows, second: Rows, weights: Rows) -> Float64[np.ndarray
 
 
 def quantiles(values: Float64[np.ndarray, " rows"]) -> tuple[float | None, float | None]:
-    """The bounds between which the middle 95 % of the numbers lie; None if all are NaN."""
+    """Find the bounds between which the middle 95 % of numbers lie; None if all are NaN."""
     known = values[~np.isnan(values)]
     if len(known) == 0:
         return None, None
@@ -194,14 +193,14 @@ def quantiles(values: Float64[np.ndarray, " rows"]) -> tuple[float | None, float
 
 
 def ranked(matrix: Matrix, both: Bool[np.ndarray, "sets sets"]) -> Matrix:
-    """The ranks of the entries that count, ties sharing theirs; NaN elsewhere."""
+    """Rank the entries that count, ties sharing theirs; NaN elsewhere."""
     ranks = np.full(matrix.shape, np.nan)
     ranks[both] = stats.rankdata(matrix[both])
     return ranks
 
 
 def orders(count: int, seed: int) -> Int[np.ndarray, "orders sets"]:
-    """Every order of so many datasets, or where they are too many the true one and random ones."""
+    """List every order of so many datasets, or of too many the true one and random ones."""
     if factorial(count) <= SHUFFLES:
         return np.array(list(permutations(range(count))))
     rows = np.tile(np.arange(count), (SHUFFLES + 1, 1))
@@ -210,7 +209,7 @@ def orders(count: int, seed: int) -> Int[np.ndarray, "orders sets"]:
 
 
 def off_diagonal(matrix: Matrix) -> Bool[np.ndarray, "sets sets"]:
-    """The entries of two different datasets."""
+    """Mark the entries of two different datasets."""
     return ~np.eye(len(matrix), dtype=bool)
 
 

@@ -9,15 +9,27 @@ operands) and a wording w. Each base item has four partners:
 If neurons follow the commonality, the sets located for base and SC are as alike as those for base
 and SS, and far more than for DD. The 2 x 2 design is ours: of the decoupling experiment of Huang et
 al. (ICLR 2025, arXiv 2502.20992) it is public that it compares 1,000 samples, mostly mathematical.
+
+With J the mean IoU of the sets of base items and of an arm's partners,
+
+    commonality effect = J_SC - J_DD      content effect = J_CD - J_DD
+    individual effect  = J_SS - J_SC
+
+That capabilities, and not single facts, can be located would show as a large first and a third near
+0: rewording an item keeps no more neurons than putting other content into it. The effects are ours.
 """
 
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from caploc.commonality.result import Result
-from caploc.errors import BadOption
+import numpy as np
+from jaxtyping import Float64
 
+from caploc.commonality.intervals import Interval, Result, mean_interval, paired_interval
+from caploc.errors import BadData, BadOption
+
+Similarity = Float64[np.ndarray, " items"]
 ITEMS = 1000
 ARMS = ("SS", "SC", "CD", "DD")
 TRIES = 10_000  # draws in a row without a new base item, after which there is none
@@ -79,7 +91,7 @@ Length = Callable[[str], int]  # characters, or the tokens of a model's tokenize
 
 
 def distinct(draw: Draw, items: int, seed: int) -> list[Contrast]:
-    """The first `items` contrasts whose base prompts differ; more begin with the same ones.
+    """Draw `items` contrasts whose base prompts differ; more begin with the same ones.
 
     Raises:
         BadOption: if `items` is below 1, or there are not so many.
@@ -103,14 +115,14 @@ def distinct(draw: Draw, items: int, seed: int) -> list[Contrast]:
 
 
 def kept(contrasts: Iterable[Contrast], passes: Callable[[Item], bool]) -> list[Contrast]:
-    """The contrasts all five items of which pass, such as: the model answers them rightly."""
+    """Keep the contrasts all five items of which pass: the model answers them rightly, say."""
     return [each for each in contrasts if all(passes(item) for item in each.items)]
 
 
 def matched(
     contrasts: Iterable[Contrast], length: Length = len, *, within: int = 0
 ) -> list[Contrast]:
-    """The contrasts whose answers are all of one length, and prompts within `within` of the base's.
+    """Keep contrasts whose answers have one length, and prompts within `within` of the base's.
 
     Sets are made to match in characters as well as they can; give a tokenizer's count to have them
     match in tokens.
@@ -127,7 +139,7 @@ def matched(
 
 
 def balance(contrasts: Sequence[Contrast], length: Length = len) -> Balance:
-    """How far the partners' lengths are from the base items'.
+    """Tell how far the partners' lengths are from the base items'.
 
     Raises:
         BadOption: if there is no contrast.
@@ -145,7 +157,7 @@ def balance(contrasts: Sequence[Contrast], length: Length = len) -> Balance:
 
 
 def differences(contrasts: Sequence[Contrast], length: Length, part: str) -> dict[str, list[int]]:
-    """For each arm, the length of each partner's prompt or answer less that of its base item's."""
+    """Take, by arm, the length of each partner's prompt or answer less its base item's."""
     return {
         arm: [
             length(getattr(each.partners[arm], part)) - length(getattr(each.base, part))
@@ -153,3 +165,46 @@ def differences(contrasts: Sequence[Contrast], length: Length, part: str) -> dic
         ]
         for arm in ARMS
     }
+
+
+@dataclass(frozen=True)
+class Decoupling(Result):
+    """Mean IoU of each arm, and the effects, with paired bootstrap intervals over base items.
+
+    Only base items whose IoU is known in all four arms count; `items` is their number and
+    `undefined` that of the others (no neuron located for either item of a pair).
+    """
+
+    items: int
+    undefined: int
+    similarity: dict[str, Interval]
+    commonality: Interval
+    individual: Interval
+    content: Interval
+
+
+def decoupling(similarity: Mapping[str, Similarity], *, seed: int = 0) -> Decoupling:
+    """Compute the effects from each arm's IoU with the base, item by item (`jaccards`).
+
+    Raises:
+        BadData: if an arm is missing, there is another, or they differ in length.
+    """
+    if sorted(similarity) != sorted(ARMS):
+        raise BadData(
+            f"The arms must be {', '.join(ARMS)}; got {', '.join(sorted(similarity)) or 'none'}."
+        )
+    sizes = {arm: len(similarity[arm]) for arm in ARMS}
+    if len(set(sizes.values())) > 1:
+        told = ", ".join(f"{arm} {size}" for arm, size in sizes.items())
+        raise BadData(f"Every arm needs one IoU a base item; got {told}.")
+    table = np.stack([similarity[arm] for arm in ARMS])
+    known = ~np.isnan(table).any(axis=0)
+    arms = dict(zip(ARMS, table[:, known], strict=True))
+    return Decoupling(
+        items=int(known.sum()),
+        undefined=int((~known).sum()),
+        similarity={arm: mean_interval(each, seed=seed) for arm, each in arms.items()},
+        commonality=paired_interval(arms["SC"], arms["DD"], seed=seed),
+        individual=paired_interval(arms["SS"], arms["SC"], seed=seed),
+        content=paired_interval(arms["CD"], arms["DD"], seed=seed),
+    )

@@ -20,7 +20,7 @@ Fact = tuple[str, str]  # what is asked about, and the answer
 
 
 def sums(items: int = ITEMS, *, seed: int = 0) -> list[Contrast]:
-    """Contrasts of addition and subtraction, all answers of two digits.
+    """Draw contrasts of addition and subtraction, all answers of two digits.
 
     The base item adds, the larger number first. It is reworded by swapping the numbers; there is no
     such rewording of subtraction, which is therefore never the base.
@@ -48,18 +48,18 @@ def sums(items: int = ITEMS, *, seed: int = 0) -> list[Contrast]:
 
 
 def two_numbers(rng: random.Random) -> tuple[int, int]:
-    """Two numbers, the larger first, whose sum and difference have two digits."""
+    """Draw two numbers, the larger first, whose sum and difference have two digits."""
     high = rng.randrange(11, 99)
     return high, rng.randrange(1, min(high - 10, 99 - high) + 1)
 
 
 def lengths(numbers: tuple[int, int]) -> tuple[int, ...]:
-    """The number of digits of each."""
+    """Count the digits of each."""
     return tuple(len(str(each)) for each in numbers)
 
 
 def summed(sign: str, numbers: tuple[int, int], swapped: bool = False) -> Item:
-    """A sum or a difference."""
+    """Ask for a sum or a difference."""
     high, low = numbers
     return Item(
         commonality={"+": "addition", "-": "subtraction"}[sign],
@@ -73,7 +73,7 @@ def summed(sign: str, numbers: tuple[int, int], swapped: bool = False) -> Item:
 def quizzes(
     facts: Sequence[Fact], question: str, items: int = ITEMS, *, seed: int = 0
 ) -> list[Contrast]:
-    """Contrasts of two kinds of multiple choice: to know a fact, and to find an option named.
+    """Draw contrasts of two multiple choices: to know a fact, and to find an option named.
 
     `question` is what is asked about a fact, such as `capital of`. The content is the fact with its
     four options; a rewording orders the wrong ones differently. The letter of the answer is the
@@ -115,25 +115,25 @@ def quizzes(
 
 
 def sizes(fact: Fact) -> tuple[int, int]:
-    """Lengths of subject and answer."""
+    """Measure subject and answer."""
     subject, right = fact
     return len(subject), len(right)
 
 
 def width(content: Sequence[Fact]) -> int:
-    """Length of all options together."""
+    """Measure all options together."""
     return sum(len(option) for _, option in content)
 
 
 def reordered(content: Sequence[Fact], rng: random.Random) -> list[Fact]:
-    """The same fact with its wrong options in another order."""
+    """Put the wrong options of a fact in another order."""
     right, *wrong = content
     shift = rng.choice(range(1, len(wrong)))
     return [right, *wrong[shift:], *wrong[:shift]]
 
 
 def quiz(question: str, content: Sequence[Fact], place: int, wording: str = "first order") -> Item:
-    """A question with the right option, that of the first fact, in this place."""
+    """Ask a question with the right option, that of the first fact, in this place."""
     (subject, right), *others = content
     options = [option for _, option in others]
     options.insert(place, right)

@@ -16,9 +16,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Float64, Int64
 
-from caploc.commonality.layers import Chosen
 from caploc.commonality.overlap import votes_needed
-from caploc.commonality.threshold import SIGMA, check_scores, check_sigma, passed
+from caploc.commonality.threshold import SIGMA, Chosen, check_scores, check_sigma, passed
 from caploc.errors import BadData, BadOption
 
 SETTINGS = ("sigma", "normalised", "absolute")
@@ -54,7 +53,7 @@ class Moments:
         normalised: bool = False,
         absolute: bool = False,
     ) -> "Moments":
-        """The figures of no items.
+        """Begin with no items.
 
         Raises:
             BadOption: if `sigma` is not positive or there is no neuron.
@@ -66,7 +65,7 @@ class Moments:
         return cls(0, zeros, zeros.copy(), votes, float(sigma), normalised, absolute)
 
     def added(self, scores: Float[np.ndarray, "items neurons"]) -> "Moments":
-        """These items and those before.
+        """Add items to those before.
 
         Raises:
             BadData: if a score is not finite, or the items have another number of neurons.
@@ -92,7 +91,7 @@ class Moments:
         return self.merged(batch)
 
     def merged(self, other: "Moments") -> "Moments":
-        """The figures of both.
+        """Join the figures of both.
 
         Raises:
             BadOption: if the settings or the numbers of neurons differ.
@@ -125,7 +124,7 @@ class Moments:
         return errors
 
     def voted(self, least: float) -> Chosen:
-        """The neurons that pass in at least a share of the items.
+        """Choose the neurons that pass in at least a share of the items.
 
         Raises:
             BadOption: if the share is not above 0 and at most 1. BadData: if there is no item.
@@ -136,12 +135,12 @@ class Moments:
         return chosen
 
     def as_arrays(self) -> dict[str, np.ndarray]:
-        """For `numpy.savez`; settings and counts are arrays without axes."""
+        """Give what `numpy.savez` takes; settings and counts are arrays without axes."""
         return {name: np.asarray(getattr(self, name)) for name in ARRAYS}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Any]) -> "Moments":
-        """What `as_arrays` gave, as `numpy.load` reads it.
+        """Read what `as_arrays` gave, as `numpy.load` has it.
 
         Raises:
             BadData: if an array is missing or they do not fit together.

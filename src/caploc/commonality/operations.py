@@ -53,7 +53,7 @@ Alike = list[Pair]  # operands of as many digits, with answers of as many digits
 
 
 def arithmetic(items: int = ITEMS, *, seed: int = 0, largest: int = LARGEST) -> list[Contrast]:
-    """Contrasts with operands from 2 to `largest`, and whole positive answers.
+    """Draw contrasts with operands from 2 to `largest`, and whole positive answers.
 
     Raises:
         BadOption: if `largest` is below 20, `items` below 1, or there are not so many.
@@ -82,7 +82,7 @@ def arithmetic(items: int = ITEMS, *, seed: int = 0, largest: int = LARGEST) -> 
 
 
 def item(operation: str, operands: Pair, wording: str) -> Item:
-    """One question and its answer."""
+    """Ask one question."""
     return Item(
         commonality=operation,
         content=f"{operands[0]}, {operands[1]}",
@@ -93,7 +93,7 @@ def item(operation: str, operands: Pair, wording: str) -> Item:
 
 
 def alike(operations: tuple[str, str], largest: int) -> dict[Pair, Alike]:
-    """Operands that both operations can be asked of, and for each those that look like them."""
+    """List operands that both operations can be asked of, with those that look like them."""
     groups: dict[tuple[int, ...], Alike] = defaultdict(list)
     for first in range(2, largest + 1):
         for second in range(2, first + 1):
@@ -106,7 +106,7 @@ def alike(operations: tuple[str, str], largest: int) -> dict[Pair, Alike]:
 
 
 def answer(operation: str, operands: Pair) -> int:
-    """The answer, or 0 where there is no whole positive one."""
+    """Compute the answer, 0 where there is no whole positive one."""
     first, second = operands
     if operation == "division" and first % second:
         return 0
@@ -114,6 +114,6 @@ def answer(operation: str, operands: Pair) -> int:
 
 
 def shared(first: Pair, second: Pair, operations: tuple[str, str]) -> bool:
-    """Whether the two contents have an operand, or any two of the four questions an answer."""
+    """Ask whether two contents share an operand, or two of the four questions an answer."""
     answers = {answer(operation, pair) for operation in operations for pair in (first, second)}
     return bool(set(first) & set(second)) or len(answers) < 4

@@ -12,24 +12,22 @@ coefficient, 96.42 % allows an IoU of 93.09 % at most. So `largest` is what we c
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
 from math import ceil
 from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float64, Int
-from scipy import sparse, stats
+from scipy import sparse
 
-from caploc.commonality.layers import Chosen, Sets, block_counts, blocks
-from caploc.commonality.result import Result
+from caploc.commonality.intervals import Result
+from caploc.commonality.threshold import Chosen, Sets, block_counts, blocks
 from caploc.errors import BadOption
 from caploc.grid import Grid
-from caploc.sharing import Chance
+from caploc.sharing.chance import Chance, common_by_chance
 
 RATES = ("reference", "largest", "smallest", "dice", "iou")
 COMPARED = "largest"  # the rate held against the published overlap rate
 VOTES = tuple(tenths / 10 for tenths in range(1, 11))
-SMALLEST = np.finfo(float).tiny  # chances below it are dropped: no sum of them shows
 Matrix = Float64[np.ndarray, "sets sets"]
 
 
@@ -81,7 +79,7 @@ class Group(Result):
 
 
 def rates(first: Chosen, second: Chosen) -> Rates:
-    """The five rates of two sets, the first being the reference."""
+    """Compute the five rates of two sets, the first being the reference."""
     in_common = np.count_nonzero(first & second)
     sizes = np.count_nonzero(first), np.count_nonzero(second)
     found = rates_of(*(np.array([count]) for count in (in_common, *sizes)))
@@ -89,7 +87,7 @@ def rates(first: Chosen, second: Chosen) -> Rates:
 
 
 def rate_matrices(sets: Sets) -> dict[str, Matrix]:
-    """Each rate between every two sets; row A, column B, A the reference; NaN where undefined."""
+    """Compute each rate between every two sets; row A is the reference; NaN where undefined."""
     members = sparse.csr_array(sets, dtype=np.int32)
     in_common = (members @ members.T).toarray()
     sizes = in_common.diagonal()
@@ -97,7 +95,7 @@ def rate_matrices(sets: Sets) -> dict[str, Matrix]:
 
 
 def jaccards(first: Sets, second: Sets) -> Float64[np.ndarray, " sets"]:
-    """The IoU of each set with the one in the same row of `second`; NaN where both are empty."""
+    """Compute the IoU of each set with that in the same row of `second`; NaN if both are empty."""
     in_common = np.count_nonzero(first & second, axis=1)
     sizes = (np.count_nonzero(each, axis=1) for each in (first, second))
     return rates_of(in_common, *sizes)["iou"]
@@ -106,7 +104,7 @@ def jaccards(first: Sets, second: Sets) -> Float64[np.ndarray, " sets"]:
 def rates_of(
     in_common: Int[np.ndarray, "..."], first: Int[np.ndarray, "..."], second: Int[np.ndarray, "..."]
 ) -> dict[str, Float64[np.ndarray, "..."]]:
-    """The five rates from counts that broadcast; NaN where the denominator is 0."""
+    """Compute the five rates from counts that broadcast; NaN where the denominator is 0."""
     below = {
         "reference": first,
         "largest": np.maximum(first, second),
@@ -125,7 +123,7 @@ def rates_of(
 
 
 def chance(first: Chosen, second: Chosen, grid: Grid[Any]) -> Chance:
-    """The number of neurons in common beside what random sets of the same sizes give.
+    """Count the neurons in common, beside what random sets of the same sizes give.
 
     Exact: hypergeometric over all neurons, so that `|A| |B| / N` are expected; and, stricter, with
     as many neurons of each set in every layer as it has, by convolution of the layers. A p below
@@ -139,35 +137,12 @@ def chance(first: Chosen, second: Chosen, grid: Grid[Any]) -> Chance:
     for slices in (blocks(len(first), None), blocks(len(first), grid)):
         sizes = [block.stop - block.start for block in slices]
         counts = block_counts(first, slices), block_counts(second, slices)
-        figures.append(
-            sum(one * other / size for one, other, size in zip(*counts, sizes, strict=True))
-        )
-        figures.append(at_least(count, sizes, *counts))
+        figures += common_by_chance(count, sizes, *counts)
     return Chance(count, *figures)
 
 
-def at_least(
-    count: int, sizes: Sequence[int], first: Sequence[int], second: Sequence[int]
-) -> float:
-    """Chance that random sets have `count` or more in common, drawn block by block.
-
-    A block of `size` neurons of which `m` and `n` are drawn shares k of them with chance
-    `C(m, k) C(size - m, n - k) / C(size, n)`; the sum over blocks is distributed as the convolution
-    of these. Chances too small for a float are left out before, or full layers would take minutes.
-    """
-    lowest, parts = 0, []
-    for size, one, other in zip(sizes, first, second, strict=True):
-        support = np.arange(max(0, one + other - size), min(one, other) + 1)
-        chances = stats.hypergeom.pmf(support, size, one, other)
-        kept = np.flatnonzero(chances > SMALLEST)
-        lowest += int(support[kept[0]])
-        parts.append(chances[kept[0] : kept[-1] + 1])
-    total = reduce(np.convolve, parts)
-    return float(min(total[max(count - lowest, 0) :].sum(), 1.0))
-
-
 def group(sets: Sets, *, least: Sequence[float] = VOTES) -> Group:
-    """What many sets have in common: all of them, pair by pair, and share by share.
+    """Tell what many sets have in common: all of them, pair by pair, and share by share.
 
     Raises:
         BadOption: if there is no set, or a share of `least` is not above 0 and at most 1.
@@ -190,7 +165,7 @@ def group(sets: Sets, *, least: Sequence[float] = VOTES) -> Group:
 
 
 def vote(votes: Int[np.ndarray, " neurons"], sets: int, least: float) -> Vote:
-    """How many neurons are in at least a share of the sets.
+    """Count the neurons that are in at least a share of the sets.
 
     Raises:
         BadOption: if the share is not above 0 and at most 1.
@@ -202,7 +177,7 @@ def vote(votes: Int[np.ndarray, " neurons"], sets: int, least: float) -> Vote:
 
 
 def votes_needed(least: float, sets: int) -> int:
-    """The least whole number of sets that is a share `least` of them.
+    """Find the least whole number of sets that is a share `least` of them.
 
     Raises:
         BadOption: if the share is not above 0 and at most 1.
@@ -216,18 +191,18 @@ def votes_needed(least: float, sets: int) -> int:
 
 
 def mean_rates(matrices: dict[str, Matrix], wanted: Bool[np.ndarray, "sets sets"]) -> Rates:
-    """The mean of each rate over the entries wanted, where it is defined."""
+    """Average each rate over the entries wanted, where it is defined."""
     return Rates(**{name: mean_defined(each[wanted]) for name, each in matrices.items()})
 
 
 def mean_defined(values: Float64[np.ndarray, " entries"]) -> float | None:
-    """The mean of the numbers that are not NaN, None if there is none."""
+    """Average the numbers that are not NaN; None if there is none."""
     known = values[~np.isnan(values)]
     return float(known.mean()) if len(known) else None
 
 
 def defined(value: float) -> float | None:
-    """The number, None for NaN."""
+    """Turn NaN into None."""
     return None if np.isnan(value) else float(value)
 
 

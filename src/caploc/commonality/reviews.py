@@ -38,7 +38,7 @@ Wording = tuple[str, int]  # a frame, and the place of a pair of opposites
 
 
 def sentiment(items: int = ITEMS, *, seed: int = 0) -> list[Contrast]:
-    """Contrasts of reviews, positive and negative.
+    """Draw contrasts of reviews, positive and negative.
 
     Raises:
         BadOption: if `items` is below 1, or there are not so many.
@@ -67,7 +67,7 @@ def sentiment(items: int = ITEMS, *, seed: int = 0) -> list[Contrast]:
 
 
 def item(attitude: str, subject: str, wording: Wording) -> Item:
-    """One review and its attitude."""
+    """Write one review."""
     frame, place = wording
     word = OPPOSITES[place][ATTITUDES.index(attitude)]
     return Item(
@@ -80,7 +80,7 @@ def item(attitude: str, subject: str, wording: Wording) -> Item:
 
 
 def by_length(words: list[str]) -> dict[int, list[int]]:
-    """The places of the words of each length."""
+    """List the places of the words of each length."""
     places: dict[int, list[int]] = defaultdict(list)
     for place, word in enumerate(words):
         places[len(word)].append(place)

@@ -6,20 +6,96 @@ The one number that any locator can be compared by, whatever its sets are made o
 
 in standard deviations of random draws of the same size. The definition is ours. Effects must be
 given so that more is more: the loss of score when neurons are erased, the rise when enhanced.
+
+Random sets are drawn so that draw i is the same however many are asked for. By default no draw
+holds a located neuron, as far as there is room: where fewer others exist than must be drawn, they
+are all taken and the rest is drawn from the located ones.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float64
 
-from caploc.commonality.intervals import Interval, mean_interval, paired_interval
-from caploc.commonality.result import Result
+from caploc.commonality.intervals import Interval, Result, mean_interval, paired_interval
+from caploc.commonality.threshold import Chosen, Scores, Sets, block_counts, blocks, strengths
 from caploc.errors import BadOption
+from caploc.grid import Grid
+from caploc.sharing.chance import permutation_p
 
 FEWEST = 5  # random draws from which a standard deviation is taken; 20 are better
 Effects = Float64[np.ndarray, " items"]
 DrawnEffects = Float64[np.ndarray, "draws items"]
+
+
+def uniform(located: Chosen, draws: int, *, seed: int, excluding: bool = True) -> Sets:
+    """Draw random sets of as many neurons, from the whole model.
+
+    Raises:
+        BadOption: if `draws` is below 1.
+    """
+    return draw_in_blocks(located, blocks(len(located), None), draws, seed, excluding)
+
+
+def layer_matched(
+    located: Chosen, grid: Grid[Any], draws: int, *, seed: int, excluding: bool = True
+) -> Sets:
+    """Draw random sets with as many neurons in each layer as the located set has.
+
+    Raises:
+        BadOption: if `draws` is below 1, or the grid is not that of so many neurons.
+    """
+    return draw_in_blocks(located, blocks(len(located), grid), draws, seed, excluding)
+
+
+def bottom(
+    scores: Scores, located: Chosen, *, absolute: bool = False, excluding: bool = True
+) -> Chosen:
+    """Choose as many neurons as located, those of the lowest scores.
+
+    Of equal scores the lower column goes first. With signed scores the lowest are the most
+    negative; with `absolute` those nearest to 0.
+
+    Raises:
+        BadData: if a score is not finite, or there is none.
+    """
+    last = located & excluding
+    # Sorted by the last key first: outsiders before located ones, then by score, then by column.
+    order = np.lexsort((strengths(scores, absolute), last))
+    chosen = np.zeros(len(located), dtype=bool)
+    chosen[order[: np.count_nonzero(located)]] = True
+    return chosen
+
+
+def draw_in_blocks(
+    located: Chosen, slices: list[slice], draws: int, seed: int, excluding: bool
+) -> Sets:
+    """Draw random sets with as many neurons in each block as the located set has."""
+    if draws < 1:
+        raise BadOption(f"The number of random draws must be 1 or more; got {draws}.")
+    sets = np.zeros((draws, len(located)), dtype=bool)
+    counts = block_counts(located, slices)
+    pools = [
+        pool(located[block], count, excluding) for block, count in zip(slices, counts, strict=True)
+    ]
+    for number, chosen in enumerate(sets):
+        random = np.random.Generator(np.random.PCG64([seed, number]))
+        for block, (sure, columns, count) in zip(slices, pools, strict=True):
+            inside = chosen[block]
+            inside[sure] = True
+            inside[random.choice(columns, size=count, replace=False)] = True
+    return sets
+
+
+def pool(located: Chosen, count: int, excluding: bool) -> tuple[np.ndarray, np.ndarray, int]:
+    """Split a block: columns in every draw, columns to draw from, and how many to draw."""
+    outside = np.flatnonzero(~located)
+    if not excluding:
+        return outside[:0], np.arange(len(located)), count
+    if len(outside) >= count:
+        return outside[:0], outside, count
+    return outside, np.flatnonzero(located), count - len(outside)
 
 
 @dataclass(frozen=True)
@@ -73,18 +149,10 @@ def specificity(located: Effects, random: DrawnEffects, *, seed: int = 0) -> Spe
 
 
 def gains(located: Effects, random: DrawnEffects) -> Effects:
-    """The gain of each item; NaN where the draws do not differ or an effect is missing.
+    """Compute the gain of each item; NaN where draws do not differ or an effect is missing.
 
     The standard deviation is that of a sample of draws (divided by draws - 1).
     """
     spread = np.where(np.ptp(random, axis=0) > 0, random.std(axis=0, ddof=1), np.nan)
     each: np.ndarray = (located - random.mean(axis=0)) / spread
     return each
-
-
-def permutation_p(located: float, random: Float64[np.ndarray, " draws"]) -> float:
-    """One-sided p of an effect: `(1 + draws that reach it) / (1 + draws)`, never 0.
-
-    Phipson and Smyth (2010), "Permutation p-values should never be zero".
-    """
-    return float((1 + np.count_nonzero(random >= located)) / (1 + len(random)))

@@ -6,27 +6,37 @@
 
 That commonality neurons are those located on independent data again and again, and each summary
 here, is our reading of Huang et al. (ICLR 2025, arXiv 2502.20992).
+
+Averaged over enough items any stable score gives the same set again and again, also for neurons
+that are high on all text. So sets located on text of no capability, on answers put elsewhere, or by
+how large activations are, are held against the located one, and taken out of it (`specific`). The
+procedure is ours.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float64, Int
 
-from caploc.commonality.intervals import LEVEL, Interval
-from caploc.commonality.layers import Chosen, Sets, Unchecked
+from caploc.commonality.intervals import LEVEL, Interval, Result
 from caploc.commonality.overlap import (
     RATES,
     Matrix,
+    Rates,
+    chance,
     check_sets,
     mean_rates,
     rate_matrices,
+    rates,
     votes_needed,
 )
-from caploc.commonality.result import Result
+from caploc.commonality.threshold import Chosen, Sets, Unchecked
 from caploc.designs import generator
 from caploc.errors import BadData
+from caploc.grid import Grid
+from caploc.sharing import Chance
 
 RESAMPLES = 9_999
 Weights = Int[np.ndarray, "resamples sets"]
@@ -34,7 +44,7 @@ Weights = Int[np.ndarray, "resamples sets"]
 
 @dataclass(frozen=True)
 class Within(Result):
-    """How alike the sets found on subsets of one dataset are.
+    """Tell how alike the sets found on subsets of one dataset are.
 
     `rates` holds for each rate the mean over pairs of subsets where it is defined, and an interval
     from resampling the subsets (pairs that share a subset are not independent); its `items` are
@@ -61,7 +71,7 @@ class Overlaps(Result):
 
 
 def commonality_set(sets: Sets, least: float = 1.0) -> Chosen:
-    """The neurons in at least a share of the sets, by default in all.
+    """Choose the neurons in at least a share of the sets, by default in all.
 
     Raises:
         BadOption: if there is no set, or the share is not above 0 and at most 1.
@@ -72,7 +82,7 @@ def commonality_set(sets: Sets, least: float = 1.0) -> Chosen:
 
 
 def within(sets: Sets, *, seed: int = 0) -> Within:
-    """How alike the sets found on subsets of one dataset are.
+    """Tell how alike the sets found on subsets of one dataset are.
 
     Raises:
         BadOption: if there are fewer than two sets.
@@ -90,7 +100,7 @@ def within(sets: Sets, *, seed: int = 0) -> Within:
 def across(
     found: Mapping[str, Unchecked], splits: Mapping[str, Unchecked] | None = None
 ) -> Overlaps:
-    """Each rate between the sets of every two datasets, and on the diagonal within each.
+    """Compute each rate between the sets of every two datasets, on the diagonal within each.
 
     `splits` holds, for datasets where they are known, the sets of two or more of its subsets.
 
@@ -109,7 +119,7 @@ def across(
 
 
 def within_means(sets: Sets) -> dict[str, float]:
-    """The mean of each rate over the pairs of a dataset's sets; NaN where undefined."""
+    """Average each rate over the pairs of a dataset's sets; NaN where undefined."""
     check_sets(sets, 2)
     means = mean_rates(rate_matrices(sets), ~np.eye(len(sets), dtype=bool))
     return {name: np.nan if each is None else each for name, each in vars(means).items()}
@@ -135,13 +145,13 @@ def check_datasets(found: Mapping[str, Unchecked], splits: Mapping[str, Unchecke
 
 
 def resampled(sets: int, seed: int) -> Weights:
-    """How often each set is in each of many samples of as many sets, drawn with replacement."""
+    """Count each set in each of many samples of as many sets, drawn with replacement."""
     weights: np.ndarray = generator(seed).multinomial(sets, np.full(sets, 1 / sets), RESAMPLES)
     return weights
 
 
 def pair_interval(matrix: Matrix, weights: Weights) -> Interval:
-    """Mean entry off the diagonal where defined, and the percentiles of its resamples.
+    """Average the entries off the diagonal, with the percentiles of resamples.
 
     Sets i and j of a sample, drawn `n_i` and `n_j` times, count `n_i n_j` times; a set is not
     paired with itself, and a sample without a pair does not count.
@@ -160,13 +170,13 @@ def pair_interval(matrix: Matrix, weights: Weights) -> Interval:
 
 
 def weighted_sums(matrix: Matrix, weights: Weights) -> Float64[np.ndarray, " resamples"]:
-    """`sum over i, j of n_i n_j matrix_ij` of each resample."""
+    """Compute `sum over i, j of n_i n_j matrix_ij` of each resample."""
     sums: np.ndarray = np.einsum("ri,ri->r", weights @ matrix, weights)
     return sums
 
 
 def between(own: Sets, others: Mapping[str, Unchecked], rate: str, *, seed: int = 0) -> Interval:
-    """How alike a dataset's subsets are to those of other datasets, by one rate.
+    """Tell how alike a dataset's subsets are to those of other datasets, by one rate.
 
     The mean over its subsets, the other datasets and their subsets; bounds are percentiles of
     resamples of its subsets and of the other datasets, which are what else might have been drawn.
@@ -192,15 +202,66 @@ def between(own: Sets, others: Mapping[str, Unchecked], rate: str, *, seed: int 
 
 
 def rate_to(own: Sets, sets: Unchecked, rate: str) -> Float64[np.ndarray, "own other"]:
-    """One rate of each of a dataset's sets with each of another's, NaN where undefined."""
+    """Compute one rate of each of a dataset's sets with each of another's."""
     both = rate_matrices(np.concatenate([own, sets]))[rate]
     apart: np.ndarray = both[: len(own), len(own) :]
     return apart
 
 
 def nan_mean(matrix: Float64[np.ndarray, "sets other"]) -> Float64[np.ndarray, " sets"]:
-    """The mean of each row where it is defined, NaN where it is nowhere."""
+    """Average each row where it is defined, NaN where it is nowhere."""
     known = ~np.isnan(matrix)
     sums, counts = np.where(known, matrix, 0.0).sum(axis=1), known.sum(axis=1)
     means: np.ndarray = np.divide(sums, counts, out=np.full(len(sums), np.nan), where=counts > 0)
     return means
+
+
+@dataclass(frozen=True)
+class Control(Result):
+    """What the located set, the reference, has in common with that of one control."""
+
+    rates: Rates
+    chance: Chance
+
+
+@dataclass(frozen=True)
+class Specific(Result):
+    """The located neurons that no control has: `count` of `located`, a share of them.
+
+    `share` is None if nothing was located.
+    """
+
+    chosen: Chosen
+    count: int
+    located: int
+    share: float | None
+    controls: dict[str, Control]
+
+
+def specific(located: Chosen, controls: Mapping[str, Unchecked], grid: Grid[Any]) -> Specific:
+    """Hold a located set against each control's, and take all of theirs out of it.
+
+    Raises:
+        BadData: if a control's set is of another model.
+        BadOption: if the grid is not that of so many neurons.
+    """
+    for name, control in controls.items():
+        if control.shape != located.shape:
+            raise BadData(
+                f"The set of the control {name!r} is over {len(control):,} neurons and the located "
+                f"one over {len(located):,}; locate both in one model."
+            )
+    chosen = located.copy()
+    for control in controls.values():
+        chosen &= ~control
+    count, before = int(np.count_nonzero(chosen)), int(np.count_nonzero(located))
+    return Specific(
+        chosen=chosen,
+        count=count,
+        located=before,
+        share=count / before if before else None,
+        controls={
+            name: Control(rates(located, each), chance(located, each, grid))
+            for name, each in controls.items()
+        },
+    )

@@ -14,11 +14,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from jaxtyping import Float64
+from jaxtyping import Bool, Float64, Int
 from scipy import stats
 
-from caploc.commonality.layers import Chosen, Sets, blocks
-from caploc.commonality.result import Result
+from caploc.commonality.intervals import Result
 from caploc.errors import BadData, BadOption
 from caploc.grid import Grid
 
@@ -26,6 +25,40 @@ SIGMA = 6.0
 SIGMAS = (3.0, 4.0, 5.0, 6.0, 8.0)
 SHARES = (0.0005, 0.0015, 0.005, 0.01)
 Scores = Float64[np.ndarray, " neurons"]
+Chosen = Bool[np.ndarray, " neurons"]  # True is chosen
+Sets = Bool[np.ndarray, "sets neurons"]
+Unchecked = Bool[np.ndarray, "*_"]  # a set or sets, whose width is still to be checked
+
+
+def blocks(neurons: int, grid: Grid[Any] | None) -> list[slice]:
+    """Take all columns as one block without a grid, else those of each layer that has any.
+
+    Raises:
+        BadOption: if the grid is not that of so many neurons.
+    """
+    if grid is None:
+        return [slice(0, neurons)]
+    if grid.size != neurons:
+        raise BadOption(
+            f"There are {neurons:,} columns and the grid has {grid.size:,} neurons; "
+            "give the grid of the model that the columns are from."
+        )
+    return [columns for columns in grid.layer_slices if columns.stop > columns.start]
+
+
+def block_counts(chosen: Chosen, slices: list[slice]) -> list[int]:
+    """Count the chosen neurons in each block."""
+    return [int(np.count_nonzero(chosen[block])) for block in slices]
+
+
+def layer_counts(chosen: Chosen, grid: Grid[Any]) -> Int[np.ndarray, " layers"]:
+    """Count the chosen neurons in every layer, 0 for a layer without neurons.
+
+    Raises:
+        BadOption: if the grid is not that of so many neurons.
+    """
+    blocks(len(chosen), grid)
+    return np.array(block_counts(chosen, grid.layer_slices))
 
 
 @dataclass(frozen=True)
@@ -64,7 +97,7 @@ class Sweep(Result):
 def above(
     scores: Scores, sigma: float = SIGMA, *, grid: Grid[Any] | None = None, absolute: bool = False
 ) -> Located:
-    """The neurons whose score is more than `sigma` standard deviations above the mean.
+    """Choose neurons whose score is more than `sigma` standard deviations above the mean.
 
     Mean and standard deviation are over all neurons or, with a `grid`, over each layer's own.
     Scores that are all equal choose nothing.
@@ -84,7 +117,7 @@ def above(
 
 
 def best(scores: Scores, share: float, *, absolute: bool = False) -> Located:
-    """The best share of the neurons, rounded to a whole number of them and at least one.
+    """Choose the best share of the neurons, rounded to a whole number and at least one.
 
     Of equal scores the lower column goes first, so that the size is exact.
 
@@ -112,7 +145,7 @@ def sweep(
     grid: Grid[Any] | None = None,
     absolute: bool = False,
 ) -> Sweep:
-    """The sets of every sigma and of every share.
+    """Choose the sets of every sigma and of every share.
 
     Raises:
         BadData, BadOption: as `above` and `best`.
@@ -126,7 +159,7 @@ def sweep(
 
 
 def cantelli(sigma: float) -> float:
-    """The largest share that can pass, whatever the distribution: `1 / (1 + sigma²)`.
+    """Bound the share that can pass, whatever the distribution: `1 / (1 + sigma²)`.
 
     Cantelli's inequality; it holds for each block in which mean and deviation are taken.
     """
@@ -135,7 +168,7 @@ def cantelli(sigma: float) -> float:
 
 
 def gaussian(sigma: float) -> float:
-    """The share that passes if scores are normal: the upper tail beyond `sigma`."""
+    """Compute the share that passes if scores are normal: the tail beyond `sigma`."""
     check_sigma(sigma)
     return float(stats.norm.sf(sigma))
 
@@ -143,7 +176,7 @@ def gaussian(sigma: float) -> float:
 def passed(
     rows: Float64[np.ndarray, "rows columns"], sigma: float
 ) -> tuple[Sets, Float64[np.ndarray, " rows"]]:
-    """For each row, which scores lie above that row's `mean + sigma sd`, and that threshold.
+    """Mark the scores above their row's `mean + sigma sd`, and give that threshold.
 
     Each row is first moved to its first score and scaled to its widest distance from there, so that
     rounding of nearly equal, tiny or huge scores decides nothing; NaN where all are equal.
@@ -163,7 +196,7 @@ def passed(
 
 
 def strengths(scores: Scores, absolute: bool) -> Scores:
-    """The scores as they count: with their sign, or without.
+    """Take the scores as they count: with their sign, or without.
 
     Raises:
         BadData: if a score is not finite, or there is none.
@@ -208,6 +241,6 @@ def located(
     chosen: Chosen,
     cutoffs: Sequence[float],
 ) -> Located:
-    """A chosen set with its size."""
+    """Describe a chosen set with its size."""
     count = int(np.count_nonzero(chosen))
     return Located(rule, float(level), absolute, chosen, count, count / len(chosen), tuple(cutoffs))

@@ -8,29 +8,112 @@ The paper's form, an extension of knowledge neurons (Dai et al. 2022) by integra
 with S = 19 points on the way of one layer's activations from 0 to their values, other layers
 untouched. `gradient` takes the last point alone, for all layers in one backward pass; `joint`
 scales all layers together; `activation` and `logit` are baselines that need no gradient.
+
+Gradients are taken with respect to *gates*, a factor on every neuron: with `g` the gates of a row,
+neuron i hands on `g_i a_i` at every position t (or at those chosen), so that
+
+    dF/dg_i = sum over t of a_it dF/da_it
+
+is its gradient x activation, for every row of a batch at once: rows do not meet.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Float64
-from torch import Tensor
+from torch import Tensor, nn
 
 from caploc.engine.stack import Stack
 from caploc.errors import BadOption
 from caploc.lookup import pick
+from caploc.models.cutting import Projections
 from caploc.models.projections import decoder_layers
-from caploc.neurons.batches import Batch
-from caploc.neurons.gates import POINTS, Gates, activations
-from caploc.neurons.loading import NeuronModel
-from caploc.neurons.proof import read_weights
+from caploc.neurons.batches import TARGETS, Batch, gold_logprobs
+from caploc.neurons.proof import NeuronModel, output_weights
 from caploc.neurons.sites import parts
-from caploc.neurons.targets import TARGETS, gold_logprobs
 
 STEPS = 19  # S of the paper
 POSITIONS = ("all", "answer", "last")
+# Where the points of an integral from 0 to 1 lie, in parts of a step; Dai et al. take the left.
+POINTS = {"midpoint": 0.5, "left": 0.0, "right": 1.0}
 Scores = Float64[Tensor, "rows neurons"]
+
+
+def integral_points(rule: str, steps: int) -> list[float]:
+    """List the points of an integral from 0 to 1."""
+    return [(step + POINTS[rule]) / steps for step in range(steps)]
+
+
+class Gates:
+    """The gates of a batch: a tensor (rows, neurons of the site) for each site of some layers."""
+
+    def __init__(
+        self,
+        projections: Projections,
+        value: Float[Tensor, " rows"],
+        *,
+        layer: int | None = None,
+        positions: Bool[Tensor, "rows time"] | None = None,
+    ) -> None:
+        """Open each row's gates to its `value`, in one layer or in all, at `positions` or at all.
+
+        Gates of other layers are 1 and without a gradient.
+        """
+        self.positions = positions
+        self.rows = len(value)
+        self.sites = [
+            (columns, module)
+            for each, columns, module in parts(projections)
+            if layer is None or each == layer
+        ]
+        self.values = [
+            value[:, None].expand(-1, columns.stop - columns.start).clone().requires_grad_()
+            for columns, _ in self.sites
+        ]
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Multiply what the neurons hand on, in every forward pass inside the block."""
+        with ExitStack() as hooks:
+            for values, (_, module) in zip(self.values, self.sites, strict=True):
+                hooks.callback(module.register_forward_pre_hook(self._multiplying(values)).remove)
+            yield
+
+    def _multiplying(self, values: Tensor) -> Any:
+        def multiply(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+            handed, *rest = args
+            each = handed.reshape(self.rows, -1, handed.shape[-1])
+            factor = values[:, None].to(each.dtype)
+            if self.positions is not None:
+                factor = torch.where(self.positions[..., None], factor, 1.0)
+            return (each * factor).reshape(handed.shape), *rest
+
+        return multiply
+
+    def gradients(self, outcome: Float[Tensor, " rows"]) -> Float[Tensor, "rows neurons"]:
+        """Take dF/dg of each row for the neurons of the gated sites, in their order, in float32."""
+        found = torch.autograd.grad(outcome.sum(), self.values, allow_unused=True)
+        return torch.cat(
+            [
+                torch.zeros_like(value) if each is None else each
+                for value, each in zip(self.values, found, strict=True)
+            ],
+            dim=1,
+        ).float()
+
+
+@contextmanager
+def record_activations(projections: Projections) -> Iterator[list[Tensor]]:
+    """Note, inside the block, what the neurons of each site hand on in a forward pass."""
+    seen: list[Tensor] = []
+    with ExitStack() as hooks:
+        for _, _, module in parts(projections):
+            handle = module.register_forward_pre_hook(lambda _, args: seen.append(args[0].detach()))
+            hooks.callback(handle.remove)
+        yield seen
 
 
 @dataclass(frozen=True)
@@ -67,75 +150,70 @@ class Attribution:
         return self
 
     @property
-    def points(self) -> list[float]:
-        """The points of an integral."""
-        return list(POINTS[self.rule](self.steps))
-
-    @property
     def copies(self) -> int:
         """How many times an example stands in one pass."""
         return self.steps if self.method in INTEGRATED else 1
 
     def where(self, batch: Batch) -> Bool[Tensor, "rows time"]:
-        """The positions whose neurons count; padding never does."""
+        """Mark the positions whose neurons count; padding never does."""
         chosen = {"answer": batch.predicting, "last": batch.last_of_prompt}
         return chosen.get(self.positions, batch.real)
 
-    def gated(self, batch: Batch) -> Bool[Tensor, "rows time"] | None:
-        """The positions that carry gates; None for all, since nothing depends on padding."""
-        return None if self.positions == "all" else self.where(batch)
+    def gates(self, model: NeuronModel, batch: Batch, value: Tensor, layer: int | None) -> Gates:
+        """Put gates on the positions that count; on padding too for all, where nothing sees it."""
+        positions = None if self.positions == "all" else self.where(batch)
+        return Gates(model.projections, value, layer=layer, positions=positions)
 
     def outcome(self, model: NeuronModel, batch: Batch) -> Float[Tensor, " rows"]:
-        """F of each row."""
         return TARGETS[self.target](batch, gold_logprobs(model.model, batch))
 
     def scores(self, model: NeuronModel, batch: Batch) -> Scores:
-        """Every neuron's contribution to every row's F."""
-        found = METHODS[self.method](self, model, batch)
-        return found.double()
+        return METHODS[self.method](self, model, batch).double()
 
 
 def gradient(asked: Attribution, model: NeuronModel, batch: Batch) -> Tensor:
-    """Gradient x activation: one forward and one backward pass for all neurons."""
+    """Multiply gradient and activation: one forward and one backward pass for all neurons."""
     ones = torch.ones(batch.size, device=batch.tokens.device)
-    gates = Gates(model.projections, ones, positions=asked.gated(batch))
+    gates = asked.gates(model, batch, ones, None)
     with gates.applied(), torch.enable_grad():
         return gates.gradients(asked.outcome(model, batch))
 
 
 def joint(asked: Attribution, model: NeuronModel, batch: Batch) -> Tensor:
-    """Integrated gradients with the neurons of all layers scaled together."""
-    copies = batch.repeated(asked.steps)
-    values = torch.tensor(asked.points, device=batch.tokens.device).repeat_interleave(batch.size)
-    gates = Gates(model.projections, values, positions=asked.gated(copies))
-    with gates.applied(), torch.enable_grad():
-        found = gates.gradients(asked.outcome(model, copies))
-    return found.unflatten(0, (asked.steps, batch.size)).mean(0)
+    """Integrate gradients with the neurons of all layers scaled together."""
+    return _integrate(asked, model, batch, None)
 
 
 def integrated(asked: Attribution, model: NeuronModel, batch: Batch) -> Tensor:
-    """Integrated gradients layer by layer, each started where its layer begins."""
-    copies = batch.repeated(asked.steps)
-    values = torch.tensor(asked.points, device=batch.tokens.device).repeat_interleave(batch.size)
+    """Integrate gradients layer by layer, each started where its layer begins."""
     stack = Stack(decoder_layers(model.model, model.projections))
     layers = [layer for layer, site in enumerate(model.projections) if site is not None]
     with torch.no_grad(), stack.recorded(layers if stack.layers else []) as residuals:
         asked.outcome(model, batch)
     found = []
     for layer in layers:
-        gates = Gates(model.projections, values, layer=layer, positions=asked.gated(copies))
         residual = residuals[layer].repeat(asked.steps, 1, 1) if residuals else None
-        with gates.applied(), torch.enable_grad(), stack.started(layer, residual):
-            slopes = gates.gradients(asked.outcome(model, copies))
-        found.append(slopes.unflatten(0, (asked.steps, batch.size)).mean(0))
+        with stack.started(layer, residual):
+            found.append(_integrate(asked, model, batch, layer))
     return torch.cat(found, dim=1)
+
+
+def _integrate(asked: Attribution, model: NeuronModel, batch: Batch, layer: int | None) -> Tensor:
+    """Average the gradients by the gates of a layer, or of all, over the points of the integral."""
+    copies = batch.repeated(asked.steps)
+    points = integral_points(asked.rule, asked.steps)
+    values = torch.tensor(points, device=batch.tokens.device).repeat_interleave(batch.size)
+    gates = asked.gates(model, copies, values, layer)
+    with gates.applied(), torch.enable_grad():
+        slopes = gates.gradients(asked.outcome(model, copies))
+    return slopes.unflatten(0, (asked.steps, batch.size)).mean(0)
 
 
 @torch.no_grad()
 def activation(asked: Attribution, model: NeuronModel, batch: Batch) -> Tensor:
-    """Mean size of a neuron's activation over the positions: no gold answer is looked at."""
+    """Average the size of each activation over the positions: no gold answer is looked at."""
     where = asked.where(batch)
-    with activations(model.projections) as seen:
+    with record_activations(model.projections) as seen:
         asked.outcome(model, batch)
     sums = [
         (each.float().abs().reshape(*where.shape, -1) * where[..., None]).sum(1) for each in seen
@@ -145,25 +223,24 @@ def activation(asked: Attribution, model: NeuronModel, batch: Batch) -> Tensor:
 
 @torch.no_grad()
 def logit(asked: Attribution, model: NeuronModel, batch: Batch) -> Tensor:
-    """Direct effect on the gold tokens' logits: activation x (output weights . unembedding).
+    """Take the direct effect on the gold tokens' logits: activation x (output . unembedding).
 
     Summed over the positions that predict the answer, whatever `positions` says; what later layers
     and the last norm make of it is left out.
     """
-    with activations(model.projections) as seen:
+    with record_activations(model.projections) as seen:
         asked.outcome(model, batch)
     unembedding = model.model.get_output_embeddings().weight[batch.gold]
     found = []
     for (_, columns, module), handed in zip(parts(model.projections), seen, strict=True):
         each = handed.reshape(*batch.tokens.shape, -1)[batch.rows, batch.places]
-        reads = read_weights(module).reshape(columns.stop - columns.start, -1)
+        reads = output_weights(module).reshape(columns.stop - columns.start, -1)
         direct = (each * (unembedding.to(reads.dtype) @ reads.T)).float()
         found.append(direct.new_zeros(batch.size, direct.shape[1]).index_add(0, batch.rows, direct))
     return torch.cat(found, dim=1)
 
 
-Method = Callable[[Attribution, NeuronModel, Batch], Tensor]
-METHODS: dict[str, Method] = {
+METHODS: dict[str, Callable[[Attribution, NeuronModel, Batch], Tensor]] = {
     "gradient": gradient,
     "integrated": integrated,
     "joint": joint,

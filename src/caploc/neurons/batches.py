@@ -1,11 +1,18 @@
-"""Examples as padded batches for forward and backward passes."""
+"""Examples as padded batches for forward and backward passes, and what gold answers are worth.
 
+What of an answer is attributed to neurons is a *target*: one number for each example, higher is
+better. The paper's own is not known to us; the mean log-probability of the gold answer is our
+default, and the probability of its first token is what knowledge neurons use.
+"""
+
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
+import numpy as np
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -51,25 +58,24 @@ class Batch:
 
     @property
     def size(self) -> int:
-        """Number of rows."""
         return len(self.tokens)
 
     @property
     def real(self) -> Bool[Tensor, "rows time"]:
-        """Which positions are no padding."""
+        """Positions that are no padding."""
         time = torch.arange(self.tokens.shape[1], device=self.tokens.device)
         return time < self.lengths[:, None]
 
     @property
     def predicting(self) -> Bool[Tensor, "rows time"]:
-        """The positions at which an answer's tokens are predicted."""
+        """Positions at which an answer's tokens are predicted."""
         chosen = torch.zeros_like(self.tokens, dtype=torch.bool)
         chosen[self.rows, self.places] = True
         return chosen
 
     @property
     def last_of_prompt(self) -> Bool[Tensor, "rows time"]:
-        """The position at which the answer's first token is predicted."""
+        """The position at which each answer's first token is predicted."""
         first = torch.full((self.size,), self.tokens.shape[1], device=self.tokens.device)
         first = first.scatter_reduce(0, self.rows, self.places, "amin")
         chosen = torch.zeros_like(self.tokens, dtype=torch.bool)
@@ -77,7 +83,7 @@ class Batch:
         return chosen
 
     def repeated(self, times: int) -> "Batch":
-        """The whole batch so many times over, copy after copy."""
+        """Repeat the whole batch, copy after copy."""
         copies = torch.arange(times, device=self.rows.device).repeat_interleave(len(self.rows))
         return Batch(
             self.tokens.repeat(times, 1),
@@ -101,23 +107,16 @@ class Batcher:
         self.most_tokens = MOST_TOKENS.get(model.device.type, MOST_TOKENS_ELSEWHERE)
 
     def rows(self, span: Span, copies: int) -> int:
-        """Examples as long as this one that fit, each `copies` times."""
+        """Count the examples as long as this one that fit, each `copies` times."""
         length = len(span.inputs)
         each = self.token_bytes * length + self.scored_bytes * len(span.continuation)
         fitting = min(self.sizer.budget() // (each * copies), self.most_tokens // (length * copies))
         return int(max(1, min(self.sizer.most, fitting)))
 
     def run(
-        self,
-        spans: Sequence[Span],
-        work: Callable[[Batch], list[R]],
-        copies: int = 1,
+        self, spans: Sequence[Span], work: Callable[[Batch], list[R]], copies: int = 1
     ) -> Iterator[tuple[list[int], list[R]]]:
-        """Work on every example once, longest first; yields their numbers and results.
-
-        Raises:
-            OutOfMemory: if a single example does not fit.
-        """
+        """Work on every example once, longest first; yields their numbers and results."""
         order = sorted(range(len(spans)), key=lambda number: -len(spans[number].inputs))
         done = 0
         while done < len(order):
@@ -128,3 +127,54 @@ class Batcher:
                 chosen,
             )
             yield chosen, results
+
+
+def gold_logprobs(model: PreTrainedModel, batch: Batch) -> Float[Tensor, " predicted"]:
+    """Compute the log-probability of every gold token, in nats, in float32 whatever the dtype."""
+    given: dict[str, Any] = {"input_ids": batch.tokens, "attention_mask": batch.real.long()}
+    places = batch.places
+    if "logits_to_keep" in inspect.signature(model.forward).parameters:
+        needed, places = torch.unique(batch.places, return_inverse=True)
+        given["logits_to_keep"] = needed
+    logits = model(**given, use_cache=False).logits[batch.rows, places]
+    return logits.float().log_softmax(-1).gather(1, batch.gold[:, None])[:, 0]
+
+
+def mean_logprob(batch: Batch, logprobs: Float[Tensor, " predicted"]) -> Float[Tensor, " rows"]:
+    """Average the log-probability of gold tokens: minus the loss that tuning minimises, in nats."""
+    return sum_logprob(batch, logprobs) / sum_logprob(batch, torch.ones_like(logprobs))
+
+
+def sum_logprob(batch: Batch, logprobs: Float[Tensor, " predicted"]) -> Float[Tensor, " rows"]:
+    """Add up the log-probabilities of the whole answer, in nats."""
+    return logprobs.new_zeros(batch.size).index_add(0, batch.rows, logprobs)
+
+
+def first_probability(
+    batch: Batch, logprobs: Float[Tensor, " predicted"]
+) -> Float[Tensor, " rows"]:
+    """Take the probability of the answer's first token."""
+    first = torch.ones_like(batch.rows, dtype=torch.bool)
+    first[1:] = batch.rows[1:] != batch.rows[:-1]
+    return logprobs[first].exp()
+
+
+Target = Callable[[Batch, Tensor], Tensor]
+TARGETS: dict[str, Target] = {
+    "logprob": mean_logprob,
+    "logprob-sum": sum_logprob,
+    "probability": first_probability,
+}
+
+
+@torch.no_grad()
+def gold_means(model: PreTrainedModel, spans: Sequence[Span]) -> Float64[np.ndarray, " examples"]:
+    """Average each span's log-probability over its continuation's tokens, in the given order."""
+    means = np.full(len(spans), np.nan)
+
+    def work(batch: Batch) -> list[float]:
+        return mean_logprob(batch, gold_logprobs(model, batch).double()).tolist()
+
+    for numbers, found in Batcher(model).run(spans, work):
+        means[numbers] = found
+    return means

@@ -7,7 +7,7 @@ number of points of the integral is varied.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,81 +19,70 @@ from caploc.engine.wording import Span
 from caploc.errors import BadOption
 from caploc.exhibits.exhibit import NOTHING, Exhibit, Value
 from caploc.neurons.attribution import Attribution
-from caploc.neurons.erasure import LAYERS, LOCATED, Erased, Eraser, Erasing
-from caploc.neurons.exhibits.intervals import known, ranged
-from caploc.neurons.finding import Found
+from caploc.neurons.cells import Row, known, ranged
+from caploc.neurons.erasure import LAYERS, LOCATED, Eraser, Erasing
+from caploc.neurons.finding import TaskNeurons
 from caploc.neurons.study import NeuronLab
 
-Row = tuple[str | Value, ...]
 SHARE = 0.01  # of all neurons, at which scores are compared whatever their spread
 POINTS = (5, 10, 19, 40)
+EXCHANGED, PLAIN = "answers exchanged", "plain text"
 
 
 @dataclass(frozen=True)
-class Way:
+class ScoreWay:
     """One score of one task's neurons, held against the study's own."""
 
     task: str
     method: str
-    found: Found
+    found: TaskNeurons
     same_best: float | None
     spearman: float | None
     lost: float | None
     lost_at_random: float | None
 
 
-def other_ways(
+def compare_scores(
     lab: NeuronLab, tasks: Sequence[str], methods: Sequence[str], limit: int | None
-) -> list[Way]:
-    """Every task scored in every way, and what it loses without the best neurons of each."""
+) -> list[ScoreWay]:
+    """Score every task in every way, and see what it loses without the best neurons of each.
+
+    Of every score the best 1 % is taken, so that ways differ in nothing but their order.
+    """
     ways = []
     for task in tasks:
         main = lab.found(task)
-        spans = lab.source(task).spans(lab.bench.wording)
         for method in dict.fromkeys([lab.study.attribution.method, *methods]):
-            asked = replace(lab.study.attribution, method=method)
-            found = lab.finder(asked).find(task, spans, lab.study.subsets, least=lab.study.least)
-            erased = erasure(lab, task, equal_size(found), limit)
-            ways.append(weighed(erased, method, equal_size(found), equal_size(main)))
+            finder = lab.finder(replace(lab.study.attribution, method=method))
+            found = finder.find(task, lab.spans(task), lab.study.subsets, least=lab.study.least)
+            found = replace(found, located=best(found.moments.mean, SHARE).chosen)
+            eraser = Eraser(lab.bench, Erasing(limit=limit), found, lab.progress)
+            erased = eraser.erase(lab.source(task), (LOCATED, LAYERS))
+            drawn = [lost.logprob.mean for lost in erased.of_arm(LAYERS)]
+            way = ScoreWay(
+                task,
+                method,
+                found,
+                rates(best(main.moments.mean, SHARE).chosen, found.located).largest,
+                spearman(main.moments.mean, found.moments.mean),
+                known(erased.located.logprob.mean),
+                known(float(np.mean(drawn))),
+            )
+            ways.append(way)
     return ways
 
 
-def equal_size(found: Found) -> Found:
-    """The same scores with the best 1 % chosen, so that ways differ in nothing but their order."""
-    return replace(found, located=best(found.moments.mean, SHARE).chosen)
-
-
-def erasure(lab: NeuronLab, task: str, found: Found, limit: int | None) -> Erased:
-    """What the task loses without these neurons, and without random ones of the same layers."""
-    eraser = Eraser(lab.bench, Erasing(limit=limit), found, lab.progress)
-    return eraser.erase(lab.source(task), (LOCATED, LAYERS))
-
-
-def weighed(erased: Erased, method: str, found: Found, main: Found) -> Way:
-    """One way beside the study's own."""
-    drawn = [lost.logprob.mean for lost in erased.arms if lost.arm == LAYERS]
-    return Way(
-        erased.judged,
-        method,
-        found,
-        rates(main.located, found.located).largest,
-        correlation(main.moments.mean, found.moments.mean),
-        known(erased.located.logprob.mean),
-        known(float(np.mean(drawn))),
-    )
-
-
-def correlation(
+def spearman(
     first: Float64[np.ndarray, " neurons"], second: Float64[np.ndarray, " neurons"]
 ) -> float | None:
-    """Spearman's rank correlation of two scores, None where one is constant."""
+    """Correlate the ranks of two scores; None where one is constant."""
     if np.ptp(first) == 0 or np.ptp(second) == 0:
         return None
     return float(stats.spearmanr(first, second).statistic)
 
 
-def ways_exhibit(ways: Sequence[Way]) -> Exhibit:
-    """How steady, how like the study's own, and how needed the neurons of each score are."""
+def scores_exhibit(ways: Sequence[ScoreWay]) -> Exhibit:
+    """Show how steady, how like the study's own, and how needed the neurons of each score are."""
     rows: list[Row] = [
         (
             f"{way.task}, {way.method}",
@@ -105,17 +94,14 @@ def ways_exhibit(ways: Sequence[Way]) -> Exhibit:
         )
         for way in ways
     ]
+    columns = (
+        "task, score; overlap within; best 1 % shared with the study's; rank correlation; "
+        "log-probability lost without its best 1 %; without random in layers"
+    )
     return Exhibit(
         "scores",
         "Other ways to score neurons",
-        (
-            "task, score",
-            "overlap within",
-            "best 1 % shared with the study's",
-            "rank correlation",
-            "log-probability lost without its best 1 %",
-            "without random in layers",
-        ),
+        tuple(columns.split("; ")),
         rows,
         [
             "Activation is the mean size of a neuron's activation and logit its direct effect on "
@@ -126,21 +112,19 @@ def ways_exhibit(ways: Sequence[Way]) -> Exhibit:
 
 
 def points_exhibit(lab: NeuronLab, tasks: Sequence[str], examples: int) -> Exhibit:
-    """How the neurons of integrated gradients depend on the number of points."""
+    """Show how the neurons of integrated gradients depend on the number of points."""
     rows: list[Row] = []
     for task in tasks:
-        spans = lab.source(task).spans(lab.bench.wording)[:examples]
-        scores = {
-            steps: lab.finder(replace(lab.study.attribution, method="integrated", steps=steps))
-            .stretch(task, spans)
-            .mean
+        spans = lab.spans(task)[:examples]
+        asked = {
+            f"S = {steps}": replace(lab.study.attribution, method="integrated", steps=steps)
             for steps in POINTS
-        }
-        most = scores[max(POINTS)]
-        gradient = lab.finder(Attribution("gradient")).stretch(task, spans).mean
-        for name, mean in [*((f"S = {s}", m) for s, m in scores.items()), ("gradient", gradient)]:
+        } | {"gradient": Attribution("gradient")}
+        scores = {name: lab.finder(each).stretch(task, spans).mean for name, each in asked.items()}
+        most = scores[f"S = {max(POINTS)}"]
+        for name, mean in scores.items():
             same = rates(best(most, SHARE).chosen, best(mean, SHARE).chosen).largest
-            rows.append((f"{task}, {name}", Value(correlation(most, mean)), Value(same)))
+            rows.append((f"{task}, {name}", Value(spearman(most, mean)), Value(same)))
     return Exhibit(
         "points",
         "Points of the integral (S)",
@@ -151,41 +135,29 @@ def points_exhibit(lab: NeuronLab, tasks: Sequence[str], examples: int) -> Exhib
 
 
 def controls_exhibit(lab: NeuronLab, tasks: Sequence[str], generic: str | None) -> Exhibit:
-    """What a task's neurons have in common with those of controls."""
+    """Show what a task's neurons have in common with those of controls."""
     rows: list[Row] = []
-    general = None
-    if generic is not None:
-        general = control(lab, lab.source(generic).spans(lab.bench.wording))
+    general = {} if generic is None else {PLAIN: _control(lab, lab.spans(generic))}
     for task in tasks:
-        found = lab.found(task)
-        spans = lab.source(task).spans(lab.bench.wording)
-        arms: Mapping[str, np.ndarray] = {"answers exchanged": control(lab, exchanged(spans))}
-        if general is not None:
-            arms = {**arms, "plain text": general}
-        left = specific(found.located, arms, lab.bench.neurons.grid)
+        arms = {EXCHANGED: _control(lab, exchange_answers(lab.spans(task))), **general}
+        left = specific(lab.found(task).located, arms, lab.bench.neurons.grid)
         rows.append(
             (
                 task,
                 str(left.located),
                 *(
                     Value(left.controls[name].rates.reference) if name in arms else NOTHING
-                    for name in ("answers exchanged", "plain text")
+                    for name in (EXCHANGED, PLAIN)
                 ),
                 str(left.count),
                 Value(left.share),
             )
         )
+    columns = f"task; neurons; also with {EXCHANGED}; also on {PLAIN}; left; share left"
     return Exhibit(
         "controls",
         "Neurons that controls have too",
-        (
-            "task",
-            "neurons",
-            "also with answers exchanged",
-            "also on plain text",
-            "left",
-            "share left",
-        ),
+        tuple(columns.split("; ")),
         rows,
         [
             "Answers exchanged: the same prompts and answers, each answer put to another question. "
@@ -194,16 +166,14 @@ def controls_exhibit(lab: NeuronLab, tasks: Sequence[str], generic: str | None) 
     )
 
 
-def control(lab: NeuronLab, spans: Sequence[Span]) -> np.ndarray:
-    """The neurons that the study's way finds on other examples."""
+def _control(lab: NeuronLab, spans: Sequence[Span]) -> np.ndarray:
+    """Find the neurons that the study's way finds on other examples."""
     finder = lab.finder()
-    moments = finder.stretch("control", spans)
-    chosen: np.ndarray = lab.study.rule.chosen(moments, lab.bench.neurons.grid)
-    return chosen
+    return finder.choose(finder.stretch("control", spans))
 
 
-def exchanged(spans: Sequence[Span]) -> list[Span]:
-    """Each prompt with the answer of another, each answer once, and as few alike as can be.
+def exchange_answers(spans: Sequence[Span]) -> list[Span]:
+    """Put to each prompt the answer of another, each answer once, and as few alike as can be.
 
     Answers may be few (letters): exchanged at random, many a prompt would get its own again.
 

@@ -12,24 +12,29 @@ from typing import Any
 
 import numpy as np
 
-from caploc.commonality import COMPARED, Agreement, Cohesion, agreement, cohesion
+from caploc.commonality import (
+    COMPARED,
+    Agreement,
+    Cohesion,
+    Correlation,
+    agreement,
+    cohesion,
+    plain,
+)
 from caploc.errors import BadOption
 from caploc.exhibits.exhibit import NOTHING, Exhibit, Value
-from caploc.exhibits.page import write_exhibits
-from caploc.folder import CROSSING, versions, write_json
-from caploc.neurons.enhancing import Enhancing, enhanced
-from caploc.neurons.erasing import ErasedTask, erase_tasks
+from caploc.folder import CROSSING
+from caploc.neurons import erasure
+from caploc.neurons.cells import Matrix, Row, as_text
 from caploc.neurons.erasure import LAYERS, LOCATED, Erasing
-from caploc.neurons.exhibits import enhanced as tuned_exhibits
-from caploc.neurons.exhibits import erased as erased_exhibits
-from caploc.neurons.exhibits.intervals import figure
-from caploc.neurons.locating import found_in
-from caploc.neurons.study import opened, read_study
+from caploc.neurons.locating import LocatedNeurons
+from caploc.neurons.study import Finding, NeuronLab, Reported, reopen_study, run_command
+from caploc.neurons.tuning import enhancing
+from caploc.neurons.tuning.enhancing import Enhancing
 from caploc.progress import Progress
 from caploc.workbench import Allowed
 
 ERASE, TUNE = "erase", "tune"
-Row = tuple[str | Value, ...]
 
 
 @dataclass(frozen=True)
@@ -43,8 +48,8 @@ class Crossed:
 
     how: str
     tasks: tuple[str, ...]
-    located: np.ndarray
-    random: np.ndarray
+    located: Matrix
+    random: Matrix
     kinds: Cohesion
     random_kinds: Cohesion
     overlap: Agreement | None
@@ -53,42 +58,38 @@ class Crossed:
     def of(
         cls,
         how: str,
-        matrices: tuple[Sequence[str], Sequence[str], np.ndarray, np.ndarray],
+        tasks: tuple[Sequence[str], Sequence[str]],
+        effects: tuple[Matrix, Matrix],
         kinds: Mapping[str, str],
         overlaps: Mapping[tuple[str, str], float],
     ) -> "Crossed":
-        """Sum up the part of the matrices that is square."""
-        rows, columns, located, random = matrices
-        tasks = [task for task in rows if task in columns]
-        own = np.ix_([rows.index(t) for t in tasks], [list(columns).index(t) for t in tasks])
-        named = {task: kinds.get(task, task) for task in tasks}
-        shared = np.array([[overlaps.get((a, b), np.nan) for b in tasks] for a in tasks])
+        """Sum up the part of the matrices, of located and of random neurons, that is square."""
+        rows, columns = (list(each) for each in tasks)
+        both = [task for task in rows if task in columns]
+        square = np.ix_([rows.index(t) for t in both], [columns.index(t) for t in both])
+        located, random = (each[square] for each in effects)
+        named = {task: kinds.get(task, task) for task in both}
+        shared = np.array([[overlaps.get((a, b), np.nan) for b in both] for a in both])
         return cls(
             how,
-            tuple(tasks),
-            located[own],
-            random[own],
-            cohesion(located[own], tasks, named),
-            cohesion(random[own], tasks, named),
-            agreement(located[own], shared) if len(tasks) > 2 else None,
+            tuple(both),
+            located,
+            random,
+            cohesion(located, both, named),
+            cohesion(random, both, named),
+            agreement(located, shared) if len(both) > 2 else None,
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """As `crossing.json` has it."""
         return {
             "how": self.how,
             "tasks": list(self.tasks),
-            "located": listed(self.located),
-            "random": listed(self.random),
+            "located": plain(self.located),
+            "random": plain(self.random),
             "kinds": self.kinds.as_dict(),
             "random_kinds": self.random_kinds.as_dict(),
             "overlap": None if self.overlap is None else self.overlap.as_dict(),
         }
-
-
-def listed(table: np.ndarray) -> list[list[float | None]]:
-    """A matrix as JSON has it."""
-    return [[float(x) if np.isfinite(x) else None for x in row] for row in table]
 
 
 @dataclass(frozen=True)
@@ -124,88 +125,61 @@ def cross(
     *,
     command: str = "",
     allowed: Allowed | None = None,
-) -> tuple[dict[str, Any], list[Exhibit]]:
-    """Erase or tune every task's neurons and judge all tasks; write `crossing.json`.
+) -> Reported:
+    """Erase or tune every task's neurons and judge all tasks; write `crossing.json`."""
 
-    Raises:
-        UserError: if the folder holds no run of two tasks or more, or nothing was located.
-        RunFailed: if the machine gives up; what was measured is kept.
-    """
-    study, first = read_study(folder, allowed)
-    ways, kinds = asked.check(study.tasks).ways, asked.kinds
-    with opened(study, folder, progress, first) as lab:
-        overlaps = shared(found_in(lab, kinds).overlaps())
-        crossed = []
-        if ERASE in ways:
-            erased = erase_tasks(lab, asked.erasing, study.tasks)
-            crossed.append(Crossed.of(ERASE, of_erased(erased), kinds, overlaps))
-        if TUNE in ways:
-            tuned = enhanced(lab, asked.enhancing)
-            crossed.append(Crossed.of(TUNE, of_tuned(tuned), kinds, overlaps))
-        result = {
-            "schema": 1,
+    def find(lab: NeuronLab) -> Finding:
+        study, kinds = lab.study, asked.check(lab.study.tasks).kinds
+        overlaps = LocatedNeurons.by(lab, kinds).overlaps()
+        shared = {
+            (first, second): float(overlaps.rates[COMPARED][row, column])
+            for row, first in enumerate(overlaps.datasets)
+            for column, second in enumerate(overlaps.datasets)
+        }
+        crossed, matrices = [], []
+        if ERASE in asked.ways:
+            erased = erasure.erase_tasks(lab, asked.erasing, study.tasks)
+            matrices.append(erasure.losses_exhibit(erased))
+            rows, columns, located = erasure.loss_matrix(erased, LOCATED)
+            effects = located, erasure.loss_matrix(erased, LAYERS)[2]
+            crossed.append(Crossed.of(ERASE, (rows, columns), effects, kinds, shared))
+        if TUNE in asked.ways:
+            tuned = enhancing.enhance_tasks(lab, asked.enhancing)
+            matrices.append(enhancing.gains_matrix_exhibit(tuned))
+            rows, columns, located = enhancing.gain_matrix(tuned)
+            effects = located, enhancing.gain_matrix(tuned, enhancing.RANDOM)[2]
+            crossed.append(Crossed.of(TUNE, (rows, columns), effects, kinds, shared))
+        results = {
             "model": study.model.name,
             "kinds": dict(kinds),
             "crossings": [each.as_dict() for each in crossed],
-            "command": command,
-            "versions": versions(),
         }
-        write_json(folder / CROSSING, result)
-    exhibits = [summary(crossed)]
-    if ERASE in ways:
-        exhibits.append(erased_exhibits.matrix(erased))
-    if TUNE in ways:
-        exhibits.append(tuned_exhibits.matrix(tuned))
-    title = f"Neurons of one task, effects on others, in {study.model.name}"
-    write_exhibits(folder / "crossing", title, headline(crossed), [], exhibits, command)
-    return result, exhibits
+        title = f"Neurons of one task, effects on others, in {study.model.name}"
+        shown = [summary_exhibit(crossed), *matrices]
+        return Finding(CROSSING, results, title, crossing_headline(crossed), shown, page="crossing")
+
+    return run_command(reopen_study(folder, progress, allowed), find, folder, command)
 
 
-def shared(overlaps: Any) -> dict[tuple[str, str], float]:
-    """The overlap of every two tasks' neurons, by the larger set."""
-    return {
-        (first, second): float(overlaps.rates[COMPARED][row, column])
-        for row, first in enumerate(overlaps.datasets)
-        for column, second in enumerate(overlaps.datasets)
-    }
-
-
-def of_erased(
-    erased: Sequence[ErasedTask],
-) -> tuple[list[str], list[str], np.ndarray, np.ndarray]:
-    """The matrices of an erasure."""
-    rows, columns, located = erased_exhibits.loss_matrix(erased, LOCATED)
-    return rows, columns, located, erased_exhibits.loss_matrix(erased, LAYERS)[2]
-
-
-def of_tuned(
-    tuned: Mapping[str, Any],
-) -> tuple[list[str], list[str], np.ndarray, np.ndarray]:
-    """The matrices of an enhancement."""
-    rows, columns, located = tuned_exhibits.gain_matrix(tuned)
-    return rows, columns, located, tuned_exhibits.gain_matrix(tuned, tuned_exhibits.RANDOM)[2]
-
-
-def headline(crossed: Sequence[Crossed]) -> str:
-    """The answer in a sentence."""
+def crossing_headline(crossed: Sequence[Crossed]) -> str:
+    """Say the answer in a sentence."""
     parts: list[str] = []
     for each in crossed:
         verb = "Erasing" if each.how == ERASE else "tuning" if parts else "Tuning"
         does = "costs" if each.how == ERASE else "gains"
         parts.append(
-            f"{verb} a task's neurons {does} the task {figure(each.kinds.cohesion)} nats a token "
-            f"and other tasks {figure(each.kinds.separability)}"
+            f"{verb} a task's neurons {does} the task {as_text(each.kinds.cohesion)} nats a token "
+            f"and other tasks {as_text(each.kinds.separability)}"
         )
     return "; ".join(parts)
 
 
-def summary(crossed: Sequence[Crossed]) -> Exhibit:
-    """Means of the matrices, and how they go with the overlap of neurons."""
+def summary_exhibit(crossed: Sequence[Crossed]) -> Exhibit:
+    """Show the means of the matrices, and how they go with the overlap of neurons."""
     rows: list[Row] = []
     for each in crossed:
-        for name, kinds in (("located", each.kinds), ("random in layers", each.random_kinds)):
-            related = each.overlap if name == "located" else None
-            spearman = None if related is None else related.spearman
+        for name, kinds in ((LOCATED, each.kinds), (LAYERS, each.random_kinds)):
+            related = each.overlap if name == LOCATED else None
             rows.append(
                 (
                     f"{each.how}, {name}",
@@ -214,21 +188,17 @@ def summary(crossed: Sequence[Crossed]) -> Exhibit:
                     Value(kinds.same_kind, digits=4),
                     Value(kinds.across_kinds, digits=4),
                     Value(kinds.p),
-                    NOTHING if spearman is None else correlated(spearman),
+                    NOTHING if related is None else _correlated(related.spearman),
                 )
             )
+    columns = (
+        "neurons; the task itself; other tasks; others of its kind; of other kinds; p of kinds; "
+        "correlation with overlap"
+    )
     return Exhibit(
         "crossing",
         "Neurons of one task, effects on others",
-        (
-            "neurons",
-            "the task itself",
-            "other tasks",
-            "others of its kind",
-            "of other kinds",
-            "p of kinds",
-            "correlation with overlap",
-        ),
+        tuple(columns.split("; ")),
         rows,
         [
             "Effects in nats of log-probability a gold token: lost when erased, gained when tuned. "
@@ -238,10 +208,10 @@ def summary(crossed: Sequence[Crossed]) -> Exhibit:
     )
 
 
-def correlated(found: Any) -> str:
-    """A correlation, its interval and its p."""
+def _correlated(found: Correlation) -> str:
+    """Write a correlation, its interval and its p."""
     if found.value is None:
         return NOTHING
-    bounds = "" if found.low is None else f" [{found.low:z.2f}, {found.high:z.2f}]"
+    interval = "" if found.low is None else f" [{found.low:z.2f}, {found.high:z.2f}]"
     chance = "" if found.p is None else f", p {found.p:.3f}"
-    return f"{found.value:z.2f}{bounds}{chance}"
+    return f"{found.value:z.2f}{interval}{chance}"

@@ -6,7 +6,7 @@ on in one of them, or by itself times a factor; in every position, of prompt and
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import isfinite
 from typing import Any
 
@@ -22,8 +22,8 @@ from caploc.errors import BadData, BadOption
 from caploc.grid import Grid
 from caploc.models.cutting import Place, Replacement, replaced
 from caploc.models.replacements import mean_replacement, record
-from caploc.neurons.grid import Chosen
-from caploc.neurons.loading import NeuronModel
+from caploc.neurons.proof import NeuronModel
+from caploc.neurons.sites import Chosen, NeuronGrid
 from caploc.tasks.requests import Request
 
 MODES = ("zero", "mean", "resample", "scale")
@@ -74,40 +74,35 @@ class Cutter:
     """Replaces what neurons hand on, in a way that needs reference activations in two of four."""
 
     neurons: NeuronModel
-    mode: Mode
     replacement: Replacement | None
 
     @classmethod
     def of(cls, neurons: NeuronModel, mode: Mode, reference: Sequence[Span], seed: int) -> "Cutter":
         """Record what the mode needs of the reference examples: prompts and gold answers."""
         if mode.name == "zero":
-            return cls(neurons, mode, None)
+            return cls(neurons, None)
         if mode.name == "scale":
-            return cls(neurons, mode, lambda place, handed: handed * mode.factor)
+            return cls(neurons, lambda place, handed: handed * mode.factor)
         texts = [span.inputs for span in reference]
         if mode.name == "resample":
-            return cls(neurons, mode, _resampling(neurons.grid, _drawn(neurons, texts, seed)))
+            return cls(neurons, _resampling(neurons.grid, _draw(neurons, texts, seed)))
         outputs = record(
             neurons.model, neurons.projections, neurons.grid, texts, per_position=False
         )
-        return cls(neurons, mode, mean_replacement(outputs, None))
+        return cls(neurons, mean_replacement(outputs, None))
 
     def cut(self, chosen: Chosen) -> AbstractContextManager[None]:
-        """The neurons cut, for a block."""
         masks = torch.from_numpy(np.ascontiguousarray(chosen))[None]
         return replaced(self.neurons.projections, self.neurons.grid, masks, self.replacement)
 
 
-def _drawn(
+def _draw(
     neurons: NeuronModel, texts: Sequence[Sequence[int]], seed: int
 ) -> Float[Tensor, " neurons"]:
-    """Of each neuron one value that it handed on at some position of some text, from the seed.
+    """Draw of each neuron one value that it handed on at some position of some text.
 
     One draw serves all positions: a text of another length has no position of the same meaning.
     Texts are run one by one, and nothing of them is kept but what was drawn.
-
-    Raises:
-        BadData: if there is no text, or a text has no token.
     """
     if not texts or not all(len(text) for text in texts):
         raise BadData("The reference needs at least one text, and each at least one token.")
@@ -134,52 +129,27 @@ def _resampling(grid: Grid, drawn: Float[Tensor, " neurons"]) -> Replacement:
     return sample
 
 
-@dataclass
+@dataclass(frozen=True)
 class NeuronEngine:
     """Answers asks whose masks are sets of neurons, one set after another."""
 
     inner: BatchEngine[Any]
     cutter: Cutter
-    grid: Grid = field(init=False)
 
-    def __post_init__(self) -> None:
-        self.grid = self.cutter.neurons.grid
-        self.intact = np.zeros(self.inner.grid.size, dtype=bool)
+    @property
+    def grid(self) -> NeuronGrid:
+        return self.cutter.neurons.grid
 
     def shared_tokens(self, requests: Sequence[Request]) -> float:
-        """Tokens that a set of neurons reads once for all of these requests, on average."""
+        """Count the tokens that a set of neurons reads once for all of these requests."""
         return self.inner.shared_tokens(requests)
 
     def answer(self, asks: Iterable[Ask]) -> Iterator[list[Answer]]:
         """Answer every ask once; those of one set of neurons together."""
+        intact = np.zeros(self.inner.grid.size, dtype=bool)
         sets: dict[bytes, list[Ask]] = {}
         for ask in asks:
             sets.setdefault(ask.knocked_out.tobytes(), []).append(ask)
         for members in sets.values():
             with self.cutter.cut(members[0].knocked_out):
-                yield from self.inner.answer(
-                    [replace(ask, knocked_out=self.intact) for ask in members]
-                )
-
-
-@dataclass
-class WithoutNeurons:
-    """Answers asks whose masks are heads, on a model that always lacks some neurons."""
-
-    inner: BatchEngine[Any]
-    cutter: Cutter
-    chosen: Chosen
-
-    @property
-    def grid(self) -> Grid:
-        """The heads."""
-        return self.inner.grid
-
-    def shared_tokens(self, requests: Sequence[Request]) -> float:
-        """As the engine inside."""
-        return self.inner.shared_tokens(requests)
-
-    def answer(self, asks: Iterable[Ask]) -> Iterator[list[Answer]]:
-        """Answer every ask once, the neurons cut throughout."""
-        with self.cutter.cut(self.chosen):
-            yield from self.inner.answer(asks)
+                yield from self.inner.answer([replace(ask, knocked_out=intact) for ask in members])

@@ -11,12 +11,15 @@ ours.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float64
+from jaxtyping import Bool, Float64, UInt8
 
 from caploc.commonality import (
     ARMS,
@@ -29,33 +32,45 @@ from caploc.commonality import (
     Result,
     arithmetic,
     balance,
+    blocks,
     decoupling,
     group,
     jaccards,
     kept,
     matched,
+    mean_defined,
     mean_interval,
     paired_interval,
     quizzes,
     sentiment,
     sums,
 )
-from caploc.commonality.contrasts import ITEMS
-from caploc.commonality.layers import blocks
 from caploc.designs import generator
+from caploc.engine import Ask
 from caploc.errors import BadData, BadOption
+from caploc.exhibits import drawing
+from caploc.exhibits.exhibit import Exhibit, Value
+from caploc.folder import DECOUPLING, LEDGER, claim
 from caploc.grid import Grid
+from caploc.ledger import Ledger
 from caploc.lookup import pick
 from caploc.neurons.attribution import Attribution
-from caploc.neurons.bench import NeuronBench
-from caploc.neurons.items import Items, Locator, Packed, Sets, Sizes, Text, key
+from caploc.neurons.cells import Row, bounds, ranged
+from caploc.neurons.scores import Rule, score_examples
+from caploc.neurons.sites import Chosen
+from caploc.neurons.study import Finding, NeuronBench, Reported, run_command
 from caploc.progress import Progress, Silent
 from caploc.tasks.demo.data import CAPITALS, ELEMENTS
+from caploc.tasks.requests import LogLikelihood, Scored
+from caploc.workbench import ModelOptions
 
+ITEMS = 1000
 BASE, MIXED = "base", "mixed"
 EFFECTS = ("commonality", "individual", "content")
 MEMBERS = 200  # items of a group, at most
 STRETCH = 64  # contrasts whose sets are unpacked at a time
+Sets = Bool[np.ndarray, "items neurons"]
+Text = tuple[str, str]  # prompt and answer
 Similarity = Float64[np.ndarray, " contrasts"]
 CONTRASTS: dict[str, Callable[[int, int], list[Contrast]]] = {
     "arithmetic": lambda items, seed: arithmetic(items, seed=seed),
@@ -67,15 +82,104 @@ CONTRASTS: dict[str, Callable[[int, int], list[Contrast]]] = {
 
 
 def draw_contrasts(name: str, items: int = ITEMS, *, seed: int = 0) -> list[Contrast]:
-    """Contrasts by the name of their set; those of `demo/` are in the demo model's wording.
-
-    Raises:
-        UnknownName: if there is no such set. BadOption: if there are not so many items.
-    """
+    """Draw contrasts by the name of their set; those of `demo/` are in the demo model's wording."""
     return pick(CONTRASTS, name, "set of contrasts")(items, seed)
 
 
-LOCATORS = tuple(Locator(Attribution(name)) for name in ("gradient", "integrated", "activation"))
+@dataclass(frozen=True)
+class ItemLocator:
+    """How a single item's neurons are found: by what scores, and which of them."""
+
+    asked: Attribution = field(default_factory=Attribution)
+    rule: Rule = field(default_factory=Rule)
+
+    def check(self) -> "ItemLocator":
+        """Refuse what cannot locate a single item.
+
+        Raises:
+            UserError: if a part does not exist, or the rule needs several items.
+        """
+        self.asked.check()
+        if self.rule.check().votes is not None:
+            raise BadOption("--votes counts items, and each item is located alone: leave it out.")
+        return self
+
+    def choose(self, scores: Float64[np.ndarray, " neurons"], grid: Grid) -> Chosen:
+        return self.rule.choose(self.rule.moments(grid.size).added(scores[None]), grid)
+
+    def __str__(self) -> str:
+        return f"{self.asked.method}, {self.rule}"
+
+
+LOCATORS = tuple(
+    ItemLocator(Attribution(name)) for name in ("gradient", "integrated", "activation")
+)
+
+
+@dataclass(frozen=True)
+class SetSizes(Result):
+    """Number of neurons located for an item: mean, extremes, and items for which there is none."""
+
+    mean: float
+    fewest: int
+    most: int
+    none: int
+
+
+def key(item: Item) -> Text:
+    """Tell items apart: different contrasts may share some."""
+    return item.prompt, item.answer
+
+
+@dataclass(frozen=True)
+class PackedSets:
+    """The sets of many items, a bit for each neuron; `rows` says which row is an item's."""
+
+    bits: UInt8[np.ndarray, "items bytes"]
+    neurons: int
+    rows: Mapping[Text, int]
+
+    def of(self, items: Sequence[Item]) -> Sets:
+        chosen = self.bits[[self.rows[key(item)] for item in items]]
+        return np.unpackbits(chosen, axis=1, count=self.neurons).astype(bool)
+
+    @property
+    def sizes(self) -> SetSizes:
+        counts = np.bitwise_count(self.bits).sum(axis=1, dtype=np.int64)
+        empty = int((counts == 0).sum())
+        return SetSizes(float(counts.mean()), int(counts.min()), int(counts.max()), empty)
+
+
+def answer_rightly(
+    bench: NeuronBench, items: Sequence[Item], progress: Progress
+) -> dict[Text, bool]:
+    """Ask of each different item whether every gold token is the likeliest, given those before."""
+    names = list(dict.fromkeys(map(key, items)))
+    intact = np.zeros(bench.engine.grid.size, dtype=bool)
+    asks = [Ask((n, 0), LogLikelihood(*name), intact) for n, name in enumerate(names)]
+    progress.start("items answered", len(asks))
+    passing = {}
+    for answers in bench.engine.answer(asks):
+        for answer in answers:
+            assert isinstance(answer.response, Scored), "the answer to a LogLikelihood"
+            passing[names[answer.key[0]]] = answer.response.greedy
+        progress.advance(len(answers), sum(each.forward_tokens for each in answers))
+    return passing
+
+
+def locate_items(
+    bench: NeuronBench, items: Sequence[Item], locator: ItemLocator, progress: Progress
+) -> PackedSets:
+    """Locate each different item's own neurons; of its scores nothing else is kept."""
+    model, wording = bench.neurons, bench.wording
+    names = list(dict.fromkeys(map(key, items)))
+    spans = [wording.spans(LogLikelihood(*name))[0] for name in names]
+    bits = np.zeros((len(names), -(-model.grid.size // 8)), dtype=np.uint8)
+    scored = score_examples(model, spans, locator.asked, progress=progress, what=str(locator))
+    for numbers, rows in scored:
+        for number, scores in zip(numbers, rows, strict=True):
+            bits[number] = np.packbits(locator.choose(scores, model.grid))
+    return PackedSets(bits, model.grid.size, {name: row for row, name in enumerate(names)})
 
 
 @dataclass(frozen=True)
@@ -92,27 +196,12 @@ class Followed(Result):
 
     locator: str
     settings: dict[str, Any]
-    sizes: Sizes
+    sizes: SetSizes
     effects: Decoupling
     same_answer: Interval
     beyond_answer: Interval
     chance: dict[str, float | None]
     groups: dict[str, Group]
-
-    def row(self) -> dict[str, float | int | str | None]:
-        """As one flat row of a table."""
-        found: dict[str, float | int | str | None] = {
-            "locator": self.locator,
-            "items": self.effects.items,
-            "neurons": self.sizes.mean,
-        }
-        effects = {each: getattr(self.effects, each) for each in EFFECTS}
-        effects |= {"same answer": self.same_answer, "beyond answer": self.beyond_answer}
-        for name, each in (self.effects.similarity | effects).items():
-            figures = each.as_dict()
-            found |= {name: figures["mean"]}
-            found |= {f"{name} {bound}": figures[bound] for bound in ("low", "high")}
-        return found
 
 
 @dataclass(frozen=True)
@@ -132,15 +221,11 @@ class Decoupled(Result):
     balance: Balance
     followed: tuple[Followed, ...]
 
-    def table(self) -> list[dict[str, float | int | str | None]]:
-        """A flat row for each locator."""
-        return [each.row() for each in self.followed]
-
 
 def decouple(
     bench: NeuronBench,
     contrasts: Sequence[Contrast],
-    locators: Sequence[Locator] = LOCATORS,
+    locators: Sequence[ItemLocator] = LOCATORS,
     *,
     within: int | None = None,
     progress: Progress | None = None,
@@ -157,54 +242,24 @@ def decouple(
     """
     for locator in locators:
         locator.check()
-    texts = Items(bench, progress or Silent())
-    alike = alike_in(texts, contrasts, within)
-    right, answered = answered_rightly(texts, alike)
-    items, grid = [item for each in right for item in each.items], bench.neurons.grid
-    return Decoupled(
-        contrasts=len(contrasts),
-        alike=len(alike),
-        right=len(right),
-        answered=answered,
-        balance=balance(right, texts.length),
-        followed=tuple(
-            followed(texts.located(items, locator), right, locator, grid, seed=seed)
-            for locator in locators
-        ),
-    )
-
-
-def alike_in(items: Items, contrasts: Sequence[Contrast], within: int | None) -> list[Contrast]:
-    """The contrasts whose items are equally long in tokens, up to `within`; all of them for None.
-
-    Raises:
-        BadOption: if there is no contrast. BadData: if none is left.
-    """
     if not contrasts:
         raise BadOption("There is no contrast to locate; draw at least one.")
-    if within is None:
-        return list(contrasts)
-    alike = matched(contrasts, items.length, within=within)
+    progress = progress or Silent()
+    tokenizer = bench.engine.loaded.tokenizer
+
+    def length(text: str) -> int:
+        return len(tokenizer.encode(text, add_special_tokens=False))
+
+    alike = list(contrasts) if within is None else matched(contrasts, length, within=within)
     if not alike:
         raise BadData(
             f"Of {len(contrasts)} contrasts none has items of equal lengths (within {within} "
             "tokens); allow prompts to differ by more, or draw other contrasts."
         )
-    return alike
-
-
-def answered_rightly(
-    items: Items, alike: Sequence[Contrast]
-) -> tuple[list[Contrast], dict[str, float]]:
-    """The contrasts of which all five items are answered rightly, and by arm the share that is.
-
-    Raises:
-        BadData: if there is none.
-    """
-    passing = items.rightly([item for each in alike for item in each.items])
+    passing = answer_rightly(bench, [item for each in alike for item in each.items], progress)
     answered = {
-        arm: float(np.mean([passing[key(item)] for item in arm_items]))
-        for arm, arm_items in by_arm(alike).items()
+        arm: float(np.mean([passing[key(item)] for item in items]))
+        for arm, items in _by_arm(alike).items()
     }
     right = kept(alike, lambda item: passing[key(item)])
     if not right:
@@ -213,24 +268,47 @@ def answered_rightly(
             f"The model answers all five items of none of {len(alike)} contrasts (alone: {told}); "
             "draw more, or contrasts that it was trained for."
         )
-    return right, answered
+    items, grid = [item for each in right for item in each.items], bench.neurons.grid
+    return Decoupled(
+        contrasts=len(contrasts),
+        alike=len(alike),
+        right=len(right),
+        answered=answered,
+        balance=balance(right, length),
+        followed=tuple(
+            follow(locate_items(bench, items, locator, progress), right, locator, grid, seed=seed)
+            for locator in locators
+        ),
+    )
 
 
-def by_arm(contrasts: Sequence[Contrast]) -> dict[str, list[Item]]:
-    """The base items, and the partners of each arm."""
+def _by_arm(contrasts: Sequence[Contrast]) -> dict[str, list[Item]]:
+    """List the base items, and the partners of each arm."""
     partners = {arm: [each.partners[arm] for each in contrasts] for arm in ARMS}
     return {BASE: [each.base for each in contrasts]} | partners
 
 
-def followed(
-    found: Packed, contrasts: Sequence[Contrast], locator: Locator, grid: Grid, *, seed: int = 0
+def follow(
+    found: PackedSets,
+    contrasts: Sequence[Contrast],
+    locator: ItemLocator,
+    grid: Grid,
+    *,
+    seed: int = 0,
 ) -> Followed:
-    """Compare the sets of the items of some contrasts.
-
-    Raises:
-        BadOption: if the grid is not that of so many neurons.
-    """
-    similarity, chance = compared(found, contrasts, grid)
+    """Compare the sets of the items of some contrasts."""
+    parts: list[dict[str, tuple[Similarity, Similarity]]] = []
+    for first in range(0, len(contrasts), STRETCH):
+        sets = {
+            arm: found.of(items)
+            for arm, items in _by_arm(contrasts[first : first + STRETCH]).items()
+        }
+        base = sets.pop(BASE)
+        parts.append({arm: (jaccards(base, s), expected(base, s, grid)) for arm, s in sets.items()})
+    similarity, chance = (
+        {arm: np.concatenate([each[arm][which] for each in parts]) for arm in ARMS}
+        for which in (0, 1)
+    )
     alike = same_answer(found, contrasts, seed)
     return Followed(
         locator=str(locator),
@@ -239,15 +317,13 @@ def followed(
         effects=decoupling(similarity, seed=seed),
         same_answer=mean_interval(alike, seed=seed),
         beyond_answer=paired_interval(similarity["SS"], alike, seed=seed),
-        chance={arm: mean_known(each) for arm, each in chance.items()},
-        groups={
-            name: group(found.sets(members)) for name, members in grouped(contrasts, seed).items()
-        },
+        chance={arm: mean_defined(each) for arm, each in chance.items()},
+        groups={name: group(found.of(each)) for name, each in group_items(contrasts, seed).items()},
     )
 
 
-def same_answer(found: Packed, contrasts: Sequence[Contrast], seed: int) -> Similarity:
-    """The IoU of each base item with another item of its commonality, wording and answer.
+def same_answer(found: PackedSets, contrasts: Sequence[Contrast], seed: int) -> Similarity:
+    """Compute the IoU of each base item with another of its commonality, wording and answer.
 
     That one is drawn from all contrasts; NaN where there is none with other content.
     """
@@ -263,31 +339,12 @@ def same_answer(found: Packed, contrasts: Sequence[Contrast], seed: int) -> Simi
         others = [item for item in members if item.content != base.content]
         if others:
             other = others[int(random.integers(len(others)))]
-            similarity[number] = jaccards(found.sets([base]), found.sets([other]))[0]
+            similarity[number] = jaccards(found.of([base]), found.of([other]))[0]
     return similarity
 
 
-def compared(
-    found: Packed, contrasts: Sequence[Contrast], grid: Grid
-) -> tuple[dict[str, Similarity], dict[str, Similarity]]:
-    """The IoU of each base item's set with that of each partner, and that expected by chance."""
-    parts: list[dict[str, tuple[Similarity, Similarity]]] = []
-    for first in range(0, len(contrasts), STRETCH):
-        some = by_arm(contrasts[first : first + STRETCH])
-        base = found.sets(some[BASE])
-        partners = {arm: found.sets(some[arm]) for arm in ARMS}
-        parts.append(
-            {arm: (jaccards(base, s), expected(base, s, grid)) for arm, s in partners.items()}
-        )
-    similarity, chance = (
-        {arm: np.concatenate([each[arm][which] for each in parts]) for arm in ARMS}
-        for which in (0, 1)
-    )
-    return similarity, chance
-
-
 def expected(first: Sets, second: Sets, grid: Grid) -> Similarity:
-    """The IoU of random sets with as many neurons in each layer, row by row; NaN if both are empty.
+    """Compute the IoU of random sets with as many neurons in each layer; NaN if both are empty.
 
     It is taken from the expected number in common, `sum over layers a_l b_l / N_l`.
     """
@@ -302,8 +359,8 @@ def expected(first: Sets, second: Sets, grid: Grid) -> Similarity:
     return np.divide(common, union, out=np.full(len(union), np.nan), where=union > 0)
 
 
-def grouped(contrasts: Sequence[Contrast], seed: int) -> dict[str, list[Item]]:
-    """Different items of each commonality, as many of each, and as many of all mixed.
+def group_items(contrasts: Sequence[Contrast], seed: int) -> dict[str, list[Item]]:
+    """Draw different items of each commonality, as many of each, and as many of all mixed.
 
     Rewordings of base items are left out: they have a content in common with them.
     """
@@ -313,17 +370,173 @@ def grouped(contrasts: Sequence[Contrast], seed: int) -> dict[str, list[Item]]:
             distinct[item.commonality][key(item)] = item
     random = generator(seed)
     size = min(MEMBERS, *map(len, distinct.values()))
-    groups = {name: some(list(distinct[name].values()), size, random) for name in sorted(distinct)}
-    everything = [item for members in groups.values() for item in members]
-    return groups | {MIXED: some(everything, size, random)}
+
+    def draw(items: list[Item]) -> list[Item]:
+        return [items[place] for place in random.permutation(len(items))[:size]]
+
+    groups = {name: draw(list(distinct[name].values())) for name in sorted(distinct)}
+    return groups | {MIXED: draw([item for members in groups.values() for item in members])}
 
 
-def some(items: list[Item], size: int, random: np.random.Generator) -> list[Item]:
-    """So many of the items, drawn at random."""
-    return [items[place] for place in random.permutation(len(items))[:size]]
+@dataclass(frozen=True)
+class DecouplingStudy:
+    """Which contrasts of which model, and how the neurons of single items are located."""
+
+    model: ModelOptions
+    contrasts: str
+    items: int = ITEMS
+    attributions: tuple[Attribution, ...] = (Attribution(),)
+    rule: Rule = field(default_factory=Rule)
+    within: int | None = None
+    seed: int = 0
+
+    def check(self) -> "DecouplingStudy":
+        """Refuse every mistake that can be seen before weights are loaded.
+
+        Raises:
+            UserError: in one sentence.
+        """
+        pick(CONTRASTS, self.contrasts, "set of contrasts")
+        if self.items < 2:
+            raise BadOption(f"--items must be 2 or more; got {self.items}.")
+        for locator in self.locators:
+            locator.check()
+        names = list(map(str, self.locators))
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise BadOption(f"--method names the same locator twice ({twice[0]}); name each once.")
+        self.model.check()
+        return self
+
+    @property
+    def locators(self) -> list[ItemLocator]:
+        return [ItemLocator(asked, self.rule) for asked in self.attributions]
 
 
-def mean_known(values: Similarity) -> float | None:
-    """The mean of the values that are not missing; None if all are."""
-    known = values[~np.isnan(values)]
-    return float(known.mean()) if len(known) else None
+@contextmanager
+def open_decoupling(study: DecouplingStudy, folder: Path, command: str) -> Iterator[NeuronBench]:
+    """Claim a study's folder and load its model."""
+    study.check()
+    with claim(folder, asdict(study) | {"kind": "decoupling"}, command) as store:
+        yield NeuronBench.of(study.model.engine(), store, folder)
+
+
+def measure_decoupling(
+    study: DecouplingStudy, folder: Path, progress: Progress | None = None, *, command: str = ""
+) -> Reported:
+    """Locate every item of the contrasts on its own; writes `decoupling.json`."""
+
+    def find(bench: NeuronBench) -> Finding:
+        ledger = Ledger(folder / LEDGER)
+        contrasts = draw_contrasts(study.contrasts, study.items, seed=study.seed)
+        found = {}
+        for locator in study.locators:
+            asked = {
+                "study": asdict(study) | {"attributions": None},
+                "locator": asdict(locator),
+                "model": bench.neurons.fingerprint,
+            }
+            measure = partial(_measure, study, bench, contrasts, locator, progress)
+            found[str(locator)] = ledger.recall(asked, measure)
+        results = {
+            "model": study.model.name,
+            "contrasts": study.contrasts,
+            "locators": found,
+        }
+        title = f"Capability and content apart in {study.model.name}"
+        shown = [effects_exhibit(study.contrasts, found), groups_exhibit(study.contrasts, found)]
+        return Finding(DECOUPLING, results, title, decoupling_headline(found), shown)
+
+    return run_command(open_decoupling(study, folder, command), find, folder, command)
+
+
+def _measure(
+    study: DecouplingStudy,
+    bench: NeuronBench,
+    contrasts: Sequence[Contrast],
+    locator: ItemLocator,
+    progress: Progress | None,
+) -> dict[str, Any]:
+    """Measure one locator's part."""
+    ways, within, seed = [locator], study.within, study.seed
+    return decouple(bench, contrasts, ways, within=within, progress=progress, seed=seed).as_dict()
+
+
+def decoupling_headline(found: dict[str, Any]) -> str:
+    """Say the answer in a sentence."""
+    name, first = next(iter(found.items()))
+    effects = first["followed"][0]["effects"]
+    return (
+        f"Sets of single items ({name}): items of one capability are "
+        f"{ranged(effects['commonality'])} more alike than others, rewordings of one item "
+        f"{ranged(effects['individual'])} more than that"
+    )
+
+
+def effects_exhibit(contrasts: str, found: dict[str, Any]) -> Exhibit:
+    """Show how alike an item's neurons are to its partners', and the effects."""
+    followed = {name: each["followed"][0] for name, each in found.items()}
+    rows: list[Row] = [
+        (
+            name,
+            f"{found[name]['right']} of {found[name]['contrasts']}",
+            Value(each["sizes"]["mean"], digits=1),
+            *(ranged(each["effects"]["similarity"][arm]) for arm in ARMS),
+            *(ranged(each["effects"][effect]) for effect in EFFECTS),
+            ranged(each["beyond_answer"]),
+        )
+        for name, each in followed.items()
+    ]
+    columns = (
+        "locator; items used; neurons an item; reworded (SS); same capability (SC); same content "
+        "(CD); neither (DD); commonality effect; individual effect; content effect; rewording "
+        "beyond the answer"
+    )
+    return Exhibit(
+        f"decoupling-{contrasts.replace('/', '-')}",
+        f"Capability and content apart: {contrasts}",
+        tuple(columns.split("; ")),
+        rows,
+        [
+            "Mean IoU of an item's neurons with its partner's; only contrasts of which the "
+            "model answers all five items rightly. Commonality is SC less DD, individual SS "
+            "less SC, content CD less DD, with paired 95 % intervals over items. A rewording "
+            "keeps the answer and other content does not, so the last column compares it with "
+            "another item of the same answer. The design is ours: the paper's is not known to "
+            "us."
+        ],
+        partial(
+            drawing.points,
+            list(found),
+            {e: [bounds(each["effects"][e]) for each in followed.values()] for e in EFFECTS},
+            label="effect on IoU",
+        ),
+    )
+
+
+def groups_exhibit(contrasts: str, found: dict[str, Any]) -> Exhibit:
+    """Show what the sets of many items of one capability have in common, and of all mixed."""
+    rows: list[Row] = []
+    for name, each in found.items():
+        for kind, told in each["followed"][0]["groups"].items():
+            votes = {f"{vote['least']:g}": vote["count"] for vote in told["votes"]}
+            rows.append(
+                (
+                    f"{name}, {kind}",
+                    str(told["sets"]),
+                    str(told["in_any"]),
+                    Value(told["iou"]),
+                    Value(told["pairwise"]["iou"]),
+                    *(str(votes[share]) for share in ("0.1", "0.5", "0.9")),
+                )
+            )
+    columns = (
+        "locator, items; items; neurons in any; IoU of all; mean pairwise IoU; in 10 % of items; "
+        "in 50 %; in 90 %"
+    )
+    return Exhibit(
+        f"groups-{contrasts.replace('/', '-')}",
+        f"What many items' neurons have in common: {contrasts}",
+        tuple(columns.split("; ")),
+        rows,
+        ["The IoU of all items' sets shrinks with their number; the vote counts do not."],
+    )

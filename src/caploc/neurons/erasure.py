@@ -6,8 +6,10 @@ share of located neurons erased; and what is lost on other tasks, which tells a 
 from those that everything needs.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,7 @@ from jaxtyping import Float64
 
 from caploc.commonality import (
     Interval,
+    Result,
     Specificity,
     bottom,
     layer_matched,
@@ -23,20 +26,33 @@ from caploc.commonality import (
     specificity,
     uniform,
 )
-from caploc.commonality.result import Result
-from caploc.errors import BadOption
+from caploc.errors import BadOption, UserError
+from caploc.exhibits import drawing
+from caploc.exhibits.exhibit import NOTHING, Exhibit, Value
+from caploc.folder import ERASURE
 from caploc.measurement import Meter, outcomes_by_example
-from caploc.neurons.bench import NeuronBench
+from caploc.neurons.cells import YES_NO, Matrix, Row, bounds, effects_matrix, ranged, spread
 from caploc.neurons.cutting import Mode
-from caploc.neurons.examples import Source
-from caploc.neurons.finding import Found, ordered
-from caploc.neurons.grid import Chosen
+from caploc.neurons.finding import TaskNeurons
+from caploc.neurons.sites import Chosen
+from caploc.neurons.study import (
+    Finding,
+    NeuronBench,
+    NeuronLab,
+    Reported,
+    TaskSource,
+    reopen_study,
+    run_command,
+)
 from caploc.progress import Progress
 from caploc.tasks.task import Score
+from caploc.workbench import Allowed
 
 LOCATED, UNIFORM, LAYERS, BOTTOM = "located", "random", "random in layers", "bottom"
+ARMS = (LOCATED, LAYERS, UNIFORM, BOTTOM)
 DOSES = (0.1, 0.25, 0.5, 0.75, 1.0)
 DRAWS = 5
+MEASURES = ("metric", "logprob")
 Outcomes = Float64[np.ndarray, " examples"]
 
 
@@ -54,7 +70,7 @@ class Erasing:
         """Refuse what means nothing.
 
         Raises:
-            BadOption: for fewer than 5 draws, a dose out of range, or a limit below 1.
+            BadOption: for fewer than 5 draws, a dose out of range, or a limit below 2.
         """
         if self.draws < DRAWS:
             raise BadOption(f"--draws must be {DRAWS} or more; got {self.draws}.")
@@ -67,7 +83,7 @@ class Erasing:
 
 
 @dataclass(frozen=True)
-class Lost(Result):
+class ArmLoss(Result):
     """What a task loses when an arm's neurons are erased, on the same examples.
 
     `score` is the task's own, with the neurons erased; `metric` and `logprob` are the mean over
@@ -93,26 +109,32 @@ class Erased:
     judged: str
     examples: int
     intact: Score
-    arms: list[Lost]
+    arms: list[ArmLoss]
     metric: Specificity
     logprob: Specificity
 
     @property
-    def located(self) -> Lost:
-        """The located arm."""
+    def located(self) -> ArmLoss:
         return next(lost for lost in self.arms if lost.arm == LOCATED)
 
+    def of_arm(self, arm: str) -> list[ArmLoss]:
+        return [lost for lost in self.arms if lost.arm == arm]
+
+    def mean(self, arm: str) -> float | None:
+        """Average an arm's loss of log-probability over its draws; None if it has none."""
+        known = [x.logprob.mean for x in self.of_arm(arm) if np.isfinite(x.logprob.mean)]
+        return float(np.mean(known)) if known else None
+
     def beats(self, arm: str = LAYERS) -> bool | None:
-        """Whether the located neurons cost more log-probability than every draw of an arm.
+        """Ask whether the located neurons cost more log-probability than every draw of an arm.
 
         None if the arm was not measured.
         """
         own = self.located.logprob.mean
-        drawn = [own > lost.logprob.mean for lost in self.arms if lost.arm == arm]
+        drawn = [own > lost.logprob.mean for lost in self.of_arm(arm)]
         return all(drawn) if drawn else None
 
     def as_dict(self) -> dict[str, Any]:
-        """As `erasure.json` has it."""
         return {
             "judged": self.judged,
             "examples": self.examples,
@@ -131,11 +153,11 @@ class Eraser:
 
     bench: NeuronBench
     asked: Erasing
-    found: Found
+    found: TaskNeurons
     progress: Progress
 
     def arms(self) -> list[tuple[str, int, Chosen]]:
-        """Name, number and neurons of every arm.
+        """List name, number and neurons of every arm.
 
         Raises:
             BadOption: if nothing was located.
@@ -157,78 +179,281 @@ class Eraser:
             (BOTTOM, 0, bottom(moments.mean, located, absolute=moments.absolute)),
         ]
 
-    def erase(self, source: Source, arms: Sequence[str] | None = None) -> Erased:
-        """What a judging task loses under every arm (those named, or all)."""
-        chosen = [arm for arm in self.arms() if arms is None or arm[0] in arms]
-        meters = self.meters(source)
-        examples = source.judged(self.asked.limit)
+    def erase(self, source: TaskSource, arms: Sequence[str] | None = None) -> Erased:
+        """Measure what a judging task loses under every arm (those named, or all)."""
+        meters, examples = self.meters(source), source.judged(self.asked.limit)
         nothing = self.found.located & False
-        intact = {name: self.outcomes(meter, nothing, examples) for name, meter in meters.items()}
-        lost: dict[tuple[str, int], dict[str, Outcomes]] = {}
-        told = []
-        for arm, draw, neurons in chosen:
-            cut = {name: self.outcomes(meter, neurons, examples) for name, meter in meters.items()}
-            lost[arm, draw] = {name: intact[name] - cut[name] for name in meters}
-            score = self.score(meters["metric"], neurons, examples)
-            told.append(
-                Lost(
-                    arm,
-                    draw,
-                    score.score,
-                    paired_interval(intact["metric"], cut["metric"]),
-                    paired_interval(intact["logprob"], cut["logprob"]),
-                )
-            )
+        intact = self.outcomes(meters, nothing, examples)
+        told, random = [], []
+        for arm, draw, neurons in self.arms():
+            if arms is not None and arm not in arms:
+                continue
+            cut = self.outcomes(meters, neurons, examples)
+            if arm in (LOCATED, LAYERS):
+                random.append({name: intact[name] - cut[name] for name in MEASURES})
+            score = self.score(meters["metric"], neurons, examples).score
+            lost = (paired_interval(intact[name], cut[name]) for name in MEASURES)
+            told.append(ArmLoss(arm, draw, score, *lost))
+        located, *drawn = random
         return Erased(
             source.name,
             len(examples),
             self.score(meters["metric"], nothing, examples),
             told,
-            *(specific(lost, name) for name in ("metric", "logprob")),
+            *(specificity(located[m], np.stack([each[m] for each in drawn])) for m in MEASURES),
         )
 
-    def meters(self, source: Source) -> dict[str, Meter]:
-        """The judging task's meters: by its own metric, and by the gold answer's probability."""
-        needed = self.asked.mode.needs_reference
-        reference = source.spans(self.bench.wording) if needed else []
-        return {
-            name: self.bench.meter(task, self.asked.mode, reference, self.asked.seed)
-            for name, task in (("metric", source.judging), ("logprob", source.gold))
-        }
-
-    def outcomes(self, meter: Meter, neurons: Chosen, examples: Sequence[int]) -> Outcomes:
-        """Each example's outcome with some neurons erased; NaN where there is none."""
-        rows = meter.under(neurons, examples, self.progress, f"{meter.task.name}, erased")
-        known = outcomes_by_example(rows)
-        return np.array([known.get(example, np.nan) for example in examples])
-
-    def score(self, meter: Meter, neurons: Chosen, examples: Sequence[int]) -> Score:
-        """The task's own score with some neurons erased, from rows already there."""
-        return meter.score(meter.under(neurons, examples, self.progress, meter.task.name))
-
-    def doses(self, source: Source) -> list[dict[str, Any]]:
-        """What the task loses as more of the located neurons go, the highest scores first."""
-        columns, meters = ordered(self.found), self.meters(source)
+    def doses(self, source: TaskSource) -> list[dict[str, Any]]:
+        """Measure what the task loses as more of the located neurons go, highest scores first."""
+        columns, meters = self.found.ordered, self.meters(source)
         examples = source.judged(self.asked.limit)
         nothing = self.found.located & False
-        intact = {name: self.outcomes(meter, nothing, examples) for name, meter in meters.items()}
+        intact = self.outcomes(meters, nothing, examples)
         curve = []
         for dose in self.asked.doses:
             count = max(1, round(dose * len(columns)))
             neurons = nothing.copy()
             neurons[columns[:count]] = True
-            lost = {
-                name: mean_interval(intact[name] - self.outcomes(meter, neurons, examples))
-                for name, meter in meters.items()
-            }
-            curve.append(
-                {"dose": dose, "neurons": count}
-                | {name: interval.as_dict() for name, interval in lost.items()}
-            )
+            cut = self.outcomes(meters, neurons, examples)
+            lost = {name: mean_interval(intact[name] - cut[name]).as_dict() for name in MEASURES}
+            curve.append({"dose": dose, "neurons": count, **lost})
         return curve
 
+    def meters(self, source: TaskSource) -> dict[str, Meter]:
+        """Meter the judging task by its own metric, and by the gold answer's probability."""
+        mode = self.asked.mode
+        reference = source.spans(self.bench.wording) if mode.needs_reference else []
+        tasks = (source.judging, source.gold)
+        return {
+            name: self.bench.meter(task, mode, reference, self.asked.seed)
+            for name, task in zip(MEASURES, tasks, strict=True)
+        }
 
-def specific(lost: Mapping[tuple[str, int], dict[str, Outcomes]], name: str) -> Specificity:
-    """The located loss against that of random neurons of the same layers."""
-    drawn = np.stack([each[name] for (arm, _), each in lost.items() if arm == LAYERS])
-    return specificity(lost[LOCATED, 0][name], drawn)
+    def outcomes(
+        self, meters: dict[str, Meter], neurons: Chosen, examples: Sequence[int]
+    ) -> dict[str, Outcomes]:
+        """Measure each example's outcomes with some neurons erased; NaN where there is none."""
+        found = {}
+        for name, meter in meters.items():
+            rows = meter.under(neurons, examples, self.progress, f"{meter.task.name}, erased")
+            known = outcomes_by_example(rows)
+            found[name] = np.array([known.get(example, np.nan) for example in examples])
+        return found
+
+    def score(self, meter: Meter, neurons: Chosen, examples: Sequence[int]) -> Score:
+        """Score the task with some neurons erased, from rows already there."""
+        return meter.score(meter.under(neurons, examples, self.progress, meter.task.name))
+
+
+@dataclass(frozen=True)
+class ErasedTask:
+    """What is lost without one task's neurons: by the task itself, and by others.
+
+    `doses` is the task's loss as more of its neurons go.
+    """
+
+    task: str
+    neurons: int
+    own: Erased
+    doses: list[dict[str, Any]]
+    others: list[Erased] = field(default_factory=list)
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "task": self.task,
+            "neurons": self.neurons,
+            "own": self.own.as_dict(),
+            "doses": self.doses,
+            "others": [each.as_dict() for each in self.others],
+        }
+
+
+def erase(
+    folder: Path,
+    asked: Erasing,
+    others: Sequence[str] = (),
+    progress: Progress | None = None,
+    *,
+    command: str = "",
+    allowed: Allowed | None = None,
+) -> Reported:
+    """Erase the neurons of every task of a finished `locate`; write `erasure.json`.
+
+    `others` are tasks that are judged too, of which no neurons are located.
+    """
+    asked.check()
+
+    def find(lab: NeuronLab) -> Finding:
+        model = lab.study.model.name
+        erased = erase_tasks(lab, asked, [*lab.study.tasks, *others])
+        results = {
+            "model": model,
+            "mode": str(asked.mode),
+            "tasks": [each.as_dict() for each in erased],
+            "cost": lab.bench.cost.as_dict(),
+        }
+        lines = [
+            f"Located neurons are erased ({asked.mode}); losses are on examples that no neuron was "
+            "found on, in the task's own score and in nats of log-probability for each gold token."
+        ]
+        shown = [erased_arms_exhibit(erased), doses_exhibit(erased), losses_exhibit(erased)]
+        title = f"Erasing neurons of {model}"
+        return Finding(ERASURE, results, title, erasure_headline(erased), shown, lines, "erasure")
+
+    return run_command(reopen_study(folder, progress, allowed), find, folder, command)
+
+
+def erase_tasks(lab: NeuronLab, asked: Erasing, judged: Sequence[str]) -> list[ErasedTask]:
+    """Measure what every located task, and every judged one, loses.
+
+    Raises:
+        UserError: if no neuron is located for any task.
+    """
+    for task in judged:
+        lab.source(task)  # a mistake in a name shows before anything is measured
+    done = []
+    for task in lab.study.tasks:
+        found = lab.found(task)
+        if not found.located.any():
+            continue
+        eraser = Eraser(lab.bench, asked, found, lab.progress)
+        own = eraser.erase(lab.source(task))
+        beside = [
+            eraser.erase(lab.source(other), (LOCATED, LAYERS))
+            for other in dict.fromkeys(judged)
+            if other != task
+        ]
+        doses = eraser.doses(lab.source(task))
+        done.append(ErasedTask(task, int(found.located.sum()), own, doses, beside))
+    if not done:
+        raise UserError(
+            f"No neuron is located for {', '.join(lab.study.tasks)}, so there is none to erase; "
+            "locate again with a lower --sigma, a --share, or more examples."
+        )
+    return done
+
+
+def erasure_headline(erased: Sequence[ErasedTask]) -> str:
+    """Say the answer in a sentence."""
+    beaten = sum(each.own.beats() is True for each in erased)
+    return (
+        f"For {beaten} of {len(erased)} tasks erasing its located neurons costs more than every "
+        "draw of as many random neurons of the same layers"
+    )
+
+
+def erased_arms_exhibit(erased: Sequence[ErasedTask]) -> Exhibit:
+    """Show each task's own loss under every arm."""
+    rows: list[Row] = []
+    for each in erased:
+        own = each.own
+        gain = own.logprob.pooled_gain
+        rows.append(
+            (
+                each.task,
+                str(each.neurons),
+                Value(own.intact.score, own.intact.stderr),
+                *(_scores(own, arm) for arm in ARMS),
+                ranged(own.located.logprob),
+                Value(own.mean(LAYERS)),
+                YES_NO[own.beats() is True],
+                NOTHING if gain is None else Value(gain, digits=1),
+            )
+        )
+    columns = (
+        "task, neurons, intact, located erased, random in layers, random, lowest scores, "
+        "log-probability lost, by random in layers, beats every draw, gain in sd of draws"
+    )
+    return Exhibit(
+        "erasure",
+        "Located neurons erased, against others as many",
+        tuple(columns.split(", ")),
+        rows,
+        [
+            "Of draws the mean score, and in brackets the lowest and the highest. Log-probability "
+            "is in nats for each gold token, with a 95 % interval over examples; the gain is the "
+            "located loss less the mean of the draws in the same layers, in their standard "
+            "deviations."
+        ],
+        partial(
+            drawing.points,
+            [each.task for each in erased],
+            {arm: [_drawn(each.own, arm) for each in erased] for arm in ARMS},
+            label="log-probability lost, nats a token",
+        ),
+    )
+
+
+def _scores(erased: Erased, arm: str) -> str:
+    """Write the scores of an arm's draws: their mean, and the lowest and highest."""
+    known = [lost.score for lost in erased.of_arm(arm) if lost.score is not None]
+    if not known:
+        return NOTHING
+    ends = f" ({min(known):.3f} to {max(known):.3f})" if len(known) > 1 else ""
+    return f"{np.mean(known):.3f}{ends}"
+
+
+def _drawn(erased: Erased, arm: str) -> drawing.Interval:
+    """Draw a single loss with its interval over examples, of several the mean and the ends."""
+    draws = [lost.logprob for lost in erased.of_arm(arm)]
+    return bounds(draws[0]) if len(draws) == 1 else spread([lost.mean for lost in draws])
+
+
+def doses_exhibit(erased: Sequence[ErasedTask]) -> Exhibit:
+    """Show the loss as more of the located neurons are erased."""
+    rows: list[Row] = [
+        (
+            each.task,
+            *(
+                f"{point['logprob']['mean']:z.3f} ({point['neurons']})"
+                if point["logprob"]["mean"] is not None
+                else NOTHING
+                for point in each.doses
+            ),
+        )
+        for each in erased
+    ]
+    return Exhibit(
+        "doses",
+        "Log-probability lost by the share of located neurons erased",
+        ("task", *(f"{100 * point['dose']:g} %" for point in erased[0].doses)),
+        rows,
+        ["The highest scores go first; in brackets the number of neurons."],
+        partial(
+            drawing.curves,
+            {
+                each.task: [(100 * p["dose"], p["logprob"]["mean"]) for p in each.doses]
+                for each in erased
+            },
+            across="located neurons erased, %",
+            up="log-probability lost, nats a token",
+        ),
+    )
+
+
+def loss_matrix(
+    erased: Sequence[ErasedTask], arm: str = LOCATED
+) -> tuple[list[str], list[str], Matrix]:
+    """List tasks erased, tasks judged, and the log-probability that each judged one loses."""
+    judged = dict.fromkeys(
+        name for each in erased for name in (each.task, *(other.judged for other in each.others))
+    )
+    columns = {name: place for place, name in enumerate(judged)}
+    table = np.full((len(erased), len(columns)), np.nan)
+    for row, each in enumerate(erased):
+        for one in (each.own, *each.others):
+            value = one.mean(arm)
+            table[row, columns[one.judged]] = np.nan if value is None else value
+    return [each.task for each in erased], list(columns), table
+
+
+def losses_exhibit(erased: Sequence[ErasedTask]) -> Exhibit:
+    """Show what every task loses when a task's neurons are erased, random neurons beside."""
+    tasks, judged, located = loss_matrix(erased)
+    return effects_matrix(
+        "erasure-matrix",
+        "Log-probability that each task (column) loses without the neurons of another (row)",
+        (tasks, judged),
+        (located, loss_matrix(erased, LAYERS)[2]),
+        ("erased", "In brackets the mean loss of random neurons of the same layers."),
+    )

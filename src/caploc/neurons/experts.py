@@ -1,13 +1,12 @@
 """Routed experts as one projection: what their output projections read, laid out in full.
 
 The experts of a layer are one module with three-dimensional weights, computed by whichever kernel
-transformers picks; no module of it reads the neurons. Inside `Experts.watched` the module computes
+transformers picks; no module of it reads the neurons. While it has a hook the module computes
 plainly instead, and hands what every token gives to every expert, (tokens, experts x width) with
 zeros where a token was not routed, to a hook on the way to the output projections.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,11 +15,10 @@ from torch import Tensor, nn
 Hook = Callable[[nn.Module, tuple[Tensor, ...]], Any]
 
 
-class Handle:
+class HookHandle:
     """Takes a hook away again."""
 
     def __init__(self, experts: "Experts", hook: Hook) -> None:
-        """Remember whose hook it is."""
         self.experts, self.hook = experts, hook
 
     def remove(self) -> None:
@@ -31,21 +29,21 @@ class Handle:
 
 
 class Experts:
-    """The experts of one layer, to be hooked like a projection."""
+    """The experts of one layer, to be hooked like a projection.
+
+    `module` follows transformers' interface of experts.
+    """
 
     def __init__(self, module: nn.Module) -> None:
-        """Take a module that follows transformers' interface of experts."""
         self.module: Any = module
         self.hooks: list[Hook] = []
 
     @property
     def count(self) -> int:
-        """Number of experts."""
         return int(self.module.down_proj.shape[0])
 
     @property
     def width(self) -> int:
-        """Neurons of an expert."""
         return int(self.module.down_proj.shape[1 if self.module.is_transposed else 2])
 
     @property
@@ -54,15 +52,15 @@ class Experts:
         down: Tensor = self.module.down_proj.detach()
         return down if self.module.is_transposed else down.transpose(1, 2)
 
-    def register_forward_pre_hook(self, hook: Hook) -> Handle:
+    def register_forward_pre_hook(self, hook: Hook) -> HookHandle:
         """Let a hook see, and replace, what the output projections read."""
         if not self.hooks:
             self.module.forward = self.forward  # of the instance, in place of the class's
         self.hooks.append(hook)
-        return Handle(self, hook)
+        return HookHandle(self, hook)
 
     def forward(self, hidden: Tensor, routed: Tensor, shares: Tensor) -> Tensor:
-        """The module's own computation, its neurons in the open.
+        """Compute what the module computes, its neurons in the open.
 
         `hidden` is (tokens, reads); `routed` and `shares`, (tokens, chosen experts), are the
         experts of each token and the weight of each.
@@ -93,7 +91,7 @@ class Experts:
         return output
 
     def activation(self, hidden: Tensor, expert: int) -> Tensor:
-        """What the expert's output projection reads for these tokens."""
+        """Compute what the expert's output projection reads for these tokens."""
         module = self.module
         name = "gate_up_proj" if module.has_gate else "up_proj"
         before = hidden @ self.read_first(getattr(module, name)[expert])
@@ -103,22 +101,12 @@ class Experts:
         return after
 
     def read_first(self, weight: Tensor) -> Tensor:
-        """A weight with what it reads as the first axis."""
+        """Turn a weight so that what it reads is the first axis."""
         return weight if self.module.is_transposed else weight.T
 
 
 def is_experts(module: nn.Module) -> bool:
-    """Whether a module follows transformers' interface of experts."""
+    """Tell whether a module follows transformers' interface of experts."""
     down = getattr(module, "down_proj", None)
     follows = all(hasattr(module, name) for name in ("has_gate", "is_transposed", "_apply_gate"))
     return follows and isinstance(down, nn.Parameter) and down.ndim == 3
-
-
-@contextmanager
-def hooked(module: Any, hook: Hook) -> Iterator[None]:
-    """A hook on a projection or on experts, for a block."""
-    handle = module.register_forward_pre_hook(hook)
-    try:
-        yield
-    finally:
-        handle.remove()

@@ -12,24 +12,22 @@ import numpy as np
 from jaxtyping import Bool
 
 from caploc.commonality import (
+    Moments,
     Sweep,
     Within,
     commonality_set,
     group,
     plain,
+    strengths,
     sweep,
     within,
 )
-from caploc.commonality.moments import Moments
-from caploc.commonality.threshold import strengths
 from caploc.engine.wording import Span
 from caploc.errors import BadOption
 from caploc.neurons.attribution import Attribution
-from caploc.neurons.grid import Chosen, NeuronGrid
-from caploc.neurons.loading import NeuronModel
-from caploc.neurons.rule import Rule
-from caploc.neurons.scores import accumulate
-from caploc.neurons.shelf import Shelf
+from caploc.neurons.proof import NeuronModel
+from caploc.neurons.scores import Rule, ScoreCache, accumulate
+from caploc.neurons.sites import Chosen, NeuronGrid
 from caploc.progress import Progress
 
 SIZES = (10, 30, 100, 300, 1000, 3000)  # examples of a subset at which the curve has a point
@@ -38,7 +36,7 @@ Sets = Bool[np.ndarray, "subsets neurons"]
 
 
 @dataclass(frozen=True)
-class Found:
+class TaskNeurons:
     """What was found for one task.
 
     `moments` are over all examples, `subsets` the set of each subset, `curve` what subsets of fewer
@@ -53,15 +51,20 @@ class Found:
     curve: list[tuple[int, float | None, float | None]] = field(default_factory=list)
 
     def within(self) -> Within:
-        """How alike the subsets' sets are."""
         return within(self.subsets)
 
     def sweep(self, rule: Rule) -> Sweep:
-        """How many neurons other thresholds and shares would choose."""
+        """Count how many neurons other thresholds and shares would choose."""
         return sweep(self.moments.mean, absolute=rule.absolute)
 
+    @property
+    def ordered(self) -> list[int]:
+        """The columns of the located neurons, the highest score first (its sign as it counts)."""
+        columns = np.flatnonzero(self.located)
+        highest = strengths(self.moments.mean, self.moments.absolute)[columns]
+        return [int(column) for column in columns[np.argsort(-highest, kind="stable")]]
+
     def as_dict(self, grid: NeuronGrid, rule: Rule) -> dict[str, Any]:
-        """As `neurons.json` has it; neurons by name, the highest score first."""
         swept = self.sweep(rule)
         return {
             "task": self.task,
@@ -74,7 +77,7 @@ class Found:
                     "stderr": plain(float(self.moments.standard_error[column])),
                     "votes": int(self.moments.votes[column]),
                 }
-                for column in ordered(self)
+                for column in self.ordered
             ],
             "subsets": [[str(n) for n in grid.named(chosen)] for chosen in self.subsets],
             "share": float(self.located.mean()),
@@ -96,10 +99,12 @@ class Finder:
     model: NeuronModel
     asked: Attribution
     rule: Rule
-    shelf: Shelf
+    cache: ScoreCache
     progress: Progress
 
-    def find(self, task: str, spans: Sequence[Span], subsets: int, *, least: float = 1.0) -> Found:
+    def find(
+        self, task: str, spans: Sequence[Span], subsets: int, *, least: float = 1.0
+    ) -> TaskNeurons:
         """Locate on disjoint subsets of the examples, in the order given, and on all of them.
 
         Raises:
@@ -114,22 +119,21 @@ class Finder:
                 f"{subsets} subsets; take more --examples or fewer --subsets."
             )
         steps = sorted({size, *(step for step in SIZES if step < size)})
-        running: list[list[Moments]] = []
-        for number in range(subsets):
-            own = spans[number * size : (number + 1) * size]
-            running.append(self.growing(task, own, steps))
-        sets = self.sets([each[-1] for each in running])
+        running = [
+            self.growing(task, spans[number * size : (number + 1) * size], steps)
+            for number in range(subsets)
+        ]
+        sets = [np.stack(list(map(self.choose, each))) for each in zip(*running, strict=True)]
         total = running[0][-1]
         for each in running[1:]:
             total = total.merged(each[-1])
-        curve = [
-            (step, *alike(self.sets([each[place] for each in running])))
-            for place, step in enumerate(steps)
-        ]
-        return Found(task, subsets * size, commonality_set(sets, least), sets, total, curve)
+        pairwise = [group(each).pairwise for each in sets]
+        curve = [(step, each.largest, each.iou) for step, each in zip(steps, pairwise, strict=True)]
+        located = commonality_set(sets[-1], least)
+        return TaskNeurons(task, subsets * size, located, sets[-1], total, curve)
 
     def growing(self, task: str, spans: Sequence[Span], steps: Sequence[int]) -> list[Moments]:
-        """The running figures after each number of examples."""
+        """Accumulate the running figures after each number of examples."""
         total, done, found = self.rule.moments(self.model.grid.size), 0, []
         for step in steps:
             while done < step:
@@ -140,7 +144,7 @@ class Finder:
         return found
 
     def stretch(self, task: str, spans: Sequence[Span]) -> Moments:
-        """The figures of some examples, from the shelf if they were scored before."""
+        """Accumulate the figures of some examples, from the cache if they were scored before."""
         asked = {
             "model": self.model.fingerprint,
             "dtype": self.model.dtype,
@@ -149,23 +153,9 @@ class Finder:
             "spans": [[list(span.inputs), list(span.continuation)] for span in spans],
         }
         empty = self.rule.moments(self.model.grid.size)
-        return self.shelf.recall(
+        return self.cache.recall(
             asked, lambda: accumulate(self.model, spans, self.asked, empty, self.progress, task)
         )
 
-    def sets(self, moments: Sequence[Moments]) -> Sets:
-        """The set of each."""
-        return np.stack([self.rule.chosen(each, self.model.grid) for each in moments])
-
-
-def alike(sets: Sets) -> tuple[float | None, float | None]:
-    """Mean overlap by the larger set and mean IoU over the pairs of sets."""
-    pairwise = group(sets).pairwise
-    return pairwise.largest, pairwise.iou
-
-
-def ordered(found: Found) -> list[int]:
-    """The columns of the located neurons, the highest score first (its sign as the rule has it)."""
-    columns = np.flatnonzero(found.located)
-    highest = strengths(found.moments.mean, found.moments.absolute)[columns]
-    return [int(column) for column in columns[np.argsort(-highest, kind="stable")]]
+    def choose(self, moments: Moments) -> Chosen:
+        return self.rule.choose(moments, self.model.grid)

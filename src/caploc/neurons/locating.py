@@ -1,18 +1,119 @@
-"""Find every task's neurons: the command from end to end."""
+"""Find every task's neurons, and hold them against each other: `neurons locate` and `overlap`."""
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from caploc.commonality import cantelli
-from caploc.errors import BadOption
-from caploc.exhibits.exhibit import Exhibit
-from caploc.exhibits.page import write_exhibits
-from caploc.folder import NEURONS, versions, write_json
-from caploc.neurons.exhibits.sets import shown
-from caploc.neurons.located import Located
-from caploc.neurons.study import NeuronLab, NeuronStudy, opened
+import numpy as np
+
+from caploc.commonality import (
+    COMPARED,
+    RATES,
+    Cohesion,
+    Interval,
+    Overlaps,
+    across,
+    between,
+    cantelli,
+    chance,
+    cohesion,
+)
+from caploc.contents import read_contents
+from caploc.errors import BadOption, UserError
+from caploc.exhibits import drawing
+from caploc.exhibits.exhibit import NOTHING, Exhibit, Value
+from caploc.folder import NEURONS, OVERLAP, versions, write_json
+from caploc.neurons.cells import YES_NO, Row, as_text, bounds, known, ranged
+from caploc.neurons.finding import TaskNeurons
+from caploc.neurons.scores import Rule
+from caploc.neurons.sites import NeuronGrid
+from caploc.neurons.study import (
+    Finding,
+    NeuronLab,
+    NeuronStudy,
+    Reported,
+    open_study,
+    run_command,
+)
 from caploc.progress import Progress
+
+NAMED = 8  # neurons that a table names
+TITLES = {
+    "reference": "of the row's neurons",
+    "largest": "by the larger set",
+    "smallest": "by the smaller set",
+    "dice": "Dice",
+    "iou": "IoU",
+}
+
+
+@dataclass(frozen=True)
+class LocatedNeurons:
+    """The neurons of several tasks of one model, and what their subsets have in common.
+
+    `kinds` says which tasks are of one kind (each its own if it is not named).
+    """
+
+    grid: NeuronGrid
+    rule: Rule
+    found: dict[str, TaskNeurons]
+    kinds: Mapping[str, str]
+
+    @classmethod
+    def by(cls, lab: NeuronLab, kinds: Mapping[str, str]) -> "LocatedNeurons":
+        found = {task: lab.found(task) for task in lab.study.tasks}
+        return cls(lab.bench.neurons.grid, lab.study.rule, found, kinds)
+
+    def overlaps(self) -> Overlaps:
+        """Compute the five rates between every two tasks, on the diagonal within each."""
+        return across(
+            {task: each.located for task, each in self.found.items()},
+            {task: each.subsets for task, each in self.found.items()},
+        )
+
+    def cohesion(self) -> Cohesion:
+        """Ask whether sets are alike within a task and a kind, and unlike across."""
+        overlaps = self.overlaps()
+        kinds = {task: self.kinds.get(task, task) for task in self.found}
+        return cohesion(overlaps.rates[COMPARED], overlaps.datasets, kinds)
+
+    def apart(self, task: str) -> Interval | None:
+        """Tell how alike a task's subsets are to other tasks'; None for a single task."""
+        others = {name: each.subsets for name, each in self.found.items() if name != task}
+        return between(self.found[task].subsets, others, COMPARED) if others else None
+
+    def separate(self, task: str) -> bool | None:
+        """Ask whether the interval within a task lies above that across; None if not known."""
+        within, other = self.found[task].within().rates[COMPARED], self.apart(task)
+        if other is None or np.isnan(within.low) or np.isnan(other.high):
+            return None
+        return within.low > other.high
+
+    def as_dict(self) -> dict[str, Any]:
+        several = len(self.found) > 1
+        apart = {task: self.apart(task) for task in self.found}
+        return {
+            "grid": {
+                "layers": self.grid.layers,
+                "neurons": list(self.grid.neurons_per_layer),
+                "expert_widths": list(self.grid.expert_widths),
+                "expert_counts": list(self.grid.expert_counts),
+            },
+            "tasks": [
+                each.as_dict(self.grid, self.rule)
+                | {
+                    "across": other.as_dict() if (other := apart[task]) else None,
+                    "separate": self.separate(task),
+                }
+                for task, each in self.found.items()
+            ],
+            "overlaps": self.overlaps().as_dict() if several else None,
+            "cohesion": self.cohesion().as_dict() if several else None,
+        }
 
 
 def locate(
@@ -22,44 +123,46 @@ def locate(
     *,
     kinds: Mapping[str, str] | None = None,
     command: str = "",
-) -> tuple[dict[str, Any], list[Exhibit]]:
-    """Find the neurons of every task; write `neurons.json` and `report.html`.
+) -> Reported:
+    """Find the neurons of every task; write `neurons.json` and `report.html`."""
+    check_kinds(kinds or {}, study.tasks, "the run", "they are")
 
-    Raises:
-        UserError: for a mistake, before the model is loaded where possible.
-        RunFailed: if the machine gives up; what was scored is kept.
-    """
-    if strange := [task for task in kinds or {} if task not in study.tasks]:
-        raise BadOption(
-            f"--kind names {strange[0]}, which is no task of the run; they are "
-            f"{', '.join(study.tasks)}."
-        )
-    with opened(study, folder, progress, command) as lab:
-        located = found_in(lab, kinds or {})
-        result = {
-            "schema": 1,
-            "model": {"name": study.model.name, "fingerprint": lab.bench.neurons.fingerprint},
+    def find(lab: NeuronLab) -> Finding:
+        located = LocatedNeurons.by(lab, kinds or {})
+        model = {"name": study.model.name, "fingerprint": lab.bench.neurons.fingerprint}
+        results = {
+            "model": model,
             "rule": str(study.rule),
             "attribution": study.attribution.method,
             **located.as_dict(),
-            "command": command,
-            "versions": versions(),
         }
-        write_json(folder / NEURONS, result)
-    exhibits = shown(located)
-    name = f"Neurons of {study.model.name}"
-    write_exhibits(folder, name, headline(located, study.least), method(study), exhibits, command)
-    return result, exhibits
+        return Finding(
+            NEURONS,
+            results,
+            f"Neurons of {study.model.name}",
+            locating_headline(located, study.least),
+            exhibits(located),
+            describe_locating(study),
+        )
+
+    return run_command(open_study(study, folder, progress, command), find, folder, command)
 
 
-def found_in(lab: NeuronLab, kinds: Mapping[str, str]) -> Located:
-    """What a study finds."""
-    found = {task: lab.found(task) for task in lab.study.tasks}
-    return Located(lab.bench.neurons.grid, lab.study.rule, found, kinds)
+def check_kinds(kinds: Mapping[str, str], tasks: Iterable[str], where: str, are: str) -> None:
+    """Refuse kinds of tasks that are not there.
+
+    Raises:
+        BadOption: naming the first of them.
+    """
+    if strange := [task for task in kinds if task not in set(tasks)]:
+        raise BadOption(
+            f"--kind names {strange[0]}, which is no task of {where}; {are} "
+            f"{', '.join(dict.fromkeys(tasks))}."
+        )
 
 
-def headline(located: Located, least: float) -> str:
-    """The answer in a sentence; neurons are chosen on a share `least` of the subsets."""
+def locating_headline(located: LocatedNeurons, least: float) -> str:
+    """Say the answer in a sentence; neurons are chosen on a share `least` of the subsets."""
     where = subsets_of(least)
     counts = {task: int(each.located.sum()) for task, each in located.found.items()}
     total = located.grid.size
@@ -75,12 +178,12 @@ def headline(located: Located, least: float) -> str:
 
 
 def subsets_of(least: float) -> str:
-    """On which subsets a task's neurons are chosen."""
+    """Say on which subsets a task's neurons are chosen."""
     return "every subset" if least == 1 else f"{100 * least:g} % of the subsets or more"
 
 
-def method(study: NeuronStudy) -> list[str]:
-    """What was done, in words."""
+def describe_locating(study: NeuronStudy) -> list[str]:
+    """Say what was done."""
     asked, rule = study.attribution, study.rule
     points = f" with {asked.steps} points" if asked.copies > 1 else ""
     lines = [
@@ -97,3 +200,253 @@ def method(study: NeuronStudy) -> list[str]:
             "and no more. What counts is whether the same ones are chosen again."
         )
     return lines
+
+
+def exhibits(located: LocatedNeurons) -> list[Exhibit]:
+    """Show how many neurons there are, how steady, in which layers, shared with which tasks."""
+    shown = [sets_exhibit(located), layers_exhibit(located)]
+    shown += [thresholds_exhibit(located), growth_exhibit(located)]
+    return shown + ([overlap_exhibit(located)] if len(located.found) > 1 else [])
+
+
+def sets_exhibit(located: LocatedNeurons) -> Exhibit:
+    """Show each task's neurons: how many, how steady, how unlike other tasks'."""
+    rows: list[Row] = []
+    within = {task: each.within().rates for task, each in located.found.items()}
+    apart = {task: located.apart(task) for task in located.found}
+    for task, each in located.found.items():
+        columns = each.ordered
+        names = " ".join(str(located.grid.part(column)) for column in columns[:NAMED])
+        rows.append(
+            (
+                task,
+                str(each.examples),
+                str(len(columns)),
+                Value(100 * len(columns) / located.grid.size, digits=2),
+                ranged(within[task][COMPARED]),
+                ranged(within[task]["iou"]),
+                Value(overlap_by_chance(each, located.grid)),
+                ranged(apart[task]),
+                YES_NO[located.separate(task)],
+                names + (" …" if len(columns) > NAMED else "") if names else NOTHING,
+            )
+        )
+    columns_ = (
+        "task; examples; neurons; share, %; overlap within; IoU within; by chance, in layers; "
+        "overlap across; apart; highest scores"
+    )
+    return Exhibit(
+        "neurons",
+        "Neurons of each task",
+        tuple(columns_.split("; ")),
+        rows,
+        [
+            "Overlap is the number in common by the larger set, averaged over pairs of subsets, "
+            "with 95 % intervals from resampling subsets (across: and tasks). By chance: what "
+            "random sets with as many neurons in each layer would overlap. Apart: the interval "
+            "within lies above the one across.",
+        ],
+        partial(
+            drawing.points,
+            list(located.found),
+            {
+                "within the task": [bounds(each[COMPARED]) for each in within.values()],
+                "across tasks": [bounds(each) for each in apart.values()],
+            },
+            label="overlap of subsets' sets, by the larger",
+        ),
+    )
+
+
+def overlap_by_chance(found: TaskNeurons, grid: NeuronGrid) -> float | None:
+    """Average the overlap of two subsets' sets if each kept only its numbers in the layers."""
+    shares = [
+        chance(one, other, grid).expected_in_layers / max(one.sum(), other.sum())
+        for one, other in combinations(found.subsets, 2)
+        if one.any() or other.any()
+    ]
+    return float(np.mean(shares)) if shares else None
+
+
+def layers_exhibit(located: LocatedNeurons) -> Exhibit:
+    """Show how many of each task's neurons lie in each layer."""
+    table = np.array([located.grid.counts(each.located) for each in located.found.values()])
+    names = [f"L{layer}" for layer in range(located.grid.layers)]
+    rows: list[Row] = [
+        (task, *map(str, counts)) for task, counts in zip(located.found, table, strict=True)
+    ]
+    tasks, counts = list(located.found), table.astype(float)
+    draw = partial(drawing.matrix, tasks, names, counts, label="neurons", digits=0)
+    return Exhibit("layers", "Neurons in each layer", ("task", *names), rows, [], draw)
+
+
+def thresholds_exhibit(located: LocatedNeurons) -> Exhibit:
+    """Show how many neurons other thresholds and shares choose, from all examples."""
+    swept = {task: each.sweep(located.rule) for task, each in located.found.items()}
+    first = next(iter(swept.values()))
+    columns = [f"{each.level:g} sigma" for each in first.by_sigma]
+    columns += [f"{100 * each.level:g} %" for each in first.by_share]
+    rows: list[Row] = [
+        (task, *(str(each.count) for each in (*one.by_sigma, *one.by_share)))
+        for task, one in swept.items()
+    ]
+    limits = [f"{located.grid.size * share:.0f}" for share in first.cantelli]
+    rows.append(("at most, whatever the scores", *limits, *[NOTHING] * len(first.by_share)))
+    title = "How many neurons a threshold chooses"
+    return Exhibit("thresholds", title, ("task", *columns), rows, [])
+
+
+def growth_exhibit(located: LocatedNeurons) -> Exhibit:
+    """Show how alike two subsets' sets are by the number of examples in each."""
+    points = {task: {step: rate for step, rate, _ in f.curve} for task, f in located.found.items()}
+    steps = sorted({step for curve in points.values() for step in curve})
+    rows: list[Row] = [
+        (task, *(Value(curve[step]) if step in curve else NOTHING for step in steps))
+        for task, curve in points.items()
+    ]
+    draw = partial(
+        drawing.curves,
+        {task: list(curve.items()) for task, curve in points.items()},
+        across="examples in each subset",
+        up="overlap by the larger set",
+        logarithmic=True,
+    )
+    title = "Overlap within a task by examples in a subset"
+    return Exhibit("growth", title, ("task", *map(str, steps)), rows, [], draw)
+
+
+def overlap_exhibit(located: LocatedNeurons) -> Exhibit:
+    """Show the overlap of every two tasks' neurons, on the diagonal within each task."""
+    overlaps, summary = located.overlaps(), located.cohesion()
+    notes = [
+        f"Cohesion, the mean of the diagonal, is {as_text(summary.cohesion)}; separability, the "
+        f"mean of the rest, {as_text(summary.separability)} (lower is further apart)."
+    ]
+    if summary.contrast is not None:
+        notes.append(
+            f"Tasks of one kind overlap by {as_text(summary.same_kind)}, of different kinds by "
+            f"{as_text(summary.across_kinds)} (p {as_text(summary.p)}, kinds dealt at random)."
+        )
+    return _rate_exhibit("overlap", "Overlap of the tasks' neurons", overlaps, COMPARED, notes)
+
+
+def _rate_exhibit(
+    name: str, title: str, overlaps: Overlaps, rate: str, notes: list[str]
+) -> Exhibit:
+    tasks, values = overlaps.datasets, overlaps.rates[rate]
+    rows: list[Row] = [
+        (task, *(Value(known(float(value))) for value in row))
+        for task, row in zip(tasks, values, strict=True)
+    ]
+    draw = partial(drawing.matrix, tasks, tasks, values, label=f"overlap {TITLES[rate]}")
+    return Exhibit(name, title, ("task", *tasks), rows, notes, draw if rate == COMPARED else None)
+
+
+def overlap(
+    folders: Sequence[Path], kinds: Mapping[str, str], out: Path, *, command: str = ""
+) -> Reported:
+    """Hold the neurons of every task of some `locate` runs against each other; no model is needed.
+
+    Writes `overlap.json` into `out`.
+
+    Raises:
+        UserError: if a folder holds no such run, runs are of different models, one is named twice,
+            there is a single task, or a kind is given to a task that no run has.
+    """
+    grid, located, splits, tasks = gather_runs(folders)
+    if len(located) < 2:
+        raise UserError("Overlap needs two tasks or more; name further runs.")
+    check_kinds(kinds, tasks.values(), "the runs", "they have")
+    overlaps = across(located, splits)
+    named = {name: kinds.get(task, name) for name, task in tasks.items()}
+    summary = cohesion(overlaps.rates[COMPARED], overlaps.datasets, named)
+    result = {
+        "schema": 1,
+        **overlaps.as_dict(),
+        "cohesion": summary.as_dict(),
+        "command": command,
+        "versions": versions(),
+    }
+    out.mkdir(parents=True, exist_ok=True)
+    write_json(out / OVERLAP, result)
+    diagonal = "On the diagonal, within the task: of the sets of its own subsets."
+    told = (
+        f"Cohesion {as_text(summary.cohesion)}, separability {as_text(summary.separability)}; of "
+        f"one kind {as_text(summary.same_kind)}, of different kinds "
+        f"{as_text(summary.across_kinds)}."
+    )
+    shown = [
+        _rate_exhibit(
+            f"overlap-{rate}",
+            f"Overlap of the tasks' neurons, {TITLES[rate]}",
+            overlaps,
+            rate,
+            [diagonal, told] if rate == COMPARED else [diagonal],
+        )
+        for rate in RATES
+    ]
+    return result, [*shown, _pairs_exhibit(grid, located)]
+
+
+def gather_runs(
+    folders: Sequence[Path],
+) -> tuple[NeuronGrid, dict[str, np.ndarray], dict[str, np.ndarray], dict[str, str]]:
+    """Read the grid, and by name each task's neurons, those of its subsets, and the task itself.
+
+    A task of several runs (other seeds, other scores) goes by its name and its run's folder.
+    """
+    places = Counter(folder.resolve() for folder in folders)
+    if twice := [folder for folder in folders if places[folder.resolve()] > 1]:
+        raise UserError(f"{twice[0]} is named twice; name each run once.")
+    results = [read_contents(folder / NEURONS) for folder in folders]
+    models = {result["model"]["fingerprint"] for result in results}
+    if len(models) > 1:
+        names = ", ".join(dict.fromkeys(result["model"]["name"] for result in results))
+        raise UserError(f"The runs are of different models ({names}); name runs of one.")
+    often = Counter(task["task"] for result in results for task in result["tasks"])
+    located: dict[str, np.ndarray] = {}
+    splits: dict[str, np.ndarray] = {}
+    tasks: dict[str, str] = {}
+    for folder, result in zip(folders, results, strict=True):
+        grid, found = read_sets(result)
+        for task, (own, sets) in found.items():
+            name = task if often[task] == 1 else f"{task} ({folder})"
+            located[name], splits[name], tasks[name] = own, sets, task
+    return grid, located, splits, tasks
+
+
+def read_sets(result: Mapping[str, Any]) -> tuple[NeuronGrid, dict[str, tuple[Any, Any]]]:
+    """Read the grid of a `neurons.json`, and each task's neurons and those of its subsets."""
+    fields = result["grid"]
+    grid = NeuronGrid(
+        tuple(fields["neurons"]), tuple(fields["expert_widths"]), tuple(fields["expert_counts"])
+    )
+    found = {
+        task["task"]: (
+            grid.mask(row["neuron"] for row in task["neurons"]),
+            np.stack([grid.mask(names) for names in task["subsets"]]),
+        )
+        for task in result["tasks"]
+    }
+    return grid, found
+
+
+def _pairs_exhibit(grid: NeuronGrid, located: Mapping[str, np.ndarray]) -> Exhibit:
+    """Show the neurons in common of every two tasks beside what chance gives."""
+    rows: list[Row] = []
+    for first, second in combinations(located, 2):
+        found = chance(located[first], located[second], grid)
+        common = grid.named(located[first] & located[second])
+        rows.append(
+            (
+                f"{first}, {second}",
+                str(found.count),
+                Value(found.expected, digits=2),
+                Value(found.p, digits=4),
+                Value(found.expected_in_layers, digits=2),
+                Value(found.p_in_layers, digits=4),
+                " ".join(map(str, common[:NAMED])) or NOTHING,
+            )
+        )
+    columns = "tasks; in common; by chance; p; by chance in layers; p in layers; neurons"
+    return Exhibit("overlap-pairs", "Neurons in common", tuple(columns.split("; ")), rows)

@@ -1,6 +1,6 @@
-"""Prove that cutting at the sites found cuts neurons, before anything is measured.
+"""A loaded model as its neurons, and the proof that cutting at the sites found cuts neurons.
 
-Three things are shown, on short random token ids, each able to fail:
+Three things are shown before anything is measured, on short random token ids, each able to fail:
 
 1. *A neuron reads one position only.* What a site reads at the last position does not change when
    the layer is given another past; attention would carry it there.
@@ -13,26 +13,52 @@ Three things are shown, on short random token ids, each able to fail:
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from caploc.errors import ModelRefused
 from caploc.models.cutting import Projections, replaced
+from caploc.models.loading import CutModel
+from caploc.models.placement import whole
 from caploc.models.projections import ATTENTION_NAMES, module_name
 from caploc.models.proof import Call, CutProof, logits_of, random_tokens, refuse_infinite
 from caploc.models.zeroing import reads_first
 from caploc.neurons.experts import Experts
-from caploc.neurons.grid import NeuronGrid
-from caploc.neurons.sites import parts
+from caploc.neurons.sites import NeuronGrid, find_sites, parts
 
 SHARE = 0.1  # of each layer's neurons, cut in the proof
 MIXED = 0.01  # share of what is read that may move with the past: rounding, not attention
 # Two kernels for the same experts add in different orders.
 ROUNDING = {torch.float32: 1e-4, torch.float16: 0.02, torch.bfloat16: 0.1}
+
+
+@dataclass(frozen=True)
+class NeuronModel(CutModel):
+    """A model whose parts are its feed-forward neurons, read by the output projections."""
+
+    grid: NeuronGrid
+
+
+def as_neurons(loaded: CutModel) -> NeuronModel:
+    """Take a model as its neurons, their output projections found and proved.
+
+    Raises:
+        ModelRefused: if they are not found or fail the proof, or the weights are not whole here.
+    """
+    if not whole(loaded.model):
+        raise ModelRefused(
+            f"{loaded.name} is quantized, spread over devices or shared among processes; neurons "
+            "are found with gradients and proved on plain weights, so load it whole on one device."
+        )
+    sites, grid = find_sites(loaded.model)
+    prove(loaded.model, sites, grid)
+    same = {field.name: getattr(loaded, field.name) for field in fields(CutModel)}
+    return NeuronModel(**same | {"grid": grid, "projections": sites})
 
 
 @torch.no_grad()
@@ -42,15 +68,12 @@ def prove(
     """Show that the sites are feed-forward outputs and that masks cut what they say.
 
     The model is left as it was: weights, hooks and training mode.
-
-    Raises:
-        ModelRefused: naming what could not be shown.
     """
     tokens = random_tokens(model, seed)
     proof = CutProof(
         projections,
         grid,
-        lambda mask: _weights_zeroed_plainly(projections, mask),
+        lambda mask: _zero_weights_plainly(projections, mask),
         lambda mask: f"{int(mask.sum())} neurons",
         "the feed-forward outputs",
     )
@@ -72,8 +95,9 @@ def _prove_one_position(
     """Call each block that holds a site again with another past: nothing may move at the end."""
     for layer, _, module in parts(projections):
         inner = module.module if isinstance(module, Experts) else module
-        block = _block(model, inner)
-        if block is None:
+        block = model.get_submodule(module_name(model, inner).rpartition(".")[0])
+        # in OPT the layer itself stands around, attention included
+        if any(name in ATTENTION_NAMES for name, _ in block.named_children()):
             continue
         call = Call(block, module)
         with call.listening():
@@ -89,15 +113,6 @@ def _prove_one_position(
                 f"What {type(inner).__name__} in layer {layer} of {type(model).__name__} reads at "
                 "one position depends on earlier positions: it is no feed-forward output."
             )
-
-
-def _block(model: nn.Module, inner: nn.Module) -> nn.Module | None:
-    """The module around a site that turns hidden states into the block's output."""
-    around = module_name(model, inner).rpartition(".")[0]
-    block = model.get_submodule(around)
-    # in OPT the layer itself stands around, attention included
-    attends = any(name in ATTENTION_NAMES for name, _ in block.named_children())
-    return None if attends else block
 
 
 def _prove_empty(
@@ -121,22 +136,22 @@ def _prove_empty(
 
 
 @contextmanager
-def _weights_zeroed_plainly(projections: Projections, mask: Bool[Tensor, " neurons"]) -> Any:
-    """`weights_zeroed`, experts computed plainly as under a cut, so that only the cut differs."""
+def _zero_weights_plainly(projections: Projections, mask: Bool[Tensor, " neurons"]) -> Any:
+    """Zero weights, experts computed plainly as under a cut, so that only the cut differs."""
     with ExitStack() as hooks:
         for _, _, module in parts(projections):
             hooks.callback(module.register_forward_pre_hook(lambda *_: None).remove)
-        hooks.enter_context(weights_zeroed(projections, mask))
+        hooks.enter_context(neurons_zeroed(projections, mask))
         yield
 
 
 @contextmanager
-def weights_zeroed(projections: Projections, mask: Bool[Tensor, " neurons"]) -> Iterator[None]:
-    """The weights that read the neurons of a mask are zero inside, and after it what they were."""
+def neurons_zeroed(projections: Projections, mask: Bool[Tensor, " neurons"]) -> Iterator[None]:
+    """Zero the weights that read the neurons of a mask; after the block they are what they were."""
     saved: list[tuple[Tensor, Tensor, Tensor]] = []
     try:
         for _, columns, module in parts(projections):
-            reads = read_weights(module)
+            reads = output_weights(module)
             cut = mask[columns].to(reads.device).reshape(reads.shape[:-1])
             saved.append((reads, cut, reads[cut]))
             reads[cut] = 0
@@ -146,13 +161,13 @@ def weights_zeroed(projections: Projections, mask: Bool[Tensor, " neurons"]) -> 
             reads[cut] = before
 
 
-def read_weights(module: Any) -> Float[Tensor, "*neurons writes"]:
-    """A view of an output projection's weights with the neurons as the first axes."""
+def output_weights(module: Any) -> Float[Tensor, "*neurons writes"]:
+    """View an output projection's weights with the neurons as the first axes."""
     return module.weight if isinstance(module, Experts) else reads_first(module)
 
 
 def _masks(grid: NeuronGrid, seed: int) -> Bool[Tensor, "rows neurons"]:
-    """Row 0 cuts nothing; rows 1 and 2 cut a random tenth of each layer, not the same one."""
+    """Make three masks: one of nothing, two of a random tenth of each layer, not the same one."""
     generator = torch.Generator().manual_seed(seed)
     masks = torch.zeros(3, grid.size, dtype=torch.bool)
     for columns in grid.layer_slices:

@@ -1,18 +1,106 @@
-"""Scores of many examples, a batch at a time: nothing of an example is kept but its figures."""
+"""Scores of many examples as running figures, kept in the run's folder, and the sets they give.
 
-from collections.abc import Iterator, Sequence
+Nothing of an example is kept but its part in the figures. They lie in a file for every stretch of
+examples, named by what was scored and how, so that a killed run goes on and no rule but those that
+change the scores has them computed again.
+"""
+
+import json
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from hashlib import blake2b
+from math import inf
+from pathlib import Path
+from tokenize import TokenError
+from typing import Any
+from zipfile import ZipFile
 
 import numpy as np
 from jaxtyping import Float64
 
-from caploc.commonality.moments import Moments
+from caploc.commonality import SIGMA, Moments, above, best
 from caploc.engine.wording import Span
+from caploc.errors import BadData, BadOption, StoreFailed
+from caploc.files import UNZIPPING, UnfitFile, open_regular, whole_path
+from caploc.grid import Grid
 from caploc.neurons.attribution import Attribution
 from caploc.neurons.batches import Batch, Batcher
-from caploc.neurons.loading import NeuronModel
+from caploc.neurons.proof import NeuronModel
+from caploc.neurons.sites import Chosen
 from caploc.progress import Progress, Silent
 
 Rows = Float64[np.ndarray, "examples neurons"]
+LONGEST = 16 * 2**30  # bytes of the figures of one task: a hundred for each of 160 million neurons
+# What numpy raises beside for arrays that are not what they say.
+UNREADABLE = (*UNZIPPING, MemoryError, SyntaxError, TokenError)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Which neurons are chosen: by `sigma`, or a `share` of all, or `votes`.
+
+    The paper's is sigma = 6: scores more than 6 standard deviations above the mean. That both are
+    taken over all neurons, and the sign counts, is ours; `per_layer` and `absolute` change it.
+    `votes` is the share of examples in which a neuron must pass the sigma of that example's own
+    scores. `normalised` divides each example's scores by the sum of their sizes first.
+    """
+
+    sigma: float = SIGMA
+    share: float | None = None
+    votes: float | None = None
+    per_layer: bool = False
+    absolute: bool = False
+    normalised: bool = False
+
+    def check(self) -> "Rule":
+        """Refuse what means nothing.
+
+        Raises:
+            BadOption: for numbers out of range, or two rules at once.
+        """
+        if not 0 < self.sigma < inf:
+            raise BadOption(f"--sigma must be a number above 0; got {self.sigma:g}.")
+        for name in ("share", "votes"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value <= 1:
+                raise BadOption(f"--{name} must be above 0 and at most 1; got {value:g}.")
+        if self.share is not None and (self.votes is not None or self.per_layer):
+            raise BadOption("--share chooses by rank over the whole model: no votes, no layers.")
+        if self.votes is not None and self.per_layer:
+            raise BadOption("--votes counts over the whole model: leave out --per-layer.")
+        return self
+
+    @property
+    def scoring(self) -> dict[str, Any]:
+        """What of the rule changes the scores that are kept."""
+        return {
+            "sigma": self.sigma,
+            "normalised": self.normalised,
+            "absolute": self.absolute,
+        }
+
+    def moments(self, neurons: int) -> Moments:
+        return Moments.empty(
+            neurons, sigma=float(self.sigma), normalised=self.normalised, absolute=self.absolute
+        )
+
+    def choose(self, moments: Moments, grid: Grid) -> Chosen:
+        if self.votes is not None:
+            return moments.voted(self.votes)
+        if self.share is not None:
+            return best(moments.mean, self.share, absolute=self.absolute).chosen
+        layers = grid if self.per_layer else None
+        return above(moments.mean, self.sigma, grid=layers, absolute=self.absolute).chosen
+
+    def __str__(self) -> str:
+        if self.share is not None:
+            return f"the best {100 * self.share:g} %"
+        where = "of each layer" if self.per_layer else "of all neurons"
+        if self.votes is not None:
+            return f"{self.sigma:g} sigma {where} in {100 * self.votes:g} % of examples"
+        return f"{self.sigma:g} sigma {where}"
 
 
 def score_examples(
@@ -24,12 +112,7 @@ def score_examples(
     what: str = "neuron scores",
     batcher: Batcher | None = None,
 ) -> Iterator[tuple[list[int], Rows]]:
-    """The numbers of some examples and every neuron's score for each, longest examples first.
-
-    Raises:
-        UserError: if `asked` does not exist.
-        OutOfMemory: if a single example does not fit.
-    """
+    """Yield the numbers of some examples and every neuron's score for each, longest ones first."""
     asked.check()
     progress = progress or Silent()
     progress.start(what, len(spans))
@@ -50,12 +133,85 @@ def accumulate(
     progress: Progress | None = None,
     what: str = "neuron scores",
 ) -> Moments:
-    """Mean, variance and votes over the examples, joined to those of `moments` if given.
-
-    Raises:
-        UserError: if `asked` does not exist or a score is not finite.
-    """
+    """Add the examples' scores to `moments`: mean, variance and votes."""
     total = moments or Moments.empty(model.grid.size)
     for _, rows in score_examples(model, spans, asked, progress=progress, what=what):
         total = total.added(rows)
     return total
+
+
+class ScoreCache:
+    """Running figures by what was scored, in `folder`/scores."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "scores"
+
+    def recall(self, asked: dict[str, Any], measure: Callable[[], Moments]) -> Moments:
+        """Return the figures of what is asked; measure and keep them if they are not there.
+
+        Raises:
+            StoreFailed: if they cannot be read or written.
+        """
+        path = self.folder / f"{digest(asked)}.npz"
+        try:
+            return self._read(path)
+        except (FileNotFoundError, BadData, *UNREADABLE):
+            pass  # not there, or not as it was written: a full disk cuts files short
+        except OSError as error:
+            raise StoreFailed(
+                f"{path} cannot be read ({error.strerror}); check the folder and its rights, or "
+                "choose another --out."
+            ) from error
+        moments = measure()
+        self.write(path, moments)
+        return moments
+
+    def write(self, path: Path, moments: Moments) -> None:
+        """Write a file whole or not at all."""
+        with self._whole(path) as part, part.open("wb") as file:
+            np.savez(file, **moments.as_arrays())  # type: ignore[arg-type]
+
+    def adopt(self, other: "ScoreCache") -> None:
+        """Take over what another cache holds, as hard links where the disk has them.
+
+        No file is ever written twice, so that links stay what they are, and a folder that is moved
+        or copied alone is whole.
+        """
+        for path in sorted(other.folder.glob("*.npz")):
+            mine = self.folder / path.name
+            if mine.exists():
+                continue
+            with self._whole(mine) as part:
+                try:
+                    part.hardlink_to(path)
+                except OSError:
+                    shutil.copyfile(path, part)
+
+    @staticmethod
+    def _read(path: Path) -> Moments:
+        with open_regular(path, LONGEST) as file:
+            with ZipFile(file) as parts:
+                size = sum(part.file_size for part in parts.infolist())
+            if size > LONGEST:
+                raise UnfitFile(f"it unpacks to {size:,} bytes, more than any run writes", path)
+            file.seek(0)
+            with np.load(file, allow_pickle=False) as arrays:
+                return Moments.from_arrays(arrays)
+
+    @contextmanager
+    def _whole(self, path: Path) -> Iterator[Path]:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with whole_path(path) as part:
+                yield part
+        except OSError as error:
+            raise StoreFailed(
+                f"{path} could not be written ({error.strerror}); what was scored before is kept. "
+                "Free disk space or check the rights, then run the same command again."
+            ) from error
+
+
+def digest(asked: dict[str, Any]) -> str:
+    """Name what was scored in a few characters, equal on every machine."""
+    text = json.dumps(asked, sort_keys=True, separators=(",", ":"))
+    return blake2b(text.encode(), digest_size=16).hexdigest()

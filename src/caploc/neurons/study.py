@@ -1,26 +1,45 @@
-"""A study of neurons: which model, which tasks, how neurons are scored and chosen."""
+"""A study of neurons, what every command on neurons works with, and how each hands on its findings.
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+A command opens a folder, finds something with a lab, and hands on a `Finding`: a file of results
+and a page. `run_command` is the one place that does this.
+
+Neurons are found on a task's training examples where it has a training split, and judged on its
+evaluation examples. A task without one gives every other evaluation example to finding, and the
+rest to judging: no example is on both sides.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from caploc import designs
 from caploc.contents import read_contents, typed
-from caploc.errors import BadOption, UserError
-from caploc.folder import NEURONS, RUN, claim
+from caploc.engine import BatchEngine
+from caploc.engine.wording import Span, Wording
+from caploc.errors import BadData, BadOption, UserError
+from caploc.exhibits.exhibit import Exhibit
+from caploc.exhibits.page import write_exhibits
+from caploc.folder import NEURONS, RUN, claim, versions, write_json
+from caploc.measurement import Cost, Meter
+from caploc.models.loading import LoadedModel
 from caploc.neurons.attribution import Attribution
-from caploc.neurons.bench import NeuronBench
-from caploc.neurons.examples import Source, source
-from caploc.neurons.finding import Finder, Found
-from caploc.neurons.rule import Rule
+from caploc.neurons.cutting import Cutter, Mode, NeuronEngine
+from caploc.neurons.finding import Finder, TaskNeurons
+from caploc.neurons.proof import NeuronModel, as_neurons
+from caploc.neurons.scores import Rule, ScoreCache, digest
 from caploc.progress import Progress, Silent
-from caploc.store import Store
-from caploc.tasks.catalog import TaskOptions, check_task_name
+from caploc.store import Question, Store
+from caploc.tasks.catalog import TaskOptions, can_train, check_task_name
+from caploc.tasks.requests import Generate, LogLikelihood
+from caploc.tasks.task import Task
 from caploc.workbench import Allowed, ModelOptions
 
 EXAMPLES = 400  # of each task, to find neurons on
+Lab = TypeVar("Lab")
+Reported = tuple[dict[str, Any], list[Exhibit]]  # what the file holds, and what the page shows
 
 
 @dataclass(frozen=True)
@@ -68,11 +87,7 @@ class NeuronStudy:
 
     @classmethod
     def restored(cls, fields: dict[str, Any]) -> "NeuronStudy":
-        """The study of a run, from its file.
-
-        Raises:
-            KeyError, TypeError, ValueError: if a field is missing, unknown or not of its type.
-        """
+        """Read the study of a run from its file."""
         parts = {
             "model": ModelOptions(**fields["model"]),
             "attribution": Attribution(**fields["attribution"]),
@@ -83,6 +98,146 @@ class NeuronStudy:
         return typed(cls(**fields | parts))
 
 
+@dataclass(frozen=True)
+class TaskSource:
+    """A task's examples on both sides.
+
+    `finding` asks for the log-probability of gold answers, of the examples `find_on`. `judging` is
+    the task itself and `gold` the log-probability of its gold answers; `judge_on` are the examples
+    of both that no finding sees.
+    """
+
+    name: str
+    finding: Task
+    find_on: list[int]
+    judging: Task
+    gold: Task
+    judge_on: list[int]
+
+    def spans(self, wording: Wording) -> list[Span]:
+        """Encode prompt and gold answer of the finding examples."""
+        return _as_spans(self.finding, self.find_on, wording)
+
+    def lessons(self, wording: Wording) -> list[Span]:
+        """Encode the same to learn from: an answer that the model writes ends as the task ends it.
+
+        Without its end a tuned model would answer rightly and go on.
+        """
+        found: list[Span] = []
+        for example in self.find_on:
+            (asked,) = self.finding.requests(example)
+            assert not isinstance(asked, Generate)
+            if isinstance(asked, LogLikelihood) and (end := self.end(wording)):
+                asked = replace(asked, continuation=with_end(asked.continuation, end))
+            found += wording.spans(asked)
+        return found
+
+    def end(self, wording: Wording) -> str:
+        """Find what ends a written answer: the first stop string, else the model's end of text.
+
+        Empty where answers are chosen and not written.
+        """
+        first, *_ = self.judging.requests(self.judge_on[0])
+        return wording.prompt(first).stops[0] if isinstance(first, Generate) else ""
+
+    def judged_spans(self, wording: Wording, limit: int | None) -> list[Span]:
+        """Encode prompt and gold answer of the first judging examples."""
+        return _as_spans(self.gold, self.judged(limit), wording)
+
+    def judged(self, limit: int | None) -> list[int]:
+        return self.judge_on[:limit]
+
+
+def with_end(answer: str, end: str) -> str:
+    """Put its end to an answer that may already hold the beginning of that end."""
+    held = next(count for count in range(len(end), -1, -1) if answer.endswith(end[:count]))
+    return answer + end[held:]
+
+
+def _as_spans(task: Task, examples: Sequence[int], wording: Wording) -> list[Span]:
+    """Encode prompt and gold answer of some examples, windows of long texts apart."""
+    found: list[Span] = []
+    for example in examples:
+        for request in task.requests(example):
+            assert not isinstance(request, Generate)
+            found += wording.spans(request)
+    return found
+
+
+def load_source(
+    model: ModelOptions, name: str, options: TaskOptions, examples: int | None, seed: int
+) -> TaskSource:
+    """Load a task's examples, `examples` of them drawn from the seed for finding (None: all).
+
+    Raises:
+        UserError: if the task cannot be loaded, or has no gold answers.
+        BadData: if fewer than 2 examples are left for finding or for judging.
+    """
+    by_gold = replace(options, outcome="logprob", metric=None)
+    (judging,) = model.tasks([name], replace(options, outcome="metric"))
+    (gold,) = model.tasks([name], by_gold)
+    everything = list(range(judging.size))
+    finding, pool, judge_on = gold, everything[::2], everything[1::2]
+    if can_train(name, options):
+        (finding,) = model.tasks([name], replace(by_gold, training=True))
+        pool, judge_on = list(range(finding.size)), everything
+    if min(len(pool), len(judge_on)) < 2:
+        raise BadData(
+            f"Task {name} has {judging.size} examples; neurons need at least 2 to be found on and "
+            "2 to be judged on."
+        )
+    size = len(pool) if examples is None else min(examples, len(pool))
+    drawn = designs.draw_examples(len(pool), size, seed=seed)
+    return TaskSource(name, finding, [pool[each] for each in drawn], judging, gold, judge_on)
+
+
+@dataclass
+class NeuronBench:
+    """A loaded model, found and proved as heads and as neurons, with its store and scores."""
+
+    engine: BatchEngine[LoadedModel]
+    neurons: NeuronModel
+    store: Store
+    scores: ScoreCache
+    cost: Cost = field(default_factory=Cost)
+    meters: dict[Question, Meter] = field(default_factory=dict)
+    cutters: dict[str, Cutter] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, engine: BatchEngine[LoadedModel], store: Store, folder: Path) -> "NeuronBench":
+        return cls(engine, as_neurons(engine.loaded), store, ScoreCache(folder))
+
+    @property
+    def wording(self) -> Wording:
+        return self.engine.wording
+
+    def meter(
+        self, task: Task, mode: Mode | None = None, reference: Sequence[Span] = (), seed: int = 0
+    ) -> Meter:
+        """Make the meter of a task whose masks are sets of neurons, cut by `mode` (None: zero).
+
+        `reference` are the examples whose activations stand in, where the mode needs some. There is
+        one meter a question, so that no row is counted twice.
+        """
+        mode = mode or Mode()
+        way = f"neurons {mode}"
+        if mode.needs_reference:
+            spans = [[list(span.inputs), list(span.continuation)] for span in reference]
+            way += f" of {digest({'spans': spans})}"
+        if mode.name == "resample":
+            way += f" seed {seed}"
+        if way not in self.cutters:
+            self.cutters[way] = Cutter.of(self.neurons, mode, reference, seed)
+        loaded = self.engine.loaded
+        question = Question(
+            loaded.fingerprint, loaded.dtype, task.name, task.version, task.outcome_kind, way
+        )
+        if question not in self.meters:
+            engine = NeuronEngine(self.engine, self.cutters[way])
+            self.meters[question] = Meter(engine, self.store, task, question, self.cost)
+        return self.meters[question]
+
+
 @dataclass
 class NeuronLab:
     """A study's model, store and tasks; everything found is found once."""
@@ -91,8 +246,8 @@ class NeuronLab:
     store: Store
     folder: Path
     progress: Progress = field(default_factory=Silent)
-    sources: dict[str, Source] = field(default_factory=dict)
-    kept: dict[str, Found] = field(default_factory=dict)
+    sources: dict[str, TaskSource] = field(default_factory=dict)
+    kept: dict[str, TaskNeurons] = field(default_factory=dict)
 
     @cached_property
     def bench(self) -> NeuronBench:
@@ -112,51 +267,52 @@ class NeuronLab:
             )
         return bench
 
-    def source(self, task: str) -> Source:
-        """A task's examples."""
+    def source(self, task: str) -> TaskSource:
         if task not in self.sources:
             study = self.study
-            self.sources[task] = source(
+            self.sources[task] = load_source(
                 study.model, task, study.options, study.examples, study.seed
             )
         return self.sources[task]
 
-    def finder(self, attribution: Attribution | None = None, rule: Rule | None = None) -> Finder:
-        """What finds neurons, in the study's way or another."""
-        study = self.study
-        return Finder(
-            self.bench.neurons,
-            attribution or study.attribution,
-            rule or study.rule,
-            self.bench.shelf,
-            self.progress,
-        )
+    def spans(self, task: str) -> list[Span]:
+        return self.source(task).spans(self.bench.wording)
 
-    def found(self, task: str) -> Found:
-        """The task's neurons."""
+    def finder(self, attribution: Attribution | None = None) -> Finder:
+        """Make what finds neurons, by the study's score or another."""
+        study, bench = self.study, self.bench
+        asked = attribution or study.attribution
+        return Finder(bench.neurons, asked, study.rule, bench.scores, self.progress)
+
+    def found(self, task: str) -> TaskNeurons:
         if task not in self.kept:
-            spans = self.source(task).spans(self.bench.wording)
-            study = self.study
-            self.kept[task] = self.finder().find(task, spans, study.subsets, least=study.least)
+            subsets, least = self.study.subsets, self.study.least
+            self.kept[task] = self.finder().find(task, self.spans(task), subsets, least=least)
         return self.kept[task]
 
 
 @contextmanager
-def opened(
+def open_study(
     study: NeuronStudy, folder: Path, progress: Progress | None, command: str
 ) -> Iterator[NeuronLab]:
-    """A study's folder, claimed, and what is needed to work on it.
-
-    Raises:
-        FolderTaken: if it holds another study, or another process has it open.
-    """
+    """Claim a study's folder, and open what is needed to work on it."""
     study.check()
     with claim(folder, asdict(study) | {"kind": "neurons"}, command) as store:
         yield NeuronLab(study, store, folder, progress or Silent())
 
 
+@contextmanager
+def reopen_study(
+    folder: Path, progress: Progress | None, allowed: Allowed | None
+) -> Iterator[NeuronLab]:
+    """Open the folder of a finished `locate` again."""
+    study, command = read_study(folder, allowed)
+    with open_study(study, folder, progress, command) as lab:
+        yield lab
+
+
 def read_study(folder: Path, allowed: Allowed | None = None) -> tuple[NeuronStudy, str]:
-    """The study of a folder of `caploc neurons locate`, and its command.
+    """Read the study of a folder of `caploc neurons locate`, and its command.
 
     `allowed` says what may be run for it.
 
@@ -179,3 +335,32 @@ def read_study(folder: Path, allowed: Allowed | None = None) -> tuple[NeuronStud
     where = f"The run in {folder}"
     (allowed or Allowed()).check(where, study.model, study.options, study.tasks)
     return study, str(written.get("command", ""))
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a command found: the results for its `file`, and the page that tells them.
+
+    The page lies in `page` inside the run's folder, beside the pages of other commands.
+    """
+
+    file: str
+    results: dict[str, Any]
+    title: str
+    headline: str
+    exhibits: list[Exhibit]
+    lines: list[str] = field(default_factory=list)
+    page: str = ""
+
+
+def run_command(
+    opened: AbstractContextManager[Lab], find: Callable[[Lab], Finding], folder: Path, command: str
+) -> Reported:
+    """Let a command find something in an open study; write its file and its page."""
+    with opened as lab:
+        finding = find(lab)
+        result = {"schema": 1, **finding.results, "command": command, "versions": versions()}
+        write_json(folder / finding.file, result)
+    told = finding.title, finding.headline, finding.lines, finding.exhibits
+    write_exhibits(folder / finding.page, *told, command)
+    return result, finding.exhibits

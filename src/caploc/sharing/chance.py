@@ -11,12 +11,13 @@ from functools import reduce
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Num
 from scipy import stats
 
 from caploc.errors import BadOption, UnknownName
 from caploc.heads import Head, HeadGrid, Masks
 
+SMALLEST = np.finfo(float).tiny  # chances below it are dropped: no sum of them shows
 DRAWS = 9_999  # random sets of heads for each task; no p is below 1 / (1 + DRAWS)
 
 
@@ -70,21 +71,6 @@ class Blocks:
                 first = np.broadcast_to(np.arange(size) < count, (draws, size))
                 sets[:, block] = random.permuted(first, axis=1)
         return sets
-
-    def overlap(
-        self, first: Sequence[int], second: Sequence[int]
-    ) -> Float[np.ndarray, " outcomes"]:
-        """Chance of 0, 1, 2 ... heads in common of two random sets like these.
-
-        Hypergeometric in a block, `P(k) = C(m, k) C(N - m, n - k) / C(N, n)` for m and n of its N
-        heads, and the convolution of these over blocks.
-        """
-        parts = [
-            stats.hypergeom.pmf(np.arange(min(m, n) + 1), size, m, n)
-            for size, m, n in zip(self.sizes, self.counts(first), self.counts(second), strict=True)
-        ]
-        chances: np.ndarray = reduce(np.convolve, parts)
-        return chances
 
     def reached(self, columns: Sequence[int]) -> Float[np.ndarray, " groups"]:
         """Chance that a random set like this has a head in each group.
@@ -150,12 +136,34 @@ def in_groups(sets: Masks, grid: HeadGrid) -> Int[np.ndarray, "masks groups"]:
     return counts
 
 
-def at_least(drawn: Int[np.ndarray, " draws"], count: int) -> float:
-    """Permutation p of a count: `(1 + draws that reach it) / (1 + draws)`, never 0.
+def permutation_p(value: float | int, drawn: Num[np.ndarray, " draws"]) -> float:
+    """Compute a one-sided p by permutation: `(1 + draws that reach it) / (1 + draws)`, never 0.
 
     Phipson and Smyth (2010), "Permutation p-values should never be zero".
     """
-    return float((1 + (drawn >= count).sum()) / (1 + len(drawn)))
+    return float((1 + np.count_nonzero(drawn >= value)) / (1 + len(drawn)))
+
+
+def common_by_chance(
+    count: int, sizes: Sequence[int], first: Sequence[int], second: Sequence[int]
+) -> tuple[float, float]:
+    """Compute what two random sets have in common, drawn block by block: the mean, and a p.
+
+    A block of `size` parts of which m are in the first set and n in the second shares k of them
+    with chance `C(m, k) C(size - m, n - k) / C(size, n)`, hypergeometric; the sum over blocks is
+    distributed as the convolution of these. The p is the chance of `count` or more. Chances too
+    small for a float are left out before, or full layers of neurons would take minutes.
+    """
+    lowest, parts, mean = 0, [], 0.0
+    for size, one, other in zip(sizes, first, second, strict=True):
+        mean += one * other / size
+        support = np.arange(max(0, one + other - size), min(one, other) + 1)
+        chances = stats.hypergeom.pmf(support, size, one, other)
+        kept = np.flatnonzero(chances > SMALLEST)
+        lowest += int(support[kept[0]])
+        parts.append(chances[kept[0] : kept[-1] + 1])
+    total = reduce(np.convolve, parts)
+    return mean, float(min(total[max(count - lowest, 0) :].sum(), 1.0))
 
 
 def check_draws(draws: int) -> None:

@@ -16,11 +16,12 @@ from caploc.sharing.chance import (
     DRAWS,
     Blocks,
     Chance,
-    at_least,
     check_draws,
     columns_of,
+    common_by_chance,
     in_groups,
     pairs_within,
+    permutation_p,
 )
 
 FoundHeads = Mapping[str, Sequence[Head] | Sequence[int]]  # by task; columns or heads
@@ -80,7 +81,7 @@ def overlaps(
 ) -> list[Overlap]:
     """For each pair of tasks: heads and key-value groups in common, and how many chance gives.
 
-    Heads: exact, hypergeometric (`Blocks.overlap`). Groups, heads being drawn: the mean is `sum
+    Heads: exact, hypergeometric (`common_by_chance`). Groups, heads being drawn: the mean is `sum
     over groups of P(first has a head in it) P(second has)`, the p by permutation, both tasks' heads
     drawn anew. Groups, groups being drawn: exact again.
 
@@ -100,7 +101,7 @@ def overlaps(
         for blocks, sets in drawn:
             by_groups.append(float(blocks.reached(pair[0]) @ blocks.reached(pair[1])))
             meeting = (sets[first] & sets[second]).sum(axis=1)
-            by_groups.append(at_least(meeting, int(both.sum())))
+            by_groups.append(permutation_p(int(both.sum()), meeting))
         rows.append(
             Overlap(
                 first,
@@ -130,11 +131,11 @@ def reached_by_chance(
 
 def exact(grid: HeadGrid, first: Sequence[int], second: Sequence[int]) -> Chance:
     """What two sets have in common, beside the exact chances."""
-    count, figures = len(set(first) & set(second)), []
+    count = len(set(first) & set(second))
+    figures: list[float] = []
     for blocks in Blocks.both(grid):
-        chances = blocks.overlap(first, second)
-        figures.append(float(np.arange(len(chances)) @ chances))
-        figures.append(min(float(chances[count:].sum()), 1.0))
+        counts = blocks.counts(first), blocks.counts(second)
+        figures += common_by_chance(count, blocks.sizes, *counts)
     return Chance(count, *figures)
 
 
@@ -170,7 +171,7 @@ def shared(found: FoundHeads, grid: HeadGrid, *, draws: int = DRAWS, seed: int =
         figures = []
         for mean, uses in zip(expected, drawn, strict=True):
             reached = (uses >= least).sum(axis=1)
-            figures += [float(mean[least - 1]), at_least(reached, len(many))]
+            figures += [float(mean[least - 1]), permutation_p(len(many), reached)]
         heads = dict(zip(names(grid, list(many)), many.values(), strict=True))
         rows.append(Shared(least, heads, Chance(len(many), *figures)))
     return rows
@@ -208,7 +209,7 @@ def together(
         for blocks in Blocks.both(grid):
             sets = blocks.draws(heads, draws, designs.generator(seed))
             figures += [pairs_by_chance(blocks, heads)]
-            figures += [at_least(pairs_within(in_groups(sets, grid)), count)]
+            figures += [permutation_p(count, pairs_within(in_groups(sets, grid)))]
         groups = members(grid, inside[0] > 1, mask)
         rows.append(Together(task, groups, Chance(count, *figures)))
     return rows

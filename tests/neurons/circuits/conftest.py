@@ -8,11 +8,11 @@ import torch
 from tiny import tiny
 
 from caploc.models.projections import locate
+from caploc.neurons.circuits.circuit import PromptPair
 from caploc.neurons.circuits.opening import open_model
-from caploc.neurons.circuits.recording import Pair
 
 # One token differs; the answers are any two tokens.
-PAIR = Pair(clean=(3, 9, 17, 20, 8), corrupted=(3, 9, 31, 20, 8), gold=5, other=6)
+PAIR = PromptPair(clean=(3, 9, 17, 20, 8), corrupted=(3, 9, 31, 20, 8), gold=5, other=6)
 
 
 @pytest.fixture(scope="session")

@@ -7,10 +7,15 @@ from test_circuit_runs import NAMES, plain
 from torch import nn
 
 from caploc.errors import BadOption
-from caploc.neurons.circuits.attribution import attribute
-from caploc.neurons.circuits.circuit import faithfulness, outcomes, run_circuits, strongest
+from caploc.neurons.circuits.circuit import (
+    PromptPair,
+    attribute,
+    faithfulness,
+    outcomes_of,
+    run_circuits,
+    strongest,
+)
 from caploc.neurons.circuits.graph import prune
-from caploc.neurons.circuits.recording import Pair
 
 
 def losses(logits, pair):
@@ -95,12 +100,12 @@ def test_the_only_path_that_matters_is_found(opened, pair):
     scores = attribute(model, pair, steps=4)
     path = {"input>L0KV0.v", "L0H1>L1KV1.v", "L1H2>logits"}
     assert set(model.grid.named(np.abs(scores) > 1e-12)) == path
-    located = strongest(scores, edges=3)
+    located = strongest(scores, 3 / len(scores))
     assert set(model.grid.named(located)) == path
     assert np.array_equal(prune(model.grid, located), located)
     every = np.ones(model.grid.size, bool)
     runs = run_circuits(model, pair, np.stack([every, ~every, located, ~located]))
-    full, empty, kept, left = (each.logit_difference for each in outcomes(runs, pair))
+    full, empty, kept, left = (each.logit_difference for each in outcomes_of(runs, pair))
     assert abs(full - empty) > 0.05
     assert faithfulness(kept, empty=empty, full=full) == pytest.approx(1)
     assert faithfulness(left, empty=empty, full=full) == pytest.approx(0, abs=1e-9)
@@ -114,13 +119,13 @@ def test_batches_of_steps_do_not_show(opened, pair):
 
 
 def test_equal_prompts_score_nothing(opened, pair):
-    same = Pair(pair.clean, pair.clean, pair.gold, pair.other)
+    same = PromptPair(pair.clean, pair.clean, pair.gold, pair.other)
     assert not attribute(opened("llama"), same, steps=2).any()
 
 
 def test_swapping_the_answers_turns_the_signs(opened, pair):
     model = opened("llama")
-    swapped = Pair(pair.clean, pair.corrupted, pair.other, pair.gold)
+    swapped = PromptPair(pair.clean, pair.corrupted, pair.other, pair.gold)
     scores, turned = (attribute(model, each, steps=3) for each in (pair, swapped))
     np.testing.assert_allclose(scores, -turned, atol=1e-9)
 
@@ -129,6 +134,6 @@ def test_mistakes_are_named(opened, pair):
     with pytest.raises(BadOption, match="got 0 and 20"):
         attribute(opened("llama"), pair, steps=0)
     with pytest.raises(BadOption, match="2 tokens and the corrupted one 1"):
-        Pair((1, 2), (1,), 0, 1)
+        PromptPair((1, 2), (1,), 0, 1)
     with pytest.raises(BadOption, match="Both answers are token 4"):
-        Pair((1,), (2,), 4, 4)
+        PromptPair((1,), (2,), 4, 4)

@@ -3,15 +3,15 @@
 import pytest
 
 from caploc.engine.wording import Wording
-from caploc.neurons.circuits.pairs import Counterpart, demo_counterparts, find_pair, others_of
-from caploc.neurons.facts.facts import Prompt
+from caploc.neurons.circuits.locator import Counterpart, demo_counterparts, find_pair, others_of
+from caploc.neurons.facts.prompts import FactPrompt
 from caploc.tasks.demo.data import CAPITALS, ELEMENTS
 
 QUIZ = "capital of Peru?\nRome A\nLima B\nBaghdad C\nParis D\n="
 
 
 def stated(country, capital, other=None):
-    return Prompt(f"capital of {country} is ", country, capital, other)
+    return FactPrompt(f"capital of {country} is ", country, capital, other)
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def test_what_both_answers_begin_with_joins_the_prompts(wording):
 )
 def test_where_no_counterpart_fits_there_is_no_pair(wording, counterpart):
     assert find_pair(wording, stated("Spain", "Madrid"), lambda _: [counterpart]) is None
-    subjectless = Prompt("capital of Spain is ", None, "Madrid")
+    subjectless = FactPrompt("capital of Spain is ", None, "Madrid")
     assert find_pair(wording, subjectless, demo_counterparts) is None
 
 
@@ -68,7 +68,7 @@ def test_a_counterpart_with_the_false_answer_goes_first(wording):
 
 def test_the_choice_depends_on_seed_and_subject_alone(wording):
     def chosen(text_before, seed):
-        prompt = Prompt(f"{text_before}capital of Peru is ", "Peru", "Lima")
+        prompt = FactPrompt(f"{text_before}capital of Peru is ", "Peru", "Lima")
         return text(wording, find_pair(wording, prompt, demo_counterparts, seed=seed).corrupted)
 
     assert chosen("", 3) == chosen("", 3)
@@ -77,33 +77,33 @@ def test_the_choice_depends_on_seed_and_subject_alone(wording):
 
 
 def test_a_quiz_is_answered_by_the_letter_of_what_is_offered(wording):
-    found = demo_counterparts(Prompt(QUIZ, "Peru", "B", "A"))
+    found = demo_counterparts(FactPrompt(QUIZ, "Peru", "B", "A"))
     right = {each.subject: each.answer for each in found if each.right}
     assert right == {"Italy": "A", "Iraq": "C", "France": "D"}
     assert {each.answer for each in found if not each.right} == {"A"}
     assert len(found) == len(CAPITALS) - 1
-    pair = find_pair(wording, Prompt(QUIZ, "Peru", "B", "A"), demo_counterparts)
+    pair = find_pair(wording, FactPrompt(QUIZ, "Peru", "B", "A"), demo_counterparts)
     assert text(wording, pair.corrupted) == QUIZ.replace("Peru", "Iraq")
     assert (text(wording, [pair.gold]), text(wording, [pair.other])) == ("B", "C")
     # with no subject of equal length among the options any other serves
     elsewhere = QUIZ.replace("Baghdad", "London")
-    pair = find_pair(wording, Prompt(elsewhere, "Peru", "B", "A"), demo_counterparts)
+    pair = find_pair(wording, FactPrompt(elsewhere, "Peru", "B", "A"), demo_counterparts)
     assert (text(wording, [pair.gold]), text(wording, [pair.other])) == ("B", "A")
     assert len(pair.clean) == len(pair.corrupted)
 
 
 def test_elements_are_held_against_elements():
-    found = demo_counterparts(Prompt("symbol of tin is ", "tin", "Sn"))
+    found = demo_counterparts(FactPrompt("symbol of tin is ", "tin", "Sn"))
     assert {(each.subject, each.answer) for each in found} == set(ELEMENTS) - {("tin", "Sn")}
-    assert demo_counterparts(Prompt("the mayor of Lima is ", "Lima", "Rosa")) == []
+    assert demo_counterparts(FactPrompt("the mayor of Lima is ", "Lima", "Rosa")) == []
 
 
 def test_counterparts_come_from_prompts_of_the_same_words():
     prompts = [
         stated("Peru", "Lima"),
         stated("Iraq", "Baghdad"),
-        Prompt("the river of Iraq is ", "Iraq", "Tigris"),
-        Prompt("capital of Chad is ", None, "N'Djamena"),
+        FactPrompt("the river of Iraq is ", "Iraq", "Tigris"),
+        FactPrompt("capital of Chad is ", None, "N'Djamena"),
     ]
     counterparts = others_of(prompts)
     assert counterparts(prompts[0]) == [Counterpart("Iraq", "Baghdad")]

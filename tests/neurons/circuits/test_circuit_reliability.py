@@ -7,16 +7,15 @@ import pytest
 
 from caploc.errors import BadData, BadOption
 from caploc.neurons.circuits.graph import prune
-from caploc.neurons.circuits.locator import Keeping, circuit_locator
-from caploc.neurons.circuits.pairs import demo_counterparts
+from caploc.neurons.circuits.locator import CircuitLocator, demo_counterparts
 from caploc.neurons.circuits.reliability import ARMS, circuit_reliability
-from caploc.neurons.facts.facts import Fact, Prompt
+from caploc.neurons.facts.prompts import Fact, FactPrompt
 
 pytestmark = pytest.mark.slow  # whole studies
 
 
 def fact(relation, subject, answer):
-    return Fact(subject, relation, Prompt(f"{relation} {subject} is ", subject, answer))
+    return Fact(subject, relation, FactPrompt(f"{relation} {subject} is ", subject, answer))
 
 
 FACTS = (
@@ -31,7 +30,7 @@ LONG = fact("symbol of", "phosphorus", "P")  # no other element has a name as lo
 
 @pytest.fixture(scope="module")
 def locator(demo):
-    return circuit_locator(demo, demo_counterparts, keeping=Keeping(share=0.1, steps=4))
+    return CircuitLocator.of(demo, demo_counterparts, share=0.1, steps=4)
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +97,7 @@ def test_results_are_plain_json_and_depend_on_the_seed_alone(result, locator):
 
 
 def test_a_circuit_of_all_edges_is_the_model_and_has_no_gain(demo):
-    locator = circuit_locator(demo, demo_counterparts, keeping=Keeping(share=1.0, steps=1))
+    locator = CircuitLocator.of(demo, demo_counterparts, share=1.0, steps=1)
     result = circuit_reliability(locator, FACTS[:1], draws=5)
     arms = {arm.name: arm for arm in result.arms}
     assert arms["located"].faithfulness.mean == pytest.approx(1)

@@ -4,14 +4,12 @@ import pytest
 
 from caploc.errors import BadOption, UnknownName
 from caploc.neurons.facts.demo import RELATIONS, demo_facts, demo_texts
-from caploc.neurons.facts.encoding import Encoder
-from caploc.neurons.facts.facts import Prompt, check_names
-from caploc.neurons.facts.known import Answers, known_facts
+from caploc.neurons.facts.prompts import Encoder, FactAnswers, FactPrompt, check_names, known_facts
 
 TRUTH = {(name, subject): answer for name, pairs in RELATIONS.items() for subject, answer in pairs}
 
 
-def offered(prompt: Prompt) -> dict[str, str]:
+def offered(prompt: FactPrompt) -> dict[str, str]:
     """The options of a quiz by their letters."""
     lines = [line.rsplit(" ", 1) for line in prompt.text.splitlines()[1:-1]]
     return {letter: option for option, letter in lines}
@@ -66,7 +64,7 @@ def test_the_model_knows_them(neurons):
 def test_what_is_kept_is_what_the_model_says(neurons):
     facts = demo_facts("statement", 12)
     kept, counts = known_facts(neurons, facts, rewrites=True)
-    asker = Answers(neurons)
+    asker = FactAnswers(neurons)
     right = [[p for p in fact.rewrites if asker.right(p)] for fact in kept]
     assert [list(fact.rewrites) for fact in kept] == right
     assert counts.rewrites_known == sum(map(len, right)) < counts.rewrites == 6 * len(facts)
@@ -77,7 +75,7 @@ def test_answers_do_not_depend_on_what_is_asked_beside_them(neurons):
     facts = demo_facts("statement", 2)
     prompts = [each for f in facts for each in (f.prompt, *f.rewrites, *f.neighbours)]
     encoded = [encoder.encode(prompt) for prompt in prompts]
-    asker = Answers(neurons)
+    asker = FactAnswers(neurons)
     together = asker.to(encoded)
     for one, each in zip(encoded, together, strict=True):
         (alone,) = asker.to([one])

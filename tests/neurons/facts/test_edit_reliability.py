@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 
 from caploc.errors import BadData
-from caploc.neurons.facts.covariance import covariances
 from caploc.neurons.facts.demo import demo_facts, demo_texts
-from caploc.neurons.facts.edit_reliability import edit_reliability, harmonic_mean
-from caploc.neurons.facts.editing import Descent, Editor
+from caploc.neurons.facts.editing import Descent, Editor, covariances
+from caploc.neurons.facts.reliability import edit_reliability
 
 pytestmark = pytest.mark.slow  # whole studies
 
@@ -92,8 +91,3 @@ def test_facts_that_cannot_be_used_are_counted(neurons, editor, lowest, highest)
     bare = [replace(FACTS[0], neighbours=()), replace(FACTS[1], rewrites=())]
     with pytest.raises(BadData, match="None of the 2 facts can be edited"):
         edit_reliability(neurons, bare, editor=editor, profiler=Planted(0), seed=0)
-
-
-def test_the_harmonic_mean_is_zero_if_a_share_is():
-    assert harmonic_mean(1.0, 0.0, 0.5) == 0.0
-    assert harmonic_mean(0.5, 1.0, 1.0) == pytest.approx(0.75)

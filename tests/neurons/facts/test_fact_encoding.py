@@ -4,8 +4,7 @@ import pytest
 
 from caploc.engine.wording import Wording
 from caploc.errors import BadData
-from caploc.neurons.facts.encoding import Encoder
-from caploc.neurons.facts.facts import Prompt
+from caploc.neurons.facts.prompts import Encoder, FactPrompt
 from caploc.tasks.requests import LogLikelihood
 
 
@@ -15,7 +14,7 @@ def encoder(neurons):
 
 
 def test_the_answers_tokens_are_the_answer(neurons, encoder):
-    encoded = encoder.encode(Prompt("capital of France is ", "France", "Paris", "Rome"))
+    encoded = encoder.encode(FactPrompt("capital of France is ", "France", "Paris", "Rome"))
     decode = neurons.tokenizer.decode
     assert decode(encoded.answer) == "Paris"
     assert decode(encoded.tokens[1:]) == "capital of France is Pari"
@@ -26,7 +25,7 @@ def test_the_answers_tokens_are_the_answer(neurons, encoder):
 
 
 def test_without_a_last_space_tokens_are_lm_evals(neurons, encoder):
-    prompt = Prompt("capital of Peru?\nLima A\nRome B\n=", "Peru", "A")
+    prompt = FactPrompt("capital of Peru?\nLima A\nRome B\n=", "Peru", "A")
     (span,) = Wording(neurons.model, neurons.tokenizer).spans(
         LogLikelihood(prompt.text, prompt.target)
     )
@@ -35,20 +34,20 @@ def test_without_a_last_space_tokens_are_lm_evals(neurons, encoder):
 
 
 def test_the_last_of_several_places_is_the_subjects(neurons, encoder):
-    encoded = encoder.encode(Prompt("Rome. Rome is in ", "Rome", "Italy"))
+    encoded = encoder.encode(FactPrompt("Rome. Rome is in ", "Rome", "Italy"))
     start = len(neurons.tokenizer("Rome. ").input_ids)
     assert encoded.subject == tuple(range(start, start + 4))
 
 
 def test_letters_of_several_bytes_count_as_the_subjects(neurons, encoder):
-    encoded = encoder.encode(Prompt("Is São Tomé big?", "São Tomé", " no"))
+    encoded = encoder.encode(FactPrompt("Is São Tomé big?", "São Tomé", " no"))
     read = neurons.tokenizer.decode([encoded.tokens[place] for place in encoded.subject])
     assert read == "São Tomé"
 
 
 def test_a_prompt_beyond_the_window_is_refused(encoder):
     with pytest.raises(BadData, match="the model's window takes 2048"):
-        encoder.encode(Prompt("a" * 3000, None, "b"))
+        encoder.encode(FactPrompt("a" * 3000, None, "b"))
 
 
 def test_a_text_alone_must_hold_its_subject(encoder):

@@ -6,7 +6,7 @@ import pytest
 
 from caploc.errors import BadData, UnknownName
 from caploc.neurons.facts.demo import demo_facts
-from caploc.neurons.facts.facts import Fact, Prompt, check_names
+from caploc.neurons.facts.prompts import Fact, FactPrompt, check_names
 from caploc.neurons.facts.reading import read_facts
 
 COUNTERFACT = {
@@ -45,12 +45,12 @@ def test_counterfact_is_read_as_rome_writes_it(tmp_path):
     assert fact == Fact(
         name="3",
         relation="P103",
-        prompt=Prompt("The tongue of Marie Curie is", "Marie Curie", " French", " English"),
+        prompt=FactPrompt("The tongue of Marie Curie is", "Marie Curie", " French", " English"),
         rewrites=(
-            Prompt("Rain fell. Marie Curie spoke", "Marie Curie", " French", " English"),
-            Prompt("What she spoke was", None, " French", " English"),
+            FactPrompt("Rain fell. Marie Curie spoke", "Marie Curie", " French", " English"),
+            FactPrompt("What she spoke was", None, " French", " English"),
         ),
-        neighbours=(Prompt("The tongue of Balzac is", None, " French", " English"),),
+        neighbours=(FactPrompt("The tongue of Balzac is", None, " French", " English"),),
     )
 
 
@@ -60,9 +60,9 @@ def test_zsre_is_read_as_rome_writes_it(tmp_path):
     assert fact == Fact(
         name="0",
         relation="What university did {} attend?",
-        prompt=Prompt("What university did Watts Humphrey attend?", subject, *answers),
-        rewrites=(Prompt("Which university took Watts Humphrey?", subject, *answers),),
-        neighbours=(Prompt("who played desmond?", None, " Nathan Stewart", " Michigan"),),
+        prompt=FactPrompt("What university did Watts Humphrey attend?", subject, *answers),
+        rewrites=(FactPrompt("Which university took Watts Humphrey?", subject, *answers),),
+        neighbours=(FactPrompt("who played desmond?", None, " Nathan Stewart", " Michigan"),),
     )
 
 
@@ -113,7 +113,7 @@ def test_an_unknown_form_names_the_known_ones(tmp_path):
 )
 def test_a_prompt_that_cannot_be_asked_is_refused(fields, said):
     with pytest.raises(BadData, match=said):
-        Prompt(*fields)
+        FactPrompt(*fields)
 
 
 def test_facts_need_names_of_their_own():

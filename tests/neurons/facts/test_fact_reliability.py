@@ -11,11 +11,9 @@ from tiny import FAMILIES
 from caploc.commonality.intervals import Interval
 from caploc.errors import BadData, BadOption
 from caploc.models.cutting import Place, replaced
-from caploc.neurons.facts.copies import Copies
 from caploc.neurons.facts.demo import demo_facts
-from caploc.neurons.facts.knowledge_neurons import KnowledgeNeurons
+from caploc.neurons.facts.knowledge_neurons import KnowledgeNeurons, PromptCopies
 from caploc.neurons.facts.reliability import (
-    Located,
     conditions_of,
     locate_facts,
     reliability,
@@ -37,7 +35,7 @@ def located(neurons):
 def test_scaled_neurons_are_those_of_a_plain_cut_at_the_last_position(as_tiny, asked, name):
     loaded, encoded = as_tiny(name), asked.first()
     sets = np.random.default_rng(0).random((3, loaded.grid.size)) < 0.3
-    found = scaled_probabilities(Copies(loaded, encoded), sets, [0.0, 2.0])
+    found = scaled_probabilities(PromptCopies(loaded, encoded), sets, [0.0, 2.0])
     ids = torch.tensor([encoded.tokens])
 
     def plain(chosen, factor):
@@ -66,47 +64,40 @@ def test_located_neurons_do_more_than_random_ones(neurons, located):
     assert found.conditions["suppress, fact: works"]
     assert found.conditions["suppress, fact: beats_random"]
     assert 0.9 < found.intact.mean <= 1 and found.draws == 20
-    assert found.reliable is all(found.conditions.values())
+    assert found.as_dict()["reliable"] is all(found.conditions.values())
     json.dumps(found.as_dict(), allow_nan=False)
 
 
 def test_all_facts_with_one_set_cannot_beat_another_facts(neurons, located):
-    same = replace(located, sets=np.repeat(located.sets[:1], len(FACTS), axis=0))
+    same = np.repeat(located[:1], len(FACTS), axis=0)
     found = reliability(neurons, FACTS, same, seed=0, draws=5)
     assert found.suppress.fact.located == found.suppress.fact.other_fact
-    assert not found.conditions["suppress, fact: beats_other_fact"] and not found.reliable
+    assert (
+        not found.conditions["suppress, fact: beats_other_fact"] and not found.as_dict()["reliable"]
+    )
 
 
 def test_facts_without_neurons_are_left_out_and_counted(neurons, located):
-    sets = located.sets.copy()
+    sets = located.copy()
     sets[1] = False
-    found = reliability(neurons, FACTS, replace(located, sets=sets), seed=0, draws=5)
+    found = reliability(neurons, FACTS, sets, seed=0, draws=5)
     assert (found.facts, found.empty) == (5, 1)
     assert found.size == sets[[0, 2, 3, 4, 5]].sum() / 5
     with pytest.raises(BadData, match="for 0 of 6 facts"):
-        reliability(neurons, FACTS, replace(located, sets=sets & False), seed=0, draws=5)
+        reliability(neurons, FACTS, sets & False, seed=0, draws=5)
 
 
 def test_one_relation_alone_has_no_unrelated_facts(neurons, located):
     capitals = [n for n, fact in enumerate(FACTS) if fact.relation == "capital of"]
-    only = Located(located.locator, False, located.sets[capitals])
-    found = reliability(neurons, [FACTS[n] for n in capitals], only, seed=0, draws=5)
+    found = reliability(neurons, [FACTS[n] for n in capitals], located[capitals], seed=0, draws=5)
     assert found.suppress.unrelated.located.items == 0
     assert not found.conditions["suppress: spares_unrelated"]
     json.dumps(found.as_dict(), allow_nan=False)
 
 
-def test_refined_sets_are_what_prompts_agree_on(neurons):
-    locator = KnowledgeNeurons(neurons)
-    found = locate_facts(locator, FACTS[:2], refined=True)
-    for fact, chosen in zip(FACTS[:2], found.sets, strict=True):
-        votes = sum(locator.locate(p).astype(int) for p in (fact.prompt, *fact.rewrites))
-        assert found.refined and (votes[chosen] >= 3).all()
-
-
 def test_sets_of_another_model_or_other_facts_are_refused(neurons, located):
     with pytest.raises(BadOption, match="6 facts in 2,304 neurons"):
-        reliability(neurons, FACTS, replace(located, sets=located.sets[:, :10]), seed=0)
+        reliability(neurons, FACTS, located[:, :10], seed=0)
     with pytest.raises(BadOption, match="at least 5 random draws"):
         reliability(neurons, FACTS, located, seed=0, draws=3)
 

@@ -5,12 +5,12 @@ import json
 import pytest
 
 from caploc.errors import BadData
-from caploc.neurons.facts.facts import Fact, Prompt
-from caploc.neurons.facts.rewrites import read_rewrites, with_rewrites
+from caploc.neurons.facts.prompts import Fact, FactPrompt
+from caploc.neurons.facts.reading import read_rewrites, with_rewrites
 
 FACTS = (
-    Fact("one", "r", Prompt("The capital of Peru is", "Peru", " Lima", " Rome")),
-    Fact("two", "r", Prompt("The capital of Chad is", "Chad", " Ndjamena")),
+    Fact("one", "r", FactPrompt("The capital of Peru is", "Peru", " Lima", " Rome")),
+    Fact("two", "r", FactPrompt("The capital of Chad is", "Chad", " Ndjamena")),
 )
 TEXTS = {
     "one": (

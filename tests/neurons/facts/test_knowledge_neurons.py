@@ -7,24 +7,21 @@ import pytest
 import torch
 from tiny import FAMILIES, build
 
-from caploc.errors import BadData, BadOption, UnknownName
-from caploc.neurons.facts.copies import Copies, Gate
+from caploc.errors import BadOption, UnknownName
 from caploc.neurons.facts.demo import demo_facts
-from caploc.neurons.facts.encoding import Encoded
-from caploc.neurons.facts.facts import Prompt
+from caploc.neurons.facts.fidelity import SetLocator
 from caploc.neurons.facts.knowledge_neurons import (
+    CopyGates,
     KnowledgeNeurons,
-    attributions,
-    coarse,
-    refine,
+    PromptCopies,
+    attribute_neurons,
 )
-from caploc.neurons.facts.locators import Locator
+from caploc.neurons.facts.prompts import Encoded, FactPrompt
 from caploc.neurons.sites import parts
 
 # one family has no feed-forward block in its two layers
 WITH_NEURONS = [name for name in FAMILIES if not name.startswith("nemotron_h")]
-LFM2 = "lfm2, attention in one layer of three"
-FRANCE = Prompt("capital of France is ", "France", "Paris", "Rome")
+FRANCE = FactPrompt("capital of France is ", "France", "Paris", "Rome")
 
 
 @contextmanager
@@ -38,15 +35,13 @@ def changed(modules, change):
             handle.remove()
 
 
-def outcome(loaded, encoded: Encoded, whole: bool) -> torch.Tensor:
-    """The probability, or mean log-probability, from a plain forward pass without a cache."""
+def outcome(loaded, encoded: Encoded) -> torch.Tensor:
+    """The probability from a plain forward pass without a cache."""
     logits = loaded.model(input_ids=torch.tensor([encoded.tokens]), use_cache=False).logits[0]
-    likely = logits[-len(encoded.answer) :].log_softmax(-1)
-    chosen = likely[torch.arange(len(encoded.answer)), torch.tensor(encoded.answer)]
-    return chosen.mean() if whole else chosen[0].exp()
+    return logits[-1].softmax(-1)[encoded.answer[0]]
 
 
-def by_definition(loaded, encoded: Encoded, fractions, whole: bool) -> np.ndarray:
+def by_definition(loaded, encoded: Encoded, fractions) -> np.ndarray:
     """Each projection by itself: activations, then the gradient by them at every point."""
     count, scores = len(encoded.answer), np.zeros(loaded.grid.size)
     for wanted in range(loaded.grid.layers):
@@ -66,7 +61,7 @@ def by_definition(loaded, encoded: Encoded, fractions, whole: bool) -> np.ndarra
             with ExitStack() as hooks:
                 for place, (_, module) in enumerate(mine):
                     hooks.enter_context(changed([module], scaling(place)))
-                value = outcome(loaded, encoded, whole)
+                value = outcome(loaded, encoded)
             found = torch.autograd.grad(value, [leaves[place][0] for place in range(len(mine))])
             for place, ((columns, _), gradient) in enumerate(zip(mine, found, strict=True)):
                 each = (gradient * leaves[place][1]).sum(0).double().numpy()
@@ -74,16 +69,11 @@ def by_definition(loaded, encoded: Encoded, fractions, whole: bool) -> np.ndarra
     return scores
 
 
-@pytest.mark.parametrize(
-    ("name", "whole"),
-    [*((name, False) for name in WITH_NEURONS), ("gpt2", True), ("mixtral", True), (LFM2, True)],
-)
-def test_all_layers_at_once_are_each_layer_by_definition(as_tiny, asked, name, whole):
-    loaded = as_tiny(name)
-    encoded = asked if whole else asked.first()
-    fractions = [0.1, 0.5, 0.9]
-    found = attributions(Copies(loaded, encoded), loaded.grid, torch.tensor(fractions), whole=whole)
-    truth = by_definition(loaded, encoded, fractions, whole)
+@pytest.mark.parametrize("name", WITH_NEURONS)
+def test_all_layers_at_once_are_each_layer_by_definition(as_tiny, asked, name):
+    loaded, fractions = as_tiny(name), [0.1, 0.5, 0.9]
+    found = attribute_neurons(PromptCopies(loaded, asked), fractions)
+    truth = by_definition(loaded, asked.first(), fractions)
     assert np.abs(truth).max() > 0
     np.testing.assert_allclose(found, truth, atol=2e-4 * np.abs(truth).max())
 
@@ -101,14 +91,14 @@ def test_a_layers_scores_add_up_to_what_the_layer_is_worth(neurons, number):
     locator = KnowledgeNeurons(neurons, steps=200)
     scores, encoded = locator.score(prompt), locator.encoder.encode(prompt).first()
     with torch.no_grad():
-        full = float(outcome(neurons, encoded, whole=False))
+        full = float(outcome(neurons, encoded))
         for _, columns, module in parts(neurons.projections):
 
             def silence(_, args):
                 return torch.cat([args[0][:, :-1], torch.zeros_like(args[0][:, -1:])], 1), *args[1:]
 
             with changed([module], silence):
-                without = float(outcome(neurons, encoded, whole=False))
+                without = float(outcome(neurons, encoded))
             assert scores[columns].sum() == pytest.approx(full - without, abs=2e-3)
 
 
@@ -119,8 +109,7 @@ def test_only_planted_neurons_score(as_tiny, asked):
         weight = model.model.layers[layer].mlp.down_proj.weight
         weight[:, [column for column in range(48) if column not in kept]] = 0
     loaded = as_tiny(model)
-    fractions = torch.tensor([0.25, 0.75])
-    scores = attributions(Copies(loaded, asked.first()), loaded.grid, fractions, whole=False)
+    scores = attribute_neurons(PromptCopies(loaded, asked), [0.25, 0.75])
     named = {(each.layer, each.index) for each in loaded.grid.named(scores != 0)}
     assert named == {(layer, column) for layer, kept in planted.items() for column in kept}
 
@@ -137,66 +126,33 @@ def test_left_points_tend_to_the_same_integral(neurons):
 
 
 def test_gates_of_one_leave_the_answer_as_it_is(neurons):
-    copies = Copies(neurons, KnowledgeNeurons(neurons).encoder.encode(FRANCE))
-    open_gate = Gate(2, slice(1, 3), torch.ones(2, 1, neurons.grid.per_layer[2]))
+    copies = PromptCopies(neurons, KnowledgeNeurons(neurons).encoder.encode(FRANCE))
+    open_gate = CopyGates(2, slice(1, 3), torch.ones(2, neurons.grid.per_layer[2]))
     with torch.no_grad():
-        read = copies.log_probabilities(4, [open_gate])
-        again = copies.log_probabilities(1)
-    torch.testing.assert_close(read, again.expand(4, -1), atol=1e-4, rtol=0)
+        read = copies.log_probability(4, [open_gate])
+        again = copies.log_probability(1)
+    torch.testing.assert_close(read, again.expand(4), atol=1e-4, rtol=0)
 
 
-def test_the_coarse_set_is_a_share_of_the_largest():
-    scores = np.array([0.5, 0.1, 0.099, -0.5, 0.0])
-    assert coarse(scores, 0.2).tolist() == [True, True, False, False, False]
-    assert not coarse(-np.abs(scores), 0.2).any() and not coarse(np.zeros(3), 0.2).any()
+def test_a_share_of_the_largest_is_chosen_and_nothing_where_none_is_above_zero(
+    neurons, monkeypatch
+):
+    scores = np.zeros(neurons.grid.size)
+    scores[:5] = 0.5, 0.1, 0.099, -0.5, 0.0
+    for given, count in ((scores, 2), (-np.abs(scores), 0), (scores * 0, 0)):
+        monkeypatch.setattr(KnowledgeNeurons, "score", lambda self, prompt, given=given: given)
+        chosen = KnowledgeNeurons(neurons).locate(FRANCE)
+        assert np.flatnonzero(chosen).tolist() == list(range(count))
 
 
 def test_a_locator_chooses_the_coarse_set_and_says_what_it_is(neurons):
     locator = KnowledgeNeurons(neurons, share=0.3)
-    assert isinstance(locator, Locator) and locator.grid is neurons.grid
+    assert isinstance(locator, SetLocator) and locator.grid is neurons.grid
     scores = locator.score(FRANCE)
     assert locator.locate(FRANCE).tolist() == (scores >= 0.3 * scores.max()).tolist()
 
 
-def votes(*counts: int, prompts: int = 10) -> np.ndarray:
-    """A fact's coarse sets in which neuron i is in so many of the prompts."""
-    return np.arange(prompts)[:, None] < np.array(counts)[None, :]
-
-
-def test_refining_keeps_what_a_share_agrees_on():
-    found = refine([votes(7, 6, 10), votes(8, 7, 0)], share=0.7, wanted=None)
-    assert found.sets.tolist() == [[True, False, True], [True, True, False]]
-    assert (found.mean, found.tries) == (2.0, 1)
-
-
-def test_at_least_three_prompts_must_agree_whatever_the_share():
-    found = refine([votes(2, 3, 4)], share=0.1, wanted=None)
-    assert found.sets.tolist() == [[False, True, True]]
-
-
-def test_the_share_moves_until_enough_are_kept():
-    found = refine([votes(10, 6, 5, 4)])
-    assert found.share == pytest.approx(0.6) and found.tries == 3 and found.settled
-    assert found.mean == 2.0
-    found = refine([votes(*[7] * 4, *[8] * 4)])
-    assert found.share == pytest.approx(0.75) and found.mean == 4.0
-
-
-def test_the_share_moves_six_times_at_most():
-    found = refine([votes(10, 0)])
-    assert (found.tries, found.settled) == (6, False)
-    assert found.share == pytest.approx(0.45)
-    assert refine([votes(*[10] * 6)]).share == pytest.approx(0.95)
-
-
-def test_too_few_prompts_cannot_be_refined():
-    with pytest.raises(BadData, match="3 prompts or more"):
-        refine([votes(1, prompts=2)])
-
-
-@pytest.mark.parametrize(
-    "settings", [{"share": 0.0}, {"share": 1.1}, {"steps": 0}, {"answer": "last"}]
-)
+@pytest.mark.parametrize("settings", [{"share": 0.0}, {"share": 1.1}, {"steps": 0}])
 def test_settings_that_mean_nothing_are_refused(neurons, settings):
     with pytest.raises(BadOption):
         KnowledgeNeurons(neurons, **settings)

@@ -9,7 +9,12 @@ import pytest
 
 from caploc.errors import BadData
 from caploc.neurons.facts.demo import demo_facts
-from caploc.neurons.facts.layer_fidelity import compare, layer_fidelity, peak, spearman
+from caploc.neurons.facts.fidelity import (
+    compare_profiles,
+    layer_fidelity,
+    peak,
+    profile_correlation,
+)
 from caploc.neurons.facts.tracing import Tracer, noise_level
 
 pytestmark = pytest.mark.slow  # whole studies
@@ -86,13 +91,13 @@ def test_prompts_answered_wrongly_are_left_out_and_counted():
 def test_two_profiles_are_compared():
     first = np.array([0.1, np.nan, 0.5, 0.2])
     second = np.array([0.3, 0.9, 0.2, 0.1])
-    assert compare(first, second) == {
+    assert compare_profiles(first, second) == {
         "agreement": 0.0,
         "distance": 1.0,
         "spearman": pytest.approx(-0.5),
     }
-    assert np.isnan(compare(first, None)["agreement"])
-    assert peak(first) == 2 and np.isnan(spearman(first, np.ones(4)))
+    assert np.isnan(compare_profiles(first, None)["agreement"])
+    assert peak(first) == 2 and np.isnan(profile_correlation(first, np.ones(4)))
     with pytest.raises(BadData, match="no layer with an effect"):
         peak(np.full(3, np.nan))
 

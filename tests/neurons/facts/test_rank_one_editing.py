@@ -7,12 +7,17 @@ from torch.nn.functional import kl_div
 
 from caploc.errors import BadData, BadOption
 from caploc.models.zeroing import reads_first
-from caploc.neurons.facts.covariance import Covariance, covariances, dense_projection
 from caploc.neurons.facts.demo import demo_facts, demo_texts
-from caploc.neurons.facts.editing import Descent, Edit, Editor, edited
-from caploc.neurons.facts.encoding import Encoder
-from caploc.neurons.facts.facts import Prompt
-from caploc.neurons.facts.known import Answers
+from caploc.neurons.facts.editing import (
+    Covariance,
+    Descent,
+    Edit,
+    Editor,
+    covariances,
+    dense_projection,
+    edited,
+)
+from caploc.neurons.facts.prompts import Encoder, FactAnswers, FactPrompt
 
 LAYERS = (0, 2, 4)
 
@@ -83,7 +88,7 @@ def test_the_key_is_the_mean_over_what_stands_before(neurons, edits, fact):
         keys = []
         for lead in ("", " ", "  "):
             encoded = Encoder(neurons).encode(
-                Prompt(lead + fact.prompt.text, fact.prompt.subject, fact.prompt.target)
+                FactPrompt(lead + fact.prompt.text, fact.prompt.subject, fact.prompt.target)
             )
             keys.append(keys_of(neurons, edit.layer, lead + fact.prompt.text)[encoded.subject[-1]])
         torch.testing.assert_close(
@@ -116,7 +121,7 @@ def test_no_other_direction_moves_other_keys_less(neurons, edits, moments):
 
 def test_the_model_says_the_new_answer_and_then_the_old_one_again(neurons, edits, fact):
     before = [parameter.clone() for parameter in neurons.model.parameters()]
-    asker = Answers(neurons)
+    asker = FactAnswers(neurons)
     asked = [(fact.prompt, fact.prompt.other), (fact.prompt, fact.prompt.target)]
     for edit in edits:
         with edited(neurons, edit):
@@ -147,7 +152,7 @@ def test_layers_together_are_each_layer_alone(neurons, moments, edits, fact):
 
 def test_the_first_loss_is_the_surprise_and_the_last_one_lower(neurons, moments, fact):
     found = Editor(neurons, moments, descent=Descent(steps=1)).edits(fact.prompt)
-    surprise = -Answers(neurons).log_probabilities([(fact.prompt, fact.prompt.other)])[0]
+    surprise = -FactAnswers(neurons).log_probabilities([(fact.prompt, fact.prompt.other)])[0]
     for edit, better in zip(found, Editor(neurons, moments).edits(fact.prompt), strict=True):
         assert edit.loss == pytest.approx(surprise, abs=1e-3)
         assert float(edit.right.norm()) == 0
@@ -213,7 +218,7 @@ def test_what_cannot_be_edited_is_refused(neurons, moments, as_tiny):
     with pytest.raises(BadData, match="needs texts"):
         covariances(neurons, [], [0])
     with pytest.raises(BadData, match="give both"):
-        Editor(neurons, moments).edits(Prompt("capital of Peru is ", "Peru", "Lima"))
+        Editor(neurons, moments).edits(FactPrompt("capital of Peru is ", "Peru", "Lima"))
 
 
 def test_progress_is_told(neurons):

@@ -5,16 +5,14 @@ import pytest
 import torch
 from tiny import FAMILIES, build
 
-from caploc.errors import BadData, BadOption, UnknownName
+from caploc.errors import BadData, BadOption
 from caploc.neurons.facts.demo import demo_facts
-from caploc.neurons.facts.encoding import Encoded
-from caploc.neurons.facts.facts import Prompt
-from caploc.neurons.facts.locators import Profiler
+from caploc.neurons.facts.fidelity import Profiler
+from caploc.neurons.facts.prompts import Encoded, FactPrompt
 from caploc.neurons.facts.tracing import Tracer, noise_level
 
 # one family has no feed-forward block in its two layers
 WITH_NEURONS = [name for name in FAMILIES if not name.startswith("nemotron_h")]
-KINDS = ("state", "feed_forward", "attention")
 
 
 def everywhere(asked: Encoded) -> tuple[int, ...]:
@@ -22,18 +20,8 @@ def everywhere(asked: Encoded) -> tuple[int, ...]:
 
 
 @pytest.mark.parametrize("name", WITH_NEURONS)
-def test_the_last_state_put_back_gives_the_clean_answer(as_tiny, asked, name):
-    found = Tracer(as_tiny(name), 1.0, kind="state").trace_encoded(asked.first(), everywhere(asked))
-    assert found.disturbed != found.clean
-    assert found.effects[-1, -1] == pytest.approx(found.clean - found.disturbed, abs=1e-5)
-    # a causal model's last layer hands nothing on from other tokens
-    assert np.abs(found.effects[:-1, -1]).max() < 1e-6
-
-
-@pytest.mark.parametrize("kind", ["feed_forward", "attention"])
-@pytest.mark.parametrize("name", WITH_NEURONS)
-def test_outputs_of_every_family_are_put_back(as_tiny, asked, name, kind):
-    tracer = Tracer(as_tiny(name), 1.0, kind=kind, window=1)
+def test_outputs_of_every_family_are_put_back(as_tiny, asked, name):
+    tracer = Tracer(as_tiny(name), 1.0, window=1)
     found = tracer.trace_encoded(asked.first(), everywhere(asked))
     present = [module is not None for module in tracer.outputs]
     assert any(present)
@@ -44,11 +32,14 @@ def test_outputs_of_every_family_are_put_back(as_tiny, asked, name, kind):
 
 
 def plain(loaded, encoded: Encoded, noise, layer: int, token: int) -> np.ndarray:
-    """Disturbed answers' probabilities with one decoder layer's output put back, row by row."""
+    """Disturbed answers' probabilities with one feed-forward output put back, row by row."""
     model = loaded.model
     ids = torch.tensor([encoded.tokens])
     with torch.no_grad():
-        clean = model(input_ids=ids, output_hidden_states=True)
+        block, kept = model.model.layers[layer].mlp, []
+        handle = block.register_forward_hook(lambda _, args, output: kept.append(output))
+        clean = model(input_ids=ids)
+        handle.remove()
         top, rows = int(clean.logits[0, -1].argmax()), []
         for draw in noise:
             embedded = model.get_input_embeddings()(ids).clone()
@@ -56,11 +47,10 @@ def plain(loaded, encoded: Encoded, noise, layer: int, token: int) -> np.ndarray
 
             def put_back(_, args, output):
                 changed = output.clone()
-                # hidden state l + 1 is layer l's output
-                changed[0, token] = clean.hidden_states[layer + 1][0, token]
+                changed[0, token] = kept[0][0, token]
                 return changed
 
-            handle = model.model.layers[layer].register_forward_hook(put_back)
+            handle = block.register_forward_hook(put_back)
             rows.append(model(inputs_embeds=embedded).logits[0, -1].softmax(-1)[top])
             handle.remove()
     return np.array([float(each) for each in rows])
@@ -68,7 +58,7 @@ def plain(loaded, encoded: Encoded, noise, layer: int, token: int) -> np.ndarray
 
 def test_effects_are_those_of_plain_passes_row_by_row(as_tiny, asked):
     loaded = as_tiny("llama")
-    tracer = Tracer(loaded, 0.7, kind="state", draws=4, seed=5)
+    tracer = Tracer(loaded, 0.7, window=1, draws=4, seed=5)
     found = tracer.trace_encoded(asked.first(), everywhere(asked))
     noise = 0.7 * torch.randn(4, 2, 32, generator=torch.Generator().manual_seed(5))
     for token in (1, 2, 4):
@@ -105,10 +95,11 @@ def test_a_window_is_clipped_to_the_model(neurons, layers, window, layer, put_ba
 
 def test_one_token_of_the_table_is_the_same_alone(neurons):
     fact = demo_facts("statement", 1)[0]
-    tracer = Tracer(neurons, 0.3, kind="attention", draws=3)
+    tracer = Tracer(neurons, 0.3, draws=3)
     found = tracer.trace(fact.prompt)
-    assert found.effects.shape == (len(found.tokens), 6)
-    row = found.effects[found.subject[-1]]
+    encoded = tracer.encoder.encode(fact.prompt).first()
+    assert found.effects.shape == (len(encoded.tokens), 6)
+    row = found.effects[encoded.subject[-1]]
     np.testing.assert_allclose(tracer.profile(fact.prompt), row, atol=1e-5)
     np.testing.assert_array_equal(tracer.profile(fact.prompt), tracer.profile(fact.prompt))
     assert isinstance(tracer, Profiler)
@@ -121,13 +112,17 @@ def test_another_seed_draws_other_noise(neurons):
 
 
 def test_a_prompt_answered_wrongly_has_no_profile(neurons):
-    prompt = Prompt("capital of France is ", "France", "Rome")
+    prompt = FactPrompt("capital of France is ", "France", "Rome")
     assert Tracer(neurons, 0.3).profile(prompt) is None
     assert not Tracer(neurons, 0.3).trace(prompt, whole=False).right
 
 
 def test_the_noise_is_three_deviations_of_subject_embeddings(neurons):
-    prompts = [Prompt("a bc", "bc", "d"), Prompt("efb", "e", "d"), Prompt("none", None, "d")]
+    prompts = [
+        FactPrompt("a bc", "bc", "d"),
+        FactPrompt("efb", "e", "d"),
+        FactPrompt("none", None, "d"),
+    ]
     ids = neurons.tokenizer("bce", add_special_tokens=False).input_ids
     values = neurons.model.get_input_embeddings().weight[ids].double()
     assert noise_level(neurons, prompts) == pytest.approx(3 * float(values.std()))
@@ -141,16 +136,13 @@ def test_settings_that_mean_nothing_are_refused(neurons, settings):
         Tracer(neurons, **{"noise": 1.0, **settings})
 
 
-def test_an_unknown_kind_and_a_missing_subject_are_told(neurons):
-    with pytest.raises(UnknownName, match="feed_forward"):
-        Tracer(neurons, 1.0, kind="mlp")
+def test_a_missing_subject_is_told(neurons):
     with pytest.raises(BadData, match="no subject to disturb"):
-        Tracer(neurons, 1.0).trace(Prompt("a", None, "b"))
+        Tracer(neurons, 1.0).trace(FactPrompt("a", None, "b"))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_no_hook_is_left(neurons, kind):
-    Tracer(neurons, 0.3, kind=kind).profile(demo_facts("statement", 1)[0].prompt)
+def test_no_hook_is_left(neurons):
+    Tracer(neurons, 0.3).profile(demo_facts("statement", 1)[0].prompt)
     assert not any(
         module._forward_hooks or module._forward_pre_hooks for module in neurons.model.modules()
     )

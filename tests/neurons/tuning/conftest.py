@@ -8,7 +8,7 @@ import torch
 
 import caploc
 from caploc.engine.wording import Wording
-from caploc.neurons.loading import as_neurons
+from caploc.neurons.proof import as_neurons
 from caploc.tasks.demo import data
 from caploc.tasks.requests import LogLikelihood
 

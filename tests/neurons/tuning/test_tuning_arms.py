@@ -14,13 +14,18 @@ from tiny import random_tokens, tiny
 
 from caploc.errors import BadOption, ModelRefused, UnknownName
 from caploc.neurons.sites import find_sites
-from caploc.neurons.tuning import lora
-from caploc.neurons.tuning.arms import ARMS, DRAWN, Arm, arms, check, opened, parameter_count
-from caploc.neurons.tuning.lora import TrainableLora, ranks
-from caploc.neurons.tuning.training import Recipe, lessons, search
-from caploc.neurons.tuning.whole import TrainableWhole
+from caploc.neurons.tuning import trainable
+from caploc.neurons.tuning.enhancement import (
+    ARMS,
+    DRAWN,
+    TuningArm,
+    make_arms,
+    parameter_count,
+)
+from caploc.neurons.tuning.trainable import TrainableLora, TrainableWhole, ranks
+from caploc.neurons.tuning.training import TuningRecipe, find_best_rate, make_lessons
 
-RECIPE = Recipe(steps=4, batch_size=4, warmup=1, rates=(1e-3, 1e-2), extensions=0)
+RECIPE = TuningRecipe(steps=4, batch_size=4, warmup=1, rates=(1e-3, 1e-2), extensions=0)
 KINDS = ["llama", "phi3", "gpt2", "gpt_neox"]
 
 
@@ -29,7 +34,7 @@ def planned(model, count=6, **options):
     located = np.zeros(grid.size, dtype=bool)
     located[np.random.default_rng(0).choice(grid.size, count, replace=False)] = True
     scores = np.random.default_rng(1).standard_normal(grid.size)
-    return located, arms(located, grid, **{"scores": scores, **options})
+    return located, make_arms(located, grid, **{"scores": scores, **options})
 
 
 def logits(model):
@@ -65,17 +70,17 @@ def hooks(model):
 @pytest.mark.parametrize("family", KINDS)
 def test_every_arm_changes_the_model_and_leaves_it_as_it_was(family, unchanged):
     model = unchanged(tiny(family))
-    given_lessons = lessons(random_spans(20), RECIPE, model.device)
+    given_lessons = make_lessons(random_spans(20), RECIPE, model.device)
     intact, before = logits(model), hooks(model)
     for arm in planned(model)[1]:
         if arm.draw:
             continue
-        with opened(model, arm, RECIPE) as trainable:
+        with arm.opened(model, RECIPE) as trainable:
             if arm.name == "none":
                 assert trainable is None
                 continue
             assert torch.equal(logits(model), intact), arm.label
-            search(model, trainable, given_lessons, RECIPE)
+            find_best_rate(model, trainable, given_lessons, RECIPE)
             attached = logits(model)
             with trainable.written():
                 merged = logits(model)
@@ -95,7 +100,7 @@ def lora_layers():
 def test_an_interrupted_arm_leaves_the_model_as_it_was(name, when, unchanged):
     model = unchanged(tiny("gpt2"))
     arm = planned(model, names=[name])[1][0]
-    given_lessons = lessons(random_spans(20), RECIPE, model.device)
+    given_lessons = make_lessons(random_spans(20), RECIPE, model.device)
 
     class Impatient:
         def start(self, what, rows):
@@ -105,8 +110,8 @@ def test_an_interrupted_arm_leaves_the_model_as_it_was(name, when, unchanged):
             if when == "training":
                 raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt), opened(model, arm, RECIPE) as trainable:
-        search(model, trainable, given_lessons, RECIPE, progress=Impatient())
+    with pytest.raises(KeyboardInterrupt), arm.opened(model, RECIPE) as trainable:
+        find_best_rate(model, trainable, given_lessons, RECIPE, progress=Impatient())
         with trainable.written():
             raise KeyboardInterrupt
 
@@ -165,7 +170,7 @@ def test_adapters_have_the_located_neurons_parameters_and_their_ranks(family, tr
     recipe = replace(RECIPE, trains=trains)
     located, (arm,) = planned(model, 12, names=["lora"])
     wanted = parameter_count(model, located, recipe)
-    with opened(model, arm, recipe) as trainable:
+    with arm.opened(model, recipe) as trainable:
         count = sum(parameter.numel() for parameter in trainable.parameters())
         dearest = max(layer.in_features + layer.out_features for layer in trainable.layers.values())
         assert abs(count - wanted) <= dearest / 2
@@ -200,7 +205,7 @@ def test_adapters_of_a_half_precision_model_are_in_full_precision(unchanged):
 
 
 def test_without_peft_one_sentence_says_what_to_install(monkeypatch, unchanged):
-    monkeypatch.setattr(lora, "peft", None)
+    monkeypatch.setattr(trainable, "peft", None)
     model = unchanged(tiny("llama"))
     with pytest.raises(BadOption, match=r"pip install 'caploc\[peft\]'"):
         planned(model, names=["lora"])
@@ -212,22 +217,22 @@ def test_arms_that_cannot_be_are_refused():
     grid = find_sites(model)[1]
     located = planned(model)[0]
     with pytest.raises(UnknownName, match="no arm 'bottm'. Did you mean 'bottom'"):
-        arms(located, grid, names=["bottm"])
+        make_arms(located, grid, names=["bottm"])
     with pytest.raises(BadOption, match="needs the neurons' scores"):
-        arms(located, grid, names=["bottom"])
+        make_arms(located, grid, names=["bottom"])
     with pytest.raises(BadOption, match="draws=4: a random arm needs 5"):
-        arms(located, grid, names=DRAWN, draws=4)
+        make_arms(located, grid, names=DRAWN, draws=4)
     with pytest.raises(BadOption, match="No neuron is chosen"):
-        arms(np.zeros(grid.size, dtype=bool), grid, names=["located"])
+        make_arms(np.zeros(grid.size, dtype=bool), grid, names=["located"])
 
 
 def test_arms_of_routed_experts_are_refused_before_anything_is_tuned(unchanged):
     model = unchanged(tiny("mixtral"))
     located, (own, adapters) = planned(model, names=["located", "lora"])
     with pytest.raises(ModelRefused, match="belong to the routed experts"):
-        check(model, own, RECIPE)
+        own.check(model, RECIPE)
     with pytest.raises(ModelRefused, match="belong to the routed experts"):
-        check(model, adapters, RECIPE)
+        adapters.check(model, RECIPE)
     with pytest.raises(ModelRefused, match="leave the arm 'lora' out"):
         TrainableLora(model, 100, "all", 0)
-    check(model, Arm("full"), RECIPE)
+    TuningArm("full").check(model, RECIPE)

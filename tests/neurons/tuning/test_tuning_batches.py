@@ -10,9 +10,8 @@ from tiny import FAMILIES, VOCABULARY, tiny
 from caploc.engine.plain import Reading, score
 from caploc.engine.wording import Span
 from caploc.errors import BadData
-from caploc.neurons.batches import Batch
-from caploc.neurons.targets import gold_logprobs
-from caploc.neurons.tuning.batches import batches, gold_log_probabilities, split
+from caploc.neurons.batches import Batch, gold_logprobs, gold_means
+from caploc.neurons.tuning.training import deal, split
 from caploc.tasks.demo import data
 
 DEVICE = torch.device("cpu")
@@ -60,7 +59,7 @@ def test_gold_log_probabilities_are_the_engines(demo, spans_of):
         pairs[0][0] / len(span.continuation)
         for pairs, span in zip(score(demo, readings), spans, strict=True)
     ]
-    found = gold_log_probabilities(demo.model, spans, batch_size=7)
+    found = gold_means(demo.model, spans)
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
@@ -69,14 +68,14 @@ def test_gold_log_probabilities_are_the_engines(demo, spans_of):
 )
 def test_batches_visit_every_span_once_a_round_and_more_keep_the_first(count, size, steps, seed):
     spans = [Span((number,), (number,)) for number in range(count)]
-    found = batches(spans, size, steps, seed)
+    found = deal(spans, size, steps, seed)
     assert len(found) == steps
     assert {len(each) for each in found} == {min(size, count)}
     visited = [span for each in found for span in each]
     for start in range(0, len(visited), count):
         part = visited[start : start + count]
         assert len(set(part)) == len(part)
-    assert batches(spans, size, steps + 3, seed)[:steps] == found
+    assert deal(spans, size, steps + 3, seed)[:steps] == found
 
 
 @given(count=st.integers(2, 60), share=st.floats(0.01, 0.99), seed=st.integers(0))

@@ -15,7 +15,7 @@ from caploc.errors import BadData, ModelRefused
 from caploc.models.sources import DEMO_FOLDER
 from caploc.neurons.sites import find_sites
 from caploc.neurons.tuning.delta import apply_delta, delta_of, load_delta, save_delta
-from caploc.neurons.tuning.rows import attach
+from caploc.neurons.tuning.trainable import TrainableRows
 
 KINDS = ["llama", "phi3", "gpt2", "gpt_neox"]
 
@@ -23,7 +23,7 @@ KINDS = ["llama", "phi3", "gpt2", "gpt_neox"]
 def tuned(model, count=6, trains="all"):
     chosen = np.zeros(find_sites(model)[1].size, dtype=bool)
     chosen[np.random.default_rng(count).choice(len(chosen), count, replace=False)] = True
-    rows = attach(model, chosen, trains)
+    rows = TrainableRows(model, chosen, trains)
     with torch.no_grad():
         for seed, change in enumerate(rows.parameters()):
             change += torch.randn(change.shape, generator=torch.Generator().manual_seed(seed))

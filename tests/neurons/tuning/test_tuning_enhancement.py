@@ -10,17 +10,22 @@ import torch
 
 from caploc.commonality.intervals import paired_interval
 from caploc.errors import BadData, BadOption, ModelRefused
-from caploc.neurons.tuning.arms import ARMS, arms
-from caploc.neurons.tuning.batches import gold_log_probabilities
-from caploc.neurons.tuning.degradation import degraded
-from caploc.neurons.tuning.enhancement import GOLD, METRIC, Evaluation, enhance
-from caploc.neurons.tuning.training import Recipe
-from caploc.neurons.tuning.weights import shares
+from caploc.neurons.batches import gold_means
+from caploc.neurons.tuning.enhancement import (
+    ARMS,
+    GOLD,
+    METRIC,
+    TuningEvaluation,
+    enhance,
+    make_arms,
+)
+from caploc.neurons.tuning.training import TuningRecipe
+from caploc.neurons.tuning.weights import degraded, shares
 from caploc.tasks.demo import data
 
 pytestmark = pytest.mark.slow  # whole studies
 
-QUICK = Recipe(steps=8, batch_size=8, warmup=2, rates=(3e-3,))
+QUICK = TuningRecipe(steps=8, batch_size=8, warmup=2, rates=(3e-3,))
 
 
 def neurons(grid, count, seed=0):
@@ -52,9 +57,9 @@ def test_damaged_neurons_are_worth_tuning_more_than_others(demo, spans_of, uncha
         found = enhance(
             demo,
             spans_of(data.addition, "train", 60),
-            Evaluation(gold={"addition": spans_of(data.addition, "test", 30)}),
-            arms(hurt, demo.grid, names=["located", "random-uniform"]),
-            Recipe(steps=12, batch_size=8, warmup=2, rates=(1e-2,), trains="output"),
+            TuningEvaluation(gold={"addition": spans_of(data.addition, "test", 30)}),
+            make_arms(hurt, demo.grid, names=["located", "random-uniform"]),
+            TuningRecipe(steps=12, batch_size=8, warmup=2, rates=(1e-2,), trains="output"),
         )
     (control,) = found.controls
     assert control.located > max(control.changes) > 0.5
@@ -71,7 +76,7 @@ class Watched:
     def __call__(self, loaded):
         found = {}
         for task, spans in self.tests.items():
-            found[task] = gold_log_probabilities(loaded.model, spans)
+            found[task] = gold_means(loaded.model, spans)
             found[task][0 if not self.seen else 1] = np.nan
         self.seen.append({task: each.copy() for task, each in found.items()})
         assert not any(each._forward_hooks for each in loaded.model.modules())
@@ -89,8 +94,8 @@ def figures(demo, spans_of):
         found = enhance(
             demo,
             spans_of(data.addition, "train", 40),
-            Evaluation(watched, watched.tests),
-            arms(neurons(demo.grid, 14), demo.grid, names=names),
+            TuningEvaluation(watched, watched.tests),
+            make_arms(neurons(demo.grid, 14), demo.grid, names=names),
             QUICK,
         )
     return found, watched.seen
@@ -148,7 +153,7 @@ def test_an_enhancement_is_plain_json(figures):
 
 def test_every_arm_runs_and_leaves_the_demo_as_it_was(demo, spans_of, unchanged):
     unchanged(demo.model)
-    planned = arms(
+    planned = make_arms(
         neurons(demo.grid, 5),
         demo.grid,
         scores=np.random.default_rng(0).standard_normal(demo.grid.size),
@@ -156,7 +161,7 @@ def test_every_arm_runs_and_leaves_the_demo_as_it_was(demo, spans_of, unchanged)
     found = enhance(
         demo,
         spans_of(data.sorting, "train", 20),
-        Evaluation(gold={"sorting": spans_of(data.sorting, "test", 5)}),
+        TuningEvaluation(gold={"sorting": spans_of(data.sorting, "test", 5)}),
         planned,
         replace(QUICK, steps=1),
     )
@@ -169,12 +174,12 @@ def test_every_arm_runs_and_leaves_the_demo_as_it_was(demo, spans_of, unchanged)
 
 def test_mistakes_are_refused_before_anything_is_tuned(demo, spans_of):
     spans = spans_of(data.addition, "train", 10)
-    evaluation = Evaluation(gold={"addition": spans})
-    own = arms(neurons(demo.grid, 3), demo.grid, names=["located"])
+    evaluation = TuningEvaluation(gold={"addition": spans})
+    own = make_arms(neurons(demo.grid, 3), demo.grid, names=["located"])
     with pytest.raises(BadOption, match="no arm to tune"):
         enhance(demo, spans, evaluation, [], QUICK)
     with pytest.raises(BadData, match="nothing to evaluate on"):
-        enhance(demo, spans, Evaluation(), own, QUICK)
+        enhance(demo, spans, TuningEvaluation(), own, QUICK)
     with pytest.raises(BadData, match="give at least 2"):
         enhance(demo, spans[:1], evaluation, own, QUICK)
     with pytest.raises(BadOption, match="steps must be 1"):
@@ -189,14 +194,14 @@ def test_the_gold_log_probability_moves_where_the_metric_cannot(demo, spans_of, 
     tests = spans_of(data.addition, "test", 20)
 
     def right(loaded):
-        likely = gold_log_probabilities(loaded.model, tests) > np.log(0.5)
+        likely = gold_means(loaded.model, tests) > np.log(0.5)
         return {"addition": likely.astype(np.float64)}
 
     (tuned,) = enhance(
         demo,
         spans_of(data.addition, "train", 30),
-        Evaluation(right, {"addition": tests}),
-        arms(neurons(demo.grid, 30), demo.grid, names=["located"]),
+        TuningEvaluation(right, {"addition": tests}),
+        make_arms(neurons(demo.grid, 30), demo.grid, names=["located"]),
         QUICK,
     ).arms
     by_measure = {change.measure: change for change in tuned.changes}

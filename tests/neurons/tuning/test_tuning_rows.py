@@ -10,7 +10,7 @@ from tiny import FAMILIES, random_tokens, tiny
 import caploc
 from caploc.errors import BadOption, ModelRefused
 from caploc.neurons.sites import find_sites
-from caploc.neurons.tuning.rows import attach
+from caploc.neurons.tuning.trainable import TrainableRows
 
 # Beside which input projections a family's output projection stands, written down by hand:
 # (name of the layer's block, input projections, output projection, one weight transposed?)
@@ -96,7 +96,7 @@ def test_tuning_rows_equals_tuning_everything_with_gradient_masks(family, trains
     chosen = some_neurons(model)
     expected = masked_tuning(model, family, chosen, trains).state_dict()
     own = copy.deepcopy(model)
-    with attach(own, chosen, trains) as rows:
+    with TrainableRows(own, chosen, trains) as rows:
         optimize(own, rows.parameters())
         rows.merge_()
     moved = 0.0
@@ -111,7 +111,7 @@ def test_the_demo_model_is_tuned_like_any_llama():
     BLOCKS["demo"] = BLOCKS["llama"]
     chosen = some_neurons(model, 14)
     expected = masked_tuning(model, "demo", chosen, "all").state_dict()
-    with attach(model, chosen) as rows:
+    with TrainableRows(model, chosen) as rows:
         optimize(model, rows.parameters())
         rows.merge_()
     for name, value in model.state_dict().items():
@@ -123,7 +123,7 @@ def test_nothing_changes_until_something_is_trained(family, unchanged):
     model = unchanged(tiny(family))
     tokens = random_tokens(2, 7)
     before = model(input_ids=tokens, use_cache=False).logits
-    with attach(model, some_neurons(model)) as rows:
+    with TrainableRows(model, some_neurons(model)) as rows:
         assert torch.equal(model(input_ids=tokens, use_cache=False).logits, before)
         assert all(not change.any() for change in rows.parameters())
 
@@ -133,7 +133,7 @@ def test_attached_and_merged_say_the_same(family, unchanged):
     model = unchanged(tiny(family))
     tokens = random_tokens(2, 7)
     plain = model(input_ids=tokens, use_cache=False).logits
-    with attach(model, some_neurons(model, 9)) as rows, torch.no_grad():
+    with TrainableRows(model, some_neurons(model, 9)) as rows, torch.no_grad():
         for seed, change in enumerate(rows.parameters()):
             change += 0.1 * torch.randn(change.shape, generator=torch.Generator().manual_seed(seed))
         attached = model(input_ids=tokens, use_cache=False).logits
@@ -148,7 +148,7 @@ def test_optimizer_state_is_as_large_as_the_selection():
     model = caploc.load_model("demo").model
     sizes = {}
     for count in (1, 7, 70):
-        with attach(model, some_neurons(model, count)) as rows:
+        with TrainableRows(model, some_neurons(model, count)) as rows:
             optimizer = optimize(model, rows.parameters(), steps=1)
             assert all(parameter.grad is None for parameter in model.parameters())
             sizes[count] = sum(
@@ -163,7 +163,7 @@ def test_optimizer_state_is_as_large_as_the_selection():
 
 def test_an_interrupted_training_leaves_the_model_as_it_was(unchanged):
     model = unchanged(tiny("llama"))
-    with pytest.raises(KeyboardInterrupt), attach(model, some_neurons(model)) as rows:
+    with pytest.raises(KeyboardInterrupt), TrainableRows(model, some_neurons(model)) as rows:
         optimize(model, rows.parameters(), steps=2)
         with rows.written():
             raise KeyboardInterrupt
@@ -171,7 +171,7 @@ def test_an_interrupted_training_leaves_the_model_as_it_was(unchanged):
 
 def test_a_half_precision_model_is_trained_in_full_precision(unchanged):
     model = unchanged(tiny("llama", torch.bfloat16))
-    with attach(model, some_neurons(model)) as rows:
+    with TrainableRows(model, some_neurons(model)) as rows:
         optimize(model, rows.parameters(), steps=3, rate=1e-6)
         # a step of 1e-6 is lost in bfloat16 weights of about 0.3
         assert all(change.dtype == torch.float32 for change in rows.parameters())
@@ -183,14 +183,14 @@ def test_a_half_precision_model_is_trained_in_full_precision(unchanged):
 def test_routed_experts_are_refused_in_one_sentence(family, unchanged):
     model = unchanged(tiny(family))
     with pytest.raises(ModelRefused, match="routed experts of layer"):
-        attach(model, some_neurons(model))
+        TrainableRows(model, some_neurons(model))
 
 
 def test_what_all_tokens_pass_through_beside_experts_can_be_tuned():
     model = copy.deepcopy(tiny("deepseek_v3"))
     chosen = np.zeros(find_sites(model)[1].size, dtype=bool)
     chosen[[3, 150]] = True  # the dense layer 0, and layer 1's shared expert
-    with attach(model, chosen) as rows:
+    with TrainableRows(model, chosen) as rows:
         assert {key.rsplit(".", 2)[0] for key in rows.delta()} == {
             "model.layers.0.mlp",
             "model.layers.1.mlp.shared_experts",
@@ -207,8 +207,8 @@ def test_a_fused_projection_with_its_halves_interleaved_is_refused():
     for layer in model.model.layers:
         layer.mlp.forward = interleaved.__get__(layer.mlp)
     with pytest.raises(ModelRefused, match="not those of neuron i"):
-        attach(model, some_neurons(model))
-    attach(model, some_neurons(model), "output").detach()
+        TrainableRows(model, some_neurons(model))
+    TrainableRows(model, some_neurons(model), "output").detach()
 
 
 @pytest.mark.parametrize(
@@ -220,4 +220,4 @@ def test_a_fused_projection_with_its_halves_interleaved_is_refused():
 )
 def test_sets_that_cannot_be_tuned_are_refused(chosen, trains, message):
     with pytest.raises(BadOption, match=message):
-        attach(tiny("llama"), chosen, trains)
+        TrainableRows(tiny("llama"), chosen, trains)

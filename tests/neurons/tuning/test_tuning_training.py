@@ -12,18 +12,24 @@ from tiny import tiny
 from caploc.engine.wording import Span
 from caploc.errors import BadOption, RunFailed
 from caploc.neurons.sites import find_sites
-from caploc.neurons.tuning.rows import attach
-from caploc.neurons.tuning.training import Recipe, attempt, lessons, search, validation_loss
+from caploc.neurons.tuning.trainable import TrainableRows
+from caploc.neurons.tuning.training import (
+    TuningRecipe,
+    find_best_rate,
+    make_lessons,
+    train_once,
+    validation_loss,
+)
 from caploc.progress import Silent
 
-RECIPE = Recipe(steps=12, batch_size=4, warmup=3, rates=(1e-3, 1e-2, 1e-1), seed=1)
+RECIPE = TuningRecipe(steps=12, batch_size=4, warmup=3, rates=(1e-3, 1e-2, 1e-1), seed=1)
 
 
 def prepared(recipe, family="llama", count=6):
     model = tiny(family)
     chosen = np.zeros(find_sites(model)[1].size, dtype=bool)
     chosen[:count] = True
-    return model, chosen, lessons(learnable(25), recipe, model.device)
+    return model, chosen, make_lessons(learnable(25), recipe, model.device)
 
 
 def learnable(count):
@@ -50,8 +56,8 @@ class Counting:
 def test_the_first_step_is_the_warmed_up_rate(warmup, share, unchanged):
     recipe = replace(RECIPE, steps=1, warmup=warmup)
     model, chosen, given = prepared(recipe)
-    with attach(unchanged(model), chosen) as rows:
-        attempt(model, rows, given, 0.01, recipe, Silent())
+    with TrainableRows(unchanged(model), chosen) as rows:
+        train_once(model, rows, given, 0.01, recipe, Silent())
         moved = torch.cat([change.detach().abs().flatten() for change in rows.parameters()])
     # AdamW's first step has the size of the rate wherever the gradient is not tiny
     assert float(moved.median()) == pytest.approx(0.01 * share, rel=1e-3)
@@ -61,8 +67,8 @@ def test_the_first_step_is_the_warmed_up_rate(warmup, share, unchanged):
 def test_gradients_are_clipped(unchanged):
     recipe = replace(RECIPE, steps=1, warmup=1, clip=1e-9)
     model, chosen, given = prepared(recipe)
-    with attach(unchanged(model), chosen) as rows:
-        attempt(model, rows, given, 0.01, recipe, Silent())
+    with TrainableRows(unchanged(model), chosen) as rows:
+        train_once(model, rows, given, 0.01, recipe, Silent())
         moved = max(float(change.detach().abs().max()) for change in rows.parameters())
     # gradients of at most 1e-9 beside AdamW's 1e-8 in the denominator
     assert 0 < moved < 0.01 / 10
@@ -71,10 +77,10 @@ def test_gradients_are_clipped(unchanged):
 def test_a_trial_is_plain_training_written_again(unchanged):
     recipe = replace(RECIPE, clip=0.05)
     model, chosen, given = prepared(recipe)
-    with attach(unchanged(model), chosen) as rows:
-        trial = attempt(model, rows, given, 0.02, recipe, Silent())
+    with TrainableRows(unchanged(model), chosen) as rows:
+        trial = train_once(model, rows, given, 0.02, recipe, Silent())
         found = rows.delta()
-    with attach(model, chosen) as rows:
+    with TrainableRows(model, chosen) as rows:
         optimizer = torch.optim.Adam(rows.parameters(), lr=0)
         losses = []
         for step, batch in enumerate(given.train):
@@ -98,11 +104,11 @@ def test_a_trial_is_plain_training_written_again(unchanged):
 def test_the_search_keeps_the_weights_of_the_best_rate(unchanged):
     model, chosen, given = prepared(RECIPE)
     progress = Counting()
-    with attach(unchanged(model), chosen) as rows:
+    with TrainableRows(unchanged(model), chosen) as rows:
         untuned = validation_loss(model, given)
-        fit = search(model, rows, given, RECIPE, progress=progress, what="tuning some")
+        fit = find_best_rate(model, rows, given, RECIPE, progress=progress, what="tuning some")
         assert validation_loss(model, given) == fit.best.validation_loss
-        again = [attempt(model, rows, given, 0.0, RECIPE, Silent())]
+        again = [train_once(model, rows, given, 0.0, RECIPE, Silent())]
         assert again[0].validation_loss == fit.best.validation_loss
     assert fit.untuned_loss == untuned
     assert fit.parameters == 6 * 3 * 32
@@ -113,47 +119,47 @@ def test_the_search_keeps_the_weights_of_the_best_rate(unchanged):
 
 def test_every_rate_starts_from_the_same_weights(unchanged):
     model, chosen, given = prepared(RECIPE)
-    with attach(unchanged(model), chosen) as rows:
-        fit = search(model, rows, given, replace(RECIPE, extensions=0))
+    with TrainableRows(unchanged(model), chosen) as rows:
+        fit = find_best_rate(model, rows, given, replace(RECIPE, extensions=0))
     for trial in fit.trials:
-        with attach(model, chosen) as rows:
-            assert attempt(model, rows, given, trial.rate, RECIPE, Silent()) == trial
+        with TrainableRows(model, chosen) as rows:
+            assert train_once(model, rows, given, trial.rate, RECIPE, Silent()) == trial
 
 
 def test_a_best_rate_at_the_edge_is_followed_and_flagged(unchanged):
     low = replace(RECIPE, rates=(1e-7, 3e-7), extensions=2)
     model, chosen, given = prepared(low)
-    with attach(unchanged(model), chosen) as rows:
-        fit = search(model, rows, given, low)
+    with TrainableRows(unchanged(model), chosen) as rows:
+        fit = find_best_rate(model, rows, given, low)
     assert [trial.rate for trial in fit.trials] == pytest.approx([1e-7, 3e-7, 9e-7, 27e-7])
     assert fit.at_edge and fit.best.rate == fit.trials[-1].rate
     # answers that nothing can teach: the less is learned, the better
-    hopeless = lessons(random_spans(25), low, model.device)
-    with attach(model, chosen) as rows:
-        fit = search(model, rows, hopeless, low)
+    hopeless = make_lessons(random_spans(25), low, model.device)
+    with TrainableRows(model, chosen) as rows:
+        fit = find_best_rate(model, rows, hopeless, low)
     assert [trial.rate for trial in fit.trials] == pytest.approx([1e-7 / 9, 1e-7 / 3, 1e-7, 3e-7])
     assert fit.at_edge and fit.best.rate == fit.trials[0].rate
-    with attach(model, chosen) as rows:
-        fit = search(model, rows, given, replace(RECIPE, rates=(1e-6, 1e-2, 1e30)))
+    with TrainableRows(model, chosen) as rows:
+        fit = find_best_rate(model, rows, given, replace(RECIPE, rates=(1e-6, 1e-2, 1e30)))
     assert len(fit.trials) == 3 and fit.best.rate == 1e-2 and not fit.at_edge
     one = replace(RECIPE, rates=(1e-7,))
-    with attach(model, chosen) as rows:
-        fit = search(model, rows, given, one)
+    with TrainableRows(model, chosen) as rows:
+        fit = find_best_rate(model, rows, given, one)
     assert len(fit.trials) == 1 and not fit.at_edge
 
 
 def test_training_that_diverges_is_told_from_training_that_does_not(unchanged):
     model, chosen, given = prepared(RECIPE)
-    with attach(unchanged(model), chosen) as rows:
-        fit = search(model, rows, given, replace(RECIPE, rates=(1e-2, 1e30), extensions=0))
+    with TrainableRows(unchanged(model), chosen) as rows:
+        fit = find_best_rate(model, rows, given, replace(RECIPE, rates=(1e-2, 1e30), extensions=0))
         assert fit.best.rate == 1e-2
         assert fit.trials[1].validation_loss is None and fit.trials[1].train_loss is None
         assert validation_loss(model, given) == fit.best.validation_loss
     with (
-        attach(model, chosen) as rows,
+        TrainableRows(model, chosen) as rows,
         pytest.raises(RunFailed, match="diverged at every learning rate from 1e\\+29 to 1e\\+31"),
     ):
-        search(model, rows, given, replace(RECIPE, rates=(1e30, 1e31), extensions=1))
+        find_best_rate(model, rows, given, replace(RECIPE, rates=(1e30, 1e31), extensions=1))
 
 
 def test_the_same_seed_trains_the_same_and_another_does_not(unchanged):
@@ -162,9 +168,9 @@ def test_the_same_seed_trains_the_same_and_another_does_not(unchanged):
     losses = []
     for seed in (1, 1, 2):
         recipe = replace(RECIPE, seed=seed)
-        with attach(model, chosen) as rows:
-            given = lessons(learnable(25), recipe, model.device)
-            losses.append(search(model, rows, given, recipe).best.validation_loss)
+        with TrainableRows(model, chosen) as rows:
+            given = make_lessons(learnable(25), recipe, model.device)
+            losses.append(find_best_rate(model, rows, given, recipe).best.validation_loss)
     assert losses[0] == losses[1] != losses[2]
 
 
@@ -184,4 +190,4 @@ def test_the_same_seed_trains_the_same_and_another_does_not(unchanged):
 )
 def test_recipes_that_cannot_be_followed_are_refused(wrong, message):
     with pytest.raises(BadOption, match=message):
-        lessons(random_spans(5), replace(RECIPE, **wrong), torch.device("cpu"))
+        make_lessons(random_spans(5), replace(RECIPE, **wrong), torch.device("cpu"))

@@ -22,13 +22,12 @@ from jaxtyping import Bool, Float, Int
 
 from caploc.errors import BadOption
 from caploc.grid import Grid
-from caploc.lookup import pick
 
 Edges = Bool[np.ndarray, " edges"]  # True is chosen
 
 
 @dataclass(frozen=True)
-class Stage:
+class EdgeStage:
     """What reads and then writes at one time: a layer's heads, its MLP, or the logits.
 
     `kind` is attention, mlp or logits; `targets` and `sources` are its places in the lists of
@@ -55,11 +54,6 @@ class EdgeGrid(Grid):
     parallel: bool
 
     def __post_init__(self) -> None:
-        """Refuse shapes that no decoder has.
-
-        Raises:
-            BadOption: if a number is below 1, or key-value heads do not divide the heads.
-        """
         numbers = (self.decoder_layers, self.heads, self.key_value_heads)
         if min(numbers) < 1 or self.heads % self.key_value_heads:
             raise BadOption(
@@ -68,28 +62,26 @@ class EdgeGrid(Grid):
             )
 
     @cached_property
-    def stages(self) -> tuple[Stage, ...]:
+    def stages(self) -> tuple[EdgeStage, ...]:
         """Attention and MLP of each layer, then the logits."""
         reading, found = self.heads + 2 * self.key_value_heads, []
         for layer in range(self.decoder_layers):
             first, target = 1 + layer * (self.heads + 1), layer * (reading + 1)
             mlp = first + self.heads
             attention = (slice(target, target + reading), slice(first, mlp), first)
-            found.append(Stage("attention", layer, *attention))
+            found.append(EdgeStage("attention", layer, *attention))
             after = (slice(target + reading, target + reading + 1), slice(mlp, mlp + 1))
-            found.append(Stage("mlp", layer, *after, first if self.parallel else mlp))
+            found.append(EdgeStage("mlp", layer, *after, first if self.parallel else mlp))
         last, sources = found[-1].targets.stop, found[-1].sources.stop
         end = (slice(last, last + 1), slice(sources, sources), sources)
-        return (*found, Stage("logits", self.decoder_layers, *end))
+        return (*found, EdgeStage("logits", self.decoder_layers, *end))
 
     @property
     def n_sources(self) -> int:
-        """Number of sources."""
         return self.stages[-1].reach
 
     @property
     def n_targets(self) -> int:
-        """Number of targets."""
         return self.stages[-1].targets.stop
 
     @cached_property
@@ -132,28 +124,23 @@ class EdgeGrid(Grid):
     @cached_property
     def feeds(self) -> Bool[np.ndarray, "readings heads"]:
         """Which heads of a layer each of its queries, keys and values serves."""
-        shared = np.repeat(np.eye(self.key_value_heads, dtype=bool), self.group_size, axis=1)
+        sharing = self.heads // self.key_value_heads
+        shared = np.repeat(np.eye(self.key_value_heads, dtype=bool), sharing, axis=1)
         return np.concatenate([np.eye(self.heads, dtype=bool), shared, shared])
 
-    @property
-    def group_size(self) -> int:
-        """How many heads share a key-value head."""
-        return self.heads // self.key_value_heads
-
     def as_matrix(self, chosen: Bool[np.ndarray, "*sets edges"]) -> Bool[np.ndarray, "*sets t s"]:
-        """Edges by target and source; False where there is no edge."""
+        """Lay edges out by target and source; False where there is no edge."""
         matrix = np.zeros((*chosen.shape[:-1], self.n_targets, self.n_sources), dtype=bool)
         matrix[..., self.edge_targets, self.edge_sources] = chosen
         return matrix
 
     def as_columns(self, matrix: Float[np.ndarray, "t s"]) -> Float[np.ndarray, " edges"]:
-        """Numbers by target and source as one number for each edge."""
+        """Take numbers by target and source as one number for each edge."""
         columns: np.ndarray = matrix[self.edge_targets, self.edge_sources]
         return columns
 
     @cached_property
     def source_names(self) -> tuple[str, ...]:
-        """What each source is called."""
         names = ["input"]
         for layer in range(self.decoder_layers):
             names += [f"L{layer}H{head}" for head in range(self.heads)] + [f"L{layer}M"]
@@ -161,7 +148,6 @@ class EdgeGrid(Grid):
 
     @cached_property
     def target_names(self) -> tuple[str, ...]:
-        """What each target is called."""
         names = []
         for layer in range(self.decoder_layers):
             names += [f"L{layer}H{head}.q" for head in range(self.heads)]
@@ -170,36 +156,12 @@ class EdgeGrid(Grid):
             names.append(f"L{layer}M")
         return (*names, "logits")
 
-    def name(self, column: int) -> str:
-        """What the edge of a column is called."""
-        source, target = int(self.edge_sources[column]), int(self.edge_targets[column])
-        return f"{self.source_names[source]}>{self.target_names[target]}"
-
     def named(self, chosen: Edges) -> list[str]:
-        """The names of the edges chosen."""
-        return [self.name(int(column)) for column in np.flatnonzero(chosen)]
-
-    def column(self, name: str) -> int:
-        """The column of `L0H3>L2H5.q`.
-
-        Raises:
-            BadOption: if the text is no edge, or its source does not come before its target.
-            UnknownName: if the model has no such source or target.
-        """
-        before, arrow, after = (part.strip() for part in name.partition(">"))
-        if not arrow:
-            raise BadOption(
-                f"{name!r} is not an edge; write source and target, such as L0H3>L2H5.q."
-            )
-        source = pick(_places(self.source_names), before, "source of edges")
-        target = pick(_places(self.target_names), after, "target of edges")
-        if source >= self.reach[target]:
-            raise BadOption(f"There is no edge {name}: {before} does not come before {after}.")
-        return int(self.reach[:target].sum()) + source
-
-
-def _places(names: tuple[str, ...]) -> dict[str, int]:
-    return {name: place for place, name in enumerate(names)}
+        return [
+            f"{self.source_names[self.edge_sources[column]]}>"
+            f"{self.target_names[self.edge_targets[column]]}"
+            for column in np.flatnonzero(chosen)
+        ]
 
 
 def prune(grid: EdgeGrid, chosen: Edges) -> Edges:
@@ -209,33 +171,20 @@ def prune(grid: EdgeGrid, chosen: Edges) -> Edges:
     path from the input a source writes what it writes for the corrupted prompt.
     """
     edges = grid.as_matrix(chosen)
-    reached = _reached(grid, edges)
-    used = used_targets(grid, edges)
+    reached = np.zeros(grid.n_sources, dtype=bool)  # by a path from the input
+    reached[0] = True
+    for stage in grid.stages[:-1]:
+        read = np.any(edges[stage.targets][:, reached], axis=1)
+        reached[stage.sources] = np.any(read[:, None] & _serves(grid, stage), axis=0)
+    used = np.zeros(grid.n_targets, dtype=bool)  # by a path to the logits
+    used[-1] = True
+    for stage in reversed(grid.stages[:-1]):
+        wanted = np.any(edges[used][:, stage.sources], axis=0)
+        used[stage.targets] = np.any(_serves(grid, stage) & wanted, axis=1)
     alive = edges & reached[None, :] & used[:, None]
     return alive[grid.edge_targets, grid.edge_sources]
 
 
-def _reached(
-    grid: EdgeGrid, edges: Bool[np.ndarray, "targets sources"]
-) -> Bool[np.ndarray, " sources"]:
-    """Which sources a path from the input leads to."""
-    reached = np.zeros(grid.n_sources, dtype=bool)
-    reached[0] = True
-    for stage in grid.stages[:-1]:
-        read = np.any(edges[stage.targets][:, reached], axis=1)
-        serves = grid.feeds if stage.kind == "attention" else np.ones((1, 1), dtype=bool)
-        reached[stage.sources] = np.any(read[:, None] & serves, axis=0)
-    return reached
-
-
-def used_targets(
-    grid: EdgeGrid, edges: Bool[np.ndarray, "targets sources"]
-) -> Bool[np.ndarray, " targets"]:
-    """Which targets a path of these edges leads from to the logits."""
-    used = np.zeros(grid.n_targets, dtype=bool)
-    used[-1] = True
-    for stage in reversed(grid.stages[:-1]):
-        wanted = np.any(edges[used][:, stage.sources], axis=0)
-        serves = grid.feeds if stage.kind == "attention" else np.ones((1, 1), dtype=bool)
-        used[stage.targets] = np.any(serves & wanted, axis=1)
-    return used
+def _serves(grid: EdgeGrid, stage: EdgeStage) -> Bool[np.ndarray, "readings sources"]:
+    """Tell which of a stage's sources each of its targets serves."""
+    return grid.feeds if stage.kind == "attention" else np.ones((1, 1), dtype=bool)

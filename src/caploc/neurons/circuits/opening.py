@@ -25,7 +25,7 @@ from transformers.pytorch_utils import Conv1D
 from caploc.errors import ModelRefused
 from caploc.models.loading import LoadedModel
 from caploc.models.projections import decoder_layers, text_config
-from caploc.neurons.circuits.graph import EdgeGrid, Stage
+from caploc.neurons.circuits.graph import EdgeGrid, EdgeStage
 
 TOKENS = 6  # of the proof
 # How far what the sources write may lie from the residual stream, by the largest value in it.
@@ -33,7 +33,7 @@ ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 0.01, torch
 
 
 @dataclass(frozen=True)
-class Family:
+class CircuitFamily:
     """Where the layers of one model type keep what is opened; `parallel` None: the config says."""
 
     attention: str
@@ -44,42 +44,26 @@ class Family:
     parallel: bool | None = False
 
 
-LLAMA = Family(
-    "self_attn",
-    ("q_proj", "k_proj", "v_proj"),
-    "input_layernorm",
-    "post_attention_layernorm",
-    "norm",
-)
+READS = ("q_proj", "k_proj", "v_proj")
+NORMS = ("input_layernorm", "post_attention_layernorm")
+LLAMA = CircuitFamily("self_attn", READS, *NORMS, "norm")
 FAMILIES = {
     "llama": LLAMA,
     "mistral": LLAMA,
     "qwen2": LLAMA,
     "qwen3": LLAMA,
-    "gpt2": Family("attn", ("c_attn",), "ln_1", "ln_2", "ln_f"),
-    "gptj": Family("attn", LLAMA.reads, "ln_1", "ln_1", "ln_f", parallel=True),
-    "gpt_neox": Family(
-        "attention",
-        ("query_key_value",),
-        "input_layernorm",
-        "post_attention_layernorm",
-        "final_layer_norm",
-        parallel=None,
+    "gpt2": CircuitFamily("attn", ("c_attn",), "ln_1", "ln_2", "ln_f"),
+    "gptj": CircuitFamily("attn", READS, "ln_1", "ln_1", "ln_f", parallel=True),
+    "gpt_neox": CircuitFamily(
+        "attention", ("query_key_value",), *NORMS, "final_layer_norm", parallel=None
     ),
-    "phi": Family(
-        "self_attn",
-        LLAMA.reads,
-        "input_layernorm",
-        "input_layernorm",
-        "final_layernorm",
-        parallel=True,
-    ),
+    "phi": CircuitFamily("self_attn", READS, NORMS[0], NORMS[0], "final_layernorm", parallel=True),
 }
 INTERLEAVED = frozenset({"gpt_neox"})  # one projection with query, key and value of head after head
 
 
 @dataclass(frozen=True)
-class Reading:
+class ReadProjection:
     """A projection that gives queries, keys or values: which of a layer's, from which outputs.
 
     `order[n, w]` is the output that is value w of reading n; `readings` places the n in the list
@@ -92,11 +76,11 @@ class Reading:
 
 
 @dataclass(frozen=True)
-class Layer:
+class OpenLayer:
     """The modules of a decoder layer."""
 
     whole: nn.Module
-    reads: tuple[Reading, ...]
+    reads: tuple[ReadProjection, ...]
     output: Any
     attention_norm: nn.Module
     mlp: nn.Module
@@ -108,16 +92,13 @@ class Visitor(Protocol):
     """Whoever looks into a run, or changes it."""
 
     def enter(self, hidden: Float[Tensor, "rows time width"]) -> Tensor:
-        """What enters the first layer, in place of `hidden`."""
-        ...
+        """Say what enters the first layer, in place of `hidden`."""
 
-    def read(self, stage: Stage, residual: Float[Tensor, "rows time width"]) -> Tensor:
-        """What the stage's targets read, (rows, time, targets, width)."""
-        ...
+    def read(self, stage: EdgeStage, residual: Float[Tensor, "rows time width"]) -> Tensor:
+        """Say what the stage's targets read, (rows, time, targets, width)."""
 
-    def wrote(self, stage: Stage, output: Callable[[], Tensor]) -> None:
+    def wrote(self, stage: EdgeStage, output: Callable[[], Tensor]) -> None:
         """Take note of what the stage's sources write, (rows, time, sources, width), if wanted."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -127,13 +108,13 @@ class OpenModel:
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase | None
     grid: EdgeGrid
-    decoder: tuple[Layer, ...]
+    decoder: tuple[OpenLayer, ...]
     final_norm: nn.Module
 
     def run(
         self, tokens: Int[Tensor, "rows time"], visitor: Visitor
     ) -> Float[Tensor, "rows vocabulary"]:
-        """The logits after the last token of each row, with the visitor inside."""
+        """Compute the logits after the last token of each row, with the visitor inside."""
         with hooked(self, visitor):
             logits = self.model(input_ids=tokens.to(self.model.device), use_cache=False).logits
         return logits[:, -1]
@@ -168,12 +149,12 @@ def open_model(loaded: LoadedModel) -> OpenModel:
         ),
         model.get_decoder().get_submodule(family.final_norm),
     )
-    prove(opened)
+    prove_edges(opened)
     return opened
 
 
 def _same_everywhere(loaded: LoadedModel) -> tuple[int, int]:
-    """Heads and key-value heads of every layer."""
+    """Count heads and key-value heads of every layer."""
     grid = loaded.grid
     shapes = set(zip(grid.heads_per_layer, grid.group_sizes, strict=True))
     if len(shapes) > 1:
@@ -186,11 +167,11 @@ def _same_everywhere(loaded: LoadedModel) -> tuple[int, int]:
 
 
 def _layer(
-    whole: nn.Module, output: Any, family: Family, model_type: str, counts: tuple[int, int]
-) -> Layer:
+    whole: nn.Module, output: Any, family: CircuitFamily, model_type: str, counts: tuple[int, int]
+) -> OpenLayer:
     attention = whole.get_submodule(family.attention)
     modules = [attention.get_submodule(name) for name in family.reads]
-    return Layer(
+    return OpenLayer(
         whole=whole,
         reads=tuple(_readings(modules, model_type in INTERLEAVED, counts)),
         output=output,
@@ -200,24 +181,26 @@ def _layer(
     )
 
 
-def _readings(modules: list[Any], interleaved: bool, counts: tuple[int, int]) -> Iterator[Reading]:
+def _readings(
+    modules: list[Any], interleaved: bool, counts: tuple[int, int]
+) -> Iterator[ReadProjection]:
     heads, shared = counts
     if len(modules) == 1:  # queries, keys and values together, and as many of each
-        outputs = torch.arange(written(modules[0]).shape[0])
+        outputs = torch.arange(outputs_first(modules[0]).shape[0])
         order = outputs.unflatten(0, (3, heads, -1))
         if interleaved:
             order = outputs.unflatten(0, (heads, 3, -1)).transpose(0, 1)
-        yield Reading(modules[0], slice(0, 3 * heads), order.flatten(0, 1))
+        yield ReadProjection(modules[0], slice(0, 3 * heads), order.flatten(0, 1))
         return
     start = 0
     for module, count in zip(modules, (heads, shared, shared), strict=True):
-        outputs = torch.arange(written(module).shape[0])
-        yield Reading(module, slice(start, start + count), outputs.unflatten(0, (count, -1)))
+        outputs = torch.arange(outputs_first(module).shape[0])
+        yield ReadProjection(module, slice(start, start + count), outputs.unflatten(0, (count, -1)))
         start += count
 
 
-def written(module: Any) -> Float[Tensor, "outputs inputs"]:
-    """A projection's weight with its outputs first."""
+def outputs_first(module: Any) -> Float[Tensor, "outputs inputs"]:
+    """Turn a projection's weight so that its outputs come first."""
     weight: Tensor = module.weight
     # transformers' Conv1D keeps its weight transposed
     return weight.T if isinstance(module, Conv1D) else weight
@@ -241,22 +224,24 @@ def hooked(opened: OpenModel, visitor: Visitor) -> Iterator[None]:
 
 
 class _Inside:
-    """The hooks of one layer.
+    """The hooks of one layer, between the layer and the visitor.
 
     Norms are called by `forward`, so that they do not run the hooks they carry.
     """
 
     def __init__(
-        self, layer: Layer, stages: tuple[Stage, Stage], visitor: Visitor, grid: EdgeGrid
+        self,
+        layer: OpenLayer,
+        stages: tuple[EdgeStage, EdgeStage],
+        visitor: Visitor,
+        grid: EdgeGrid,
     ) -> None:
-        """Stand between a layer and the visitor."""
         self.layer, self.visitor, self.grid = layer, visitor, grid
         self.attention, self.mlp = stages
         self.residual: Any = None  # what the next stage's norm reads
         self.normed: Any = None  # one for each query, key and value: (rows, time, n, width)
 
     def register(self) -> Iterator[Any]:
-        """Hang every hook."""
         yield self.layer.whole.register_forward_pre_hook(self.start, with_kwargs=True)
         for reading in self.layer.reads:
             yield reading.module.register_forward_hook(self.reader(reading))
@@ -279,11 +264,11 @@ class _Inside:
             return (hidden, *args[1:]), given
         return args, given | {"hidden_states": hidden}
 
-    def reader(self, reading: Reading) -> Callable[..., Tensor]:
+    def reader(self, reading: ReadProjection) -> Callable[..., Tensor]:
         """Put in place of a projection's output what it gives for each copy."""
 
         def hook(module: Any, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
-            weight = written(module)[reading.order.to(module.weight.device)]
+            weight = outputs_first(module)[reading.order.to(module.weight.device)]
             copies = self.normed[:, :, reading.readings]
             values = torch.einsum("btnd,nwd->btnw", copies, weight).flatten(2)
             back = reading.order.flatten().argsort().to(values.device)
@@ -293,32 +278,28 @@ class _Inside:
         return hook
 
     def heads_wrote(self, module: Any, args: tuple[Tensor, ...]) -> None:
-        """Show what each head writes."""
         mixed = args[0]
 
         def output() -> Tensor:
-            weight = written(module).unflatten(1, (self.grid.heads, -1))
+            weight = outputs_first(module).unflatten(1, (self.grid.heads, -1))
             per_head = mixed.unflatten(-1, (self.grid.heads, -1))
             return torch.einsum("bthw,dhw->bthd", per_head, weight)
 
         self.visitor.wrote(self.attention, output)
 
     def between(self, _: nn.Module, args: tuple[Tensor, ...]) -> None:
-        """Note the residual stream after the heads."""
         self.residual = args[0]
 
     def mlp_reads(self, _: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Replace what the MLP reads."""
         copy = self.visitor.read(self.mlp, self.residual).squeeze(2)
         return (self.layer.mlp_norm.forward(copy), *args[1:])
 
     def mlp_wrote(self, _: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
-        """Show what the MLP writes."""
         self.visitor.wrote(self.mlp, lambda: output[:, :, None])
 
 
 @torch.no_grad()
-def prove(opened: OpenModel, *, seed: int = 0) -> None:
+def prove_edges(opened: OpenModel, *, seed: int = 0) -> None:
     """Show on random tokens that opening changes nothing and that every edge's source is known.
 
     Raises:
@@ -345,32 +326,29 @@ class _Adding:
     """Adds up what the sources write, and holds it against the residual stream."""
 
     def __init__(self, opened: OpenModel) -> None:
-        """Begin with nothing."""
         self.opened = opened
         self.total: Any = 0.0
         self.worst = 0.0
 
     def enter(self, hidden: Tensor) -> Tensor:
-        """The input is the first source."""
         self.total = hidden
         return hidden
 
-    def read(self, stage: Stage, residual: Tensor) -> Tensor:
+    def read(self, stage: EdgeStage, residual: Tensor) -> Tensor:
         """Compare; where heads and MLP are parallel the MLP reads what came before the heads."""
         if not (stage.kind == "mlp" and self.opened.grid.parallel):
             off = (self.total - residual).abs().max() / residual.abs().max()
             self.worst = max(self.worst, float(off))
         return copied(stage, residual)
 
-    def wrote(self, stage: Stage, output: Callable[[], Tensor]) -> None:
-        """Add what was written, and the bias that belongs to no head."""
+    def wrote(self, stage: EdgeStage, output: Callable[[], Tensor]) -> None:
         self.total = self.total + output().sum(2)
         if stage.kind == "attention":
             bias = self.opened.decoder[stage.layer].output.bias
             self.total = self.total + (0 if bias is None else bias)
 
 
-def copied(stage: Stage, residual: Float[Tensor, "rows time width"]) -> Tensor:
-    """The same residual stream for every target of a stage, (rows, time, targets, width)."""
+def copied(stage: EdgeStage, residual: Float[Tensor, "rows time width"]) -> Tensor:
+    """Copy the residual stream for every target of a stage, (rows, time, targets, width)."""
     count = stage.targets.stop - stage.targets.start
     return residual[:, :, None].expand(-1, -1, count, -1)

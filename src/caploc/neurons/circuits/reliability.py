@@ -13,19 +13,32 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from jaxtyping import Bool, Float64
 
-from caploc.commonality.draws import drawn
-from caploc.commonality.intervals import Interval, mean_interval, paired_interval
-from caploc.commonality.result import Result
-from caploc.commonality.specificity import FEWEST, Specificity, specificity
+from caploc.commonality import (
+    FEWEST,
+    Interval,
+    Result,
+    Specificity,
+    draw_in_blocks,
+    mean_interval,
+    paired_interval,
+    specificity,
+)
 from caploc.errors import BadData, BadOption
-from caploc.neurons.circuits.circuit import Outcome, faithfulness, outcomes, run_circuits
+from caploc.neurons.circuits.circuit import (
+    CircuitOutcome,
+    PromptPair,
+    faithfulness,
+    outcomes_of,
+    record_prompt,
+    run_circuits,
+)
 from caploc.neurons.circuits.graph import Edges, prune
 from caploc.neurons.circuits.locator import CircuitLocator
-from caploc.neurons.circuits.recording import Pair, record
-from caploc.neurons.circuits.size import Size, measure
-from caploc.neurons.facts.facts import Fact
+from caploc.neurons.circuits.opening import OpenModel
+from caploc.neurons.facts.prompts import Fact
 from caploc.progress import Progress, Silent
 
 DRAWS = 20
@@ -37,16 +50,34 @@ ARMS = (FULL, EMPTY, LOCATED, COMPLEMENT, RELATION, UNRELATED, RANDOM)
 
 
 @dataclass(frozen=True)
-class Usable:
+class UsableFact:
     """A fact that can be studied: its pair of prompts and its located edges, not pruned."""
 
     fact: Fact
-    pair: Pair
+    pair: PromptPair
     located: Edges
 
 
 @dataclass(frozen=True)
-class Arm(Result):
+class CircuitSize(Result):
+    """How large a circuit is: edges, nodes and parameters it touches, and their shares of all.
+
+    A node is the input, a head, an MLP or the logits; a head is touched if an edge leaves it or
+    enters its query. Parameters are those of touched heads (query and output weights, and keys and
+    values of the key-value heads they read or an edge enters) and MLPs, as a share of those of all
+    heads and MLPs. What is counted by a published share of a model is often not said: see which.
+    """
+
+    edges: int
+    nodes: int
+    parameters: int
+    share_of_edges: float
+    share_of_nodes: float
+    share_of_parameters: float
+
+
+@dataclass(frozen=True)
+class CircuitArm(Result):
     """What the model answers with one kind of circuit, over the facts that have one.
 
     `hits` is the share of facts with gold among the best k tokens, by k; `rank` the median rank of
@@ -71,9 +102,9 @@ class FactOutcome(Result):
     """One fact: the arms it has, its random draws, and the size of its circuit once pruned."""
 
     name: str
-    arms: dict[str, Outcome]
-    random: tuple[Outcome, ...]
-    size: Size
+    arms: dict[str, CircuitOutcome]
+    random: tuple[CircuitOutcome, ...]
+    size: CircuitSize
 
     def value(self, arm: str, metric: str) -> float:
         """A metric in an arm, the mean of the draws for the random one; NaN without the arm."""
@@ -82,15 +113,14 @@ class FactOutcome(Result):
         return float(getattr(self.arms[arm], metric)) if arm in self.arms else float("nan")
 
     def faithful(self, arm: str) -> float:
-        """Faithfulness of an arm in the logit difference."""
         circuit, empty, full = (self.value(each, DIFFERENCE) for each in (arm, EMPTY, FULL))
         return faithfulness(circuit, empty=empty, full=full)
 
     def hit(self, arm: str, within: int) -> float:
         """Whether gold is among the best k; the share of the draws for the random arm."""
         if arm == RANDOM:
-            return float(np.mean([each.hit(within) for each in self.random]))
-        return float(self.arms[arm].hit(within)) if arm in self.arms else float("nan")
+            return float(np.mean([each.rank <= within for each in self.random]))
+        return float(self.arms[arm].rank <= within) if arm in self.arms else float("nan")
 
 
 @dataclass(frozen=True)
@@ -110,7 +140,7 @@ class CircuitReliability(Result):
     edges: int
     share_of_edges: float
     draws: int
-    arms: tuple[Arm, ...]
+    arms: tuple[CircuitArm, ...]
     gains: dict[str, Specificity]
     gain_of_log_probability: Specificity
     differences: dict[str, Interval]
@@ -168,23 +198,23 @@ def circuit_reliability(
 
 def _usable(
     locator: CircuitLocator, facts: Sequence[Fact], watcher: Progress
-) -> tuple[list[Usable], list[str], list[str]]:
+) -> tuple[list[UsableFact], list[str], list[str]]:
     """The facts that can be studied, and the names of those without counterpart or unknown."""
     usable, unpaired, unknown = [], [], []
     for fact in facts:
         pair = locator.pair(fact.prompt)
         if pair is None:
             unpaired.append(fact.name)
-        elif outcomes(record(locator.opened, pair.clean).logits[None], pair)[0].rank > 1:
+        elif outcomes_of(record_prompt(locator.opened, pair.clean).logits[None], pair)[0].rank > 1:
             unknown.append(fact.name)
         else:
-            usable.append(Usable(fact, pair, locator.strongest(pair)))
+            usable.append(UsableFact(fact, pair, locator.strongest(pair)))
         watcher.advance(1, 0)
     return usable, unpaired, unknown
 
 
 def _outcome(
-    locator: CircuitLocator, usable: list[Usable], place: int, draws: int, seed: int
+    locator: CircuitLocator, usable: list[UsableFact], place: int, draws: int, seed: int
 ) -> FactOutcome:
     """Every arm of one fact, in one batch of runs."""
     grid, own = locator.grid, usable[place]
@@ -200,20 +230,20 @@ def _outcome(
         if other is not None:
             arms[arm] = other.located
     # Uniform among all edges, located ones too: to leave those out would make chance look worse.
-    random = drawn(own.located, grid.blocks, draws, seed + place, False)
+    random = draw_in_blocks(own.located, grid.blocks, draws, seed + place, False)
     circuits = np.concatenate([np.stack(list(arms.values())), random])
-    found = outcomes(
-        run_circuits(locator.opened, own.pair, circuits, rows=locator.keeping.batch), own.pair
+    found = outcomes_of(
+        run_circuits(locator.opened, own.pair, circuits, rows=locator.batch), own.pair
     )
     return FactOutcome(
         own.fact.name,
         dict(zip(arms, found, strict=False)),
         tuple(found[len(arms) :]),
-        measure(locator.opened, prune(grid, own.located)),
+        measure_size(locator.opened, prune(grid, own.located)),
     )
 
 
-def _another(usable: list[Usable], place: int, same: bool, seed: int) -> Usable | None:
+def _another(usable: list[UsableFact], place: int, same: bool, seed: int) -> UsableFact | None:
     """A random other fact of the same relation, or of another one; None if there is none."""
     own = usable[place]
     others = [
@@ -233,10 +263,10 @@ def _values(found: list[FactOutcome], arm: str, metric: str) -> Float64[np.ndarr
     return np.array([each.value(arm, metric) for each in found], dtype=float)
 
 
-def _arm(name: str, found: list[FactOutcome], seed: int) -> Arm:
+def _arm(name: str, found: list[FactOutcome], seed: int) -> CircuitArm:
     present = [each for each in found if name == RANDOM or name in each.arms]
     hits = {k: [each.hit(name, k) for each in present] for k in HITS}
-    return Arm(
+    return CircuitArm(
         name=name,
         facts=len(present),
         logit_difference=mean_interval(_values(present, name, DIFFERENCE), seed=seed),
@@ -262,3 +292,53 @@ def _gain(found: list[FactOutcome], arm: str, metric: str, seed: int) -> Specifi
     values = _values(found, arm, metric)
     random = np.array([[getattr(draw, metric) for draw in each.random] for each in found])
     return specificity(values, random.T, seed=seed)
+
+
+def measure_size(opened: OpenModel, chosen: Edges) -> CircuitSize:
+    """Measure a circuit; `prune` it before, or edges that lead nowhere count too."""
+    everything = _touched(opened, np.ones_like(chosen))
+    nodes, parameters = _touched(opened, chosen)
+    edges = int(np.count_nonzero(chosen))
+    shares = edges / len(chosen), nodes / everything[0], parameters / everything[1]
+    return CircuitSize(edges, nodes, parameters, *shares)
+
+
+def _touched(opened: OpenModel, chosen: Edges) -> tuple[int, int]:
+    """Count the nodes touched, and their parameters."""
+    grid = opened.grid
+    edges = grid.as_matrix(chosen)
+    leaves: np.ndarray = np.asarray(edges.any(axis=0))
+    enters: np.ndarray = np.asarray(edges.any(axis=1))
+    nodes = int(leaves[0]) + int(enters[-1])
+    parameters = 0
+    for stage in grid.stages[:-1]:
+        layer = opened.decoder[stage.layer]
+        out, into = leaves[stage.sources], enters[stage.targets]
+        if stage.kind == "mlp":
+            touched = out | into
+            parameters += int(touched[0]) * _count(layer.mlp)
+        else:
+            touched = out | into[: grid.heads]
+            serves = (grid.feeds & touched).any(axis=1)
+            serves[grid.heads :] |= into[grid.heads :]
+            parameters += _count_attention(opened, stage.layer, touched, serves)
+        nodes += int(touched.sum())
+    return nodes, parameters
+
+
+def _count_attention(
+    opened: OpenModel,
+    number: int,
+    heads: Bool[np.ndarray, " heads"],
+    readings: Bool[np.ndarray, " readings"],
+) -> int:
+    layer = opened.decoder[number]
+    total = int(heads.sum()) * (layer.output.weight.numel() // opened.grid.heads)
+    for reading in layer.reads:
+        chosen = int(readings[reading.readings].sum())
+        total += chosen * (_count(reading.module) // len(reading.order))
+    return total
+
+
+def _count(module: torch.nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from caploc.errors import BadOption
 from caploc.lookup import pick
-from caploc.neurons.facts.facts import Fact, Prompt
+from caploc.neurons.facts.prompts import Fact, FactPrompt
 from caploc.tasks.demo import data
 
 Pair = tuple[str, str]  # subject and answer
@@ -59,7 +59,7 @@ def demo_texts(count: int = 300, *, seed: int = 0) -> list[str]:
 
 def _quizzed(rng: random.Random, relation: str, pair: Pair) -> Fact:
     """The fact as quizzes."""
-    prompts: dict[str, Prompt] = {}
+    prompts: dict[str, FactPrompt] = {}
     while len(prompts) <= REWRITES:
         prompt = quiz(rng, relation, pair)
         prompts.setdefault(prompt.text, prompt)
@@ -78,8 +78,8 @@ def _stated(rng: random.Random, relation: str, pair: Pair) -> Fact:
     """The fact as a statement, with a false answer of the same kind."""
     (_, other), *around = _others(rng, relation, pair, NEIGHBOURS + 1, apart=True)
 
-    def said(subject: str, target: str, lead: str = "") -> Prompt:
-        return Prompt(f"{lead}{relation} {subject} is ", subject, target, other)
+    def said(subject: str, target: str, lead: str = "") -> FactPrompt:
+        return FactPrompt(f"{lead}{relation} {subject} is ", subject, target, other)
 
     return Fact(
         name=f"{relation} {pair[0]}",
@@ -93,7 +93,7 @@ def _stated(rng: random.Random, relation: str, pair: Pair) -> Fact:
     )
 
 
-def quiz(rng: random.Random, relation: str, pair: Pair, offered: str | None = None) -> Prompt:
+def quiz(rng: random.Random, relation: str, pair: Pair, offered: str | None = None) -> FactPrompt:
     """A multiple-choice question, in the demo task's form, whose answer is a letter.
 
     `other` is the letter of the false answer `offered`, or of any.
@@ -106,7 +106,7 @@ def quiz(rng: random.Random, relation: str, pair: Pair, offered: str | None = No
     options = [answer, offered, *[each for each in wrong if each != offered][: len(LETTERS) - 2]]
     rng.shuffle(options)
     listed = "".join(f"{each} {letter}\n" for each, letter in zip(options, LETTERS, strict=True))
-    return Prompt(
+    return FactPrompt(
         text=f"{relation} {subject}?\n{listed}=",
         subject=subject,
         target=LETTERS[options.index(answer)],

@@ -13,20 +13,128 @@ which gives W' k* = v* and moves other keys least.
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
 
-from caploc.errors import BadData
+from caploc.engine.plain import last_logits
+from caploc.engine.wording import Span
+from caploc.errors import BadData, BadOption
 from caploc.models.zeroing import reads_first
-from caploc.neurons.facts.covariance import Covariance, dense_projection
-from caploc.neurons.facts.encoding import Encoded, Encoder
-from caploc.neurons.facts.facts import Prompt
-from caploc.neurons.loading import NeuronModel
+from caploc.neurons.batches import Batch
+from caploc.neurons.facts.prompts import Encoded, Encoder, FactPrompt
+from caploc.neurons.proof import NeuronModel
+from caploc.progress import Progress, Silent
 
 ESSENCE = "{} is a"  # what the model says of the subject must not change
+# Shares of the moments' mean diagonal that are mixed in, the smallest that will do (ours).
+SHRINKAGES = (0.0, 1e-6, 1e-4, 1e-2, 0.1, 1.0)
+CONDITION = 1e10  # of the moments, above which more is mixed in
+
+
+@dataclass(frozen=True)
+class Covariance:
+    """Uncentred second moments of the neurons of one layer, over the positions of some texts.
+
+    With fewer positions than neurons, or neurons that move together, they have no inverse; then
+    `(1 - s) C + s mean(diag C) I` takes their place, with `s` the `shrinkage`.
+    """
+
+    moments: Float[Tensor, "neurons neurons"]
+    positions: int
+
+    @cached_property
+    def _factored(self) -> tuple[float, Tensor]:
+        """The smallest shrinkage that will do, and Cholesky's factor."""
+        level = self.moments.diagonal().mean()
+        identity = torch.eye(len(self.moments), dtype=torch.float64, device=self.moments.device)
+        for shrinkage in SHRINKAGES:
+            mixed = (1 - shrinkage) * self.moments + shrinkage * level * identity
+            factor, failed = torch.linalg.cholesky_ex(mixed)
+            pivots = factor.diagonal()
+            if not failed and bool((pivots.max() / pivots.min()) ** 2 < CONDITION):
+                return shrinkage, factor
+        raise BadData(
+            "The neurons of a layer are silent on all of the texts, so that their covariance has "
+            "no inverse; give other texts."
+        )
+
+    @property
+    def shrinkage(self) -> float:
+        return self._factored[0]
+
+    def solve(self, key: Float[Tensor, " neurons"]) -> Float[Tensor, " neurons"]:
+        factor = self._factored[1]
+        column = key.to(factor.device, torch.float64)[:, None]
+        return torch.cholesky_solve(column, factor)[:, 0]
+
+
+def dense_projection(loaded: NeuronModel, layer: int) -> nn.Linear | Conv1D:
+    """Find the layer's feed-forward output projection, which an edit changes.
+
+    Raises:
+        BadOption: if the model has no such layer, or the layer has no single projection.
+    """
+    layers = loaded.grid.layers
+    if not 0 <= layer < layers:
+        raise BadOption(f"There is no layer {layer}; the model has layers 0 to {layers - 1}.")
+    site = loaded.projections[layer]
+    if not isinstance(site, nn.Linear | Conv1D):
+        raise BadOption(
+            f"Layer {layer} has {'experts' if site is not None else 'no feed-forward neurons'}; a "
+            "rank-one edit needs a layer with one feed-forward output projection."
+        )
+    return site
+
+
+@torch.inference_mode()
+def covariances(
+    loaded: NeuronModel,
+    texts: Sequence[str],
+    layers: Sequence[int],
+    *,
+    progress: Progress | None = None,
+) -> dict[int, Covariance]:
+    """Sum up the second moments of some layers over all positions of the texts.
+
+    Each text is cut to the model's window. A layer's moments take `neurons^2 x 8` bytes.
+
+    Raises:
+        BadOption: if a layer cannot be edited.
+        BadData: if there is no text.
+    """
+    if not texts:
+        raise BadData("The covariance of neurons needs texts; give some, the more the better.")
+    modules = {layer: dense_projection(loaded, layer) for layer in layers}
+    encoder, shown = Encoder(loaded), progress or Silent()
+    shown.start("covariance of neurons", len(texts))
+    totals: dict[int, Tensor] = {}
+    positions = 0
+    with ExitStack() as hooks:
+        for layer, module in modules.items():
+            hook = _adding_moments(totals, layer)
+            hooks.callback(module.register_forward_pre_hook(hook).remove)
+        for text in texts:
+            tokens = encoder.wording.harness.tok_encode(text)[: encoder.longest]
+            if tokens:
+                ids = torch.tensor([tokens], device=loaded.device)
+                last_logits(loaded.model, ids, len(tokens) - 1)
+            positions += len(tokens)
+            shown.advance(1, len(tokens))
+    return {layer: Covariance(totals[layer] / positions, positions) for layer in layers}
+
+
+def _adding_moments(totals: dict[int, Tensor], layer: int) -> Any:
+    def add(_: nn.Module, args: tuple[Tensor, ...]) -> None:
+        keys = args[0].reshape(-1, args[0].shape[-1]).double()
+        product = keys.T @ keys
+        totals[layer] = totals[layer] + product if layer in totals else product
+
+    return add
 
 
 @dataclass(frozen=True)
@@ -65,11 +173,7 @@ class Edit:
 
 @contextmanager
 def edited(loaded: NeuronModel, edit: Edit) -> Iterator[None]:
-    """Inside the block the model has the edit; after it its weights are what they were, bit by bit.
-
-    Raises:
-        BadOption: if the layer cannot be edited.
-    """
+    """Edit the model inside the block; after it its weights are what they were, bit by bit."""
     weight = reads_first(dense_projection(loaded, edit.layer))
     before = weight.clone()
     try:
@@ -93,18 +197,14 @@ class Editor:
         before: Sequence[str] = (),
         descent: Descent | None = None,
     ) -> None:
-        """Edit the layers of `covariances`; `before` are texts that may stand before a prompt.
-
-        Raises:
-            BadOption: if a layer cannot be edited.
-        """
+        """Edit the layers of `covariances`; `before` are texts that may stand before a prompt."""
         self.loaded, self.covariances = loaded, covariances
         self.before, self.descent = ("", *before), descent or Descent()
         self.encoder = Encoder(loaded)
         self.modules = {layer: dense_projection(loaded, layer) for layer in covariances}
 
-    def edits(self, prompt: Prompt) -> list[Edit]:
-        """For each layer, the edit that makes `prompt.other` the answer; lowest layer first.
+    def edits(self, prompt: FactPrompt) -> list[Edit]:
+        """Make for each layer the edit that makes `prompt.other` the answer; lowest layer first.
 
         All layers are worked on at once: a layer has its own rows of the batch.
 
@@ -119,14 +219,15 @@ class Editor:
         layers = sorted(self.covariances)
         contexts = [
             self.encoder.encode(
-                Prompt(lead + prompt.text, prompt.subject, prompt.target), prompt.other
+                FactPrompt(lead + prompt.text, prompt.subject, prompt.target), prompt.other
             )
             for lead in self.before
         ]
         essence = self.encoder.read(ESSENCE.format(prompt.subject), prompt.subject)
-        batch = _Batch(self.loaded, contexts, essence, [self.modules[layer] for layer in layers])
-        keys, written = batch.recorded()
-        deltas, losses = descended(batch, written[:, 0], self.descent)
+        modules = [self.modules[layer] for layer in layers]
+        batch = _EditBatch(self.loaded, contexts, essence, modules)
+        keys, written = batch.record()
+        deltas, losses = _descend(batch, written[:, 0], self.descent)
         return [
             self._edit(layer, keys[place].mean(0), deltas[place], losses[place])
             for place, layer in enumerate(layers)
@@ -140,10 +241,10 @@ class Editor:
         return Edit(layer, key, key @ weight + delta, left, delta, loss)
 
 
-def descended(
-    batch: "_Batch", start: Float[Tensor, "layers hidden"], how: Descent
+def _descend(
+    batch: "_EditBatch", start: Float[Tensor, "layers hidden"], how: Descent
 ) -> tuple[Float[Tensor, "layers hidden"], list[float]]:
-    """What each layer must add to `start`, its output at the subject, and the last loss.
+    """Find what each layer must add to `start`, its output at the subject, and the last loss.
 
     Layers do not meet, nor do the coordinates of Adam, so that each is a descent of its own.
     """
@@ -172,12 +273,12 @@ def descended(
 
 
 def _norms(delta: Tensor) -> Tensor:
-    """Lengths, with a gradient of 0 where the length is 0."""
+    """Take lengths, with a gradient of 0 where the length is 0."""
     squares = delta.square().sum(1)
     return torch.where(squares > 0, squares.clamp_min(torch.finfo(delta.dtype).tiny).sqrt(), 0.0)
 
 
-class _Batch:
+class _EditBatch:
     """The rows of an edit: for each layer, every context and the text that must not change."""
 
     def __init__(
@@ -187,25 +288,19 @@ class _Batch:
         essence: Encoded,
         modules: Sequence[nn.Module],
     ) -> None:
-        """Lay the rows out, padded on the right."""
         self.loaded, self.modules = loaded, modules
         self.contexts, self.rows = contexts, [*contexts, essence]
-        longest = max(len(row.tokens) for row in self.rows)
-        self.ids: Int[Tensor, "rows tokens"] = torch.zeros(
-            (len(self.rows), longest), dtype=torch.long
-        )
-        for number, row in enumerate(self.rows):
-            self.ids[number, : len(row.tokens)] = torch.tensor(row.tokens)
-        self.ids = self.ids.to(loaded.model.device)
+        spans = [Span(row.tokens, row.answer) for row in self.rows]
+        self.ids = Batch.of(spans, loaded.model.device).tokens
         self.subject = torch.tensor([row.subject[-1] for row in self.rows])
 
     @torch.no_grad()
-    def recorded(self) -> tuple[list[Tensor], Float[Tensor, "layers contexts hidden"]]:
-        """Each layer's keys (contexts, neurons), and the outputs, at the subject; in float32."""
+    def record(self) -> tuple[list[Tensor], Float[Tensor, "layers contexts hidden"]]:
+        """Note each layer's keys (contexts, neurons), and the outputs, at the subject."""
         keys: list[Tensor] = []
         written: list[Tensor] = []
 
-        def record(module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
+        def note(module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
             numbers = torch.arange(len(self.contexts))
             for kept, hidden in ((keys, args[0]), (written, output)):
                 each = hidden.reshape(*self.ids.shape, -1)
@@ -213,14 +308,14 @@ class _Batch:
 
         with ExitStack() as hooks:
             for module in self.modules:
-                hooks.callback(module.register_forward_hook(record).remove)
+                hooks.callback(module.register_forward_hook(note).remove)
             self.loaded.model(input_ids=self.ids, use_cache=False)
         return keys, torch.stack(written)
 
     def losses(
         self, delta: Float[Tensor, "layers hidden"]
     ) -> tuple[Float[Tensor, " layers"], Float[Tensor, "layers vocabulary"]]:
-        """With `delta` added: mean -log P of the answers, and what follows in the essence."""
+        """Compute, with `delta` added, -log P of the answers and what follows in the essence."""
         with ExitStack() as hooks:
             for layer, module in enumerate(self.modules):
                 hook = self._adding(layer, delta[layer])
@@ -228,16 +323,12 @@ class _Batch:
             ids = self.ids.repeat(len(self.modules), 1)
             logits = self.loaded.model(input_ids=ids, use_cache=False).logits
         likely = logits.float().log_softmax(-1).unflatten(0, (len(self.modules), len(self.rows)))
-        said = [
-            likely[:, number, row.start : len(row.tokens)]
-            .gather(2, self._wanted(row).expand(len(self.modules), -1)[..., None])
-            .mean((1, 2))
-            for number, row in enumerate(self.contexts)
-        ]
+        said = []
+        for number, row in enumerate(self.contexts):
+            wanted = torch.tensor(row.answer, device=ids.device).expand(len(self.modules), -1)
+            read = likely[:, number, row.start : len(row.tokens)]
+            said.append(read.gather(2, wanted[..., None]).mean((1, 2)))
         return -torch.stack(said).mean(0), likely[:, -1, int(self.subject[-1])]
-
-    def _wanted(self, row: Encoded) -> Int[Tensor, " answer"]:
-        return torch.tensor(row.answer, device=self.ids.device)
 
     def _adding(self, layer: int, delta: Float[Tensor, " hidden"]) -> Any:
         first = layer * len(self.rows)

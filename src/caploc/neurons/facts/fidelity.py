@@ -1,9 +1,12 @@
-"""Is a located set faithful to the fact? However a fact is worded, the same units must come out.
+"""Is what is located faithful to the fact? However a fact is worded, the same must come out.
 
-The idea is that of Huang et al. (ICLR 2025); its formula is not known to us, and this one is ours.
-For a fact's prompt q and a rewrite r, with P the located set:
+The idea is that of Huang et al. (ICLR 2025); its formulas are not known to us, and these are ours.
+For a fact's prompt q and a rewrite r, with P the located set (of neurons, of edges):
 
     reference |P(q) & P(r)| / |P(q)|,   largest (by the larger set),   iou
+
+and where a method gives a profile of effects over layers: do both peak in one layer (`agreement`),
+how many layers lie between their peaks (`distance`), and how alike are they (`spearman`)?
 
 A high rate alone says little: it is held against prompts of other facts, and the *margin* is the
 rate with the fact's own rewrites less that with rewrites of other facts of the same relation. Only
@@ -11,26 +14,172 @@ a margin clearly above 0 speaks for single facts being located; a high rate with
 the relation's, or the form's, prompts have in common.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from jaxtyping import Bool, Float64
+from scipy import stats
 
-from caploc.commonality.draws import layer_matched
-from caploc.commonality.intervals import Interval, mean_interval
-from caploc.commonality.overlap import Rates, rates
-from caploc.commonality.result import Result
-from caploc.neurons.facts.facts import Fact, check_names
-from caploc.neurons.facts.locators import Locator, Pair, by_fact, pairs
+from caploc.commonality import Interval, Result, layer_matched, mean_interval, rates
+from caploc.designs import generator
+from caploc.errors import BadData
+from caploc.grid import Grid
+from caploc.neurons.facts.prompts import Fact, FactPrompt, check_names
 from caploc.progress import Progress, Silent
 
-MEASURES = ("reference", "largest", "iou")
+ARMS = ("rewrites", "same_prompt", "same_relation", "unrelated")
+SET_MEASURES = ("reference", "largest", "iou")
+LAYER_MEASURES = ("agreement", "distance", "spearman")
+T = TypeVar("T")
 Set = Bool[np.ndarray, " units"]
+Profile = Float64[np.ndarray, " layers"]
+ByFact = dict[str, Float64[np.ndarray, " facts"]]  # by measure
+
+
+@runtime_checkable
+class SetLocator(Protocol):
+    """Finds the set of units that a prompt's answer rests on."""
+
+    @property
+    def name(self) -> str:
+        """Of the method, for a reader."""
+
+    @property
+    def units(self) -> str:
+        """What the columns of a set are, in the plural."""
+
+    @property
+    def grid(self) -> Grid:
+        """The columns, layer by layer; random sets are drawn within a layer."""
+
+    def locate(self, prompt: FactPrompt) -> Bool[np.ndarray, " units"]:
+        """Locate the units; the same for the same prompt."""
+
+
+@runtime_checkable
+class Profiler(Protocol):
+    """Says how much a prompt's answer rests on each layer."""
+
+    @property
+    def name(self) -> str:
+        """Of the method, for a reader."""
+
+    def profile(self, prompt: FactPrompt) -> Float64[np.ndarray, " layers"] | None:
+        """Tell each layer's effect (NaN where it has none); None where the prompt is of no use."""
 
 
 @dataclass(frozen=True)
-class Overlap(Result):
+class WordingPair:
+    """A fact's prompt beside one of its own rewrites and rewrites of other facts, by number.
+
+    `fact` and `rewrite` are numbers; `related` is a fact of the same relation and `unrelated` one
+    of another, each with the number of one of its rewrites; None where there is none. That all are
+    rewrites keeps differences of form out of the comparison.
+    """
+
+    fact: int
+    rewrite: int
+    related: tuple[int, int] | None
+    unrelated: tuple[int, int] | None
+
+
+def pair_wordings(facts: Sequence[Fact], seed: int) -> list[WordingPair]:
+    """Make one pair for each rewrite of each fact, its partners drawn at random.
+
+    A partner's rewrite has the same number, counted round. A fact whose relation is not known has
+    no related facts, and is unrelated only to facts of a known relation.
+
+    Raises:
+        BadData: if no fact has a rewrite.
+    """
+    random = generator(seed)
+    usable = [number for number, fact in enumerate(facts) if fact.rewrites]
+    if not usable:
+        raise BadData("No fact has a rewrite to compare it with; give some.")
+
+    def partner(fact: int, rewrite: int, same: bool) -> tuple[int, int] | None:
+        pool = [
+            other
+            for other in usable
+            if other != fact and are_related(facts[fact], facts[other]) is same
+        ]
+        if not pool:
+            return None
+        other = pool[int(random.integers(len(pool)))]
+        return other, rewrite % len(facts[other].rewrites)
+
+    return [
+        WordingPair(fact, rewrite, partner(fact, rewrite, True), partner(fact, rewrite, False))
+        for fact in usable
+        for rewrite in range(len(facts[fact].rewrites))
+    ]
+
+
+def are_related(first: Fact, second: Fact) -> bool | None:
+    """Ask whether two facts are of one relation; None where that of both is unknown."""
+    if first.relation is None and second.relation is None:
+        return None
+    return first.relation == second.relation
+
+
+def mean_by_fact(
+    owners: Sequence[int], values: Sequence[float], facts: int
+) -> Float64[np.ndarray, " facts"]:
+    """Average each fact's values that are not missing; NaN where it has none."""
+    owned, given = np.asarray(owners, dtype=int), np.asarray(values, dtype=float)
+    means = np.full(facts, np.nan)
+    for fact in range(facts):
+        known = given[(owned == fact) & ~np.isnan(given)]
+        if len(known):
+            means[fact] = known.mean()
+    return means
+
+
+def _locate_wordings(
+    locate: Callable[[FactPrompt], T],
+    facts: Sequence[Fact],
+    compared: Sequence[WordingPair],
+    what: str,
+    progress: Progress | None,
+) -> dict[int, list[T]]:
+    """Locate of each fact that is compared the prompt, the prompt again, and each rewrite."""
+    used, shown = sorted({pair.fact for pair in compared}), progress or Silent()
+    shown.start(what, sum(2 + len(facts[n].rewrites) for n in used))
+    found: dict[int, list[T]] = {}
+    for number in used:
+        fact, found[number] = facts[number], []
+        for prompt in (fact.prompt, fact.prompt, *fact.rewrites):
+            found[number].append(locate(prompt))
+            shown.advance(1, 1)
+    return found
+
+
+def _partner(found: Mapping[int, list[T]], arm: str, pair: WordingPair) -> T | None:
+    """Find what an arm holds a fact's prompt against; None where there is nothing."""
+    if arm == "same_prompt":
+        return found[pair.fact][1]
+    places = {"same_relation": pair.related, "unrelated": pair.unrelated}
+    place = places.get(arm, (pair.fact, pair.rewrite))
+    return None if place is None else found[place[0]][2 + place[1]]
+
+
+def _means(
+    arms: Mapping[str, list[dict[str, float]]], compared: Sequence[WordingPair], facts: int
+) -> dict[str, ByFact]:
+    """Average each arm's measures by fact, and take the margin."""
+    owners = [pair.fact for pair in compared]
+    means = {
+        arm: {name: mean_by_fact(owners, [row[name] for row in rows], facts) for name in rows[0]}
+        for arm, rows in arms.items()
+    }
+    own, related = means["rewrites"], means["same_relation"]
+    return means | {"margin": {name: own[name] - related[name] for name in own}}
+
+
+@dataclass(frozen=True)
+class SetAgreement(Result):
     """Mean rates over facts, with their intervals (facts resampled)."""
 
     reference: Interval
@@ -57,103 +206,181 @@ class Fidelity(Result):
     prompts: int
     size: float
     empty: int
-    rewrites: Overlap
-    same_prompt: Overlap
-    same_relation: Overlap
-    unrelated: Overlap
-    random: Overlap
-    margin: Overlap
+    rewrites: SetAgreement
+    same_prompt: SetAgreement
+    same_relation: SetAgreement
+    unrelated: SetAgreement
+    random: SetAgreement
+    margin: SetAgreement
     per_fact: Float64[np.ndarray, " facts"]
     margin_per_fact: Float64[np.ndarray, " facts"]
 
 
 def fidelity(
-    locator: Locator, facts: Sequence[Fact], *, seed: int, progress: Progress | None = None
+    locator: SetLocator, facts: Sequence[Fact], *, seed: int, progress: Progress | None = None
 ) -> Fidelity:
-    """Locate every prompt and rewrite, and every prompt once more, and compare.
+    """Locate every prompt and rewrite, and every prompt once more, and compare the sets."""
+    compared = pair_wordings(facts := check_names(facts), seed)
+    what = f"{locator.name} of rewrites"
+    located = _locate_wordings(locator.locate, facts, compared, what, progress)
 
-    Raises:
-        BadData: if there is no fact, two have one name, none has a rewrite, or a prompt cannot be
-            located.
-    """
-    facts, shown = check_names(tuple(facts)), progress or Silent()
-    compared = pairs(facts, seed)
-    used = sorted({pair.fact for pair in compared})
-    shown.start(f"{locator.name} of rewrites", sum(2 + len(facts[n].rewrites) for n in used))
-    located = {number: _located(locator, facts[number], shown) for number in used}
-    arms = {
-        name: _arm(name, located, compared, locator, seed)
-        for name in ("rewrites", "same_prompt", "same_relation", "unrelated", "random")
-    }
-    owners = [pair.fact for pair in compared]
-    means = {
-        name: {measure: by_fact(owners, values, len(facts)) for measure, values in arm.items()}
-        for name, arm in arms.items()
-    }
-    margin = {
-        measure: means["rewrites"][measure] - means["same_relation"][measure]
-        for measure in MEASURES
-    }
+    def rate(arm: str, number: int, pair: WordingPair) -> dict[str, float]:
+        second = _partner(located, arm, pair)
+        if arm == "random" and second is not None:
+            draw = seed + number
+            second = layer_matched(second, locator.grid, 1, seed=draw, excluding=False)[0]
+        found = {} if second is None else vars(rates(located[pair.fact][0], second))
+        return {name: np.nan if found.get(name) is None else found[name] for name in SET_MEASURES}
+
+    arms = {arm: [rate(arm, *each) for each in enumerate(compared)] for arm in (*ARMS, "random")}
+    means = _means(arms, compared, len(facts))
     sets = [each for found in located.values() for each in (found[0], *found[2:])]
     return Fidelity(
         locator=locator.name,
         units=locator.units,
-        facts=len(used),
-        without_rewrites=len(facts) - len(used),
+        facts=len(located),
+        without_rewrites=len(facts) - len(located),
         prompts=len(sets),
         size=float(np.mean([each.sum() for each in sets])),
         empty=sum(not each.any() for each in sets),
-        **{name: _overlap(values, seed) for name, values in means.items()},
-        margin=_overlap(margin, seed),
+        **{arm: SetAgreement(**_intervals(values, seed)) for arm, values in means.items()},
         per_fact=means["rewrites"]["iou"],
-        margin_per_fact=margin["iou"],
+        margin_per_fact=means["margin"]["iou"],
     )
 
 
-def _located(locator: Locator, fact: Fact, shown: Progress) -> list[Set]:
-    """The sets of the prompt, of the prompt again, and of each rewrite."""
-    found = []
-    for prompt in (fact.prompt, fact.prompt, *fact.rewrites):
-        found.append(locator.locate(prompt))
-        shown.advance(1, 1)
-    return found
+def _intervals(values: ByFact, seed: int) -> dict[str, Interval]:
+    return {name: mean_interval(each, seed=seed) for name, each in values.items()}
 
 
-def _arm(
-    name: str, located: dict[int, list[Set]], compared: Sequence[Pair], locator: Locator, seed: int
-) -> dict[str, list[float]]:
-    """The rates of one kind of comparison, for each pair; NaN where there is none to compare."""
-    other = OTHERS[name]
-    found: dict[str, list[float]] = {measure: [] for measure in MEASURES}
-    for number, pair in enumerate(compared):
-        second = other(located, pair)
-        if name == "random" and second is not None:
-            draw = seed + number
-            second = layer_matched(second, locator.grid, 1, seed=draw, excluding=False)[0]
-        both = None if second is None else rates(located[pair.fact][0], second)
-        for measure, values in found.items():
-            values.append(_rate(both, measure))
-    return found
+@dataclass(frozen=True)
+class LayerAgreement(Result):
+    """Means over facts: of a share, of a number of layers, and of correlations.
+
+    `spearman` is missing where a profile is flat.
+    """
+
+    agreement: Interval
+    distance: Interval
+    spearman: Interval
 
 
-def _rate(both: Rates | None, measure: str) -> float:
-    value = None if both is None else getattr(both, measure)
-    return np.nan if value is None else float(value)
+@dataclass(frozen=True)
+class LayerFidelity(Result):
+    """How well a fact's wordings agree on the layer, beside what other prompts give.
+
+    The arms are those of `Fidelity`; `chance` is the agreement and distance of a peak with a layer
+    drawn uniformly, in closed form (its `spearman` is missing). `margin` is `rewrites` less
+    `same_relation`, paired by fact: of `distance`, below 0 is better. `peaks` counts the facts
+    whose prompt peaks in each layer, `rewrite_peaks` the rewrites; `modal_share` is the share of a
+    fact's wordings in the layer most of them peak in (1: all agree). `wrong` prompts were skipped
+    because the model does not answer them rightly.
+    """
+
+    locator: str
+    layers: int
+    facts: int
+    facts_wrong: int
+    prompts: int
+    wrong: int
+    rewrites: LayerAgreement
+    same_prompt: LayerAgreement
+    same_relation: LayerAgreement
+    unrelated: LayerAgreement
+    chance: LayerAgreement
+    margin: LayerAgreement
+    modal_share: Interval
+    peaks: tuple[int, ...]
+    rewrite_peaks: tuple[int, ...]
 
 
-def _numbered(located: dict[int, list[Set]], place: tuple[int, int] | None) -> Set | None:
-    """A fact's rewrite's set: the first two of a fact are of its prompt."""
-    return None if place is None else located[place[0]][2 + place[1]]
+def layer_fidelity(
+    profiler: Profiler, facts: Sequence[Fact], *, seed: int, progress: Progress | None = None
+) -> LayerFidelity:
+    """Trace every prompt and rewrite, and every prompt once more, and compare the layers.
+
+    Raises:
+        BadData: if there is no fact, two have one name, none has a rewrite, a prompt cannot be
+            traced, or the model answers no prompt rightly.
+    """
+    compared = pair_wordings(facts := check_names(facts), seed)
+    what = f"{profiler.name} of rewrites"
+    profiles = _locate_wordings(profiler.profile, facts, compared, what, progress)
+    first = [found[0] for found in profiles.values() if found[0] is not None]
+    if not first:
+        raise BadData(
+            f"The model answers none of the {len(profiles)} facts rightly, so that there is "
+            "nothing to trace; give facts that it knows."
+        )
+    layers = len(first[0])
+    arms = {
+        arm: [
+            compare_profiles(profiles[pair.fact][0], _partner(profiles, arm, pair))
+            for pair in compared
+        ]
+        for arm in ARMS
+    }
+    arms["chance"] = [_chance(profiles[pair.fact][0], layers) for pair in compared]
+    means = _means(arms, compared, len(facts))
+    rewrites = [each for found in profiles.values() for each in found[2:]]
+    modal = np.array([_modal(each) for each in profiles.values()])
+    return LayerFidelity(
+        locator=profiler.name,
+        layers=layers,
+        facts=len(first),
+        facts_wrong=len(profiles) - len(first),
+        prompts=len(profiles) + len(rewrites),
+        wrong=sum(each is None for each in rewrites) + len(profiles) - len(first),
+        **{arm: LayerAgreement(**_intervals(values, seed)) for arm, values in means.items()},
+        modal_share=mean_interval(modal, seed=seed),
+        peaks=_histogram(first, layers),
+        rewrite_peaks=_histogram([each for each in rewrites if each is not None], layers),
+    )
 
 
-OTHERS: dict[str, Callable[[dict[int, list[Set]], Pair], Set | None]] = {
-    "rewrites": lambda located, pair: located[pair.fact][2 + pair.rewrite],
-    "same_prompt": lambda located, pair: located[pair.fact][1],
-    "same_relation": lambda located, pair: _numbered(located, pair.related),
-    "unrelated": lambda located, pair: _numbered(located, pair.unrelated),
-    "random": lambda located, pair: located[pair.fact][2 + pair.rewrite],
-}
+def peak(profile: Profile) -> int:
+    """Find the layer of the largest effect; of equal ones the lowest.
+
+    Raises:
+        BadData: if no layer has an effect.
+    """
+    if np.isnan(profile).all():
+        raise BadData("A traced profile has no layer with an effect; widen the window.")
+    return int(np.nanargmax(profile))
 
 
-def _overlap(values: dict[str, Float64[np.ndarray, " facts"]], seed: int) -> Overlap:
-    return Overlap(**{name: mean_interval(each, seed=seed) for name, each in values.items()})
+def compare_profiles(first: Profile | None, second: Profile | None) -> dict[str, float]:
+    """Compare two profiles: same peak, distance of peaks, and rank correlation."""
+    if first is None or second is None:
+        return dict.fromkeys(LAYER_MEASURES, np.nan)
+    apart = abs(peak(first) - peak(second))
+    figures = float(apart == 0), float(apart), profile_correlation(first, second)
+    return dict(zip(LAYER_MEASURES, figures, strict=True))
+
+
+def profile_correlation(first: Profile, second: Profile) -> float:
+    """Correlate the ranks of what both have (Spearman's); NaN where one is constant there."""
+    both = ~np.isnan(first) & ~np.isnan(second)
+    one, other = first[both], second[both]
+    if len(one) < 2 or np.ptp(one) == 0 or np.ptp(other) == 0:
+        return np.nan
+    return float(stats.spearmanr(one, other).statistic)
+
+
+def _chance(profile: Profile | None, layers: int) -> dict[str, float]:
+    """Tell what a layer drawn uniformly gives on average."""
+    if profile is None:
+        return dict.fromkeys(LAYER_MEASURES, np.nan)
+    distances = np.abs(np.arange(layers) - peak(profile))
+    return {"agreement": 1 / layers, "distance": float(distances.mean()), "spearman": np.nan}
+
+
+def _modal(found: Sequence[Profile | None]) -> float:
+    """Take the share of a fact's wordings in their commonest layer; NaN with fewer than two."""
+    peaks = [peak(each) for each in (found[0], *found[2:]) if each is not None]
+    return max(np.bincount(peaks)) / len(peaks) if len(peaks) > 1 else np.nan
+
+
+def _histogram(profiles: Sequence[Profile], layers: int) -> tuple[int, ...]:
+    counts = np.bincount([peak(each) for each in profiles], minlength=layers)
+    return tuple(int(count) for count in counts)

@@ -1,10 +1,10 @@
-"""Causal tracing (Meng et al. 2022): which hidden state brings a lost answer back.
+"""Causal tracing (Meng et al. 2022): which feed-forward output brings a lost answer back.
 
 The subject's embeddings are disturbed by noise, so that the answer is lost; then the undisturbed
-hidden state is put back at one token and layer (or a window of consecutive feed-forward or
-attention outputs around the layer). The indirect effect is
+feed-forward outputs of a window of consecutive layers around a layer are put back at one token. The
+indirect effect is
 
-    IE(token, layer) = P(answer | state put back) - P(answer | disturbed)
+    IE(token, layer) = P(answer | outputs put back) - P(answer | disturbed)
 
 averaged over 10 draws of noise, the same for every token and layer; the answer is the first token
 of the model's own undisturbed one. The noise is 3 standard deviations of subject embeddings.
@@ -21,52 +21,50 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor, nn
 
-from caploc.commonality.result import Result
+from caploc.commonality import Result
 from caploc.engine.plain import last_logits
 from caploc.errors import BadData, BadOption
-from caploc.neurons.facts.encoding import Encoded, Encoder
-from caploc.neurons.facts.facts import Prompt
-from caploc.neurons.facts.hidden import Outputs, outputs, tensor_of, with_tensor
-from caploc.neurons.loading import NeuronModel
+from caploc.models.cutting import Beside, Site
+from caploc.models.projections import layer_part, module_name
+from caploc.neurons.experts import Experts
+from caploc.neurons.facts.prompts import Encoded, Encoder, FactPrompt
+from caploc.neurons.proof import NeuronModel
 
 DRAWS = 10
 DEVIATIONS = 3.0
 WINDOW = 10
 DEPTH = 28  # layers of GPT-J, in which 10 are a window
 ROWS = 160  # disturbed copies in a forward pass
+Outputs = list[nn.Module | None]  # one for each layer; None where a layer has none
 
 
 @dataclass(frozen=True)
 class Trace(Result):
-    """What putting states back did for one prompt.
+    """What putting outputs back did for one prompt.
 
-    `effects` is IE in probability, a row for each of `tokens` (positions), a column for each layer,
-    NaN where a window holds no output. `clean` and `disturbed` are the answer's probabilities with
+    `effects` is IE in probability, a row for each token traced, a column for each layer, NaN where
+    a window holds no output. `clean` and `disturbed` are the answer's probabilities with
     nothing put back. `right` says whether the model's own answer is the prompt's.
     """
 
-    kind: str
-    window: int
     right: bool
     clean: float
     disturbed: float
-    tokens: tuple[int, ...]
-    subject: tuple[int, ...]
     effects: Float64[np.ndarray, "tokens layers"]
 
 
 @dataclass(frozen=True)
-class Place:
-    """One thing put back: the outputs of some layers at one token."""
+class PutBack:
+    """What is put back at one time: the outputs of some layers at one token."""
 
     layers: tuple[int, ...]
     token: int
 
 
 def noise_level(
-    loaded: NeuronModel, prompts: Sequence[Prompt], deviations: float = DEVIATIONS
+    loaded: NeuronModel, prompts: Sequence[FactPrompt], deviations: float = DEVIATIONS
 ) -> float:
-    """So many standard deviations of all embedding values of the prompts' subject tokens.
+    """Take so many standard deviations of all embedding values of the prompts' subject tokens.
 
     Raises:
         BadData: if no prompt has a subject.
@@ -86,66 +84,56 @@ def noise_level(
 class Tracer:
     """Traces prompts of one model.
 
-    `noise` is the standard deviation of the noise (see `noise_level`). `kind` is `state` (one
-    layer's output), `feed_forward` or `attention` (a window of them). `window` None is 10 layers
+    `noise` is the standard deviation of the noise (see `noise_level`). `window` None is 10 layers
     where the model has as many as GPT-J (28) or more, and the same share of a shallower model
     (ours: in 6 layers a window of 10 would hold all of them). It runs from `window // 2` layers
     below the layer to one less above it, clipped to the model.
 
     Raises:
-        UnknownName: if there is no such kind.
         BadOption: if the noise is not above 0, or the window or the draws are below 1.
     """
 
     loaded: NeuronModel
     noise: float
-    kind: str = "feed_forward"
     window: int | None = None
     draws: int = DRAWS
     seed: int = 0
 
     name = "causal tracing"
-    units = "layers"
 
     def __post_init__(self) -> None:
-        """Refuse settings that mean nothing."""
         if not self.noise > 0 or self.draws < 1 or (self.window is not None and self.window < 1):
             raise BadOption(
                 f"The noise must be above 0, its draws and the window 1 or more; got {self.noise:g}"
                 f", {self.draws} and {self.window}."
             )
-        _ = self.outputs
 
     @cached_property
     def encoder(self) -> Encoder:
-        """How the model reads prompts."""
         return Encoder(self.loaded)
 
     @cached_property
     def outputs(self) -> Outputs:
-        """Where states are put back."""
-        return outputs(self.loaded, self.kind)
+        """Where each layer's feed-forward output comes out."""
+        return [_output(self.loaded.model, site) for site in self.loaded.projections]
 
     @property
     def layers(self) -> int:
-        """Number of layers of the model."""
         return len(self.outputs)
 
     @property
     def width(self) -> int:
         """How many consecutive layers are put back together."""
-        if self.kind == "state":
-            return 1
         return self.window or min(WINDOW, max(1, round(self.layers * WINDOW / DEPTH)))
 
     def put_back(self, layer: int) -> tuple[int, ...]:
-        """The layers of the window around one."""
+        """List the layers of the window around one."""
         below, above = self.width // 2, self.width - self.width // 2
         inside = range(max(0, layer - below), min(self.layers, layer + above))
         return tuple(each for each in inside if self.outputs[each] is not None)
 
-    def trace(self, prompt: Prompt, *, whole: bool = True) -> Trace:
-        """The effects at every token, or (`whole` False) at the subject's last one only.
+    def trace(self, prompt: FactPrompt, *, whole: bool = True) -> Trace:
+        """Trace the effects at every token, or (`whole` False) at the subject's last one only.
 
         Raises:
             BadData: if the prompt has no subject, or does not fit the model's window.
@@ -157,40 +145,44 @@ class Tracer:
         return self.trace_encoded(encoded, tuple(tokens))
 
     def trace_encoded(self, encoded: Encoded, tokens: tuple[int, ...]) -> Trace:
-        """The effects at some positions of a prompt of which one token is to come."""
-        run = _Run(self.loaded, encoded, self.outputs, _noise(self, encoded))
-        grid = [(token, layer) for token in tokens for layer in range(self.layers)]
-        places = [Place(self.put_back(layer), token) for token, layer in grid]
-        disturbed, *restored = run.probabilities([Place((), 0), *places])
+        """Trace the effects at some positions of a prompt of which one token is to come."""
+        # drawn on the CPU, so that every device has the same noise
+        generator = torch.Generator().manual_seed(self.seed)
+        embed: Any = self.loaded.model.get_input_embeddings()
+        shape = (self.draws, len(encoded.subject), embed.weight.shape[1])
+        noise = self.noise * torch.randn(shape, generator=generator)
+        run = _Run(self.loaded, encoded, self.outputs, noise)
+        places = [
+            PutBack(self.put_back(layer), token) for token in tokens for layer in range(self.layers)
+        ]
+        disturbed, *restored = run.probabilities([PutBack((), 0), *places])
         effects = np.array(restored) - disturbed
         effects[[not place.layers for place in places]] = np.nan
         return Trace(
-            kind=self.kind,
-            window=self.width,
             right=run.top == encoded.answer[0],
             clean=run.clean,
             disturbed=disturbed,
-            tokens=tokens,
-            subject=encoded.subject,
             effects=effects.reshape(len(tokens), self.layers),
         )
 
-    def profile(self, prompt: Prompt) -> Float64[np.ndarray, " layers"] | None:
-        """IE at the subject's last token, layer by layer; None if the model answers wrongly.
-
-        Raises:
-            BadData: if the prompt has no subject, or does not fit the model's window.
-        """
+    def profile(self, prompt: FactPrompt) -> Float64[np.ndarray, " layers"] | None:
+        """Trace IE at the subject's last token, layer by layer; None if the answer is wrong."""
         found = self.trace(prompt, whole=False)
         return found.effects[0] if found.right else None
 
 
-def _noise(tracer: Tracer, encoded: Encoded) -> Float[Tensor, "draws subject hidden"]:
-    """The disturbances of a prompt; drawn on the CPU, so that every device has the same."""
-    generator = torch.Generator().manual_seed(tracer.seed)
-    embed: Any = tracer.loaded.model.get_input_embeddings()
-    shape = (tracer.draws, len(encoded.subject), embed.weight.shape[1])
-    return tracer.noise * torch.randn(shape, generator=generator)
+def _output(model: nn.Module, site: Site | None) -> nn.Module | None:
+    """Find the part of the layer that holds a site, or the projection where it has no part."""
+    first = site.modules[0] if isinstance(site, Beside) else site
+    projection: nn.Module | None = first.module if isinstance(first, Experts) else first
+    if projection is None:
+        return None
+    around = layer_part(model, module_name(model, projection))
+    # OPT's feed-forward projections stand in the layer itself
+    whole = any(
+        isinstance(each, nn.ModuleList) and around in list(each) for each in model.modules()
+    )
+    return projection if whole else around
 
 
 class _Run:
@@ -198,15 +190,15 @@ class _Run:
 
     @torch.inference_mode()
     def __init__(
-        self, loaded: NeuronModel, encoded: Encoded, places: Outputs, noise: Tensor
+        self, loaded: NeuronModel, encoded: Encoded, outputs: Outputs, noise: Tensor
     ) -> None:
         """Run the prompt undisturbed."""
-        self.loaded, self.encoded, self.places = loaded, encoded, places
+        self.loaded, self.encoded, self.outputs = loaded, encoded, outputs
         self.noise = noise.to(loaded.model.device, loaded.model.dtype)
         self.ids = torch.tensor([encoded.tokens], device=loaded.model.device)
         self.kept: dict[int, Tensor] = {}
         with ExitStack() as hooks:
-            for layer, module in enumerate(places):
+            for layer, module in enumerate(outputs):
                 if module is not None:
                     hooks.callback(module.register_forward_hook(self._keeping(layer)).remove)
             likely = self._last(self.ids)[0]
@@ -214,8 +206,8 @@ class _Run:
         self.clean = float(likely[self.top])
 
     @torch.inference_mode()
-    def probabilities(self, places: Sequence[Place]) -> list[float]:
-        """The answer's mean probability over the draws, each place put back by itself."""
+    def probabilities(self, places: Sequence[PutBack]) -> list[float]:
+        """Average the answer's probability over the draws, each place put back by itself."""
         draws = len(self.noise)
         together = max(1, ROWS // draws)
         found: list[float] = []
@@ -227,12 +219,12 @@ class _Run:
         return found
 
     def _last(self, ids: Tensor) -> Float[Tensor, "rows vocabulary"]:
-        """The probabilities of what comes after the prompt."""
+        """Compute the probabilities of what comes after the prompt."""
         return last_logits(self.loaded.model, ids, ids.shape[1] - 1)[:, -1].float().softmax(-1)
 
     def _keeping(self, layer: int) -> Any:
         def keep(_: nn.Module, args: Any, output: Any) -> None:
-            hidden = tensor_of(output)
+            hidden = output[0] if isinstance(output, tuple | list) else output
             self.kept[layer] = hidden.reshape(-1, hidden.shape[-1]).clone()
 
         return keep
@@ -254,10 +246,10 @@ class _Run:
             handle.remove()
 
     @contextmanager
-    def _restored(self, places: Sequence[Place]) -> Iterator[None]:
+    def _restored(self, places: Sequence[PutBack]) -> Iterator[None]:
         """Put the undisturbed outputs back, each place in its own block of rows."""
         with ExitStack() as hooks:
-            for layer, module in enumerate(self.places):
+            for layer, module in enumerate(self.outputs):
                 wanted = [
                     (n, place.token) for n, place in enumerate(places) if layer in place.layers
                 ]
@@ -272,10 +264,12 @@ class _Run:
         tokens = torch.tensor([token for _, token in wanted for _ in range(draws)])
 
         def put_back(_: nn.Module, args: Any, output: Any) -> Any:
-            hidden = tensor_of(output)
+            several = isinstance(output, tuple | list)
+            hidden = output[0] if several else output
             # OPT hands its feed-forward block all rows' tokens in one list
             each = hidden.clone().view(-1, length, hidden.shape[-1])
             each[rows, tokens] = kept[tokens]
-            return with_tensor(output, each.view(hidden.shape))
+            changed = each.view(hidden.shape)
+            return type(output)((changed, *output[1:])) if several else changed
 
         return put_back

@@ -1,4 +1,4 @@
-"""What tuning chosen neurons changed, as a small file beside the model it belongs to.
+"""Tuned neurons kept: as a small file beside the model, and merged into a checkpoint to ship.
 
     save_delta(delta_of(model, rows, name), "capability.safetensors")
     apply_delta(model, load_delta("capability.safetensors"))   # a freshly loaded model
@@ -10,10 +10,10 @@ place.
 
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -21,14 +21,22 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from caploc.errors import BadData, CaplocError, ModelRefused
+from caploc.contents import read_contents
+from caploc.errors import BadData, BadOption, CaplocError, ModelRefused, StoreFailed, UserError
+from caploc.folder import ENHANCEMENT
+from caploc.models.loading import load_model
 from caploc.neurons.sites import find_sites
-from caploc.neurons.tuning.rows import TrainableRows
-from caploc.neurons.tuning.weights import Share, Trains, shares
+from caploc.neurons.study import reopen_study
+from caploc.neurons.tuning.trainable import TrainableRows
+from caploc.neurons.tuning.training import TuningRecipe, find_best_rate, make_lessons
+from caploc.neurons.tuning.weights import NeuronShare, Trains, shares
+from caploc.progress import Progress
+from caploc.workbench import Allowed, ModelOptions
 
 SCHEMA = 1
 KEY = "caploc"  # of the metadata
 SAMPLED = 64  # values of each weight that the fingerprint looks at
+ABOUT = ("neurons", "trains", "base", "dtype", "fingerprint")
 
 
 @dataclass(frozen=True)
@@ -49,7 +57,7 @@ class Delta:
 
 
 def delta_of(model: PreTrainedModel, rows: TrainableRows, base: str = "") -> Delta:
-    """What the rows attached to (or merged into) a model have become; `base` names the model."""
+    """Take what the rows of a model have become; `base` names the model."""
     grid = find_sites(model)[1]
     return Delta(
         neurons=tuple(str(neuron) for neuron in grid.named(rows.chosen)),
@@ -62,7 +70,7 @@ def delta_of(model: PreTrainedModel, rows: TrainableRows, base: str = "") -> Del
 
 
 def fingerprint(model: PreTrainedModel, originals: Mapping[str, Tensor]) -> str:
-    """A digest of the untuned model: what the tuned neurons were, and a sample of all else.
+    """Digest the untuned model: what the tuned neurons were, and a sample of all else.
 
     Every parameter counts with name and shape; one that holds `originals` with those, so that the
     digest is the same before and after they are replaced; others with up to 64 values.
@@ -77,14 +85,7 @@ def fingerprint(model: PreTrainedModel, originals: Mapping[str, Tensor]) -> str:
 
 def save_delta(delta: Delta, path: Path | str) -> None:
     """Write a delta to a safetensors file."""
-    about = {
-        "schema": SCHEMA,
-        "neurons": delta.neurons,
-        "trains": delta.trains,
-        "base": delta.base,
-        "dtype": delta.dtype,
-        "fingerprint": delta.fingerprint,
-    }
+    about = {"schema": SCHEMA} | {name: getattr(delta, name) for name in ABOUT}
     values = {key: value.contiguous() for key, value in delta.values.items()}
     save_file(values, path, metadata={KEY: json.dumps(about)})
 
@@ -106,14 +107,8 @@ def load_delta(path: Path | str) -> Delta:
             f"{path} holds no neurons tuned by this version of caploc; give a file that "
             "save_delta wrote."
         )
-    return Delta(
-        neurons=tuple(about["neurons"]),
-        trains=about["trains"],
-        base=about["base"],
-        dtype=about["dtype"],
-        fingerprint=about["fingerprint"],
-        values=values,
-    )
+    fields = {name: about[name] for name in ABOUT} | {"neurons": tuple(about["neurons"])}
+    return Delta(**fields, values=values)
 
 
 def apply_delta(model: PreTrainedModel, delta: Delta) -> None:
@@ -132,7 +127,7 @@ def apply_delta(model: PreTrainedModel, delta: Delta) -> None:
         share.write(delta.values)
 
 
-def _shares(model: PreTrainedModel, delta: Delta) -> list[Share]:
+def _shares(model: PreTrainedModel, delta: Delta) -> list[NeuronShare]:
     try:
         return shares(model, find_sites(model)[1].mask(delta.neurons), delta.trains)
     except CaplocError:
@@ -155,3 +150,79 @@ def _sample(parameter: Tensor) -> Tensor:
 
 def _dtype(model: PreTrainedModel) -> str:
     return str(model.dtype).removeprefix("torch.")
+
+
+def keep(
+    folder: Path,
+    task: str,
+    path: Path,
+    progress: Progress | None = None,
+    *,
+    allowed: Allowed | None = None,
+) -> Path:
+    """Tune a task's located neurons as its enhancement did, at the best rate; write their delta."""
+    enhancement = read_contents(folder / ENHANCEMENT)
+    fit = _best_fit(enhancement, task, folder)
+    asked = dict(enhancement["enhancing"]["recipe"])
+    recipe = TuningRecipe(**asked | {"rates": (fit["best"]["rate"],), "extensions": 0})
+    with reopen_study(folder, progress, allowed) as lab:
+        loaded, what = lab.bench.neurons, f"tuning for {task}"
+        model = loaded.model
+        given = make_lessons(lab.source(task).lessons(lab.bench.wording), recipe, model.device)
+        with TrainableRows(model, lab.found(task).located, recipe.trains) as rows:
+            find_best_rate(model, rows, given, recipe, progress=progress, what=what)
+            delta = delta_of(model, rows, loaded.name)
+        _write(lambda: save_delta(delta, path), path)
+    return path
+
+
+def _best_fit(enhancement: dict[str, Any], task: str, folder: Path) -> dict[str, Any]:
+    """Find how the located arm was tuned best."""
+    if task not in enhancement["tasks"]:
+        known = ", ".join(enhancement["tasks"])
+        raise UserError(f"{folder} holds no enhancement of {task}; it has {known}.")
+    if enhancement["enhancing"]["noise"]:
+        raise UserError(
+            f"The enhancement in {folder} started from a damaged model (--noise "
+            f"{enhancement['enhancing']['noise']:g}), whose neurons fit no other; run `caploc "
+            "neurons enhance` without --noise."
+        )
+    for arm in enhancement["tasks"][task]["arms"]:
+        if arm["arm"] == "located" and arm["fit"] is not None:
+            fit: dict[str, Any] = arm["fit"]
+            return fit
+    raise UserError(f"The enhancement in {folder} did not tune the located neurons of {task}.")
+
+
+def merge(options: ModelOptions, delta: Path, target: Path) -> Path:
+    """Write a checkpoint of the model with tuned neurons in place; plain transformers load it.
+
+    Raises:
+        BadOption: if the target exists and holds something.
+        ModelRefused: if the neurons belong to another model.
+        StoreFailed: if it cannot be written.
+    """
+    if target.exists() and (target.is_file() or any(target.iterdir())):
+        raise BadOption(f"{target} exists and is not empty; name a new folder with --to.")
+    tuned = load_delta(delta)
+    loaded = load_model(**replace(options, dtype=tuned.dtype).loading())
+    apply_delta(loaded.model, tuned)
+
+    def save() -> None:
+        loaded.model.save_pretrained(target)
+        loaded.tokenizer.save_pretrained(target)
+
+    _write(save, target)
+    return target
+
+
+def _write(save: Callable[[], None], path: Path) -> None:
+    """Write a file or folder, its failure in one sentence."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save()
+    except (OSError, SafetensorError) as error:
+        said = getattr(error, "strerror", None) or str(error).rstrip(".")
+        raise StoreFailed(
+            f"{path} could not be written ({said}); free disk space or name another place."
+        ) from error

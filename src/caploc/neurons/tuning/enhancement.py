@@ -1,39 +1,185 @@
 """Does tuning the located neurons help, more than tuning as many others?
 
-    evaluation = Evaluation(outcomes, gold={"demo/addition": test_spans})
-    found = enhance(loaded, train_spans, evaluation, arms(located, loaded.grid), Recipe())
+    evaluation = TuningEvaluation(outcomes, gold={"demo/addition": test_spans})
+    arms = make_arms(located, loaded.grid)
+    found = enhance(loaded, train_spans, evaluation, arms, TuningRecipe())
 
-Every arm is tuned on the same lessons, evaluated as a plain model, and undone.
+Every arm is tuned on the same lessons, evaluated as a plain model, and undone. The paper compares
+located neurons with random ones; the other arms are ours.
 """
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
 from jaxtyping import Float64
+from transformers import PreTrainedModel
 
-from caploc.commonality.intervals import Interval, paired_interval
-from caploc.commonality.result import Result
-from caploc.commonality.specificity import FEWEST, specificity
+from caploc.commonality import (
+    FEWEST,
+    Interval,
+    Result,
+    Scores,
+    bottom,
+    layer_matched,
+    paired_interval,
+    specificity,
+    uniform,
+)
 from caploc.engine.wording import Span
 from caploc.errors import BadData, BadOption
+from caploc.grid import Grid
+from caploc.lookup import pick
 from caploc.models.loading import CutModel
-from caploc.neurons.tuning.arms import DRAWN, LOCATED, Arm, check, opened
-from caploc.neurons.tuning.batches import gold_log_probabilities
-from caploc.neurons.tuning.training import Fit, Lessons, Recipe, lessons, search
+from caploc.neurons.batches import gold_means
+from caploc.neurons.sites import Chosen
+from caploc.neurons.tuning.trainable import (
+    Trainable,
+    TrainableLora,
+    TrainableRows,
+    TrainableWhole,
+    adaptable,
+    require_peft,
+)
+from caploc.neurons.tuning.training import (
+    Lessons,
+    TuningFit,
+    TuningRecipe,
+    find_best_rate,
+    make_lessons,
+)
+from caploc.neurons.tuning.weights import check_chosen, shares
 from caploc.progress import Progress
 
+LOCATED = "located"
+ARMS = {
+    "none": "nothing is tuned",
+    LOCATED: "the located neurons",
+    "random-uniform": "as many random neurons of the whole model, drawn several times",
+    "random-layer-matched": "as many random neurons in each layer as are located there",
+    "bottom": "as many neurons, those of the lowest scores",
+    "complement": "all feed-forward neurons but the located ones",
+    "full": "all weights of the model",
+    "lora": "low-rank adapters with as many parameters as the located neurons",
+}
+DRAWN = ("random-uniform", "random-layer-matched")
+METRIC, GOLD = "metric", "gold log-probability"
 Outcomes = Float64[np.ndarray, " examples"]
 # the model in its current state -> one outcome an example, by task
 Evaluate = Callable[[CutModel], Mapping[str, Outcomes]]
-METRIC, GOLD = "metric", "gold log-probability"
 Measured = dict[tuple[str, str], Outcomes]  # by task and measure
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class TuningArm:
+    """One thing to tune: `name` is of `ARMS`, `draw` counts the sets of a random arm from 0.
+
+    `chosen` are the neurons tuned or, of adapters, those whose number of parameters they match;
+    None for the arms "none" and "full".
+    """
+
+    name: str
+    chosen: Chosen | None = None
+    draw: int | None = None
+
+    @property
+    def label(self) -> str:
+        return self.name if self.draw is None else f"{self.name} {self.draw + 1}"
+
+    def check(self, model: PreTrainedModel, recipe: TuningRecipe) -> None:
+        """Refuse, before anything is tuned, an arm that this model cannot have."""
+        if self.chosen is not None:
+            shares(model, self.chosen, recipe.trains)
+        if self.name == "lora":
+            adaptable(model, recipe.trains)
+
+    @contextmanager
+    def opened(self, model: PreTrainedModel, recipe: TuningRecipe) -> Iterator[Trainable | None]:
+        """Open what the arm may tune, None for "none"; after it the model is what it was."""
+        trainable = self._trainable(model, recipe)
+        try:
+            yield trainable
+        finally:
+            if trainable is not None:
+                trainable.detach()
+
+    def _trainable(self, model: PreTrainedModel, recipe: TuningRecipe) -> Trainable | None:
+        if self.name == "none":
+            return None
+        if self.name == "full":
+            return TrainableWhole(model)
+        assert self.chosen is not None
+        if self.name != "lora":
+            return TrainableRows(model, self.chosen, recipe.trains)
+        wanted = parameter_count(model, self.chosen, recipe)
+        return TrainableLora(model, wanted, recipe.trains, recipe.seed)
+
+
+def make_arms(
+    located: Chosen,
+    grid: Grid,
+    *,
+    scores: Scores | None = None,
+    names: Sequence[str] = tuple(ARMS),
+    draws: int = FEWEST,
+    seed: int = 0,
+) -> list[TuningArm]:
+    """Make the arms of these names, each random one `draws` times; `scores` are for "bottom".
+
+    Random neurons and those of the lowest scores leave the located ones out, as far as there are
+    enough others. Asking for more draws keeps the first ones.
+
+    Raises:
+        UnknownName: if there is no arm of such a name.
+        BadOption: if nothing is located, draws are fewer than 5, "bottom" has no scores or "lora"
+            no PEFT.
+    """
+    check_chosen(located, grid.size)
+    for name in names:
+        pick(ARMS, name, "arm")
+    if draws < FEWEST and set(names) & set(DRAWN):
+        raise BadOption(
+            f"draws={draws}: a random arm needs {FEWEST} draws or more for its standard deviation."
+        )
+    if "lora" in names:
+        require_peft()
+    if "bottom" in names and scores is None:
+        raise BadOption("The arm 'bottom' needs the neurons' scores; give them.")
+    found: list[TuningArm] = []
+    for name in dict.fromkeys(names):
+        if name == "random-uniform":
+            drawn = uniform(located, draws, seed=seed)
+        elif name == "random-layer-matched":
+            drawn = layer_matched(located, grid, draws, seed=seed)
+        else:
+            found.append(TuningArm(name, _chosen(name, located, scores)))
+            continue
+        found += [TuningArm(name, each, number) for number, each in enumerate(drawn)]
+    return found
+
+
+def _chosen(name: str, located: Chosen, scores: Scores | None) -> Chosen | None:
+    if name == "bottom" and scores is not None:
+        return bottom(scores, located)
+    if name in ("none", "full"):
+        return None
+    return ~located if name == "complement" else located
+
+
+def parameter_count(model: PreTrainedModel, chosen: Chosen, recipe: TuningRecipe) -> int:
+    """Count the values that tuning these neurons trains."""
+    return sum(
+        value.numel()
+        for share in shares(model, chosen, recipe.trains)
+        for value in share.read().values()
+    )
+
+
+@dataclass(frozen=True)
+class TuningEvaluation:
     """What every arm is evaluated on.
 
     `outcomes` returns each task's per-example outcomes, NaN where there is none; the model it gets
@@ -46,7 +192,7 @@ class Evaluation:
     gold: Mapping[str, Sequence[Span]] = field(default_factory=dict)
 
     def measure(self, loaded: CutModel) -> Measured:
-        """Every task's outcomes under every measure.
+        """Measure every task's outcomes under every measure.
 
         Raises:
             BadData: if there is nothing to evaluate on.
@@ -55,14 +201,14 @@ class Evaluation:
         if self.outcomes is not None:
             found |= {(task, METRIC): each for task, each in self.outcomes(loaded).items()}
         for task, spans in self.gold.items():
-            found[task, GOLD] = gold_log_probabilities(loaded.model, spans)
+            found[task, GOLD] = gold_means(loaded.model, spans)
         if not found:
             raise BadData("There is nothing to evaluate on; give outcomes of a task, or spans.")
         return found
 
 
 @dataclass(frozen=True)
-class Change(Result):
+class TuningChange(Result):
     """What an arm did to one task under one measure: mean outcome before and after.
 
     `change` is their difference with its paired bootstrap interval over the examples that have
@@ -87,13 +233,13 @@ class Tuned(Result):
     arm: str
     draw: int | None
     neurons: int | None
-    fit: Fit | None
-    changes: tuple[Change, ...]
+    fit: TuningFit | None
+    changes: tuple[TuningChange, ...]
     seconds: float
 
 
 @dataclass(frozen=True)
-class Control(Result):
+class TuningControl(Result):
     """The draws of a random arm on one task under one measure, beside the located neurons.
 
     `mean` and `sd` (of a sample) are of the draws' `changes`; `excess` is the located neurons'
@@ -115,29 +261,29 @@ class Control(Result):
 
 
 @dataclass(frozen=True)
-class Enhancement(Result):
+class TuningResult(Result):
     """All arms, and the located one held against the random ones.
 
     `trained_on` and `held_out` count the training examples that weights were fitted to and the
     learning rate was chosen by.
     """
 
-    recipe: Recipe
+    recipe: TuningRecipe
     trained_on: int
     held_out: int
     arms: tuple[Tuned, ...]
-    controls: tuple[Control, ...]
+    controls: tuple[TuningControl, ...]
 
 
 def enhance(
     loaded: CutModel,
     spans: Sequence[Span],
-    evaluation: Evaluation,
-    arms: Sequence[Arm],
-    recipe: Recipe,
+    evaluation: TuningEvaluation,
+    arms: Sequence[TuningArm],
+    recipe: TuningRecipe,
     *,
     progress: Progress | None = None,
-) -> Enhancement:
+) -> TuningResult:
     """Tune each arm on the spans' continuations and evaluate it; the model is left as it was.
 
     Raises:
@@ -148,72 +294,64 @@ def enhance(
     """
     if not arms:
         raise BadOption("There is no arm to tune; name at least one.")
-    given = lessons(spans, recipe, loaded.model.device)
+    given = make_lessons(spans, recipe, loaded.model.device)
     for arm in arms:
-        check(loaded.model, arm, recipe)
+        arm.check(loaded.model, recipe)
     before = evaluation.measure(loaded)
     tuned: list[Tuned] = []
     after: dict[str, list[Measured]] = defaultdict(list)
     for arm in arms:
         begun = time.perf_counter()
-        fit, measured = tune(loaded, arm, given, evaluation, recipe, progress)
+        fit, measured = _tune(loaded, arm, given, evaluation, recipe, progress)
         measured = before if measured is None else measured
         after[arm.name].append(measured)
+        neurons = None if arm.chosen is None or arm.name == "lora" else int(arm.chosen.sum())
+        changes = _changes(before, measured, recipe.seed)
         seconds = time.perf_counter() - begun
-        tuned.append(
-            Tuned(
-                arm=arm.name,
-                draw=arm.draw,
-                neurons=None if arm.chosen is None or arm.name == "lora" else int(arm.chosen.sum()),
-                fit=fit,
-                changes=changes(before, measured, recipe.seed),
-                seconds=seconds,
-            )
-        )
-    return Enhancement(
+        tuned.append(Tuned(arm.name, arm.draw, neurons, fit, changes, seconds))
+    return TuningResult(
         recipe=recipe,
         trained_on=given.examples,
         held_out=given.held_out,
         arms=tuple(tuned),
-        controls=controls(before, after, recipe.seed),
+        controls=tuple(_controls(before, after, recipe.seed)),
     )
 
 
-def tune(
+def _tune(
     loaded: CutModel,
-    arm: Arm,
+    arm: TuningArm,
     given: Lessons,
-    evaluation: Evaluation,
-    recipe: Recipe,
+    evaluation: TuningEvaluation,
+    recipe: TuningRecipe,
     progress: Progress | None,
-) -> tuple[Fit | None, Measured | None]:
+) -> tuple[TuningFit | None, Measured | None]:
     """Tune one arm and evaluate it; None twice where there is nothing to tune."""
-    with opened(loaded.model, arm, recipe) as trainable:
+    with arm.opened(loaded.model, recipe) as trainable:
         if trainable is None:
             return None, None
         what = f"tuning {arm.label}"
-        fit = search(loaded.model, trainable, given, recipe, progress=progress, what=what)
+        fit = find_best_rate(loaded.model, trainable, given, recipe, progress=progress, what=what)
         with trainable.written():
             return fit, evaluation.measure(loaded)
 
 
-def changes(before: Measured, after: Measured, seed: int) -> tuple[Change, ...]:
-    """The change of every task under every measure."""
+def _changes(before: Measured, after: Measured, seed: int) -> tuple[TuningChange, ...]:
+    """Compare every task under every measure."""
     found = []
     for (task, measure), old in before.items():
         new = after[task, measure]
         known = ~np.isnan(old) & ~np.isnan(new)
         interval = paired_interval(new, old, seed=seed)
         means = [float(each[known].mean()) if known.any() else np.nan for each in (old, new)]
-        found.append(Change(task, measure, means[0], means[1], interval))
+        found.append(TuningChange(task, measure, means[0], means[1], interval))
     return tuple(found)
 
 
-def controls(
+def _controls(
     before: Measured, after: Mapping[str, Sequence[Measured]], seed: int
-) -> tuple[Control, ...]:
-    """The located neurons beside each random arm, where both were tuned."""
-    found = []
+) -> Iterator[TuningControl]:
+    """Hold the located neurons against each random arm, where both were tuned."""
     for name in DRAWN:
         if LOCATED not in after or len(after.get(name, ())) < FEWEST:
             continue
@@ -221,28 +359,18 @@ def controls(
             own = after[LOCATED][0][key] - old
             drawn = np.stack([measured[key] - old for measured in after[name]])
             known = ~np.isnan(own) & ~np.isnan(drawn).any(axis=0)
-            found.append(_control(name, key, own[known], drawn[:, known], seed))
-    return tuple(found)
-
-
-def _control(
-    arm: str,
-    key: tuple[str, str],
-    located: Outcomes,
-    drawn: Float64[np.ndarray, "draws examples"],
-    seed: int,
-) -> Control:
-    held = specificity(located, drawn, seed=seed)
-    each = drawn.mean(axis=1) if drawn.size else np.full(len(drawn), np.nan)
-    return Control(
-        arm=arm,
-        task=key[0],
-        measure=key[1],
-        located=float(located.mean()) if located.size else np.nan,
-        changes=tuple(each.tolist()),
-        mean=float(each.mean()),
-        sd=float(each.std(ddof=1)),
-        excess=held.excess,
-        gain=held.pooled_gain,
-        p=held.p,
-    )
+            own, drawn = own[known], drawn[:, known]
+            held = specificity(own, drawn, seed=seed)
+            each = drawn.mean(axis=1) if drawn.size else np.full(len(drawn), np.nan)
+            yield TuningControl(
+                arm=name,
+                task=key[0],
+                measure=key[1],
+                located=float(own.mean()) if own.size else np.nan,
+                changes=tuple(each.tolist()),
+                mean=float(each.mean()),
+                sd=float(each.std(ddof=1)),
+                excess=held.excess,
+                gain=held.pooled_gain,
+                p=held.p,
+            )

@@ -7,20 +7,18 @@ their norm. How the paper's authors tuned is not known to us: this recipe is our
 
 import math
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from caploc.commonality.result import Result
+from caploc.commonality import Result
+from caploc.designs import generator
 from caploc.engine.wording import Span
-from caploc.errors import BadOption, RunFailed
-from caploc.neurons.batches import Batch
-from caploc.neurons.targets import gold_logprobs
-from caploc.neurons.tuning.batches import batches, split
+from caploc.errors import BadData, BadOption, RunFailed
+from caploc.neurons.batches import Batch, gold_logprobs
+from caploc.neurons.tuning.trainable import Trainable
 from caploc.neurons.tuning.weights import TRAINS, Trains
 from caploc.progress import Progress, Silent
 
@@ -28,29 +26,8 @@ RATES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
 FOLLOWED = 10  # last steps whose mean is the training loss
 
 
-@runtime_checkable
-class Trainable(Protocol):
-    """What an arm may tune of a model."""
-
-    def parameters(self) -> list[nn.Parameter]:
-        """What the optimizer moves."""
-        ...
-
-    def settle(self) -> None:
-        """Let what the optimizer moved take effect in the model."""
-        ...
-
-    def written(self) -> AbstractContextManager[None]:
-        """A plain model with the tuned weights inside, and bit for bit the model's own after it."""
-        ...
-
-    def detach(self) -> None:
-        """The model is as it was."""
-        ...
-
-
 @dataclass(frozen=True)
-class Recipe(Result):
+class TuningRecipe(Result):
     """How every arm is tuned.
 
     Each of `rates`, in rising order, is tried with `steps` batches of `batch_size` examples, of
@@ -110,7 +87,7 @@ class Lessons:
 
 
 @dataclass(frozen=True)
-class Trial(Result):
+class RateTrial(Result):
     """One learning rate; losses in nats a token, None where training diverged.
 
     `train_loss` is the mean of the last 10 steps, `validation_loss` that of the examples held out.
@@ -122,7 +99,7 @@ class Trial(Result):
 
 
 @dataclass(frozen=True)
-class Fit(Result):
+class TuningFit(Result):
     """What tuning an arm came to.
 
     `parameters` is the number of values trained, `untuned_loss` the validation loss before.
@@ -132,22 +109,17 @@ class Fit(Result):
 
     parameters: int
     steps: int
-    best: Trial
+    best: RateTrial
     at_edge: bool
     untuned_loss: float
-    trials: tuple[Trial, ...]
+    trials: tuple[RateTrial, ...]
 
 
-def lessons(spans: Sequence[Span], recipe: Recipe, device: torch.device) -> Lessons:
-    """Split the training examples and put them into batches.
-
-    Raises:
-        BadOption: if the recipe has a value that cannot be used.
-        BadData: if there are fewer than 2 examples.
-    """
+def make_lessons(spans: Sequence[Span], recipe: TuningRecipe, device: torch.device) -> Lessons:
+    """Split the training examples and put them into batches."""
     recipe.check()
     train, held_out = split(spans, recipe.held_out, recipe.seed)
-    ordered = batches(train, recipe.batch_size, recipe.steps, recipe.seed)
+    ordered = deal(train, recipe.batch_size, recipe.steps, recipe.seed)
     tests = [
         held_out[start : start + recipe.batch_size]
         for start in range(0, len(held_out), recipe.batch_size)
@@ -160,16 +132,46 @@ def lessons(spans: Sequence[Span], recipe: Recipe, device: torch.device) -> Less
     )
 
 
-def search(
+def split(
+    spans: Sequence[Span], share: float, seed: int
+) -> tuple[tuple[Span, ...], tuple[Span, ...]]:
+    """Part what to train on from a random part, `share` of all and at least one, to choose by.
+
+    Raises:
+        BadData: if there are fewer than 2 spans.
+    """
+    if len(spans) < 2:
+        raise BadData(
+            f"{len(spans)} training examples cannot be split into some to train on and some to "
+            "choose the learning rate by; give at least 2, and better 100."
+        )
+    held_out = min(max(1, round(share * len(spans))), len(spans) - 1)
+    order = generator(seed).permutation(len(spans)).tolist()
+    return tuple(spans[i] for i in order[held_out:]), tuple(spans[i] for i in order[:held_out])
+
+
+def deal(spans: Sequence[Span], size: int, count: int, seed: int) -> list[tuple[Span, ...]]:
+    """Deal spans into batches of `size`, each once before any comes again, every round shuffled.
+
+    Asking for more batches keeps the first ones. Fewer spans than `size` make smaller ones.
+    """
+    size, random = min(size, len(spans)), generator(seed)
+    order: list[int] = []
+    while len(order) < size * count:
+        order += random.permutation(len(spans)).tolist()
+    return [tuple(spans[i] for i in order[n * size : (n + 1) * size]) for n in range(count)]
+
+
+def find_best_rate(
     model: PreTrainedModel,
     trainable: Trainable,
     given: Lessons,
-    recipe: Recipe,
+    recipe: TuningRecipe,
     *,
     progress: Progress | None = None,
     what: str = "tune",
-) -> Fit:
-    """Tune at every rate from the same start; leave `trainable` at the best one's weights.
+) -> TuningFit:
+    """Tune at every rate from the same start, and leave `trainable` at the best one's weights.
 
     Raises:
         RunFailed: if the training diverges at every rate.
@@ -177,39 +179,45 @@ def search(
     progress = progress or Silent()
     start = _copied(trainable)
     untuned = validation_loss(model, given)
-    trials: dict[float, Trial] = {}
-    best: list[Tensor] = start
+    trials: dict[float, RateTrial] = {}
+    weights: list[Tensor] = start
     planned = list(recipe.rates)
     progress.start(what, recipe.steps * len(planned))
     while planned:
         rate = planned.pop(0)
         _set(trainable, start)
-        trials[rate] = attempt(model, trainable, given, rate, recipe, progress)
+        trials[rate] = train_once(model, trainable, given, rate, recipe, progress)
         if _best(trials) == trials[rate]:
-            best = _copied(trainable)
+            weights = _copied(trainable)
         if not planned and len(trials) < len(recipe.rates) + recipe.extensions:
             planned = _beyond(trials)
             if planned:
                 progress.start(f"{what}, at {planned[0]:.1g}", recipe.steps)
-    _set(trainable, best)
-    return Fit(
+    _set(trainable, weights)
+    best = _best(trials)
+    if best is None:
+        raise RunFailed(
+            f"{what}: training diverged at every learning rate from {min(trials):.1g} to "
+            f"{max(trials):.1g}; give lower ones."
+        )
+    return TuningFit(
         parameters=sum(parameter.numel() for parameter in trainable.parameters()),
         steps=recipe.steps,
-        best=_found(trials, what),
+        best=best,
         at_edge=bool(_beyond(trials)),
         untuned_loss=untuned,
         trials=tuple(trials[rate] for rate in sorted(trials)),
     )
 
 
-def attempt(
+def train_once(
     model: PreTrainedModel,
     trainable: Trainable,
     given: Lessons,
     rate: float,
-    recipe: Recipe,
+    recipe: TuningRecipe,
     progress: Progress,
-) -> Trial:
+) -> RateTrial:
     """Take every lesson once, in order, at one learning rate."""
     parameters = trainable.parameters()
     optimizer = torch.optim.AdamW(parameters, lr=rate, weight_decay=0)
@@ -222,7 +230,7 @@ def attempt(
         losses.append(float(loss.detach()))
         if not math.isfinite(losses[-1]):
             progress.advance(len(given.train) - number, 0)
-            return Trial(rate, None, None)
+            return RateTrial(rate, None, None)
         optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(parameters, recipe.clip)
@@ -233,33 +241,23 @@ def attempt(
     last = losses[-FOLLOWED:]
     after = validation_loss(model, given)
     finite = math.isfinite(after)
-    return Trial(rate, sum(last) / len(last) if finite else None, after if finite else None)
+    return RateTrial(rate, sum(last) / len(last) if finite else None, after if finite else None)
 
 
 @torch.no_grad()
 def validation_loss(model: PreTrainedModel, given: Lessons) -> float:
-    """Mean loss of the held-out examples' answer tokens, in nats."""
+    """Average the loss of the held-out examples' answer tokens, in nats."""
     found = torch.cat([gold_logprobs(model, batch) for batch in given.validation])
     return -float(found.double().mean())
 
 
-def _best(trials: dict[float, Trial]) -> Trial | None:
+def _best(trials: dict[float, RateTrial]) -> RateTrial | None:
     known = [trial for trial in trials.values() if trial.validation_loss is not None]
     return min(known, key=lambda trial: trial.validation_loss or 0.0, default=None)
 
 
-def _found(trials: dict[float, Trial], what: str) -> Trial:
-    best = _best(trials)
-    if best is None:
-        raise RunFailed(
-            f"{what}: training diverged at every learning rate from {min(trials):.1g} to "
-            f"{max(trials):.1g}; give lower ones."
-        )
-    return best
-
-
-def _beyond(trials: dict[float, Trial]) -> list[float]:
-    """The rate to try next where the best is the lowest or highest of several, else none."""
+def _beyond(trials: dict[float, RateTrial]) -> list[float]:
+    """Name the rate to try next where the best is the lowest or highest of several, else none."""
     rates = sorted(trials)
     best = _best(trials)
     if len(rates) < 2 or (best is not None and rates[0] < best.rate < rates[-1]):

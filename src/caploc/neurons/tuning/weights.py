@@ -19,9 +19,8 @@ from transformers.pytorch_utils import Conv1D
 
 from caploc.errors import BadOption, ModelRefused
 from caploc.models.projections import input_width, text_config
-from caploc.neurons.experts import Experts, hooked
-from caploc.neurons.grid import Chosen
-from caploc.neurons.sites import find_sites, parts
+from caploc.neurons.experts import Experts
+from caploc.neurons.sites import Chosen, find_sites, parts
 
 Trains = Literal["all", "output"]  # all rows and columns of a neuron, or its output column alone
 TRAINS = ("all", "output")
@@ -29,7 +28,7 @@ TOKENS = 4  # of the proof of a fused projection
 
 
 @dataclass(frozen=True)
-class Share:
+class NeuronShare:
     """What one projection holds of the chosen neurons.
 
     `writes` is true of an input projection, which writes the neurons, and false of an output
@@ -48,18 +47,17 @@ class Share:
         return (f"{self.name}.weight", f"{self.name}.bias") if biased else (f"{self.name}.weight",)
 
     def read(self) -> dict[str, Tensor]:
-        """Copies of the chosen neurons' values: (chosen, hidden) and, of a bias, (chosen)."""
-        return {key: self.neurons_first(key)[self.places] for key in self.keys}
+        """Copy the chosen neurons' values: (chosen, hidden) and, of a bias, (chosen)."""
+        return {key: self._neurons_first(key)[self.places] for key in self.keys}
 
     @torch.no_grad()
     def write(self, values: Mapping[str, Tensor]) -> None:
         """Put values of the same shapes in their place, rounded to the weights' dtype."""
         for key in self.keys:
-            weight = self.neurons_first(key)
+            weight = self._neurons_first(key)
             weight[self.places] = values[key].to(weight)
 
-    def neurons_first(self, key: str) -> Float[Tensor, "neurons ..."]:
-        """A view of a parameter with the neurons as its first axis."""
+    def _neurons_first(self, key: str) -> Float[Tensor, "neurons ..."]:
         if key.endswith(".bias"):
             return self.module.bias.detach()
         weight: Tensor = self.module.weight.detach()
@@ -67,8 +65,8 @@ class Share:
         return weight if self.writes != isinstance(self.module, Conv1D) else weight.T
 
 
-def shares(model: PreTrainedModel, chosen: Chosen, trains: Trains = "all") -> list[Share]:
-    """Every projection's share of the chosen neurons, layer by layer.
+def shares(model: PreTrainedModel, chosen: Chosen, trains: Trains = "all") -> list[NeuronShare]:
+    """Find every projection's share of the chosen neurons, layer by layer.
 
     With `trains` "output" the input projections have none.
 
@@ -80,7 +78,7 @@ def shares(model: PreTrainedModel, chosen: Chosen, trains: Trains = "all") -> li
     sites, grid = find_sites(model)
     check_chosen(chosen, grid.size, trains)
     names = {id(module): name for name, module in model.named_modules()}
-    found: list[Share] = []
+    found: list[NeuronShare] = []
     for layer, columns, module in parts(sites):
         places = torch.from_numpy(np.flatnonzero(chosen[columns]))
         if not len(places):
@@ -114,26 +112,38 @@ def check_chosen(chosen: Chosen, neurons: int, trains: str = "all") -> None:
         raise BadOption("No neuron is chosen, so that there is nothing to tune; choose at least 1.")
 
 
-def block_of(model: nn.Module, name: str) -> nn.Module:
-    """The module around the one named."""
-    return model.get_submodule(name.rpartition(".")[0])
+def dense_projections(model: PreTrainedModel, trains: Trains = "all") -> dict[str, Any]:
+    """Find every projection that neurons have weights in: output and, for "all", input ones.
+
+    Routed experts are left out.
+    """
+    names = {id(module): name for name, module in model.named_modules()}
+    found: dict[str, Any] = {}
+    for _, _, module in parts(find_sites(model)[0]):
+        if not isinstance(module, Experts):
+            name = names[id(module)]
+            found |= _input_projections(model, name) if trains == "all" else {}
+            found[name] = module
+    return found
 
 
-def input_projections(model: PreTrainedModel, name: str) -> dict[str, Any]:
-    """The projections beside an output projection that write its neurons, by their names.
+def output_width(projection: nn.Module) -> int:
+    """Count the values that a projection writes."""
+    return int(projection.weight.shape[1 if isinstance(projection, Conv1D) else 0])  # type: ignore[index]
+
+
+def _input_projections(model: PreTrainedModel, name: str) -> dict[str, Any]:
+    """Find the projections beside an output projection that write its neurons.
 
     Each reads as many values as the model is wide and writes as many as the output projection
     reads, or twice as many where the two of a gated block are one.
-
-    Raises:
-        ModelRefused: if there is none.
     """
     hidden = text_config(model).hidden_size
     around, _, own = name.rpartition(".")
     width = input_width(model.get_submodule(name))
     found = {
         f"{around}.{other}": module
-        for other, module in block_of(model, name).named_children()
+        for other, module in model.get_submodule(around).named_children()
         if other != own
         and isinstance(module, nn.Linear | Conv1D)
         and input_width(module) == hidden
@@ -147,59 +157,31 @@ def input_projections(model: PreTrainedModel, name: str) -> dict[str, Any]:
     return found
 
 
-def dense_projections(model: PreTrainedModel, trains: Trains = "all") -> dict[str, Any]:
-    """Every projection that neurons have weights in, by name: output and, for "all", input ones.
-
-    Routed experts are left out.
-
-    Raises:
-        ModelRefused: if a block's input projections are not found.
-    """
-    names = {id(module): name for name, module in model.named_modules()}
-    found: dict[str, Any] = {}
-    for _, _, module in parts(find_sites(model)[0]):
-        if not isinstance(module, Experts):
-            name = names[id(module)]
-            found |= input_projections(model, name) if trains == "all" else {}
-            found[name] = module
-    return found
-
-
-def output_width(projection: nn.Module) -> int:
-    """How many values a projection writes."""
-    return int(projection.weight.shape[1 if isinstance(projection, Conv1D) else 0])  # type: ignore[index]
-
-
-def _input_shares(model: PreTrainedModel, output: Share) -> list[Share]:
+def _input_shares(model: PreTrainedModel, output: NeuronShare) -> list[NeuronShare]:
     found = []
     width = input_width(output.module)
-    for name, module in input_projections(model, output.name).items():
+    for name, module in _input_projections(model, output.name).items():
         places = output.places
         if output_width(module) == 2 * width:
             places = torch.cat([places, places + width])
-            _prove_halves(block_of(model, name), module, output)
+            _prove_halves(model.get_submodule(name.rpartition(".")[0]), module, output)
         found.append(_share(name, module, True, places))
     return found
 
 
-def _share(name: str, module: nn.Module, writes: bool, places: Tensor) -> Share:
+def _share(name: str, module: nn.Module, writes: bool, places: Tensor) -> NeuronShare:
     weight: Any = module.weight
     if not weight.is_floating_point():
         raise ModelRefused(
             f"{name} has weights of type {weight.dtype}: a quantised model cannot be tuned; load "
             "it in float32, bfloat16 or float16."
         )
-    return Share(name, module, writes, places.to(weight.device))
+    return NeuronShare(name, module, writes, places.to(weight.device))
 
 
 @torch.no_grad()
-def _prove_halves(block: nn.Module, fused: nn.Module, output: Share) -> None:
-    """Show that rows i and i + width of a fused projection are neuron i's, and no other's.
-
-    Raises:
-        ModelRefused: if moving what either half writes at the chosen neurons moves others, too,
-            or none.
-    """
+def _prove_halves(block: nn.Module, fused: nn.Module, output: NeuronShare) -> None:
+    """Show that rows i and i + width of a fused projection are neuron i's, and no other's."""
     weight: Any = fused.weight
     generator = torch.Generator().manual_seed(0)
     hidden = torch.randn(1, TOKENS, input_width(fused), generator=generator).to(weight)
@@ -218,16 +200,19 @@ def _prove_halves(block: nn.Module, fused: nn.Module, output: Share) -> None:
 
 
 def _read(block: nn.Module, projection: nn.Module, hidden: Tensor) -> Tensor:
-    """What a block's output projection reads for hidden states."""
+    """Note what a block's output projection reads for hidden states."""
     read: list[Tensor] = []
-    with hooked(projection, lambda _, args: read.append(args[0].clone())):
+    handle = projection.register_forward_pre_hook(lambda _, args: read.append(args[0].clone()))
+    try:
         block(hidden)
+    finally:
+        handle.remove()
     return read[0]
 
 
 @contextmanager
 def _moved(projection: nn.Module, places: Tensor) -> Iterator[None]:
-    """What the projection writes at these places is one more inside."""
+    """Add one, inside, to what the projection writes at these places."""
 
     def move(_: nn.Module, __: Any, written: Tensor) -> Tensor:
         return written.index_add(-1, places, torch.ones_like(written[..., places]))
@@ -237,3 +222,42 @@ def _moved(projection: nn.Module, places: Tensor) -> Iterator[None]:
         yield
     finally:
         handle.remove()
+
+
+@contextmanager
+def degraded(model: PreTrainedModel, noise: float, seed: int) -> Iterator[None]:
+    """Add Gaussian noise to every feed-forward weight; after the block they are what they were.
+
+    A model that was good at everything has something to recover then. The noise's standard
+    deviation is `noise` times that of the weight matrix it is added to; biases are left alone. It
+    depends on the seed and the weights' shapes only, whatever the device.
+
+    Raises:
+        BadOption: if `noise` is negative or not finite.
+    """
+    if not 0 <= noise < float("inf"):
+        raise BadOption(f"noise is a share of the weights' own spread, 0 or more; got {noise:g}.")
+    weights = feed_forward_weights(model)
+    originals = [weight.clone() for weight in weights]
+    generator = torch.Generator().manual_seed(seed)
+    try:
+        for weight in weights:
+            drawn = torch.randn(weight.shape, generator=generator).to(weight.device)
+            weight += (noise * weight.float().std() * drawn).to(weight.dtype)
+        yield
+    finally:
+        for weight, original in zip(weights, originals, strict=True):
+            weight.copy_(original)
+
+
+def feed_forward_weights(model: PreTrainedModel) -> list[Tensor]:
+    """List every weight matrix of the feed-forward blocks, those of routed experts among them."""
+    dense = [module.weight.detach() for module in dense_projections(model).values()]
+    experts = [
+        parameter.detach()
+        for _, _, module in parts(find_sites(model)[0])
+        if isinstance(module, Experts)
+        for parameter in module.module.parameters(recurse=False)
+        if parameter.ndim == 3
+    ]
+    return dense + experts

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from caploc.exhibits.exhibit import NOTHING, Exhibit
-from caploc.neurons.exhibits.facts import margin_of
-from caploc.neurons.exhibits.intervals import figure, told
+from caploc.neurons.cells import as_text, ranged
+from caploc.neurons.facts.pages import margin_of
 
 Results = Mapping[str, Any]
 NOT_KNOWN = "not published to our knowledge"
@@ -100,7 +100,7 @@ def circuits(results: Results) -> str:
         kept = next(arm for arm in each["arms"] if arm["name"] == "located")
         return (
             f"{each['edges']:,} edges ({100 * each['share_of_edges']:.1f} %), faithfulness "
-            f"{told(kept['faithfulness'])}"
+            f"{ranged(kept['faithfulness'])}"
         )
 
     return by_set(results, "reliability", "circuits", one)
@@ -111,7 +111,7 @@ def fidelity(results: Results) -> str:
     parts = []
     for name, each in results["fidelity"].items():
         margins = ", ".join(
-            f"{method} {told(margin_of(found))}" for method, found in each["methods"].items()
+            f"{method} {ranged(margin_of(found))}" for method, found in each["methods"].items()
         )
         parts.append(f"{name}, margin over other facts of the relation: {margins}")
     return "; ".join(parts)
@@ -121,8 +121,8 @@ def suppressed(each: Any) -> str:
     """Row 6, one set."""
     fact = each["suppress"]["fact"]
     return (
-        f"P(gold) {told(fact['located'])} at zero, random {told(fact['random'])}, another fact's "
-        f"{told(fact['other_fact'])}; {sum(each['conditions'].values())} of "
+        f"P(gold) {ranged(fact['located'])} at zero, random {ranged(fact['random'])}, another "
+        f"fact's {ranged(fact['other_fact'])}; {sum(each['conditions'].values())} of "
         f"{len(each['conditions'])} conditions met"
     )
 
@@ -132,7 +132,7 @@ def circuit_arms(each: Any) -> str:
     arms = {arm["name"]: arm for arm in each["arms"]}
     wanted = ("located", "complement", "same relation", "random")
     return "faithfulness " + ", ".join(
-        f"{name} {told(arms[name]['faithfulness'])}" for name in wanted if name in arms
+        f"{name} {ranged(arms[name]['faithfulness'])}" for name in wanted if name in arms
     )
 
 
@@ -172,9 +172,9 @@ def cohesion(results: Results) -> str:
     """Row 15."""
     found = results["located"]["share"]["cohesion"]
     return (
-        f"cohesion {figure(found['cohesion'])}, separability {figure(found['separability'])}; of "
-        f"one kind {figure(found['same_kind'])}, of others {figure(found['across_kinds'])} "
-        f"(p {figure(found['p'])})"
+        f"cohesion {as_text(found['cohesion'])}, separability {as_text(found['separability'])}; "
+        f"of one kind {as_text(found['same_kind'])}, of others {as_text(found['across_kinds'])} "
+        f"(p {as_text(found['p'])})"
     )
 
 
@@ -208,8 +208,8 @@ def crossing(results: Results) -> str:
     for each in results["crossing"]["crossings"]:
         kinds = each["kinds"]
         parts.append(
-            f"{each['how']}: own {figure(kinds['cohesion'])}, same kind "
-            f"{figure(kinds['same_kind'])}, other kinds {figure(kinds['across_kinds'])} nats"
+            f"{each['how']}: own {as_text(kinds['cohesion'])}, same kind "
+            f"{as_text(kinds['same_kind'])}, other kinds {as_text(kinds['across_kinds'])} nats"
         )
     return "; ".join(parts)
 
@@ -283,7 +283,7 @@ LINES = (
             r,
             "reliability",
             "tracing",
-            lambda m: f"correlation of score and traced effect {told(m['correlation'])}",
+            lambda m: f"correlation of score and traced effect {ranged(m['correlation'])}",
         ),
     ),
     Line(
@@ -317,12 +317,5 @@ LINES = (
         "neurons locate --method activation",
         lambda r: str(r["told"]["baselines"]),
         OURS,
-    ),
-    Line(
-        23,
-        "heads meet neurons",
-        "neurons together",
-        lambda r: str(r["told"]["together"]),
-        "none: ours",
     ),
 )

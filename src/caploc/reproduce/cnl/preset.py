@@ -7,18 +7,16 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from caploc.errors import BadData, BadOption
 from caploc.neurons.attribution import Attribution
-from caploc.neurons.conditions import Joining
 from caploc.neurons.crossing import ERASE, TUNE, Crossing
 from caploc.neurons.cutting import Mode
-from caploc.neurons.decoupling_study import DecouplingStudy
-from caploc.neurons.enhancing import Enhancing
+from caploc.neurons.decoupling import DecouplingStudy
 from caploc.neurons.erasure import Erasing
-from caploc.neurons.fact_study import FactStudy
-from caploc.neurons.rule import Rule
+from caploc.neurons.facts.study import FactStudy
+from caploc.neurons.scores import Rule
 from caploc.neurons.study import NeuronStudy
-from caploc.neurons.tuning import Recipe
+from caploc.neurons.tuning.enhancing import Enhancing
+from caploc.neurons.tuning.training import TuningRecipe
 from caploc.reproduce.reading import preset_file
-from caploc.study import Study
 from caploc.tasks.catalog import TaskOptions, check_task_name
 from caploc.workbench import ModelOptions
 
@@ -70,12 +68,6 @@ class Decoupling(Part):
     methods: tuple[str, ...] = ("integrated",)
 
 
-class Together(Part):
-    """The tasks whose heads meet their neurons."""
-
-    tasks: tuple[str, ...] = ()
-
-
 class CnlPreset(Part):
     """A whole reproduction."""
 
@@ -98,7 +90,6 @@ class CnlPreset(Part):
     tuning: Tuning = Tuning()
     facts: Facts = Facts()
     decoupling: Decoupling = Decoupling()
-    together: Together = Together()
 
     @property
     def options(self) -> ModelOptions:
@@ -127,7 +118,7 @@ class CnlPreset(Part):
     def enhancing(self) -> Enhancing:
         """What is tuned."""
         tuning = self.tuning
-        recipe = Recipe(steps=tuning.steps, rates=tuning.rates, seed=self.seed)
+        recipe = TuningRecipe(steps=tuning.steps, rates=tuning.rates, seed=self.seed)
         return Enhancing(
             recipe, draws=self.draws, noise=tuning.noise, limit=self.limit, tasks=tuning.tasks
         )
@@ -146,29 +137,15 @@ class CnlPreset(Part):
         ways = tuple(Attribution(method, steps=self.scores.steps) for method in asked.methods)
         return DecouplingStudy(self.options, contrasts, asked.items, ways, seed=self.seed)
 
-    def heads_study(self, task: str) -> Study:
-        """The heads of one task."""
-        return Study(self.options, task, limit=self.limit, controls=0)
-
-    def joining(self) -> Joining:
-        """How heads and neurons are knocked out together."""
-        return Joining(draws=self.draws, limit=self.limit, seed=self.seed)
-
     def check_names(self) -> None:
-        """Refuse tasks that are compared or joined and are none of the preset's, or unknown text.
+        """Refuse tasks that are compared and are none of the preset's, or unknown text.
 
         Raises:
             UserError: naming each.
         """
-        lists = {"scores.compared": self.scores.compared, "together.tasks": self.together.tasks}
-        strange = [
-            f"{name} names {task}"
-            for name, tasks in lists.items()
-            for task in tasks
-            if task not in self.tasks
-        ]
-        if strange:
-            raise BadOption(f"{', '.join(strange)}; of `tasks`, no other has neurons.")
+        if strange := [task for task in self.scores.compared if task not in self.tasks]:
+            named = ", ".join(f"scores.compared names {task}" for task in strange)
+            raise BadOption(f"{named}; of `tasks`, no other has neurons.")
         if self.generic is not None:
             check_task_name(self.generic, self.study(None).options)
 

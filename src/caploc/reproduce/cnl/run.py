@@ -10,29 +10,26 @@ from caploc.errors import CaplocError, ModelRefused
 from caploc.exhibits import files
 from caploc.exhibits.exhibit import Exhibit
 from caploc.exhibits.page import write_exhibits
+from caploc.neurons.cells import as_text, ranged
 from caploc.neurons.comparing import (
-    Way,
+    ScoreWay,
+    compare_scores,
     controls_exhibit,
-    other_ways,
     points_exhibit,
-    ways_exhibit,
+    scores_exhibit,
 )
 from caploc.neurons.crossing import cross
-from caploc.neurons.decoupling_study import measure_decoupling
-from caploc.neurons.enhancing import enhance_located
-from caploc.neurons.erasing import erase
-from caploc.neurons.exhibits.enhanced import beats
-from caploc.neurons.exhibits.intervals import figure, told
-from caploc.neurons.fact_study import measure_fidelity, measure_reliability
-from caploc.neurons.joining import join_runs
+from caploc.neurons.decoupling import measure_decoupling
+from caploc.neurons.erasure import erase
+from caploc.neurons.facts.study import measure_fidelity, measure_reliability
 from caploc.neurons.locating import locate
-from caploc.neurons.shelf import Shelf
-from caploc.neurons.study import NeuronLab, opened
-from caploc.neurons.tuning import attach
+from caploc.neurons.scores import ScoreCache
+from caploc.neurons.study import NeuronLab, open_study
+from caploc.neurons.tuning.enhancing import beats_every_draw, enhance_located
+from caploc.neurons.tuning.trainable import TrainableRows
 from caploc.progress import Progress, Silent
 from caploc.reproduce.cnl.checklist import checklist, ends
 from caploc.reproduce.cnl.preset import CnlPreset
-from caploc.sweep import locate_all
 
 WORDS = (
     "Of the paper only the figures in the checklist are known to us, and none of its tables; what "
@@ -75,7 +72,7 @@ class Reproduction:
             study = self.preset.study(share)
             place = self.neurons if rule == "share" else self.folder / "neurons-sigma"
             if rule == "share":  # the scores are the same whatever the rule
-                Shelf(place).adopt(Shelf(self.folder / "neurons-sigma"))
+                ScoreCache(place).adopt(ScoreCache(self.folder / "neurons-sigma"))
             found[rule] = self.keep(
                 locate(study, place, self.progress, kinds=self.preset.kinds, command=self.command),
                 "6-sigma" if rule == "sigma" else "",
@@ -86,15 +83,17 @@ class Reproduction:
         """Other scores, points of the integral, controls, shares of weights (11, 12, 19, 22)."""
         asked = self.preset.scores
         tasks = asked.compared or self.preset.tasks
-        with opened(
+        with open_study(
             self.preset.study(None), self.folder / "neurons-sigma", self.progress, ""
         ) as lab:
             self.results["weights"] = [weights(lab, task) for task in self.preset.tasks]
-        with opened(self.preset.study(self.preset.share), self.neurons, self.progress, "") as lab:
-            ways = other_ways(lab, tasks, asked.others, self.preset.limit)
+        with open_study(
+            self.preset.study(self.preset.share), self.neurons, self.progress, ""
+        ) as lab:
+            ways = compare_scores(lab, tasks, asked.others, self.preset.limit)
             points = points_exhibit(lab, tasks, asked.point_examples)
             controls = controls_exhibit(lab, tasks, self.preset.generic)
-        self.keep((None, [ways_exhibit(ways), points, controls]))
+        self.keep((None, [scores_exhibit(ways), points, controls]))
         self.results["told"] |= {
             "scores": agreement(ways, asked.method),
             "baselines": baselines(ways),
@@ -119,7 +118,7 @@ class Reproduction:
         asked = self.preset.enhancing()
         found = self.keep(enhance_located(self.neurons, asked, self.progress, command=self.command))
         self.results["enhancement_beats"] = {
-            task: beats(each, task) for task, each in found["tasks"].items()
+            task: beats_every_draw(each, task) for task, each in found["tasks"].items()
         }
         crossing, command = self.preset.crossing(), self.command
         result, exhibits = cross(self.neurons, crossing, self.progress, command=command)
@@ -147,34 +146,13 @@ class Reproduction:
             effect = first["followed"][0]["effects"]
             contrasts.append(f"{name}: {first['right']} of {first['contrasts']} answered rightly")
             effects.append(
-                f"{name}: commonality {told(effect['commonality'])}, individual "
-                f"{told(effect['individual'])}"
+                f"{name}: commonality {ranged(effect['commonality'])}, individual "
+                f"{ranged(effect['individual'])}"
             )
         self.results["told"] |= {
             "contrasts": "; ".join(contrasts),
             "decoupling": "; ".join(effects),
         }
-
-    def together(self) -> None:
-        """Heads meet neurons."""
-        tasks = self.preset.together.tasks
-        if not tasks:
-            return
-        studies = [self.preset.heads_study(task) for task in tasks]
-        place = self.folder / "heads"
-        runs = locate_all(studies, place, self.progress, command=self.command)
-        folders = [findings.folder for findings in runs.findings if findings.result["top"]]
-        if not folders:  # no head stands out, so there is nothing to join
-            return
-        found = self.keep(
-            join_runs(
-                self.neurons, folders, self.preset.joining(), self.progress, command=self.command
-            )
-        )
-        self.results["told"]["together"] = "; ".join(
-            f"{each['task']}: beyond the sum {told(each['pairings'][0]['logprob']['interaction'])}"
-            for each in found["tasks"]
-        )
 
 
 def reproduce_cnl(
@@ -195,7 +173,6 @@ def reproduce_cnl(
         work.tuned,
         work.facts,
         work.decoupled,
-        work.together,
     ):
         step()
     exhibits = [checklist(work.results), *work.exhibits]
@@ -224,8 +201,6 @@ def check(preset: CnlPreset) -> None:
         partial(preset.crossing().check, preset.tasks),
         *(preset.fact_study(name).check for name in preset.facts.sets),
         *(preset.decoupling_study(name).check for name in preset.decoupling.sets),
-        *(preset.heads_study(task).check for task in preset.together.tasks),
-        preset.joining().check,
     ]
     mistakes: list[CaplocError] = []
     for one in preset_checks:
@@ -249,19 +224,19 @@ def weights(lab: NeuronLab, task: str) -> float:
         return 0.0
     whole = sum(parameter.numel() for parameter in model.parameters())
     try:
-        with attach(model, chosen) as rows:
+        with TrainableRows(model, chosen) as rows:
             own = sum(parameter.numel() for parameter in rows.parameters())
     except ModelRefused:  # experts, whose weights are not taken apart
         return float("nan")
     return 100 * own / whole
 
 
-def of_method(ways: Sequence[Way], wanted: str) -> Iterator[Way]:
+def of_method(ways: Sequence[ScoreWay], wanted: str) -> Iterator[ScoreWay]:
     """The ways of one method."""
     return (way for way in ways if way.method == wanted)
 
 
-def agreement(ways: Sequence[Way], main: str) -> str:
+def agreement(ways: Sequence[ScoreWay], main: str) -> str:
     """How other scores agree with the study's own."""
     parts = []
     for method in dict.fromkeys(way.method for way in ways):
@@ -273,7 +248,7 @@ def agreement(ways: Sequence[Way], main: str) -> str:
     return f"{main} against {'; '.join(parts)}"
 
 
-def baselines(ways: Sequence[Way]) -> str:
+def baselines(ways: Sequence[ScoreWay]) -> str:
     """What the task loses without the best neurons of each score."""
     parts = []
     for method in dict.fromkeys(way.method for way in ways):
@@ -290,5 +265,5 @@ def swept(points: Exhibit) -> str:
         number = getattr(same, "number", None)
         if number is not None:
             found.setdefault(str(name).rpartition(", ")[2], []).append(number)
-    parts = [f"{name} {figure(sum(each) / len(each))}" for name, each in found.items()]
+    parts = [f"{name} {as_text(sum(each) / len(each))}" for name, each in found.items()]
     return f"best 1 % shared with the most points: {', '.join(parts)}; sigma: see thresholds"

@@ -7,46 +7,34 @@ evidence that each method offers is particular to what it located.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from caploc.commonality import Result
 from caploc.errors import BadData, BadOption
-from caploc.exhibits.exhibit import Exhibit
-from caploc.exhibits.page import write_exhibits
 from caploc.files import read_text
-from caploc.folder import FIDELITY, LEDGER, RELIABILITY, claim, versions, write_json
+from caploc.folder import FIDELITY, LEDGER, RELIABILITY, claim
 from caploc.ledger import Ledger, digest
 from caploc.lookup import pick
 from caploc.models.loading import LoadedModel, load_model
-from caploc.neurons.circuits.locator import CircuitLocator, Keeping, circuit_locator
-from caploc.neurons.circuits.pairs import demo_counterparts, others_of
+from caploc.neurons.circuits.locator import CircuitLocator, demo_counterparts, others_of
 from caploc.neurons.circuits.reliability import circuit_reliability
-from caploc.neurons.exhibits.facts import (
-    fidelity_headline,
-    reliability_headline,
-    shown_fidelity,
-    shown_reliability,
-)
-from caploc.neurons.facts.covariance import covariances
+from caploc.neurons.facts import pages
 from caploc.neurons.facts.demo import demo_facts, demo_texts
-from caploc.neurons.facts.edit_reliability import edit_reliability
-from caploc.neurons.facts.editing import Editor
-from caploc.neurons.facts.facts import Fact
-from caploc.neurons.facts.fidelity import fidelity
+from caploc.neurons.facts.editing import Editor, covariances
+from caploc.neurons.facts.fidelity import fidelity, layer_fidelity
 from caploc.neurons.facts.knowledge_neurons import KnowledgeNeurons
-from caploc.neurons.facts.known import Answers, known_facts
-from caploc.neurons.facts.layer_fidelity import layer_fidelity
-from caploc.neurons.facts.reading import LONGEST, read_facts
-from caploc.neurons.facts.reliability import locate_facts, reliability
-from caploc.neurons.facts.rewrites import read_rewrites, with_rewrites
+from caploc.neurons.facts.prompts import Fact, FactAnswers, known_facts
+from caploc.neurons.facts.reading import FORMS, LONGEST, read_facts, read_rewrites, with_rewrites
+from caploc.neurons.facts.reliability import edit_reliability, locate_facts, reliability
 from caploc.neurons.facts.tracing import Tracer, noise_level
-from caploc.neurons.loading import NeuronModel, as_neurons
+from caploc.neurons.proof import NeuronModel, as_neurons
+from caploc.neurons.study import Finding, Reported, run_command
 from caploc.progress import Progress, Silent
 from caploc.workbench import ModelOptions
 
-FORMS = ("lines", "counterfact", "zsre")
 DEMO = {"demo/quiz": "quiz", "demo/statement": "statement"}
 METHODS = ("neurons", "tracing", "circuits")
 FACTS = 30
@@ -84,7 +72,7 @@ class FactStudy:
         """
         for method in self.methods:
             pick(dict.fromkeys(METHODS), method, "way to locate facts")
-        pick(dict.fromkeys(FORMS), self.form, "form of facts")
+        pick(FORMS, self.form, "form of facts")
         if self.count is not None and self.count < 2:
             raise BadOption(f"--count must be 2 or more facts; got {self.count}.")
         if self.draws < 5:
@@ -100,7 +88,7 @@ class FactStudy:
         return self
 
     def read(self) -> tuple[Fact, ...]:
-        """The facts of the file.
+        """Read the facts.
 
         Raises:
             BadData: if the file is not there or a line of it is no fact.
@@ -114,7 +102,7 @@ class FactStudy:
         return read_facts(Path(self.facts), self.form)
 
     def covariance_texts(self, facts: Sequence[Fact]) -> list[str]:
-        """Texts for the covariance of neurons.
+        """Find texts for the covariance of neurons.
 
         Raises:
             BadData: if the file cannot be read or there are too few.
@@ -148,12 +136,10 @@ class FactLab:
 
     @cached_property
     def heads(self) -> LoadedModel:
-        """The model as its heads."""
         return load_model(**self.study.model.loading())
 
     @cached_property
     def neurons(self) -> NeuronModel:
-        """The model as its neurons."""
         return as_neurons(self.heads)
 
     @cached_property
@@ -163,134 +149,106 @@ class FactLab:
         Raises:
             BadData: if it knows fewer than two.
         """
-        facts, told = self.study.read(), dict[str, Any]()
+        facts, counts = self.study.read(), dict[str, Any]()
         if self.study.rewrites is not None:
             texts = read_rewrites(Path(self.study.rewrites))
-            facts, filtered = with_rewrites(facts, texts, Answers(self.neurons).right)
-            told["rewrites"] = filtered.as_dict()
+            facts, filtered = with_rewrites(facts, texts, FactAnswers(self.neurons).right)
+            counts["rewrites"] = filtered.as_dict()
         facts, known = known_facts(self.neurons, facts, rewrites=True, progress=self.progress)
         if len(facts) < 2:
             raise BadData(
                 f"{self.study.model.name} answers {len(facts)} of {known.facts} facts rightly; "
                 "facts that it does not know are nowhere to be located. Give others."
             )
-        return facts[: self.study.count], told | {"known": known.as_dict()}
+        return facts[: self.study.count], counts | {"known": known.as_dict()}
 
     @property
     def facts(self) -> tuple[Fact, ...]:
-        """The facts that are located."""
         return self.known[0]
 
     @cached_property
     def circuits(self) -> CircuitLocator:
-        """The locator of circuits."""
-        prompts = [p for fact in self.study.read() for p in (fact.prompt, *fact.rewrites)]
-        counterparts = demo_counterparts if self.study.facts in DEMO else others_of(prompts)
-        keeping = Keeping(share=self.study.share, steps=self.study.steps)
-        return circuit_locator(self.heads, counterparts, keeping=keeping, seed=self.study.seed)
+        study = self.study
+        prompts = [p for fact in study.read() for p in (fact.prompt, *fact.rewrites)]
+        counterparts = demo_counterparts if study.facts in DEMO else others_of(prompts)
+        return CircuitLocator.of(
+            self.heads, counterparts, share=study.share, steps=study.steps, seed=study.seed
+        )
 
     @cached_property
     def tracer(self) -> Tracer:
-        """The locator of layers."""
         noise = noise_level(self.neurons, [fact.prompt for fact in self.facts])
         return Tracer(self.neurons, noise, seed=self.study.seed)
 
     def paired(self) -> tuple[Fact, ...]:
-        """The facts whose prompt, and those of their rewrites that, can be corrupted."""
-        found = []
-        for fact in self.facts:
-            if self.circuits.pair(fact.prompt) is None:
-                continue
-            rewrites = tuple(r for r in fact.rewrites if self.circuits.pair(r) is not None)
-            found.append(Fact(fact.name, fact.relation, fact.prompt, rewrites, fact.neighbours))
-        return tuple(found)
+        """List the facts whose prompt, and those of their rewrites that, can be corrupted."""
+        pair = self.circuits.pair
+        return tuple(
+            replace(fact, rewrites=tuple(r for r in fact.rewrites if pair(r) is not None))
+            for fact in self.facts
+            if pair(fact.prompt) is not None
+        )
 
-    def recall(self, what: str, measure: Callable[[], Any]) -> Any:
-        """What was measured before, or is now."""
-        asked = asdict(self.study) | {"methods": None, "what": what, "read": self.read}
-        return self.ledger.recall(asked | {"model": self.heads.fingerprint}, measure)
+    def recall(self, what: str, measure: Callable[[], Result]) -> Any:
+        """Recall what was measured before, or measure it."""
+        asked = asdict(self.study) | {"methods": None, "what": what, "read": self._read}
+        asked |= {"model": self.heads.fingerprint}
+        return self.ledger.recall(asked, lambda: measure().as_dict())
 
     @cached_property
-    def read(self) -> str:
+    def _read(self) -> str:
         """A short name of what the study's files say: they may be edited between two calls."""
-        told = {"facts": self.study.read(), "used": self.facts}
+        facts = {"facts": self.study.read(), "used": self.facts}
         texts = None if self.study.texts is None else self.study.covariance_texts(self.facts)
-        listed = {name: [fact.as_dict() for fact in facts] for name, facts in told.items()}
+        listed = {name: [fact.as_dict() for fact in each] for name, each in facts.items()}
         return digest(listed | {"texts": texts})
 
     def fidelity(self) -> dict[str, Any]:
-        """Each method's fidelity."""
-        seed, progress = self.study.seed, self.progress
-        ways: dict[str, Callable[[], Any]] = {
-            "neurons": lambda: fidelity(
-                KnowledgeNeurons(self.neurons), self.facts, seed=seed, progress=progress
-            ).as_dict(),
-            "tracing": lambda: layer_fidelity(
-                self.tracer, self.facts, seed=seed, progress=progress
-            ).as_dict(),
-            "circuits": lambda: fidelity(
-                self.circuits, self.paired(), seed=seed, progress=progress
-            ).as_dict(),
+        asked: dict[str, Any] = {"seed": self.study.seed, "progress": self.progress}
+        ways: dict[str, Callable[[], Result]] = {
+            "neurons": lambda: fidelity(KnowledgeNeurons(self.neurons), self.facts, **asked),
+            "tracing": lambda: layer_fidelity(self.tracer, self.facts, **asked),
+            "circuits": lambda: fidelity(self.circuits, self.paired(), **asked),
         }
         return {name: self.recall(f"fidelity {name}", ways[name]) for name in self.study.methods}
 
     def reliability(self) -> dict[str, Any]:
-        """Each method's reliability.
-
-        Raises:
-            BadData: if there are too few texts for an edit; told before anything is measured.
-        """
-        if "tracing" in self.study.methods:
-            self.study.covariance_texts(self.facts)
-        ways = {
-            "neurons": self.suppressed,
-            "tracing": self.edited,
-            "circuits": lambda: circuit_reliability(
-                self.circuits,
-                self.facts,
-                draws=self.study.draws,
-                seed=self.study.seed,
-                progress=self.progress,
-            ).as_dict(),
+        """Measure each method's reliability."""
+        study = self.study
+        if "tracing" in study.methods:
+            study.covariance_texts(self.facts)
+        asked: dict[str, Any] = {"seed": study.seed, "progress": self.progress}
+        drawn = asked | {"draws": study.draws}
+        ways: dict[str, Callable[[], Result]] = {
+            "neurons": lambda: self.suppress(**drawn),
+            "tracing": lambda: self.edit(**asked),
+            "circuits": lambda: circuit_reliability(self.circuits, self.facts, **drawn),
         }
-        return {name: self.recall(f"reliability {name}", ways[name]) for name in self.study.methods}
+        return {name: self.recall(f"reliability {name}", ways[name]) for name in study.methods}
 
-    def suppressed(self) -> dict[str, Any]:
-        """Knowledge neurons at zero and doubled."""
-        located = locate_facts(KnowledgeNeurons(self.neurons), self.facts, progress=self.progress)
-        return reliability(
-            self.neurons,
-            self.facts,
-            located,
-            draws=self.study.draws,
-            seed=self.study.seed,
-            progress=self.progress,
-        ).as_dict()
+    def suppress(self, **asked: Any) -> Result:
+        """Set knowledge neurons to zero and double them."""
+        locator = KnowledgeNeurons(self.neurons)
+        located = locate_facts(locator, self.facts, progress=self.progress)
+        return reliability(self.neurons, self.facts, located, **asked)
 
-    def edited(self) -> dict[str, Any]:
-        """Rank-one edits at every layer."""
+    def edit(self, **asked: Any) -> Result:
+        """Make rank-one edits at every layer."""
         layers = [n for n, site in enumerate(self.neurons.projections) if site is not None]
         texts = self.study.covariance_texts(self.facts)
-        moments = covariances(self.neurons, texts, layers, progress=self.progress)
+        editor = Editor(
+            self.neurons, covariances(self.neurons, texts, layers, progress=self.progress)
+        )
         return edit_reliability(
-            self.neurons,
-            self.facts,
-            editor=Editor(self.neurons, moments),
-            profiler=self.tracer,
-            seed=self.study.seed,
-            progress=self.progress,
-        ).as_dict()
+            self.neurons, self.facts, editor=editor, profiler=self.tracer, **asked
+        )
 
 
 @contextmanager
-def opened(
+def open_facts(
     study: FactStudy, folder: Path, progress: Progress | None, command: str
 ) -> Iterator[FactLab]:
-    """A study's folder, claimed, and what is needed to work on it.
-
-    Raises:
-        FolderTaken: if it holds another study, or another process has it open.
-    """
+    """Claim a study's folder, and open what is needed to work on it."""
     study.check()
     fields = asdict(study) | {"kind": "facts", "methods": None}
     with claim(folder, fields, command):
@@ -299,54 +257,35 @@ def opened(
 
 def measure_fidelity(
     study: FactStudy, folder: Path, progress: Progress | None = None, *, command: str = ""
-) -> tuple[dict[str, Any], list[Exhibit]]:
-    """Whether every wording of a fact is located alike; writes `fidelity.json`.
+) -> Reported:
+    """Ask whether every wording of a fact is located alike; writes `fidelity.json`."""
 
-    Raises:
-        UserError: for a mistake, before the model is loaded where possible.
-        RunFailed: if the machine gives up; what was measured is kept.
-    """
-    with opened(study, folder, progress, command) as lab:
-        found = lab.fidelity()
-        result = written(lab, found, command)
-        write_json(folder / FIDELITY, result)
-    exhibits = shown_fidelity(found)
-    title = f"Fidelity of located facts in {study.model.name}"
-    write_exhibits(folder / "fidelity", title, fidelity_headline(found), [], exhibits, command)
-    return result, exhibits
+    def find(lab: FactLab) -> Finding:
+        found, title = lab.fidelity(), f"Fidelity of located facts in {study.model.name}"
+        headline, shown = pages.fidelity_headline(found), pages.fidelity_exhibits(found)
+        return Finding(FIDELITY, _results(lab, found), title, headline, shown, page="fidelity")
+
+    return run_command(open_facts(study, folder, progress, command), find, folder, command)
 
 
 def measure_reliability(
     study: FactStudy, folder: Path, progress: Progress | None = None, *, command: str = ""
-) -> tuple[dict[str, Any], list[Exhibit]]:
-    """Whether what was located, and not anything else, does what each method says of it.
+) -> Reported:
+    """Ask whether what was located, and not anything else, does what each method says of it.
 
     Writes `reliability.json`.
-
-    Raises:
-        UserError: for a mistake, before the model is loaded where possible.
-        RunFailed: if the machine gives up; what was measured is kept.
     """
-    with opened(study, folder, progress, command) as lab:
-        found = lab.reliability()
-        result = written(lab, found, command)
-        write_json(folder / RELIABILITY, result)
-    exhibits = shown_reliability(found)
-    title = f"Reliability of located facts in {study.model.name}"
-    write_exhibits(
-        folder / "reliability", title, reliability_headline(found), [], exhibits, command
-    )
-    return result, exhibits
+
+    def find(lab: FactLab) -> Finding:
+        found, title = lab.reliability(), f"Reliability of located facts in {study.model.name}"
+        headline, shown = pages.reliability_headline(found), pages.reliability_exhibits(found)
+        results = _results(lab, found)
+        return Finding(RELIABILITY, results, title, headline, shown, page="reliability")
+
+    return run_command(open_facts(study, folder, progress, command), find, folder, command)
 
 
-def written(lab: FactLab, found: dict[str, Any], command: str) -> dict[str, Any]:
-    """What the files hold."""
-    return {
-        "schema": 1,
-        "model": lab.study.model.name,
-        "facts": len(lab.facts),
-        **lab.known[1],
-        "methods": found,
-        "command": command,
-        "versions": versions(),
-    }
+def _results(lab: FactLab, found: dict[str, Any]) -> dict[str, Any]:
+    """Put together what the files hold."""
+    facts = {"facts": len(lab.facts), **lab.known[1]}
+    return {"model": lab.study.model.name, **facts, "methods": found}

@@ -16,8 +16,7 @@ from caploc.commonality.moments import Moments
 from caploc.errors import StoreFailed
 from caploc.neurons.attribution import Attribution
 from caploc.neurons.finding import STRETCH, Finder
-from caploc.neurons.rule import Rule
-from caploc.neurons.shelf import Shelf, digest
+from caploc.neurons.scores import Rule, ScoreCache, digest
 from caploc.progress import Silent
 
 ASKED = {"model": "m", "spans": [[[1, 2], [3]]]}
@@ -52,19 +51,19 @@ def planted(tmp_path_factory):
 
 def test_what_was_measured_is_not_measured_again(tmp_path):
     measure = Measuring()
-    first = Shelf(tmp_path).recall(ASKED, measure)
-    again = Shelf(tmp_path).recall(dict(reversed(ASKED.items())), measure)
+    first = ScoreCache(tmp_path).recall(ASKED, measure)
+    again = ScoreCache(tmp_path).recall(dict(reversed(ASKED.items())), measure)
     assert measure.times == 1
     assert same(first, moments()) and same(again, first)
-    Shelf(tmp_path).recall(ASKED | {"model": "n"}, measure)
+    ScoreCache(tmp_path).recall(ASKED | {"model": "n"}, measure)
     assert measure.times == 2
     assert len(list((tmp_path / "scores").iterdir())) == 2
 
 
 def test_a_torn_file_is_measured_again_and_mended(tmp_path):
     """Wherever it was cut short, and whatever stands in it."""
-    shelf, measure = Shelf(tmp_path), Measuring()
-    shelf.recall(ASKED, measure)
+    cache, measure = ScoreCache(tmp_path), Measuring()
+    cache.recall(ASKED, measure)
     (path,) = (tmp_path / "scores").iterdir()
     whole = path.read_bytes()
     ends = [*range(0, len(whole), 211), 1, 3, 21, 22, len(whole) - 1]
@@ -72,7 +71,7 @@ def test_a_torn_file_is_measured_again_and_mended(tmp_path):
     broken += [b"\0" * len(whole), whole[:400] + b"\xff" * 40 + whole[440:]]
     for times, content in enumerate(broken, start=2):
         path.write_bytes(content)
-        assert same(shelf.recall(ASKED, measure), moments())
+        assert same(cache.recall(ASKED, measure), moments())
         assert measure.times == times
         assert path.read_bytes() == whole
 
@@ -86,21 +85,21 @@ def test_what_lies_on_another_shelf_is_taken_over_without_a_symbolic_link(
 
     if not links:
         monkeypatch.setattr(Path, "hardlink_to", none)
-    first, other, measure = Shelf(tmp_path / "a"), Shelf(tmp_path / "b"), Measuring()
+    first, other, measure = ScoreCache(tmp_path / "a"), ScoreCache(tmp_path / "b"), Measuring()
     first.recall(ASKED, measure)
     for _ in range(2):
         other.adopt(first)
         (path,) = other.folder.iterdir()
         assert not path.is_symlink() and path.suffix == ".npz"
-    shutil.rmtree(tmp_path / "a")  # a shelf that is copied alone is whole
+    shutil.rmtree(tmp_path / "a")  # a cache that is copied alone is whole
     assert same(other.recall(ASKED, measure), moments())
     assert measure.times == 1
-    Shelf(tmp_path / "c").adopt(Shelf(tmp_path / "nowhere"))
+    ScoreCache(tmp_path / "c").adopt(ScoreCache(tmp_path / "nowhere"))
 
 
 def test_figures_that_lack_something_are_measured_again(tmp_path):
-    shelf, measure = Shelf(tmp_path), Measuring()
-    shelf.recall(ASKED, measure)
+    cache, measure = ScoreCache(tmp_path), Measuring()
+    cache.recall(ASKED, measure)
     (path,) = (tmp_path / "scores").iterdir()
     arrays = moments().as_arrays()
     for broken in (
@@ -109,7 +108,7 @@ def test_figures_that_lack_something_are_measured_again(tmp_path):
     ):
         with path.open("wb") as file:
             np.savez(file, **broken)
-        assert same(shelf.recall(ASKED, measure), moments())
+        assert same(cache.recall(ASKED, measure), moments())
 
 
 def test_a_full_disk_is_one_sentence_and_leaves_no_torn_file(tmp_path, monkeypatch):
@@ -117,16 +116,16 @@ def test_a_full_disk_is_one_sentence_and_leaves_no_torn_file(tmp_path, monkeypat
         file.write(b"PK half")
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    shelf = Shelf(tmp_path)
-    shelf.recall(ASKED, moments)
+    cache = ScoreCache(tmp_path)
+    cache.recall(ASKED, moments)
     before = {path.name for path in (tmp_path / "scores").iterdir()}
     with monkeypatch.context() as patch:
         patch.setattr(np, "savez", full)
         with pytest.raises(StoreFailed, match=r"No space left.*what was scored before is kept"):
-            shelf.recall(ASKED | {"model": "n"}, moments)
+            cache.recall(ASKED | {"model": "n"}, moments)
     assert {p.name for p in (tmp_path / "scores").iterdir() if p.suffix == ".npz"} == before
     measure = Measuring()
-    shelf.recall(ASKED, measure)
+    cache.recall(ASKED, measure)
     assert measure.times == 0
 
 
@@ -134,7 +133,7 @@ def test_a_place_that_cannot_hold_files_is_one_sentence(tmp_path):
     (tmp_path / "scores").write_text("mine")
     measure = Measuring()
     with pytest.raises(StoreFailed, match="cannot be read.*choose another --out"):
-        Shelf(tmp_path).recall(ASKED, measure)
+        ScoreCache(tmp_path).recall(ASKED, measure)
     assert measure.times == 0  # before anything is scored
 
 
@@ -150,7 +149,9 @@ def test_scores_are_shared_only_where_everything_that_changes_them_is_the_same(p
 
     def files(asked=None, rule=None, spans=spans, neurons=model.neurons):
         before = set((tmp_path / "scores").glob("*.npz"))
-        finder = Finder(neurons, asked or Attribution(), rule or Rule(), Shelf(tmp_path), Silent())
+        finder = Finder(
+            neurons, asked or Attribution(), rule or Rule(), ScoreCache(tmp_path), Silent()
+        )
         finder.find("warm", spans, 2)
         return len(set((tmp_path / "scores").glob("*.npz")) - before)
 
@@ -178,7 +179,7 @@ def test_scores_are_shared_only_where_everything_that_changes_them_is_the_same(p
 def test_a_stretch_is_a_file(planted, tmp_path):
     model = planted(TWO)
     spans = (model.spans(examples=100) * 11)[: 2 * STRETCH + 50]
-    finder = Finder(model.neurons, Attribution("logit"), Rule(), Shelf(tmp_path), Silent())
+    finder = Finder(model.neurons, Attribution("logit"), Rule(), ScoreCache(tmp_path), Silent())
     found = finder.find("warm", spans, 2)
     # 525 of each subset: to 10, 30, 100, 300, then a whole stretch would pass the end
     items = sorted(int(np.load(path)["items"]) for path in (tmp_path / "scores").iterdir())
@@ -188,18 +189,18 @@ def test_a_stretch_is_a_file(planted, tmp_path):
 
 
 def test_a_file_that_swells_or_is_no_file_is_refused(tmp_path, monkeypatch):
-    shelf = Shelf(tmp_path)
-    shelf.recall(ASKED, moments)
+    cache = ScoreCache(tmp_path)
+    cache.recall(ASKED, moments)
     (path,) = (tmp_path / "scores").glob("*.npz")
-    monkeypatch.setattr("caploc.neurons.shelf.LONGEST", 100_000)
+    monkeypatch.setattr("caploc.neurons.scores.LONGEST", 100_000)
     np.savez_compressed(path.with_name("bomb.npz"), mean=np.zeros(10**6))
     path.with_name("bomb.npz").replace(path)
     with pytest.raises(StoreFailed, match="unpacks to 8,000,"):
-        shelf.recall(ASKED, moments)
+        cache.recall(ASKED, moments)
     path.unlink()
     os.mkfifo(path)
     with pytest.raises(StoreFailed, match="it is a pipe"):
-        shelf.recall(ASKED, moments)
+        cache.recall(ASKED, moments)
 
 
 def spoil_flag(content):
@@ -212,25 +213,25 @@ def spoil_method(content):
 
 @pytest.mark.parametrize("spoil", [spoil_flag, spoil_method])
 def test_an_archive_that_no_run_writes_is_measured_again(tmp_path, spoil):
-    shelf, measure = Shelf(tmp_path), Measuring()
-    shelf.recall(ASKED, measure)
+    cache, measure = ScoreCache(tmp_path), Measuring()
+    cache.recall(ASKED, measure)
     (path,) = (tmp_path / "scores").glob("*.npz")
     content = bytearray(path.read_bytes())
     spoil(content)
     path.write_bytes(content)
-    assert same(shelf.recall(ASKED, measure), moments())
+    assert same(cache.recall(ASKED, measure), moments())
     assert measure.times == 2
 
 
 @pytest.mark.parametrize("shape", [b"(30000000000000000,), }", b"(30,((((((((((((((((((("])
 def test_an_array_of_an_impossible_shape_is_measured_again(tmp_path, shape):
-    shelf, measure = Shelf(tmp_path), Measuring()
-    shelf.recall(ASKED, measure)
+    cache, measure = ScoreCache(tmp_path), Measuring()
+    cache.recall(ASKED, measure)
     (path,) = (tmp_path / "scores").glob("*.npz")
     with ZipFile(path) as archive:
         parts = {name: archive.read(name) for name in archive.namelist()}
     with ZipFile(path, "w") as archive:
         for name, content in parts.items():
             archive.writestr(name, content.replace(b"(30,), }" + b" " * 15, shape))
-    assert same(shelf.recall(ASKED, measure), moments())
+    assert same(cache.recall(ASKED, measure), moments())
     assert measure.times == 2

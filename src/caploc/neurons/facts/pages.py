@@ -6,10 +6,9 @@ from typing import Any
 
 from caploc.exhibits import drawing
 from caploc.exhibits.exhibit import NOTHING, Exhibit, Value
-from caploc.neurons.exhibits.intervals import from_file, told
+from caploc.neurons.cells import YES_NO, Row, bounds, ranged
 
-Found = Mapping[str, Any]
-Row = tuple[str | Value, ...]
+Results = Mapping[str, Any]  # by method, or of one method
 NAMES = {
     "neurons": "knowledge neurons",
     "tracing": "causal tracing (ROME)",
@@ -18,8 +17,8 @@ NAMES = {
 ARMS = ("rewrites", "same_relation", "unrelated", "random")
 
 
-def fidelity_headline(found: Found) -> str:
-    """The answer in a sentence."""
+def fidelity_headline(found: Results) -> str:
+    """Say the answer in a sentence."""
     clear = [name for name in found if (margin_of(found[name])["low"] or 0) > 0]
     if not clear:
         return "No method locates a fact's wordings more alike than other facts of its relation"
@@ -30,24 +29,24 @@ def fidelity_headline(found: Found) -> str:
     )
 
 
-def margin_of(result: Found) -> Any:
-    """The margin's interval: of the overlap, or of agreement on the layer."""
+def margin_of(result: Results) -> Any:
+    """Take the margin's interval: of the overlap, or of agreement on the layer."""
     margin = result["margin"]
     return margin["agreement"] if "agreement" in margin else margin["largest"]
 
 
-def shown_fidelity(found: Found) -> list[Exhibit]:
-    """The exhibits of fidelity."""
+def fidelity_exhibits(found: Results) -> list[Exhibit]:
+    """Show whether wordings of a fact are located alike."""
     exhibits = []
     if sets := {name: each for name, each in found.items() if "units" in each}:
-        exhibits.append(set_fidelity(sets))
+        exhibits.append(wordings_exhibit(sets))
     if "tracing" in found:
-        exhibits.append(layer_agreement(found["tracing"]))
+        exhibits.append(traced_layers_exhibit(found["tracing"]))
     return exhibits
 
 
-def set_fidelity(found: Found) -> Exhibit:
-    """Overlap of the sets located for wordings of one fact, and what it is held against."""
+def wordings_exhibit(found: Results) -> Exhibit:
+    """Show the overlap of sets located for wordings of one fact, and its controls."""
     rows: list[Row] = []
     for name, each in found.items():
         for measure, title in (("largest", "overlap"), ("iou", "IoU"), ("reference", "kept")):
@@ -56,8 +55,8 @@ def set_fidelity(found: Found) -> Exhibit:
                     f"{NAMES[name]}, {title}",
                     f"{each['facts']}",
                     Value(each["size"], digits=1),
-                    *(told(each[arm][measure]) for arm in ("same_prompt", *ARMS)),
-                    told(each["margin"][measure]),
+                    *(ranged(each[arm][measure]) for arm in ("same_prompt", *ARMS)),
+                    ranged(each["margin"][measure]),
                 )
             )
     columns = (
@@ -79,7 +78,7 @@ def set_fidelity(found: Found) -> Exhibit:
             drawing.points,
             [NAMES[name] for name in found],
             {
-                arm.replace("_", " "): [from_file(each[arm]["largest"]) for each in found.values()]
+                arm.replace("_", " "): [bounds(each[arm]["largest"]) for each in found.values()]
                 for arm in ARMS
             },
             label="overlap by the larger set",
@@ -87,13 +86,13 @@ def set_fidelity(found: Found) -> Exhibit:
     )
 
 
-def layer_agreement(result: Found) -> Exhibit:
-    """Agreement of wordings on the layer that causal tracing names."""
+def traced_layers_exhibit(result: Results) -> Exhibit:
+    """Show the agreement of wordings on the layer that causal tracing names."""
     arms = ("rewrites", "same_prompt", "same_relation", "unrelated", "chance", "margin")
     rows: list[Row] = [
         (
             arm.replace("_", " "),
-            *(told(result[arm][measure]) for measure in ("agreement", "distance", "spearman")),
+            *(ranged(result[arm][measure]) for measure in ("agreement", "distance", "spearman")),
         )
         for arm in arms
     ]
@@ -105,7 +104,7 @@ def layer_agreement(result: Found) -> Exhibit:
         [
             f"{result['facts']} facts; {result['wrong']} of {result['prompts']} prompts are left "
             "out because the model answers them wrongly. Share of a fact's wordings in their most "
-            f"frequent layer: {told(result['modal_share'])}. The traced layers of the facts: "
+            f"frequent layer: {ranged(result['modal_share'])}. The traced layers of the facts: "
             + ", ".join(f"L{n} {count}" for n, count in enumerate(result["peaks"]))
             + "."
         ],
@@ -121,8 +120,8 @@ def layer_agreement(result: Found) -> Exhibit:
     )
 
 
-def reliability_headline(found: Found) -> str:
-    """The answer in a sentence."""
+def reliability_headline(found: Results) -> str:
+    """Say the answer in a sentence."""
     parts = []
     if "neurons" in found:
         kept = found["neurons"]["conditions"]
@@ -130,25 +129,25 @@ def reliability_headline(found: Found) -> str:
     if "tracing" in found:
         parts.append(
             "edits succeed where tracing points with a correlation of "
-            f"{told(found['tracing']['correlation'])}"
+            f"{ranged(found['tracing']['correlation'])}"
         )
     if "circuits" in found:
         arms = {arm["name"]: arm for arm in found["circuits"]["arms"]}
         parts.append(
-            f"circuits keep {told(arms['located']['faithfulness'])} of the answer, those of other "
-            f"facts {told(arms['same relation']['faithfulness'])}"
+            f"circuits keep {ranged(arms['located']['faithfulness'])} of the answer, those of "
+            f"other facts {ranged(arms['same relation']['faithfulness'])}"
         )
     return "; ".join(parts)[:1].upper() + "; ".join(parts)[1:]
 
 
-def shown_reliability(found: Found) -> list[Exhibit]:
-    """The exhibits of reliability."""
-    makers = {"neurons": suppression, "tracing": edits, "circuits": circuits}
-    return [makers[name](each) for name, each in found.items()] + [common(found)]
+def reliability_exhibits(found: Results) -> list[Exhibit]:
+    """Show whether what was located does what its method says."""
+    ways = {"neurons": suppression_exhibit, "tracing": edits_exhibit, "circuits": circuits_exhibit}
+    return [ways[name](each) for name, each in found.items()] + [gains_exhibit(found)]
 
 
-def suppression(result: Found) -> Exhibit:
-    """Relative change of the gold answer's probability under each intervention."""
+def suppression_exhibit(result: Results) -> Exhibit:
+    """Show the relative change of the gold answer's probability under each intervention."""
     rows: list[Row] = []
     for name in ("suppress", "enhance"):
         for place in ("fact", "rewrites", "unrelated"):
@@ -156,13 +155,12 @@ def suppression(result: Found) -> Exhibit:
             rows.append(
                 (
                     f"{name}, on {'the fact' if place == 'fact' else place}",
-                    *(told(watched[arm]) for arm in ("located", "random", "other_fact")),
+                    *(ranged(watched[arm]) for arm in ("located", "random", "other_fact")),
                     Value(watched["gain"]["pooled_gain"], digits=1),
                 )
             )
     kept = ", ".join(
-        f"{name.replace('_', ' ')}: {'yes' if met else 'no'}"
-        for name, met in result["conditions"].items()
+        f"{name.replace('_', ' ')}: {YES_NO[met]}" for name, met in result["conditions"].items()
     )
     return Exhibit(
         "reliability-neurons",
@@ -177,37 +175,31 @@ def suppression(result: Found) -> Exhibit:
     )
 
 
-def edits(result: Found) -> Exhibit:
-    """Rank-one edits at every layer beside the traced effect."""
+def edits_exhibit(result: Results) -> Exhibit:
+    """Show rank-one edits at every layer beside the traced effect."""
+    shown = ("efficacy", "generalization", "specificity", "score", "effect")
     rows: list[Row] = [
         (
             f"L{layer['layer']}",
-            *(
-                told(layer[name])
-                for name in ("efficacy", "generalization", "specificity", "score", "effect")
-            ),
+            *(ranged(layer[name]) for name in shown),
             str(result["traced"].count(layer["layer"])),
         )
         for layer in result["layers"]
     ]
+    columns = (
+        "layer edited; efficacy; generalization; specificity; score; traced effect; "
+        "facts traced to it"
+    )
     return Exhibit(
         "reliability-edits",
         "Rank-one edits at every layer, not only where tracing points",
-        (
-            "layer edited",
-            "efficacy",
-            "generalization",
-            "specificity",
-            "score",
-            "traced effect",
-            "facts traced to it",
-        ),
+        tuple(columns.split("; ")),
         rows,
         [
             f"{result['facts']} facts. Spearman of score and traced effect over layers: "
-            f"{told(result['correlation'])}; the traced layer scores as well as the best for "
-            f"{told(result['hit'])} of facts, a layer drawn at random for "
-            f"{told(result['hit_by_chance'])}."
+            f"{ranged(result['correlation'])}; the traced layer scores as well as the best for "
+            f"{ranged(result['hit'])} of facts, a layer drawn at random for "
+            f"{ranged(result['hit_by_chance'])}."
         ],
         partial(
             drawing.curves,
@@ -221,14 +213,14 @@ def edits(result: Found) -> Exhibit:
     )
 
 
-def circuits(result: Found) -> Exhibit:
-    """Circuits run alone, beside complements, other facts' and random ones."""
+def circuits_exhibit(result: Results) -> Exhibit:
+    """Show circuits run alone, beside complements, other facts' and random ones."""
     rows: list[Row] = [
         (
             arm["name"],
             str(arm["facts"]),
-            told(arm["faithfulness"]),
-            told(arm["probability"]),
+            ranged(arm["faithfulness"]),
+            ranged(arm["probability"]),
             Value(arm["rank"], digits=1),
             *(Value(hit) for hit in arm["hits"].values()),
         )
@@ -250,19 +242,24 @@ def circuits(result: Found) -> Exhibit:
     )
 
 
-def common(found: Found) -> Exhibit:
-    """One measure for all locators: how far the located effect is beyond random ones."""
-    rows: list[Row] = []
+def gains_exhibit(found: Results) -> Exhibit:
+    """Show one measure for all locators: how far the located effect is beyond random ones."""
+    gains: dict[str, Results] = {}
     if "neurons" in found:
-        gain = found["neurons"]["suppress"]["fact"]["gain"]
-        rows.append(("knowledge neurons, suppressed", told(gain["gain"]), pooled(gain), p_of(gain)))
+        gains["knowledge neurons, suppressed"] = found["neurons"]["suppress"]["fact"]["gain"]
     if "tracing" in found:
-        rows.append(
-            ("rank-one edit at the traced layer", told(found["tracing"]["gain"]), NOTHING, NOTHING)
-        )
+        gains["rank-one edit at the traced layer"] = {"gain": found["tracing"]["gain"]}
     if "circuits" in found:
-        for arm, gain in found["circuits"]["gains"].items():
-            rows.append((f"circuit: {arm}", told(gain["gain"]), pooled(gain), p_of(gain)))
+        gains |= {f"circuit: {arm}": each for arm, each in found["circuits"]["gains"].items()}
+    rows: list[Row] = [
+        (
+            name,
+            ranged(each["gain"]),
+            Value(each["pooled_gain"], digits=1) if "pooled_gain" in each else NOTHING,
+            Value(each["p"]) if "p" in each else NOTHING,
+        )
+        for name, each in gains.items()
+    ]
     return Exhibit(
         "common-metric",
         "One measure for all: effect beyond random, in standard deviations of random draws",
@@ -274,13 +271,3 @@ def common(found: Found) -> Exhibit:
             "have a small deviation and make large gains: compare the arms of one locator."
         ],
     )
-
-
-def pooled(gain: Any) -> Value:
-    """The gain of the mean effects."""
-    return Value(gain["pooled_gain"], digits=1)
-
-
-def p_of(gain: Any) -> Value:
-    """The one-sided p against draws."""
-    return Value(gain["p"])

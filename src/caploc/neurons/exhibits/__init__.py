@@ -1,1 +1,0 @@
-"""What neuron studies found, as tables and figures."""
