@@ -73,7 +73,7 @@ MODULES = [
     for path in sorted(PACKAGE.rglob("*.py"))
     if path.parent != PACKAGE or path.stem != "__init__"
 ]
-LONGEST = 400
+LONGEST = 600
 
 
 def stage(path: Path) -> str:

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from caploc.engine import Ask, BatchEngine
-from caploc.engine.wording import Span, Wording
+from caploc.engine.encoding import RequestEncoder, Span
 from caploc.errors import BadOption
 from caploc.models.cutting import knocked_out
-from caploc.models.zeroing import reads_first
+from caploc.models.proof import reads_first
 from caploc.neurons.bench import NeuronBench
 from caploc.neurons.cutting import Cutter, Mode, NeuronEngine, WithoutNeurons
 from caploc.neurons.proof import weights_zeroed
@@ -39,7 +39,7 @@ def engines(demo):
 
 @pytest.fixture(scope="module")
 def reference(demo):
-    wording = Wording(demo.model, demo.tokenizer)
+    wording = RequestEncoder(demo.model, demo.tokenizer)
     texts = [("3+4=", "7"), ("11+25=", "36"), ("the dog", " barks at")]
     return [wording.spans(LogLikelihood(*text))[0] for text in texts]
 
@@ -100,7 +100,7 @@ def test_zero_is_the_model_with_those_neurons_weights_zeroed(engines, neurons, k
 
 def test_log_probabilities_are_those_of_a_plain_forward_pass(engines, neurons, demo):
     mask, request = some(neurons, 0.1), REQUESTS[-1]
-    (span,) = engines["packed"].wording.spans(request)
+    (span,) = engines["packed"].encoder.spans(request)
     with torch.inference_mode(), weights_zeroed(neurons.projections, torch.from_numpy(mask)):
         logprobs = demo.model(torch.tensor([span.inputs])).logits[0].log_softmax(-1)
     count = len(span.continuation)
@@ -245,11 +245,15 @@ def test_heads_and_neurons_without_both(engines, neurons, demo):
 
 
 def test_nothing_is_left_on_the_model_by_an_answer_that_is_not_finished(engines, neurons, demo):
-    engine = cutting(engines["packed"], neurons)
+    def hooks():
+        return [len(module._forward_pre_hooks) for module in demo.model.modules()]
+
+    engine, before = cutting(engines["packed"], neurons), hooks()
     answering = engine.answer(asks([some(neurons, 0.1)]))
     next(answering)
+    assert hooks() != before
     answering.close()
-    assert not any(module._forward_pre_hooks for module in demo.model.modules())
+    assert hooks() == before
 
 
 @pytest.mark.parametrize(

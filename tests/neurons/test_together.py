@@ -11,12 +11,12 @@ from tiny import random_tokens, tiny
 
 from caploc.commonality import Moments, layer_counts
 from caploc.engine import BatchEngine
-from caploc.engine.wording import Span
+from caploc.engine.encoding import Span
 from caploc.errors import BadData, BadOption, UnknownName
 from caploc.finished import FinishedRun
 from caploc.heads import Head
 from caploc.models.loading import CutModel
-from caploc.models.projections import locate
+from caploc.models.projections import find_projections
 from caploc.neurons.bench import NeuronBench
 from caploc.neurons.conditions import Conditions, Joining, reads_own_layer
 from caploc.neurons.cutting import Mode
@@ -217,7 +217,7 @@ def test_other_modes_cut_otherwise_and_are_kept_apart(bench, addition, found):
 def test_neurons_read_the_heads_of_their_layer_unless_blocks_run_side_by_side(demo, name, expected):
     model = tiny(name)
     cpu = torch.device("cpu")
-    projections, grid = locate(model)
+    projections, grid = find_projections(model)
     sites, wide = find_sites(model)
     heads = CutModel(model, demo.tokenizer, grid, projections, name, name, "float32", cpu)
     neurons = NeuronModel(model, demo.tokenizer, wide, sites, name, name, "float32", cpu)

@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Bool, Float, Float64
 from torch import Tensor
 
-from caploc.engine.stack import Stack
+from caploc.engine.packed import DecoderStack
 from caploc.errors import BadOption
 from caploc.lookup import pick
 from caploc.models.projections import decoder_layers
@@ -117,7 +117,7 @@ def integrated(asked: Attribution, model: NeuronModel, batch: Batch) -> Tensor:
     """Integrated gradients layer by layer, each started where its layer begins."""
     copies = batch.repeated(asked.steps)
     values = torch.tensor(asked.points, device=batch.tokens.device).repeat_interleave(batch.size)
-    stack = Stack(decoder_layers(model.model, model.projections))
+    stack = DecoderStack(decoder_layers(model.model, model.projections))
     layers = [layer for layer, site in enumerate(model.projections) if site is not None]
     with torch.no_grad(), stack.recorded(layers if stack.layers else []) as residuals:
         asked.outcome(model, batch)

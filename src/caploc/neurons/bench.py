@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from caploc.engine import BatchEngine, Engine
-from caploc.engine.wording import Span, Wording
+from caploc.engine.encoding import RequestEncoder, Span
 from caploc.measurement import Cost, Meter
 from caploc.models.loading import LoadedModel
 from caploc.neurons.cutting import Cutter, Mode, NeuronEngine
@@ -37,9 +37,9 @@ class NeuronBench:
         return cls(engine, as_neurons(engine.loaded), store, Shelf(folder))
 
     @property
-    def wording(self) -> Wording:
+    def wording(self) -> RequestEncoder:
         """How text becomes tokens."""
-        return self.engine.wording
+        return self.engine.encoder
 
     def meter(
         self,

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from caploc.commonality import Result
-from caploc.engine.wording import Span
+from caploc.engine.encoding import Span
 from caploc.errors import BadOption
 from caploc.grid import Mask as Parts
 from caploc.heads import Mask

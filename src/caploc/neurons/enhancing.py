@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from caploc.engine import BatchEngine
-from caploc.engine.wording import Span
+from caploc.engine.encoding import Span
 from caploc.errors import BadOption, UserError
 from caploc.exhibits.exhibit import Exhibit
 from caploc.exhibits.page import write_exhibits

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from caploc import designs
-from caploc.engine.wording import Span, Wording
+from caploc.engine.encoding import RequestEncoder, Span
 from caploc.errors import BadData
 from caploc.tasks.catalog import TaskOptions, can_train
 from caploc.tasks.requests import Generate, LogLikelihood
@@ -33,11 +33,11 @@ class Source:
     gold: Task
     judge_on: list[int]
 
-    def spans(self, wording: Wording) -> list[Span]:
+    def spans(self, wording: RequestEncoder) -> list[Span]:
         """Prompt and gold answer of the finding examples as tokens."""
         return as_spans(self.finding, self.find_on, wording)
 
-    def lessons(self, wording: Wording) -> list[Span]:
+    def lessons(self, wording: RequestEncoder) -> list[Span]:
         """The same to learn from: an answer that the model writes ends as the task ends it.
 
         Without its end a tuned model would answer rightly and go on.
@@ -51,7 +51,7 @@ class Source:
             found += wording.spans(asked)
         return found
 
-    def end(self, wording: Wording) -> str:
+    def end(self, wording: RequestEncoder) -> str:
         """What ends a written answer: the task's first stop string, else the model's end of text.
 
         Empty where answers are chosen and not written.
@@ -61,7 +61,7 @@ class Source:
             return ""
         return wording.prompt(first).stops[0]
 
-    def judged_spans(self, wording: Wording, limit: int | None) -> list[Span]:
+    def judged_spans(self, wording: RequestEncoder, limit: int | None) -> list[Span]:
         """The same of the first judging examples."""
         return as_spans(self.gold, self.judged(limit), wording)
 
@@ -76,7 +76,7 @@ def ended(answer: str, end: str) -> str:
     return answer + end[held:]
 
 
-def as_spans(task: Task, examples: Sequence[int], wording: Wording) -> list[Span]:
+def as_spans(task: Task, examples: Sequence[int], wording: RequestEncoder) -> list[Span]:
     """Prompt and gold answer of some examples as tokens, windows of long texts apart."""
     found: list[Span] = []
     for example in examples:

@@ -22,7 +22,7 @@ from caploc.commonality import (
 )
 from caploc.commonality.moments import Moments
 from caploc.commonality.threshold import strengths
-from caploc.engine.wording import Span
+from caploc.engine.encoding import Span
 from caploc.errors import BadOption
 from caploc.neurons.attribution import Attribution
 from caploc.neurons.grid import Chosen, NeuronGrid

@@ -4,7 +4,7 @@ from dataclasses import dataclass, fields
 
 from caploc.errors import ModelRefused
 from caploc.models.loading import CutModel
-from caploc.models.placement import whole
+from caploc.models.placement import is_whole
 from caploc.neurons.grid import NeuronGrid
 from caploc.neurons.proof import prove
 from caploc.neurons.sites import find_sites
@@ -21,9 +21,9 @@ def as_neurons(loaded: CutModel) -> NeuronModel:
     """The same model, its feed-forward output projections found and proved.
 
     Raises:
-        ModelRefused: if they are not found or fail the proof, or the weights are not whole here.
+        ModelRefused: if they are not found or fail the proof, or the weights are not is_whole here.
     """
-    if not whole(loaded.model):
+    if not is_whole(loaded.model):
         raise ModelRefused(
             f"{loaded.name} is quantized, spread over devices or shared among processes; neurons "
             "are found with gradients and proved on plain weights, so load it whole on one device."

@@ -23,8 +23,14 @@ from transformers import PreTrainedModel
 from caploc.errors import ModelRefused
 from caploc.models.cutting import Projections, replaced
 from caploc.models.projections import ATTENTION_NAMES, module_name
-from caploc.models.proof import Call, CutProof, logits_of, random_tokens, refuse_infinite
-from caploc.models.zeroing import reads_first
+from caploc.models.proof import (
+    Call,
+    CutProof,
+    logits_of,
+    random_tokens,
+    reads_first,
+    refuse_infinite,
+)
 from caploc.neurons.experts import Experts
 from caploc.neurons.grid import NeuronGrid
 from caploc.neurons.sites import parts

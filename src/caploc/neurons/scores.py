@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Float64
 
 from caploc.commonality.moments import Moments
-from caploc.engine.wording import Span
+from caploc.engine.encoding import Span
 from caploc.neurons.attribution import Attribution
 from caploc.neurons.batches import Batch, Batcher
 from caploc.neurons.loading import NeuronModel

@@ -10,7 +10,7 @@ from torch import nn
 
 from caploc.errors import BadOption, ModelRefused
 from caploc.models.cutting import knocked_out
-from caploc.models.projections import locate
+from caploc.models.projections import find_projections
 from caploc.neurons.circuits.circuit import faithfulness, outcomes, run_circuits, strongest
 from caploc.neurons.circuits.graph import prune
 from caploc.neurons.circuits.opening import FAMILIES as OPENED
@@ -103,7 +103,7 @@ def test_without_edges_from_a_head_it_is_the_corrupted_head(name, opened, pair):
 @pytest.mark.parametrize("name", NAMES)
 def test_with_nothing_as_baseline_leaving_out_a_head_knocks_it_out(name, opened, pair):
     model = opened(name)
-    projections, grid = locate(model.model)
+    projections, grid = find_projections(model.model)
     mask = grid.mask(["L0H1", "L1H3"])
     with torch.no_grad(), knocked_out(projections, grid, torch.tensor(mask[None])):
         expected = model.model(torch.tensor([pair.clean])).logits[0, -1]

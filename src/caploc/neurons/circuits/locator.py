@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float64
 
-from caploc.engine.wording import Wording
+from caploc.engine.encoding import RequestEncoder
 from caploc.errors import BadData
 from caploc.models.loading import LoadedModel
 from caploc.neurons.circuits.attribution import BATCH, STEPS, attribute
@@ -36,7 +36,7 @@ class CircuitLocator:
     """Finds the circuit of a prompt; `circuit_locator` makes one of a loaded model."""
 
     opened: OpenModel
-    wording: Wording
+    wording: RequestEncoder
     counterparts: Counterparts
     keeping: Keeping
     seed: int
@@ -90,5 +90,5 @@ def circuit_locator(
         ModelRefused: if its edges are not known or not all there is.
     """
     opened = open_model(loaded)
-    wording = Wording(loaded.model, loaded.tokenizer)
+    wording = RequestEncoder(loaded.model, loaded.tokenizer)
     return CircuitLocator(opened, wording, counterparts, keeping or Keeping(), seed)

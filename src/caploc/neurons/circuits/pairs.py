@@ -13,7 +13,7 @@ from itertools import takewhile
 
 import numpy as np
 
-from caploc.engine.wording import Wording
+from caploc.engine.encoding import RequestEncoder
 from caploc.neurons.circuits.recording import Pair
 from caploc.neurons.facts.facts import Prompt
 from caploc.tasks.demo.data import CAPITALS, ELEMENTS
@@ -77,7 +77,7 @@ def demo_counterparts(prompt: Prompt) -> list[Counterpart]:
 
 
 def find_pair(
-    wording: Wording, prompt: Prompt, counterparts: Counterparts, *, seed: int = 0
+    wording: RequestEncoder, prompt: Prompt, counterparts: Counterparts, *, seed: int = 0
 ) -> Pair | None:
     """The prompt beside itself with another subject of as many tokens; None if there is no such.
 

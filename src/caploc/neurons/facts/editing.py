@@ -20,7 +20,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from caploc.errors import BadData
-from caploc.models.zeroing import reads_first
+from caploc.models.proof import reads_first
 from caploc.neurons.facts.covariance import Covariance, dense_projection
 from caploc.neurons.facts.encoding import Encoded, Encoder
 from caploc.neurons.facts.facts import Prompt

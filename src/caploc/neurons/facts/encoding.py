@@ -7,7 +7,7 @@ answer, whose first token would then be a bare space for a tokenizer of bytes.
 
 from dataclasses import dataclass
 
-from caploc.engine.wording import Wording
+from caploc.engine.encoding import RequestEncoder
 from caploc.errors import BadData, ModelRefused
 from caploc.models.loading import CutModel
 from caploc.neurons.facts.facts import Prompt
@@ -41,7 +41,7 @@ class Encoder:
 
     def __init__(self, loaded: CutModel) -> None:
         """Borrow lm-eval's conventions for the model."""
-        self.wording = Wording(loaded.model, loaded.tokenizer)
+        self.wording = RequestEncoder(loaded.model, loaded.tokenizer)
         self.tokenizer = loaded.tokenizer
         self.longest = int(self.wording.harness.max_length)
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from caploc.errors import ModelRefused
 from caploc.lookup import pick
 from caploc.models.cutting import Beside, Site
-from caploc.models.projections import decoder_layers, layer_part, locate, module_name
+from caploc.models.projections import decoder_layers, find_projections, layer_part, module_name
 from caploc.neurons.experts import Experts
 from caploc.neurons.loading import NeuronModel
 
@@ -53,7 +53,7 @@ def _feed_forward(loaded: NeuronModel) -> Outputs:
 
 
 def _attention(loaded: NeuronModel) -> Outputs:
-    return [_block(loaded.model, module) for module in locate(loaded.model)[0]]
+    return [_block(loaded.model, module) for module in find_projections(loaded.model)[0]]
 
 
 def _plain(site: Site | None) -> nn.Module | None:

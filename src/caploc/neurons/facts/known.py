@@ -7,8 +7,7 @@ import numpy as np
 from jaxtyping import Float64
 
 from caploc.commonality.result import Result
-from caploc.engine.padding import Padding
-from caploc.engine.plain import Reading, score
+from caploc.engine.plain import PaddedText, PaddingCheck, score_padded
 from caploc.errors import BadData
 from caploc.models.loading import CutModel
 from caploc.neurons.facts.encoding import Encoded, Encoder
@@ -48,7 +47,7 @@ class Answers:
     def __init__(self, loaded: CutModel) -> None:
         """Take the model as it is when asked, edits included."""
         self.loaded, self.encoder = loaded, Encoder(loaded)
-        self.padding = Padding(loaded, left=False)
+        self.padding = PaddingCheck(loaded, left=False)
 
     def right(self, prompt: Prompt) -> bool:
         """Whether the model answers the prompt rightly.
@@ -73,8 +72,8 @@ class Answers:
             for first in range(0, len(alike), TOGETHER):
                 places = alike[first : first + TOGETHER]
                 some = [encoded[place] for place in places]
-                asked = [Reading(each.tokens, intact, [each.answer]) for each in some]
-                read = score(self.loaded, asked)
+                asked = [PaddedText(each.tokens, intact, [each.answer]) for each in some]
+                read = score_padded(self.loaded, asked)
                 for place, each, ((logprob, greedy),) in zip(places, some, read, strict=True):
                     results[place] = Answer(logprob / len(each.answer), greedy)
         return [results[place] for place in range(len(encoded))]

@@ -8,7 +8,7 @@ from jaxtyping import Float64
 from transformers import PreTrainedModel
 
 from caploc.designs import generator
-from caploc.engine.wording import Span
+from caploc.engine.encoding import Span
 from caploc.errors import BadData
 from caploc.neurons.batches import Batch
 from caploc.neurons.targets import gold_logprobs, mean_logprob

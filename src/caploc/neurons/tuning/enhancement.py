@@ -17,7 +17,7 @@ from jaxtyping import Float64
 from caploc.commonality.intervals import Interval, paired_interval
 from caploc.commonality.result import Result
 from caploc.commonality.specificity import FEWEST, specificity
-from caploc.engine.wording import Span
+from caploc.engine.encoding import Span
 from caploc.errors import BadData, BadOption
 from caploc.models.loading import CutModel
 from caploc.neurons.tuning.arms import DRAWN, LOCATED, Arm, check, opened

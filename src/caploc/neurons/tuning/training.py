@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from caploc.commonality.result import Result
-from caploc.engine.wording import Span
+from caploc.engine.encoding import Span
 from caploc.errors import BadOption, RunFailed
 from caploc.neurons.batches import Batch
 from caploc.neurons.targets import gold_logprobs
