@@ -16,7 +16,7 @@ from torch import Tensor
 
 import rivals
 from caploc import designs
-from caploc.engine.wording import Span, Wording
+from caploc.engine.encoding import RequestEncoder, Span
 from caploc.errors import BadOption
 from caploc.measurement import Meter
 from caploc.models.loading import LoadedModel
@@ -56,7 +56,7 @@ class Gold:
             BadOption: if the task has no gold answers.
         """
         asked = HarnessTask(task.name, task.leaves, task.group, "logprob")
-        wording = Wording(loaded.model, loaded.tokenizer)
+        wording = RequestEncoder(loaded.model, loaded.tokenizer)
         self.loaded = loaded
         self.spans: list[Span] = [
             span

@@ -9,18 +9,18 @@ those with every idea, log-probabilities within 1e-3.
 import argparse
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from unittest.mock import patch
 
 import models
 import workloads
-from caploc.engine import decoding, likelihood, planning
-from caploc.engine.drafts import Odds
+from caploc.engine import decoding, engine, planning
+from caploc.engine.drafts import DraftOdds
+from caploc.engine.encoding import Span
 from caploc.engine.packed import PackedModel
-from caploc.engine.passages import Passage, passages
-from caploc.engine.wording import Span
+from caploc.engine.scoring import TokenTree, merge_spans
 from contenders import Caploc, Run
 from engine import quiet
 from measuring import compare, pinned, say
@@ -52,13 +52,13 @@ class Idea:
             yield
 
 
-def apart(spans: Sequence[Span]) -> list[Passage]:
+def apart(spans: Sequence[Span]) -> list[TokenTree]:
     """A passage for every span."""
     found = []
     for number, span in enumerate(spans):
-        (alone,) = passages([span])
-        (target,) = alone.targets
-        alone.targets = [type(target)(number, target.places, target.tokens)]
+        (alone,) = merge_spans([span])
+        (ending,) = alone.endings
+        alone.endings = [replace(ending, span=number)]
         found.append(alone)
     return found
 
@@ -66,10 +66,10 @@ def apart(spans: Sequence[Span]) -> list[Passage]:
 IDEAS = (
     Idea("refill", decoding, "REFILL", 1),  # new rows only when every slot is free
     Idea("shared prefix", planning, "SHORTEST", 10**9),
-    Idea("shared passage", likelihood, "passages", apart),
+    Idea("shared passage", engine, "merge_spans", apart),
     Idea("below the first cut", planning, "MARGIN", float("inf")),
     Idea("narrow last layer", PackedModel, "tails", lambda packed, found: None),
-    Idea("drafts", Odds, "length", lambda odds: 0),
+    Idea("drafts", DraftOdds, "length", lambda odds: 0),
 )
 
 

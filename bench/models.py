@@ -18,7 +18,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from caploc.models.loading import LoadedModel, load_model
-from caploc.models.projections import locate
+from caploc.models.projections import find_projections
 
 BUILD = Path("build/bench")
 SEED = 0
@@ -122,7 +122,7 @@ def build_on_device(name: str) -> LoadedModel:
             model = random_model(ON_DEVICE[name])
     finally:
         torch.set_default_dtype(before)
-    projections, grid = locate(model)
+    projections, grid = find_projections(model)
     return LoadedModel(
         model=model,
         tokenizer=tokenizer(ON_DEVICE[name].vocabulary),

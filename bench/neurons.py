@@ -30,7 +30,7 @@ import torch
 
 import models
 from caploc.commonality.moments import Moments
-from caploc.engine.wording import Span, Wording
+from caploc.engine.encoding import RequestEncoder, Span
 from caploc.neurons.attribution import METHODS, Attribution
 from caploc.neurons.batches import Batch, Batcher, gold_logprobs
 from caploc.neurons.proof import NeuronModel, as_neurons
@@ -156,7 +156,7 @@ def measured(model: NeuronModel, spans: Sequence[Span]) -> list[Timed]:
 
 def demo_examples(model: NeuronModel) -> dict[str, list[Span]]:
     """Prompts and gold answers of the demo's tasks."""
-    wording, found = Wording(model.model, model.tokenizer), {}
+    wording, found = RequestEncoder(model.model, model.tokenizer), {}
     for name in TASKS:
         task = load_task(name, TaskOptions(outcome="logprob", training=True))
         requests = [request for n in range(EXAMPLES) for request in task.requests(n)]

@@ -39,13 +39,9 @@ from caploc.search import Plan
 from caploc.store import Question, Store
 from caploc.tasks.catalog import load_task
 from caploc.tasks.requests import Generated
-from caploc.workers import Fleet, Workers
-from caploc.workers.bundle import Bundle
-from caploc.workers.connection import connect
-from caploc.workers.crew import Refusal
-from caploc.workers.hands import Hand, RayCrew
-from caploc.workers.identity import Identity
-from caploc.workers.replica import Recipe, Replica, own_node
+from caploc.workers import DistributedEngine, Workers
+from caploc.workers.ray_backend import PoolWorker, WorkerPool, connect_ray
+from caploc.workers.replica import AskBatch, ModelIdentity, Refusal, Replica, WorkerRecipe, own_node
 
 PARTS = ("pair", "driver", "many")
 GRID = HeadGrid((32,) * 32, (4,) * 32)  # of a model of eight billion parameters
@@ -59,11 +55,11 @@ PAIR_RATE = 0.05  # of the heads, so that no mask comes twice
 class Instant(Replica):
     """Says the same word to everything, at once."""
 
-    def load(self) -> tuple[Identity | Refusal, str]:
+    def load(self) -> tuple[ModelIdentity | Refusal, str]:
         """No model."""
-        return Identity("none", "none", "float32", "cpu", GRID, "0"), own_node()
+        return ModelIdentity("none", "none", "float32", "cpu", GRID, "0"), own_node()
 
-    def answer(self, bundle: Bundle, seconds: float) -> Iterator[list[Answer] | Refusal]:
+    def answer(self, bundle: AskBatch, seconds: float) -> Iterator[list[Answer] | Refusal]:
         """A word an ask."""
         yield said_at_once(bundle)
 
@@ -71,12 +67,12 @@ class Instant(Replica):
 class Host(Instant):
     """Many workers that sleep, in one process."""
 
-    async def load(self) -> tuple[Identity | Refusal, str]:  # type: ignore[override]
+    async def load(self) -> tuple[ModelIdentity | Refusal, str]:  # type: ignore[override]
         """No model."""
         return super().load()
 
     async def answer(  # type: ignore[override]
-        self, bundle: Bundle, seconds: float
+        self, bundle: AskBatch, seconds: float
     ) -> AsyncIterator[list[Answer]]:
         """Answer a few rows at a time, after as long as they would take."""
         answers, some = said_at_once(bundle), max(1, int(RATE * seconds))
@@ -85,13 +81,13 @@ class Host(Instant):
             yield answers[first : first + some]
 
 
-def said_at_once(bundle: Bundle) -> list[Answer]:
+def said_at_once(bundle: AskBatch) -> list[Answer]:
     """The same word to every ask."""
     return [Answer(key, Generated("42", 1), 0.001, 20.0, 21) for key, _, _ in bundle.asked]
 
 
 @dataclass
-class Sleepers(RayCrew):
+class Sleepers(WorkerPool):
     """Workers that share a few actors."""
 
     def __post_init__(self) -> None:
@@ -100,16 +96,16 @@ class Sleepers(RayCrew):
         host = self.connection.ray.remote(Host).options(num_cpus=0, max_concurrency=1000)
         self.hosts = [host.remote(self.shared) for _ in range(HOSTS)]
 
-    def hire(self) -> None:
+    def start(self) -> None:
         """A place in one of the actors."""
         number = next(self.numbers)
         actor = self.hosts[number % HOSTS]
-        self.hands[number] = Hand(actor)
+        self.workers[number] = PoolWorker(actor)
         self.calls[actor.load.remote()] = number
 
     def dismiss(self, worker: int) -> None:
         """Only the place is given up."""
-        self.hands.pop(worker, None)
+        self.workers.pop(worker, None)
 
 
 def main() -> None:
@@ -123,7 +119,7 @@ def main() -> None:
     arguments.out.mkdir(parents=True, exist_ok=True)
     found = json.loads(file.read_text()) if file.is_file() else {}
     # one cluster for all parts, with room for three workers of a core
-    connection = connect(Workers(3, cpus=1))
+    connection = connect_ray(Workers(3, cpus=1))
     try:
         for part in arguments.only.split(","):
             print(f"{part} ...", flush=True)
@@ -150,22 +146,24 @@ def pair(repeats: int) -> dict[str, Any]:
     rows = len({ask.key[0] for ask in asks})
     speeds: dict[int, list[float]] = {1: [], 2: []}
     machine = []
-    fleets: dict[int, Fleet] = {}
+    engines: dict[int, DistributedEngine] = {}
     teams: dict[int, list[psutil.Process]] = {}
     for count in speeds:
-        fleets[count] = Fleet(RayCrew(Workers(count, cpus=1), Recipe(loading), "cpu"))
-        settle(fleets[count])
+        engines[count] = DistributedEngine(
+            WorkerPool(Workers(count, cpus=1), WorkerRecipe(loading), "cpu")
+        )
+        settle(engines[count])
         others = [process for team in teams.values() for process in team]
         teams[count] = [process for process in replicas() if process not in others]
-        answer(fleets[count], asks[: len(asks) // 4])  # rates are learned
+        answer(engines[count], asks[: len(asks) // 4])  # rates are learned
     shares = memory(teams[2][0])
     busiest: dict[int, list[float]] = {1: [], 2: []}
     work: dict[int, list[float]] = {1: [], 2: []}
     for turn in range(repeats):
         machine.append(two_against_one())
-        for count, fleet in fleets.items():
+        for count, engine in engines.items():
             before = [cpu(process) for process in teams[count]]
-            seconds, _, tokens = answer(fleet, asks)
+            seconds, _, tokens = answer(engine, asks)
             spent = [cpu(p) - past for p, past in zip(teams[count], before, strict=True)]
             busiest[count].append(max(spent))
             work[count].append(tokens)
@@ -185,17 +183,17 @@ def pair(repeats: int) -> dict[str, Any]:
     }
 
 
-def settle(fleet: Fleet) -> None:
+def settle(engine: DistributedEngine) -> None:
     """Wait until every worker has its model."""
-    while len(fleet.idle) < fleet.initial:
-        for event in fleet.events():
-            fleet.take(event, None)
+    while len(engine.idle) < engine.initial:
+        for event in engine.events():
+            engine.take(event, None)
 
 
-def answer(fleet: Fleet, asks: Sequence[Ask]) -> tuple[float, float, float]:
+def answer(engine: DistributedEngine, asks: Sequence[Ask]) -> tuple[float, float, float]:
     """Seconds and the driver's CPU seconds until all asks are answered; tokens run for them."""
     began, own = time.perf_counter(), time.process_time()
-    tokens = [answer.forward_tokens for batch in fleet.answer(asks) for answer in batch]
+    tokens = [answer.forward_tokens for batch in engine.answer(asks) for answer in batch]
     assert len(tokens) == len(asks)
     return time.perf_counter() - began, time.process_time() - own, sum(tokens)
 
@@ -246,7 +244,7 @@ def memory(process: psutil.Process) -> dict[str, float]:
 
 
 def driver(repeats: int) -> dict[str, Any]:
-    """Milliseconds a row: of the fleet, of the store, of all that the driver does."""
+    """Milliseconds a row: of the engine, of the store, of all that the driver does."""
     task = load_task("demo/addition")
     masks = np.random.default_rng(0).random((MASKS, GRID.size)) < 0.02
     examples = [n % task.size for n in range(ROWS // MASKS)]
@@ -257,14 +255,16 @@ def driver(repeats: int) -> dict[str, Any]:
         for n, example in enumerate(examples)
     ]
     times: dict[str, list[float]] = {"fleet": [], "fleet_cpu": [], "store": [], "all": []}
-    with Fleet(RayCrew(Workers(2, cpus=1), Recipe({}), "cpu", Instant)) as fleet:
-        settle(fleet)
+    with DistributedEngine(
+        WorkerPool(Workers(2, cpus=1), WorkerRecipe({}), "cpu", Instant)
+    ) as engine:
+        settle(engine)
         for _ in range(repeats):
-            seconds, own, _ = answer(fleet, asks)
+            seconds, own, _ = answer(engine, asks)
             times["fleet"].append(1000 * seconds / ROWS)
             times["fleet_cpu"].append(1000 * own / ROWS)
             with tempfile.TemporaryDirectory() as folder, Store(Path(folder) / "rows") as store:
-                meter = Meter(fleet, store, task, question(task), Cost())
+                meter = Meter(engine, store, task, question(task), Cost())
                 began = time.perf_counter()
                 plan = Plan.crossed(masks, sorted(set(examples)))
                 rows = meter.measure(plan, Silent(), "all")
@@ -292,9 +292,9 @@ def many(repeats: int) -> dict[str, Any]:
         asks = [
             Ask((n, 0), task.requests(n % 100)[0], masks[n // 100]) for n in range(rows)
         ]  # fmt: skip
-        with Fleet(Sleepers(Workers(size, "auto"), Recipe({}), "cpu")) as fleet:
-            settle(fleet)
-            seconds, own, _ = answer(fleet, asks)
+        with DistributedEngine(Sleepers(Workers(size, "auto"), WorkerRecipe({}), "cpu")) as engine:
+            settle(engine)
+            seconds, own, _ = answer(engine, asks)
         found[str(size)] = {
             "rows": rows,
             "seconds": round(seconds, 2),
@@ -346,11 +346,11 @@ def page(found: dict[str, Any]) -> str:
         lines += [
             f"What a row costs the driver, with workers that answer at once; {place(part)}:",
             "",
-            f"- the fleet, {part['rows']:,} rows: **{said(part['fleet'], 3)} ms** a row, of "
+            f"- the engine, {part['rows']:,} rows: **{said(part['fleet'], 3)} ms** a row, of "
             f"which the driver's own CPU time {said(part['fleet_cpu'], 3)} ms",
             f"- writing rows to the store: {said(part['store'], 3)} ms a row",
-            f"- all that the driver does ({part['measured']:,} rows: planning, the fleet, scoring, "
-            f"storing): {said(part['all'], 3)} ms a row",
+            f"- all that the driver does ({part['measured']:,} rows: planning, the engine, "
+            f"scoring, storing): {said(part['all'], 3)} ms a row",
             "",
         ]
     if part := found.get("many"):

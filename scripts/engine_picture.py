@@ -16,9 +16,9 @@ from matplotlib.patches import Patch, Rectangle
 
 import caploc
 from caploc import designs
-from caploc.engine import Ask, BatchEngine, decoding, generation
-from caploc.engine.decoding import Decoder, Running
-from caploc.engine.drafts import Odds
+from caploc.engine import Ask, BatchEngine, decoding, engine
+from caploc.engine.decoding import Decoder, RunningRow
+from caploc.engine.drafts import DraftOdds
 from caploc.tasks.catalog import load_task
 
 OUT = Path("docs/engine.png")
@@ -44,7 +44,7 @@ class Traced(Decoder):
     passes = 0
 
     def hear(
-        self, rows: Sequence[Running], slots: Sequence[int], best: Sequence[int], odds: Odds
+        self, rows: Sequence[RunningRow], slots: Sequence[int], best: Sequence[int], odds: DraftOdds
     ) -> None:
         """Note the pass, then take it in."""
         before = [(len(row.said), len(row.draft)) for row in rows]
@@ -52,14 +52,14 @@ class Traced(Decoder):
         for row, slot, (said, drafted) in zip(rows, slots, before, strict=True):
             new = len(row.said) - said
             opened = odds is self.first_odds
-            mask = row.wanted.mask
+            mask = row.row.mask
             Traced.events.append(Fed(Traced.passes, slot, mask, opened, drafted, new))
         Traced.passes += 1
 
 
 def run() -> list[Fed]:
     """Answer the rows of the picture."""
-    generation.Decoder = Traced  # type: ignore[misc]
+    engine.Decoder = Traced  # type: ignore[misc]
     loaded, task = caploc.load_model("demo"), load_task(TASK)
     masks = designs.bernoulli(loaded.grid.size, MASKS, rate=RATE, seed=3)
     asks = [
@@ -67,7 +67,7 @@ def run() -> list[Fed]:
         for number, mask in enumerate(masks)
         for example in range(EXAMPLES)
     ]
-    generation.ENOUGH = 2
+    engine.ENOUGH = 2
     for _ in BatchEngine(loaded, batch_size=SLOTS).answer(asks):
         pass
     return Traced.events

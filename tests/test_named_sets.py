@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 
-from caploc.export.asked import Asked
+from caploc.export.export import ExportRequest
 from caploc.models.planted import Planted, write_planted
 from caploc.recovery import Measurements, PairedDifferences
 from caploc.search import METHODS, Found, Method, Settings
@@ -95,8 +95,16 @@ def test_a_note_says_so_first_and_the_page_says_it_too(replaced):
 
 def test_the_named_head_is_what_is_exported(replaced):
     findings, head, _ = replaced
-    asked = Asked(str(findings.folder), findings.folder / "out", None, None, "heads", None, False,
-                  ModelOptions(""))  # fmt: skip
+    asked = ExportRequest(
+        str(findings.folder),
+        findings.folder / "out",
+        None,
+        None,
+        "heads",
+        None,
+        False,
+        ModelOptions(""),
+    )
     assert [str(each) for each in asked.export().heads] == [head]
 
 

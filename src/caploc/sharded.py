@@ -16,9 +16,9 @@ from weakref import WeakSet
 from caploc.engine import Answer, Ask, BatchEngine
 from caploc.errors import CaplocError, RunFailed, UserError
 from caploc.models.loading import LoadedModel, load_model
-from caploc.models.sharding import Team, join
+from caploc.models.sharding import Team, join_team
 from caploc.tasks.requests import Generate, LogLikelihood, Request, Rolling
-from caploc.workers.bundle import Bundle
+from caploc.workers.replica import AskBatch
 
 KINDS: dict[str, type[Request]] = {
     "generate": Generate,
@@ -40,7 +40,7 @@ class LeadingEngine(BatchEngine[LoadedModel]):
         Raises:
             UserError: as `load_model`.
         """
-        self.team, self.number = join(), LeadingEngine.loaded_so_far
+        self.team, self.number = join_team(), LeadingEngine.loaded_so_far
         LeadingEngine.loaded_so_far += 1
         kept = [engine.number for engine in LeadingEngine.alive]
         self.team.tell({"load": loading, "rows": batch_size, "kept": kept})
@@ -89,7 +89,7 @@ class Conversation:
 @contextmanager
 def taking_part() -> Iterator[bool]:
     """Whether this process runs the command; one that follows answers until the leader ends."""
-    team = join()
+    team = join_team()
     if not team.leads:
         follow(team)
         yield False
@@ -124,7 +124,7 @@ def follow(team: Team) -> None:
 
 def written(asks: Sequence[Ask]) -> dict[str, Any]:
     """Asks as JSON: each text and each mask once."""
-    bundle = Bundle.of(asks)
+    bundle = AskBatch.of(asks)
     names = {kind: name for name, kind in KINDS.items()}
     return {
         "requests": [[names[type(text)], asdict(text)] for text in bundle.requests],
@@ -136,7 +136,7 @@ def written(asks: Sequence[Ask]) -> dict[str, Any]:
 
 def read(told: dict[str, Any]) -> list[Ask]:
     """What `written` wrote."""
-    return Bundle(
+    return AskBatch(
         tuple(KINDS[name](**fields) for name, fields in told["requests"]),
         tuple(bytes.fromhex(bits) for bits in told["masks"]),
         told["parts"],

@@ -12,10 +12,9 @@ from caploc.launching import launched
 from caploc.lookup import pick
 from caploc.measurement import Cost, HeadModel, Meter, Model_co, RowEngine
 from caploc.models.loading import LoadedModel, check_model, load_model, load_tokenizer
-from caploc.models.placement import SPREAD
-from caploc.models.quantization import SCHEMES
+from caploc.models.placement import SCHEMES, SPREAD
 from caploc.models.sharding import SHARD
-from caploc.models.sources import Source, find
+from caploc.models.sources import ModelSource, find_source
 from caploc.sharded import LeadingEngine
 from caploc.store import Question, Store
 from caploc.store.reading import UNKNOWN
@@ -23,9 +22,9 @@ from caploc.tasks.catalog import TaskOptions, load_task, wants_chat_template
 from caploc.tasks.requests import Request
 from caploc.tasks.task import Task
 from caploc.tasks.taskfiles import code_in, permit_code, refusal
-from caploc.workers import Fleet, Workers
-from caploc.workers.hands import RayCrew
-from caploc.workers.replica import Recipe
+from caploc.workers import DistributedEngine, Workers
+from caploc.workers.ray_backend import WorkerPool
+from caploc.workers.replica import WorkerRecipe
 
 MOST_TASKS = 256  # of a study: its own and those beside it; each is loaded and scored
 
@@ -79,13 +78,13 @@ class ModelOptions:
                 f"the model among them (--device {SHARD}), or start caploc without torchrun."
             )
 
-    def source(self) -> Source:
+    def source(self) -> ModelSource:
         """Find the model's files.
 
         Raises:
             UserError: if there is no such model.
         """
-        return find(self.name, self.revision, self.gguf)
+        return find_source(self.name, self.revision, self.gguf)
 
     def loading(self) -> dict[str, Any]:
         """The arguments of `load_model`."""
@@ -105,9 +104,9 @@ class ModelOptions:
         if self.workers is None:
             yield self.engine()
             return
-        recipe = Recipe(self.loading(), self.batch_size)
-        with Fleet(RayCrew(self.workers, recipe, self.device)) as fleet:
-            yield fleet
+        recipe = WorkerRecipe(self.loading(), self.batch_size)
+        with DistributedEngine(WorkerPool(self.workers, recipe, self.device)) as engine:
+            yield engine
 
     def tasks(self, names: Sequence[str], options: TaskOptions) -> list[Task]:
         """Load tasks and build their requests; of the model only the tokenizer is read.

@@ -8,7 +8,7 @@ import plain
 import workloads
 from caploc import designs
 from caploc.models.loading import LoadedModel
-from caploc.models.projections import locate
+from caploc.models.projections import find_projections
 from caploc.tasks.requests import Generate, Scored, options_json
 from contenders import Batched, Prefixed
 from workloads import Texts, crossed, hellaswag
@@ -21,7 +21,7 @@ STOPS = {"one character": ["."], "several characters": ["a b"]}
 @pytest.fixture(scope="module")
 def loaded():
     model = models.random_model(SHAPE)
-    projections, grid = locate(model)
+    projections, grid = find_projections(model)
     return LoadedModel(
         model=model,
         tokenizer=models.tokenizer(SHAPE.vocabulary),

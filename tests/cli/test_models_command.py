@@ -55,7 +55,7 @@ def test_models_lists_names_and_what_is_here(folder):
 
 def test_all_models_are_fetched_by_one_word(folder, monkeypatch):
     fetched = []
-    monkeypatch.setattr("caploc.models.fetching.fetch", lambda name, _: fetched.append(name))
+    monkeypatch.setattr("caploc.models.fetching.fetch_model", lambda name, _: fetched.append(name))
     run("fetch", "all", "--quiet")
     assert fetched == list(PRETRAINED)
 

@@ -6,7 +6,7 @@ from transformers import PreTrainedTokenizerFast
 
 from caploc.models.cutting import knocked_out
 from caploc.models.loading import LoadedModel
-from caploc.models.projections import locate
+from caploc.models.projections import find_projections
 
 WORDS = 61
 PAD, START = 0, 1  # also ends a text, as lm-eval reads a text from its end token on
@@ -29,7 +29,7 @@ def word_tokenizer():
 
 def around(model, tokenizer=None):
     """The model as the engine takes it."""
-    projections, grid = locate(model)
+    projections, grid = find_projections(model)
     return LoadedModel(
         model=model,
         tokenizer=tokenizer or word_tokenizer(),

@@ -7,10 +7,10 @@ import pytest
 from alone import answers, responses, said
 
 from caploc.engine import Ask, BatchEngine
+from caploc.engine.attention import shared_layers
 from caploc.engine.decoding import Decoder
-from caploc.engine.generation import ENOUGH
-from caploc.engine.intact import Intact
-from caploc.engine.stepping import shared_layers
+from caploc.engine.engine import ENOUGH
+from caploc.engine.intact import IntactRecords
 from caploc.models.loading import load_model
 from caploc.tasks.requests import Generate, options_json
 
@@ -73,7 +73,7 @@ def test_masks_keep_their_own_readings_of_a_prefix(loaded, masks, truth):
 def test_wrong_drafts_change_no_answer(loaded, masks, truth):
     engine, asks = BatchEngine(loaded), asks_for(PROMPTS, masks)
     for ask in asks:
-        prompt = engine.generation.wording.prompt(ask.request)
+        prompt = engine.generation.encoder.prompt(ask.request)
         for garbage in ([70] * 5, [71, 72], [loaded.tokenizer.encode("8")[0], 73, 74]):
             engine.generation.remembered.of(hash(prompt)).add(garbage)
     assert texts(engine, asks) == truth
@@ -182,14 +182,14 @@ def test_running_rows_read_their_own_segments(loaded, masks, monkeypatch, slots)
 def test_a_mask_reads_its_prefix_once_and_keeps_it_no_longer_than_its_rows_run(
     loaded, masks, monkeypatch
 ):
-    engine, kept, read, under = BatchEngine(loaded, 2), [], [], Intact.under
+    engine, kept, read, under = BatchEngine(loaded, 2), [], [], IntactRecords.under
 
     def watched(intact, number, cut):
         kept.append(len(intact.read))
         read.extend(mask.number for mask in cut)
         return under(intact, number, cut)
 
-    monkeypatch.setattr(Intact, "under", watched)
+    monkeypatch.setattr(IntactRecords, "under", watched)
     texts(engine, asks_for(PROMPTS, masks))
     above = loaded.grid.layer_slices[-1].start
     # once each mask that cuts below the last layer, whose own keys no cut of it changes
@@ -200,13 +200,13 @@ def test_a_mask_reads_its_prefix_once_and_keeps_it_no_longer_than_its_rows_run(
 def test_masks_whose_rows_are_opened_together_read_their_prefix_in_one_pass(
     loaded, masks, truth, monkeypatch
 ):
-    together, under = [], Intact.under
+    together, under = [], IntactRecords.under
 
     def watched(intact, number, cut):
         together.append(len(cut))
         return under(intact, number, cut)
 
-    monkeypatch.setattr(Intact, "under", watched)
+    monkeypatch.setattr(IntactRecords, "under", watched)
     assert texts(BatchEngine(loaded), asks_for(PROMPTS, masks)) == truth
     assert max(together) > 2
 

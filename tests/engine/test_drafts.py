@@ -13,17 +13,17 @@ from caploc.engine.drafts import (
     PROBES,
     REMEMBERED,
     UNKNOWN_PRICE,
-    Answers,
-    Odds,
-    Remembered,
-    timed,
+    AnswerCache,
+    AnswerTree,
+    DraftOdds,
+    running_mean,
 )
 
 answers = st.lists(st.integers(0, 2), max_size=5).map(tuple)
 
 
 def remembered(texts):
-    memory = Answers()
+    memory = AnswerTree()
     for text in texts:
         memory.add(text)
     return memory
@@ -73,29 +73,29 @@ def test_equal_answers_are_one_however_often_they_come():
 
 
 def test_answers_to_the_prompt_asked_for_least_recently_are_forgotten_first():
-    memory = Remembered(most=3 * 9)
+    memory = AnswerCache(most=3 * 9)
     for prompt in range(3):
         memory.of(prompt).add(range(8))
     memory.of(0)
     memory.of(3).add(range(8))
     memory.of(3)
-    assert list(memory.answers) == [2, 0, 3] and memory.held == memory.most
+    assert list(memory.trees) == [2, 0, 3] and memory.held == memory.most
     assert memory.of(0).draft((), 9) == list(range(8))
     assert memory.of(1).draft((), 9) == []
 
 
 @given(st.lists(st.tuples(st.integers(0, 6), answers), max_size=60), st.integers(1, 40))
 def test_what_is_remembered_has_a_bound(asked, most):
-    memory = Remembered(most)
+    memory = AnswerCache(most)
     for prompt, text in asked:
         found = memory.of(prompt)
-        assert memory.held == sum(each.size for each in memory.answers.values())
-        assert memory.held <= most or list(memory.answers) == [prompt]
+        assert memory.held == sum(each.size for each in memory.trees.values())
+        assert memory.held <= most or list(memory.trees) == [prompt]
         found.add(text)
 
 
 def test_drafts_that_are_always_right_grow_to_the_longest():
-    odds, lengths = Odds(longest=100), []
+    odds, lengths = DraftOdds(longest=100), []
     for _ in range(8):
         lengths.append(odds.length())
         odds.saw(lengths[-1], lengths[-1])
@@ -104,7 +104,7 @@ def test_drafts_that_are_always_right_grow_to_the_longest():
 
 
 def test_drafts_that_are_never_right_end_but_for_a_probe_now_and_then():
-    odds = Odds(longest=100)
+    odds = DraftOdds(longest=100)
     for _ in range(20):
         odds.saw(5, 0)
     lengths = [odds.length() for _ in range(10 * PROBES)]
@@ -112,7 +112,7 @@ def test_drafts_that_are_never_right_end_but_for_a_probe_now_and_then():
 
 
 def test_drafts_pay_again_after_they_did_not():
-    odds = Odds(longest=100)
+    odds = DraftOdds(longest=100)
     for _ in range(20):
         odds.saw(5, 0)
     for _ in range(40):
@@ -124,7 +124,7 @@ def test_drafts_pay_again_after_they_did_not():
 @pytest.mark.parametrize("chance", [0.5, 0.9])
 def test_a_draft_is_as_long_as_its_last_token_is_worth_its_price(price, chance):
     """If each token is right with the same chance, token i is reached and right chance**i times."""
-    odds, rows = Odds(longest=1000), 10_000
+    odds, rows = DraftOdds(longest=1000), 10_000
     odds.checking, odds.saying = price, 1.0
     deep = 60
     odds.reached = [rows * chance**place for place in range(deep)]
@@ -135,7 +135,7 @@ def test_a_draft_is_as_long_as_its_last_token_is_worth_its_price(price, chance):
 
 @given(st.lists(st.tuples(st.integers(1, 6), st.integers(0, 6)), min_size=1, max_size=50))
 def test_the_share_of_right_drafts_is_that_of_kaplan_and_meier(seen):
-    odds = Odds(longest=100)
+    odds = DraftOdds(longest=100)
     for drafted, right in seen:
         odds.saw(drafted, min(right, drafted))
     for place, (reached, right) in enumerate(zip(odds.reached, odds.right, strict=True)):
@@ -144,7 +144,7 @@ def test_the_share_of_right_drafts_is_that_of_kaplan_and_meier(seen):
 
 
 def test_long_ago_counts_less():
-    odds = Odds(longest=10)
+    odds = DraftOdds(longest=10)
     for _ in range(REMEMBERED):
         odds.saw(1, 1)
     for _ in range(2 * REMEMBERED):
@@ -153,7 +153,7 @@ def test_long_ago_counts_less():
 
 
 def test_a_price_is_known_when_both_have_been_timed():
-    odds = Odds(longest=10)
+    odds = DraftOdds(longest=10)
     assert odds.price() == UNKNOWN_PRICE
     odds.checking = 2.0
     assert odds.price() == UNKNOWN_PRICE
@@ -164,8 +164,8 @@ def test_a_price_is_known_when_both_have_been_timed():
 
 
 def test_a_running_mean_starts_at_the_first_and_comes_to_the_last():
-    mean = timed(0.0, 5.0)
+    mean = running_mean(0.0, 5.0)
     assert mean == 5.0
     for _ in range(100):
-        mean = timed(mean, 1.0)
+        mean = running_mean(mean, 1.0)
     assert mean == pytest.approx(1.0, abs=1e-3)

@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 from transformers import AutoConfig
 
 from caploc.engine import Ask, BatchEngine
-from caploc.engine.memory import Shape, inner_size
+from caploc.engine.memory import DecoderShape, inner_size
 from caploc.engine.packed import PackedModel
 from caploc.errors import OutOfMemory
 from caploc.models.loading import load_model
@@ -246,7 +246,7 @@ def test_the_inside_of_a_feed_forward_block_is_read_from_the_config(model_type, 
 
 
 def test_a_models_shape_is_counted_in_bytes_of_its_dtype(loaded):
-    shape = Shape.of(loaded.model)
+    shape = DecoderShape.of(loaded.model)
     assert (shape.layers, shape.heads) == (6, 16)
     assert shape.keys == 2 * 8 * 16 * 4  # keys and values of 8 groups of width 16
     assert shape.residual == 128 * 4

@@ -7,7 +7,7 @@ from alone import PAD, START, around, responses, said, scored, words
 from tiny import DISTURBED, GROUPED, SHAPE, build, random_tokens, tiny
 
 from caploc.engine import Ask, BatchEngine
-from caploc.engine.padding import FURTHER, Padding
+from caploc.engine.plain import FURTHER, PaddingCheck
 from caploc.tasks.requests import Generate, LogLikelihood, options_json
 
 LIMIT = 6
@@ -64,7 +64,7 @@ def test_a_model_that_padding_disturbs_answers_as_it_does_alone(name):
 
 
 def test_without_the_proof_they_would_not(monkeypatch):
-    monkeypatch.setattr(Padding, "shown", lambda *told: True)
+    monkeypatch.setattr(PaddingCheck, "shown", lambda *told: True)
     loaded = around(DISTURBING["bart"]())
     mask, asks = asked(loaded)
     got = responses(BatchEngine(loaded), asks)
@@ -77,7 +77,7 @@ def test_without_the_proof_they_would_not(monkeypatch):
 def test_most_models_take_unlike_rows_together(name, left):
     assert name not in DISTURBED
     items = prompts()
-    (together,) = Padding(around(tiny(name)), left=left).groups(items, lambda item: item)
+    (together,) = PaddingCheck(around(tiny(name)), left=left).groups(items, lambda item: item)
     assert together == items[::-1]
 
 
@@ -89,7 +89,7 @@ def counted(monkeypatch, holds=lambda rows: True):
         truth = torch.arange(20.0).reshape(1, 2, 10).expand(len(rows), -1, -1)
         return truth + (0 if holds(rows) or len(rows) == 1 else 1000 * torch.rand(len(rows), 2, 10))
 
-    monkeypatch.setattr(Padding, "continued", predict)
+    monkeypatch.setattr(PaddingCheck, "continued", predict)
     return shown
 
 
@@ -99,7 +99,7 @@ def sorted_into(padding, *lengths):
 
 
 def test_it_is_shown_at_the_lengths_at_hand_and_again_at_longer_ones(monkeypatch):
-    shown, padding = counted(monkeypatch), Padding(around(tiny("bloom")), left=True)
+    shown, padding = counted(monkeypatch), PaddingCheck(around(tiny("bloom")), left=True)
     assert sorted_into(padding, 8, 8) == [[8, 8]] and shown == []
     assert sorted_into(padding, 6, 10, 8) == [[10, 8, 6]] and shown == [[10, 8, 6], [8], [6]]
     sorted_into(padding, 10 * FURTHER, 10 * FURTHER - 4 * FURTHER)
@@ -114,7 +114,7 @@ def test_it_is_shown_at_the_lengths_at_hand_and_again_at_longer_ones(monkeypatch
 
 def test_what_fails_once_is_not_tried_again(monkeypatch):
     shown = counted(monkeypatch, holds=lambda rows: len(rows[0]) < 20)
-    padding = Padding(around(tiny("bloom")), left=True)
+    padding = PaddingCheck(around(tiny("bloom")), left=True)
     assert sorted_into(padding, 9, 7) == [[9, 7]]
     assert sorted_into(padding, 30, 7, 9, 30) == [[30, 30], [9], [7]]
     before = len(shown)
@@ -125,9 +125,9 @@ def test_a_proof_that_does_not_fit_into_memory_proves_nothing(monkeypatch):
     def full(padding, rows):
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
-    monkeypatch.setattr(Padding, "continued", full)
-    assert sorted_into(Padding(around(tiny("bloom")), left=True), 9, 7) == [[9], [7]]
+    monkeypatch.setattr(PaddingCheck, "continued", full)
+    assert sorted_into(PaddingCheck(around(tiny("bloom")), left=True), 9, 7) == [[9], [7]]
 
 
 def test_nothing_asked_needs_no_proof():
-    assert Padding(around(build("llama", GROUPED)), left=True).groups([], len) == []
+    assert PaddingCheck(around(build("llama", GROUPED)), left=True).groups([], len) == []

@@ -15,18 +15,18 @@ from caploc.engine.planning import (
     RECORDS,
     SHORTEST,
     UPKEEP,
-    Sizes,
-    Wanted,
-    Work,
-    common,
-    plan,
+    MemorySizes,
+    PlannedRow,
+    PlannedWork,
+    plan_batches,
     record_bytes,
+    shared_length,
     shared_prefixes,
-    thinned,
+    spaced_depths,
 )
 
 LAYERS = 4
-SIZES = Sizes(
+SIZES = MemorySizes(
     layers=LAYERS,
     keys=8,
     residual=4,
@@ -46,11 +46,11 @@ memories = st.integers(0, 10**6) | st.just(10**9)
 def crossed(prompts, cuts):
     """Every prompt under every mask."""
     pairs = product(range(prompts), range(len(cuts)))
-    return [Wanted(number, prompt, mask) for number, (prompt, mask) in enumerate(pairs)]
+    return [PlannedRow(number, prompt, mask) for number, (prompt, mask) in enumerate(pairs)]
 
 
 def work_of(stems, cuts, *, answers=5, first=(), wanted=None):
-    return Work(
+    return PlannedWork(
         stems=stems,
         lengths=[len(stem) + 1 for stem in stems],
         answers=answers,
@@ -112,14 +112,14 @@ def test_a_prefix_leaves_each_text_a_token_of_its_own():
 
 @given(texts, texts)
 def test_common_tokens_are_counted(first, second):
-    assert common(first, second) == len(commonprefix([first, second]))
+    assert shared_length(first, second) == len(commonprefix([first, second]))
 
 
 @given(rows(), memories)
 def test_every_row_is_planned_once_and_starts_from_what_fits(asked, memory):
     work = work_of(**asked)
     sizes = replace(SIZES, memory=memory)
-    planned = plan(work, sizes)
+    planned = plan_batches(work, sizes)
     planned_rows = [row for stage in planned.stages for row in stage.rows]
     assert Counter(planned_rows) == Counter(work.wanted)
     for stage in planned.stages:
@@ -136,7 +136,7 @@ def test_every_row_is_planned_once_and_starts_from_what_fits(asked, memory):
 @given(rows(), memories)
 def test_prefixes_are_the_beginnings_of_their_prompts(asked, memory):
     work = work_of(**asked)
-    planned = plan(work, replace(SIZES, memory=memory))
+    planned = plan_batches(work, replace(SIZES, memory=memory))
     for prompt, stem in enumerate(work.stems):
         number = planned.prefix[prompt]
         before = () if number is None else planned.prefixes[number]
@@ -147,7 +147,7 @@ def test_prefixes_are_the_beginnings_of_their_prompts(asked, memory):
 @given(rows(), memories)
 def test_rows_of_one_mask_that_read_a_prefix_run_together(asked, memory):
     work = work_of(**asked)
-    planned = plan(work, replace(SIZES, memory=memory))
+    planned = plan_batches(work, replace(SIZES, memory=memory))
     for stage in planned.stages:
         late = [row for row in stage.rows if row.number not in work.first]
         if late and planned.prefix[late[0].prompt] is not None:
@@ -159,7 +159,7 @@ def test_rows_of_one_mask_that_read_a_prefix_run_together(asked, memory):
 @given(rows(), memories)
 def test_first_rows_run_before_the_others_which_wait(asked, memory):
     work = work_of(**asked)
-    stages = plan(work, replace(SIZES, memory=memory)).stages
+    stages = plan_batches(work, replace(SIZES, memory=memory)).stages
     firsts = [[row.number in work.first for row in stage.rows] for stage in stages]
     assert [all(flags) for flags in firsts] == [
         bool(work.first) and n == 0 for n in range(len(firsts))
@@ -178,7 +178,7 @@ def test_texts_are_taken_in_blocks_that_fit_their_records():
     work = work_of(separate(12), cuts=[LAYERS] * 3)
     each = (11 + work.answers) * record_bytes((1, 2, 3), SIZES)
     memory = 5 * each / (RECORDS / 2)
-    stages = plan(work, replace(SIZES, memory=int(memory) + 1)).stages
+    stages = plan_batches(work, replace(SIZES, memory=int(memory) + 1)).stages
     assert [len(stage.recorded) for stage in stages] == [5, 5, 2]
     assert all(stage.depths == (1, 2, 3) for stage in stages)
     assert all({row.prompt for row in stage.rows} == set(stage.recorded) for stage in stages)
@@ -187,7 +187,7 @@ def test_texts_are_taken_in_blocks_that_fit_their_records():
 def test_depths_thin_out_and_then_vanish_as_memory_shrinks():
     sizes = replace(SIZES, layers=16)
     full = 7 * record_bytes(range(1, 16), sizes)
-    found = [thinned(7, float(memory), sizes) for memory in range(full, -1, -1)]
+    found = [spaced_depths(7, float(memory), sizes) for memory in range(full, -1, -1)]
     assert found[0] == tuple(range(1, 16))
     assert found[-1] == ()
     assert [depths for depths, _ in groupby(found)] == [
@@ -201,9 +201,9 @@ def test_depths_thin_out_and_then_vanish_as_memory_shrinks():
 def test_slots_respect_the_most_rows_and_the_memory(shared):
     stems = [(*range(1000, 1000 + shared), *stem) for stem in separate(30)]
     work = work_of(stems, cuts=[0] * 10)
-    assert plan(work, SIZES).slots == SIZES.most_rows
-    assert plan(work, replace(SIZES, most_rows=1000)).slots == len(work.wanted)
-    slots = [plan(work, replace(SIZES, memory=2**power)).slots for power in range(24)]
+    assert plan_batches(work, SIZES).slots == SIZES.most_rows
+    assert plan_batches(work, replace(SIZES, most_rows=1000)).slots == len(work.wanted)
+    slots = [plan_batches(work, replace(SIZES, memory=2**power)).slots for power in range(24)]
     assert slots == sorted(slots) and slots[0] == 1 and slots[-1] == SIZES.most_rows
     for power, count in enumerate(slots):
         # the keys of all running rows, each with 11 own tokens, and of the prefix of one mask
@@ -213,9 +213,9 @@ def test_slots_respect_the_most_rows_and_the_memory(shared):
 
 def test_a_pass_has_as_many_tokens_as_fit_but_the_longest_row_must():
     work = work_of(separate(3, length=50), cuts=[0])
-    assert plan(work, SIZES).tokens == SIZES.most_tokens
-    assert plan(work, replace(SIZES, memory=0)).tokens == 51
-    tokens = plan(work, replace(SIZES, memory=10**6)).tokens
+    assert plan_batches(work, SIZES).tokens == SIZES.most_tokens
+    assert plan_batches(work, replace(SIZES, memory=0)).tokens == 51
+    tokens = plan_batches(work, replace(SIZES, memory=10**6)).tokens
     assert 51 < tokens < SIZES.most_tokens
     assert tokens * (SIZES.working + SIZES.logits) <= (1 - RECORDS - KEPT) * 10**6
 
@@ -224,25 +224,27 @@ def test_prompts_are_recorded_only_where_their_rows_skip_more_than_that_costs():
     least = MARGIN * LAYERS
     for cuts in product(range(LAYERS + 1), repeat=2):
         for stems in (separate(3), [(*range(50, 350), *stem) for stem in separate(3)]):
-            stages = plan(work_of(stems, cuts=list(cuts)), SIZES).stages
+            stages = plan_batches(work_of(stems, cuts=list(cuts)), SIZES).stages
             recorded = {prompt for stage in stages for prompt in stage.recorded}
             assert recorded == (set(range(3)) if sum(cuts) >= least else set())
 
 
 def test_a_prefix_is_kept_at_depths_only_where_its_masks_start_above_the_bottom():
     stems = [(*range(50, 350), *stem) for stem in separate(3)]
-    assert plan(work_of(stems, cuts=[0] * 9), SIZES).prefix_depths == ()
-    assert plan(work_of(stems, cuts=[3] * 9), SIZES).prefix_depths == (1, 2, 3)
-    assert plan(work_of(stems, cuts=[3]), SIZES).prefix_depths == ()  # read once, to skip three
+    assert plan_batches(work_of(stems, cuts=[0] * 9), SIZES).prefix_depths == ()
+    assert plan_batches(work_of(stems, cuts=[3] * 9), SIZES).prefix_depths == (1, 2, 3)
+    assert (
+        plan_batches(work_of(stems, cuts=[3]), SIZES).prefix_depths == ()
+    )  # read once, to skip three
 
 
 @given(rows())
 def test_the_smallest_plan_is_the_one_that_less_memory_makes_no_smaller(asked):
     work = work_of(**asked)
-    least = plan(work, replace(SIZES, memory=0))
+    least = plan_batches(work, replace(SIZES, memory=0))
     assert least.smallest and least.slots == 1
     for power in range(24):
-        planned = plan(work, replace(SIZES, memory=2**power))
+        planned = plan_batches(work, replace(SIZES, memory=2**power))
         if planned.smallest:
             assert (planned.slots, planned.tokens) == (1, least.tokens)
             assert not planned.prefix_depths
@@ -252,10 +254,10 @@ def test_the_smallest_plan_is_the_one_that_less_memory_makes_no_smaller(asked):
 def test_a_plan_for_one_row_at_a_time_is_not_the_smallest_while_it_keeps_records():
     work = work_of(separate(2, length=50), cuts=[LAYERS] * 3)
     sizes = replace(SIZES, most_rows=1, most_tokens=10)
-    assert not plan(work, sizes).smallest
-    assert plan(work, replace(sizes, memory=0)).smallest
+    assert not plan_batches(work, sizes).smallest
+    assert plan_batches(work, replace(sizes, memory=0)).smallest
 
 
 def test_no_rows_are_a_plan_without_stages():
-    planned = plan(work_of([(1, 2, 3)], cuts=[0], wanted=[]), SIZES)
+    planned = plan_batches(work_of([(1, 2, 3)], cuts=[0], wanted=[]), SIZES)
     assert planned.stages == () and planned.slots == 1

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from caploc.engine import suitability
-from caploc.engine.memory import devices
+from caploc.engine.memory import model_devices
 from caploc.engine.packed import PackedModel
 
 LAYERS = 4
@@ -48,16 +48,16 @@ def split(model, below):
 def test_masks_keys_and_residuals_go_where_the_layer_is(below):
     model = split(build("llama", {**GROUPED, "num_hidden_layers": LAYERS}), below)
     packed = PackedModel(around(model), 64)
-    masks = [suitability._one_head(packed, layer) for layer in (1, LAYERS - 1)]
+    masks = [packed.loaded.grid.mask([f"L{layer}H0"]) for layer in (1, LAYERS - 1)]
     own, again = [[7, 8, 9], [10, 11, 12, 13, 14]], [[1, 2], [3, 4]]
     with Strict():
-        logits = suitability._packed_logits(packed, [3, 4, 5, 6], own, again, masks)
+        logits = suitability.packed_logits(packed, [3, 4, 5, 6], own, again, masks)
     assert [tuple(each.shape) for each in logits] == [(1 + 2, GROUPED["vocab_size"])] * 2
     assert {each.device for each in logits} == {AWAY}
 
 
 def test_every_gpu_of_a_map_counts():
     model = build("llama", GROUPED)
-    assert devices(model) == [HOME]
+    assert model_devices(model) == [HOME]
     model.hf_device_map = {"model.embed_tokens": 0, "model.layers.0": 1, "lm_head": "disk"}
-    assert devices(model) == [HOME, torch.device("cuda", 0), torch.device("cuda", 1)]
+    assert model_devices(model) == [HOME, torch.device("cuda", 0), torch.device("cuda", 1)]

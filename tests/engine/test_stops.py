@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from caploc.engine.stops import Stops
+from caploc.engine.encoding import Stops
 from caploc.models.loading import load_tokenizer
 
 # Letters, spaces, ends of lines, and characters of two, three and four bytes.

@@ -8,8 +8,8 @@ from test_families import PACKED
 from tiny import GROUPED, build, random_tokens, tiny
 
 from caploc.engine import Ask, BatchEngine
+from caploc.engine.packed import select_tokens
 from caploc.engine.suitability import packed_model
-from caploc.engine.tails import part
 from caploc.tasks.requests import Generate, LogLikelihood, options_json
 
 LENGTHS = (9, 14, 14, 6)
@@ -115,9 +115,9 @@ def test_what_a_layer_is_handed_for_each_token_is_narrowed_with_it():
     chosen = torch.tensor([1, 4])
     each = torch.arange(10).reshape(1, 5, 2)
     positions, other = torch.arange(5), torch.arange(20).reshape(4, 5)
-    assert torch.equal(part(each, chosen, 5), each[:, [1, 4]])
-    assert torch.equal(part(positions, chosen, 5), chosen)
-    assert part(other, chosen, 5) is other and part(None, chosen, 5) is None
-    both = part((each, (positions, "text")), chosen, 5)
+    assert torch.equal(select_tokens(each, chosen, 5), each[:, [1, 4]])
+    assert torch.equal(select_tokens(positions, chosen, 5), chosen)
+    assert select_tokens(other, chosen, 5) is other and select_tokens(None, chosen, 5) is None
+    both = select_tokens((each, (positions, "text")), chosen, 5)
     assert torch.equal(both[0], each[:, [1, 4]]) and torch.equal(both[1][0], chosen)
     assert both[1][1] == "text"

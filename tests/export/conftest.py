@@ -47,7 +47,7 @@ def written(tmp_path):
 @pytest.fixture
 def finished(tmp_path):
     """A run's folder as `caploc locate` leaves it, of the demo, made up but for the fingerprint."""
-    from caploc.models.sources import find
+    from caploc.models.sources import find_source
     from caploc.study import Study
     from caploc.workbench import ModelOptions
 
@@ -57,7 +57,9 @@ def finished(tmp_path):
         folder = tmp_path / "run"
         folder.mkdir()
         study = asdict(Study(ModelOptions("demo"), "demo/addition"))
-        result = RESULT | {"model": MODEL | {"fingerprint": find("demo").fingerprint()}} | changes
+        result = (
+            RESULT | {"model": MODEL | {"fingerprint": find_source("demo").fingerprint()}} | changes
+        )
         (folder / "run.json").write_text(json.dumps({"study": study, "command": "made up"}))
         (folder / "result.json").write_text(json.dumps(result))
         return folder

@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM
 import caploc
 from caploc.errors import BadOption
 from caploc.export import Export
-from caploc.export import adapter as adapters
+from caploc.export import weights as adapters
 from caploc.heads import Head
 from caploc.models.loading import load_model
 from caploc.workbench import ModelOptions

@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from caploc.export.card import Story, licence_of, write_card
-from caploc.export.verification import Agreement
+from caploc.export.card import CardContent, read_licence, write_card
+from caploc.export.verification import LogitAgreement
 from caploc.headfile import HeadFile
 from caploc.heads import Head, HeadGrid
-from caploc.models.sources import Source
+from caploc.models.sources import ModelSource
 
 GRID = HeadGrid((16,) * 6)
-AGREEMENT = Agreement("AutoModelForCausalLM", "float32", "cpu", 77, 0.0, 0.0, 1.0)
+AGREEMENT = LogitAgreement("AutoModelForCausalLM", "float32", "cpu", 77, 0.0, 0.0, 1.0)
 HOSTILE = (
     '<script>alert(1)</script>\n# Title\n---\nlicense: mine\n| a | b |\n```\n[x](javascript:1) "q" '
     "![i](http://e.x/i.png) @someone #1 $x$ \x1b[0m \u202e {{ 7 * 7 }} {% raw %}"
@@ -40,9 +40,9 @@ def story(text, *, licence=None, commit=None):
         "command": text,
     }
     file = HeadFile((Head(0, 1),), GRID, text, text, evidence)
-    source = Source(text, "/place", None, commit, ())
+    source = ModelSource(text, "/place", None, commit, ())
     result = {"task": {"name": text, "metric": text, "higher_is_better": True}}
-    return Story(
+    return CardContent(
         kind="checkpoint", title=text, source=source, file=file, result=result,
         licence=licence or {}, agreements=[AGREEMENT], prompts=3, rewritten=[text], size=None,
         command=text,
@@ -132,10 +132,10 @@ def test_the_hub_can_read_it():
 
 
 def test_a_licence_is_taken_from_a_card_and_nothing_else_is():
-    assert licence_of("---\nlicense: mit\ntags: [a]\n---\nwords") == {"license": "mit"}
+    assert read_licence("---\nlicense: mit\ntags: [a]\n---\nwords") == {"license": "mit"}
     for strange in ("license: [a, b]", ": : :", "- a", "license: 3", "license: &a [*a]"):
-        assert licence_of(f"---\n{strange}\n---\n") == {}
-    assert licence_of("") == licence_of("no metadata") == {}
+        assert read_licence(f"---\n{strange}\n---\n") == {}
+    assert read_licence("") == read_licence("no metadata") == {}
 
 
 def test_a_licence_that_is_not_stated_is_said_to_be_unknown():

@@ -7,14 +7,14 @@ import torch
 
 import caploc
 from caploc.errors import BadOption, ModelRefused, UnknownName, UserError
-from caploc.export.asked import Asked
+from caploc.export.export import ExportRequest
 from caploc.heads import Head
 from caploc.workbench import ModelOptions
 
 
 def asked(source, target, **changes):
     fields = {"top": None, "heads": None, "kind": "heads", "repository": None, "private": False}
-    return Asked(str(source), target, model=ModelOptions(""), **fields | changes)
+    return ExportRequest(str(source), target, model=ModelOptions(""), **fields | changes)
 
 
 def written(source, target, **changes):
@@ -129,10 +129,10 @@ def test_a_model_that_has_changed_since_the_run_is_refused(finished, tmp_path):
 def test_what_a_run_fixed_cannot_be_changed(finished, tmp_path):
     wanted = asked(finished(), tmp_path / "out")
     model = ModelOptions("", dtype="bfloat16", device="cpu")
-    changed = Asked(**wanted.__dict__ | {"model": model}).export()
+    changed = ExportRequest(**wanted.__dict__ | {"model": model}).export()
     assert (changed.model.name, changed.model.dtype, changed.model.device) == (
         "demo", "bfloat16", "cpu",
     )  # fmt: skip
     assert changed.heads == (Head(0, 10), Head(0, 15))
     with pytest.raises(BadOption, match="--revision is the run's own"):
-        Asked(**wanted.__dict__ | {"model": ModelOptions("", revision="main")}).export()
+        ExportRequest(**wanted.__dict__ | {"model": ModelOptions("", revision="main")}).export()

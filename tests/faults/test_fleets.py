@@ -16,10 +16,10 @@ from caploc.search import Settings
 from caploc.study import Study, run
 from caploc.tasks.catalog import TaskOptions
 from caploc.workbench import ModelOptions
-from caploc.workers import Fleet, Workers
-from caploc.workers.dispatching import Patience
-from caploc.workers.hands import RayCrew
-from caploc.workers.replica import Recipe
+from caploc.workers import DistributedEngine, Workers
+from caploc.workers.ray_backend import WorkerPool
+from caploc.workers.replica import WorkerRecipe
+from caploc.workers.scheduling import Patience
 
 pytest.importorskip("ray")
 pytestmark = [
@@ -59,9 +59,11 @@ def study(planted):
     )  # fmt: skip
 
 
-def fleet_on(cluster, study, replica, patience=None):
+def engine_on(cluster, study, replica, patience=None):
     workers = Workers(None, cluster.address, cpus=1)
-    return Fleet(RayCrew(workers, Recipe(study.model.loading()), "cpu", replica), patience)
+    return DistributedEngine(
+        WorkerPool(workers, WorkerRecipe(study.model.loading()), "cpu", replica), patience
+    )
 
 
 def worker_processes():
@@ -88,10 +90,10 @@ class Answered(Silent):
         self.rows += rows if tokens else 0
 
 
-def finished(study, folder, answered, command, fleet):
+def finished(study, folder, answered, command, engine):
     """Run or resume a study; not finished if three workers in turn were killed with some rows."""
     try:
-        run(study, folder, answered, command=command, engine=fleet)
+        run(study, folder, answered, command=command, engine=engine)
     except RunFailed as error:
         assert "workers in turn failed on the same" in str(error)
         return False
@@ -101,13 +103,13 @@ def finished(study, folder, answered, command, fleet):
 class Killer(threading.Thread):
     """Kills one worker after another, any of them, as long as one at least has its model.
 
-    Between two kills an answer must have come: a fleet that is killed faster than it answers ends
+    Between two kills an answer must have come: a engine that is killed faster than it answers ends
     the run, as it should.
     """
 
-    def __init__(self, fleet, answered, times):
+    def __init__(self, engine, answered, times):
         super().__init__(daemon=True)
-        self.fleet, self.answered, self.times, self.done = fleet, answered, times, 0
+        self.engine, self.answered, self.times, self.done = engine, answered, times, 0
         self.over, self.draw = threading.Event(), random.Random(1)
 
     def run(self):
@@ -115,21 +117,21 @@ class Killer(threading.Thread):
         while self.done < self.times and not self.over.is_set():
             time.sleep(self.draw.uniform(*PAUSES))
             present = worker_processes()
-            if present and self.fleet.idle | self.fleet.busy and self.answered.rows > before:
+            if present and self.engine.idle | self.engine.busy and self.answered.rows > before:
                 self.draw.choice(present).kill()
                 self.done, before = self.done + 1, self.answered.rows
 
 
 def test_workers_are_killed(cluster, study, truth, tmp_path, times, tally):
     """kill -9 of workers"""
-    with fleet_on(cluster, study, unreliable.Slow) as fleet:
+    with engine_on(cluster, study, unreliable.Slow) as engine:
         answered = Answered()
-        killer = Killer(fleet, answered, times)
+        killer = Killer(engine, answered, times)
         killer.start()
         try:
             while tally.injected < times:
                 folder = tmp_path / f"run{tally.runs}"
-                while not finished(study, folder, answered, truth.result["command"], fleet):
+                while not finished(study, folder, answered, truth.result["command"], engine):
                     tally.resumed += 1
                 tally.compare(folder, truth, killer.done - tally.injected)
         finally:
@@ -141,10 +143,10 @@ def test_workers_are_killed(cluster, study, truth, tmp_path, times, tally):
 def test_workers_fail(cluster, study, truth, tmp_path, tally, kind):
     """a worker fails"""
     replica = unreliable.going_wrong(getattr(unreliable, kind), tmp_path, 2)
-    with fleet_on(cluster, study, replica) as fleet:
-        run(study, tmp_path / "run", command=truth.result["command"], engine=fleet)
-        workers = len(fleet.crew.hands)
-        hired = max(fleet.crew.hands)
+    with engine_on(cluster, study, replica) as engine:
+        run(study, tmp_path / "run", command=truth.result["command"], engine=engine)
+        workers = len(engine.pool.workers)
+        hired = max(engine.pool.workers)
     failed = len(list(tmp_path.glob("failed*")))
     tally.compare(tmp_path / "run", truth, failed)
     assert failed == 2
@@ -158,7 +160,7 @@ def test_workers_fail(cluster, study, truth, tmp_path, tally, kind):
 
 def test_a_worker_is_stopped(cluster, study, truth, tmp_path, tally):
     """a worker hangs (SIGSTOP)"""
-    with fleet_on(cluster, study, unreliable.Slow, HASTY) as fleet:
+    with engine_on(cluster, study, unreliable.Slow, HASTY) as engine:
         stopped = []
 
         def stop():
@@ -170,17 +172,17 @@ def test_a_worker_is_stopped(cluster, study, truth, tmp_path, tally):
 
         stopper = threading.Thread(target=stop, daemon=True)
         stopper.start()
-        run(study, tmp_path / "run", command=truth.result["command"], engine=fleet)
+        run(study, tmp_path / "run", command=truth.result["command"], engine=engine)
         stopper.join(LIMIT)
         tally.compare(tmp_path / "run", truth, 1)
         _, alive = psutil.wait_procs(stopped, timeout=GRACE)
         assert not alive
         end = time.monotonic() + LIMIT
-        while len(fleet.idle) < 2 and time.monotonic() < end:  # another has taken its place
-            fleet.refresh()
-            for event in fleet.crew.events(1):
-                fleet.take(event, None)
-        assert len(fleet.idle) == 2
+        while len(engine.idle) < 2 and time.monotonic() < end:  # another has taken its place
+            engine.refresh()
+            for event in engine.pool.events(1):
+                engine.take(event, None)
+        assert len(engine.idle) == 2
 
 
 def test_a_worker_says_nan(cluster, study, tmp_path, tally):
@@ -189,8 +191,8 @@ def test_a_worker_says_nan(cluster, study, tmp_path, tally):
     run(study, tmp_path / "truth")
     truth = stored(tmp_path / "truth")
     replica = unreliable.going_wrong(unreliable.Nan, tmp_path, 1)
-    with fleet_on(cluster, study, replica) as fleet:
-        run(study, tmp_path / "run", engine=fleet)
+    with engine_on(cluster, study, replica) as engine:
+        run(study, tmp_path / "run", engine=engine)
     found = stored(tmp_path / "run")
     tally.injected, tally.runs = len(list(tmp_path.glob("failed*"))), 1
     keys, wanted = [row[:4] for row in found], [row[:4] for row in truth]

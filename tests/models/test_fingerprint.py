@@ -8,8 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from caploc.models.fingerprint import READ, folder_fingerprint
-from caploc.models.sources import DEMO_FOLDER
+from caploc.models.sources import DEMO_FOLDER, READ, folder_fingerprint
 
 INDEX = "model.safetensors.index.json"
 

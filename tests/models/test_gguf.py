@@ -18,7 +18,7 @@ from caploc.errors import BadOption, ModelRefused, UnknownName
 from caploc.models import gguf
 from caploc.models.gguf import check_gguf
 from caploc.models.loading import check_model, load_model, load_tokenizer, model_shape
-from caploc.models.sources import find
+from caploc.models.sources import find_source
 from caploc.study import Study
 from caploc.workbench import ModelOptions
 
@@ -56,19 +56,19 @@ def test_quantized_weights_become_plain_numbers_near_the_original(tmp_path):
 
 
 def test_it_is_named_by_its_path_or_by_folder_and_file(file):
-    by_path, by_file = find(str(file)), find(str(file.parent), gguf="tiny.gguf")
+    by_path, by_file = find_source(str(file)), find_source(str(file.parent), gguf="tiny.gguf")
     assert by_path.fingerprint() == by_file.fingerprint()
     assert check_model(str(file.parent), gguf="tiny.gguf") == check_model(str(file))
 
 
 def test_the_fingerprint_follows_the_content_and_not_the_name(file):
-    first = find(str(file)).fingerprint()
+    first = find_source(str(file)).fingerprint()
     renamed = file.rename(file.with_name("other.gguf"))
-    assert find(str(renamed)).fingerprint() == first
+    assert find_source(str(renamed)).fingerprint() == first
     content = bytearray(renamed.read_bytes())
     content[-1] ^= 1
     renamed.write_bytes(content)
-    assert find(str(renamed)).fingerprint() != first
+    assert find_source(str(renamed)).fingerprint() != first
 
 
 def test_nothing_beside_the_file_is_read(file, loaded):
@@ -119,11 +119,11 @@ def test_what_does_not_go_with_a_file_is_refused(file, changes, said):
 
 def test_a_file_that_is_not_in_the_folder_is_refused(file):
     with pytest.raises(UnknownName, match=r"'tiny2.gguf'. Did you mean 'tiny.gguf'"):
-        find(str(file.parent), gguf="tiny2.gguf")
+        find_source(str(file.parent), gguf="tiny2.gguf")
     outside = file.parent / "inside"
     outside.mkdir()
     with pytest.raises(UnknownName):
-        find(str(outside), gguf="../tiny.gguf")
+        find_source(str(outside), gguf="../tiny.gguf")
 
 
 def test_a_folder_with_gguf_alone_says_how_to_name_the_file(file):
@@ -229,9 +229,9 @@ def test_more_layers_than_tensors_are_refused(sound, tmp_path):
 def test_python_without_assertions_checks_files_too(tmp_path):
     (tmp_path / "bad.gguf").write_bytes(llama(tensors=1000))
     code = (
-        "from caploc.models.sources import check_files, find\n"
+        "from caploc.models.sources import check_model_files, find_source\n"
         "assert False\n"
-        f"check_files(find({str(tmp_path / 'bad.gguf')!r}))\n"
+        f"check_model_files(find_source({str(tmp_path / 'bad.gguf')!r}))\n"
     )
     ended = subprocess.run([sys.executable, "-O", "-c", code], capture_output=True, text=True)
     assert "ModelRefused" in ended.stderr and "is no sound GGUF file" in ended.stderr
@@ -239,7 +239,7 @@ def test_python_without_assertions_checks_files_too(tmp_path):
 
 def test_no_way_to_the_libraries_leads_past_the_check(tmp_path):
     (tmp_path / "bad.gguf").write_bytes(llama(tensors=1000))
-    source = find(str(tmp_path / "bad.gguf"))
+    source = find_source(str(tmp_path / "bad.gguf"))
     for read in (lambda: model_shape(source.name, None), lambda: source.which):
         with pytest.raises(ModelRefused, match="is no sound GGUF file"):
             read()

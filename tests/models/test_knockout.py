@@ -11,7 +11,7 @@ from tiny import GROUPED, MAMBA, build, random_tokens, tiny, zeroed
 from caploc.errors import BadOption, ModelBusy, ModelRefused, UnknownName
 from caploc.heads import Head
 from caploc.models.knockout import knockout, reference_outputs
-from caploc.models.projections import locate
+from caploc.models.projections import find_projections
 
 MODULE = sys.modules[knockout.__module__]  # the package's attribute of that name is the function
 TOKENS = random_tokens(2, 6)
@@ -24,7 +24,7 @@ def logits(model, tokens=TOKENS):
 
 
 def expected(*heads):
-    _, grid = locate(tiny("llama"))
+    _, grid = find_projections(tiny("llama"))
     return logits(zeroed("llama", torch.float32, torch.from_numpy(grid.mask(heads))))
 
 
@@ -90,7 +90,7 @@ def test_options_that_do_not_fit_are_refused():
 
 def test_a_model_is_proved_once_and_forgotten_with_the_model(monkeypatch):
     proofs = []
-    monkeypatch.setattr(MODULE, "prove", lambda *parts: proofs.append(parts[0].__class__))
+    monkeypatch.setattr(MODULE, "prove_heads", lambda *parts: proofs.append(parts[0].__class__))
     model = build("llama", GROUPED)
     for _ in range(2):
         with knockout(model, HEADS):

@@ -268,7 +268,7 @@ def test_a_model_on_the_hub_is_known_by_its_commit(monkeypatch):
     files = [SimpleNamespace(rfilename=name) for name in ("config.json", "a.safetensors")]
     info = SimpleNamespace(sha="c0ffee", siblings=files)
     monkeypatch.setattr(sources.HfApi, "model_info", lambda *args, **kwargs: info)
-    source = sources.find("some/model", "main")
+    source = sources.find_source("some/model", "main")
     assert (source.fingerprint(), source.revision) == ("c0ffee", "c0ffee")
     with pytest.raises(ModelRefused, match="has no tokenizer"):
         check_model("some/model")

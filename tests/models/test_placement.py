@@ -10,7 +10,7 @@ from caploc.engine import Ask, BatchEngine
 from caploc.errors import BadOption, ModelRefused, OutOfMemory
 from caploc.models import placement
 from caploc.models.loading import check_model, load_model
-from caploc.models.placement import Placement, check_fit, home, place, whole
+from caploc.models.placement import Placement, check_fit, input_device, is_whole, parse_placement
 from caploc.neurons.proof import as_neurons
 from caploc.tasks.requests import Generate, LogLikelihood, options_json
 
@@ -31,9 +31,9 @@ def here(folder):
 
 
 def test_limits_are_read_in_bytes():
-    assert place("spread").limits == {}
-    assert place("spread:cpu=2GiB").limits == {"cpu": 2 * 2**30}
-    assert place("spread:cpu=500MB").spread
+    assert parse_placement("spread").limits == {}
+    assert parse_placement("spread:cpu=2GiB").limits == {"cpu": 2 * 2**30}
+    assert parse_placement("spread:cpu=500MB").spread
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_limits_are_read_in_bytes():
 )
 def test_a_device_that_cannot_be_is_refused_in_a_sentence(name, words):
     with pytest.raises(BadOption, match=words):
-        place(name)
+        parse_placement(name)
 
 
 def test_weights_too_large_for_the_device_are_refused_before_they_are_read(folder, monkeypatch):
@@ -109,12 +109,12 @@ def answered(loaded, packed):
 def test_layers_that_wait_on_disk_answer_as_those_in_memory(folder, here, limit, packed):
     spread = load_model(folder, device=f"spread:cpu={limit}")
     kinds = {parameter.device.type for parameter in spread.model.parameters()}
-    assert "meta" in kinds and spread.device == home(spread.model) == torch.device("cpu")
+    assert "meta" in kinds and spread.device == input_device(spread.model) == torch.device("cpu")
     assert spread.dtype == here.dtype and spread.fingerprint == here.fingerprint
     assert answered(spread, packed) == answered(here, packed)
 
 
 def test_neurons_want_whole_weights(folder, here):
-    assert whole(here.model)
+    assert is_whole(here.model)
     with pytest.raises(ModelRefused, match="spread over devices or shared .* load it whole"):
         as_neurons(load_model(folder, device="spread:cpu=60KB"))

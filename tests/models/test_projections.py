@@ -7,14 +7,14 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from caploc.errors import ModelRefused
-from caploc.models.projections import input_width, layer_part, locate
+from caploc.models.projections import find_projections, input_width, layer_part
 
 each_family = pytest.mark.parametrize("name", FAMILIES)
 
 
 @each_family
 def test_the_grid_is_right(name):
-    _, grid = locate(tiny(name))
+    _, grid = find_projections(tiny(name))
     assert grid.heads_per_layer == FAMILIES[name].heads
     assert grid.group_sizes == FAMILIES[name].groups
 
@@ -22,49 +22,49 @@ def test_the_grid_is_right(name):
 @each_family
 def test_the_projections_are_those_named_by_hand(name):
     model, family = tiny(name), FAMILIES[name]
-    projections, grid = locate(model)
+    projections, grid = find_projections(model)
     for layer, heads in enumerate(family.heads):
         expected = model.get_submodule(family.naming.format(layer=layer)) if heads else None
         assert projections[layer] is expected
-    assert locate(model, family.naming) == (projections, grid)
+    assert find_projections(model, family.naming) == (projections, grid)
 
 
 def test_a_star_in_a_name_matches_anything():
     model = tiny("llama")
-    assert locate(model, "model.layers.{layer}.*.o_proj") == locate(model)
+    assert find_projections(model, "model.layers.{layer}.*.o_proj") == find_projections(model)
 
 
 def test_a_function_may_name_them():
     model = tiny("llama")
-    named = locate(model, lambda model: [None, model.model.layers[1].self_attn.o_proj])
+    named = find_projections(model, lambda model: [None, model.model.layers[1].self_attn.o_proj])
     assert named[0] == [None, model.model.layers[1].self_attn.o_proj]
     assert named[1].heads_per_layer == (0, 4)
 
 
 def test_layer_10_is_not_taken_for_layer_1():
     model = build("llama", {**GROUPED, "num_hidden_layers": 11})
-    projections, grid = locate(model, "model.layers.{layer}.self_attn.o_proj")
+    projections, grid = find_projections(model, "model.layers.{layer}.self_attn.o_proj")
     assert projections == [layer.self_attn.o_proj for layer in model.model.layers]
     assert grid.layers == 11
 
 
 def test_a_model_without_attention_is_refused_with_how_to_name_them():
     with pytest.raises(ModelRefused, match=r"has no attention output projections.*\{layer\}"):
-        locate(build("mamba", MAMBA))
+        find_projections(build("mamba", MAMBA))
 
 
 def test_another_head_width_than_the_config_says_is_refused():
     model = build("llama", GROUPED)
     model.model.layers[1].self_attn.head_dim = 6
     with pytest.raises(ModelRefused, match="reads 32 values, but the model has 4 heads of 6"):
-        locate(model)
+        find_projections(model)
 
 
 def test_hidden_size_over_heads_is_the_last_resort():
     model = build("gpt2", {name: value for name, value in SHAPE.items() if "inter" not in name})
     for block in model.transformer.h:
         del block.attn.head_dim
-    assert locate(model)[1].heads_per_layer == (4, 4)
+    assert find_projections(model)[1].heads_per_layer == (4, 4)
 
 
 @pytest.mark.parametrize("where", ["module", "config"])
@@ -77,7 +77,7 @@ def test_head_counts_may_differ_from_layer_to_layer(where):
         attention.num_heads = 2
     else:  # Llama's own config class wants a number, those of other models do not
         object.__setattr__(model.config, "num_attention_heads", [4, 2])
-    grid = locate(model)[1]
+    grid = find_projections(model)[1]
     assert grid.heads_per_layer == (4, 2)
     assert grid.group_sizes == (1, 2)
 
@@ -86,7 +86,7 @@ def test_latent_attention_has_no_key_value_groups():
     model = build("deepseek_v3", FAMILIES["deepseek_v3"].config)
     for layer in model.model.layers:
         layer.self_attn.num_key_value_groups = 2  # of the cache; each head has a key and a value
-    assert locate(model)[1].group_sizes == (1, 1)
+    assert find_projections(model)[1].group_sizes == (1, 1)
 
 
 @pytest.mark.parametrize("projection", [nn.Linear(3, 5), Conv1D(5, 3)])
@@ -103,19 +103,19 @@ def test_layers_that_share_one_projection_are_refused(shared):
     else:
         second.o_proj.weight = first.o_proj.weight
     with pytest.raises(ModelRefused, match="share one attention output projection"):
-        locate(model)
+        find_projections(model)
 
 
 def test_heads_that_work_in_pairs_are_refused():
     with pytest.raises(ModelRefused, match="heads of a diffllama model work in pairs"):
-        locate(build("diffllama", GROUPED))
+        find_projections(build("diffllama", GROUPED))
 
 
 def test_two_projections_in_one_layer_are_refused():
     model = build("llama", GROUPED)
     model.model.layers[1].attn = model.model.layers[0].self_attn
     with pytest.raises(ModelRefused, match="has 2 attention output projections"):
-        locate(model)
+        find_projections(model)
 
 
 class Packed(nn.Module):
@@ -129,10 +129,10 @@ class Packed(nn.Module):
 
 def test_projections_of_quantized_classes_are_found_by_their_features():
     model = build("llama", GROUPED)
-    plain, grid = locate(model)
+    plain, grid = find_projections(model)
     for layer in model.model.layers:
         layer.self_attn.o_proj = Packed(layer.self_attn.o_proj)
-    found, same = locate(model)
+    found, same = find_projections(model)
     assert found == [layer.self_attn.o_proj for layer in model.model.layers] != plain
     assert same == grid
 
@@ -154,7 +154,7 @@ def test_names_that_fit_nothing_are_refused(naming, words):
         build("llama", {**GROUPED, "head_dim": 16}) if "k_proj" in str(naming) else tiny("llama")
     )
     with pytest.raises(ModelRefused, match=words):
-        locate(model, naming)
+        find_projections(model, naming)
 
 
 def test_the_part_of_a_layer_is_its_direct_child():

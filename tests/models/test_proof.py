@@ -8,14 +8,14 @@ from tiny import FAMILIES, GROUPED, SHAPE, build, tiny
 from torch import nn
 
 from caploc.errors import ModelRefused
-from caploc.models.projections import locate
-from caploc.models.proof import prove
+from caploc.models.projections import find_projections
+from caploc.models.proof import prove_heads
 
 EQUAL_WIDTHS = {**SHAPE, "num_key_value_heads": 4, "intermediate_size": 32}
 
 
 def proved(model, naming=None):
-    prove(model, *locate(model, naming))
+    prove_heads(model, *find_projections(model, naming))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
@@ -23,7 +23,7 @@ def proved(model, naming=None):
 @pytest.mark.parametrize("seed", [0, 1])
 def test_every_family_passes(name, dtype, seed):
     model = tiny(name, dtype)
-    prove(model, *locate(model), seed=seed)
+    prove_heads(model, *find_projections(model), seed=seed)
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2", "deepseek_v3"])

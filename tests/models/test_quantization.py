@@ -9,13 +9,13 @@ from tiny import GROUPED, build
 from transformers import LlamaConfig
 
 from caploc.errors import BadOption, UnknownName
-from caploc.models import quantization
+from caploc.models import placement
 from caploc.models.loading import check_model, load_model
-from caploc.models.quantization import (
+from caploc.models.placement import (
     SCHEMES,
-    carried,
+    carried_method,
     check_quantization,
-    label,
+    dtype_label,
     scheme_config,
     weight_bytes,
 )
@@ -32,7 +32,7 @@ def nothing_installed(monkeypatch):
     def find(name):
         return None if name in packages else found(name)
 
-    monkeypatch.setattr(quantization.importlib.util, "find_spec", find)
+    monkeypatch.setattr(placement.importlib.util, "find_spec", find)
 
 
 @pytest.mark.usefixtures("nothing_installed")
@@ -62,7 +62,7 @@ def test_a_quantized_checkpoint_needs_its_packages_and_is_not_quantized_again(tm
 
 
 def test_four_bits_of_torchao_need_a_gpu(monkeypatch):
-    monkeypatch.setattr(quantization, "_check_packages", lambda what, packages: None)
+    monkeypatch.setattr(placement, "_check_packages", lambda what, packages: None)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(BadOption, match="--quantize int4 needs a CUDA device.*int8, 8bit or 4bit"):
         check_quantization("it", LlamaConfig(), "int4")
@@ -81,7 +81,7 @@ def test_products_are_computed_in_the_type_that_the_label_says():
     for own in (torch.float16, torch.bfloat16, torch.float32):
         model.to(own)
         model.config.dtype = own
-        assert label(model, "4bit") == f"4bit/{str(own).removeprefix('torch.')}"
+        assert dtype_label(model, "4bit") == f"4bit/{str(own).removeprefix('torch.')}"
         made = scheme_config("4bit", model.config, "auto")
         assert made.bnb_4bit_compute_dtype is own
         assert scheme_config("4bit", model.config, torch.bfloat16).bnb_4bit_compute_dtype is (
@@ -92,8 +92,8 @@ def test_products_are_computed_in_the_type_that_the_label_says():
 
 def test_quantized_models_are_told_apart_from_full_ones():
     model = build("llama", GROUPED).to(torch.bfloat16)
-    assert label(model, None) == "bfloat16"
-    assert label(model, "int8") == "int8/bfloat16"
-    assert carried(model.config) is None
+    assert dtype_label(model, None) == "bfloat16"
+    assert dtype_label(model, "int8") == "int8/bfloat16"
+    assert carried_method(model.config) is None
     model.config.quantization_config = GPTQ
-    assert label(model, None) == "gptq/bfloat16"
+    assert dtype_label(model, None) == "gptq/bfloat16"

@@ -20,9 +20,15 @@ from caploc.engine import Ask, BatchEngine
 from caploc.errors import ModelRefused
 from caploc.models import proof
 from caploc.models.loading import load_model
-from caploc.models.placement import whole
-from caploc.models.proof import logits_of, prove, random_tokens
-from caploc.models.zeroing import modules, product_error, writable
+from caploc.models.placement import is_whole
+from caploc.models.proof import (
+    is_writable,
+    logits_of,
+    product_error,
+    prove_heads,
+    random_tokens,
+    reading_modules,
+)
 from caploc.tasks.requests import Generate, LogLikelihood, options_json
 
 pytestmark = [
@@ -49,10 +55,10 @@ def test_the_proof_passes_and_the_weights_are_not_plain(scheme, dtype):
     loaded = quantized(scheme, dtype)
     assert loaded.dtype == f"{scheme}/{dtype}"
     assert loaded.fingerprint == load_model("demo", device="cpu").fingerprint
-    assert not whole(loaded.model)
-    assert not any(map(writable, modules(loaded.projections, loaded.grid)))
+    assert not is_whole(loaded.model)
+    assert not any(map(is_writable, reading_modules(loaded.projections, loaded.grid)))
     for seed in range(1, 4):
-        prove(loaded.model, loaded.projections, loaded.grid, seed=seed)
+        prove_heads(loaded.model, loaded.projections, loaded.grid, seed=seed)
 
 
 @each_scheme
@@ -124,7 +130,7 @@ def test_a_module_that_is_called_and_not_used_is_refused(monkeypatch):
 
     module.__class__ = Aside
     with pytest.raises(ModelRefused, match="all heads of layer 2 leaves the logits"):
-        prove(loaded.model, loaded.projections, loaded.grid)
+        prove_heads(loaded.model, loaded.projections, loaded.grid)
 
 
 def test_a_checkpoint_that_was_quantized_before_is_loaded_and_proved(tmp_path):
@@ -150,5 +156,5 @@ def test_the_tolerance_stated_has_room_over_what_is_found(scheme, monkeypatch):
         return errors[-1]
 
     monkeypatch.setattr(proof, "product_error", watched)
-    prove(loaded.model, loaded.projections, loaded.grid)
+    prove_heads(loaded.model, loaded.projections, loaded.grid)
     assert max(errors) < proof.PRODUCT_TOLERANCE / 3

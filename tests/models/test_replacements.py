@@ -8,10 +8,15 @@ import torch
 from tiny import DISTURBED, FAMILIES, greedy, left_padded, random_masks, random_tokens, tiny
 
 from caploc.errors import BadData, BadOption
-from caploc.models.cutting import Place
-from caploc.models.knockout import knockout, reference_outputs
-from caploc.models.projections import locate
-from caploc.models.replacements import Positions, mean_replacement, resample_replacement
+from caploc.models.cutting import CutSite
+from caploc.models.knockout import (
+    Positions,
+    knockout,
+    mean_replacement,
+    reference_outputs,
+    resample_replacement,
+)
+from caploc.models.projections import find_projections
 
 TEXTS = [[5, 9, 4], [7, 3, 8, 8, 6, 11, 12], [2, 2, 9, 30]]  # shorter than what is generated
 SEED = 3
@@ -181,8 +186,10 @@ def test_flattened_inputs_are_replaced_like_the_rows_they_came_from(mode, rows):
     else:
         replace = mean_replacement(reference, Standing(tiny("llama")))
     mixed = torch.randn(2, 3, 4, 8)
-    expected = replace(Place(1, slice(0, 4)), mixed).expand_as(mixed)
-    assert torch.equal(replace(Place(1, slice(0, 4)), mixed.flatten(0, 1)), expected.flatten(0, 1))
+    expected = replace(CutSite(1, slice(0, 4)), mixed).expand_as(mixed)
+    assert torch.equal(
+        replace(CutSite(1, slice(0, 4)), mixed.flatten(0, 1)), expected.flatten(0, 1)
+    )
 
 
 def test_another_seed_draws_other_texts_and_the_same_seed_the_same():
@@ -247,4 +254,4 @@ def test_texts_need_a_tokenizer():
 
 
 def test_the_reference_grid_is_the_models():
-    assert reference_outputs(tiny("llama"), TEXTS).grid == locate(tiny("llama"))[1]
+    assert reference_outputs(tiny("llama"), TEXTS).grid == find_projections(tiny("llama"))[1]

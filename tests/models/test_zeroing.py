@@ -10,8 +10,9 @@ from torch import nn
 
 from caploc.errors import ModelRefused
 from caploc.models import proof
-from caploc.models.projections import locate
-from caploc.models.zeroing import forward_as, inputs_zeroed, product_error, weights_zeroed
+from caploc.models.cutting import forward_as
+from caploc.models.projections import find_projections
+from caploc.models.proof import columns_zeroed, inputs_zeroed, product_error
 
 HEADS = 4
 
@@ -19,11 +20,11 @@ HEADS = 4
 @pytest.fixture(autouse=True)
 def unwritable(monkeypatch):
     """As if no weight could be set to zero."""
-    monkeypatch.setattr(proof, "writable", lambda module: False)
+    monkeypatch.setattr(proof, "is_writable", lambda module: False)
 
 
 def proved(model):
-    proof.prove(model, *locate(model))
+    proof.prove_heads(model, *find_projections(model))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
@@ -77,11 +78,11 @@ def test_a_linear_module_is_its_columns(bias):
 
 def test_both_roads_cut_the_same():
     model = build("llama", GROUPED).requires_grad_(False)
-    projections, grid = locate(model)
+    projections, grid = find_projections(model)
     mask = torch.zeros(grid.size, dtype=torch.bool)
     mask[[0, 3, 6]] = True
     tokens = proof.random_tokens(model, 0)
-    with weights_zeroed(projections, grid, mask):
+    with columns_zeroed(projections, grid, mask):
         by_weights = proof.logits_of(model, tokens)
     with inputs_zeroed(projections, grid, mask):
         by_inputs = proof.logits_of(model, tokens)

@@ -55,7 +55,7 @@ class Planted:
     def spans(self, task="warm", examples=100):
         """The finding examples as tokens."""
         if (task, examples) not in self.worded:
-            found = self.source(task, examples).spans(self.engine.wording)
+            found = self.source(task, examples).spans(self.engine.encoder)
             self.worded[task, examples] = found
         return self.worded[task, examples]
 

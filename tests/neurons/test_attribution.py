@@ -5,7 +5,7 @@ import pytest
 import torch
 from tiny import random_tokens, tiny
 
-from caploc.engine.wording import Span
+from caploc.engine.encoding import Span
 from caploc.errors import BadOption, UnknownName
 from caploc.models.cutting import knocked_out
 from caploc.models.loading import load_tokenizer

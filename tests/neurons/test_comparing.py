@@ -11,7 +11,7 @@ from scipy.stats import spearmanr
 from small_runs import STUDY, TASKS, Rows, counted, located, quick, remembered
 
 from caploc.commonality import best, rates
-from caploc.engine.wording import Span
+from caploc.engine.encoding import Span
 from caploc.neurons import finding
 from caploc.neurons.attribution import Attribution
 from caploc.neurons.comparing import (

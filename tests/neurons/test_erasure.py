@@ -90,7 +90,7 @@ def test_the_loss_is_what_the_truth_and_a_plain_forward_pass_say(planted, eraser
         expected = model.truth.right("large", cut)[:LIMIT].mean()
         assert erased.located.score == expected
         assert erased.located.metric.mean == pytest.approx(1 - expected)
-        spans = source.judged_spans(model.engine.wording, LIMIT)
+        spans = source.judged_spans(model.engine.encoder, LIMIT)
         lost = model.logprobs(spans) - model.logprobs(spans, cut)
         assert erased.located.logprob.mean == pytest.approx(lost.mean(), abs=1e-4)
     shared = model.truth.right("large", model.truth.shared).mean()

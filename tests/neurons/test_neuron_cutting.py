@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from caploc.engine import Ask, BatchEngine
-from caploc.engine.wording import Span, Wording
+from caploc.engine.encoding import RequestEncoder, Span
 from caploc.errors import BadOption
-from caploc.models.zeroing import reads_first
+from caploc.models.proof import reads_first
 from caploc.neurons.cutting import Cutter, Mode, NeuronEngine
 from caploc.neurons.proof import neurons_zeroed
 from caploc.neurons.study import NeuronBench
@@ -38,7 +38,7 @@ def engines(demo):
 
 @pytest.fixture(scope="module")
 def reference(demo):
-    wording = Wording(demo.model, demo.tokenizer)
+    wording = RequestEncoder(demo.model, demo.tokenizer)
     texts = [("3+4=", "7"), ("11+25=", "36"), ("the dog", " barks at")]
     return [wording.spans(LogLikelihood(*text))[0] for text in texts]
 
@@ -99,7 +99,7 @@ def test_zero_is_the_model_with_those_neurons_weights_zeroed(engines, neurons, k
 
 def test_log_probabilities_are_those_of_a_plain_forward_pass(engines, neurons, demo):
     mask, request = some(neurons, 0.1), REQUESTS[-1]
-    (span,) = engines["packed"].wording.spans(request)
+    (span,) = engines["packed"].encoder.spans(request)
     with torch.inference_mode(), neurons_zeroed(neurons.projections, torch.from_numpy(mask)):
         logprobs = demo.model(torch.tensor([span.inputs])).logits[0].log_softmax(-1)
     count = len(span.continuation)

@@ -5,7 +5,7 @@ import json
 import pytest
 from planted_models import TWO, Planter
 
-from caploc.engine.wording import Wording
+from caploc.engine.encoding import RequestEncoder
 from caploc.errors import BadData, BadOption
 from caploc.neurons.study import load_source, with_end
 from caploc.tasks.catalog import TaskOptions
@@ -100,7 +100,7 @@ def test_the_draw_is_the_seed_s_and_more_keep_the_first(planted):
 
 def test_spans_are_prompt_and_gold_answer(planted):
     model = planted(TWO)
-    found, wording = model.source("warm", 5), model.engine.wording
+    found, wording = model.source("warm", 5), model.engine.encoder
     for example, span in zip(found.find_on, found.spans(wording), strict=True):
         (request,) = found.finding.requests(example)
         text = wording.tokenizer.decode([*span.inputs, *span.continuation])
@@ -110,7 +110,7 @@ def test_spans_are_prompt_and_gold_answer(planted):
 
 
 def test_gold_answers_of_choices_programs_and_curses(demo):
-    wording = Wording(demo.model, demo.tokenizer)
+    wording = RequestEncoder(demo.model, demo.tokenizer)
     for name in ("sentences", "capitals", "code", "cursing"):
         found = load_source(DEMO, f"demo/{name}", TaskOptions(), 3, 0)
         for span in found.spans(wording):
@@ -128,7 +128,7 @@ def test_a_long_text_is_asked_in_windows(demo, task_file):
     )
     found = load_source(DEMO, path, TaskOptions(), 2, 0)
     assert isinstance(found.finding.requests(0)[0], Rolling)
-    wording = Wording(demo.model, demo.tokenizer)
+    wording = RequestEncoder(demo.model, demo.tokenizer)
     spans = found.spans(wording)
     assert len(spans) > 2 == len(found.find_on)
     tokens = len(wording.harness.tok_encode(long))
@@ -160,7 +160,7 @@ def test_what_is_asked_is_text(planted):
 def test_a_written_answer_is_learnt_with_its_end_and_a_chosen_one_as_it_is(demo, task, end):
     found, wording = (
         load_source(DEMO, task, TaskOptions(), 3, 0),
-        Wording(demo.model, demo.tokenizer),
+        RequestEncoder(demo.model, demo.tokenizer),
     )
     for plain, lesson in zip(found.spans(wording), found.lessons(wording), strict=True):
         text = [demo.tokenizer.decode(span.continuation) for span in (plain, lesson)]
@@ -184,4 +184,4 @@ def test_an_answer_that_ends_already_is_not_ended_twice(answer, end, whole):
 def test_a_single_stop_string_is_one_end_and_not_its_first_letter(demo, task_file):
     how = {"until": "END", "max_gen_toks": 4, "do_sample": False}
     found = load_source(DEMO, task_file(sums(8), generation_kwargs=how), TaskOptions(), None, 0)
-    assert found.end(Wording(demo.model, demo.tokenizer)) == "END"
+    assert found.end(RequestEncoder(demo.model, demo.tokenizer)) == "END"

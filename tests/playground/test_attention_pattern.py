@@ -23,7 +23,7 @@ def own(model, tokens):
 
 
 def test_every_head_has_its_own_pattern_though_pairs_share_keys(playground, whole):
-    tokens = playground.engine.wording.harness.tok_encode("47+38=85")
+    tokens = playground.engine.encoder.harness.tok_encode("47+38=85")
     truth = own(whole, tokens)
     seen = []
     for head in (Head(0, 0), Head(0, 1), Head(2, 7), Head(5, 15)):
@@ -36,7 +36,7 @@ def test_every_head_has_its_own_pattern_though_pairs_share_keys(playground, whol
 
 
 def test_without_heads_it_is_the_pattern_of_the_model_without_them(playground, zeroed):
-    tokens = playground.engine.wording.harness.tok_encode("47+38=85")
+    tokens = playground.engine.encoder.harness.tok_encode("47+38=85")
     heads = playground.loaded.grid.named_in(HEADS)
     found = pattern(playground.loaded, tokens, Head(4, 3), heads)
     assert torch.allclose(found, own(zeroed, tokens)[4][0, 3], atol=1e-6)
@@ -66,7 +66,7 @@ def test_what_cannot_be_shown_gets_a_sentence(playground):
 
 def test_the_page_sees_the_text_that_the_model_read(playground):
     question = Question(heads=HEADS, prompt="47+38=")
-    said = playground.engine.wording.harness.tok_encode("85", add_special_tokens=False)
+    said = playground.engine.encoder.harness.tok_encode("85", add_special_tokens=False)
     found = playground.attention(AttentionAsked(question=question, said=said, head="L1H2"))
     assert "".join(found["tokens"]) == "<|end|>47+38=85"
     assert found["weights"].shape == (9, 9)

@@ -26,7 +26,7 @@ def ask(playground, **fields):
 
 
 def generated(playground, prompt, new_tokens, **options):
-    ids = torch.tensor([playground.engine.wording.harness.tok_encode(prompt)])
+    ids = torch.tensor([playground.engine.encoder.harness.tok_encode(prompt)])
     made = playground.loaded.model.generate(
         input_ids=ids,
         attention_mask=torch.ones_like(ids),
@@ -59,7 +59,7 @@ def test_the_rules_of_the_generation_config_decide_as_in_generate(playground, mo
 @pytest.mark.parametrize("prompt", PROMPTS[:3])
 def test_odds_are_those_of_plain_passes_and_of_zeroed_weights(playground, whole, zeroed, prompt):
     events = ask(playground, prompt=prompt, new_tokens=12)
-    before = playground.engine.wording.harness.tok_encode(prompt)
+    before = playground.engine.encoder.harness.tok_encode(prompt)
     for side in SIDES:
         answer = said(events, side)
         tokens = [e["token"] for e in answer]

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from caploc.engine import BatchEngine
-from caploc.engine.wording import Prompt
+from caploc.engine.encoding import TokenizedPrompt
 from caploc.errors import BadOption
 from caploc.heads import Head
 from caploc.playground.attention import pattern
@@ -35,7 +35,7 @@ def test_every_family_says_and_looks_as_it_does_by_itself(name):
     columns = range(0, loaded.grid.size, 3)
     heads = tuple(loaded.grid.part(column) for column in columns)
     cut, none = loaded.grid.mask(heads), np.zeros(loaded.grid.size, dtype=bool)
-    duet = Duet(engine, Prompt(tuple(tokens), (), LIMIT, "{}"), heads)
+    duet = Duet(engine, TokenizedPrompt(tuple(tokens), (), LIMIT, "{}"), heads)
     events = [event for event in duet.events() if event["event"] == "token"]
     for side, mask in (("intact", none), ("knocked_out", cut)):
         answer = [event for event in events if event["side"] == side]

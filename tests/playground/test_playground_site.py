@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from starlette.testclient import TestClient
 
-from caploc.export.evidence import evidence_of
+from caploc.export.card import evidence_of
 from caploc.finished import FinishedRun
 from caploc.headfile import read_heads
 from caploc.playground.app import PAGE, application

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from caploc.models.knockout import knockout
-from caploc.models.sources import find
+from caploc.models.sources import find_source
 from caploc.pretrained import PRETRAINED
 
 pytestmark = pytest.mark.real
@@ -79,7 +79,7 @@ def test_it_follows_examples_and_a_knockout_of_all_heads_ends_that(name, loaded)
 
 
 def test_the_folder_is_one_that_plain_transformers_load(name, loaded):
-    folder = find(name).place
+    folder = find_source(name).place
     with open(f"{folder}/config.json", encoding="utf-8") as file:
         config = json.load(file)
     assert "quantization_config" not in config

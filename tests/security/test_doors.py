@@ -20,7 +20,7 @@ def test_a_door_to_others_is_told(host):
 
 
 def test_ray_starts_without_a_dashboard():
-    import caploc.workers.connection as connection
+    import caploc.workers.ray_backend as connection
 
     text = Path(connection.__file__).read_text()
     assert '"include_dashboard": False' in text

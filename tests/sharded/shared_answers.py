@@ -15,7 +15,7 @@ import torch
 from caploc.engine import Ask, BatchEngine
 from caploc.launching import launched
 from caploc.models.loading import load_model
-from caploc.models.sharding import join
+from caploc.models.sharding import join_team
 from caploc.sharded import LeadingEngine, taking_part
 from caploc.tasks.requests import Generate, LogLikelihood, Rolling, options_json
 
@@ -81,7 +81,7 @@ def plainly(folder, target):
     """Every process loads and answers for itself, the plain way."""
     engine = BatchEngine(load_model(folder, device="shard"))
     results = {"plain": answered(engine, True)}
-    if join().leads:
+    if join_team().leads:
         write(target, results)
 
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from caploc.tasks.requests import Scored
-from caploc.workers.bundle import Bundle
-from caploc.workers.replica import Replica
+from caploc.workers.replica import AskBatch, Replica
 
 FOREVER = 10_000
 MARK = "CAPLOC_TEST_MARK"
@@ -44,7 +43,7 @@ class Killed(Failing):
 
     def fail(self, bundle):
         third = bundle.asks()[: len(bundle.asked) // 3]
-        yield from Replica.answer(self, Bundle.of(third), 0)
+        yield from Replica.answer(self, AskBatch.of(third), 0)
         time.sleep(1)  # the answers are on their way
         os.kill(os.getpid(), signal.SIGKILL)
 

@@ -1,4 +1,4 @@
-"""Asks, answers that can be told from afar, and a crew without processes."""
+"""Asks, answers that can be told from afar, and a pool without processes."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -10,11 +10,17 @@ import numpy as np
 from caploc.engine import Answer, Ask
 from caploc.heads import HeadGrid
 from caploc.tasks.requests import Generate, LogLikelihood, Request, Scored
-from caploc.workers.crew import Done, Event, Joined, Lost, Some
-from caploc.workers.identity import Identity
+from caploc.workers.distributed import (
+    AnswersCame,
+    GroupEnded,
+    WorkerEvent,
+    WorkerJoined,
+    WorkerLost,
+)
+from caploc.workers.replica import ModelIdentity
 
 GRID = HeadGrid((4, 4), (1, 1))
-IDENTITY = Identity("made up", "f", "float32", "cpu", GRID, "0")
+IDENTITY = ModelIdentity("made up", "f", "float32", "cpu", GRID, "0")
 
 
 def mask(number: int) -> np.ndarray:
@@ -46,14 +52,14 @@ def answered(ask: Ask, logprob: float | None = None) -> Answer:
 
 
 @dataclass
-class HereCrew:
+class HerePool:
     """Workers that answer when they are looked at; `fate` says what becomes of each group."""
 
     size: int
     fate: Callable[[int, Sequence[Ask]], str] = lambda worker, asks: "answers"
     numbers: "count[int]" = field(default_factory=lambda: count(1))
     present: dict[int, tuple[int, list[Ask]] | None] = field(default_factory=dict)
-    news: list[Event] = field(default_factory=list)
+    news: list[WorkerEvent] = field(default_factory=list)
     dismissed: list[int] = field(default_factory=list)
     closed: bool = False
     now: float = 0.0
@@ -71,13 +77,13 @@ class HereCrew:
         while len(self.present) < self.size:
             worker = next(self.numbers)
             self.present[worker] = None
-            self.news.append(Joined(worker, f"node {worker}", IDENTITY))
+            self.news.append(WorkerJoined(worker, f"node {worker}", IDENTITY))
 
     def give(self, worker: int, group: int, asks: Sequence[Ask]) -> None:
         assert self.present[worker] is None, "a worker has one group at a time"
         self.present[worker] = (group, list(asks))
 
-    def events(self, seconds: float) -> list[Event]:
+    def events(self, seconds: float) -> list[WorkerEvent]:
         found, self.news = self.news, []
         for worker, held in list(self.present.items()):
             if held is not None:
@@ -85,7 +91,7 @@ class HereCrew:
         self.now += 0.0 if found else seconds
         return found
 
-    def outcome(self, worker: int, group: int, asks: list[Ask]) -> list[Event]:
+    def outcome(self, worker: int, group: int, asks: list[Ask]) -> list[WorkerEvent]:
         fate = self.fate(worker, asks)
         if fate == "hangs":
             return []
@@ -93,18 +99,18 @@ class HereCrew:
         self.now += self.row_seconds * len(asks)
         if fate == "dies":
             del self.present[worker]
-            return [Lost(worker, "it was told to")]
+            return [WorkerLost(worker, "it was told to")]
         wrong = math.nan if fate == "nan" else None
         short = 1 if fate == "short" else 0
         answers = [answered(ask, wrong) for ask in asks[short:]]
         cut = len(answers) // 2  # in the midst of a row, where rows have parts
         if fate == "dies later":
             del self.present[worker]
-            return [Some(worker, group, answers[:cut]), Lost(worker, "it was told to")]
+            return [AnswersCame(worker, group, answers[:cut]), WorkerLost(worker, "it was told to")]
         return [
-            Some(worker, group, answers[:cut]),
-            Some(worker, group, answers[cut:]),
-            Done(worker, group),
+            AnswersCame(worker, group, answers[:cut]),
+            AnswersCame(worker, group, answers[cut:]),
+            GroupEnded(worker, group),
         ]
 
     def shared_tokens(self, worker: int, requests: Sequence[Request]) -> float:

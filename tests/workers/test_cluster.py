@@ -20,10 +20,10 @@ from caploc.study import Study, run
 from caploc.tasks.catalog import load_task
 from caploc.tasks.requests import LogLikelihood
 from caploc.workbench import ModelOptions
-from caploc.workers import Fleet, Workers
-from caploc.workers.dispatching import Patience
-from caploc.workers.hands import RayCrew
-from caploc.workers.replica import Recipe, Replica
+from caploc.workers import DistributedEngine, Workers
+from caploc.workers.ray_backend import WorkerPool
+from caploc.workers.replica import Replica, WorkerRecipe
+from caploc.workers.scheduling import Patience
 
 pytest.importorskip("ray")
 pytestmark = [
@@ -56,9 +56,11 @@ def cluster(tmp_path, monkeypatch):
     made.shutdown()
 
 
-def fleet_on(cluster, replica=Replica, patience=None, options=DEMO):
+def engine_on(cluster, replica=Replica, patience=None, options=DEMO):
     workers = Workers(None, cluster.address, cpus=1)
-    return Fleet(RayCrew(workers, Recipe(options.loading()), "cpu", replica), patience)
+    return DistributedEngine(
+        WorkerPool(workers, WorkerRecipe(options.loading()), "cpu", replica), patience
+    )
 
 
 def asks(masks=48, examples=12):
@@ -135,71 +137,71 @@ def test_a_worker_that_fails_loses_and_doubles_nothing(cluster, alone, kind):
     import faulty
 
     patience = Patience(first=60, least=15, factor=1) if kind == "Hanging" else None
-    with fleet_on(cluster, getattr(faulty, kind), patience) as fleet:
-        assert collected(fleet.answer(asks())) == alone
+    with engine_on(cluster, getattr(faulty, kind), patience) as engine:
+        assert collected(engine.answer(asks())) == alone
         assert os.path.exists(os.environ[MARK])
-        assert max(fleet.crew.hands) == 3  # a third worker in the place of the one that failed
+        assert max(engine.pool.workers) == 3  # a third worker in the place of the one that failed
 
 
 def test_a_wrong_nan_is_asked_of_the_other_worker(cluster):
     import faulty
 
     truth = collected(DEMO.engine().answer(choices()))
-    with fleet_on(cluster, faulty.Nan) as fleet:
-        found = collected(fleet.answer(choices()))
+    with engine_on(cluster, faulty.Nan) as engine:
+        found = collected(engine.answer(choices()))
     assert os.path.exists(os.environ[MARK])
     assert found.keys() == truth.keys()
     # summed in other batches: float32 rounding apart
     assert all(abs(found[key].logprob - truth[key].logprob) < 1e-4 for key in truth)
 
 
-def hear(fleet, enough, seconds=300):
-    """Take in what the fleet's workers tell until it is enough."""
+def hear(engine, enough, seconds=300):
+    """Take in what the engine's workers tell until it is enough."""
     limit = time.monotonic() + seconds
     while not enough() and time.monotonic() < limit:
-        fleet.refresh()
-        for event in fleet.events():
-            fleet.take(event, None)
-    assert enough(), (fleet.idle, fleet.busy, fleet.crew.hands)
+        engine.refresh()
+        for event in engine.events():
+            engine.take(event, None)
+    assert enough(), (engine.idle, engine.busy, engine.pool.workers)
 
 
 def test_a_node_that_dies_is_survived_and_one_that_joins_is_used(cluster, alone):
-    with fleet_on(cluster) as fleet:
-        hear(fleet, lambda: len(fleet.idle) == 2)
-        answers, found = fleet.answer(asks()), {}
+    with engine_on(cluster) as engine:
+        hear(engine, lambda: len(engine.idle) == 2)
+        answers, found = engine.answer(asks()), {}
         collected([next(answers)], found)
         (node,) = cluster.worker_nodes
         cluster.remove_node(node, allow_graceful=False)
         collected(answers, found)
         assert found == alone
         # the other worker may have answered everything before Ray says that the node is dead
-        hear(fleet, lambda: len(fleet.idle | fleet.busy) == 1)
-        before = set(fleet.idle | fleet.busy)
+        hear(engine, lambda: len(engine.idle | engine.busy) == 1)
+        before = set(engine.idle | engine.busy)
 
         node = cluster.add_node(**NODE)
-        hear(fleet, lambda: len(fleet.idle) == 2)
-        assert collected(fleet.answer(asks())) == alone
-        (joined,) = (fleet.idle | fleet.busy) - before
-        assert fleet.pace.rate(joined)
+        hear(engine, lambda: len(engine.idle) == 2)
+        assert collected(engine.answer(asks())) == alone
+        (joined,) = (engine.idle | engine.busy) - before
+        assert engine.rates.rate(joined)
 
         # nothing is asked of a worker when its node dies: it is missed all the same
-        hear(fleet, lambda: len(fleet.idle) == 2)
+        hear(engine, lambda: len(engine.idle) == 2)
         cluster.remove_node(node, allow_graceful=False)
-        hear(fleet, lambda: fleet.idle == before)
+        hear(engine, lambda: engine.idle == before)
 
 
 def test_a_model_that_workers_refuse_is_refused_in_their_words(cluster, tmp_path):
     options = ModelOptions(str(tmp_path / "nothing"), device="cpu")
     with pytest.raises(UnknownName, match="nothing"):
-        fleet_on(cluster, options=options)
+        engine_on(cluster, options=options)
 
 
 def test_a_machine_of_its_own_listens_on_loopback_only():
     import ray
 
-    with Fleet(RayCrew(Workers(1), Recipe(DEMO.loading()), "cpu")) as fleet:
-        assert fleet.loaded.grid.size == 96
-        assert fleet.shared_tokens([]) == 0
+    with DistributedEngine(WorkerPool(Workers(1), WorkerRecipe(DEMO.loading()), "cpu")) as engine:
+        assert engine.loaded.grid.size == 96
+        assert engine.shared_tokens([]) == 0
         servers = [
             process
             for process in psutil.Process().children(recursive=True)
@@ -221,8 +223,8 @@ def test_a_machine_of_its_own_is_on_loopback_where_ray_was_imported_before(tmp_p
     """As in a notebook."""
     code = (
         "import ray; from caploc.workers import Workers\n"
-        "from caploc.workers.connection import connect\n"
-        "here = connect(Workers(1)); print(*(n['NodeManagerAddress'] for n in here.nodes))\n"
+        "from caploc.workers.ray_backend import connect_ray\n"
+        "here = connect_ray(Workers(1)); print(*(n['NodeManagerAddress'] for n in here.nodes))\n"
         "here.close()"
     )
     kept = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}

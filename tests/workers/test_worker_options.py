@@ -7,9 +7,8 @@ from caploc.errors import BadOption, ModelRefused, UnknownName
 from caploc.folder import question
 from caploc.workbench import ModelOptions
 from caploc.workers import Workers
-from caploc.workers.connection import TOKEN_GIVEN, guard_token
-from caploc.workers.crew import Refusal
-from caploc.workers.hands import Need
+from caploc.workers.ray_backend import TOKEN_GIVEN, Reservation, guard_token
+from caploc.workers.replica import Refusal
 
 
 @pytest.mark.parametrize(
@@ -111,14 +110,14 @@ def test_a_run_may_go_on_with_other_workers():
 @pytest.mark.parametrize(
     ("need", "node", "workers"),
     [
-        (Need(2, 0.0), {"CPU": 7.0}, 3),
-        (Need(1, 1.0), {"CPU": 64.0, "GPU": 8.0}, 8),
-        (Need(1, 2.0), {"CPU": 64.0, "GPU": 7.0}, 3),
-        (Need(1, 0.4), {"CPU": 64.0, "GPU": 2.0}, 4),  # two to a card: none on two halves
-        (Need(1, 0.1), {"CPU": 64.0, "GPU": 1.0}, 10),
-        (Need(16, 1.0), {"CPU": 32.0, "GPU": 8.0}, 2),
-        (Need(1, 1.0), {"CPU": 8.0}, 0),
-        (Need(1, 0.0), {}, 0),
+        (Reservation(2, 0.0), {"CPU": 7.0}, 3),
+        (Reservation(1, 1.0), {"CPU": 64.0, "GPU": 8.0}, 8),
+        (Reservation(1, 2.0), {"CPU": 64.0, "GPU": 7.0}, 3),
+        (Reservation(1, 0.4), {"CPU": 64.0, "GPU": 2.0}, 4),  # two to a card: none on two halves
+        (Reservation(1, 0.1), {"CPU": 64.0, "GPU": 1.0}, 10),
+        (Reservation(16, 1.0), {"CPU": 32.0, "GPU": 8.0}, 2),
+        (Reservation(1, 1.0), {"CPU": 8.0}, 0),
+        (Reservation(1, 0.0), {}, 0),
     ],
 )
 def test_a_node_has_room_for_whole_workers(need, node, workers):

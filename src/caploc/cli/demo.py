@@ -86,13 +86,13 @@ def has_model(quiet: bool) -> bool:
     """Fetch the demo's model if it is not here; say in a sentence why if it cannot be had."""
     if is_fetched(MODEL):
         return True
-    from caploc.models.fetching import fetch
+    from caploc.models.fetching import fetch_model
 
     if not quiet:
         announce(MODEL)
     try:
         with console.progress(quiet, DOWNLOADED) as progress:
-            fetch(MODEL, progress)
+            fetch_model(MODEL, progress)
     except (FetchFailed, BadOption) as error:
         console.warn(f"{error} The demo goes on with the small model inside the package.")
         return False

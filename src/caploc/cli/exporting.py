@@ -69,10 +69,10 @@ def export(
     See also:
         evaluate, ui
     """
-    from caploc.export.asked import Asked
+    from caploc.export.export import ExportRequest
     from caploc.workbench import ModelOptions
 
-    asked = Asked(
+    asked = ExportRequest(
         placed(source),
         to,
         top,

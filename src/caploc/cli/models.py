@@ -54,7 +54,7 @@ def fetch(
     names = dict.fromkeys(PRETRAINED if "all" in name else name)
     for each in names:
         pick(PRETRAINED, each, "model")
-    from caploc.models.fetching import fetch as run
+    from caploc.models.fetching import fetch_model as run
 
     for each in names:
         if not quiet and not is_fetched(each):

@@ -1,11 +1,21 @@
-"""What the engine is asked, and what it answers."""
+"""What an engine is asked and what it answers; rows of asks under numbered masks."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
+import numpy as np
+import torch
+from accelerate.utils.memory import clear_device_cache
+from jaxtyping import Bool
+from torch import Tensor
+
+from caploc.engine.memory import BatchSizer
+from caploc.engine.planning import BatchPlan, PlannedRow
 from caploc.grid import Grid, Mask
 from caploc.tasks.requests import Request, Response
+
+INTACT = 0  # the number of the mask that knocks out nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +33,10 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The response to an ask, its share of the seconds that went by, and what it took.
+    """The response to an ask, its share of the seconds that went by, and the tokens it took.
 
     `forward_tokens` are the tokens run for it, in units of a pass through all layers, with its part
-    of what was computed for several; `plain_tokens` are those of reading and saying it alone.
+    of what was computed for several; `plain_tokens` are those of answering it alone.
     """
 
     key: tuple[int, int]
@@ -48,3 +58,89 @@ class Engine(Protocol):
     def answer(self, asks: Iterable[Ask]) -> Iterator[list[Answer]]:
         """Answer every ask once, in lists as they are done."""
         ...
+
+
+@dataclass(frozen=True)
+class NumberedMask:
+    """A mask with its number, its first knocked-out layer and, as bits, all knocked-out layers.
+
+    The first layer of a mask that knocks out nothing is the number of layers.
+    """
+
+    number: int
+    heads: Bool[Tensor, " heads"]
+    first_layer: int
+    layers: int  # bit n stands for layer n
+
+
+class MaskNumbers:
+    """Numbers the different masks of some asks; number 0 (`INTACT`) knocks out nothing."""
+
+    def __init__(self, grid: Grid) -> None:
+        """Begin with the mask that knocks out nothing."""
+        self.grid = grid
+        self.numbers: dict[bytes, int] = {}
+        self.all: list[NumberedMask] = []
+        self.number(np.zeros(grid.size, dtype=bool))
+
+    def number(self, mask: Mask) -> int:
+        """Return a mask's number; a new one gets the next."""
+        key = mask.tobytes()
+        if key not in self.numbers:
+            cut = [n for n, columns in enumerate(self.grid.layer_slices) if mask[columns].any()]
+            self.numbers[key] = len(self.all)
+            heads, first = torch.from_numpy(mask.copy()), min(cut, default=self.grid.layers)
+            layers = sum(1 << layer for layer in cut)
+            self.all.append(NumberedMask(len(self.all), heads, first, layers))
+        return self.numbers[key]
+
+
+@runtime_checkable
+class RowResult(Protocol):
+    """The result of a row."""
+
+    @property
+    def row(self) -> PlannedRow:
+        """Which row it is."""
+        ...
+
+
+T = TypeVar("T", bound=RowResult)
+
+
+@runtime_checkable
+class RowRunner(Protocol[T]):
+    """Runs the rows of a plan."""
+
+    plan: BatchPlan
+
+    def run(self) -> Iterator[list[T]]:
+        """Yield each row's result once."""
+        ...
+
+
+def run_to_end(
+    rows: Sequence[PlannedRow],
+    make_runner: Callable[[Sequence[PlannedRow]], RowRunner[T]],
+    sizer: BatchSizer,
+) -> Iterator[list[T]]:
+    """Run rows; when memory runs out, plan those still open anew with half of it.
+
+    Raises:
+        OutOfMemory: if a single row does not fit.
+    """
+    still_open = {row.number: row for row in rows}
+    while still_open:
+        runner = None
+        try:
+            runner = make_runner(list(still_open.values()))
+            for batch in runner.run():
+                for result in batch:
+                    del still_open[result.row.number]
+                yield batch
+        except Exception as error:
+            sizer.shrink(error, smallest=runner is not None and runner.plan.smallest)
+        # Outside the handler: until here the exception holds what did not fit.
+        if still_open:
+            del runner
+            clear_device_cache(garbage_collection=True)

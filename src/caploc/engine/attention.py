@@ -3,59 +3,68 @@
 Everything else in a decoder works token by token, so that rows packed end to end need no padding.
 Attention alone must know which token belongs to which row. transformers hands every attention
 layer's queries, keys and values to the function its config names; the one registered here passes
-them to whatever `Switch.attending` has set for this thread: a `Reading` or a `Step`.
+them to whatever `AttentionSwitch.attending` has set for this thread: a `PrefillAttention` for rows
+that are read from their beginning, a `DecodeAttention` for rows that go a few tokens further.
 
-Axes: `tokens` are those of all rows of the pass; `heads` query heads; `groups` key-value heads.
+Axes: `tokens` are those of all rows of the pass; `heads` query heads; `groups` key-value heads;
+`asked` the queries of all heads that read one key-value head.
 """
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 from weakref import WeakKeyDictionary
 
 import torch
-from jaxtyping import Bool, Float
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 
-from caploc.engine.keys import Keys
+from caploc.engine.keys import KeyKeeper, Keys, KeySlots, Segment
 from caploc.errors import ModelBusy
 
 NAME = "caploc_packed"
 # What some models hand to attention that packed attention does not know, and refuses.
 UNKNOWN = ("softcap", "s_aux", "position_bias", "head_mask")
+BUSY = (
+    "Another thread runs knocked-out rows through this model; wait until it has its answers, or "
+    "load the model once for each thread."
+)
 Queries = Float[Tensor, "heads tokens width"]
+PartRead = tuple[Float[Tensor, "rows groups asked read"], Float[Tensor, "rows groups asked"]]
 
 
 class Unsupported(Exception):
     """The model asks something of attention that packed attention does not know."""
 
 
+class KeysKnown(Exception):
+    """Attention has the keys and values of all tokens: nothing else of them is needed."""
+
+
 @runtime_checkable
-class Attention(Protocol):
+class PackedAttention(Protocol):
     """Answers one pass's queries, layer by layer."""
 
     def attend(
         self, layer: int, queries: Queries, keys: Keys, values: Keys, scale: float
     ) -> Float[Tensor, "tokens heads width"]:
-        """What each head reads for each token."""
+        """Return what each head reads for each token."""
         ...
 
 
 _local = threading.local()
 _making = threading.Lock()
 _locks: "WeakKeyDictionary[PreTrainedModel, threading.RLock]" = WeakKeyDictionary()
-BUSY = (
-    "Another thread runs knocked-out rows through this model; wait until it has its answers, or "
-    "load the model once for each thread."
-)
 
 
-class Switch:
+class AttentionSwitch:
     """Sets a model's attention function, for which transformers looks into its configs.
 
-    What `set_attn_implementation` does, without going through all modules in every pass.
+    It does what `set_attn_implementation` does without going through all modules in every pass.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
@@ -69,7 +78,7 @@ class Switch:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Inside the block, no other thread can change how the model runs.
+        """Keep other threads from changing how the model runs, for a block.
 
         Raises:
             ModelBusy: if one does now.
@@ -82,8 +91,8 @@ class Switch:
             self.lock.release()
 
     @contextmanager
-    def attending(self, attention: Attention) -> Iterator[None]:
-        """Inside the block, this thread's forward passes of the model use `attention`.
+    def attending(self, attention: PackedAttention) -> Iterator[None]:
+        """Have this thread's forward passes of the model use `attention`, for a block.
 
         Raises:
             ModelBusy: if another thread is inside such a block; in another thread's forward pass.
@@ -100,7 +109,7 @@ class Switch:
                     config._attn_implementation = usual
 
 
-def _packed(
+def _attend_packed(
     module: nn.Module,
     query: Tensor,
     key: Tensor,
@@ -117,21 +126,239 @@ def _packed(
         raise ModelBusy(BUSY)
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     layer: Any = module.layer_idx
-    read = attention.attend(layer, query[0], key[0], value[0], scale)
-    return read[None], None
+    return attention.attend(layer, query[0], key[0], value[0], scale)[None], None
 
 
-AttentionInterface.register(NAME, _packed)
+AttentionInterface.register(NAME, _attend_packed)
 
 
-def partial(
+@dataclass(eq=False)
+class PrefillBlock:
+    """Rows of equal length, side by side in the pass, that read the same segment first.
+
+    `tree` says which tokens of a row each of its tokens reads; None is all up to itself. Of each
+    row the predictions after its last `tail` tokens are wanted, or of some of these.
+    """
+
+    first: int  # the block's first token in the pass
+    rows: int
+    length: int
+    tail: int
+    segment: Segment | None = None
+    tree: Bool[Tensor, "length length"] | None = None
+    bias: Tensor | None = field(init=False, default=None)
+
+    @property
+    def tails(self) -> list[int]:
+        """The places in the pass of each row's last `tail` tokens."""
+        ends = range(
+            self.first + self.length, self.first + self.rows * self.length + 1, self.length
+        )
+        return [place for end in ends for place in range(end - self.tail, end)]
+
+    def read(
+        self, layer: int, queries: Tensor, keys: Tensor, values: Tensor, scale: float
+    ) -> Float[Tensor, "rows heads asking width"]:
+        """Return what each head reads for the last tokens of each row, as many as queries.
+
+        All are rows x heads x tokens x width.
+        """
+        asking = queries.shape[2]
+        if asking == self.length and self.segment is None and self.tree is None:
+            shared = queries.shape[1] // keys.shape[1]
+            if queries.device.type != "cpu":  # only the CPU's kernel knows shared key-value heads
+                keys, values = (x.repeat_interleave(shared, 1) for x in (keys, values))
+            return F.scaled_dot_product_attention(
+                queries, keys, values, is_causal=True, scale=scale, enable_gqa=shared > 1
+            )
+        asked = _grouped(queries, keys.shape[1])
+        own = _attend_part(asked, keys, values, scale, self._mask(asked, asking))
+        if self.segment is None:
+            return _ungrouped(own[0], asking)
+        kept, kept_values = self.segment.keys[layer], self.segment.values[layer]
+        assert kept is not None and kept_values is not None
+        before = _attend_segment(asked, kept, kept_values, scale)
+        return _ungrouped(_merged(before, own), asking)
+
+    def _mask(self, asked: Tensor, asking: int) -> Float[Tensor, "asked length"]:
+        """Return as a bias which of its row's tokens each of the last `asking` tokens reads."""
+        repeats = asked.shape[2] // asking
+        shape = (repeats * asking, self.length)
+        if self.bias is None or self.bias.device != asked.device or self.bias.shape != shape:
+            every, seen = (self.length, self.length), self.tree
+            if seen is None:
+                seen = torch.ones(every, dtype=torch.bool, device=asked.device).tril()
+            bias = _as_bias(seen[self.length - asking :].to(asked.device), asked.dtype)
+            self.bias = bias.repeat(repeats, 1)
+        return self.bias
+
+
+@dataclass(eq=False)
+class PrefillAttention:
+    """Attends for rows read from their beginning; blocks cover all tokens in order.
+
+    The layer `narrow` (None: no layer) is asked twice: once with all tokens, for their keys and
+    values, and then with the blocks' tails.
+    """
+
+    blocks: Sequence[PrefillBlock]
+    keeper: KeyKeeper | None = None
+    narrow: int | None = None
+    known: tuple[Keys, Keys] | None = field(init=False, default=None)
+
+    def attend(
+        self, layer: int, queries: Queries, keys: Keys, values: Keys, scale: float
+    ) -> Float[Tensor, "tokens heads width"]:
+        """Return what each head reads for each token, or in the narrow layer for the tails.
+
+        Raises:
+            KeysKnown: in the narrow layer's first call.
+        """
+        if self.known is not None:
+            keys, values = self.known
+        elif self.keeper is not None:
+            self.keeper.keep(layer, keys, values)
+        narrow = layer == self.narrow
+        if narrow and self.known is None:
+            self.known = keys, values
+            raise KeysKnown
+        heads, tokens, _ = queries.shape
+        read, first = values.new_empty((tokens, heads, values.shape[-1])), 0
+        for block in self.blocks:
+            asking = block.tail if narrow else block.length
+            asked = slice(first, first + block.rows * asking)
+            place = slice(block.first, block.first + block.rows * block.length)
+            q = _split(queries[:, asked], 1, (block.rows, asking)).transpose(0, 1)
+            k, v = (
+                _split(x[:, place], 1, (block.rows, block.length)).transpose(0, 1)
+                for x in (keys, values)
+            )
+            out = block.read(layer, q, k, v, scale)
+            _split(read[asked], 0, (block.rows, asking)).copy_(out.transpose(1, 2))
+            first = asked.stop
+        return read
+
+
+@dataclass(eq=False)
+class SharedKeys:
+    """One layer of a segment, and which running rows read it: neighbours as a slice."""
+
+    keys: Keys
+    values: Keys
+    rows: Int[Tensor, " members"] | slice
+
+
+def shared_layers(segments: Sequence[Segment | None], layers: int) -> list[list[SharedKeys]]:
+    """Find for each layer the segments that running rows read; those with equal keys are one.
+
+    Below their masks' first cuts, rows of different masks read the same tensors.
+    """
+    members: dict[int, tuple[Segment, list[int]]] = {}
+    for row, segment in enumerate(segments):
+        if segment is not None:
+            members.setdefault(id(segment), (segment, []))[1].append(row)
+    known: dict[tuple[torch.device, tuple[int, ...]], Int[Tensor, " members"] | slice] = {}
+
+    def places(rows: list[int], device: torch.device) -> Int[Tensor, " members"] | slice:
+        key = device, tuple(sorted(rows))
+        if key not in known:  # most layers have the readers of the layer below
+            first, last = key[1][0], key[1][-1]
+            together = last - first == len(rows) - 1
+            known[key] = slice(first, last + 1) if together else torch.tensor(key[1], device=device)
+        return known[key]
+
+    found = []
+    for layer in range(layers):
+        readers: dict[int, list[int]] = {}
+        tensors = {}
+        for segment, rows in members.values():
+            keys, values = segment.keys[layer], segment.values[layer]
+            if keys is not None and values is not None:
+                readers.setdefault(id(keys), []).extend(rows)
+                tensors[id(keys)] = keys, values
+        shared = [(*tensors[key], places(r, tensors[key][0].device)) for key, r in readers.items()]
+        found.append([SharedKeys(*each) for each in shared])
+    return found
+
+
+@dataclass(eq=False)
+class DecodeAttention:
+    """Attends for running rows: row i holds slot i, and has one or more new tokens in this pass.
+
+    `slots` and `places` say for each token of the pass where its key and value go; `before` is how
+    many own tokens each row had.
+    """
+
+    room: KeySlots
+    slots: Int[Tensor, " tokens"]
+    places: Int[Tensor, " tokens"]
+    before: Int[Tensor, " rows"]
+    shared: Sequence[Sequence[SharedKeys]]  # layer by layer
+    longest: int  # most new tokens of a row
+    reach: int  # most own tokens of a row, the new ones included
+    bias: Tensor | None = field(init=False, default=None)
+
+    def attend(
+        self, layer: int, queries: Queries, keys: Keys, values: Keys, scale: float
+    ) -> Float[Tensor, "tokens heads width"]:
+        """Return what each head reads for each token."""
+        if self.slots.device != keys.device:
+            self._move(keys.device)
+        self.room.write(layer, self.slots, self.places, keys, values)
+        kept, kept_values = self.room.keys[layer], self.room.values[layer]
+        assert kept is not None and kept_values is not None
+        rows = len(self.before)
+        own_keys, own_values = (x[:rows, :, : self.reach] for x in (kept, kept_values))
+        asked = _grouped(self._padded(queries), keys.shape[0])
+        own = _attend_part(asked, own_keys, own_values, scale, self._mask(asked))
+        if not self.shared[layer]:
+            return self._packed(_ungrouped(own[0], self.longest))
+        read, weight = torch.zeros_like(own[0]), torch.full_like(own[1], -torch.inf)
+        for part in self.shared[layer]:
+            read[part.rows], weight[part.rows] = _attend_segment(
+                asked[part.rows], part.keys, part.values, scale
+            )
+        return self._packed(_ungrouped(_merged((read, weight), own), self.longest))
+
+    def _move(self, device: torch.device) -> None:
+        """Go on to the layers of another device; a pass meets each device's layers once."""
+        self.slots, self.places, self.before = (
+            numbers.to(device) for numbers in (self.slots, self.places, self.before)
+        )
+        self.bias = None if self.bias is None else self.bias.to(device)
+
+    def _mask(self, asked: Tensor) -> Float[Tensor, "rows groups asked reach"]:
+        """Return as a bias which own tokens each row's queries read."""
+        if self.bias is None:
+            new = torch.arange(self.longest, device=asked.device)
+            own = torch.arange(self.reach, device=asked.device)
+            seen = own <= (self.before[:, None] + new)[:, :, None]
+            bias = _as_bias(seen, asked.dtype)[:, None]
+            self.bias = bias.repeat(1, 1, asked.shape[2] // self.longest, 1)
+        return self.bias.expand(-1, asked.shape[1], -1, -1)
+
+    def _padded(self, queries: Queries) -> Float[Tensor, "rows heads new width"]:
+        if self.longest == 1:
+            return queries.transpose(0, 1)[:, :, None]
+        heads, _, width = queries.shape
+        padded = queries.new_zeros((len(self.before), heads, self.longest, width))
+        padded[self.slots, :, self.places - self.before[self.slots]] = queries.transpose(0, 1)
+        return padded
+
+    def _packed(self, read: Tensor) -> Float[Tensor, "tokens heads width"]:
+        if self.longest == 1:
+            return read[:, :, 0].contiguous()
+        return read[self.slots, :, self.places - self.before[self.slots]]
+
+
+def _attend_part(
     queries: Float[Tensor, "rows groups asked width"],
     keys: Float[Tensor, "rows groups tokens width"],
     values: Float[Tensor, "rows groups tokens read"],
     scale: float,
     bias: Float[Tensor, "..."] | None,
-) -> tuple[Float[Tensor, "rows groups asked read"], Float[Tensor, "rows groups asked"]]:
-    """Attention to a part of the tokens, and the logarithm of the weight that the part deserves.
+) -> PartRead:
+    """Attend to a part of the tokens; also the logarithm of the weight that the part deserves.
 
     On a CPU this is the kernel behind `scaled_dot_product_attention`, which hides the second.
     """
@@ -146,39 +373,39 @@ def partial(
     return weights @ values, scores.logsumexp(-1)
 
 
-def together(
+def _attend_segment(
     asked: Float[Tensor, "rows groups asked width"], keys: Keys, values: Keys, scale: float
-) -> tuple[Float[Tensor, "rows groups asked read"], Float[Tensor, "rows groups asked"]]:
-    """`partial` attention of many rows to one segment, in one product for all of them."""
+) -> PartRead:
+    """Attend to one segment for many rows, in one product for all of them."""
     everyone = asked.transpose(0, 1).flatten(1, 2)[None]
-    read, weight = partial(everyone, keys[None], values[None], scale, None)
+    read, weight = _attend_part(everyone, keys[None], values[None], scale, None)
     shape = (len(asked), -1)
-    return split(read[0], 1, shape).transpose(0, 1), split(weight[0], 1, shape).transpose(0, 1)
+    return _split(read[0], 1, shape).transpose(0, 1), _split(weight[0], 1, shape).transpose(0, 1)
 
 
-def merged(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]) -> Tensor:
-    """Attention to two parts, from the attention to each; a part of weight -inf counts nothing."""
+def _merged(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]) -> Tensor:
+    """Join the attention to two parts; a part of weight -inf counts nothing."""
     (read, weight), (other, other_weight) = first, second
     share = torch.sigmoid(weight - other_weight)[..., None].to(read.dtype)
     return other + share * (read - other)
 
 
-def split(tensor: Tensor, axis: int, shape: tuple[int, int]) -> Tensor:
-    """One axis as two; -1 stands for what is left."""
+def _split(tensor: Tensor, axis: int, shape: tuple[int, int]) -> Tensor:
+    """Return one axis as two; -1 stands for what is left."""
     parts: Tensor = tensor.unflatten(axis, shape)
     return parts
 
 
-def grouped(queries: Float[Tensor, "rows heads tokens width"], groups: int) -> Tensor:
-    """Queries of all heads that read one key-value head, side by side: rows groups asked width."""
-    return split(queries, 1, (groups, -1)).flatten(2, 3)
+def _grouped(queries: Float[Tensor, "rows heads tokens width"], groups: int) -> Tensor:
+    """Put queries of all heads that read one key-value head together: rows groups asked width."""
+    return _split(queries, 1, (groups, -1)).flatten(2, 3)
 
 
-def ungrouped(read: Float[Tensor, "rows groups asked width"], tokens: int) -> Tensor:
-    """What `grouped` queries read, head by head: rows heads tokens width."""
-    return split(read, 2, (-1, tokens)).flatten(1, 2)
+def _ungrouped(read: Float[Tensor, "rows groups asked width"], tokens: int) -> Tensor:
+    """Undo `_grouped` for what the queries read: rows heads tokens width."""
+    return _split(read, 2, (-1, tokens)).flatten(1, 2)
 
 
-def bias_of(seen: Bool[Tensor, "..."], dtype: torch.dtype) -> Tensor:
-    """0 where a token is seen, minus infinity where it is not."""
+def _as_bias(seen: Bool[Tensor, "..."], dtype: torch.dtype) -> Tensor:
+    """Return 0 where a token is seen and minus infinity where it is not."""
     return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill_(~seen, -torch.inf)

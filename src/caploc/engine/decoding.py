@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 
 import torch
 
-from caploc.engine.drafts import Drafting, Odds, timed
-from caploc.engine.intact import Intact, KnockedOut, Meter
-from caploc.engine.keys import Segment, Slots
-from caploc.engine.packed import Chunk, IntoSlots, PackedModel, Pass
-from caploc.engine.planning import Plan, Stage, Wanted
-from caploc.engine.stepping import Shared, Step, shared_layers
-from caploc.engine.stops import Stops
+from caploc.engine.asks import INTACT, NumberedMask
+from caploc.engine.attention import SharedKeys, shared_layers
+from caploc.engine.drafts import Drafting, DraftOdds, running_mean
+from caploc.engine.encoding import Stops
+from caploc.engine.intact import IntactRecords
+from caploc.engine.keys import KeySlots, Segment
+from caploc.engine.packed import Chunk, FedRow, PackedModel
+from caploc.engine.planning import BatchPlan, PlannedRow, PlanStage
 
 SECONDS = 0.5  # answers are handed on at least so often, so that little is lost if all is killed
 PADDING = 2  # times the tokens of a step that its attention may pad them to
@@ -24,10 +25,10 @@ PASS = 24
 
 
 @dataclass(eq=False)
-class Running:
+class RunningRow:
     """A row in a slot. `kept` is how many of its own tokens have keys in the slot."""
 
-    wanted: Wanted
+    row: PlannedRow
     segment: Segment | None
     kept: int
     cost: float  # tokens run for it, in units of a pass through all layers
@@ -36,10 +37,10 @@ class Running:
 
 
 @dataclass(frozen=True, slots=True)
-class Spoken:
+class DecodedRow:
     """A row's answer, up to the token that ended it, and the tokens run for it."""
 
-    wanted: Wanted
+    row: PlannedRow
     tokens: list[int]
     cost: float
 
@@ -50,9 +51,9 @@ class Decoder:
     def __init__(
         self,
         packed: PackedModel,
-        plan: Plan,
+        plan: BatchPlan,
         prompts: Sequence[tuple[int, ...]],
-        masks: Sequence[KnockedOut],
+        masks: Sequence[NumberedMask],
         stops: Stops,
         drafting: Drafting,
     ) -> None:
@@ -61,20 +62,16 @@ class Decoder:
         self.answers = drafting.answers
         self.first_odds, self.later_odds = drafting.first, drafting.later
         self.own = [plan.own(number, tokens) for number, tokens in enumerate(prompts)]
-        self.meter = Meter(packed.depth)
-        self.intact = Intact(
-            packed, plan.prefixes, plan.prefix_depths, plan.tokens, plan.rows, self.meter
-        )
-        self.queue: deque[Wanted] = deque()
-        wanted = {row.prompt for stage in plan.stages for row in stage.rows}
-        longest = max((len(self.own[prompt]) for prompt in wanted), default=0) + stops.limit
-        self.room = Slots(plan.slots, longest, packed.depth)
-        self.heads = torch.zeros((plan.slots, packed.loaded.grid.size), dtype=torch.bool)
-        self.running: list[Running | None] = []
-        self.done: list[Spoken] = []
-        self.sharing: tuple[list[int], list[list[Shared]]] = [], []
+        self.intact = IntactRecords(packed, plan, masks)
+        self.queue: deque[PlannedRow] = deque()
+        asked = {row.prompt for stage in plan.stages for row in stage.rows}
+        longest = max((len(self.own[prompt]) for prompt in asked), default=0) + stops.limit
+        self.room = KeySlots(plan.slots, longest, packed.depth)
+        self.running: list[RunningRow | None] = []
+        self.done: list[DecodedRow] = []
+        self.sharing: tuple[list[int], list[list[SharedKeys]]] = [], []
 
-    def run(self) -> Iterator[list[Spoken]]:
+    def run(self) -> Iterator[list[DecodedRow]]:
         """Answer every row once, in lists as they end."""
         stages, last = deque(self.plan.stages), time.monotonic()
         while stages or self.queue or self.running:
@@ -90,21 +87,19 @@ class Decoder:
                 last = time.monotonic()
         yield self.hand_on()
 
-    def hand_on(self) -> list[Spoken]:
-        """What is done; then nothing is."""
+    def hand_on(self) -> list[DecodedRow]:
+        """Return what is done; then nothing is."""
         done, self.done = self.done, []
         return done
 
     @torch.inference_mode()
-    def begin(self, stage: Stage) -> None:
+    def begin(self, stage: PlanStage) -> None:
         """Record what the stage starts from, and queue its rows."""
         chunks = []
         for prompt in stage.recorded:
-            number = self.plan.prefix[prompt]
-            segment = self.intact.prefix(number).segment if number is not None else None
             said = self.answers(prompt).draft([], self.stops.limit - 1)
-            tokens = (*self.own[prompt], *said)
-            chunks.append(Chunk(tokens, self.intact.heads, [len(tokens) - 1], segment))
+            tokens, segment = (*self.own[prompt], *said), self.intact.prefix_segment(prompt)
+            chunks.append(Chunk(tokens, self.masks[INTACT], [len(tokens) - 1], segment))
         self.intact.record(stage.recorded, chunks, stage.depths)
         self.queue.extend(stage.rows)
 
@@ -120,88 +115,36 @@ class Decoder:
         free = gaps + list(range(len(self.running), self.plan.slots))
         if not self.queue or len(free) * REFILL < self.plan.slots:
             return False
-        rows, drafts, start = self.together(len(free))
+        rows, drafts, start = self.next_rows(len(free))
         slots = free[: len(rows)]
         self.running += [None] * (max(slots) + 1 - len(self.running))
         self.open(rows, drafts, slots, start)
         return True
 
-    def together(self, most: int) -> tuple[list[Wanted], list[list[int]], int]:
-        """The next rows that can be read in one pass, their drafts, and the depth all start at."""
-        rows: list[Wanted] = []
+    def next_rows(self, most: int) -> tuple[list[PlannedRow], list[list[int]], int]:
+        """Take the next rows that can be read in one pass; also drafts, and where all start."""
+        rows: list[PlannedRow] = []
         drafts: list[list[int]] = []
-        tokens, lost, depth = 0, 0.0, self.start(self.queue[0])
+        tokens, lost, depth = 0, 0.0, self.intact.start(self.queue[0])
         while self.queue and len(rows) < most and self.can_start(self.queue[0], depth):
             draft = self.first_draft(self.queue[0], depth)
             length = len(self.own[self.queue[0].prompt]) + len(draft)
             tokens += length
-            lost += length * (self.start(self.queue[0]) - depth) / self.packed.depth
+            lost += length * (self.intact.start(self.queue[0]) - depth) / self.packed.depth
             if rows and (tokens > self.plan.tokens or lost > PASS):
                 break
             rows.append(self.queue.popleft())
             drafts.append(draft)
         return rows, drafts, depth
 
-    def start(self, row: Wanted) -> int:
-        """The depth at which a row's prompt can be started."""
-        record = self.intact.records.get(row.prompt)
-        return record.start(self.masks[row.mask].cut) if record else 0
-
-    def can_start(self, row: Wanted, depth: int) -> bool:
-        """Whether a row's prompt can be started at this depth, be it deeper or not."""
+    def can_start(self, row: PlannedRow, depth: int) -> bool:
+        """Tell whether a row's prompt can be started at this depth, be it deeper or not."""
         record = self.intact.records.get(row.prompt)
         kept = not depth or (record is not None and depth in record.residual)
-        return kept and depth <= self.start(row)
+        return kept and depth <= self.intact.start(row)
 
-    @torch.inference_mode()
-    def open(
-        self,
-        rows: Sequence[Wanted],
-        drafts: Sequence[list[int]],
-        slots: Sequence[int],
-        start: int,
-    ) -> None:
-        """Read prompts and first drafts in one pass, and say each row's first tokens."""
-        began, chunks, opened = time.perf_counter(), [], []
-        self.sharing = [], []  # other rows will run, and what none of them reads is let go
-        segments = self.intact.segments(
-            [(self.plan.prefix[row.prompt], self.masks[row.mask]) for row in rows]
-        )
-        for row, draft, slot, segment in zip(rows, drafts, slots, segments, strict=True):
-            mask, own = self.masks[row.mask], self.own[row.prompt]
-            self.heads[slot] = mask.heads
-            chunk = Chunk(
-                (*own, *draft),
-                mask.heads,
-                range(len(own) - 1, len(own) + len(draft)),
-                segment,
-                residual=self.residual(row, len(own) + len(draft), start),
-            )
-            cost = self.meter.run(len(chunk.tokens), start) + self.meter.pay()
-            chunks.append(chunk)
-            opened.append(Running(row, segment, len(own), cost, draft=draft))
-        lengths = [len(chunk.tokens) for chunk in chunks]
-        keeper = IntoSlots(
-            self.room,
-            self.packed.here([s for s, n in zip(slots, lengths, strict=True) for _ in range(n)]),
-            self.packed.here([place for n in lengths for place in range(n)]),
-        )
-        logits = self.packed.read(chunks, start, keeper)
-        best, seconds = self.packed.decided(logits, began)
-        self.share_below(rows, slots, lengths, start)
-        seconds /= sum(lengths)
-        self.first_odds.checking = timed(self.first_odds.checking, seconds)
-        self.later_odds.checking = self.first_odds.checking
-        self.hear(opened, slots, best, self.first_odds)
-
-    def residual(self, row: Wanted, tokens: int, start: int) -> torch.Tensor | None:
-        """The recorded residual stream that goes into layer `start`."""
-        if not start:
-            return None
-        return self.intact.records[row.prompt].residual[start][:tokens]
-
-    def first_draft(self, row: Wanted, start: int) -> list[int]:
-        """A draft of the whole answer; a row that starts above the bottom needs it recorded."""
+    def first_draft(self, row: PlannedRow, start: int) -> list[int]:
+        """Draft the whole answer; a row that starts above the bottom needs it recorded."""
         answers = self.answers(row.prompt)
         if not answers.root.next:
             return []
@@ -213,8 +156,39 @@ class Decoder:
             draft = draft[: same.index(False) if False in same else len(same)]
         return draft
 
+    @torch.inference_mode()
+    def open(
+        self,
+        rows: Sequence[PlannedRow],
+        drafts: Sequence[list[int]],
+        slots: Sequence[int],
+        start: int,
+    ) -> None:
+        """Read prompts and first drafts in one pass, and say each row's first tokens."""
+        began, chunks, opened = time.perf_counter(), [], []
+        self.sharing = [], []  # other rows will run, and what none of them reads is let go
+        segments = self.intact.segments(rows)
+        for row, draft, segment in zip(rows, drafts, segments, strict=True):
+            own, residual = self.own[row.prompt], None
+            tokens = (*own, *draft)
+            if start:
+                residual = self.intact.records[row.prompt].residual[start][: len(tokens)]
+            read = range(len(own) - 1, len(tokens))
+            chunks.append(Chunk(tokens, self.masks[row.mask], read, segment, residual=residual))
+            cost = self.intact.cost(len(tokens), start) + self.intact.pay()
+            opened.append(RunningRow(row, segment, len(own), cost, draft=draft))
+        keeper = self.packed.into_slots(self.room, slots, chunks)
+        logits = self.packed.read(self.intact.table, chunks, start, keeper)
+        best, seconds = self.packed.decided(logits, began)
+        lengths = [len(chunk.tokens) for chunk in chunks]
+        self.share_below(rows, slots, lengths, start)
+        seconds /= sum(lengths)
+        self.first_odds.checking = running_mean(self.first_odds.checking, seconds)
+        self.later_odds.checking = self.first_odds.checking
+        self.hear(opened, slots, best, self.first_odds)
+
     def share_below(
-        self, rows: Sequence[Wanted], slots: Sequence[int], lengths: Sequence[int], start: int
+        self, rows: Sequence[PlannedRow], slots: Sequence[int], lengths: Sequence[int], start: int
     ) -> None:
         """Give rows that started above the bottom the intact keys of the layers below."""
         if not start:
@@ -232,64 +206,45 @@ class Decoder:
         """Feed each running row its last token and its draft, in one pass."""
         began, rows = time.perf_counter(), [row for row in self.running if row is not None]
         self.draft(rows)
-        fed = [[row.said[-1], *row.draft] for row in rows]
-        slots = [slot for slot, tokens in enumerate(fed) for _ in tokens]
-        kept = [row.kept for row in rows]
-        places = [kept[slot] + n for slot, tokens in enumerate(fed) for n in range(len(tokens))]
-        before = [row.segment.length if row.segment else 0 for row in rows]
-        positions = [before[slot] + place for slot, place in zip(slots, places, strict=True)]
-        here = self.packed.here
-        step = Step(
-            self.room,
-            here(slots),
-            here(places),
-            here(kept),
-            self.shared(rows),
-            longest=max(map(len, fed)),
-            reach=max(places) + 1,
-        )
-        logits = self.packed.forward(
-            Pass(
-                here([token for tokens in fed for token in tokens]),
-                here(positions),
-                self.heads[: len(rows)],
-                torch.tensor(slots),
-                step,
-                torch.arange(len(slots), device=self.packed.device),
-            )
-        )
+        fed = [
+            FedRow([row.said[-1], *row.draft], self.masks[row.row.mask], row.kept, row.segment)
+            for row in rows
+        ]
+        logits = self.packed.step(self.intact.table, self.room, fed, self.shared(rows))
         best, seconds = self.packed.decided(logits, began)
-        if len(slots) == len(rows):
-            self.first_odds.saying = timed(self.first_odds.saying, seconds / len(rows))
+        if len(logits) == len(rows):
+            self.first_odds.saying = running_mean(self.first_odds.saying, seconds / len(rows))
             self.later_odds.saying = self.first_odds.saying
-        for row, tokens in zip(rows, fed, strict=True):
-            row.cost += self.meter.run(len(tokens))
+        for row in rows:
+            row.cost += self.intact.cost(1 + len(row.draft))
             row.kept += 1
         self.hear(rows, range(len(rows)), best, self.later_odds)
 
-    def draft(self, rows: Sequence[Running]) -> None:
+    def draft(self, rows: Sequence[RunningRow]) -> None:
         """Draft what other masks' answers to the same prompt say next."""
         longest, room = self.later_odds.length(), self.plan.tokens - len(rows)
         for row in rows:
             left = min(longest, self.stops.limit - 1 - len(row.said), room)
-            row.draft = self.answers(row.wanted.prompt).draft(row.said, left) if left > 0 else []
+            row.draft = self.answers(row.row.prompt).draft(row.said, left) if left > 0 else []
             room -= len(row.draft)
         fed = [1 + len(row.draft) for row in rows]
         if max(fed) * len(rows) > PADDING * sum(fed):  # attention pads every row to the longest
             for row in rows:
                 row.draft = []
 
-    def shared(self, rows: Sequence[Running]) -> list[list[Shared]]:
-        """The segments that rows read; looked up anew only when other rows run."""
+    def shared(self, rows: Sequence[RunningRow]) -> list[list[SharedKeys]]:
+        """Return the segments that rows read; looked up anew only when other rows run."""
         now = [id(row) for row in rows]
         if now != self.sharing[0]:
-            segments = [row.segment for row in rows]
-            found = shared_layers(segments, self.packed.depth)
-            self.sharing = now, found
+            self.sharing = now, shared_layers([row.segment for row in rows], self.packed.depth)
         return self.sharing[1]
 
     def hear(
-        self, rows: Sequence[Running], slots: Sequence[int], best: Sequence[int], odds: Odds
+        self,
+        rows: Sequence[RunningRow],
+        slots: Sequence[int],
+        best: Sequence[int],
+        odds: DraftOdds,
     ) -> None:
         """Take in what each row would say after each token it was fed, as far as drafts held."""
         first = 0
@@ -310,8 +265,8 @@ class Decoder:
             row.kept += accepted
             self.running[slot] = None if over else row
             if over:
-                self.answers(row.wanted.prompt).add(row.said[:-1])
-                self.done.append(Spoken(row.wanted, row.said, row.cost + self.meter.pay()))
+                self.answers(row.row.prompt).add(row.said[:-1])
+                self.done.append(DecodedRow(row.row, row.said, row.cost + self.intact.pay()))
 
     @torch.inference_mode()
     def close_gaps(self) -> None:
@@ -323,8 +278,8 @@ class Decoder:
         if targets:
             moved = [self.running[source] for source in sources]
             kept = max(row.kept for row in moved if row is not None)
-            self.room.move(sources, targets, kept)
-            self.heads[targets] = self.heads[sources]
+            places = self.packed.here(sources, targets)
+            self.room.move(places[0], places[1], kept)
             for target, row in zip(targets, moved, strict=True):
                 self.running[target] = row
         del self.running[count:]

@@ -23,14 +23,14 @@ class _Said:
     next: "dict[int, _Said]" = field(default_factory=dict)
 
 
-class Answers:
+class AnswerTree:
     """What was answered to one prompt, under any mask, as a tree of tokens.
 
     `kept` counts different answers, `size` the tree's places, its root among them.
     """
 
     def __init__(self, grown: Callable[[int], None] = lambda by: None) -> None:
-        """Nothing yet; `grown` is told by how many places the tree has grown."""
+        """Begin with nothing; `grown` is told by how many places the tree has grown."""
         self.root, self.kept, self.size, self.grown = _Said(), 0, 1, grown
         grown(1)
 
@@ -50,7 +50,7 @@ class Answers:
         self.grown(self.size - before)
 
     def draft(self, said: Sequence[int], longest: int) -> list[int]:
-        """How most answers went on that began as this one did, at most `longest` tokens."""
+        """Return how most answers went on that began as this one did, at most `longest` tokens."""
         place = self.root
         for token in said:
             if token not in place.next:
@@ -64,8 +64,8 @@ class Answers:
         return tokens
 
 
-class Remembered:
-    """Answers by prompt; those to the prompt that was not asked for longest are forgotten first.
+class AnswerCache:
+    """Answer trees by prompt; those asked for longest ago are forgotten first.
 
     A prompt is known by its hash, which is quick; where two clash, a draft is wrong, and no answer.
     """
@@ -73,25 +73,24 @@ class Remembered:
     def __init__(self, most: int = MOST_PLACES) -> None:
         """Keep so many places of trees; more only when an answer has just come."""
         self.most, self.held = most, 0
-        self.answers: OrderedDict[int, Answers] = OrderedDict()
+        self.trees: OrderedDict[int, AnswerTree] = OrderedDict()
 
-    def of(self, prompt: int) -> Answers:
-        """What was answered to the prompt of this hash so far."""
-        found = self.answers.get(prompt)
+    def of(self, prompt: int) -> AnswerTree:
+        """Return what was answered to the prompt of this hash so far."""
+        found = self.trees.get(prompt)
         if found is None:
-            found = self.answers[prompt] = Answers(self.grow)
-        self.answers.move_to_end(prompt)
-        while self.held > self.most and len(self.answers) > 1:
-            _, oldest = self.answers.popitem(last=False)
+            found = self.trees[prompt] = AnswerTree(self._grow)
+        self.trees.move_to_end(prompt)
+        while self.held > self.most and len(self.trees) > 1:
+            _, oldest = self.trees.popitem(last=False)
             self.held -= oldest.size
         return found
 
-    def grow(self, places: int) -> None:
-        """A tree has grown."""
+    def _grow(self, places: int) -> None:
         self.held += places
 
 
-class Odds:
+class DraftOdds:
     """How far drafts hold, and what it costs to find out.
 
     With S(i) the share of drafts that are right at least up to token i, drafting token i saves a
@@ -101,7 +100,7 @@ class Odds:
     """
 
     def __init__(self, longest: int) -> None:
-        """Nothing seen; drafts have at most `longest` tokens."""
+        """Begin with nothing seen; drafts have at most `longest` tokens."""
         self.longest = longest
         self.reached: list[float] = []
         self.right: list[float] = []
@@ -121,13 +120,13 @@ class Odds:
             self.right[place] += place < accepted
 
     def price(self) -> float:
-        """What checking a token costs, in tokens said."""
+        """Return what checking a token costs, in tokens said."""
         if not self.checking or not self.saying:
             return UNKNOWN_PRICE
         return min(self.checking / self.saying, 1.0)
 
     def length(self) -> int:
-        """How many tokens are worth drafting."""
+        """Choose how many tokens are worth drafting."""
         self.asked += 1
         holds, price = 1.0, self.price()
         for place, (reached, right) in enumerate(zip(self.reached, self.right, strict=True)):
@@ -137,8 +136,8 @@ class Odds:
         return min(self.longest, GROWTH * len(self.reached) + FIRST)
 
 
-def timed(before: float, seconds: float, share: float = 0.1) -> float:
-    """A running mean of seconds, which starts at the first."""
+def running_mean(before: float, seconds: float, share: float = 0.1) -> float:
+    """Add to a running mean of seconds, which starts at the first."""
     return seconds if not before else before + share * (seconds - before)
 
 
@@ -146,6 +145,6 @@ def timed(before: float, seconds: float, share: float = 0.1) -> float:
 class Drafting:
     """What drafts are made from: answers by prompt, and the odds of first and of later drafts."""
 
-    answers: Callable[[int], Answers]
-    first: Odds
-    later: Odds
+    answers: Callable[[int], AnswerTree]
+    first: DraftOdds
+    later: DraftOdds

@@ -1,19 +1,32 @@
-"""Many masks, many requests: each kind of ask to those who know it."""
+"""Many masks, many requests: texts and log-probabilities, packed where the model allows it."""
 
+import json
 import time
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Generic, TypeVar
 
-from caploc.engine.asks import Answer, Ask
-from caploc.engine.generation import Generation
-from caploc.engine.likelihood import Likelihood
+from caploc.engine.asks import INTACT, Answer, Ask, MaskNumbers, run_to_end
+from caploc.engine.decoding import Decoder
+from caploc.engine.drafts import AnswerCache, Drafting, DraftOdds
+from caploc.engine.encoding import RequestEncoder, Span, Stops, TokenizedPrompt
 from caploc.engine.memory import BatchSizer
-from caploc.engine.planning import shared_prefixes
-from caploc.engine.suitability import packed_model
-from caploc.engine.wording import Wording
+from caploc.engine.packed import PackedModel
+from caploc.engine.plain import PaddedText, PaddingCheck, generate_padded, score_padded
+from caploc.engine.planning import PlannedRow, PlannedWork, plan_batches, shared_prefixes
+from caploc.engine.scoring import Scorer, TokenTree, merge_spans
+from caploc.engine.suitability import end_tokens, greedy_only, packed_model
 from caploc.models.loading import CutModel
-from caploc.tasks.requests import Generate, Request
+from caploc.tasks.requests import Generate, Generated, Request, Scored
 
+# Masks under which a prompt must be asked for its intact answer to be worth having first: all other
+# rows wait for it, and where drafts do not hold it is no more than a sixteenth too much.
+ENOUGH = 16
+ALL, LATER = 10**6, 16  # most tokens of a first draft, and of one in a step, which pads its rows
+Settings = tuple[tuple[str, ...], int, str]  # of a prompt: stop strings, limit, other options
+PromptAsk = tuple[Ask, TokenizedPrompt]
 Model = TypeVar("Model", bound=CutModel)
 
 
@@ -28,20 +41,20 @@ class BatchEngine(Generic[Model]):
         `batch_size` caps the rows that run at a time, `memory` the bytes used beside the weights.
         """
         self.loaded, self.grid = loaded, loaded.grid
-        self.wording = wording = Wording(loaded.model, loaded.tokenizer)
+        self.encoder = RequestEncoder(loaded.model, loaded.tokenizer)
         sizer = BatchSizer(loaded.model, batch_size, memory, loaded.team)
         self.packed = packed_model(loaded)
-        self.generation = Generation(loaded, wording, sizer, self.packed)
-        self.likelihood = Likelihood(loaded, wording, sizer, self.packed)
+        self.generation = Generation(loaded, self.encoder, sizer, self.packed)
+        self.likelihood = Likelihood(loaded, self.encoder, sizer, self.packed)
 
     def shared_tokens(self, requests: Sequence[Request]) -> float:
-        """Tokens that a mask reads once for all of these requests, a mean over requests.
+        """Count tokens that a mask reads once for all of these requests, as a mean over requests.
 
         0 where rows are answered the plain way, which shares nothing.
         """
         if self.packed is None or not requests:
             return 0.0
-        stems = [self.wording.stem(request) for request in requests]
+        stems = [self.encoder.stem(request) for request in requests]
         groups = shared_prefixes(stems)
         return sum(length * len(members) for length, members in groups) / len(stems)
 
@@ -55,5 +68,254 @@ class BatchEngine(Generic[Model]):
             for batch in kind.answer(chosen):
                 if batch:
                     seconds = (time.perf_counter() - last) / len(batch)
-                    yield [done.answer(seconds) for done in batch]
+                    yield [replace(answer, seconds=seconds) for answer in batch]
                     last = time.perf_counter()
+
+
+@dataclass
+class _AskAnswerer:
+    """Answers one kind of ask: with packed rows where `packed` is given, else with padded ones."""
+
+    loaded: CutModel
+    encoder: RequestEncoder
+    sizer: BatchSizer
+    packed: PackedModel | None
+
+    @property
+    def longest(self) -> int:
+        """The longest row, in tokens, that packed rows can serve."""
+        return self.packed.longest if self.packed else 0
+
+
+def _no_odds() -> tuple[DraftOdds, DraftOdds]:
+    return DraftOdds(ALL), DraftOdds(LATER)
+
+
+@dataclass
+class Generation(_AskAnswerer):
+    """Answers asks that want text; asks with the same stops, limit and options run together."""
+
+    stops: dict[Settings, Stops] = field(default_factory=dict)
+    odds: defaultdict[Settings, tuple[DraftOdds, DraftOdds]] = field(
+        default_factory=lambda: defaultdict(_no_odds)
+    )
+    remembered: AnswerCache = field(default_factory=AnswerCache)
+
+    def __post_init__(self) -> None:
+        self.padding = PaddingCheck(self.loaded, left=True)
+
+    def answer(self, asks: Sequence[Ask]) -> Iterator[list[Answer]]:
+        """Answer every ask once; the seconds are left for others to fill in."""
+        groups: dict[Settings, list[PromptAsk]] = defaultdict(list)
+        for ask in asks:
+            assert isinstance(ask.request, Generate)
+            prompt = self.encoder.prompt(ask.request)
+            groups[prompt.stops, prompt.new_tokens, prompt.options].append((ask, prompt))
+        for settings, members in groups.items():
+            packs = self.longest and greedy_only(self.loaded.model, json.loads(settings[2]))
+            longest = self.longest if packs else 0
+            kinds: tuple[list[PromptAsk], list[PromptAsk]] = [], []  # packed, plain
+            for ask, prompt in members:
+                kinds[len(prompt.tokens) + prompt.new_tokens > longest].append((ask, prompt))
+            yield from self.packed_rows(settings, kinds[0])
+            yield from self.plain_rows(settings, kinds[1])
+
+    def stopping(self, settings: Settings) -> Stops:
+        """Tell when answers end."""
+        if settings not in self.stops:
+            strings, limit, options = settings
+            ends = end_tokens(self.loaded.model, json.loads(options))
+            self.stops[settings] = Stops(self.loaded.tokenizer, strings, ends, limit)
+        return self.stops[settings]
+
+    def plain_rows(self, settings: Settings, members: list[PromptAsk]) -> Iterator[list[Answer]]:
+        """Answer with transformers' `generate`, longest prompts first."""
+        stops = self.stopping(settings)
+
+        def size(member: PromptAsk) -> tuple[int, int]:
+            return len(member[1].tokens) + stops.limit, 1
+
+        def generate(part: Sequence[PromptAsk]) -> list[list[int]]:
+            batch = [(prompt, ask.knocked_out) for ask, prompt in part]
+            return generate_padded(self.loaded, stops, batch)
+
+        for alike in self.padding.groups(members, lambda member: member[1].tokens):
+            for batch in self.sizer.batches(alike, size):
+                said = self.sizer.run(generate, batch)
+                yield [
+                    self._answer(ask, prompt, tokens, float(len(prompt.tokens) + len(tokens)))
+                    for (ask, prompt), tokens in zip(batch, said, strict=True)
+                ]
+
+    def packed_rows(self, settings: Settings, members: list[PromptAsk]) -> Iterator[list[Answer]]:
+        """Answer with packed rows: the intact answers first, for drafts of the others."""
+        masks, prompts = MaskNumbers(self.loaded.grid), dict[TokenizedPrompt, int]()
+        asked: dict[tuple[int, int], list[Ask]] = defaultdict(list)  # (prompt, mask)
+        for ask, prompt in members:
+            number = prompts.setdefault(prompt, len(prompts))
+            asked[number, masks.number(ask.knocked_out)].append(ask)
+        texts, pairs = list(prompts), list(asked)
+        times = Counter(prompt for prompt, mask in pairs if mask != INTACT)
+        first = {pair for pair in pairs if pair[1] == INTACT} | {
+            (prompt, INTACT)
+            for prompt, count in times.items()
+            if count >= ENOUGH and not self.remembered.of(hash(texts[prompt])).root.next
+        }
+        order = sorted(first) + [pair for pair in pairs if pair not in first]
+        rows = [PlannedRow(number, *pair) for number, pair in enumerate(order)]
+        make = partial(self._decoder, settings, texts, masks, len(first))
+        due = 0.0  # intact answers that nobody asked for are paid by the next row
+        for batch in run_to_end(rows, make, self.sizer):
+            answers: list[Answer] = []
+            for decoded in batch:
+                prompt, due = texts[decoded.row.prompt], due + decoded.cost
+                askers = asked[decoded.row.prompt, decoded.row.mask]
+                cost = due / max(1, len(askers))
+                answers += [self._answer(ask, prompt, decoded.tokens, cost) for ask in askers]
+                due = 0.0 if askers else due
+            yield answers
+
+    def _decoder(
+        self,
+        settings: Settings,
+        prompts: Sequence[TokenizedPrompt],
+        masks: MaskNumbers,
+        first: int,
+        rows: Sequence[PlannedRow],
+    ) -> Decoder:
+        """Plan rows, the first so many of them before the others, and be ready to run them."""
+        assert self.packed is not None
+        stops = self.stopping(settings)
+        tokens, hashes = [prompt.tokens for prompt in prompts], list(map(hash, prompts))
+        work = PlannedWork(
+            stems=[text[:-1] for text in tokens],
+            lengths=[len(text) for text in tokens],
+            answers=stops.limit,
+            cuts=[mask.first_layer for mask in masks.all],
+            wanted=rows,
+            first=range(first),
+        )
+        plan = plan_batches(work, self.sizer.sizes(drafted=LATER))
+        drafting = Drafting(lambda prompt: self.remembered.of(hashes[prompt]), *self.odds[settings])
+        return Decoder(self.packed, plan, tokens, masks.all, stops, drafting)
+
+    def _answer(
+        self, ask: Ask, prompt: TokenizedPrompt, tokens: list[int], forward_tokens: float
+    ) -> Answer:
+        """Answer with the text, cut at its first stop string."""
+        said = Generated(self.encoder.cut(tokens, prompt.stops), len(tokens))
+        return Answer(ask.key, said, 0.0, forward_tokens, len(prompt.tokens) + len(tokens))
+
+
+@dataclass
+class Likelihood(_AskAnswerer):
+    """Answers asks that want log-probabilities; those of one row of measurement share a tree."""
+
+    def __post_init__(self) -> None:
+        self.padding = PaddingCheck(self.loaded, left=False)
+
+    def answer(self, asks: Sequence[Ask]) -> Iterator[list[Answer]]:
+        """Answer every ask once; the seconds are left for others to fill in."""
+        pending = []
+        for ask in asks:
+            assert not isinstance(ask.request, Generate)
+            pending.append(PendingScore(ask, self.encoder.spans(ask.request)))
+        # an empty text has nothing to be read
+        yield [one.answer() for one in pending if not one.spans]
+        rows: dict[tuple[int, bytes], list[PendingScore]] = defaultdict(list)
+        for one in pending:
+            if one.spans:
+                rows[one.ask.key[0], one.ask.knocked_out.tobytes()].append(one)
+        kinds: tuple[list[list[PendingScore]], list[list[PendingScore]]] = [], []  # packed, plain
+        for members in rows.values():
+            lengths = [len(span.inputs) for one in members for span in one.spans]
+            kinds[max(lengths) > self.longest].append(members)
+        yield from self.packed_rows(kinds[0])
+        yield from self.plain_rows([one for members in kinds[1] for one in members])
+
+    def packed_rows(self, rows: Sequence[list["PendingScore"]]) -> Iterator[list[Answer]]:
+        """Answer with packed rows, a tree of tokens for each row and mask."""
+        masks, trees = MaskNumbers(self.loaded.grid), list[TokenTree]()
+        known: dict[tuple[Span, ...], range] = {}
+        asked: dict[tuple[int, int], list[list[PendingScore]]] = defaultdict(list)  # (tree, mask)
+        for members in rows:
+            spans = tuple(span for one in members for span in one.spans)
+            owners = [one for one in members for _ in one.spans]
+            if spans not in known:
+                found = merge_spans(spans)
+                known[spans] = range(len(trees), len(trees) + len(found))
+                trees += found
+            mask = masks.number(members[0].ask.knocked_out)
+            for number in known[spans]:
+                asked[number, mask].append(owners)
+        planned = [PlannedRow(number, *pair) for number, pair in enumerate(asked)]
+        for batch in run_to_end(planned, partial(self._scorer, trees, masks), self.sizer):
+            answers: list[Answer] = []
+            for scored in batch:
+                readers = asked[scored.row.prompt, scored.row.mask]
+                cost = scored.cost / len(readers) / len(scored.spans)
+                for owners in readers:
+                    for span, logprob, greedy in scored.spans:
+                        answers += owners[span].take(logprob, greedy, cost)
+            yield answers
+
+    def _scorer(
+        self, trees: Sequence[TokenTree], masks: MaskNumbers, rows: Sequence[PlannedRow]
+    ) -> Scorer:
+        """Plan rows of trees, and be ready to run them."""
+        assert self.packed is not None
+        work = PlannedWork(
+            stems=[tree.tokens[: tree.stem] for tree in trees],
+            lengths=[len(tree.tokens) for tree in trees],
+            answers=0,
+            cuts=[mask.first_layer for mask in masks.all],
+            wanted=rows,
+        )
+        return Scorer(self.packed, plan_batches(work, self.sizer.sizes()), trees, masks.all)
+
+    def plain_rows(self, pending: Sequence["PendingScore"]) -> Iterator[list[Answer]]:
+        """Answer with plain forward passes; spans that read the same under one mask share one."""
+        texts: dict[tuple[tuple[int, ...], bytes], tuple[PaddedText, list[PendingScore]]] = {}
+        for one in pending:
+            for span in one.spans:
+                key = span.inputs, one.ask.knocked_out.tobytes()
+                empty = PaddedText(span.inputs, one.ask.knocked_out, []), list[PendingScore]()
+                text, owners = texts.setdefault(key, empty)
+                text.wanted.append(span.continuation)
+                owners.append(one)
+
+        def size(pair: tuple[PaddedText, list[PendingScore]]) -> tuple[int, int]:
+            return len(pair[0].inputs), max(map(len, pair[0].wanted))
+
+        for alike in self.padding.groups(texts.values(), lambda pair: pair[0].inputs):
+            for batch in self.sizer.batches(alike, size):
+                results = self.sizer.run(partial(score_padded, self.loaded), [t for t, _ in batch])
+                answers: list[Answer] = []
+                for (text, owners), scores in zip(batch, results, strict=True):
+                    cost = len(text.inputs) / len(owners)
+                    for one, (logprob, greedy) in zip(owners, scores, strict=True):
+                        answers += one.take(logprob, greedy, cost)
+                yield answers
+
+
+class PendingScore:
+    """An ask some of whose spans have yet to be scored."""
+
+    def __init__(self, ask: Ask, spans: tuple[Span, ...]) -> None:
+        """Wait for all spans."""
+        self.ask, self.spans, self.missing = ask, spans, len(spans)
+        self.logprob, self.greedy, self.cost = 0.0, True, 0.0
+
+    def take(self, logprob: float, greedy: bool, cost: float) -> list[Answer]:
+        """Take one span's result; return the answer once none is missing."""
+        self.logprob, self.greedy = self.logprob + logprob, self.greedy and greedy
+        self.cost, self.missing = self.cost + cost, self.missing - 1
+        return [] if self.missing else [self.answer()]
+
+    def answer(self) -> Answer:
+        """Answer with the sums over all spans."""
+        tokens = sum(len(span.continuation) for span in self.spans)
+        alone = sum(len(span.inputs) for span in self.spans)
+        return Answer(
+            self.ask.key, Scored(self.logprob, self.greedy, tokens), 0.0, self.cost, alone
+        )

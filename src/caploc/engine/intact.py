@@ -11,28 +11,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from weakref import WeakValueDictionary
 
-import torch
-from jaxtyping import Bool
-from torch import Tensor
-
-from caploc.engine.keys import Segment
-from caploc.engine.packed import Chunk, IntoSegment, PackedModel
-from caploc.engine.stack import Residual
-
-Mask = Bool[Tensor, " heads"]
-
-
-@dataclass(frozen=True)
-class KnockedOut:
-    """A mask, and its first knocked-out layer (the number of layers if it knocks out nothing)."""
-
-    number: int
-    heads: Mask
-    cut: int
+from caploc.engine.asks import INTACT, NumberedMask
+from caploc.engine.keys import Segment, SegmentKeeper
+from caploc.engine.packed import Chunk, PackedModel, Residual
+from caploc.engine.planning import BatchPlan, PlannedRow
 
 
 @dataclass(eq=False)
-class Record:
+class IntactRecord:
     """The intact model's residual stream and keys over some tokens."""
 
     tokens: tuple[int, ...]
@@ -40,115 +26,104 @@ class Record:
     residual: dict[int, Residual]
 
     def start(self, cut: int) -> int:
-        """The deepest recorded depth at or below a mask's first cut."""
+        """Return the deepest recorded depth at or below a mask's first cut."""
         return max((depth for depth in self.residual if depth <= cut), default=0)
 
-    def part(self, first: int, last: int) -> "Record":
-        """The record of some of the tokens, as views."""
+    def part(self, first: int, last: int) -> "IntactRecord":
+        """Return the record of some of the tokens, as views."""
         residual = {depth: stream[first:last] for depth, stream in self.residual.items()}
-        return Record(self.tokens[first:last], self.segment.part(first, last), residual)
+        return IntactRecord(self.tokens[first:last], self.segment.part(first, last), residual)
 
 
-class Meter:
-    """Tokens run through the model, in units of a pass through all its layers, not yet paid for.
+class IntactRecords:
+    """Records of a plan's prompts and prefixes, and each mask's own reading of a prefix.
 
-    The last layer counts for all tokens, also where it is asked for a few of them alone.
+    It counts the tokens run that belong to no one row, in units of a pass through all layers, until
+    a row pays for them. The last layer counts for all tokens, also where it is asked for a few.
     """
 
-    def __init__(self, layers: int) -> None:
-        """Start at nothing."""
-        self.layers, self.due = layers, 0.0
-
-    def run(self, tokens: int, start: int = 0) -> float:
-        """What so many tokens cost that start at this depth."""
-        return tokens * (1 - start / self.layers)
-
-    def add(self, tokens: int, start: int = 0) -> None:
-        """Note a pass that belongs to no one row."""
-        self.due += self.run(tokens, start)
-
-    def pay(self) -> float:
-        """What is due; then nothing is."""
-        due, self.due = self.due, 0.0
-        return due
-
-
-class Intact:
-    """Records of prompts and prefixes, and each mask's own reading of a prefix."""
-
-    def __init__(
-        self,
-        packed: PackedModel,
-        prefixes: Sequence[Sequence[int]],
-        prefix_depths: Sequence[int],
-        most_tokens: int,
-        most_rows: int,
-        meter: Meter,
-    ) -> None:
-        """Nothing is recorded before it is asked for; a pass that does has so many rows at most."""
-        self.packed, self.meter = packed, meter
-        self.most_tokens, self.most_rows = most_tokens, most_rows
-        self.prefixes, self.prefix_depths = prefixes, prefix_depths
-        self.heads = torch.zeros(packed.loaded.grid.size, dtype=torch.bool)
-        self.records: dict[int, Record] = {}
-        self.of_prefix: dict[int, Record] = {}
+    def __init__(self, packed: PackedModel, plan: BatchPlan, masks: Sequence[NumberedMask]) -> None:
+        """Record nothing before it is asked for."""
+        self.packed, self.plan, self.masks = packed, plan, masks
+        self.table = packed.table(masks)
+        self.due = 0.0
+        self.records: dict[int, IntactRecord] = {}
+        self.of_prefix: dict[int, IntactRecord] = {}
         # A mask's prefix goes with the last row that reads it. The rows of a mask come one after
         # another, so `latest` keeps the newest prefix for the next of them.
         self.read: WeakValueDictionary[tuple[int, int], Segment] = WeakValueDictionary()
         self.latest: Segment | None = None
 
-    def prefix(self, number: int) -> Record:
-        """The intact record of a prefix."""
+    def cost(self, tokens: int, start: int = 0) -> float:
+        """Return what so many tokens cost that start at this depth."""
+        return tokens * (1 - start / self.packed.depth)
+
+    def pay(self) -> float:
+        """Return the cost that no row has paid for yet; then nothing is due."""
+        due, self.due = self.due, 0.0
+        return due
+
+    def start(self, row: PlannedRow) -> int:
+        """Return the depth at which a row's prompt can be started."""
+        record = self.records.get(row.prompt)
+        return record.start(self.masks[row.mask].first_layer) if record else 0
+
+    def prefix(self, number: int) -> IntactRecord:
+        """Return the intact record of a prefix."""
         if number not in self.of_prefix:
             self.of_prefix.clear()  # stages go through the prefixes one after another
-            tokens = self.prefixes[number]
-            chunk = Chunk(tokens, self.heads, [len(tokens) - 1])
-            (self.of_prefix[number],) = self.recorded([chunk], self.prefix_depths)
+            tokens = self.plan.prefixes[number]
+            chunk = Chunk(tokens, self.masks[INTACT], [len(tokens) - 1])
+            (self.of_prefix[number],) = self._recorded([chunk], self.plan.prefix_depths)
         return self.of_prefix[number]
 
-    def segments(self, wanted: Sequence[tuple[int | None, KnockedOut]]) -> list[Segment | None]:
-        """The keys of prefixes, each under a mask; those not at hand are read, many in a pass."""
+    def prefix_segment(self, prompt: int) -> Segment | None:
+        """Return the intact keys of a prompt's prefix."""
+        number = self.plan.prefix[prompt]
+        return None if number is None else self.prefix(number).segment
+
+    def segments(self, rows: Sequence[PlannedRow]) -> list[Segment | None]:
+        """Return the keys of rows' prefixes, each under the row's mask; read what is missing."""
+        pairs = [(self.plan.prefix[row.prompt], self.masks[row.mask]) for row in rows]
         found: dict[tuple[int | None, int], Segment | None] = {}
-        missing: dict[int, list[KnockedOut]] = defaultdict(list)
-        for number, mask in wanted:
+        missing: dict[int, list[NumberedMask]] = defaultdict(list)
+        for number, mask in pairs:
             if (number, mask.number) not in found:
-                segment = found[number, mask.number] = self.at_hand(number, mask)
+                segment = found[number, mask.number] = self._at_hand(number, mask)
                 if number is not None and segment is None:
                     missing[number].append(mask)
         for number, masks in missing.items():
             for mask, segment in zip(masks, self.under(number, masks), strict=True):
                 found[number, mask.number] = self.read[number, mask.number] = segment
-        rows = [found[number, mask.number] for number, mask in wanted]
-        self.latest = rows[-1]
-        return rows
+        segments = [found[number, mask.number] for number, mask in pairs]
+        self.latest = segments[-1]
+        return segments
 
-    def at_hand(self, number: int | None, mask: KnockedOut) -> Segment | None:
-        """The keys of a prefix under a mask if nothing must be read for them."""
+    def _at_hand(self, number: int | None, mask: NumberedMask) -> Segment | None:
+        """Return the keys of a prefix under a mask if nothing must be read for them."""
         if number is None:
             return None
-        if mask.cut >= self.packed.depth - 1:  # a layer's own cut does not change its keys
+        if mask.first_layer >= self.packed.depth - 1:  # a layer's own cut does not change its keys
             return self.prefix(number).segment
         return self.read.get((number, mask.number))
 
-    def under(self, number: int, masks: Sequence[KnockedOut]) -> Iterator[Segment]:
+    def under(self, number: int, masks: Sequence[NumberedMask]) -> Iterator[Segment]:
         """Read a recorded prefix under masks, in passes that start at their first cuts."""
         intact = self.prefix(number)
         length = len(intact.tokens)
-        most = max(1, min(self.most_rows, self.most_tokens // length))
+        most = max(1, min(self.plan.rows, self.plan.tokens // length))
         for first in range(0, len(masks), most):
             together = masks[first : first + most]
-            start = intact.start(min(mask.cut for mask in together))
-            keeper = IntoSegment(self.packed.depth)
-            residual = intact.residual.get(start)
+            start = intact.start(min(mask.first_layer for mask in together))
+            keeper, residual = SegmentKeeper(self.packed.depth), intact.residual.get(start)
             chunks = [
-                Chunk(intact.tokens, mask.heads, [length - 1], residual=residual)
-                for mask in together
+                Chunk(intact.tokens, mask, [length - 1], residual=residual) for mask in together
             ]
-            self.packed.read(chunks, start, keeper)
-            self.meter.add(length * len(together), start)
+            self.packed.read(self.table, chunks, start, keeper)
+            self.due += self.cost(length * len(together), start)
             for place, mask in enumerate(together):
                 own = keeper.segment.part(place * length, (place + 1) * length)
-                yield own.copied().above(mask.cut + 1, intact.segment)
+                yield own.copied().above(mask.first_layer + 1, intact.segment)
 
     def record(
         self, prompts: Sequence[int], chunks: Sequence[Chunk], depths: Sequence[int]
@@ -158,25 +133,25 @@ class Intact:
         first = 0
         while first < len(prompts):
             last, tokens = first, 0
-            end = min(len(prompts), first + self.most_rows)
+            end = min(len(prompts), first + self.plan.rows)
             while last < end and (
-                last == first or tokens + len(chunks[last].tokens) <= self.most_tokens
+                last == first or tokens + len(chunks[last].tokens) <= self.plan.tokens
             ):
                 tokens += len(chunks[last].tokens)
                 last += 1
-            found = self.recorded(chunks[first:last], depths)
+            found = self._recorded(chunks[first:last], depths)
             self.records.update(zip(prompts[first:last], found, strict=True))
             first = last
 
-    def recorded(self, chunks: Sequence[Chunk], depths: Sequence[int]) -> list[Record]:
+    def _recorded(self, chunks: Sequence[Chunk], depths: Sequence[int]) -> list[IntactRecord]:
         """Read chunks under no mask, and keep everything."""
-        keeper = IntoSegment(self.packed.depth)
+        keeper = SegmentKeeper(self.packed.depth)
         with self.packed.switch.alone(), self.packed.stack.recorded(depths) as kept:
-            self.packed.read(chunks, 0, keeper)
+            self.packed.read(self.table, chunks, 0, keeper)
         residual = {depth: rows[0] for depth, rows in kept.items()}
         tokens = tuple(token for chunk in chunks for token in chunk.tokens)
-        self.meter.add(len(tokens))
-        whole, records, first = Record(tokens, keeper.segment, residual), [], 0
+        self.due += self.cost(len(tokens))
+        whole, records, first = IntactRecord(tokens, keeper.segment, residual), [], 0
         for chunk in chunks:
             records.append(whole.part(first, first + len(chunk.tokens)))
             first += len(chunk.tokens)

@@ -6,6 +6,7 @@ layers, and are `_` in lists of layers.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -28,13 +29,8 @@ class Segment:
     keys: list[LayerKeys | None]
     values: list[LayerKeys | None]
 
-    @classmethod
-    def empty(cls, layers: int) -> "Segment":
-        """No tokens yet."""
-        return cls(0, [None] * layers, [None] * layers)
-
     def above(self, layers: int, lower: "Segment") -> "Segment":
-        """This segment, with the first `layers` layers of another in place of its own."""
+        """Return this segment with the first `layers` layers of another in place of its own."""
         return Segment(
             self.length,
             lower.keys[:layers] + self.keys[layers:],
@@ -42,7 +38,7 @@ class Segment:
         )
 
     def part(self, first: int, last: int) -> "Segment":
-        """Views of the tokens from `first` up to `last`."""
+        """Return views of the tokens from `first` up to `last`."""
         return Segment(
             last - first,
             [None if k is None else k[:, first:last] for k in self.keys],
@@ -50,7 +46,7 @@ class Segment:
         )
 
     def copied(self) -> "Segment":
-        """The same in tensors of its own: what it was a view of can be let go."""
+        """Return the same in tensors of its own, so that what it is a view of can be let go."""
         return Segment(
             self.length,
             [None if k is None else k.clone(memory_format=CONTIGUOUS) for k in self.keys],
@@ -59,7 +55,7 @@ class Segment:
 
 
 @dataclass(eq=False)
-class Slots:
+class KeySlots:
     """Room for the keys and values of `rows` running rows, `length` own tokens each.
 
     Running rows hold the first slots without gaps, so that a step reads one block of memory. A
@@ -85,8 +81,7 @@ class Slots:
     ) -> None:
         """Put each token's key and value into its row's slot, at its place there."""
         for kept, new in ((self.keys, keys), (self.values, values)):
-            room = self._room(kept, layer, new)
-            room[slots, :, places] = new.transpose(0, 1)
+            self._room(kept, layer, new)[slots, :, places] = new.transpose(0, 1)
 
     def share(self, layers: int, slots: Sequence[int], segment: Segment) -> None:
         """Copy a segment's first `layers` layers to the beginning of some slots."""
@@ -98,17 +93,58 @@ class Slots:
                     for slot in slots:
                         room[slot, :, : segment.length] = new
 
-    def move(self, sources: Sequence[int], targets: Sequence[int], length: int) -> None:
+    def move(
+        self, sources: Int[Tensor, " rows"], targets: Int[Tensor, " rows"], length: int
+    ) -> None:
         """Copy the first `length` tokens of some slots to others."""
-        for kept in (self.keys, self.values):
-            for room in kept:
-                if room is not None:
-                    room[targets, :, :length] = room[sources, :, :length]
+        for room in (*self.keys, *self.values):
+            if room is not None:
+                here = targets.to(room.device), sources.to(room.device)  # layers may lie elsewhere
+                room[here[0], :, :length] = room[here[1], :, :length]
 
     def _room(self, kept: list[Tensor | None], layer: int, new: Keys) -> Tensor:
         room = kept[layer]
         if room is None:
             groups, _, width = new.shape
-            room = new.new_zeros((self.rows, groups, self.length, width))
-            kept[layer] = room
+            room = kept[layer] = new.new_zeros((self.rows, groups, self.length, width))
         return room
+
+
+@runtime_checkable
+class KeyKeeper(Protocol):
+    """Keeps the keys and values of a pass."""
+
+    def keep(self, layer: int, keys: Keys, values: Keys) -> None:
+        """Take in one layer's keys and values."""
+        ...
+
+
+@dataclass(eq=False)
+class SlotKeeper:
+    """Keeps a pass in the slots of its rows."""
+
+    room: KeySlots
+    slots: Int[Tensor, " tokens"]
+    places: Int[Tensor, " tokens"]
+
+    def keep(self, layer: int, keys: Keys, values: Keys) -> None:
+        """Write one layer's keys and values to the slots."""
+        if self.slots.device != keys.device:  # the layers of another device begin
+            self.slots, self.places = (x.to(keys.device) for x in (self.slots, self.places))
+        self.room.write(layer, self.slots, self.places, keys, values)
+
+
+class SegmentKeeper:
+    """Keeps a whole pass as one segment."""
+
+    def __init__(self, layers: int) -> None:
+        self.segment = Segment(0, [None] * layers, [None] * layers)
+
+    def keep(self, layer: int, keys: Keys, values: Keys) -> None:
+        """Keep one layer's keys and values.
+
+        Made contiguous: queries read them many times, and what they are views of is let go.
+        """
+        self.segment.length = keys.shape[1]
+        self.segment.keys[layer] = keys.contiguous()
+        self.segment.values[layer] = values.contiguous()

@@ -1,4 +1,4 @@
-"""What there is to work with, what a model takes of it, and what to do when it was too little."""
+"""Memory: what there is, what a model takes of it, and what to do when it was too little."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -8,9 +8,9 @@ import torch
 from accelerate.utils.memory import clear_device_cache, should_reduce_batch_size
 from transformers import PreTrainedModel
 
-from caploc.engine.planning import Sizes
+from caploc.engine.planning import MemorySizes
 from caploc.errors import OutOfMemory
-from caploc.models.placement import free_memory, home
+from caploc.models.placement import free_memory, input_device
 from caploc.models.projections import stated
 from caploc.models.sharding import Team
 
@@ -47,22 +47,23 @@ class BatchSizer:
         Of a `team` that shares the model, the process with least memory decides.
         """
         self.model, self.memory, self.team = model, memory, team
-        self.devices = devices(model)
-        self.device = home(model)
+        self.devices = model_devices(model)
+        self.device = input_device(model)
         self.most = rows or MOST_ROWS.get(self.device.type, 64)
-        self.token_bytes = bytes_per_token(model)
+        shape = DecoderShape.of(model)
+        self.token_bytes = shape.layers * shape.keys + shape.working  # of a row
         self.scored_bytes = bytes_per_scored_token(model)
         self.caution = 1  # doubled whenever a batch did not fit
 
     def budget(self) -> int:
-        """Bytes that may be used beside the weights."""
+        """Return the bytes that may be used beside the weights."""
         most = self.memory or SHARE * min(free_memory(device) for device in self.devices)
         return int((self.team.least(float(most)) if self.team else most) / self.caution)
 
-    def sizes(self, drafted: int = 0) -> Sizes:
-        """What the planner needs to know; a step drafts so many tokens for a row, or fewer."""
-        shape, device = Shape.of(self.model), self.device.type
-        return Sizes(
+    def sizes(self, drafted: int = 0) -> MemorySizes:
+        """Measure what the planner needs; a step drafts at most so many tokens for a row."""
+        shape, device = DecoderShape.of(self.model), self.device.type
+        return MemorySizes(
             layers=shape.layers,
             keys=shape.keys,
             residual=shape.residual,
@@ -76,14 +77,14 @@ class BatchSizer:
         )
 
     def most_tokens(self) -> int:
-        """Tokens of a pass beyond which it gets no faster, or lasts too long."""
+        """Choose the tokens of a pass beyond which it gets no faster, or lasts too long."""
         most = MOST_TOKENS.get(self.device.type, 4096)
         if self.device.type != "cpu":
             return most
         return max(CPU_LEAST_TOKENS, min(most, int(CPU_PRODUCTS / self.model.num_parameters())))
 
     def rows(self, length: int, scored: int = 1) -> int:
-        """Rows that fit when each has `length` tokens, and logits kept for `scored` of them."""
+        """Count rows that fit when each has `length` tokens, `scored` of them with logits."""
         budget = self.budget()
         each = self.token_bytes * max(length, 1) + self.scored_bytes * scored
         return int(max(1, min(self.most, budget // each)))
@@ -138,7 +139,7 @@ class BatchSizer:
 
 
 @dataclass(frozen=True)
-class Shape:
+class DecoderShape:
     """A decoder's size, in bytes of its own dtype."""
 
     layers: int
@@ -148,8 +149,8 @@ class Shape:
     working: int  # of one token while a layer reads it
 
     @classmethod
-    def of(cls, model: PreTrainedModel) -> "Shape":
-        """Read it from the config; of a model that processes share, this one's part."""
+    def of(cls, model: PreTrainedModel) -> "DecoderShape":
+        """Read the sizes from the config; of a model that processes share, this one's part."""
         config: Any = model.config.get_text_config()
         hidden, size = config.hidden_size, model.dtype.itemsize
         heads = largest(config, "num_attention_heads") or 1
@@ -162,17 +163,17 @@ class Shape:
         return cls(config.num_hidden_layers, heads, keys, hidden * size, working * size)
 
 
-def devices(model: PreTrainedModel) -> list[torch.device]:
-    """The devices that layers run on; weights that wait elsewhere come to the first."""
+def model_devices(model: PreTrainedModel) -> list[torch.device]:
+    """Find the devices that layers run on; weights that wait elsewhere come to the first."""
     spread = getattr(model, "hf_device_map", None) or {}
-    found = {home(model)} | {
+    found = {input_device(model)} | {
         torch.device("cuda", where) for where in spread.values() if isinstance(where, int)
     }
     return sorted(found, key=str)
 
 
 def inner_size(config: Any) -> int:
-    """Values of one token inside a feed-forward block, those of all its experts included."""
+    """Count one token's values inside a feed-forward block, those of all its experts included."""
     names = ("intermediate_size", "ffn_dim", "ffn_hidden_size", "n_inner")
     plain = next((size for name in names if (size := largest(config, name))), 0)
     plain = plain or 4 * config.hidden_size
@@ -181,16 +182,10 @@ def inner_size(config: Any) -> int:
 
 
 def largest(config: Any, name: str) -> int | None:
-    """A size that some configs give for each layer."""
+    """Return the largest of a size that some configs give for each layer."""
     return max(stated(config, name), default=None)
 
 
-def bytes_per_token(model: PreTrainedModel) -> int:
-    """Memory that one token of one row takes: its keys and values, and a layer's activations."""
-    shape = Shape.of(model)
-    return shape.layers * shape.keys + shape.working
-
-
 def bytes_per_scored_token(model: PreTrainedModel) -> int:
-    """Memory of one position's logits, as the model gives them and in float32."""
+    """Count the bytes of one position's logits, as the model gives them and in float32."""
     return int(model.config.get_text_config().vocab_size) * (model.dtype.itemsize + 4)

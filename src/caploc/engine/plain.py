@@ -1,19 +1,25 @@
 """The plain way, for models and options that packed rows do not know: transformers' own calls.
 
-Rows are padded into batches (`padding.py` says which), each under its own mask; nothing is shared,
-and no row leaves before the last is done. It is also the second implementation that the packed
-engine is tested against.
+Rows are padded into batches, each under its own mask; nothing is shared, and no row leaves before
+the last is done. It is also the second implementation that the packed engine is tested against.
+
+In most decoders padding changes nothing. In some it does: those that ignore the attention mask,
+that number positions by the place in the batch, that carry a state through the padding, or that
+read keys by blocks. So it is shown at the lengths at hand (`PaddingCheck`), and where that fails
+only rows of equal length share a batch.
 """
 
 import inspect
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import groupby
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Int
+from accelerate.utils.memory import should_reduce_batch_size
+from jaxtyping import Float, Int
 from torch import Tensor, distributed
 from transformers import (
     LogitsProcessor,
@@ -22,39 +28,35 @@ from transformers import (
     StoppingCriteriaList,
 )
 
-from caploc.engine.stops import Stops
-from caploc.engine.wording import Prompt
+from caploc.engine.encoding import Stops, TokenizedPrompt
+from caploc.grid import Mask
 from caploc.models.cutting import knocked_out
 from caploc.models.loading import CutModel
+from caploc.models.proof import tolerance
+
+T = TypeVar("T")
+Tokens = Sequence[int]
+FURTHER = 2  # padding is shown again for rows, or padding, so many times as long as seen
+STEPS = 2  # tokens said to show it: the second reads kept keys
 
 
 @dataclass(frozen=True)
-class Speech:
-    """A prompt to be continued under a mask. All rows of a batch share the prompt's settings."""
-
-    prompt: Prompt
-    mask: Bool[np.ndarray, " heads"]
-
-
-@dataclass(frozen=True)
-class Reading:
+class PaddedText:
     """Tokens to be read under a mask, and the continuations to be scored at their end."""
 
     inputs: tuple[int, ...]
-    mask: Bool[np.ndarray, " heads"]
+    mask: Mask
     wanted: list[tuple[int, ...]]
 
 
-class StopStrings(StoppingCriteria):
-    """A row is done when one of the stop strings appears in what it has said."""
+class _StopStrings(StoppingCriteria):
+    """Ends a row when one of the stop strings appears in what it has said."""
 
     def __init__(self, stops: Stops, start: int, rows: int) -> None:
-        """Watch answers that begin at position `start`."""
-        self.stops, self.start = stops, start
+        self.stops, self.start = stops, start  # answers begin at position `start`
         self.done = torch.zeros(rows, dtype=torch.bool)
 
     def __call__(self, input_ids: Tensor, scores: Tensor | None, **_: Any) -> Tensor:
-        """Look at the last token of every row still speaking."""
         said = input_ids[:, self.start :].tolist()
         if len(said) != len(self.done):  # beams, which change places
             stopped = [self.stops.stopped(tokens) for tokens in said]
@@ -64,25 +66,26 @@ class StopStrings(StoppingCriteria):
         return self.done.to(input_ids.device)
 
 
-class Told(LogitsProcessor):
-    """Every process goes on from the leader's logits, so that none takes another of two alike."""
+class _LeadersLogits(LogitsProcessor):
+    """Has every process go on from the leader's logits, so that none takes another of two alike."""
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """The leader's logits."""
         told = scores.contiguous()
         distributed.broadcast(told, 0)
         return told
 
 
 @torch.inference_mode()
-def speak(loaded: CutModel, stops: Stops, batch: Sequence[Speech]) -> list[list[int]]:
-    """The tokens of each answer, up to the one that ended it."""
+def generate_padded(
+    loaded: CutModel, stops: Stops, batch: Sequence[tuple[TokenizedPrompt, Mask]]
+) -> list[list[int]]:
+    """Continue prompts of equal settings, each under its mask, up to the token that ends each."""
     model: Any = loaded.model
     pad = loaded.tokenizer.pad_token_id
-    ids, attention = padded([row.prompt.tokens for row in batch], pad, left=True)
+    ids, attention = _pad([prompt.tokens for prompt, _ in batch], pad, left=True)
     longest = ids.shape[1]
-    masks = torch.from_numpy(np.stack([row.mask for row in batch]))
-    options = greedy(json.loads(batch[0].prompt.options))
+    masks = torch.from_numpy(np.stack([mask for _, mask in batch]))
+    options = greedy_options(json.loads(batch[0][0].options))
     beams = options.get("num_beams") or model.generation_config.num_beams or 1
     with knocked_out(loaded.projections, loaded.grid, masks.repeat_interleave(beams, dim=0)):
         # ours last: what the task or the model says of them is answered by what the engine does
@@ -90,64 +93,41 @@ def speak(loaded: CutModel, stops: Stops, batch: Sequence[Speech]) -> list[list[
             "input_ids": ids.to(loaded.device),
             "attention_mask": attention.to(loaded.device),
             "max_new_tokens": stops.limit,
-            "logits_processor": LogitsProcessorList([Told()] if loaded.team else []),
-            "stopping_criteria": StoppingCriteriaList([StopStrings(stops, longest, len(batch))]),
+            "logits_processor": LogitsProcessorList([_LeadersLogits()] if loaded.team else []),
+            "stopping_criteria": StoppingCriteriaList([_StopStrings(stops, longest, len(batch))]),
             "pad_token_id": pad,
             "use_cache": True,
             "return_dict_in_generate": False,
         }
         output = model.generate(**(options | own))
-    return [ended(tokens, stops) for tokens in output[:, longest:].tolist()]
+    return [stops.trim(tokens) for tokens in output[:, longest:].tolist()]
 
 
-def padded(
-    rows: Sequence[Sequence[int]], pad: int, *, left: bool
-) -> tuple[Int[Tensor, "rows longest"], Int[Tensor, "rows longest"]]:
-    """Tokens of unlike rows in one batch, and 1 where one of a row's own stands."""
-    longest = max(map(len, rows))
-    ids = torch.full((len(rows), longest), pad, dtype=torch.long)
-    own = torch.zeros_like(ids)
-    for number, row in enumerate(rows):
-        place = slice(longest - len(row), None) if left else slice(len(row))
-        ids[number, place] = torch.tensor(list(row))
-        own[number, place] = 1
-    return ids, own
-
-
-def greedy(options: dict[str, Any]) -> dict[str, Any]:
-    """Generation arguments as `generate` takes them for greedy decoding."""
+def greedy_options(options: dict[str, Any]) -> dict[str, Any]:
+    """Return generation arguments as `generate` takes them for greedy decoding."""
     unused = {"temperature", "top_p", "top_k", "do_sample"}
     return {k: v for k, v in options.items() if k not in unused} | {"do_sample": False}
 
 
-def ended(tokens: Sequence[int], stops: Stops) -> list[int]:
-    """An answer without the padding that followed while other rows went on."""
-    for count in range(1, len(tokens) + 1):
-        if stops.over(tokens[:count]):
-            return list(tokens[:count])
-    return list(tokens)
-
-
 @torch.inference_mode()
-def score(loaded: CutModel, batch: Sequence[Reading]) -> list[list[tuple[float, bool]]]:
-    """Summed log-probability, and whether every token was the likeliest, for each continuation."""
-    model = loaded.model
+def score_padded(loaded: CutModel, batch: Sequence[PaddedText]) -> list[list[tuple[float, bool]]]:
+    """Sum each continuation's log-probability; also tell whether every token was the likeliest."""
     first = min(len(row.inputs) - max(map(len, row.wanted)) for row in batch)
     # on the right: a causal model's earlier positions never see it
-    ids, _ = padded([row.inputs for row in batch], 0, left=False)
+    ids, _ = _pad([row.inputs for row in batch], 0, left=False)
     masks = torch.from_numpy(np.stack([row.mask for row in batch]))
     with knocked_out(loaded.projections, loaded.grid, masks):
-        logits = last_logits(model, ids.to(loaded.device), first)
+        logits = last_logits(loaded.model, ids.to(loaded.device), first)
     results = []
     for number, row in enumerate(batch):
         end = len(row.inputs) - first
         wanted = [torch.tensor(tokens, device=logits.device) for tokens in row.wanted]
-        results.append([judged(logits[number, end - len(w) : end], w) for w in wanted])
+        results.append([sum_logprobs(logits[number, end - len(w) : end], w) for w in wanted])
     return results
 
 
-def judged(logits: Tensor, wanted: Tensor) -> tuple[float, bool]:
-    """Summed log-probability of the tokens wanted, and whether each was the likeliest.
+def sum_logprobs(logits: Tensor, wanted: Tensor) -> tuple[float, bool]:
+    """Sum the log-probabilities of the tokens wanted; also tell whether each was the likeliest.
 
     In float32 whatever the model's dtype: in bfloat16 choices would tie.
     """
@@ -157,10 +137,103 @@ def judged(logits: Tensor, wanted: Tensor) -> tuple[float, bool]:
 
 
 def last_logits(model: torch.nn.Module, ids: Tensor, first: int) -> Tensor:
-    """Logits from position `first` on, without computing the others where the model allows it."""
+    """Compute logits from position `first` on, and no others where the model allows it."""
     if "logits_to_keep" in inspect.signature(model.forward).parameters:
         positions = torch.arange(first, ids.shape[1])  # on the host: it fits any last device
         kept: Tensor = model(ids, use_cache=False, logits_to_keep=positions).logits
         return kept
     every: Tensor = model(ids, use_cache=False).logits
     return every[:, first:]
+
+
+class PaddingCheck:
+    """Sorts rows into those that may share padded batches."""
+
+    def __init__(self, loaded: CutModel, *, left: bool) -> None:
+        """Sort rows to be continued, which are padded on the left, or to be scored (right)."""
+        self.loaded, self.left = loaded, left
+        self.holds, self.longest, self.most = True, 0, 0
+
+    def groups(self, items: Iterable[T], tokens: Callable[[T], Tokens]) -> list[list[T]]:
+        """Group items that may share batches, longest first; `tokens` are those to be read."""
+        ordered = sorted(items, key=lambda item: -len(tokens(item)))
+        alike = [list(same) for _, same in groupby(ordered, key=lambda item: len(tokens(item)))]
+        if len(alike) < 2 or not self._allows([tokens(same[0]) for same in alike]):
+            return alike
+        return [ordered]
+
+    def _allows(self, rows: Sequence[Tokens]) -> bool:
+        """Tell whether such rows, all of unlike length and the longest first, may share a batch."""
+        longest = len(rows[0])
+        padding = longest - len(rows[-1])
+        seen = longest <= FURTHER * self.longest and padding <= FURTHER * self.most
+        if self.holds and not seen:
+            # What is kept of a row may depend on its length: little, some and much padding.
+            some = [rows[0], *(rows[n] for n in sorted({1, len(rows) // 2, len(rows) - 1}))]
+            self.holds = leaders_verdict(self.loaded, self.shown(some))
+            self.longest, self.most = max(longest, self.longest), max(padding, self.most)
+        return self.holds
+
+    @torch.inference_mode()
+    def shown(self, rows: Sequence[Tokens]) -> bool:
+        """Tell whether all but the first row are predicted beside it as each is alone."""
+        predict = self.continued if self.left else self.read
+        try:
+            beside, alone = predict(rows), [predict([row])[0] for row in rows[1:]]
+        except Exception as error:
+            if not should_reduce_batch_size(error):
+                raise
+            return False
+        return all(map(self._same, beside[1:], alone))
+
+    def _same(
+        self, beside: Float[Tensor, "steps vocabulary"], alone: Float[Tensor, "steps vocabulary"]
+    ) -> bool:
+        """Tell whether a row's logits are equal up to rounding."""
+        first = bool(beside[0].argmax() == alone[0].argmax())
+        steps = len(alone) if first else 1  # after another token there is nothing to compare
+        apart = (beside[:steps] - alone[:steps]).square().mean().sqrt()
+        return bool(apart <= tolerance(self.loaded.model) * alone[:steps].std())
+
+    def continued(self, rows: Sequence[Tokens]) -> Float[Tensor, "rows steps vocabulary"]:
+        """Return the logits from which each row is continued, greedily."""
+        model: Any = self.loaded.model
+        ids, attention = _pad(rows, self.loaded.tokenizer.pad_token_id, left=True)
+        output = model.generate(
+            input_ids=ids.to(self.loaded.device),
+            attention_mask=attention.to(self.loaded.device),
+            max_new_tokens=STEPS,
+            min_new_tokens=STEPS,
+            do_sample=False,
+            num_beams=1,
+            pad_token_id=self.loaded.tokenizer.pad_token_id,
+            return_dict_in_generate=True,
+            output_logits=True,
+        )
+        return torch.stack(output.logits, dim=1).float()
+
+    def read(self, rows: Sequence[Tokens]) -> Float[Tensor, "rows 1 vocabulary"]:
+        """Return the logits after each row's last token."""
+        ids, _ = _pad(rows, 0, left=False)
+        logits = last_logits(self.loaded.model, ids.to(self.loaded.device), len(rows[-1]) - 1)
+        ends = torch.tensor([len(row) - len(rows[-1]) for row in rows], device=logits.device)
+        return logits[torch.arange(len(rows), device=logits.device), ends][:, None].float()
+
+
+def leaders_verdict(loaded: CutModel, holds: bool) -> bool:
+    """Return the verdict of the process that leads, where several share the model."""
+    return holds if loaded.team is None else bool(loaded.team.agree([float(holds)])[0])
+
+
+def _pad(
+    rows: Sequence[Tokens], pad: int, *, left: bool
+) -> tuple[Int[Tensor, "rows longest"], Int[Tensor, "rows longest"]]:
+    """Put unlike rows into one batch; also 1 where one of a row's own tokens stands."""
+    longest = max(map(len, rows))
+    ids = torch.full((len(rows), longest), pad, dtype=torch.long)
+    own = torch.zeros_like(ids)
+    for number, row in enumerate(rows):
+        place = slice(longest - len(row), None) if left else slice(len(row))
+        ids[number, place] = torch.tensor(list(row))
+        own[number, place] = 1
+    return ids, own

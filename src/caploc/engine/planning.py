@@ -24,7 +24,7 @@ RECORDS, KEPT = 0.35, 0.5  # shares of the memory for records, and for running r
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class PlannedRow:
     """A row: the prompt and the mask of these numbers. `number` is the asker's own."""
 
     number: int
@@ -33,7 +33,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
+class MemorySizes:
     """What a model takes, in bytes, and what there is."""
 
     layers: int
@@ -49,20 +49,20 @@ class Sizes:
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class PlanStage:
     """Rows that run in this order, after these prompts have been recorded at these depths.
 
     One that `waits` begins when all rows before it are done: it starts from their answers.
     """
 
-    rows: tuple[Wanted, ...]
+    rows: tuple[PlannedRow, ...]
     recorded: tuple[int, ...] = ()
     depths: tuple[int, ...] = ()
     waits: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class BatchPlan:
     """What to do. `prefix[p]` is the number in `prefixes` of prompt p's prefix, None for none.
 
     `prefix_depths` are where the prefixes' own records can be started from.
@@ -71,20 +71,20 @@ class Plan:
     prefixes: tuple[tuple[int, ...], ...]
     prefix: tuple[int | None, ...]
     prefix_depths: tuple[int, ...]
-    stages: tuple[Stage, ...]
+    stages: tuple[PlanStage, ...]
     slots: int  # rows that run at the same time, at most
     tokens: int  # most tokens of one pass that reads
     rows: int  # and most rows
     smallest: bool  # less memory would not make it any smaller
 
     def own(self, prompt: int, tokens: Tokens) -> Tokens:
-        """A prompt's tokens after its prefix."""
+        """Return a prompt's tokens after its prefix."""
         number = self.prefix[prompt]
         return tokens if number is None else tokens[len(self.prefixes[number]) :]
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class PlannedWork:
     """What is to be planned.
 
     `stems` are each prompt's tokens that may be shared, `lengths` how many tokens a pass over the
@@ -97,23 +97,23 @@ class Work:
     lengths: Sequence[int]
     answers: int
     cuts: Sequence[int]
-    wanted: Sequence[Wanted]
+    wanted: Sequence[PlannedRow]
     first: Collection[int] = ()
 
 
-def plan(work: Work, sizes: Sizes) -> Plan:
-    """Plan rows."""
+def plan_batches(work: PlannedWork, sizes: MemorySizes) -> BatchPlan:
+    """Plan rows: find shared prefixes, then the order and how many run at a time."""
     groups = shared_prefixes(work.stems)
     prefixes = tuple(tuple(work.stems[members[0]][:length]) for length, members in groups if length)
     prefix: list[int | None] = [None] * len(work.stems)
     for number, (_, members) in enumerate(group for group in groups if group[0]):
         for prompt in members:
             prefix[prompt] = number
-    return Planner(work, sizes, prefixes, tuple(prefix)).plan()
+    return BatchPlanner(work, sizes, prefixes, tuple(prefix)).plan()
 
 
 def shared_prefixes(stems: Sequence[Tokens]) -> list[tuple[int, list[int]]]:
-    """Groups of stems, each with the length of its shared prefix (0: none).
+    """Group stems, each group with the length of its shared prefix (0: none).
 
     The grouping that saves most tokens of a mask: a group's prefix is read once, at a price, and
     each member's rest. Stems that share a prefix are neighbours when sorted, so that the best
@@ -121,7 +121,7 @@ def shared_prefixes(stems: Sequence[Tokens]) -> list[tuple[int, list[int]]]:
     """
     order = sorted(range(len(stems)), key=lambda n: tuple(stems[n]))
     shared = [
-        min(common(stems[a], stems[b]), len(stems[a]) - 1, len(stems[b]) - 1)
+        min(shared_length(stems[a], stems[b]), len(stems[a]) - 1, len(stems[b]) - 1)
         for a, b in zip(order, order[1:], strict=False)
     ]
     saved, starts = np.zeros(len(order) + 1), [0] * (len(order) + 1)
@@ -146,20 +146,20 @@ def shared_prefixes(stems: Sequence[Tokens]) -> list[tuple[int, list[int]]]:
 def gain(
     length: Int[np.ndarray, " groups"], spared: Int[np.ndarray, " groups"]
 ) -> Int[np.ndarray, " groups"]:
-    """Tokens a mask saves with groups of such prefixes; `spared` members need not read theirs."""
+    """Count the tokens a mask saves with such prefixes; `spared` members need not read theirs."""
     return np.where(length >= SHORTEST, np.maximum(length * spared - UPKEEP, 0), 0)
 
 
-def common(first: Tokens, second: Tokens) -> int:
-    """How many tokens two texts begin with alike."""
+def shared_length(first: Tokens, second: Tokens) -> int:
+    """Count the tokens that two texts begin with alike."""
     for count, (one, other) in enumerate(zip(first, second, strict=False)):
         if one != other:
             return count
     return min(len(first), len(second))
 
 
-def thinned(tokens: int, memory: float, sizes: Sizes) -> tuple[int, ...]:
-    """As many depths, evenly apart, as the memory for so many tokens' records allows; or none."""
+def spaced_depths(tokens: int, memory: float, sizes: MemorySizes) -> tuple[int, ...]:
+    """Choose depths, evenly apart: as many as the memory for so many tokens' records allows."""
     every = 1
     while every < sizes.layers:
         depths = tuple(range(every, sizes.layers, every))
@@ -169,35 +169,35 @@ def thinned(tokens: int, memory: float, sizes: Sizes) -> tuple[int, ...]:
     return ()
 
 
-def record_bytes(depths: Sequence[int], sizes: Sizes) -> int:
-    """Memory of one recorded token: the residual at each depth, and the keys of all layers."""
+def record_bytes(depths: Sequence[int], sizes: MemorySizes) -> int:
+    """Count a recorded token's bytes: the residual at each depth, and the keys of all layers."""
     return sizes.residual * len(depths) + sizes.keys * sizes.layers
 
 
-class Planner:
+class BatchPlanner:
     """Plans rows whose prefixes are known."""
 
     def __init__(
         self,
-        work: Work,
-        sizes: Sizes,
+        work: PlannedWork,
+        sizes: MemorySizes,
         prefixes: tuple[tuple[int, ...], ...],
         prefix: tuple[int | None, ...],
     ) -> None:
-        """Take what `plan` found."""
+        """Take what `plan_batches` found."""
         self.work, self.sizes, self.prefixes, self.prefix = work, sizes, prefixes, prefix
         self.before = [len(prefixes[n]) if n is not None else 0 for n in prefix]
         self.own = [n - shared for n, shared in zip(work.lengths, self.before, strict=True)]
         self.memory = RECORDS * sizes.memory / 2  # for the records of prompts, and of prefixes
 
-    def plan(self) -> Plan:
-        """The whole plan."""
+    def plan(self) -> BatchPlan:
+        """Make the whole plan."""
         longest = max([1, *self.own, *map(len, self.prefixes)])
         tokens = self.pass_tokens(longest)
         slots = self.slots(tokens)
         depths, stages = self.prefix_depths(), tuple(self.in_turn())
         recorded = depths or any(stage.recorded for stage in stages)
-        return Plan(
+        return BatchPlan(
             self.prefixes,
             self.prefix,
             depths,
@@ -209,14 +209,14 @@ class Planner:
         )
 
     def pass_tokens(self, longest: int) -> int:
-        """Most tokens of one pass: what memory allows, but the longest row must fit."""
+        """Choose the most tokens of one pass: what memory allows, but the longest row must fit."""
         sizes = self.sizes
         each = sizes.working + sizes.logits + sizes.scores * max(self.work.lengths, default=0)
         rest = (1 - RECORDS - KEPT) * sizes.memory
         return max(longest, min(sizes.most_tokens, int(rest / each)))
 
     def slots(self, tokens: int) -> int:
-        """Rows that can run at a time, each with its own keys, and their masks' prefixes.
+        """Count rows that can run at a time with their own keys and their masks' prefixes.
 
         A pass reads so many tokens at most.
         """
@@ -240,34 +240,34 @@ class Planner:
         return max(1, min(sizes.most_rows, slots))
 
     def prefix_depths(self) -> tuple[int, ...]:
-        """Depths at which the intact prefixes' residual stream is kept."""
+        """Choose depths at which the intact prefixes' residual stream is kept."""
         pairs = {(self.prefix[row.prompt], row.mask) for row in self.work.wanted}
         skipped = sum(self.work.cuts[mask] for number, mask in pairs if number is not None)
         if not self.prefixes or skipped < MARGIN * self.sizes.layers * len(self.prefixes):
             return ()
-        return thinned(max(map(len, self.prefixes)), self.memory, self.sizes)
+        return spaced_depths(max(map(len, self.prefixes)), self.memory, self.sizes)
 
-    def in_turn(self) -> Iterator[Stage]:
-        """The stages: rows in `first` as one, longest prompts first, then all others."""
+    def in_turn(self) -> Iterator[PlanStage]:
+        """Order stages: rows in `first` as one, longest prompts first, then all others."""
         early = [row for row in self.work.wanted if row.number in self.work.first]
         late = [row for row in self.work.wanted if row.number not in self.work.first]
         if early:
             early.sort(
                 key=lambda row: (self.prefix[row.prompt] or 0, -self.own[row.prompt], row.prompt)
             )
-            yield Stage(tuple(early))
+            yield PlanStage(tuple(early))
         for number, stage in enumerate(self.stages(late)):
             yield replace(stage, waits=bool(early) and number == 0)
 
-    def stages(self, wanted: Iterable[Wanted]) -> Iterator[Stage]:
-        """Rows in their order.
+    def stages(self, wanted: Iterable[PlannedRow]) -> Iterator[PlanStage]:
+        """Order rows.
 
         With a prefix the rows of one mask stay together, so that its prefix is read once; all
         prompts are recorded at once, or none if memory does not allow it. Without, prompts are
         taken in blocks that fit, and the rows of one prompt stay together. In both, masks that cut
         low come first: they break more, and a broken row says more.
         """
-        by_prefix: dict[int | None, list[Wanted]] = defaultdict(list)
+        by_prefix: dict[int | None, list[PlannedRow]] = defaultdict(list)
         for row in wanted:
             by_prefix[self.prefix[row.prompt]].append(row)
         cuts, own = self.work.cuts, self.own
@@ -277,17 +277,19 @@ class Planner:
             if number is None:
                 yield from self.blocks(rows, worth)
             else:
-                depths = thinned(sum(map(self.recorded_tokens, worth)), self.memory, self.sizes)
+                depths = spaced_depths(
+                    sum(map(self.recorded_tokens, worth)), self.memory, self.sizes
+                )
                 rows.sort(key=lambda row: (cuts[row.mask], row.mask, own[row.prompt], row.prompt))
-                yield Stage(tuple(rows), tuple(sorted(worth)) if depths else (), depths)
+                yield PlanStage(tuple(rows), tuple(sorted(worth)) if depths else (), depths)
 
-    def blocks(self, rows: Iterable[Wanted], worth: set[int]) -> Iterator[Stage]:
-        """Stages of rows without a prefix: as many prompts at a time as can be recorded."""
-        by_prompt: dict[int, list[Wanted]] = defaultdict(list)
+    def blocks(self, rows: Iterable[PlannedRow], worth: set[int]) -> Iterator[PlanStage]:
+        """Order rows without a prefix: stages of as many prompts as can be recorded."""
+        by_prompt: dict[int, list[PlannedRow]] = defaultdict(list)
         for row in rows:
             by_prompt[row.prompt].append(row)
         prompts = sorted(by_prompt, key=lambda prompt: (-self.own[prompt], prompt))
-        depths = thinned(max(map(self.recorded_tokens, prompts)), self.memory, self.sizes)
+        depths = spaced_depths(max(map(self.recorded_tokens, prompts)), self.memory, self.sizes)
         cuts, own = self.work.cuts, self.own
         while prompts:
             block = self.first_block(prompts, depths)
@@ -295,10 +297,10 @@ class Planner:
             chosen = [row for prompt in block for row in by_prompt[prompt]]
             chosen.sort(key=lambda row: (cuts[row.mask], -own[row.prompt], row.prompt, row.mask))
             recorded = tuple(prompt for prompt in block if prompt in worth) if depths else ()
-            yield Stage(tuple(chosen), recorded, depths if recorded else ())
+            yield PlanStage(tuple(chosen), recorded, depths if recorded else ())
 
     def first_block(self, prompts: Sequence[int], depths: Sequence[int]) -> Sequence[int]:
-        """As many of the prompts as can be recorded together; at least one."""
+        """Take as many of the prompts as can be recorded together; at least one."""
         size = 0
         for count, prompt in enumerate(prompts):
             size += self.recorded_tokens(prompt) * record_bytes(depths, self.sizes)
@@ -307,11 +309,11 @@ class Planner:
         return prompts
 
     def recorded_tokens(self, prompt: int) -> int:
-        """Tokens of a prompt's record: its own and its answer."""
+        """Count the tokens of a prompt's record: its own and its answer."""
         return self.own[prompt] + self.work.answers
 
-    def worth_recording(self, rows: Iterable[Wanted]) -> set[int]:
-        """Prompts whose rows would skip more layers than recording takes."""
+    def worth_recording(self, rows: Iterable[PlannedRow]) -> set[int]:
+        """Find prompts whose rows would skip more layers than recording takes."""
         skipped: Counter[int] = Counter()
         for row in rows:
             skipped[row.prompt] += self.work.cuts[row.mask]

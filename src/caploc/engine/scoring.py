@@ -1,24 +1,106 @@
-"""Log-probabilities of many rows: each reads its passage once, after its mask's prefix."""
+"""Log-probabilities of many rows: each reads its tree of tokens once, after its mask's prefix."""
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+import numpy as np
 import torch
+from jaxtyping import Bool
 from torch import Tensor
 
-from caploc.engine.intact import Intact, KnockedOut, Meter
+from caploc.engine.asks import INTACT, NumberedMask
+from caploc.engine.encoding import Span
+from caploc.engine.intact import IntactRecords
 from caploc.engine.packed import Chunk, PackedModel
-from caploc.engine.passages import Passage
-from caploc.engine.plain import judged
-from caploc.engine.planning import Plan, Stage, Wanted
+from caploc.engine.plain import sum_logprobs
+from caploc.engine.planning import BatchPlan, PlannedRow, PlanStage
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class Ending:
+    """A span's own tokens, and the places in its tree whose predictions are scored."""
+
+    span: int
+    places: tuple[int, ...]
+    tokens: tuple[int, ...]
+
+
+@dataclass(eq=False)
+class TokenTree:
+    """Spans that begin alike, such as the choices of a question: each shared token stands once.
+
+    `parents[i]` is the place of the token before token i (-1: none). Parents stand before their
+    children.
+    """
+
+    tokens: list[int] = field(default_factory=list)
+    parents: list[int] = field(default_factory=list)
+    endings: list[Ending] = field(default_factory=list)
+
+    @property
+    def depths(self) -> list[int]:
+        """How many tokens stand before each on its branch."""
+        depths: list[int] = []
+        for parent in self.parents:
+            depths.append(depths[parent] + 1 if parent >= 0 else 0)
+        return depths
+
+    @property
+    def stem(self) -> int:
+        """Tokens before the first branch and before the first prediction that is scored."""
+        straight = 0
+        while straight < len(self.parents) and self.parents[straight] == straight - 1:
+            straight += 1
+        branches = min((p + 1 for p in self.parents[straight:]), default=straight)
+        return min(straight, branches, *(ending.places[0] for ending in self.endings))
+
+    def after(self, count: int) -> "TokenTree":
+        """Return the tree without its first `count` tokens, which are part of its stem."""
+        endings = [
+            Ending(e.span, tuple(place - count for place in e.places), e.tokens)
+            for e in self.endings
+        ]
+        parents = [max(parent - count, -1) for parent in self.parents[count:]]
+        return TokenTree(self.tokens[count:], parents, endings)
+
+    def ancestors(self) -> Bool[Tensor, "length length"] | None:
+        """Return which tokens each token reads; None if the tree has no branches."""
+        if all(parent == place - 1 for place, parent in enumerate(self.parents)):
+            return None
+        seen = np.eye(len(self.tokens), dtype=bool)
+        for place, parent in enumerate(self.parents):
+            if parent >= 0:
+                seen[place] |= seen[parent]
+        return torch.tensor(seen)
+
+
+def merge_spans(spans: Sequence[Span]) -> list[TokenTree]:
+    """Make one tree for each first token; spans that begin with the same tokens share them."""
+    found: dict[int, TokenTree] = {}
+    children: dict[tuple[int, int, int], int] = {}  # (first token, parent, token) -> place
+    for number, span in enumerate(spans):
+        root = span.inputs[0]
+        tree = found.setdefault(root, TokenTree())
+        path, parent = [], -1
+        for token in span.inputs:
+            place = children.get((root, parent, token))
+            if place is None:
+                place = children[root, parent, token] = len(tree.tokens)
+                tree.tokens.append(token)
+                tree.parents.append(parent)
+            path.append(place)
+            parent = place
+        places = tuple(path[-len(span.continuation) :])
+        tree.endings.append(Ending(number, places, span.continuation))
+    return list(found.values())
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredRow:
     """A row's spans, each with its summed log-probability and whether it was the likeliest."""
 
-    wanted: Wanted
+    row: PlannedRow
     spans: list[tuple[int, float, bool]]
     cost: float  # tokens run for it, in units of a pass through all layers
 
@@ -29,107 +111,83 @@ class Scorer:
     def __init__(
         self,
         packed: PackedModel,
-        plan: Plan,
-        passages: Sequence[Passage],
-        masks: Sequence[KnockedOut],
+        plan: BatchPlan,
+        trees: Sequence[TokenTree],
+        masks: Sequence[NumberedMask],
     ) -> None:
         """Score with what the plan says."""
         self.packed, self.plan, self.masks = packed, plan, masks
         shared = [0 if n is None else len(plan.prefixes[n]) for n in plan.prefix]
-        self.own = [p.after(count) for p, count in zip(passages, shared, strict=True)]
-        self.depths = [passage.depths for passage in self.own]
-        self.meter = Meter(packed.depth)
-        self.intact = Intact(
-            packed, plan.prefixes, plan.prefix_depths, plan.tokens, plan.rows, self.meter
-        )
+        self.own = [tree.after(count) for tree, count in zip(trees, shared, strict=True)]
+        self.depths = [tree.depths for tree in self.own]
+        self.intact = IntactRecords(packed, plan, masks)
 
-    def run(self) -> Iterator[list[Judged]]:
+    def run(self) -> Iterator[list[ScoredRow]]:
         """Score every row once, a list for each pass."""
         for stage in self.plan.stages:
             self.begin(stage)
             queue = deque(stage.rows)
             while queue:
-                yield self.judge(*self.together(queue))
+                yield self.score(*self.next_rows(queue))
 
     @torch.inference_mode()
-    def begin(self, stage: Stage) -> None:
+    def begin(self, stage: PlanStage) -> None:
         """Record what the stage starts from."""
         chunks = []
         for prompt in stage.recorded:
-            number = self.plan.prefix[prompt]
-            before = self.intact.prefix(number).segment if number is not None else None
-            own = self.own[prompt]
+            own, before = self.own[prompt], self.intact.prefix_segment(prompt)
+            read, depths = [len(own.tokens) - 1], self.depths[prompt]
             chunks.append(
-                Chunk(
-                    own.tokens,
-                    self.intact.heads,
-                    [len(own.tokens) - 1],
-                    before,
-                    own.tree(),
-                    self.depths[prompt],
-                )
+                Chunk(own.tokens, self.masks[INTACT], read, before, own.ancestors(), depths)
             )
         self.intact.record(stage.recorded, chunks, stage.depths)
 
-    def together(self, queue: deque[Wanted]) -> tuple[list[Wanted], int]:
-        """The next rows that fit into one pass and start at one depth."""
-        rows = [queue.popleft()]
-        tokens, depth = self.length(rows[0]), self.start(rows[0])
-        while queue and self.start(queue[0]) == depth and len(rows) < self.plan.rows:
-            tokens += self.length(queue[0])
+    def next_rows(self, queue: deque[PlannedRow]) -> tuple[list[PlannedRow], int]:
+        """Take the next rows that fit into one pass and start at one depth."""
+        rows, start = [queue.popleft()], self.intact.start
+        tokens, depth = len(self.own[rows[0].prompt].tokens), start(rows[0])
+        while queue and start(queue[0]) == depth and len(rows) < self.plan.rows:
+            tokens += len(self.own[queue[0].prompt].tokens)
             if tokens > self.plan.tokens:
                 break
             rows.append(queue.popleft())
         return rows, depth
 
-    def length(self, row: Wanted) -> int:
-        """The tokens that a row reads itself."""
-        return len(self.own[row.prompt].tokens)
-
-    def start(self, row: Wanted) -> int:
-        """The depth at which a row can be started."""
-        record = self.intact.records.get(row.prompt)
-        return record.start(self.masks[row.mask].cut) if record else 0
-
     @torch.inference_mode()
-    def judge(self, rows: Sequence[Wanted], start: int) -> list[Judged]:
+    def score(self, rows: Sequence[PlannedRow], start: int) -> list[ScoredRow]:
         """Read rows in one pass."""
         chunks = []
-        # for one pass: those of all passages together have no bound
-        trees = {prompt: self.own[prompt].tree() for prompt in {row.prompt for row in rows}}
-        segments = self.intact.segments(
-            [(self.plan.prefix[row.prompt], self.masks[row.mask]) for row in rows]
-        )
-        for row, segment in zip(rows, segments, strict=True):
-            passage, mask = self.own[row.prompt], self.masks[row.mask]
-            residual = self.intact.records[row.prompt].residual[start] if start else None
+        # for one pass: those of all trees together have no bound
+        ancestors = {n: self.own[n].ancestors() for n in {row.prompt for row in rows}}
+        for row, segment in zip(rows, self.intact.segments(rows), strict=True):
+            tree, mask = self.own[row.prompt], self.masks[row.mask]
             chunk = Chunk(
-                passage.tokens,
-                mask.heads,
-                sorted({place for target in passage.targets for place in target.places}),
+                tree.tokens,
+                mask,
+                sorted({place for ending in tree.endings for place in ending.places}),
                 segment,
-                trees[row.prompt],
+                ancestors[row.prompt],
                 self.depths[row.prompt],
-                residual,
+                self.intact.records[row.prompt].residual[start] if start else None,
             )
             chunks.append(chunk)
-        logits = self.packed.read(chunks, start)
-        judged_rows, first = [], 0
+        logits = self.packed.read(self.intact.table, chunks, start)
+        scored, first = [], 0
         for row, chunk in zip(rows, chunks, strict=True):
             here = logits[first : first + len(chunk.read)]
-            cost = self.meter.run(len(chunk.tokens), start) + self.meter.pay()
-            judged_rows.append(Judged(row, self.spans(row, chunk.read, here), cost))
+            cost = self.intact.cost(len(chunk.tokens), start) + self.intact.pay()
+            scored.append(ScoredRow(row, self._spans(row, chunk.read, here), cost))
             first += len(chunk.read)
-        return judged_rows
+        return scored
 
-    def spans(
-        self, row: Wanted, read: Sequence[int], logits: Tensor
+    def _spans(
+        self, row: PlannedRow, read: Sequence[int], logits: Tensor
     ) -> list[tuple[int, float, bool]]:
-        """Each span's result, from the logits at the places read."""
+        """Return each span's result, from the logits at the places read."""
         at = {place: number for number, place in enumerate(read)}
         results = []
-        for target in self.own[row.prompt].targets:
-            chosen = logits[[at[place] for place in target.places]]
-            wanted = torch.tensor(target.tokens, device=logits.device)
-            results.append((target.span, *judged(chosen, wanted)))
+        for ending in self.own[row.prompt].endings:
+            chosen = logits[[at[place] for place in ending.places]]
+            wanted = torch.tensor(ending.tokens, device=logits.device)
+            results.append((ending.span, *sum_logprobs(chosen, wanted)))
         return results

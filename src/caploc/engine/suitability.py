@@ -4,17 +4,20 @@ import logging
 from copy import deepcopy
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from caploc.engine.attention import Unsupported
-from caploc.engine.intact import Intact, KnockedOut, Meter
-from caploc.engine.keys import Slots
-from caploc.engine.packed import Chunk, IntoSlots, PackedModel, Pass
-from caploc.engine.plain import greedy
-from caploc.engine.stepping import Step, shared_layers
+from caploc.engine.asks import INTACT, MaskNumbers
+from caploc.engine.attention import Unsupported, shared_layers
+from caploc.engine.intact import IntactRecords
+from caploc.engine.keys import KeySlots
+from caploc.engine.packed import Chunk, FedRow, PackedModel
+from caploc.engine.plain import greedy_options, leaders_verdict
+from caploc.engine.planning import BatchPlan, PlannedRow
+from caploc.grid import Mask
 from caploc.models.cutting import knocked_out
 from caploc.models.loading import CutModel
 from caploc.models.projections import stated, text_config
@@ -24,25 +27,9 @@ LOG = logging.getLogger(__name__)
 UNLIMITED = 10**9
 # What a generation config may say beside what makes no difference to greedy decoding.
 HARMLESS = frozenset(
-    {
-        "bos_token_id",
-        "cache_implementation",
-        "do_sample",
-        "eos_token_id",
-        "max_length",
-        "max_new_tokens",
-        "output_attentions",
-        "output_hidden_states",
-        "pad_token_id",
-        "return_dict_in_generate",
-        "temperature",
-        "top_k",
-        "top_p",
-        "min_p",
-        "transformers_version",
-        "use_cache",
-        "_from_model_config",
-    }
+    "bos_token_id cache_implementation do_sample eos_token_id max_length max_new_tokens "
+    "output_attentions output_hidden_states pad_token_id return_dict_in_generate temperature top_k "
+    "top_p min_p transformers_version use_cache _from_model_config".split()
 )
 # Rotary positions that depend on the longest row of a batch.
 MOVING_ROTARY = frozenset({"dynamic", "longrope"})
@@ -51,7 +38,7 @@ PREFIX, OWN, AGAIN = 4, (3, 5), 2  # tokens of the proof: shared, each row's own
 
 
 def packed_model(loaded: CutModel) -> PackedModel | None:
-    """The model ready for packed rows, or None if they would not give its answers.
+    """Make the model ready for packed rows, or return None if they would not give its answers.
 
     Shown on a few random tokens: rows of different lengths packed end to end, a shared prefix under
     each row's own mask, a start above the first layer and steps that go on from kept keys must give
@@ -62,29 +49,23 @@ def packed_model(loaded: CutModel) -> PackedModel | None:
         return None
     for narrows in (True, False):
         packed = PackedModel(loaded, longest, narrows=narrows)
-        if packed.stack.layers and agreed(loaded, serves(packed)):
+        if packed.stack.layers and leaders_verdict(loaded, _serves(packed)):
             return packed
     LOG.info("%s is served the plain way", loaded.name)
     return None
 
 
-def serves(packed: PackedModel) -> bool:
-    """Whether packed rows run, and are `proved`."""
+def _serves(packed: PackedModel) -> bool:
     try:
-        return proved(packed)
+        return gives_plain_logits(packed)
     # the ways in which a model can be built otherwise than packed rows suppose
     except (Unsupported, TypeError, ValueError, RuntimeError, IndexError, AttributeError) as error:
         LOG.info("%s: packed rows failed: %s", packed.loaded.name, error)
         return False
 
 
-def agreed(loaded: CutModel, holds: bool) -> bool:
-    """The verdict of the process that leads, where several share the model."""
-    return holds if loaded.team is None else bool(loaded.team.agree([float(holds)])[0])
-
-
 def longest_packed(model: PreTrainedModel) -> int:
-    """The longest row that packed rows can serve: none for some models, up to a window for others.
+    """Find the longest row that packed rows can serve: none for some models, a window for others.
 
     Packed rows attend to everything before them, so that a row must fit a sliding window whole.
     """
@@ -101,35 +82,37 @@ def longest_packed(model: PreTrainedModel) -> int:
 
 
 def greedy_only(model: PreTrainedModel, options: dict[str, Any]) -> bool:
-    """Whether these generation arguments ask for the likeliest token each time and nothing else."""
+    """Tell whether these arguments ask for the likeliest token each time and nothing else."""
     config = deepcopy(model.generation_config)
-    unknown: Any = config.update(**greedy(options))
+    unknown: Any = config.update(**greedy_options(options))
     said = {name for name, value in config.to_diff_dict().items() if value is not None}
     return not unknown and not said - HARMLESS
 
 
 def end_tokens(model: PreTrainedModel, options: dict[str, Any]) -> list[int]:
-    """The tokens that end an answer."""
+    """List the tokens that end an answer."""
     ends: Any = options.get("eos_token_id", model.generation_config.eos_token_id)
     return [] if ends is None else list(ends) if isinstance(ends, list | tuple) else [int(ends)]
 
 
 @torch.inference_mode()
-def proved(packed: PackedModel, seed: int = 0) -> bool:
-    """Whether packed rows give the logits of plain forward passes."""
+def gives_plain_logits(packed: PackedModel, seed: int = 0) -> bool:
+    """Tell whether packed rows give the logits of plain forward passes."""
     generator = torch.Generator().manual_seed(seed)
     vocabulary = text_config(packed.model).vocab_size
 
-    def drawn(count: int) -> list[int]:
+    def draw(count: int) -> list[int]:
         return torch.randint(vocabulary, (count,), generator=generator).tolist()
 
-    prefix, own, again = drawn(PREFIX), [drawn(n) for n in OWN], [drawn(AGAIN) for _ in OWN]
+    prefix, own, again = draw(PREFIX), [draw(n) for n in OWN], [draw(AGAIN) for _ in OWN]
     masks = [_one_head(packed, layer) for layer in (0, packed.depth - 1)]
-    got = _packed_logits(packed, prefix, own, again, masks)
+    got = packed_logits(packed, prefix, own, again, masks)
     allowed = tolerance(packed.model)
     for row, mask in enumerate(masks):
         tokens = torch.tensor([[*prefix, *own[row], *again[row]]], device=packed.device)
-        with knocked_out(packed.loaded.projections, packed.loaded.grid, mask.heads[None]):
+        with knocked_out(
+            packed.loaded.projections, packed.loaded.grid, torch.from_numpy(mask[None])
+        ):
             logits = packed.model(
                 input_ids=tokens, attention_mask=torch.ones_like(tokens), use_cache=False
             ).logits[0]
@@ -140,60 +123,45 @@ def proved(packed: PackedModel, seed: int = 0) -> bool:
     return True
 
 
-def _one_head(packed: PackedModel, layer: int) -> KnockedOut:
-    """A mask of one head, in the first layer from `layer` on (or back) that has heads."""
+def _one_head(packed: PackedModel, layer: int) -> Mask:
+    """Mask one head, in the first layer from `layer` on (or back) that has heads."""
     slices = packed.loaded.grid.layer_slices
     order = [*range(layer, packed.depth), *reversed(range(layer))]
-    found = next(n for n in order if slices[n].stop > slices[n].start)
-    heads = torch.zeros(packed.loaded.grid.size, dtype=torch.bool)
-    heads[slices[found].start] = True
-    return KnockedOut(layer, heads, found)
+    mask = np.zeros(packed.loaded.grid.size, dtype=bool)
+    mask[next(slices[n].start for n in order if slices[n].stop > slices[n].start)] = True
+    return mask
 
 
-def _packed_logits(
+def packed_logits(
     packed: PackedModel,
     prefix: list[int],
     own: list[list[int]],
     again: list[list[int]],
-    masks: list[KnockedOut],
+    masks: list[Mask],
 ) -> list[Float[Tensor, "said vocabulary"]]:
-    """Each row's logits after its own last token, and after each token of a step."""
-    every = tuple(range(1, packed.depth))
-    intact = Intact(packed, [prefix], every, UNLIMITED, UNLIMITED, Meter(packed.depth))
-    before = intact.prefix(0).segment
-    recorded = [Chunk(tokens, intact.heads, [len(tokens) - 1], before) for tokens in own]
-    intact.record([0, 1], recorded, every)
-    room = Slots(len(own), max(OWN) + AGAIN, packed.depth)
-    segments, first = intact.segments([(0, mask) for mask in masks]), []
-    for row, mask in enumerate(masks):
-        record, length = intact.records[row], len(own[row])
-        start = record.start(mask.cut)
-        keeper = IntoSlots(room, packed.here([row] * length), packed.here(range(length)))
-        chunk = Chunk(own[row], mask.heads, [length - 1], segments[row])
+    """Return each row's logits after its own last token, and after each token of a step."""
+    numbers, every = MaskNumbers(packed.loaded.grid), tuple(range(1, packed.depth))
+    rows = [PlannedRow(n, n, numbers.number(mask)) for n, mask in enumerate(masks)]
+    plan = BatchPlan(
+        (tuple(prefix),), (0,) * len(own), every, (), len(own), UNLIMITED, UNLIMITED, smallest=True
+    )
+    intact = IntactRecords(packed, plan, numbers.all)
+    before = intact.prefix_segment(0)
+    recorded = [Chunk(tokens, numbers.all[INTACT], [len(tokens) - 1], before) for tokens in own]
+    intact.record(range(len(own)), recorded, every)
+    room = KeySlots(len(own), max(map(len, own)) + AGAIN, packed.depth)
+    segments, first = intact.segments(rows), []
+    for number, row in enumerate(rows):
+        record, length, start = intact.records[number], len(own[number]), intact.start(row)
+        chunk = Chunk(own[number], numbers.all[row.mask], [length - 1], segments[number])
         chunk.residual = record.residual.get(start)
-        first.append(packed.read([chunk], start, keeper))
-        room.share(start, [row], record.segment)
-    slots = [row for row in range(len(own)) for _ in range(AGAIN)]
-    places = [len(own[row]) + n for row in range(len(own)) for n in range(AGAIN)]
-    shared = shared_layers(segments, packed.depth)
-    step = Step(
-        room,
-        packed.here(slots),
-        packed.here(places),
-        packed.here([len(tokens) for tokens in own]),
-        shared,
-        AGAIN,
-        max(places) + 1,
-    )
-    logits = packed.forward(
-        Pass(
-            packed.here([token for tokens in again for token in tokens]),
-            packed.here([PREFIX + place for place in places]),
-            torch.stack([mask.heads for mask in masks]),
-            torch.tensor(slots),
-            step,
-            packed.here(range(len(slots))),
-        )
-    )
+        keeper = packed.into_slots(room, [number], [chunk])
+        first.append(packed.read(intact.table, [chunk], start, keeper))
+        room.share(start, [number], record.segment)
+    fed = [
+        FedRow(again[number], numbers.all[row.mask], len(own[number]), segments[number])
+        for number, row in enumerate(rows)
+    ]
+    logits = packed.step(intact.table, room, fed, shared_layers(segments, packed.depth))
     more = logits.reshape(len(own), AGAIN, -1)
     return [torch.cat(pair) for pair in zip(first, more, strict=True)]

@@ -11,30 +11,30 @@ from huggingface_hub import errors as hub
 from huggingface_hub import snapshot_download
 from transformers import AutoConfig
 
-from caploc.errors import BadOption, ModelRefused
-from caploc.export.adapter import Size, check_peft, write_adapter
-from caploc.export.card import Story, licence_of, write_card
-from caploc.export.evidence import evidence_of, prompts_of
-from caploc.export.hub import check_push, push
-from caploc.export.staging import check_free, check_space, staged
-from caploc.export.verification import PROMPTS, Agreement, Reference, plainly_loaded
+from caploc.errors import BadOption, ModelRefused, UserError
+from caploc.export.card import CardContent, evidence_of, prompts_of, read_licence, write_card
+from caploc.export.publishing import check_free, check_push, check_space, push, staged
+from caploc.export.verification import PROMPTS, KnockoutLogits, LogitAgreement, load_plainly
 from caploc.export.weights import (
     CODE,
     COMPANIONS,
+    AdapterSize,
     checkpoint_bytes,
     copy_companions,
     cut_projections,
+    require_peft,
+    write_adapter,
     write_weights,
 )
 from caploc.finished import FinishedRun
-from caploc.folder import write_json
+from caploc.folder import RESULT, RUN, write_json
 from caploc.headfile import NAME, HeadFile, write_heads
-from caploc.heads import Head, HeadGrid, Mask
-from caploc.models.loading import LoadedModel, convert, load_model
-from caploc.models.sources import WEIGHTS, Source
+from caploc.heads import Head, HeadGrid
+from caploc.models.loading import convert, load_model
+from caploc.models.sources import WEIGHTS, ModelSource
 from caploc.progress import Progress, Silent
 from caploc.report.reading import at, called
-from caploc.workbench import ModelOptions
+from caploc.workbench import Allowed, ModelOptions
 
 try:
     import peft
@@ -48,17 +48,86 @@ ADAPTER_DTYPES = ("float32", "bfloat16")  # in which the error of an adapter is 
 
 
 @dataclass(frozen=True)
+class ExportRequest:
+    """What a caller asks for, before it is known whether a run or a model is meant.
+
+    `source` is a finished run's folder or a model; `heads` are names between commas. `model` says
+    how to load a model; of a run, what it says beyond the defaults overrides how the run loaded its
+    own.
+    """
+
+    source: str
+    target: Path
+    top: int | None
+    heads: str | None
+    kind: str
+    repository: str | None
+    private: bool
+    model: ModelOptions
+    command: str = ""
+
+    def export(self) -> "Export":
+        """Find the export meant.
+
+        Raises:
+            UserError: if options contradict each other, or the run cannot be read or names no head.
+        """
+        if self.top is not None and self.top < 1:
+            raise BadOption(f"--top must be 1 or more; got {self.top}.")
+        if self.top is not None and self.heads is not None:
+            raise BadOption("--top takes a run's heads and --heads names others; give one of both.")
+        folder, run = Path(self.source), None
+        named = tuple(Head.parse_all(self.heads or ""))
+        if (folder / RESULT).is_file() or (folder / RUN).is_file():
+            # no task is asked, so that no program is run
+            allowed = Allowed(code=True, remote_code=self.model.trust_remote_code)
+            run = FinishedRun.read(folder, allowed)
+            named, model = named if self.heads is not None else self._top(run), self._model_of(run)
+        elif self.heads is None:
+            raise BadOption(
+                f"{self.source} is no finished run; name the folder of one, or a model with the "
+                "heads to cut: --heads L0H5,L1H3."
+            )
+        else:
+            model = replace(self.model, name=self.source)
+        where = {"repository": self.repository, "private": self.private, "command": self.command}
+        return Export(model, named, self.kind, self.target, run=run, **where)  # type: ignore[arg-type]
+
+    def _top(self, run: FinishedRun) -> tuple[Head, ...]:
+        named = tuple(Head.parse(name) for name in run.result["top"])
+        if not named:
+            raise UserError(
+                f"The run in {run.folder} named no head, so there is none to export; name heads "
+                "yourself with --heads."
+            )
+        return named[: self.top]
+
+    def _model_of(self, run: FinishedRun) -> ModelOptions:
+        given, default = self.model, ModelOptions("")
+        changed = {
+            name: getattr(given, name)
+            for name in ("device", "dtype", "trust_remote_code")
+            if getattr(given, name) != getattr(default, name)
+        }
+        for name in ("revision", "projections", "gguf"):
+            if getattr(given, name) is not None:
+                raise BadOption(f"--{name} is the run's own, in {self.source}; leave it out.")
+        # weights are exported as they are stored, however the run held them in memory
+        return replace(run.study.model, quantize=None, **changed)
+
+
+@dataclass(frozen=True)
 class Exported:
     """What was written, and how it was checked; `address` is where it was uploaded to."""
 
     folder: Path
     kind: str
     heads: tuple[Head, ...]
-    agreements: tuple[Agreement, ...]
+    agreements: tuple[LogitAgreement, ...]
     address: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """As JSON holds it."""
+        """Return it as JSON holds it."""
         return {
             "folder": str(self.folder),
             "kind": self.kind,
@@ -85,7 +154,7 @@ class Export:
     private: bool = False
     command: str = ""
 
-    def check(self) -> tuple[Source, HeadGrid]:
+    def check(self) -> tuple[ModelSource, HeadGrid]:
         """Refuse every mistake that can be seen before weights are loaded.
 
         Raises:
@@ -99,7 +168,7 @@ class Export:
             raise BadOption("There is no head to export; name some with --heads L0H5,L1H3.")
         check_free(self.target)
         if self.kind == "lora":
-            check_peft()
+            require_peft()
         grid = self.model.check()
         grid.mask(self.heads)
         source = self.model.source()
@@ -110,7 +179,7 @@ class Export:
             check_push(self.repository)
         return source, grid
 
-    def _check_source(self, source: Source) -> None:
+    def _check_source(self, source: ModelSource) -> None:
         if "adapter_config.json" in source.files:
             raise ModelRefused(
                 f"{source.name} holds an adapter beside its weights, which transformers would add "
@@ -122,7 +191,7 @@ class Export:
                 "`caploc locate` into a new folder."
             )
 
-    def _check_weights(self, source: Source) -> None:
+    def _check_weights(self, source: ModelSource) -> None:
         if self.model.device.startswith("shard"):
             raise BadOption("An export is written by one process; use --device spread instead.")
         config: Any = AutoConfig.from_pretrained(
@@ -144,11 +213,10 @@ class Export:
         """
         progress = progress or Silent()
         source, grid = self.check()
-        with local_copy(source, self.kind) as folder, staged(self.target) as stage:
+        with _local_copy(source, self.kind) as folder, staged(self.target) as stage:
             if self.kind == "checkpoint":
                 check_space(self.target, checkpoint_bytes(folder))
-            writing = Writing(self, source, folder, grid, stage, progress)
-            agreements = writing.write()
+            agreements = _Writing(self, source, folder, grid, stage, progress).write()
         address = None
         if self.repository:
             progress.start("uploading", 1)
@@ -157,42 +225,42 @@ class Export:
 
 
 @dataclass
-class Writing:
+class _Writing:
     """One export under way, in a folder that nobody sees yet."""
 
     export: Export
-    source: Source
+    source: ModelSource
     folder: Path  # the base model's files on this machine
     grid: HeadGrid
     stage: Path
     progress: Progress
     rewritten: Sequence[str] = ()
-    size: Size | None = None
+    size: AdapterSize | None = None
 
-    def write(self) -> list[Agreement]:
-        """Weights or adapter, the file of heads, and the card; how the weights were checked."""
-        kind = self.export.kind
-        if kind == "checkpoint":
+    def write(self) -> list[LogitAgreement]:
+        """Write weights or adapter, the file of heads and the card; return how they agree."""
+        agreements: list[LogitAgreement] = []
+        if self.export.kind == "checkpoint":
             agreements = self.checkpoint()
-        else:
-            agreements = self.adapter() if kind == "lora" else []
+        elif self.export.kind == "lora":
+            agreements = self.adapter()
         self.describe(agreements)
         return agreements
 
-    def checkpoint(self) -> list[Agreement]:
-        """The base model's files with the heads' columns at zero, loaded again and compared."""
+    def checkpoint(self) -> list[LogitAgreement]:
+        """Write the base model's files with the heads' columns at zero; load and compare them."""
         options = self.export.model
         self.progress.start("exporting", 3)
         loaded = load_model(**options.loading())
-        mask = self.mask(loaded)
+        mask = loaded.grid.mask(self.export.heads)
         projections = cut_projections(loaded, mask)
         self.rewritten = write_weights(self.folder, self.stage, projections)
         copy_companions(self.folder, self.stage, code=options.trust_remote_code)
         self.progress.advance(1, 0)
-        reference = Reference.take(loaded, mask, self.prompts())
+        reference = KnockoutLogits.take(loaded, mask, self.prompts())
         del loaded, projections  # two models at a time may not fit
         self.progress.advance(1, 0)
-        model = plainly_loaded(
+        model = load_plainly(
             self.stage,
             dtype=reference.dtype,
             device=None if options.device.startswith("spread") else reference.device,
@@ -203,20 +271,21 @@ class Writing:
         self.progress.advance(1, 0)
         return [agreement]
 
-    def adapter(self) -> list[Agreement]:
-        """An adapter, put on the model and merged into it, compared in several dtypes."""
-        agreements = []
+    def adapter(self) -> list[LogitAgreement]:
+        """Write an adapter; put it on the model and merge it, and compare in several dtypes."""
+        agreements, heads = [], self.export.heads
         stored = load_model(**self.export.model.loading())
         own, dtypes = stored.dtype, dict.fromkeys((*ADAPTER_DTYPES, stored.dtype))
         self.progress.start("exporting", 1 + len(dtypes))
-        projections = cut_projections(stored, self.mask(stored))
+        projections = cut_projections(stored, stored.grid.mask(heads))
         self.size = write_adapter(self.stage, projections, self.source.name)
-        copy_companions_of_adapter(self.folder, self.stage)
+        for path in sorted(self.folder.glob("LICENSE*")):  # the rest is the base model's
+            (self.stage / path.name).write_bytes(path.read_bytes())
         del stored, projections
         self.progress.advance(1, 0)
         for dtype in dtypes:
             loaded = load_model(**replace(self.export.model, dtype=dtype).loading())
-            reference = Reference.take(loaded, self.mask(loaded), self.prompts())
+            reference = KnockoutLogits.take(loaded, loaded.grid.mask(heads), self.prompts())
             adapted: Any = peft.PeftModel.from_pretrained(loaded.model, str(self.stage))
             plain = adapted.get_base_model()
             agreements.append(reference.agreement(plain, "adapter on the base model"))
@@ -227,59 +296,55 @@ class Writing:
             self.progress.advance(1, 0)
         return agreements
 
-    def mask(self, loaded: LoadedModel) -> Mask:
-        """The heads, as the loaded model counts them."""
-        return loaded.grid.mask(self.export.heads)
-
     def prompts(self) -> list[str]:
-        """Text of the run's task."""
+        """Return texts of the run's task."""
         return prompts_of(self.export.run) if self.export.run else []
 
-    def describe(self, agreements: Sequence[Agreement]) -> None:
-        """The file of heads, the card, and the figures of the card for programs."""
+    def describe(self, agreements: Sequence[LogitAgreement]) -> None:
+        """Write the file of heads, the card, and the figures of the card for programs."""
         run, export = self.export.run, self.export
         evidence = evidence_of(run, export.heads) if run else {}
-        name = called(self.source.name)
+        name, card = called(self.source.name), self.folder / CARD
         file = HeadFile(export.heads, self.grid, name, self.source.fingerprint(), evidence)
         write_heads(self.stage / NAME, file)
         checks = [agreement.as_dict() for agreement in agreements]
         told = {"schema": 1, "kind": export.kind, "heads": file.names, "checks": checks}
         write_json(self.stage / CHECKED, told | {"rewritten": list(self.rewritten)})
-        story = Story(
+        count = f"{len(file.heads)} attention head{'' if len(file.heads) == 1 else 's'}"
+        content = CardContent(
             kind=export.kind,
-            title=title(name, export.heads, export.kind),
+            title=f"{count} of {name}" if export.kind == "heads" else f"{name} without {count}",
             source=self.source,
             file=file,
             result=run.result if run else None,
-            licence=licence(self.folder),
+            licence=read_licence(card.read_text("utf-8", "replace") if card.exists() else ""),
             agreements=agreements,
             prompts=len(self.prompts()[:PROMPTS]),
             rewritten=self.rewritten,
             size=self.size,
             command=export.command,
         )
-        (self.stage / CARD).write_text(write_card(story), encoding="utf-8")
+        (self.stage / CARD).write_text(write_card(content), encoding="utf-8")
 
 
 @contextmanager
-def local_copy(source: Source, kind: str) -> Iterator[Path]:
-    """The folder of a model's files on this machine; for a checkpoint, GGUF as safetensors.
+def _local_copy(source: ModelSource, kind: str) -> Iterator[Path]:
+    """Find the folder of a model's files on this machine; for a checkpoint, GGUF as safetensors.
 
     Raises:
         ModelRefused: if they cannot be fetched.
     """
-    if source.gguf is None or kind != "checkpoint":
-        yield fetched(source)
-        return
-    with TemporaryDirectory(prefix="caploc-gguf-") as folder:
-        convert(source, Path(folder), "float32")
-        yield Path(folder)
+    if source.gguf is not None and kind == "checkpoint":
+        with TemporaryDirectory(prefix="caploc-gguf-") as folder:
+            convert(source, Path(folder), "float32")
+            yield Path(folder)
+    elif Path(source.place).is_dir():
+        yield Path(source.place)
+    else:
+        yield _fetched(source)
 
 
-def fetched(source: Source) -> Path:
-    """The same of a model that is no GGUF file, fetched from the Hub if need be."""
-    if Path(source.place).is_dir():
-        return Path(source.place)
+def _fetched(source: ModelSource) -> Path:
     wanted = [*WEIGHTS, "*.safetensors.index.json", CARD, CODE, *COMPANIONS]
     try:
         folder = snapshot_download(
@@ -291,23 +356,3 @@ def fetched(source: Source) -> Path:
             f"({type(error).__name__}); check the network, or give a local folder."
         ) from error
     return Path(folder)
-
-
-def copy_companions_of_adapter(source: Path, target: Path) -> None:
-    """The licence alone: config and tokenizer are the base model's."""
-    for path in sorted(source.glob("LICENSE*")):
-        (target / path.name).write_bytes(path.read_bytes())
-
-
-def licence(folder: Path) -> dict[str, str]:
-    """The licence that the base model's card states."""
-    card = folder / CARD
-    return licence_of(card.read_text(encoding="utf-8", errors="replace")) if card.exists() else {}
-
-
-def title(model: str, heads: Sequence[Any], kind: str) -> str:
-    """The card's title."""
-    count = f"{len(heads)} attention head{'' if len(heads) == 1 else 's'}"
-    if kind == "heads":
-        return f"{count} of {model}"
-    return f"{model} without {count}"

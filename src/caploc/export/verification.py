@@ -25,7 +25,7 @@ Logits = Float[Tensor, "rows tokens vocabulary"]
 
 
 @dataclass(frozen=True)
-class Agreement:
+class LogitAgreement:
     """How far logits lie from those of the runtime knockout.
 
     `largest` is the largest difference of a logit, `error` the root mean square of all of them as a
@@ -47,11 +47,11 @@ class Agreement:
         return self.largest == 0
 
     def as_dict(self) -> dict[str, Any]:
-        """As files hold it."""
+        """Return it as files hold it."""
         return asdict(self) | {"exact": self.exact}
 
     def sentence(self) -> str:
-        """For people."""
+        """Say it to people."""
         found = "bit-identical" if self.exact else f"off by {self.largest:.2g} at most"
         return (
             f"Checked against the runtime knockout ({self.way}, {self.dtype}, {self.device}): "
@@ -74,7 +74,7 @@ class Agreement:
 
 
 @dataclass(frozen=True)
-class Reference:
+class KnockoutLogits:
     """The logits of a model under knockout, and how much the knockout changed them."""
 
     tokens: list[Tokens]
@@ -85,9 +85,9 @@ class Reference:
 
     @classmethod
     @torch.inference_mode()
-    def take(cls, loaded: LoadedModel, mask: Mask, prompts: Sequence[str]) -> "Reference":
+    def take(cls, loaded: LoadedModel, mask: Mask, prompts: Sequence[str]) -> "KnockoutLogits":
         """Run a model intact and knocked out."""
-        tokens = verification_tokens(loaded, prompts)
+        tokens = _verification_tokens(loaded, prompts)
         masks = torch.from_numpy(mask)[None]
         logits, squares, count = [], 0.0, 0
         for batch in tokens:
@@ -99,8 +99,8 @@ class Reference:
         return cls(tokens, logits, (squares / count) ** 0.5, loaded.dtype, str(loaded.device))
 
     @torch.inference_mode()
-    def agreement(self, model: PreTrainedModel, way: str) -> Agreement:
-        """How a model's logits agree with these."""
+    def agreement(self, model: PreTrainedModel, way: str) -> LogitAgreement:
+        """Measure how a model's logits agree with these."""
         largest, squares, count, same, positions = 0.0, 0.0, 0, 0, 0
         for batch, wanted in zip(self.tokens, self.logits, strict=True):
             got = logits_of(model, batch)
@@ -114,11 +114,11 @@ class Reference:
             positions += got[..., 0].numel()
         error = (squares / count) ** 0.5 / self.effect if self.effect else squares
         share = same / positions
-        return Agreement(way, self.dtype, self.device, positions, largest, error, share)
+        return LogitAgreement(way, self.dtype, self.device, positions, largest, error, share)
 
 
-def verification_tokens(loaded: LoadedModel, prompts: Sequence[str]) -> list[Tokens]:
-    """Drawn token ids, and the ends of the first prompts, each a batch of its own."""
+def _verification_tokens(loaded: LoadedModel, prompts: Sequence[str]) -> list[Tokens]:
+    """Draw token ids; add the ends of the first prompts, each a batch of its own."""
     batches = [random_tokens(loaded.model, SEED)]
     for prompt in prompts[:PROMPTS]:
         ids = loaded.tokenizer(prompt)["input_ids"][-PROMPT_TOKENS:]
@@ -127,10 +127,10 @@ def verification_tokens(loaded: LoadedModel, prompts: Sequence[str]) -> list[Tok
     return batches
 
 
-def plainly_loaded(
+def load_plainly(
     folder: Path, *, dtype: str, device: str | None, trust_remote_code: bool
 ) -> PreTrainedModel:
-    """The model as anyone loads it, nothing of caploc's; without a device, over all there are."""
+    """Load a model as anyone does, nothing of caploc's; without a device, over all there are."""
     model: Any = AutoModelForCausalLM.from_pretrained(
         folder,
         dtype=getattr(torch, dtype),

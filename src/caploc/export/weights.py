@@ -1,12 +1,19 @@
-"""A checkpoint's own files with the columns that read some heads set to zero, byte by byte.
+"""Weights without some heads: a checkpoint with their columns at zero, or a LoRA adapter.
 
-Nothing is converted: a file that holds no such column is copied, the others are copied and patched
-in place. So dtype, shards, index and metadata stay as they were, and no weights are held in memory.
+Of a checkpoint nothing is converted: a file that holds no such column is copied, the others are
+copied and patched in place, byte by byte. So dtype, shards, index and metadata stay as they were,
+and no weights are held in memory.
+
+An adapter adds, negated, what the columns write. With the projection's weight `W` and the cut
+columns `c`, `B = -W[:, c]` and `A` picks the values that those columns read, so that `W + B A` is
+`W` with the columns at zero: exactly, once merged into weights of the dtype that it was made from.
+Unmerged, what the columns write is computed twice and subtracted, and rounding shows. The rank of a
+layer is its number of cut columns.
 """
 
 import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -15,39 +22,35 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors import safe_open
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from caploc.errors import ModelRefused
+from caploc.errors import BadOption, ModelRefused
 from caploc.heads import Mask
 from caploc.models.cutting import standing
 from caploc.models.loading import LoadedModel
 from caploc.models.projections import module_name
 
+try:
+    import peft
+except ImportError:  # an extra
+    peft = None  # type: ignore[assignment]
+
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
 ITEM_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
 # What a model needs beside its weights, and what its owner asks to be handed on with it.
-COMPANIONS = (
-    "*config.json",
-    "tokenizer*",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab*",
-    "merges.txt",
-    "*.model",
-    "*.tiktoken",
-    "chat_template*",
-    "additional_chat_templates",
-    "LICENSE*",
-    "NOTICE*",
-    "USE_POLICY*",
+COMPANIONS = tuple(
+    "*config.json tokenizer* special_tokens_map.json added_tokens.json vocab* merges.txt *.model "
+    "*.tiktoken chat_template* additional_chat_templates LICENSE* NOTICE* USE_POLICY*".split()
 )
 CODE = "*.py"
 
 
 @dataclass(frozen=True)
-class Projection:
-    """One output projection, its name in the model, and which of the values it reads are cut."""
+class CutProjection:
+    """An output projection, its name in the model, and which of the values it reads are cut."""
 
     name: str
     module: nn.Module
@@ -65,16 +68,8 @@ class Projection:
         return isinstance(self.module, Conv1D)
 
 
-@dataclass(frozen=True)
-class Place:
-    """Where a projection's weight lies: the file, and the tensor in it."""
-
-    file: str
-    tensor: str
-
-
-def cut_projections(loaded: LoadedModel, mask: Mask) -> list[Projection]:
-    """The projections that read a knocked-out head, bottom up."""
+def cut_projections(loaded: LoadedModel, mask: Mask) -> list[CutProjection]:
+    """Find the projections that read a knocked-out head, bottom up."""
     found = []
     for site, columns in zip(loaded.projections, loaded.grid.layer_slices, strict=True):
         for module, inside in standing(site, columns):
@@ -82,12 +77,12 @@ def cut_projections(loaded: LoadedModel, mask: Mask) -> list[Projection]:
             if cut.any():
                 reads = module.weight.shape[0 if isinstance(module, Conv1D) else 1]
                 name = module_name(loaded.model, module)
-                found.append(Projection(name, module, np.repeat(cut, reads // len(cut))))
+                found.append(CutProjection(name, module, np.repeat(cut, reads // len(cut))))
     return found
 
 
-def write_weights(source: Path, target: Path, projections: list[Projection]) -> list[str]:
-    """Copy a checkpoint's weights with the projections' cut columns at zero; the files changed.
+def write_weights(source: Path, target: Path, projections: list[CutProjection]) -> list[str]:
+    """Copy a checkpoint's weights with the cut columns at zero; return the files changed.
 
     Raises:
         ModelRefused: if a projection's weight is not found in the files as it was loaded, or is
@@ -95,25 +90,25 @@ def write_weights(source: Path, target: Path, projections: list[Projection]) -> 
         OSError: if the disk refuses.
     """
     files = weight_map(source)
-    places = {place_of(source, files, each): each for each in projections}
+    tensors = {_stored_name(source, files, each): each for each in projections}
     for file in sorted(set(files.values())):
         shutil.copyfile(source / file, target / file)
-        for place, projection in places.items():
-            if place.file == file:
-                zero(target / file, place.tensor, projection)
+        for name, projection in tensors.items():
+            if files[name] == file:
+                _zero(target / file, name, projection)
     if (source / INDEX).exists() and not (source / WEIGHTS).exists():
         shutil.copyfile(source / INDEX, target / INDEX)
-    return sorted({place.file for place in places})
+    return sorted({files[name] for name in tensors})
 
 
 def weight_map(folder: Path) -> dict[str, str]:
-    """The file of every tensor, as transformers reads a folder: one file, else those of an index.
+    """Find every tensor's file as transformers reads a folder: one file, else those of an index.
 
     Raises:
         ModelRefused: if there is neither, or the index is unsound.
     """
     if (folder / WEIGHTS).exists():
-        return dict.fromkeys(header(folder / WEIGHTS)[0], WEIGHTS)
+        return dict.fromkeys(_header(folder / WEIGHTS)[0], WEIGHTS)
     try:
         index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
         files = {str(name): str(file) for name, file in index["weight_map"].items()}
@@ -129,8 +124,8 @@ def weight_map(folder: Path) -> dict[str, str]:
     return files
 
 
-def place_of(folder: Path, files: Mapping[str, str], projection: Projection) -> Place:
-    """The tensor that a projection was loaded from: alike in name, and equal in every value.
+def _stored_name(folder: Path, files: Mapping[str, str], projection: CutProjection) -> str:
+    """Find the tensor a projection was loaded from: alike in name, and equal in every value.
 
     Files may name it otherwise than the model does: without the outermost part, or with another.
 
@@ -138,8 +133,8 @@ def place_of(folder: Path, files: Mapping[str, str], projection: Projection) -> 
         ModelRefused: if there is no such tensor, or more than one.
     """
     wanted = f"{projection.name}.weight"
-    alike = [name for name in files if from_layer(name) == from_layer(wanted)]
-    same = [name for name in alike if holds(folder / files[name], name, projection)]
+    alike = [name for name in files if _from_layer(name) == _from_layer(wanted)]
+    same = [name for name in alike if _holds(folder / files[name], name, projection)]
     if wanted in same:
         same = [wanted]
     if len(same) != 1:
@@ -148,19 +143,19 @@ def place_of(folder: Path, files: Mapping[str, str], projection: Projection) -> 
             "loaded, where one is needed: it is stored quantised, fused or converted. Load it with "
             "transformers in bfloat16 or float32, save it with save_pretrained, and export that."
         )
-    return Place(files[same[0]], same[0])
+    return same[0]
 
 
-def from_layer(name: str) -> str:
-    """A name from the layer's number on: `0.attn.c_proj.weight` of `h.0.attn.c_proj.weight`."""
+def _from_layer(name: str) -> str:
+    """Cut a name to the layer's number and the rest: `h.0.attn.weight` to `0.attn.weight`."""
     parts = name.split(".")
     numbers = [place for place, part in enumerate(parts) if part.isdigit()]
     return ".".join(parts[numbers[0] :] if numbers else parts)
 
 
-def holds(path: Path, tensor: str, projection: Projection) -> bool:
-    """Whether a tensor of a file is the projection's weight, in a plain dtype."""
-    entry = header(path)[0][tensor]
+def _holds(path: Path, tensor: str, projection: CutProjection) -> bool:
+    """Tell whether a tensor of a file is the projection's weight, in a plain dtype."""
+    entry = _header(path)[0][tensor]
     weight = projection.weight.detach()
     if weight.is_meta:  # on disk: its name must do, and the check at the end
         return entry["dtype"] in ITEM_BYTES and tuple(entry["shape"]) == tuple(weight.shape)
@@ -170,9 +165,9 @@ def holds(path: Path, tensor: str, projection: Projection) -> bool:
         return torch.equal(file.get_tensor(tensor).to(weight.dtype), weight.cpu())
 
 
-def zero(path: Path, tensor: str, projection: Projection) -> None:
+def _zero(path: Path, tensor: str, projection: CutProjection) -> None:
     """Set a projection's cut columns to zero in a file, and nothing else."""
-    entries, start = header(path)
+    entries, start = _header(path)
     entry = entries[tensor]
     shape = (*entry["shape"], ITEM_BYTES[entry["dtype"]])
     begin = start + entry["data_offsets"][0]
@@ -185,8 +180,8 @@ def zero(path: Path, tensor: str, projection: Projection) -> None:
     values.flush()
 
 
-def header(path: Path) -> tuple[dict[str, Any], int]:
-    """What a safetensors file says of each tensor, and the byte at which values begin."""
+def _header(path: Path) -> tuple[dict[str, Any], int]:
+    """Read what a safetensors file says of each tensor, and the byte at which values begin."""
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         entries = json.loads(file.read(length))
@@ -195,21 +190,83 @@ def header(path: Path) -> tuple[dict[str, Any], int]:
 
 def copy_companions(source: Path, target: Path, *, code: bool) -> None:
     """Copy config, tokenizer, templates and licence; program files only with `code`."""
-    for path in companions(source, code=code):
-        if path.is_dir():
-            shutil.copytree(path, target / path.name)
-        else:
-            shutil.copyfile(path, target / path.name)
-
-
-def companions(source: Path, *, code: bool) -> Iterator[Path]:
-    """What lies beside a model's weights and belongs to it."""
     patterns = (*COMPANIONS, CODE) if code else COMPANIONS
     for path in sorted(source.iterdir()):
         if any(fnmatchcase(path.name, pattern) for pattern in patterns):
-            yield path
+            (shutil.copytree if path.is_dir() else shutil.copyfile)(path, target / path.name)
 
 
 def checkpoint_bytes(source: Path) -> int:
-    """The size of a checkpoint's weight files."""
+    """Add up the size of a checkpoint's weight files."""
     return sum((source / file).stat().st_size for file in set(weight_map(source).values()))
+
+
+@dataclass(frozen=True)
+class AdapterSize:
+    """What an adapter weighs: its largest rank, its bytes, and those of what it adapts."""
+
+    rank: int
+    bytes: int
+    adapted: int
+
+
+def require_peft() -> None:
+    """Refuse adapters where PEFT is not installed.
+
+    Raises:
+        BadOption: if it is not.
+    """
+    if peft is None:
+        raise BadOption("--as lora needs PEFT, which is not installed: pip install 'caploc[peft]'.")
+
+
+def write_adapter(target: Path, projections: Sequence[CutProjection], base: str) -> AdapterSize:
+    """Write the adapter's config and weights; `base` names the model it is for.
+
+    Every projection stands there by its full name, with a rank of its own and scale 1.
+
+    Raises:
+        BadOption: if it would be larger than the projections themselves.
+    """
+    ranks = {each.name: int(each.cut.sum()) for each in projections}
+    sizes = [(sum(w.shape), w.numel(), w.element_size()) for w in (p.weight for p in projections)]
+    size = AdapterSize(
+        max(ranks.values()),
+        sum(r * sides * item for r, (sides, _, item) in zip(ranks.values(), sizes, strict=True)),
+        sum(count * item for _, count, item in sizes),
+    )
+    if size.bytes > size.adapted:
+        raise BadOption(
+            f"The adapter would be larger than the projections it changes ({size.bytes:,} against "
+            f"{size.adapted:,} bytes): so many heads of a layer are cut that its rank is "
+            f"{size.rank}. Use --as checkpoint."
+        )
+    tensors = {}
+    for each in projections:
+        name = f"base_model.model.{each.name}"
+        tensors[f"{name}.lora_A.weight"], tensors[f"{name}.lora_B.weight"] = _factors(each)
+    save_file(tensors, target / ADAPTER_WEIGHTS, metadata={"format": "pt"})
+    first = next(iter(ranks.values()))
+    peft.LoraConfig(
+        task_type="CAUSAL_LM",
+        base_model_name_or_path=base,
+        r=first,
+        lora_alpha=first,
+        rank_pattern=ranks,
+        alpha_pattern=ranks,
+        target_modules=list(ranks),
+        fan_in_fan_out=any(each.reads_first for each in projections),
+        inference_mode=True,
+    ).save_pretrained(str(target))
+    return size
+
+
+def _factors(projection: CutProjection) -> tuple[Tensor, Tensor]:
+    """Return `A` of shape (rank, reads) and `B` of shape (writes, rank), in the weight's dtype."""
+    weight = projection.weight.detach().cpu()
+    by_reads = weight if projection.reads_first else weight.T
+    cut = torch.from_numpy(projection.cut)
+    chosen = cut.nonzero().flatten()
+    selector = torch.zeros(len(chosen), len(cut), dtype=weight.dtype)
+    selector[torch.arange(len(chosen)), chosen] = 1
+    return selector, -by_reads[cut].T.contiguous()

@@ -111,7 +111,7 @@ class KnockedOut(ModelAPI):
         message = ChatMessageAssistant(
             content=answer.text, model=self.model_name, source="generate"
         )
-        read = len(self.engine.wording.prompt(request).tokens)
+        read = len(self.engine.encoder.prompt(request).tokens)
         return ModelOutput(
             model=self.model_name,
             choices=[

@@ -108,11 +108,11 @@ class KnockedOut(LM):  # type: ignore[misc]  # lm-eval has no types
     @property
     def tokenizer_name(self) -> str:
         """The tokenizer's name, by which lm-eval tells caches of requests apart."""
-        return str(self.engine.wording.harness.tokenizer_name)
+        return str(self.engine.encoder.harness.tokenizer_name)
 
     def chat_template(self, chat_template: bool | str = False) -> str | None:
         """The tokenizer's template of that name, as lm-eval's `hf` model gives it."""
-        template: str | None = self.engine.wording.harness.chat_template(chat_template)
+        template: str | None = self.engine.encoder.harness.chat_template(chat_template)
         return template
 
     def apply_chat_template(
@@ -120,7 +120,7 @@ class KnockedOut(LM):  # type: ignore[misc]  # lm-eval has no types
     ) -> str:
         """A conversation as the text that the model reads."""
         return str(
-            self.engine.wording.harness.apply_chat_template(chat_history, add_generation_prompt)
+            self.engine.encoder.harness.apply_chat_template(chat_history, add_generation_prompt)
         )
 
     def get_model_info(self) -> dict[str, Any]:

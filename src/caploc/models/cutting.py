@@ -7,11 +7,11 @@ of a grid; `width` is the number of values a head hands to its output projection
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from caploc.errors import BadOption, ModelBusy
@@ -35,7 +35,7 @@ class Shard:
 
 
 @dataclass(frozen=True)
-class Place:
+class CutSite:
     """Which parts of a model a projection reads: its layer, and the first and last within it."""
 
     layer: int
@@ -43,7 +43,7 @@ class Place:
 
 
 def module_of(site: "Site") -> nn.Module:
-    """A module of the model that stands at a site."""
+    """Return a module of the model that stands at a site."""
     first = site.modules[0] if isinstance(site, Beside) else site
     inside: nn.Module = first if isinstance(first, nn.Module) else first.module
     return inside
@@ -52,33 +52,25 @@ def module_of(site: "Site") -> nn.Module:
 # What a layer's parts are read by: a module, several, or anything that takes a pre-hook like one.
 Site = Any
 Projections = Sequence[Site | None]  # one for each layer; None where a layer has no parts
-# (place, what its parts hand on: batch x time x parts x width) -> what takes its place
-Replacement = Callable[[Place, Tensor], Tensor]
+# (site, what its parts hand on: batch x time x parts x width) -> what takes its place
+Replacement = Callable[[CutSite, Tensor], Tensor]
 
 
 @contextmanager
-def knocked_out(
-    projections: Projections,
-    grid: Grid,
-    masks: Tensor,
-    *,
-    packed: Int[Tensor, " tokens"] | None = None,
-) -> Iterator[None]:
-    """Silence heads inside the block: row i of the batch loses the heads of `masks[i]`.
+def knocked_out(projections: Projections, grid: Grid, masks: Tensor) -> Iterator[None]:
+    """Silence heads, for a block: row i of the batch loses the heads of `masks[i]`.
 
     `masks` is boolean, of shape (rows, heads), on any device; True is knocked out.
     A head writes to the residual stream only through its own slice of the output projection's
     input, so zeroing that slice removes the head and nothing else. One mask serves a batch of any
     size. Layers that no mask cuts carry no hook. Only the thread that entered may run the model.
-    With `packed` the batch is one sequence in which many rows stand end to end, and `packed` says
-    which row of `masks` each of its tokens belongs to.
 
     Raises:
         BadOption: here if `masks` does not fit the grid; in a forward pass if the batch has
             another number of rows than `masks`.
         ModelBusy: in a forward pass from another thread.
     """
-    with replaced(projections, grid, masks, None, packed=packed):
+    with replaced(projections, grid, masks, None):
         yield
 
 
@@ -90,9 +82,8 @@ def replaced(
     replacement: Replacement | None,
     *,
     every_layer: bool = False,
-    packed: Int[Tensor, " tokens"] | None = None,
 ) -> Iterator[None]:
-    """`knocked_out`, with `replacement` (None: zero) in place of what the cut heads hand on.
+    """Put `replacement` (None: zero) in place of what the cut heads hand on; see `knocked_out`.
 
     `every_layer` puts a hook on uncut layers too, for the proof that an empty cut changes nothing.
     """
@@ -108,7 +99,7 @@ def replaced(
             for projection, inside in standing(projections[layer], columns):
                 cut = on_host[:, columns][:, inside]
                 if every_layer or bool(cut.any()):
-                    hook = _Cut(Place(layer, inside), cut, replacement, packed)
+                    hook = _Cut(CutSite(layer, inside), cut, replacement)
                     handles.append(projection.register_forward_pre_hook(hook))
         # a compiled graph runs on as it was traced, without hooks that came later (torch's
         # skip_nnmodule_hook_guards): the model would be intact without a word
@@ -120,7 +111,7 @@ def replaced(
 
 
 def standing(site: Site | None, columns: slice) -> Iterator[tuple[Any, slice]]:
-    """A layer's projections, each with the parts it reads, counted within the layer."""
+    """Yield a layer's projections, each with the parts it reads, counted within the layer."""
     if site is None:
         return
     if isinstance(site, Shard):
@@ -138,40 +129,31 @@ def standing(site: Site | None, columns: slice) -> Iterator[tuple[Any, slice]]:
 class _Cut:
     """The hook of one projection: replaces what the cut heads of each row hand on.
 
-    `layer_masks` is boolean, of shape (rows, heads of the layer).
+    `masks` is boolean, of shape (rows, heads of the layer).
     """
 
     def __init__(
         self,
-        place: Place,
-        layer_masks: Bool[Tensor, "rows layer_heads"],
+        site: CutSite,
+        masks: Bool[Tensor, "rows layer_heads"],
         replacement: Replacement | None,
-        packed: Int[Tensor, " tokens"] | None,
     ) -> None:
-        """Cut for the thread that asks."""
-        self.place, self.replacement, self.packed = place, replacement, packed is not None
+        self.site, self.masks, self.replacement = site, masks, replacement
         self.owner = threading.get_ident()
-        # a packed token is a row of its own
-        self.masks = layer_masks if packed is None else layer_masks[packed]
-        self.pairs = self.masks.nonzero(as_tuple=True)
+        self.pairs = masks.nonzero(as_tuple=True)
 
     def __call__(self, module: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """What the projection reads instead."""
-        if threading.get_ident() != self.owner:
-            raise ModelBusy(
-                "Another thread has knocked out heads of this model; wait until its block has "
-                "ended, or load the model once for each thread."
-            )
+        """Return what the projection reads instead."""
+        check_thread(self.owner)
         mixed, *rest = args
-        if not self.packed:
-            self.check(mixed)
+        self.check(mixed)
         if self.masks.device != mixed.device:  # moved once, at the first call
             self.masks = self.masks.to(mixed.device)
             self.pairs = tuple(numbers.to(mixed.device) for numbers in self.pairs)
         return self.zeroed(mixed) if self.replacement is None else self.replaced(mixed), *rest
 
     def zeroed(self, mixed: Tensor) -> Tensor:
-        """`mixed` with the cut heads' values 0."""
+        """Return `mixed` with the cut heads' values 0."""
         kept = mixed.clone(memory_format=torch.contiguous_format)
         if self.pairs[0].numel():
             rows, heads = self.masks.shape
@@ -181,12 +163,12 @@ class _Cut:
         return kept
 
     def replaced(self, mixed: Tensor) -> Tensor:
-        """`mixed` with the cut heads' values replaced."""
+        """Return `mixed` with the cut heads' values replaced."""
         assert self.replacement is not None
         rows, heads = self.masks.shape
         per_head = mixed.unflatten(-1, (heads, -1))
         each = per_head.reshape(rows, -1, heads, per_head.shape[-1])
-        new = self.replacement(self.place, per_head).expand_as(per_head).reshape(each.shape)
+        new = self.replacement(self.site, per_head).expand_as(per_head).reshape(each.shape)
         return torch.where(self.masks[:, None, :, None], new, each).reshape(mixed.shape)
 
     def check(self, mixed: Tensor) -> None:
@@ -201,3 +183,110 @@ class _Cut:
                 f"There are {rows} masks for a batch of {batch} rows; give one mask for "
                 "each row of the batch, or one for all."
             )
+
+
+class PackedCut:
+    """Hooks that cut packed rows, installed once for many passes; between passes they do nothing.
+
+    In a packed pass many rows stand end to end in one sequence. What a head hands on for a token is
+    multiplied by 0 or 1, as the row of a table of masks says that the token belongs to.
+    """
+
+    def __init__(self, projections: Projections, grid: Grid) -> None:
+        """Install a hook at every projection, without a pass to cut."""
+        self.grid = grid
+        self.now: _PassCut | None = None
+        self.handles = [
+            projection.register_forward_pre_hook(self._hook(layer, columns.start, inside))
+            for layer, columns in enumerate(grid.layer_slices)
+            for projection, inside in standing(projections[layer], columns)
+        ]
+
+    def remove(self) -> None:
+        """Take the hooks away."""
+        for handle in self.handles:
+            handle.remove()
+
+    @contextmanager
+    def cutting(
+        self,
+        table: Bool[Tensor, "masks heads"],
+        owners: Int[Tensor, " tokens"],
+        layers: int,
+        tails: Int[Tensor, " tails"] | None = None,
+    ) -> Iterator[None]:
+        """Cut token i of a pass by row `owners[i]` of the table (True is kept), for a block.
+
+        Only the layers whose bits are set in `layers` are cut. Of the last layer the projection
+        sees the tokens `tails` alone (None: all).
+
+        Raises:
+            ModelBusy: in a forward pass from another thread.
+        """
+        before, self.now = self.now, _PassCut(table, owners, layers, tails)
+        try:
+            # see `replaced`
+            with torch.compiler.set_stance("force_eager"):
+                yield
+        finally:
+            self.now = before
+
+    def _hook(self, layer: int, start: int, inside: slice) -> Callable:
+        columns = slice(start + inside.start, start + inside.stop)
+        last = layer == self.grid.layers - 1
+
+        def cut(module: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
+            if self.now is None or not self.now.layers >> layer & 1:
+                return None
+            check_thread(self.now.thread)
+            mixed, *rest = args
+            kept = self.now.kept(mixed, narrow=last)[:, columns]
+            per_head = mixed.reshape(*kept.shape, -1) * kept[:, :, None]
+            return per_head.reshape(mixed.shape), *rest
+
+        return cut
+
+
+@dataclass
+class _PassCut:
+    """What one pass cuts: see `PackedCut.cutting`."""
+
+    table: Bool[Tensor, "masks heads"]
+    owners: Int[Tensor, " tokens"]
+    layers: int
+    tails: Int[Tensor, " tails"] | None
+    thread: int = field(default_factory=threading.get_ident)
+    known: dict[tuple[torch.device, torch.dtype, bool], Tensor] = field(default_factory=dict)
+
+    def kept(self, like: Tensor, narrow: bool) -> Float[Tensor, "tokens heads"]:
+        """Return 0 or 1 for each token of the pass and head, on the device of `like`."""
+        narrow &= self.tails is not None
+        key = like.device, like.dtype, narrow
+        if key not in self.known:
+            owners = self.owners[self.tails] if narrow else self.owners
+            self.known[key] = self.table[owners].to(like)
+        return self.known[key]
+
+
+def check_thread(owner: int) -> None:
+    """Refuse a forward pass of another thread than the one that cuts."""
+    if threading.get_ident() != owner:
+        raise ModelBusy(
+            "Another thread has knocked out heads of this model; wait until its block has ended, "
+            "or load the model once for each thread."
+        )
+
+
+@contextmanager
+def forward_as(module: nn.Module, forward: Callable) -> Iterator[None]:
+    """Put `forward` in the place of the module's own, whoever put that there, for a block."""
+    # accelerate and transformers put functions of theirs on the instance, above the class's method
+    before = vars(module).get("forward")
+    module.forward = forward
+    try:
+        yield
+    finally:
+        if before is None:
+            del module.forward
+        else:
+            module.forward = before

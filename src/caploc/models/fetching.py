@@ -18,10 +18,9 @@ from filelock import FileLock
 from caploc.errors import BadOption, FetchFailed, ModelRefused, StoreFailed
 from caploc.files import UNZIPPING
 from caploc.lookup import pick
-from caploc.models.fingerprint import folder_fingerprint
 from caploc.models.gguf import check_package
 from caploc.models.loading import convert
-from caploc.models.sources import find, of_gguf
+from caploc.models.sources import find_source, folder_fingerprint, of_gguf
 from caploc.pretrained import DIGEST, PRETRAINED, Piece, Pretrained, home, is_fetched
 from caploc.progress import Progress, Silent
 
@@ -35,7 +34,7 @@ PIP = (
 )  # fmt: skip
 
 
-def fetch(name: str, progress: Progress | None = None) -> Path:
+def fetch_model(name: str, progress: Progress | None = None) -> Path:
     """Fetch a model of the table, unless it is there; return its folder.
 
     What an earlier attempt left is used. Of several at a time one does the work.
@@ -63,16 +62,16 @@ def fetch(name: str, progress: Progress | None = None) -> Path:
             if is_fetched(name) and not _is_sound(name):
                 shutil.rmtree(target)
             if not is_fetched(name):
-                Fetching(name, model, target, progress or Silent()).run()
+                ModelFetch(name, model, target, progress or Silent()).run()
     return target
 
 
 def _is_sound(name: str) -> bool:
-    """Whether a fetched model's files are as they were written."""
+    """Tell whether a fetched model's files are as they were written."""
     if not (home(name) / DIGEST).exists():
         return False
     try:
-        find(name).fingerprint()
+        find_source(name).fingerprint()
     except ModelRefused:
         return False
     return True
@@ -91,7 +90,7 @@ def _writing(name: str) -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class Fetching:
+class ModelFetch:
     """One model on its way into `target`, all beside it in a folder that goes on where it was."""
 
     name: str
@@ -123,7 +122,7 @@ class Fetching:
         made = Path(mkdtemp(prefix="converted-", dir=self.work))
         write_model(self.joined, made, self.model)
         made.chmod(0o755)  # mkdtemp keeps others out
-        sync(made)
+        _sync(made)
         made.replace(self.target)
         shutil.rmtree(self.work)
         self.progress.advance(1, 0)
@@ -145,7 +144,7 @@ class Fetching:
             )
 
     def wheel(self, piece: Piece) -> Path:
-        """Where a piece's wheel is kept."""
+        """Return where a piece's wheel is kept."""
         return self.work / f"{piece.requirement}.whl"
 
     def download(self) -> None:
@@ -172,7 +171,7 @@ class Fetching:
         if done.returncode or len(found) != 1:
             raise FetchFailed(
                 f"pip does not get {piece.requirement} from the package index "
-                f"({reason(done.stderr)}); check the network and `pip config list`, {AGAIN}."
+                f"({_pip_error(done.stderr)}); check the network and `pip config list`, {AGAIN}."
             )
         found[0].replace(self.wheel(piece))
         into.rmdir()
@@ -207,7 +206,7 @@ class Fetching:
             self.wheel(piece).unlink()
 
     def unzipped(self, piece: Piece) -> Iterator[bytes]:
-        """The content of a piece, block by block, never more than the whole is to have.
+        """Yield the content of a piece block by block, never more than the whole is to have.
 
         Raises:
             FetchFailed: if the wheel is damaged, or holds another thing.
@@ -228,8 +227,8 @@ class Fetching:
             ) from None
 
 
-def reason(said: str) -> str:
-    """What pip says is wrong, in one line."""
+def _pip_error(said: str) -> str:
+    """Say what pip says is wrong, in one line."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     if any("Retrying (" in line for line in lines):
         return "it cannot be reached"
@@ -238,24 +237,23 @@ def reason(said: str) -> str:
 
 
 def write_model(file: Path, target: Path, model: Pretrained) -> None:
-    """Write the model of a GGUF file as safetensors with config, tokenizer and a card."""
+    """Write the model of a GGUF file as safetensors with config, tokenizer and a card.
+
+    The card says where the weights come from and under which licence.
+    """
     convert(of_gguf(model.title, file), target, model.dtype, model.ends)
-    (target / "README.md").write_text(card(model), encoding="utf-8")
-    (target / DIGEST).write_text(folder_fingerprint(target) + "\n", encoding="utf-8")
-
-
-def card(model: Pretrained) -> str:
-    """A model card that says where the weights come from and under which licence."""
     packages = ", ".join(piece.requirement for piece in model.pieces)
-    return (
+    card = (
         f"---\nlicense: {model.licence_id}\n---\n\n# {model.title}\n\nLicence: {model.licence}. "
         f"Converted by caploc to {model.dtype} safetensors from the GGUF file of SHA-256 "
         f"{model.sha256}, which the package index carries in {packages}. Its weights were "
         "quantized there: scores may lie below the original's.\n"
     )
+    (target / "README.md").write_text(card, encoding="utf-8")
+    (target / DIGEST).write_text(folder_fingerprint(target) + "\n", encoding="utf-8")
 
 
-def sync(folder: Path) -> None:
+def _sync(folder: Path) -> None:
     """Have every file of a folder on the disk itself, before its name says that it is whole."""
     for file in folder.iterdir():
         file.chmod(0o644)  # safetensors keeps others out, with whom a cache may be shared

@@ -46,7 +46,7 @@ class Header:
         return str(self.values.get(ARCHITECTURE, ""))
 
     def integer(self, key: str, default: int) -> int:
-        """A whole number of the metadata, `default` if it is not there.
+        """Return a whole number of the metadata, `default` if it is not there.
 
         Raises:
             Damaged: if it is a text.
@@ -142,7 +142,7 @@ class _Reader:
         return self.content[start : self.place].decode()
 
     def value(self, kind: int) -> str | int | None:
-        """One value; None for what is not kept."""
+        """Read one value; None for what is not kept."""
         if kind in FORMATS:
             return int(self.number(FORMATS[kind]))
         if kind in WIDTHS:
@@ -225,7 +225,7 @@ def _check_tensors(reader: _Reader, count: int, alignment: int) -> None:
         raise Damaged("several of its tensors lie in one place")
 
 
-def dequantized(model: PreTrainedModel) -> None:
+def unmark_quantized(model: PreTrainedModel) -> None:
     """Make a model that was read from GGUF one like any other: its weights are plain numbers."""
     if hasattr(model.config, "quantization_config"):
         del model.config.quantization_config

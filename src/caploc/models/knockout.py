@@ -1,32 +1,31 @@
-"""Knock out heads of a model, for a `with` block: the public way, and the engine's own."""
+"""Knock out heads of a model, for a `with` block; what can take a head's place other than zero.
 
+That is its mean over reference texts, or its output on one of them. The texts should resemble what
+the model is asked, and hold none of the examples asked.
+"""
+
+import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import TypeAlias
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from caploc.errors import BadOption
+from caploc.errors import BadData, BadOption
+from caploc.grid import Grid
 from caploc.headfile import HeadFile
 from caploc.heads import Head, HeadGrid
-from caploc.models.cutting import Projections, Replacement, knocked_out, replaced
+from caploc.models.cutting import CutSite, Projections, Replacement, Shard, replaced, standing
 from caploc.models.loading import LoadedModel
-from caploc.models.projections import locate
-from caploc.models.proof import prove
-from caploc.models.replacements import (
-    Positions,
-    ReferenceOutputs,
-    mean_replacement,
-    record,
-    resample_replacement,
-)
-
-__all__ = ["knocked_out", "knockout", "reference_outputs"]
+from caploc.models.placement import input_device
+from caploc.models.projections import find_projections
+from caploc.models.proof import prove_heads
 
 # wider than what is allowed, so that a mistake meets a sentence and not a type checker
 AnyModel: TypeAlias = LoadedModel | nn.Module
@@ -41,7 +40,7 @@ def knockout(
     heads: Heads,
     *,
     mode: str = "zero",
-    reference: ReferenceOutputs | None = None,
+    reference: "ReferenceOutputs | None" = None,
     seed: int = 0,
 ) -> Iterator[None]:
     """Knock out heads inside the block, in every forward pass of this thread.
@@ -79,7 +78,7 @@ def knockout(
 
 def reference_outputs(
     model: AnyModel, texts: Sequence[str] | Sequence[Sequence[int]], *, per_position: bool = False
-) -> ReferenceOutputs:
+) -> "ReferenceOutputs":
     """Record what every head hands on over reference texts, for `knockout`'s other modes.
 
     `texts` are strings (for a `LoadedModel`, which has a tokenizer) or lists of token ids.
@@ -98,7 +97,7 @@ def reference_outputs(
                 "it with load_model."
             )
         texts = [model.tokenizer(text)["input_ids"] for text in texts]
-    return record(causal, projections, grid, texts, per_position=per_position)  # type: ignore[arg-type]
+    return record_outputs(causal, projections, grid, texts, per_position=per_position)  # type: ignore[arg-type]
 
 
 def _parts(model: AnyModel) -> tuple[PreTrainedModel, Projections, HeadGrid]:
@@ -110,8 +109,8 @@ def _parts(model: AnyModel) -> tuple[PreTrainedModel, Projections, HeadGrid]:
             "transformers' from_pretrained returns, not compiled or wrapped."
         )
     if model not in _proved:
-        projections, grid = locate(model)
-        prove(model, projections, grid)
+        projections, grid = find_projections(model)
+        prove_heads(model, projections, grid)
         _proved[model] = projections, grid
     return model, *_proved[model]
 
@@ -139,8 +138,8 @@ def _replacement(
     grid: HeadGrid,
     rows: int,
     mode: str,
-    reference: ReferenceOutputs | None,
-    positions: Positions,
+    reference: "ReferenceOutputs | None",
+    positions: "Positions",
     seed: int,
 ) -> Replacement | None:
     if mode not in MODES:
@@ -162,3 +161,202 @@ def _replacement(
             "themselves, not their mean alone."
         )
     return resample_replacement(reference, positions, rows, seed)
+
+
+Values = Float[Tensor, "texts positions _ _"]
+
+
+@dataclass(frozen=True, eq=False)
+class ReferenceOutputs:
+    """What every head hands to its output projection on reference texts.
+
+    `means` has for each layer the mean over all tokens, shape (heads, width), or None for a layer
+    without heads. If recorded per position, `values` has for each layer shape (texts, positions,
+    heads, width) and `lengths` the texts' tokens; past a text's length its values are zero and
+    count nowhere. Otherwise both are empty.
+    """
+
+    grid: Grid
+    means: list[Float[Tensor, "_ _"] | None]
+    values: list[Values | None] = field(default_factory=list)
+    lengths: Int[Tensor, " texts"] = field(default_factory=lambda: torch.zeros(0, dtype=torch.long))
+
+    @property
+    def per_position(self) -> bool:
+        """Whether each position's values were kept."""
+        return bool(self.values)
+
+    def mean_at(self, layer: int) -> Float[Tensor, "positions layer_heads width"] | None:
+        """Return the layer's mean at each position over texts that reach it, then the overall."""
+        values, overall = self.values[layer], self.means[layer]
+        if values is None or overall is None:
+            return None
+        reached = torch.arange(values.shape[1]) < self.lengths[:, None]
+        counts = reached.sum(0)[:, None, None]
+        return torch.cat([values.float().sum(0) / counts, overall[None]])
+
+
+def record_outputs(
+    model: PreTrainedModel,
+    projections: Projections,
+    grid: Grid,
+    tokens: Sequence[Sequence[int]],
+    *,
+    per_position: bool,
+) -> ReferenceOutputs:
+    """Run each text by itself, and keep what every head hands on.
+
+    Raises:
+        BadData: if there is no text, or a text has no token.
+        BadOption: if processes share the model, so that none sees all heads.
+    """
+    if any(isinstance(site, Shard) for site in projections):
+        raise BadOption("Reference outputs are of all heads; record them on an unshared model.")
+    if not tokens or not all(len(text) for text in tokens):
+        raise BadData("The reference needs at least one text, and each at least one token.")
+    totals: list[Tensor | None] = [None] * grid.layers
+    texts: list[list[Tensor]] = [[] for _ in range(grid.layers)]
+    for text in tokens:
+        for layer, values in enumerate(_heads_outputs(model, projections, grid, text)):
+            if values is not None:
+                total = values.double().sum(0)  # a sum of many tokens in half precision drifts
+                before = totals[layer]
+                totals[layer] = total if before is None else before + total
+                if per_position:
+                    texts[layer].append(values)
+    count = sum(len(text) for text in tokens)
+    means = [None if total is None else (total / count).float() for total in totals]
+    if not per_position:
+        return ReferenceOutputs(grid, means)
+    padded = [nn.utils.rnn.pad_sequence(t, batch_first=True) if t else None for t in texts]
+    return ReferenceOutputs(grid, means, padded, torch.tensor([len(text) for text in tokens]))
+
+
+@torch.no_grad()
+def _heads_outputs(
+    model: PreTrainedModel, projections: Projections, grid: Grid, text: Sequence[int]
+) -> list[Float[Tensor, "positions _ _"] | None]:
+    """Return, on the host, what each layer's heads hand on at each token of the text."""
+    seen: list[dict[int, Tensor]] = [{} for _ in range(grid.layers)]
+
+    def listen(layer: int, inside: slice) -> Any:
+        def hook(module: nn.Module, args: tuple[Tensor, ...]) -> None:
+            parts = inside.stop - inside.start
+            seen[layer][inside.start] = args[0].detach().reshape(len(text), parts, -1).cpu()
+
+        return hook
+
+    with ExitStack() as listening:
+        for layer, columns in enumerate(grid.layer_slices):
+            for projection, inside in standing(projections[layer], columns):
+                handle = projection.register_forward_pre_hook(listen(layer, inside))
+                listening.callback(handle.remove)
+        ids = torch.tensor([list(text)], device=input_device(model))
+        model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False)
+    return [
+        torch.cat([pieces[start] for start in sorted(pieces)], dim=1) if pieces else None
+        for pieces in seen
+    ]
+
+
+class Positions:
+    """Knows where in its text each token of the forward pass under way stands, from 0."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        # the decoder and not the model, so that a caller may leave out the language-model head
+        self._decoder = model.get_decoder()
+        self._signature = inspect.signature(self._decoder.forward)
+        self._now: Int[Tensor, "rows tokens"] | None = None
+
+    @contextmanager
+    def followed(self) -> Iterator[None]:
+        """Watch the model's forward passes, for a block."""
+        with ExitStack() as hooks:
+            hooks.callback(
+                self._decoder.register_forward_pre_hook(self._note, with_kwargs=True).remove
+            )
+            yield
+
+    def now(self, like: Tensor) -> Int[Tensor, "rows tokens"]:
+        """Return positions on the device of `like`; one row if the same for all of the batch."""
+        if self._now is None:
+            raise BadOption("A layer was run by itself; modes other than 'zero' need the model.")
+        return self._now.to(like.device)
+
+    def _note(self, module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
+        given = self._signature.bind_partial(*args, **kwargs).arguments
+        given |= given.pop("kwargs", {})
+        self._now = _positions(given)
+
+
+def _positions(given: dict[str, Any]) -> Int[Tensor, "rows tokens"]:
+    """Read positions from the padding mask, else the model's own positions, else the cache.
+
+    A model may number its positions otherwise than by token of the text (OPT starts at 2, and
+    without `position_ids` padding counts), so the padding mask comes first.
+    """
+    ids = given.get("input_ids")
+    tokens = (ids if ids is not None else given["inputs_embeds"]).shape[1]
+    mask, own, cache = (
+        given.get(name) for name in ("attention_mask", "position_ids", "past_key_values")
+    )
+    if isinstance(mask, Tensor) and mask.ndim == 2:
+        return (mask.long().cumsum(-1) - 1).clamp(min=0)[:, -tokens:]
+    if isinstance(own, Tensor) and own.ndim == 2:
+        return own
+    past = int(cache.get_seq_length()) if cache is not None else 0
+    return torch.arange(past, past + tokens)[None]
+
+
+def mean_replacement(reference: ReferenceOutputs, positions: Positions | None) -> Replacement:
+    """Replace by each head's mean; with `positions` at the position, or overall past all texts."""
+    if positions is None:
+
+        def overall(place: CutSite, per_head: Tensor) -> Tensor:
+            return _like(reference.means[place.layer], per_head)[place.inside]
+
+        return overall
+    tables = [reference.mean_at(layer) for layer in range(reference.grid.layers)]
+
+    def at_position(place: CutSite, per_head: Tensor) -> Tensor:
+        table = _like(tables[place.layer], per_head)[:, place.inside]
+        return _shaped(table[positions.now(table).clamp(max=len(table) - 1)], per_head)
+
+    return at_position
+
+
+def resample_replacement(
+    reference: ReferenceOutputs, positions: Positions, rows: int, seed: int
+) -> Replacement:
+    """Replace by the output on a text drawn for each mask and head, at the same position.
+
+    A text shorter than the position is read from its start again.
+    """
+    drawn = np.random.default_rng(seed).integers(
+        len(reference.lengths), size=(rows, reference.grid.size)
+    )
+    slices = reference.grid.layer_slices
+
+    def sample(place: CutSite, per_head: Tensor) -> Tensor:
+        values = _like(reference.values[place.layer], per_head)[:, :, place.inside]
+        columns = drawn[:, slices[place.layer]][:, place.inside]
+        texts = torch.from_numpy(columns)[:, None, :]
+        lengths = reference.lengths[texts].to(values.device)
+        where = positions.now(values)[..., None] % lengths
+        heads = torch.arange(values.shape[2], device=values.device)
+        return _shaped(values[texts.to(values.device), where, heads], per_head)
+
+    return sample
+
+
+def _like(values: Tensor | None, per_head: Tensor) -> Tensor:
+    assert values is not None, "a layer without heads carries no hook"
+    return values.to(per_head)
+
+
+def _shaped(values: Tensor, per_head: Tensor) -> Tensor:
+    """Make rows and tokens one axis where the projection sees them so."""
+    if per_head.ndim == 4:
+        return values
+    rows = len(per_head) // values.shape[1]
+    return values.expand(rows, *values.shape[1:]).flatten(0, 1)

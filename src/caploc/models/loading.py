@@ -1,43 +1,54 @@
 """Load a model, find and prove its heads, and say who it is."""
 
 import atexit
+import json
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+import transformers
+from huggingface_hub.errors import GatedRepoError
+from safetensors import SafetensorError
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PretrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 from transformers.distributed.configuration_utils import DistributedConfig
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from caploc.errors import BadOption, ModelRefused, OutOfMemory
+from caploc.errors import BadOption, CaplocError, ModelRefused, OutOfMemory
 from caploc.grid import Grid
 from caploc.heads import HeadGrid
 from caploc.lookup import pick
 from caploc.models.cutting import Projections
+from caploc.models.gguf import mend_splitting, unmark_quantized
 from caploc.models.placement import (
     ONE,
     Placement,
     check_fit,
-    home,
-    place,
-    usual_limits,
-)
-from caploc.models.projections import Naming, locate
-from caploc.models.proof import prove
-from caploc.models.quantization import (
-    carried,
     check_quantization,
-    label,
+    dtype_label,
+    input_device,
+    is_quantized,
+    parse_placement,
     scheme_config,
+    usual_limits,
     weight_bytes,
 )
-from caploc.models.reading import empty_model, read_tokenizer, read_weights, refuse_other_words
-from caploc.models.sharding import Team, check_shardable, gather, held
-from caploc.models.sources import Source, check_files, find
+from caploc.models.projections import Naming, find_projections
+from caploc.models.proof import prove_heads
+from caploc.models.sharding import Team, check_shardable, gather_team, shard_projections
+from caploc.models.sources import ModelSource, check_model_files, find_source, gated_error
 
 DTYPES: dict[str, str | torch.dtype] = {
     "auto": "auto",  # the checkpoint's own
@@ -104,17 +115,17 @@ def load_model(  # noqa: PLR0913  (what a command can say of a model)
         ModelRefused: if it cannot be loaded, or its heads are not found or fail the proof.
         OutOfMemory: if the weights do not fit on the device.
     """
-    where, weights_dtype = place(device), pick(DTYPES, dtype, "dtype")
-    source = find(name, revision, gguf)
+    where, weights_dtype = parse_placement(device), pick(DTYPES, dtype, "dtype")
+    source = find_source(name, revision, gguf)
     weights = Weights(source, where, weights_dtype, quantize, trust_remote_code)
     weights.check(projections)
-    tokenizer = read_tokenizer(source, trust_remote_code)
-    refuse_other_words(source.name, tokenizer, weights.empty)
-    team = gather() if where.shared else None
+    tokenizer = _read_tokenizer(source, trust_remote_code)
+    _refuse_other_words(source.name, tokenizer, weights.empty)
+    team = gather_team() if where.shared else None
     model = weights.load()
-    outputs, grid = locate(model, projections)
-    sites = outputs if team is None else held(outputs, grid, team)
-    prove(model, sites, grid)
+    outputs, grid = find_projections(model, projections)
+    sites = outputs if team is None else shard_projections(outputs, grid, team)
+    prove_heads(model, sites, grid)
     return LoadedModel(
         model=model,
         tokenizer=tokenizer,
@@ -122,8 +133,8 @@ def load_model(  # noqa: PLR0913  (what a command can say of a model)
         projections=sites,
         name=name,
         fingerprint=source.fingerprint(),
-        dtype=label(model, quantize),
-        device=home(model),
+        dtype=dtype_label(model, quantize),
+        device=input_device(model),
         team=team,
     )
 
@@ -150,8 +161,8 @@ def check_model(  # noqa: PLR0913  (what a command can say of a model)
         ModelRefused: if files are missing, or the heads are not found.
         OutOfMemory: if the weights do not fit on the device.
     """
-    where, weights_dtype = place(device), pick(DTYPES, dtype, "dtype")
-    source = find(name, revision, gguf)
+    where, weights_dtype = parse_placement(device), pick(DTYPES, dtype, "dtype")
+    source = find_source(name, revision, gguf)
     return Weights(source, where, weights_dtype, quantize, trust_remote_code).check(projections)
 
 
@@ -159,7 +170,7 @@ def check_model(  # noqa: PLR0913  (what a command can say of a model)
 class Weights:
     """Which weights are to be loaded, where to, and how."""
 
-    source: Source
+    source: ModelSource
     where: Placement
     dtype: str | torch.dtype
     quantize: str | None
@@ -168,20 +179,28 @@ class Weights:
     @cached_property
     def empty(self) -> PreTrainedModel:
         """The model without values."""
-        return empty_model(self.source, self.trust_remote_code)
+        return _empty_model(self.source, self.trust_remote_code)
 
     @property
     def quantized(self) -> bool:
         """Whether weights will be quantized; such a model cannot be moved once it is loaded."""
-        return self.quantize is not None or carried(self.empty.config) is not None
+        return self.quantize is not None or is_quantized(self.empty.config)
 
     def check(self, naming: Naming) -> HeadGrid:
         """Refuse what can be refused without weights; the heads that the model will have."""
-        check_files(self.source)
+        check_model_files(self.source)
         name, config = self.source.name, self.empty.config
-        _, grid = locate(self.empty, naming)
-        if self.source.gguf is not None:
-            self._check_gguf()
+        _, grid = find_projections(self.empty, naming)
+        if self.source.gguf is not None and self.quantize is not None:
+            raise BadOption(
+                f"The weights of {name} are dequantized as they are read; leave out --quantize "
+                f"{self.quantize}, or load with --dtype bfloat16."
+            )
+        if self.source.gguf is not None and self.where.shared:
+            raise BadOption(
+                "GGUF weights are not shared among processes; use --device spread, which takes "
+                "them."
+            )
         check_quantization(name, config, self.quantize)
         processes = 1
         if self.where.shared:
@@ -196,18 +215,6 @@ class Weights:
         check_fit(name, count * each, self.where, processes)
         return grid
 
-    def _check_gguf(self) -> None:
-        if self.quantize is not None:
-            raise BadOption(
-                f"The weights of {self.source.name} are dequantized as they are read; leave out "
-                f"--quantize {self.quantize}, or load with --dtype bfloat16."
-            )
-        if self.where.shared:
-            raise BadOption(
-                "GGUF weights are not shared among processes; use --device spread, which takes "
-                "them."
-            )
-
     def load(self) -> PreTrainedModel:
         """Read the weights, and put them where they belong.
 
@@ -216,7 +223,7 @@ class Weights:
             OutOfMemory: if they do not fit.
         """
         try:
-            model = read_weights(self.source, self.arguments())
+            model = _read_weights(self.source, self.arguments())
             if self.where.kind == ONE and not self.quantized:
                 model.to(self.where.device)  # type: ignore[arg-type]  # the stub wants a module
         except torch.OutOfMemoryError:
@@ -228,7 +235,7 @@ class Weights:
         return model
 
     def arguments(self) -> dict[str, Any]:
-        """What `from_pretrained` takes beside the model's name."""
+        """Return what `from_pretrained` takes beside the model's name."""
         own = self.dtype == "auto" and self.source.gguf is not None
         arguments: dict[str, Any] = {
             "dtype": torch.float32 if own else self.dtype,  # a GGUF names none
@@ -255,21 +262,21 @@ class Weights:
 
 @cache
 def model_shape(name: str, revision: str | None) -> tuple[HeadGrid, int]:
-    """The heads and the number of parameters of a model of which only the config.json is needed.
+    """Count a model's heads and parameters, for which only its config.json is needed.
 
     Raises:
         UnknownName: if there is no such model or revision.
         ModelRefused: if it has no configuration, its GGUF file is not sound, or the heads are not
             found.
     """
-    source = find(name, revision)
+    source = find_source(name, revision)
     if source.gguf is None and "config.json" not in source.files:
         raise ModelRefused(f"{source.name} has no config.json, so it is no transformers model.")
-    empty = empty_model(source, trust_remote_code=False)
-    return locate(empty)[1], sum(parameter.numel() for parameter in empty.parameters())
+    empty = _empty_model(source, trust_remote_code=False)
+    return find_projections(empty)[1], sum(parameter.numel() for parameter in empty.parameters())
 
 
-def convert(source: Source, target: Path, dtype: str, ends: Sequence[str] = ()) -> None:
+def convert(source: ModelSource, target: Path, dtype: str, ends: Sequence[str] = ()) -> None:
     """Write a model as safetensors with its config and tokenizer, as transformers loads it.
 
     At any token of `ends` it will stop; at its own if there are none.
@@ -277,9 +284,9 @@ def convert(source: Source, target: Path, dtype: str, ends: Sequence[str] = ()) 
     Raises:
         ModelRefused, OutOfMemory: if it cannot be loaded.
     """
-    weights = Weights(source, place("cpu"), pick(DTYPES, dtype, "dtype"), None, False)
+    weights = Weights(source, parse_placement("cpu"), pick(DTYPES, dtype, "dtype"), None, False)
     weights.check(None)
-    tokenizer, model = read_tokenizer(source, False), weights.load()
+    tokenizer, model = _read_tokenizer(source, False), weights.load()
     if ends:
         numbers: Any = tokenizer.convert_tokens_to_ids(list(ends))
         model.generation_config.eos_token_id = numbers if len(numbers) > 1 else numbers[0]
@@ -294,12 +301,147 @@ def load_tokenizer(
     gguf: str | None = None,
     trust_remote_code: bool = False,
 ) -> PreTrainedTokenizerBase:
-    """The model's tokenizer alone; one without a padding token pads with its end-of-text token.
+    """Load the tokenizer alone; one without a padding token pads with its end-of-text token.
 
     Raises:
         UnknownName: if there is no such model.
         ModelRefused: if it has no tokenizer that can be loaded.
     """
-    source = find(name, revision, gguf)
-    check_files(source)
-    return read_tokenizer(source, trust_remote_code)
+    source = find_source(name, revision, gguf)
+    check_model_files(source)
+    return _read_tokenizer(source, trust_remote_code)
+
+
+def _empty_model(source: ModelSource, trust_remote_code: bool) -> PreTrainedModel:
+    """Build the model without values, from its configuration alone."""
+    with _one_sentence(source.name):
+        config = AutoConfig.from_pretrained(
+            source.place, trust_remote_code=trust_remote_code, **source.which
+        )
+        _refuse_other_models(source.name, config)
+        # on the meta device a model has its modules and shapes, and no values
+        with torch.device("meta"):
+            empty: PreTrainedModel = AutoModelForCausalLM.from_config(
+                config, trust_remote_code=trust_remote_code
+            )
+    return empty
+
+
+def _refuse_other_models(name: str, config: PretrainedConfig) -> None:
+    own_code = getattr(config, "auto_map", None) or {}
+    if config.model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+        return
+    if "AutoModelForCausalLM" not in own_code:
+        raise ModelRefused(
+            f"{name} is a {config.model_type} model, which does not continue text; give a causal "
+            "language model."
+        )
+
+
+def _read_tokenizer(source: ModelSource, trust_remote_code: bool) -> PreTrainedTokenizerBase:
+    """Load the tokenizer; one without a padding token pads with its end-of-text token."""
+    with _one_sentence(f"The tokenizer of {source.name}"):
+        tokenizer = AutoTokenizer.from_pretrained(
+            source.place, trust_remote_code=trust_remote_code, **source.which
+        )
+    if source.gguf is not None:
+        mend_splitting(tokenizer, source.header)
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    # What tokenizers 0.23 remembers of words it never gives back, not even with the tokenizer;
+    # whoever runs many studies in a process loads many. `RequestEncoder` remembers texts.
+    model: Any = getattr(getattr(tokenizer, "backend_tokenizer", None), "model", None)
+    if hasattr(model, "_resize_cache"):
+        model._resize_cache(0)
+    return tokenizer
+
+
+def _refuse_other_words(
+    name: str, tokenizer: PreTrainedTokenizerBase, empty: PreTrainedModel
+) -> None:
+    """Refuse a tokenizer that knows more words than the model.
+
+    Tokens that were added to it may lie beyond the embeddings, as a padding token does in some
+    models; the end-of-text token pads then.
+    """
+    table: Any = empty.get_input_embeddings()
+    rows = table.weight.shape[0]
+    added = set(tokenizer.get_added_vocab())
+    beyond = [(n, w) for w, n in tokenizer.get_vocab().items() if n >= rows and w not in added]
+    if beyond:
+        number, word = max(beyond)
+        raise ModelRefused(
+            f"The tokenizer of {name} gives {word!r} the number {number}, and the model's "
+            f"embeddings end at {rows - 1}; use the tokenizer that it was trained with."
+        )
+    if tokenizer.pad_token_id is not None and tokenizer.pad_token_id >= rows:
+        tokenizer.pad_token = tokenizer.eos_token
+
+
+def _read_weights(source: ModelSource, arguments: dict[str, Any]) -> PreTrainedModel:
+    """Load the model with its weights; `arguments` go to `from_pretrained`.
+
+    Raises:
+        ModelRefused: if they cannot be read, or some are missing or of another shape.
+    """
+    with _one_sentence(source.name):
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            source.place,
+            use_safetensors=True,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # refused below, by name
+            **source.which,
+            **arguments,
+        )
+    model, report = loaded
+    if source.gguf is not None:
+        unmark_quantized(model)
+    for weight, there, here in sorted(report["mismatched_keys"]):
+        raise ModelRefused(
+            f"{source.name} holds {weight!r} in the shape {tuple(there)}, and its config.json says "
+            f"{tuple(here)}; the two belong to different models."
+        )
+    absent = sorted(report["missing_keys"])
+    if absent:  # transformers would fill them with random numbers and go on
+        raise ModelRefused(
+            f"{source.name} lacks {len(absent)} of its weights, {absent[0]!r} among them; the "
+            "files are incomplete, or the config belongs to another model."
+        )
+    return model.eval().requires_grad_(False)
+
+
+@contextmanager
+def _one_sentence(what: str) -> Iterator[None]:
+    """Turn what the libraries raise for a model they cannot load into one sentence for the user."""
+    try:
+        yield
+    except (CaplocError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:  # a config that makes no sense fails anywhere, in any way
+        raise _explained(what, error) from error
+
+
+def _explained(what: str, error: Exception) -> ModelRefused:
+    """Build the error for `what`, which a library could not load."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, GatedRepoError):
+            return gated_error(what)
+        cause = cause.__cause__ or cause.__context__
+    text = str(error)
+    if "trust_remote_code" in text:
+        return ModelRefused(
+            f"{what} brings its own program code; if you trust it, pass trust_remote_code=True "
+            "(--trust-remote-code), and it runs with your rights."
+        )
+    short = " ".join(text.split()).rstrip(".")[:200]
+    if isinstance(error, json.JSONDecodeError) or "valid JSON" in text:
+        return ModelRefused(f"{what} has a file that is not valid JSON ({short}); get it again.")
+    if isinstance(error, SafetensorError):
+        return ModelRefused(
+            f"{what} has a weights file that is cut off or damaged ({short}); get it again."
+        )
+    return ModelRefused(
+        f"{what} cannot be loaded with transformers {transformers.__version__} "
+        f"({type(error).__name__}: {short}); compare its files with the original's."
+    )

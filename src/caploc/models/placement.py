@@ -1,6 +1,8 @@
-"""On which devices a model's weights go, and whether they fit there."""
+"""On which devices a model's weights go, whether they fit there, and how they are quantized."""
 
+import importlib.util
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -8,10 +10,11 @@ import psutil
 import torch
 from accelerate.utils import convert_file_size_to_int, get_max_memory
 from torch import nn
-from transformers import PreTrainedModel
+from transformers import BitsAndBytesConfig, PretrainedConfig, PreTrainedModel, TorchAoConfig
 
 from caploc.errors import BadOption, OutOfMemory
 from caploc.launching import launched
+from caploc.lookup import pick
 from caploc.models.sharding import SHARD
 
 ONE, SPREAD = "one", "spread"
@@ -39,7 +42,7 @@ class Placement:
         return self.kind == SHARD
 
 
-def place(name: str) -> Placement:
+def parse_placement(name: str) -> Placement:
     """Understand a device's name: auto, cpu, cuda, cuda:N, mps, spread, spread:LIMITS or shard.
 
     Raises:
@@ -49,18 +52,14 @@ def place(name: str) -> Placement:
     if kind == SPREAD:
         return Placement(SPREAD, pick_device("auto"), _limits(rest) if colon else {})
     if name == SHARD:
-        if not launched():
-            return Placement(SHARD, torch.device("cpu"))
-        cuda = torch.cuda.is_available()
-        return Placement(
-            SHARD,
-            torch.device("cuda", torch.cuda.current_device()) if cuda else torch.device("cpu"),
-        )
+        cuda = launched() and torch.cuda.is_available()
+        device = torch.device("cuda", torch.cuda.current_device()) if cuda else torch.device("cpu")
+        return Placement(SHARD, device)
     return Placement(ONE, pick_device(name))
 
 
 def pick_device(name: str) -> torch.device:
-    """The device of that name; auto is CUDA, else MPS, else CPU.
+    """Return the device of that name; auto is CUDA, else MPS, else CPU.
 
     Raises:
         BadOption: if the name is none, or the device is not here.
@@ -81,13 +80,13 @@ def pick_device(name: str) -> torch.device:
 
 
 def usual_limits() -> dict[int | str, int]:
-    """What weights may take of each device: they leave room for batches on GPUs."""
+    """Choose what weights may take of each device: they leave room for batches on GPUs."""
     present: dict[int | str, int] = get_max_memory()
     return {name: int(SHARE.get(str(name), GPU_SHARE) * size) for name, size in present.items()}
 
 
-def home(model: PreTrainedModel) -> torch.device:
-    """The device that takes a model's input; where weights wait elsewhere, that they come to."""
+def input_device(model: PreTrainedModel) -> torch.device:
+    """Find the device that takes a model's input; where weights wait elsewhere, they come to it."""
     if model.device.type != "meta":
         return model.device
     embedding: Any = model.get_input_embeddings()
@@ -95,8 +94,8 @@ def home(model: PreTrainedModel) -> torch.device:
     return torch.device("cpu" if where is None else where)
 
 
-def whole(model: PreTrainedModel) -> bool:
-    """Whether every weight is here, plain and in one place, so that it can be read and changed."""
+def is_whole(model: PreTrainedModel) -> bool:
+    """Tell whether every weight is here, plain and in one place, to be read and changed."""
     parameters = list(model.parameters())
     plain = all(type(p) is nn.Parameter and p.is_floating_point() for p in parameters)
     return (
@@ -105,7 +104,7 @@ def whole(model: PreTrainedModel) -> bool:
 
 
 def free_memory(device: torch.device) -> int:
-    """Bytes that can still be taken on the device."""
+    """Return the bytes that can still be taken on the device."""
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
@@ -138,7 +137,7 @@ def _size(count: float) -> str:
 
 
 def _limits(text: str) -> dict[int | str, int]:
-    """`cuda:0=70GiB,cpu=200GiB` as accelerate takes it, GPUs by number."""
+    """Read `cuda:0=70GiB,cpu=200GiB` as accelerate takes it, GPUs by number."""
     limits: dict[int | str, int] = {}
     for part in text.split(","):
         device, equals, size = part.strip().partition("=")
@@ -155,3 +154,139 @@ def _limits(text: str) -> dict[int | str, int]:
                 f"{torch.cuda.device_count()} CUDA devices."
             )
     return limits
+
+
+@dataclass(frozen=True)
+class QuantizationScheme:
+    """A way to quantize weights on the fly: the package that does it, and bytes of a weight.
+
+    `config` makes transformers' configuration, from the type that products are computed in.
+    """
+
+    package: str
+    bytes: float
+    config: Callable[[torch.dtype], Any]
+    needs_gpu: bool = False
+
+
+def _torchao(name: str) -> Callable[[torch.dtype], Any]:
+    def config(dtype: torch.dtype) -> Any:
+        quantization = importlib.import_module("torchao.quantization")
+        return TorchAoConfig(getattr(quantization, name)())
+
+    return config
+
+
+def _four_bits(dtype: torch.dtype) -> Any:
+    return BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=dtype,
+    )
+
+
+SCHEMES = {
+    "8bit": QuantizationScheme(  # LLM.int8()
+        "bitsandbytes", 1.0, lambda dtype: BitsAndBytesConfig(load_in_8bit=True)
+    ),
+    "4bit": QuantizationScheme("bitsandbytes", 0.53, _four_bits),  # NF4, its scales quantized too
+    "int8": QuantizationScheme("torchao", 1.0, _torchao("Int8WeightOnlyConfig")),
+    "int4": QuantizationScheme("torchao", 0.53, _torchao("Int4WeightOnlyConfig"), needs_gpu=True),
+}
+# What transformers asks for to read a checkpoint that was quantized before, and weights' bytes.
+CARRIED = {
+    "gptq": ("optimum", "gptqmodel"),
+    "awq": ("gptqmodel",),
+    "bitsandbytes": ("bitsandbytes",),
+    "torchao": ("torchao",),
+    "compressed-tensors": ("compressed_tensors",),
+    "hqq": ("hqq",),
+}
+
+
+def check_quantization(name: str, config: PretrainedConfig, scheme: str | None) -> None:
+    """Refuse a scheme, or a quantized checkpoint, that cannot be used here.
+
+    Raises:
+        UnknownName: if there is no such scheme.
+        BadOption: if a package or a GPU is missing, or the checkpoint is quantized already.
+    """
+    method = carried_method(config)
+    if method is not None:
+        if scheme is not None:
+            raise BadOption(
+                f"{name} is quantized already ({method}); leave out --quantize {scheme}."
+            )
+        _check_packages(f"{name} is quantized with {method}, which", CARRIED.get(method, ()))
+    if scheme is None:
+        return
+    chosen = pick(SCHEMES, scheme, "quantization")
+    _check_packages(f"--quantize {scheme}", (chosen.package,))
+    if chosen.needs_gpu and not torch.cuda.is_available():
+        raise BadOption(
+            f"--quantize {scheme} needs a CUDA device, and there is none here; choose int8, 8bit "
+            "or 4bit."
+        )
+
+
+def carried_method(config: PretrainedConfig) -> str | None:
+    """Return how the checkpoint was quantized before, in transformers' word; None if it was not."""
+    found: Any = getattr(config, "quantization_config", None)
+    if found is None:
+        return None
+    method = found.get("quant_method") if isinstance(found, dict) else found.quant_method
+    return str(getattr(method, "value", method))
+
+
+def is_quantized(config: PretrainedConfig) -> bool:
+    """Tell whether the checkpoint was quantized before, or the model was while it was loaded."""
+    return carried_method(config) is not None
+
+
+def rows_mix(config: PretrainedConfig) -> bool:
+    """Tell whether rows of a batch move each other's rounding: LLM.int8() of bitsandbytes."""
+    found: Any = getattr(config, "quantization_config", None)
+    if isinstance(found, dict):
+        return bool(found.get("load_in_8bit"))
+    return bool(getattr(found, "load_in_8bit", False))
+
+
+def dtype_label(model: Any, scheme: str | None) -> str:
+    """Name a model's dtype; for quantized weights how, and what products are computed in.
+
+    Models with the same name and weights but other labels give other outcomes.
+    """
+    dtype = str(model.dtype).removeprefix("torch.")
+    kind = scheme or carried_method(model.config)
+    return dtype if kind is None else f"{kind}/{dtype}"
+
+
+def scheme_config(scheme: str | None, config: PretrainedConfig, dtype: str | torch.dtype) -> Any:
+    """Return what `from_pretrained` needs to quantize; None for weights as they are."""
+    return None if scheme is None else SCHEMES[scheme].config(_computed_in(config, dtype))
+
+
+def _computed_in(config: PretrainedConfig, dtype: str | torch.dtype) -> torch.dtype:
+    """Return the type that `dtype` means: auto is the checkpoint's own."""
+    own: Any = config.dtype if dtype == "auto" else dtype
+    return own if isinstance(own, torch.dtype) else torch.float32
+
+
+def weight_bytes(scheme: str | None, config: PretrainedConfig, dtype: str | torch.dtype) -> float:
+    """Return bytes of one weight once loaded; of a quantized checkpoint as if it were 8 bits."""
+    if scheme is not None:
+        return SCHEMES[scheme].bytes
+    if is_quantized(config):
+        return 1.0
+    return float(_computed_in(config, dtype).itemsize)
+
+
+def _check_packages(what: str, packages: tuple[str, ...]) -> None:
+    missing = [name for name in packages if importlib.util.find_spec(name) is None]
+    if missing:
+        extra = "quantized" if missing[0] in ("bitsandbytes", "torchao") else None
+        install = f"'caploc[{extra}]'" if extra else " ".join(missing).replace("_", "-")
+        raise BadOption(
+            f"{what} needs {' and '.join(missing)}, which is not installed; pip install {install}."
+        )

@@ -19,6 +19,7 @@ norm a fixed scale, so that in float32 a cut does what the truth says in every e
 """
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -26,14 +27,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from jaxtyping import Bool, Float32
-from transformers import LlamaConfig
+from safetensors.torch import save_file
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
+from transformers import LlamaConfig, PreTrainedTokenizerFast
 
 from caploc.designs import generator
 from caploc.errors import BadOption
 from caploc.heads import Head, HeadGrid
-from caploc.models.handmade import SPECIAL, config_of, weights_of, write_checkpoint
 
+SPECIAL = {"eos_token": "<end>", "pad_token": "<pad>", "unk_token": "<unk>"}  # words 0, 1 and 2
 MOST_NEEDED = 20
 INTACT = 0.9
 POINTS = 100  # in an accuracy of 1; every strength is a whole number of them
@@ -63,16 +69,12 @@ LANES = HUMMED.stop + len(ANSWERS)
 
 TRUTH = "truth.json"
 TASK = """\
-task: {name}
-dataset_path: json
-dataset_kwargs: {{data_files: {{test: {data}}}}}
-test_split: test
 output_type: generate_until
-doc_to_text: "{{{{prompt}}}}"
-doc_to_target: "{{{{answer}}}}"
-generation_kwargs: {{until: ["\\n"], max_gen_toks: 1, do_sample: false}}
-metric_list: [{{metric: exact_match, aggregation: mean, higher_is_better: true}}]
-metadata: {{version: 1}}
+doc_to_text: "{{prompt}}"
+doc_to_target: "{{answer}}"
+generation_kwargs: {until: ["\\n"], max_gen_toks: 1, do_sample: false}
+metric_list: [{metric: exact_match, aggregation: mean, higher_is_better: true}]
+metadata: {version: 1}
 """
 OTHER_EXAMPLES = [
     {"prompt": f"opposite place{place} {word}", "answer": answer}
@@ -111,12 +113,7 @@ class Planted:
             BadOption: naming the number that is wrong.
         """
         most = {"needed": MOST_NEEDED, "backups": self.needed, "rescuers": self.needed}
-        none = ("backups", "universal", "rescuers", "seed")
-        for name in "layers heads needed backups universal rescuers examples seed".split():
-            value, least = getattr(self, name), int(name not in none)
-            if not least <= value <= most.get(name, value):
-                allowed = f"from {least} to {most[name]}" if name in most else f"{least} or more"
-                raise BadOption(f"{name} must be {allowed}; got {value}.")
+        check_numbers(self, most, zero=("backups", "universal", "rescuers", "seed"))
         planted = self.needed + self.backups + self.universal + self.rescuers
         present = self.layers * self.heads
         if planted > present:
@@ -154,7 +151,7 @@ class Truth:
     rescuers: Mapping[Head, Head] = field(default_factory=dict)  # and what each rescues
 
     def right(self, cut: Iterable[Head | str] = ()) -> Bool[np.ndarray, " examples"]:
-        """Which examples are answered rightly with these heads cut.
+        """Tell which examples are answered rightly with these heads cut.
 
         All whose margin is larger than the strengths of the needed heads cut, plus the shares of
         the backups cut together with theirs, less the strengths that rescuers cut take away; none
@@ -171,7 +168,7 @@ class Truth:
         return (np.array(self.margins) > lost) & gone.isdisjoint(self.universal)
 
     def accuracy(self, cut: Iterable[Head | str] = ()) -> float:
-        """The share of the task's examples answered rightly with these heads cut."""
+        """Return the share of the task's examples answered rightly with these heads cut."""
         return float(self.right(cut).mean())
 
 
@@ -186,19 +183,23 @@ def write_planted(folder: Path | str, plan: Planted) -> Truth:
         BadOption: if the plan cannot be, or the folder is a file or holds something else.
     """
     plan.check()
-    place = Path(folder).expanduser().absolute()
-    if place.exists() and not place.is_dir():
-        raise BadOption(f"{str(place)!r} is a file; name a folder that the model can be put in.")
-    if place.is_dir() and any(place.iterdir()) and not (place / TRUTH).is_file():
-        raise BadOption(f"{str(place)!r} holds something else; name a new or an empty folder.")
-    place.mkdir(parents=True, exist_ok=True)
-    random = generator(plan.seed)
+    place, random = planting_folder(folder, TRUTH), generator(plan.seed)
     examples = _examples(plan.examples, random)
     truth = _truth(plan, examples, random)
-    (place / TRUTH).write_text(json.dumps(_plain(plan, truth), indent=2) + "\n")
-    _write_task(place, "planted", examples)
-    _write_task(place, "other", OTHER_EXAMPLES)
-    _Model(plan, truth, examples, random).write(place)
+    content = {
+        "needed": {str(head): cost for head, cost in truth.needed.items()},
+        "backups": {
+            str(head): {"behind": str(backup.behind), "share": backup.share}
+            for head, backup in truth.backups.items()
+        },
+        "universal": list(map(str, truth.universal)),
+        "rescuers": {str(head): str(rescued) for head, rescued in truth.rescuers.items()},
+        "plan": asdict(plan),
+    }
+    (place / TRUTH).write_text(json.dumps(content, indent=2) + "\n")
+    write_task(place, "planted", {"planted": ("test", examples)})
+    write_task(place, "other", {"other": ("test", OTHER_EXAMPLES)})
+    _PlantedHeads(plan, truth, examples, random).write(place)
     return truth
 
 
@@ -219,7 +220,7 @@ def _truth(plan: Planted, examples: Examples, random: np.random.Generator) -> Tr
 
 
 def _examples(count: int, random: np.random.Generator) -> Examples:
-    """Examples of the planted task; their margins lie half a point beside every strength."""
+    """Make examples of the planted task, their margins half a point beside every strength."""
     levels = random.permutation(np.arange(count) * POINTS // count).tolist()
     colours = random.permutation(np.arange(count) % EACH).tolist()
     examples = []
@@ -231,38 +232,134 @@ def _examples(count: int, random: np.random.Generator) -> Examples:
     return examples
 
 
-def _write_task(place: Path, name: str, examples: Examples) -> None:
-    data = place / f"{name}.jsonl"
-    data.write_text("".join(json.dumps(example) + "\n" for example in examples))
-    (place / f"{name}.yaml").write_text(TASK.format(name=name, data=json.dumps(str(data))))
+class HandmadeLlama(ABC):
+    """A Llama of words whose weights are put together by hand.
+
+    With `constant` in one place of the residual stream, louder than all else, norms only rescale;
+    their weights undo that.
+    """
+
+    @property
+    @abstractmethod
+    def constant(self) -> float:
+        """The constant of the residual stream."""
+
+    @property
+    @abstractmethod
+    def words(self) -> dict[str, int]:
+        """The token of every word."""
+
+    @property
+    @abstractmethod
+    def config(self) -> LlamaConfig:
+        """The sizes of the model; see `llama_config`."""
+
+    @abstractmethod
+    def embeddings(self) -> Float32[np.ndarray, "words hidden"]:
+        """Make a row for each word: what it writes into the residual stream."""
+
+    @abstractmethod
+    def readout(self) -> Float32[np.ndarray, "words hidden"]:
+        """Make a row for each word: what it reads from the residual stream at the end."""
+
+    @abstractmethod
+    def layer(self, number: int) -> dict[str, np.ndarray]:
+        """Make a layer's weights by their names in transformers, the norms left out."""
+
+    def write(self, place: Path) -> None:
+        """Write config, weights and a tokenizer of whole words.
+
+        Raises:
+            OSError: if the folder cannot be written.
+        """
+        hidden = self.config.hidden_size
+        # a norm divides by the root mean square: constant / sqrt(hidden)
+        scale = np.full(hidden, self.constant / np.sqrt(hidden), np.float32)
+        weights = {"model.embed_tokens.weight": self.embeddings(), "model.norm.weight": scale}
+        weights["lm_head.weight"] = self.readout()
+        for number in range(self.config.num_hidden_layers):
+            norms = {"input_layernorm": scale, "post_attention_layernorm": scale}
+            for name, weight in (self.layer(number) | norms).items():
+                weights[f"model.layers.{number}.{name}.weight"] = weight
+        self.config.save_pretrained(place)
+        tensors = {name: torch.tensor(array).contiguous() for name, array in weights.items()}
+        save_file(tensors, place / "model.safetensors", metadata={"format": "pt"})
+        tokenizer = Tokenizer(WordLevel(dict(self.words), SPECIAL["unk_token"]))
+        tokenizer.pre_tokenizer = WhitespaceSplit()
+        PreTrainedTokenizerFast(tokenizer_object=tokenizer, **SPECIAL).save_pretrained(place)
 
 
-def _plain(plan: Planted, truth: Truth) -> dict[str, Any]:
-    """The truth as JSON takes it; the margins stand beside the examples."""
-    return {
-        "needed": {str(head): cost for head, cost in truth.needed.items()},
-        "backups": {
-            str(head): {"behind": str(backup.behind), "share": backup.share}
-            for head, backup in truth.backups.items()
-        },
-        "universal": list(map(str, truth.universal)),
-        "rescuers": {str(head): str(rescued) for head, rescued in truth.rescuers.items()},
-        "plan": asdict(plan),
-    }
+def llama_config(
+    words: Mapping[str, int], layers: int, heads: int, *, places: int, inner: int, head_width: int
+) -> LlamaConfig:
+    """Configure a float32 Llama with ReLU, its residual stream of `places` values or a few more."""
+    return LlamaConfig(
+        architectures=["LlamaForCausalLM"],
+        vocab_size=len(words),
+        hidden_size=-(-places // heads) * heads,  # a multiple of the heads
+        intermediate_size=inner,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        head_dim=head_width,
+        hidden_act="relu",
+        bos_token_id=None,
+        eos_token_id=0,
+        pad_token_id=1,
+        dtype="float32",
+    )
+
+
+def check_numbers(plan: Any, most: Mapping[str, int], zero: Iterable[str]) -> None:
+    """Refuse a number of a plan that is too small (1, or 0 for those of `zero`) or too large.
+
+    Raises:
+        BadOption: naming it.
+    """
+    for name, value in vars(plan).items():
+        if isinstance(value, int):
+            least = int(name not in zero)
+            if not least <= value <= most.get(name, value):
+                allowed = f"from {least} to {most[name]}" if name in most else f"{least} or more"
+                raise BadOption(f"{name} must be {allowed}; got {value}.")
+
+
+def planting_folder(folder: Path | str, truth: str) -> Path:
+    """Make the folder that a planted model is written to, or take one that holds such a model.
+
+    Raises:
+        BadOption: if it is a file, or holds something without the file `truth`.
+    """
+    place = Path(folder).expanduser().absolute()
+    if place.exists() and not place.is_dir():
+        raise BadOption(f"{str(place)!r} is a file; name a folder that the model can be put in.")
+    if place.is_dir() and any(place.iterdir()) and not (place / truth).is_file():
+        raise BadOption(f"{str(place)!r} holds something else; name a new or an empty folder.")
+    place.mkdir(parents=True, exist_ok=True)
+    return place
+
+
+def write_task(place: Path, name: str, files: Mapping[str, tuple[str, Examples]]) -> None:
+    """Write a task, and its examples into files of these names, each for a split of lm-eval's."""
+    data, lines = [], [f"task: {name}", "dataset_path: json"]
+    for stem, (split, examples) in files.items():
+        file = place / f"{stem}.jsonl"
+        file.write_text("".join(json.dumps(example) + "\n" for example in examples))
+        data.append(f"{split}: {json.dumps(str(file))}")
+    lines.append(f"dataset_kwargs: {{data_files: {{{', '.join(data)}}}}}")
+    lines += [
+        f"{'training' if split == 'train' else split}_split: {split}" for split, _ in files.values()
+    ]
+    (place / f"{name}.yaml").write_text("\n".join(lines) + "\n" + TASK)
 
 
 @dataclass(frozen=True)
-class _Model:
-    """The weights and the vocabulary of a planted model."""
+class _PlantedHeads(HandmadeLlama):
+    """The weights and the vocabulary of a model with planted heads."""
 
     plan: Planted
     truth: Truth
     examples: Examples
     random: np.random.Generator
-
-    def write(self, place: Path) -> None:
-        """Write config, weights and tokenizer."""
-        write_checkpoint(place, self.config, self.weights(), self.words)
 
     @cached_property
     def words(self) -> dict[str, int]:
@@ -274,12 +371,12 @@ class _Model:
 
     @cached_property
     def config(self) -> LlamaConfig:
-        return config_of(
-            len(self.words),
+        return llama_config(
+            self.words,
+            self.plan.layers,
+            self.plan.heads,
             places=LANES + EACH * self.plan.backups,
             inner=EACH * max(self.plan.backups, 1),
-            layers=self.plan.layers,
-            heads=self.plan.heads,
             head_width=WIDTH,
         )
 
@@ -298,13 +395,11 @@ class _Model:
         """So large that all else changes the norm by less than 1e-4."""
         return 100 * self.silencing * (2 + self.plan.universal)
 
-    def weights(self) -> dict[str, np.ndarray]:
-        """Every weight, by its name in transformers."""
-        layers = (self.attention(n) | self.saturation(n) for n in range(self.plan.layers))
-        return weights_of(self.config, self.constant, self.embeddings(), self.readout(), layers)
+    def layer(self, number: int) -> dict[str, np.ndarray]:
+        return self.attention(number) | self.saturation(number)
 
     def embeddings(self) -> Float32[np.ndarray, "words hidden"]:
-        """A row for each word: the constant, noise, "um", and what the word means."""
+        """Make a row for each word: the constant, noise, "um", and what the word means."""
         table = np.zeros((len(self.words), self.config.hidden_size), np.float32)
         table[:, CONSTANT] = self.constant
         table[:, HEARD] = self.random.standard_normal((len(table), NOISE))
@@ -320,7 +415,7 @@ class _Model:
         return table
 
     def readout(self) -> Float32[np.ndarray, "words hidden"]:
-        """A row for each word: its answer's place, or noise for words that are no answer."""
+        """Make a row for each word: its answer's place, or noise for words that are no answer."""
         table = np.zeros((len(self.words), self.config.hidden_size), np.float32)
         table[:, HUMMED] = self.random.standard_normal((len(table), NOISE)) / np.sqrt(NOISE)
         for answer in ANSWERS:
@@ -329,7 +424,7 @@ class _Model:
         return table * np.float32(SHARPNESS)
 
     def attention(self, layer: int) -> dict[str, np.ndarray]:
-        """A layer's heads: noise, and in the planted ones what they are for."""
+        """Make a layer's heads: noise, and in the planted ones what they are for."""
         values = self.plan.heads * WIDTH
         silent, reads = np.zeros((2, values, self.config.hidden_size), np.float32)
         writes = np.zeros((self.config.hidden_size, values), np.float32)
@@ -370,7 +465,7 @@ class _Model:
         return carried
 
     def saturation(self, layer: int) -> dict[str, np.ndarray]:
-        """The feed-forward block: in the last layer, colour by colour, `said -= relu(lane - most)`.
+        """Make the feed-forward block: in the last layer, by colour, `said -= relu(lane - most)`.
 
         `most` is what the needed head carries alone; the other layers' blocks are zero.
         """

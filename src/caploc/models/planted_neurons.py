@@ -21,7 +21,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float32
@@ -29,7 +28,15 @@ from transformers import LlamaConfig
 
 from caploc.designs import generator
 from caploc.errors import BadOption
-from caploc.models.handmade import SPECIAL, config_of, weights_of, write_checkpoint
+from caploc.models.planted import (
+    SPECIAL,
+    Examples,
+    HandmadeLlama,
+    check_numbers,
+    llama_config,
+    planting_folder,
+    write_task,
+)
 
 # What is asked, the words of which it is true, and those of which it is not.
 WORDS = {
@@ -59,20 +66,6 @@ HISS = slice(HEARD.stop, HEARD.stop + NOISE)
 HUM = slice(HISS.stop, HISS.stop + NOISE)
 
 TRUTH = "neurons_truth.json"
-TASK = """\
-task: {name}
-dataset_path: json
-dataset_kwargs: {{data_files: {{test: {test}, train: {train}}}}}
-test_split: test
-training_split: train
-output_type: generate_until
-doc_to_text: "{{{{prompt}}}}"
-doc_to_target: "{{{{answer}}}}"
-generation_kwargs: {{until: ["\\n"], max_gen_toks: 1, do_sample: false}}
-metric_list: [{{metric: exact_match, aggregation: mean, higher_is_better: true}}]
-metadata: {{version: 1}}
-"""
-Examples = list[dict[str, Any]]
 Strengths = Mapping[str, float]
 
 
@@ -102,11 +95,7 @@ class PlantedNeurons:
             BadOption: naming the number that is wrong.
         """
         most = {"tasks": len(WORDS), "examples": MOST_EXAMPLES}
-        for name in "layers width heads tasks needed shared opposing examples seed".split():
-            value, least = getattr(self, name), int(name not in ("shared", "opposing", "seed"))
-            if not least <= value <= most.get(name, value):
-                allowed = f"from {least} to {most[name]}" if name in most else f"{least} or more"
-                raise BadOption(f"{name} must be {allowed}; got {value}.")
+        check_numbers(self, most, zero=("shared", "opposing", "seed"))
         planted = self.tasks * (self.needed + self.opposing) + self.shared
         if planted > self.layers * self.width:
             raise BadOption(
@@ -130,19 +119,19 @@ class NeuronTruth:
     doubts: Mapping[str, tuple[float, ...]]
 
     def left(self, task: str, cut: Iterable[str] = ()) -> float:
-        """What the strengths of a task's neurons sum to without some."""
+        """Sum the strengths of a task's neurons without some."""
         gone = set(cut)
         both = (self.needed[task], 1.0), (self.opposing[task], -1.0)
         kept = (s * v for side, s in both for name, v in side.items() if name not in gone)
         return sum(kept, 0.0)
 
     def right(self, task: str, cut: Iterable[str] = ()) -> Bool[np.ndarray, " examples"]:
-        """Which of a task's evaluation examples are answered rightly with these neurons cut."""
+        """Tell which of a task's evaluation examples are answered rightly with neurons cut."""
         right: np.ndarray = np.array(self.doubts[task]) < self.left(task, cut)
         return right
 
     def accuracy(self, task: str, cut: Iterable[str] = ()) -> float:
-        """The share of them."""
+        """Return the share of a task's examples answered rightly with these neurons cut."""
         return float(self.right(task, cut).mean())
 
 
@@ -157,21 +146,17 @@ def write_planted_neurons(folder: Path | str, plan: PlantedNeurons) -> NeuronTru
         BadOption: if the plan cannot be, or the folder is a file or holds something else.
     """
     plan.check()
-    place = Path(folder).expanduser().absolute()
-    if place.exists() and not place.is_dir():
-        raise BadOption(f"{str(place)!r} is a file; name a folder that the model can be put in.")
-    if place.is_dir() and any(place.iterdir()) and not (place / TRUTH).is_file():
-        raise BadOption(f"{str(place)!r} holds something else; name a new or an empty folder.")
-    place.mkdir(parents=True, exist_ok=True)
-    random = generator(plan.seed)
+    place, random = planting_folder(folder, TRUTH), generator(plan.seed)
     names = list(WORDS)[: plan.tasks]
     data = {name: _examples(name, plan.examples, 0, random) for name in names}
     truth = _truth(plan, data, random)
     for name, examples in data.items():
-        _write_task(place, name, examples, _examples(name, plan.examples, 1, random))
-    _Model(plan, truth, random).write(place)
-    told = {**asdict(truth), "plan": asdict(plan)}
-    (place / TRUTH).write_text(json.dumps(told, indent=2) + "\n")
+        train = _examples(name, plan.examples, 1, random)
+        files = {f"{name}_test": ("test", examples), f"{name}_train": ("train", train)}
+        write_task(place, name, files)
+    _PlantedNeurons(plan, truth, random).write(place)
+    content = {**asdict(truth), "plan": asdict(plan)}
+    (place / TRUTH).write_text(json.dumps(content, indent=2) + "\n")
     return truth
 
 
@@ -203,13 +188,13 @@ def _drawn(random: np.random.Generator) -> float:
 
 
 def _doubt(prompt: str) -> float:
-    """The doubt of the item that a prompt ends with."""
+    """Return the doubt of the item that a prompt ends with."""
     item = int(prompt.rpartition("item")[2])
     return DOUBTS[0] + (DOUBTS[1] - DOUBTS[0]) * item / (ITEMS - 1)
 
 
 def _examples(task: str, count: int, odd: int, random: np.random.Generator) -> Examples:
-    """Examples, no two alike, whose doubts are spread evenly, about half of them true."""
+    """Make examples, no two alike, their doubts spread evenly, about half of them true."""
     words = [(word, answer) for some, answer in zip(WORDS[task], (YES, NO), strict=True)
              for word in some.split()]  # fmt: skip
     left = [list(random.permutation(len(words))) for _ in range(ITEMS // 2)]
@@ -221,26 +206,17 @@ def _examples(task: str, count: int, odd: int, random: np.random.Generator) -> E
     return examples
 
 
-def _write_task(place: Path, name: str, test: Examples, train: Examples) -> None:
-    files = {}
-    for split, examples in (("test", test), ("train", train)):
-        file = place / f"{name}_{split}.jsonl"
-        file.write_text("".join(json.dumps(example) + "\n" for example in examples))
-        files[split] = json.dumps(str(file))
-    (place / f"{name}.yaml").write_text(TASK.format(name=name, **files))
-
-
 @dataclass(frozen=True)
-class _Model:
-    """The weights and the vocabulary of a planted model."""
+class _PlantedNeurons(HandmadeLlama):
+    """The weights and the vocabulary of a model with planted neurons."""
 
     plan: PlantedNeurons
     truth: NeuronTruth
     random: np.random.Generator
 
-    def write(self, place: Path) -> None:
-        """Write config, weights and tokenizer."""
-        write_checkpoint(place, self.config, self.weights(), self.words)
+    @property
+    def constant(self) -> float:
+        return STREAM
 
     @cached_property
     def words(self) -> dict[str, int]:
@@ -252,22 +228,20 @@ class _Model:
 
     @cached_property
     def config(self) -> LlamaConfig:
-        return config_of(
-            len(self.words),
+        return llama_config(
+            self.words,
+            self.plan.layers,
+            self.plan.heads,
             places=HUM.stop,
             inner=self.plan.width,
-            layers=self.plan.layers,
-            heads=self.plan.heads,
             head_width=HEAD,
         )
 
-    def weights(self) -> dict[str, np.ndarray]:
-        """Every weight, by its name in transformers."""
-        layers = (self.attention(n) | self.neurons(n) for n in range(self.plan.layers))
-        return weights_of(self.config, STREAM, self.embeddings(), self.readout(), layers)
+    def layer(self, number: int) -> dict[str, np.ndarray]:
+        return self.attention(number) | self.neurons(number)
 
     def embeddings(self) -> Float32[np.ndarray, "words hidden"]:
-        """A row for each word: the constant, noise, and what the word means."""
+        """Make a row for each word: the constant, noise, and what the word means."""
         table = np.zeros((len(self.words), self.config.hidden_size), np.float32)
         table[:, CONSTANT] = STREAM
         table[:, HISS] = self.random.standard_normal((len(table), NOISE))
@@ -279,7 +253,7 @@ class _Model:
         return table
 
     def readout(self) -> Float32[np.ndarray, "words hidden"]:
-        """A row for each word: the answers, and noise for words that are none."""
+        """Make a row for each word: the answers, and noise for words that are none."""
         table = np.zeros((len(self.words), self.config.hidden_size), np.float32)
         table[:, HUM] = self.random.standard_normal((len(table), NOISE)) / np.sqrt(NOISE)
         for word, place, sign in ((YES, ANSWER, 1), (NO, ANSWER, -1), (UNSURE, DOUBT, 1)):
@@ -288,7 +262,7 @@ class _Model:
         return table * np.float32(SHARPNESS)
 
     def attention(self, layer: int) -> dict[str, np.ndarray]:
-        """A layer's heads: noise, and in the first one what takes the lanes to the last word."""
+        """Make a layer's heads: noise, and in the first what takes the lanes to the last word."""
         values = self.plan.heads * HEAD
         silent, reads = np.zeros((2, values, self.config.hidden_size), np.float32)
         writes = np.zeros((self.config.hidden_size, values), np.float32)
@@ -303,11 +277,11 @@ class _Model:
         return {f"self_attn.{letter}_proj": part for letter, part in parts}
 
     def share(self, parts: int) -> float:
-        """What one of the noisy parts of a layer adds."""
+        """Return what one of the noisy parts of a layer adds."""
         return float(WHISPER / np.sqrt(parts * self.plan.layers))
 
     def neurons(self, layer: int) -> dict[str, np.ndarray]:
-        """A layer's neurons: noise, and the planted ones `relu(1) * lane`, times their strength."""
+        """Make a layer's neurons: noise; the planted ones are `relu(1) * lane * strength`."""
         width = self.plan.width
         gate, up, adds = np.zeros((3, width, self.config.hidden_size), np.float32)
         gate[:, HISS] = self.random.standard_normal((width, NOISE)) / np.sqrt(NOISE)

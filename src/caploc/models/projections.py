@@ -1,6 +1,6 @@
 """Find every attention output projection of a model, by name and shape: where heads are cut.
 
-A projection found here is a guess until `proof.prove` has passed.
+A projection found here is a guess until `proof.prove_heads` has passed.
 """
 
 import re
@@ -39,10 +39,10 @@ BY_HAND = (
 Naming = str | Callable[[nn.Module], Sequence[nn.Module | None]] | None
 
 
-def locate(
+def find_projections(
     model: PreTrainedModel, naming: Naming = None
 ) -> tuple[list[nn.Module | None], HeadGrid]:
-    """Every layer's attention output projection (None: a layer without heads), and the grid.
+    """Find every layer's attention output projection (None: no heads there), and the grid.
 
     `naming` names them by hand: a module name with `{layer}` for the layer's number, in which `*`
     matches anything, or a function from the model to one module or None for each layer.
@@ -61,7 +61,7 @@ def locate(
             f"The heads of a {config.model_type} model work in pairs, so that one cannot be cut "
             "alone."
         )
-    projections = _named(model, naming, layers) if naming else _found(model, layers)
+    projections = _named(model, naming, layers) if naming else _by_name(model, layers)
     if not any(projections):
         raise ModelRefused(f"{_kind(model)} has no attention output projections. {BY_HAND}")
     _refuse_shared(model, projections)
@@ -73,13 +73,13 @@ def locate(
 
 
 def text_config(model: nn.Module) -> PretrainedConfig:
-    """The config of the part of the model that reads and writes text."""
+    """Return the config of the part of the model that reads and writes text."""
     config: Any = model.config
     return config.get_text_config(decoder=True)
 
 
 def stated(config: Any, name: str) -> list[Any]:
-    """What a config says under a name: one value, one for each layer, or nothing."""
+    """List what a config says under a name: one value, one for each layer, or nothing."""
     try:
         found = getattr(config, name, None)
     except RuntimeError:  # transformers names none where layers differ
@@ -89,14 +89,14 @@ def stated(config: Any, name: str) -> list[Any]:
 
 
 def input_width(projection: nn.Module) -> int:
-    """How many values the projection reads: all heads of the layer side by side."""
+    """Count the values that a projection reads: all heads of the layer side by side."""
     if isinstance(projection, Conv1D):
         return int(projection.weight.shape[0])
     return int(projection.in_features)  # type: ignore[arg-type]  # packed weights tell no width
 
 
 def is_linear(module: nn.Module) -> bool:
-    """Whether it is a matrix product, its weights plain or quantized by a class of its own."""
+    """Tell whether it is a matrix product, its weights plain or quantized by a class of its own."""
     if isinstance(module, nn.Linear | Conv1D):
         return True
     sizes = (getattr(module, name, None) for name in ("in_features", "out_features"))
@@ -105,7 +105,7 @@ def is_linear(module: nn.Module) -> bool:
 
 
 def module_name(model: nn.Module, module: nn.Module) -> str:
-    """The module's dotted name in the model.
+    """Return the module's dotted name in the model.
 
     Raises:
         ModelRefused: if it is no part of the model.
@@ -117,7 +117,7 @@ def module_name(model: nn.Module, module: nn.Module) -> str:
 
 
 def ancestors(model: nn.Module, name: str) -> Iterator[tuple[str, nn.Module]]:
-    """The modules around the one named, from the nearest out to the model itself."""
+    """Yield the modules around the one named, from the nearest out to the model itself."""
     while "." in name:
         name = name.rpartition(".")[0]
         yield name, model.get_submodule(name)
@@ -125,7 +125,7 @@ def ancestors(model: nn.Module, name: str) -> Iterator[tuple[str, nn.Module]]:
 
 
 def layer_part(model: nn.Module, name: str) -> nn.Module:
-    """The direct child of the decoder layer that holds the module named (or the layer, if it does).
+    """Find the direct child of the decoder layer that holds the module named (or the layer itself).
 
     For `model.layers.3.self_attn.o_proj` this is `model.layers.3.self_attn`.
     """
@@ -137,7 +137,7 @@ def layer_part(model: nn.Module, name: str) -> nn.Module:
 
 
 def decoder_layers(model: nn.Module, projections: Projections) -> list[nn.Module]:
-    """The decoder's layers, bottom up; empty where the projections stand in no one list."""
+    """Find the decoder's layers, bottom up; none where the projections stand in no one list."""
     present = next(projection for projection in projections if projection is not None)
     for _, around in ancestors(model, module_name(model, module_of(present))):
         if isinstance(around, nn.ModuleList) and len(around) == len(projections):
@@ -145,7 +145,7 @@ def decoder_layers(model: nn.Module, projections: Projections) -> list[nn.Module
     return []
 
 
-def _found(model: PreTrainedModel, layers: int) -> list[nn.Module | None]:
+def _by_name(model: PreTrainedModel, layers: int) -> list[nn.Module | None]:
     """Look in the decoder's list of layers for modules whose own and whose parent's name fit."""
     decoder = model.get_decoder()
     stacks = [
@@ -236,7 +236,7 @@ def _refuse_shared(model: nn.Module, projections: Sequence[nn.Module | None]) ->
 
 
 def _shape(model: nn.Module, layer: int, projection: nn.Module) -> tuple[int, int]:
-    """Heads of the layer, and how many of them share a key-value head."""
+    """Count the heads of the layer, and how many of them share a key-value head."""
     name = module_name(model, projection)
     sources = [module for _, module in ancestors(model, name)][:-1]
     config, reads = text_config(model), input_width(projection)
@@ -251,7 +251,7 @@ def _shape(model: nn.Module, layer: int, projection: nn.Module) -> tuple[int, in
 
 
 def _head_width(sources: Sequence[Any], config: Any, layer: int, heads: int | None) -> int | None:
-    """How many values each head hands on, from hidden size and head count only as a last resort."""
+    """Count the values each head hands on; hidden size and head count are the last resort."""
     width = _number(sources, config, HEAD_WIDTHS, layer)
     if width is None and heads:
         width = config.hidden_size // heads
@@ -269,7 +269,7 @@ def _group_size(sources: Sequence[Any], config: Any, layer: int, heads: int) -> 
 
 
 def _number(sources: Sequence[Any], config: Any, names: Sequence[str], layer: int) -> int | None:
-    """The first of `names` that a module around the projection has, else the config has."""
+    """Return the first of `names` that a module around the projection has, else the config."""
     for source in [*sources, config]:
         for name in names:
             value = getattr(source, name, None)

@@ -38,21 +38,22 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
 
 from caploc.errors import ModelRefused
 from caploc.grid import Grid
 from caploc.heads import HeadGrid
-from caploc.models.cutting import Projections, knocked_out, module_of, replaced
-from caploc.models.placement import home
-from caploc.models.projections import BY_HAND, layer_part, module_name, text_config
-from caploc.models.quantization import carried, rows_mix
-from caploc.models.zeroing import (
-    inputs_zeroed,
-    modules,
-    product_error,
-    weights_zeroed,
-    writable,
+from caploc.models.cutting import (
+    Projections,
+    forward_as,
+    knocked_out,
+    module_of,
+    replaced,
+    standing,
 )
+from caploc.models.placement import input_device, is_quantized, rows_mix
+from caploc.models.projections import BY_HAND, layer_part, module_name, text_config
+from caploc.models.sharding import local
 
 TOKENS = 8
 # Largest error of a cut, as a share of what the cut changes in the logits (root mean square). With
@@ -69,9 +70,12 @@ PRODUCT_TOLERANCE = 0.1
 MIXING = 1e-3
 NOISE = 10  # times what two intact rows differ by, a layer's cut must change
 
+Tokens = Int[Tensor, "rows tokens"]
+Logits = Float[Tensor, "rows tokens vocabulary"]
+
 
 @torch.no_grad()
-def prove(
+def prove_heads(
     model: PreTrainedModel, projections: Projections, grid: HeadGrid, *, seed: int = 0
 ) -> None:
     """Show that the projections are attention outputs and that masks cut what they say.
@@ -81,19 +85,23 @@ def prove(
     Raises:
         ModelRefused: naming what could not be shown.
     """
-    tokens = random_tokens(model, seed)
-    masks = _masks(grid, seed)
-    training = model.training
+    tokens, training = random_tokens(model, seed), model.training
     model.eval()
     try:
         intact = logits_of(model, tokens)
         refuse_infinite(model, intact)
-        read = _prove_attention(model, projections, tokens)
-        _prove_empty_mask(model, projections, grid, tokens, intact)
-        in_place = all(writable(module) for module in modules(projections, grid))
-        zeroed = weights_zeroed if in_place else inputs_zeroed
-        if not in_place:
-            _prove_products(model, read)
+        calls = _prove_attention(model, projections, tokens)
+        empty = torch.zeros(1, grid.size, dtype=torch.bool)
+        with replaced(projections, grid, empty, None, every_layer=True):
+            if not torch.equal(logits_of(model, tokens), intact):
+                raise ModelRefused(
+                    f"{type(model).__name__} gives other logits when no head is knocked out but "
+                    "its projections are hooked, or from one run to the next."
+                )
+        zeroed = columns_zeroed
+        if not all(is_writable(module) for module in reading_modules(projections, grid)):
+            zeroed = inputs_zeroed
+            _prove_products(model, calls)
             _prove_each_layer(model, projections, grid, tokens)
         proof = CutProof(
             projections,
@@ -104,14 +112,25 @@ def prove(
             BY_HAND,
             tolerance(model),
         )
-        proof.hold(model, masks, tokens, intact)
+        proof.hold(model, _masks(grid, seed), tokens, intact)
     finally:
         model.train(training)
 
 
-def refuse_infinite(
-    model: PreTrainedModel, logits: Float[Tensor, "rows tokens vocabulary"]
-) -> None:
+def _masks(grid: HeadGrid, seed: int) -> Bool[Tensor, "rows heads"]:
+    """Cut nothing in row 0, and one random head of each layer in rows 1 and 2, not the same."""
+    generator = torch.Generator().manual_seed(seed)
+    masks = torch.zeros(3, grid.size, dtype=torch.bool)
+    for columns in grid.layer_slices:
+        heads = columns.stop - columns.start
+        if heads:
+            order = torch.randperm(heads, generator=generator)
+            masks[1, columns.start + order[0]] = True
+            masks[2, columns.start + order[-1]] = True
+    return masks
+
+
+def refuse_infinite(model: PreTrainedModel, logits: Logits) -> None:
     """Refuse a model whose logits are not numbers: nothing could be said of what it answers.
 
     Raises:
@@ -132,13 +151,21 @@ def refuse_infinite(
 
 
 def _prove_attention(
-    model: PreTrainedModel, projections: Projections, tokens: Int[Tensor, "rows tokens"]
+    model: PreTrainedModel, projections: Projections, tokens: Tokens
 ) -> dict[str, "Call"]:
-    """Show it for every projection; what each was given, by its name."""
-    calls = _calls(model, projections, tokens)
+    """Show it for every projection; return what each was given in a forward pass, by its name."""
+    calls: dict[str, Call] = {}
+    with ExitStack() as listening:
+        for projection in projections:
+            if projection is not None:
+                name = module_name(model, module_of(projection))
+                calls[name] = Call(layer_part(model, name), module_of(projection))
+                listening.enter_context(calls[name].listening())
+        logits_of(model, tokens)
     for name, call in calls.items():
-        before, after = call.reads, call.reads_with_another_past()
-        change = (after - before).abs().float()
+        if not call.read:
+            raise ModelRefused(f"{name} is not called in a forward pass. {BY_HAND}")
+        change = (call.reads_with_another_past() - call.read[0]).abs().float()
         arrived, sent = change[..., -1, :].max(), change[..., :-1, :].max()
         if not arrived > MIXING * sent:
             raise ModelRefused(
@@ -156,11 +183,7 @@ class Call:
     projection: Any  # or what takes a pre-hook like one
     args: tuple = ()
     kwargs: dict[str, Any] = field(default_factory=dict)
-    read: list[Tensor] = field(default_factory=list)
-
-    @property
-    def reads(self) -> Float[Tensor, "... tokens width"]:
-        return self.read[0]
+    read: list[Float[Tensor, "... tokens width"]] = field(default_factory=list)
 
     def reads_with_another_past(self) -> Float[Tensor, "... tokens width"]:
         """Call the part again with the hidden states of all but the last position negated."""
@@ -175,7 +198,7 @@ class Call:
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Remember calls of the part, and what the projection reads."""
+        """Remember calls of the part, and what the projection reads, for a block."""
 
         def remember(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
             # cloned: a layer may add to its hidden states in place later on
@@ -185,33 +208,10 @@ class Call:
         def read(module: nn.Module, args: tuple[Tensor, ...]) -> None:
             self.read.append(args[0].detach().clone())
 
-        handles = [
-            self.part.register_forward_pre_hook(remember, with_kwargs=True),
-            self.projection.register_forward_pre_hook(read),
-        ]
-        try:
+        with ExitStack() as hooks:
+            hooks.callback(self.part.register_forward_pre_hook(remember, with_kwargs=True).remove)
+            hooks.callback(self.projection.register_forward_pre_hook(read).remove)
             yield
-        finally:
-            for handle in handles:
-                handle.remove()
-
-
-def _calls(
-    model: PreTrainedModel, projections: Projections, tokens: Int[Tensor, "rows tokens"]
-) -> dict[str, Call]:
-    """For each projection's name, what its part of the layer was given in one forward pass."""
-    calls = {}
-    with ExitStack() as listening:
-        for projection in projections:
-            if projection is not None:
-                name = module_name(model, module_of(projection))
-                calls[name] = Call(layer_part(model, name), module_of(projection))
-                listening.enter_context(calls[name].listening())
-        logits_of(model, tokens)
-    for name, call in calls.items():
-        if not call.read:
-            raise ModelRefused(f"{name} is not called in a forward pass. {BY_HAND}")
-    return calls
 
 
 def _other_past(hidden: Float[Tensor, "... tokens width"]) -> Float[Tensor, "... tokens width"]:
@@ -221,22 +221,6 @@ def _other_past(hidden: Float[Tensor, "... tokens width"]) -> Float[Tensor, "...
 
 def _cloned(value: Any) -> Any:
     return value.clone() if isinstance(value, Tensor) else value
-
-
-def _prove_empty_mask(
-    model: PreTrainedModel,
-    projections: Projections,
-    grid: HeadGrid,
-    tokens: Int[Tensor, "rows tokens"],
-    intact: Float[Tensor, "rows tokens vocabulary"],
-) -> None:
-    empty = torch.zeros(1, grid.size, dtype=torch.bool)
-    with replaced(projections, grid, empty, None, every_layer=True):
-        if not torch.equal(logits_of(model, tokens), intact):
-            raise ModelRefused(
-                f"{type(model).__name__} gives other logits when no head is knocked out but its "
-                "projections are hooked, or from one run to the next."
-            )
 
 
 @dataclass(frozen=True)
@@ -260,8 +244,8 @@ class CutProof:
         self,
         model: PreTrainedModel,
         masks: Bool[Tensor, "rows parts"],
-        tokens: Int[Tensor, "rows tokens"],
-        intact: Float[Tensor, "rows tokens vocabulary"],
+        tokens: Tokens,
+        intact: Logits,
     ) -> None:
         """Show that each row of one pass equals the model with its parts' weights at zero.
 
@@ -292,18 +276,17 @@ class CutProof:
 
 
 def tolerance(model: PreTrainedModel) -> float:
-    """Largest error of a cut, as a share of its effect."""
+    """Return the largest error of a cut, as a share of its effect."""
     return MOVING_TOLERANCE if rows_mix(model.config) else TOLERANCE.get(model.dtype, 1e-3)
 
 
 def _prove_products(model: PreTrainedModel, calls: dict[str, Call]) -> None:
     """Hold every module against the columns of weights it shows; every second value is cut."""
-    quantized = carried(model.config) is not None
+    quantized = is_quantized(model.config)
     allowed = PRODUCT_TOLERANCE if quantized else TOLERANCE.get(model.dtype, 1e-3)
     for name, call in calls.items():
-        width = call.reads.shape[-1]
-        cut = torch.arange(width) % 2 == 0
-        error = product_error(call.projection, call.reads, cut)
+        cut = torch.arange(call.read[0].shape[-1]) % 2 == 0
+        error = product_error(call.projection, call.read[0], cut)
         if not error <= allowed:
             raise ModelRefused(
                 f"{name} of {type(model).__name__} is no product with columns of weights: what "
@@ -311,11 +294,25 @@ def _prove_products(model: PreTrainedModel, calls: dict[str, Call]) -> None:
             )
 
 
+def product_error(
+    module: nn.Module, mixed: Float[Tensor, "... width"], cut: Bool[Tensor, " heads"]
+) -> float:
+    """Measure how far a module is from a product with columns of weights, as a share.
+
+    What it makes of a one in a single place is that place's column; what heads add to its output
+    must be the product of what they hand on and their columns.
+    """
+    forward: Callable[[Tensor], Tensor] = module.forward
+    units = torch.eye(mixed.shape[-1], dtype=mixed.dtype, device=mixed.device)
+    columns = (forward(units) - forward(torch.zeros_like(units[:1]))).float()
+    kept = mixed * _kept(cut, mixed)
+    added = (forward(mixed) - forward(kept)).float()
+    product = (mixed - kept).float() @ columns.to(mixed.device)
+    return float((added - product).norm() / added.norm())
+
+
 def _prove_each_layer(
-    model: PreTrainedModel,
-    projections: Projections,
-    grid: HeadGrid,
-    tokens: Int[Tensor, "rows tokens"],
+    model: PreTrainedModel, projections: Projections, grid: HeadGrid, tokens: Tokens
 ) -> None:
     """Cut each layer whole in a row of its own, beside two intact rows that show what is noise."""
     layers = [columns for columns in grid.layer_slices if columns.stop > columns.start]
@@ -334,30 +331,15 @@ def _prove_each_layer(
             )
 
 
-def random_tokens(model: PreTrainedModel, seed: int) -> Int[Tensor, "rows tokens"]:
-    """Three rows of drawn token ids."""
+def random_tokens(model: PreTrainedModel, seed: int) -> Tokens:
+    """Draw three rows of token ids."""
     generator = torch.Generator().manual_seed(seed)
     vocabulary = text_config(model).vocab_size
-    return torch.randint(vocabulary, (3, TOKENS), generator=generator).to(home(model))
+    return torch.randint(vocabulary, (3, TOKENS), generator=generator).to(input_device(model))
 
 
-def _masks(grid: HeadGrid, seed: int) -> Bool[Tensor, "rows heads"]:
-    """Row 0 cuts nothing; rows 1 and 2 cut one random head in each layer, not the same one."""
-    generator = torch.Generator().manual_seed(seed)
-    masks = torch.zeros(3, grid.size, dtype=torch.bool)
-    for columns in grid.layer_slices:
-        heads = columns.stop - columns.start
-        if heads:
-            order = torch.randperm(heads, generator=generator)
-            masks[1, columns.start + order[0]] = True
-            masks[2, columns.start + order[-1]] = True
-    return masks
-
-
-def logits_of(
-    model: PreTrainedModel, tokens: Int[Tensor, "rows tokens"]
-) -> Float[Tensor, "rows tokens vocabulary"]:
-    """All logits, in float32."""
+def logits_of(model: PreTrainedModel, tokens: Tokens) -> Logits:
+    """Compute all logits, in float32."""
     # a mask of ones, because a drawn token may happen to be the padding token
     return model(
         input_ids=tokens, attention_mask=torch.ones_like(tokens), use_cache=False
@@ -366,3 +348,84 @@ def logits_of(
 
 def _size(difference: Tensor) -> float:
     return float(difference.square().mean().sqrt())
+
+
+# The same knockout by other roads than a mask: what the proof holds masks against.
+
+
+@contextmanager
+def columns_zeroed(
+    projections: Projections, grid: HeadGrid, mask: Bool[Tensor, " heads"]
+) -> Iterator[None]:
+    """Set the weight columns that read the mask's heads to zero, for a block.
+
+    On the way out the weights are, bit for bit, what they were.
+    """
+    saved: list[tuple[Tensor, Tensor, Tensor]] = []
+    try:
+        for module, cut in _cut_modules(projections, grid, mask):
+            per_head = reads_first(module).unflatten(0, (len(cut), -1))
+            here = cut.to(per_head.device)
+            saved.append((per_head, here, per_head[here]))
+            per_head[here] = 0
+        yield
+    finally:
+        for per_head, here, before in saved:
+            per_head[here] = before
+
+
+@contextmanager
+def inputs_zeroed(
+    projections: Projections, grid: HeadGrid, mask: Bool[Tensor, " heads"]
+) -> Iterator[None]:
+    """Set to zero what the mask's heads hand on, for a block: for weights that cannot be written.
+
+    Inside a module's own `forward`, after all hooks, and for every row of the batch.
+    """
+
+    def without(forward: Callable[[Tensor], Tensor], cut: Bool[Tensor, " heads"]) -> Callable:
+        return lambda mixed: forward(mixed * _kept(cut, mixed))
+
+    with ExitStack() as back:
+        for module, cut in _cut_modules(projections, grid, mask):
+            back.enter_context(forward_as(module, without(module.forward, cut)))
+        yield
+
+
+def _kept(
+    cut: Bool[Tensor, " heads"], mixed: Float[Tensor, "... width"]
+) -> Float[Tensor, " width"]:
+    return (~cut).repeat_interleave(mixed.shape[-1] // len(cut)).to(mixed)
+
+
+def _cut_modules(
+    projections: Projections, grid: HeadGrid, mask: Bool[Tensor, " heads"]
+) -> Iterator[tuple[nn.Module, Bool[Tensor, " held"]]]:
+    """Yield the modules that read a cut head, each with which of the heads it holds are cut."""
+    for projection, columns in zip(projections, grid.layer_slices, strict=True):
+        for module, inside in standing(projection, columns):
+            cut = mask[columns][inside]
+            if bool(cut.any()):
+                yield module, cut
+
+
+def reading_modules(projections: Projections, grid: HeadGrid) -> Iterator[nn.Module]:
+    """Yield every module that reads heads."""
+    for projection, columns in zip(projections, grid.layer_slices, strict=True):
+        for module, _ in standing(projection, columns):
+            yield module
+
+
+def is_writable(module: nn.Module) -> bool:
+    """Tell whether its weight is here and plain, so that columns of it can be set to zero."""
+    weight = getattr(module, "weight", None)
+    if not isinstance(weight, Tensor):
+        return False
+    here = local(weight.detach())
+    return type(here) is Tensor and here.is_floating_point() and here.device.type != "meta"
+
+
+def reads_first(projection: nn.Module) -> Float[Tensor, "reads writes"]:
+    """View the projection's weight, as far as it is here, with what it reads as first axis."""
+    weight: Tensor = local(projection.weight.detach())  # type: ignore[operator]
+    return weight if isinstance(projection, Conv1D) else weight.T

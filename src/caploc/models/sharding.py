@@ -66,13 +66,13 @@ class Team:
         return json.loads(written.numpy().tobytes())
 
     def agree(self, numbers: Sequence[float]) -> list[float]:
-        """The leader's numbers; all processes must ask at the same moment, for as many."""
+        """Return the leader's numbers; all processes must ask at the same moment, for as many."""
         told = torch.tensor(list(numbers), dtype=torch.float64)
         dist.broadcast(told, 0, group=self.talk)
         return told.tolist()
 
     def least(self, number: float) -> float:
-        """The smallest of all processes' numbers."""
+        """Return the smallest of all processes' numbers."""
         told = torch.tensor([number], dtype=torch.float64)
         dist.all_reduce(told, dist.ReduceOp.MIN, group=self.talk)
         return float(told)
@@ -81,8 +81,8 @@ class Team:
 _teams: list[Team] = []  # at most one: a process is started once
 
 
-def join() -> Team:
-    """Meet the other processes; asked again, the same team.
+def join_team() -> Team:
+    """Meet the other processes; asked again, return the same team.
 
     Raises:
         BadOption: if this process was started alone.
@@ -101,13 +101,13 @@ def join() -> Team:
     return _teams[0]
 
 
-def gather() -> Team:
-    """The team, all of it ready to load a model.
+def gather_team() -> Team:
+    """Return the team, all of it ready to load a model.
 
     Raises:
         BadOption: if this process was started alone, or the others wait for what they are told.
     """
-    team = join()
+    team = join_team()
     if team.waiting:
         raise BadOption(
             f"This command does not know models that processes share (--device {SHARD}); start it "
@@ -117,7 +117,7 @@ def gather() -> Team:
 
 
 def check_shardable(name: str, config: PretrainedConfig, grid: HeadGrid) -> int:
-    """The number of processes; refuse a model whose heads they cannot share evenly.
+    """Count the processes; refuse a model whose heads they cannot share evenly.
 
     Raises:
         BadOption: if this process was started alone.
@@ -147,8 +147,10 @@ def check_shardable(name: str, config: PretrainedConfig, grid: HeadGrid) -> int:
     return size
 
 
-def held(projections: Sequence[nn.Module | None], grid: HeadGrid, team: Team) -> Projections:
-    """The projections, each with the heads of its layer that this process holds.
+def shard_projections(
+    projections: Sequence[nn.Module | None], grid: HeadGrid, team: Team
+) -> Projections:
+    """Pair each projection with the heads of its layer that this process holds.
 
     Raises:
         ModelRefused: if one is not split by what it reads.
@@ -170,5 +172,5 @@ def held(projections: Sequence[nn.Module | None], grid: HeadGrid, team: Team) ->
 
 
 def local(tensor: Tensor) -> Tensor:
-    """What this process holds of a tensor: all of it, unless it is shared."""
+    """Return what this process holds of a tensor: all of it, unless it is shared."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor

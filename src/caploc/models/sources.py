@@ -1,11 +1,12 @@
-"""Where a model's files are: in a folder, on the Hugging Face Hub, or in a cache of them."""
+"""Where a model's files are, in a folder, on the Hugging Face Hub or in its cache; a digest."""
 
 import atexit
 import hashlib
+import json
 import re
 import shutil
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache, cached_property, partial
@@ -15,10 +16,10 @@ from typing import Any
 from huggingface_hub import HfApi, hf_hub_download, try_to_load_from_cache
 from huggingface_hub import errors as hub
 from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
+from safetensors import SafetensorError, safe_open
 
 from caploc.errors import BadOption, ModelRefused, UnknownName
 from caploc.lookup import unknown
-from caploc.models.fingerprint import TOKENIZER, folder_fingerprint
 from caploc.models.gguf import Header, check_gguf
 from caploc.naming import at_home, is_file, is_folder
 from caploc.pretrained import DEMO, DIGEST, PRETRAINED, hint, home, is_fetched
@@ -29,10 +30,15 @@ HUB_SECONDS = 10.0
 WEIGHTS = ("*.safetensors",)
 PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 GGUF = ("*.gguf",)
+TOKENIZER = ("tokenizer*", "vocab.*", "*.tiktoken", "*spiece.model", "merges.txt")
+READ = ("*.safetensors", "*config.json", "*.py", *TOKENIZER)
+OTHER_WORDS = ("*.model", "*.codes", "*.bpe")  # of tokenizers without tokenizer.json
+INDEX, SPECIAL, ADDED = "*.index.json", "special_tokens_map.json", "added_tokens.json"
+LONGEST = 256 * 2**20  # bytes of a JSON file
 
 
 @dataclass(frozen=True)
-class Source:
+class ModelSource:
     """A model that exists: `place` and `which` are for `from_pretrained`.
 
     `commit` is the Hub's hash of everything in it, None for a folder of the user's own. `gguf` is
@@ -69,7 +75,7 @@ class Source:
         return check_gguf(self.name, self.gguf)
 
     def fingerprint(self) -> str:
-        """The Hub's commit, or for a folder a digest of the files that loading it reads.
+        """Return the Hub's commit, or for a folder a digest of the files that loading it reads.
 
         Of a model that `caploc fetch` got it is that of the file it was made from, if nothing was
         changed since.
@@ -95,7 +101,7 @@ class Source:
         return PRETRAINED[self.name].fingerprint
 
 
-def find(name: str, revision: str | None = None, gguf: str | None = None) -> Source:
+def find_source(name: str, revision: str | None = None, gguf: str | None = None) -> ModelSource:
     """Find a model by the name the user gave; `gguf` names a file in its folder or repository.
 
     Raises:
@@ -123,7 +129,7 @@ def find(name: str, revision: str | None = None, gguf: str | None = None) -> Sou
 
 
 def is_hub_name(name: str) -> bool:
-    """Whether the Hub could have a model of this name."""
+    """Tell whether the Hub could have a model of this name."""
     try:
         validate_repo_id(name)
     except hub.HFValidationError:
@@ -131,7 +137,7 @@ def is_hub_name(name: str) -> bool:
     return HUB_NAME.fullmatch(name) is not None
 
 
-def check_files(source: Source) -> None:
+def check_model_files(source: ModelSource) -> None:
     """Refuse a model that lacks a file that loading needs, or whose GGUF file is not sound.
 
     Raises:
@@ -186,7 +192,7 @@ def _refuse_revision(name: str, what: str, revision: str | None) -> None:
         )
 
 
-def _fetched(name: str, revision: str | None, gguf: str | None) -> Source:
+def _fetched(name: str, revision: str | None, gguf: str | None) -> ModelSource:
     _refuse_revision(name, "a model of `caploc fetch`", revision)
     if gguf is not None:
         raise BadOption(
@@ -198,20 +204,22 @@ def _fetched(name: str, revision: str | None, gguf: str | None) -> Source:
             f"{name} has not been fetched yet; run `caploc fetch {name}` first ({size:,.0f} MB)."
         )
     folder = home(name)
-    return Source(name, str(folder), None, None, tuple(sorted(p.name for p in folder.iterdir())))
+    return ModelSource(
+        name, str(folder), None, None, tuple(sorted(p.name for p in folder.iterdir()))
+    )
 
 
-def _in_folder(name: str, folder: Path, revision: str | None, gguf: str | None) -> Source:
+def _in_folder(name: str, folder: Path, revision: str | None, gguf: str | None) -> ModelSource:
     _refuse_revision(name, "a folder", revision)
     files = tuple(sorted(path.name for path in folder.iterdir()))
     if gguf is None:
-        return Source(name, str(folder), None, None, files)
+        return ModelSource(name, str(folder), None, None, files)
     if not is_file(folder / gguf) or not (folder / gguf).resolve().is_relative_to(folder.resolve()):
         raise _no_gguf(name, files, gguf)
     return of_gguf(name, (folder / gguf).absolute())
 
 
-def _in_file(name: str, file: Path, revision: str | None, gguf: str | None) -> Source:
+def _in_file(name: str, file: Path, revision: str | None, gguf: str | None) -> ModelSource:
     if file.suffix.lower() != ".gguf":
         raise BadOption(
             f"{name!r} is a file; give the folder it is in (a file by itself may be GGUF only)."
@@ -222,24 +230,24 @@ def _in_file(name: str, file: Path, revision: str | None, gguf: str | None) -> S
     return of_gguf(name, file.absolute())
 
 
-def of_gguf(name: str, file: Path, commit: str | None = None) -> Source:
+def of_gguf(name: str, file: Path, commit: str | None = None) -> ModelSource:
     """Build the source of a model that lies in one GGUF file and nowhere else."""
-    return Source(name, _nowhere(), None, commit, (file.name,), file)
+    return ModelSource(name, _nowhere(), None, commit, (file.name,), file)
 
 
 @cache
 def _nowhere() -> str:
-    """A folder without files: where transformers looks for what goes with a GGUF file."""
+    """Make a folder without files: where transformers looks for what goes with a GGUF file."""
     folder = tempfile.mkdtemp(prefix="caploc-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
 
 
-def _on_hub(name: str, revision: str | None, gguf: str | None) -> Source:
+def _on_hub(name: str, revision: str | None, gguf: str | None) -> ModelSource:
     try:
         info = HfApi().model_info(name, revision=revision, timeout=HUB_SECONDS)
     except hub.GatedRepoError:
-        raise gated(name) from None
+        raise gated_error(name) from None
     except hub.RepositoryNotFoundError:
         raise UnknownName(
             f"There is no model {name!r}: no such folder here, and none on the Hugging Face Hub "
@@ -255,7 +263,7 @@ def _on_hub(name: str, revision: str | None, gguf: str | None) -> Source:
         return _in_cache(name, revision, gguf, error)
     files = tuple(file.rfilename for file in info.siblings or ())
     if gguf is None:
-        return Source(name, name, info.sha, info.sha, files)
+        return ModelSource(name, name, info.sha, info.sha, files)
     if gguf not in files:
         raise _no_gguf(name, files, gguf)
     try:
@@ -268,16 +276,16 @@ def _on_hub(name: str, revision: str | None, gguf: str | None) -> Source:
     return of_gguf(name, here, f"{info.sha}/{gguf}")
 
 
-def gated(name: str) -> ModelRefused:
-    """The error for a model whose owner has not let the user in."""
+def gated_error(name: str) -> ModelRefused:
+    """Build the error for a model whose owner has not let the user in."""
     return ModelRefused(
         f"{name} is gated on the Hugging Face Hub; accept its terms on its page there, then run "
         "`hf auth login`."
     )
 
 
-def _in_cache(name: str, revision: str | None, gguf: str | None, error: Exception) -> Source:
-    """Without a network, a model that was loaded before is still here."""
+def _in_cache(name: str, revision: str | None, gguf: str | None, error: Exception) -> ModelSource:
+    """Find a model that was loaded before, where there is no network."""
     found = try_to_load_from_cache(name, gguf or "config.json", revision=revision)
     if not isinstance(found, str):
         raise ModelRefused(
@@ -290,4 +298,113 @@ def _in_cache(name: str, revision: str | None, gguf: str | None, error: Exceptio
         return of_gguf(name, Path(found), f"{commit}/{gguf}")
     folder = Path(found).parent  # named by its commit
     files = tuple(sorted(path.name for path in folder.iterdir()))
-    return Source(name, str(folder), None, folder.name, files)
+    return ModelSource(name, str(folder), None, folder.name, files)
+
+
+def folder_fingerprint(folder: Path) -> str:
+    """Tell a folder's model from every other: digest the files that change what it answers.
+
+    Weights, configs and tokenizers are read whole. Some files usually say again what those say: the
+    index of sharded weights, and the special and added tokens of earlier formats. They count only
+    where they say something else, such as a shard in a subfolder. Chat templates are left out: what
+    they make of a prompt is in the prompt, and so in every row's key.
+
+    Raises:
+        OSError: if a file cannot be read.
+    """
+    total = hashlib.blake2b(digest_size=20)
+    usual = sorted({path for pattern in READ for path in folder.glob(pattern)})
+    for path in (*usual, *sorted(set(_further_files(folder)) - set(usual))):
+        with path.open("rb") as file:
+            content = hashlib.file_digest(file, hashlib.blake2b).digest()
+        total.update(path.relative_to(folder).as_posix().encode() + b"\0" + content)
+    return total.hexdigest()
+
+
+def _further_files(folder: Path) -> Iterator[Path]:
+    """Yield the files that loading reads beside the usual ones, if they say something else."""
+    named = _read_object(folder / "config.json").get("transformers_weights")
+    if isinstance(named, str):
+        yield from _inside(folder, named)
+    for index in folder.glob(INDEX):
+        shards = _read_object(index).get("weight_map")
+        shards = shards if isinstance(shards, dict) else {}
+        if not _repeats_shards(folder, shards):
+            yield index
+            for name in {name for name in shards.values() if isinstance(name, str)}:
+                yield from _inside(folder, name)
+    words = _read_object(folder / "tokenizer_config.json")
+    for name, said in ((SPECIAL, words), (ADDED, _added_tokens(folder, words))):
+        path = folder / name
+        if path.is_file() and not _repeats(_read_object(path), said):
+            yield path
+    if not (folder / "tokenizer.json").is_file():
+        yield from (path for pattern in OTHER_WORDS for path in folder.glob(pattern))
+
+
+def _inside(folder: Path, name: str) -> Iterator[Path]:
+    """Yield the file of this name below the folder, if there is one; none that lies outside."""
+    path = Path(folder, name)
+    try:
+        if path.is_file() and ".." not in Path(name).parts:
+            path.relative_to(folder)
+            yield path
+    except (OSError, ValueError):
+        return
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    """Read the object in a JSON file; an empty one where there is none."""
+    try:
+        if path.stat().st_size <= LONGEST:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            return content if isinstance(content, dict) else {}
+    except (OSError, ValueError, RecursionError):
+        pass
+    return {}
+
+
+def _repeats_shards(folder: Path, shards: dict[Any, Any]) -> bool:
+    """Tell whether an index says of each weight what the files say: which one holds it."""
+    holders: dict[str, list[str]] = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        for weight in _weights_in(path):
+            holders.setdefault(weight, []).append(path.name)
+    files = set(shards.values()) if all(isinstance(f, str) for f in shards.values()) else set()
+    truth = {weight: names for weight, names in holders.items() if files & set(names)}
+    return bool(files) and truth == {weight: [name] for weight, name in shards.items()}
+
+
+def _weights_in(path: Path) -> list[str]:
+    """List the weights in a file; none in one that is damaged."""
+    try:
+        with safe_open(path, framework="numpy") as file:
+            return list(file.keys())
+    except (SafetensorError, OSError):
+        return []
+
+
+def _added_tokens(folder: Path, words: dict[str, Any]) -> dict[str, Any]:
+    """Number added tokens as the tokenizer's other files say."""
+    entries = _read_object(folder / "tokenizer.json").get("added_tokens")
+    listed = entries if isinstance(entries, list) else []
+    found = {e["content"]: e.get("id") for e in listed if isinstance(e, dict) and "content" in e}
+    decoder = words.get("added_tokens_decoder")
+    for number, entry in decoder.items() if isinstance(decoder, dict) else ():
+        if isinstance(entry, dict) and str(number).isdecimal():
+            found.setdefault(entry.get("content"), int(number))
+    return found
+
+
+def _repeats(content: dict[str, Any], said: dict[str, Any]) -> bool:
+    """Tell whether every entry is also in `said`; tokens may be written with their settings."""
+    return bool(content) and all(
+        key in said and _text_of(value) == _text_of(said[key]) for key, value in content.items()
+    )
+
+
+def _text_of(token: Any) -> Any:
+    """Return a token's text, from the token or from an object with its settings."""
+    if isinstance(token, list):
+        return [_text_of(each) for each in token]
+    return token.get("content") if isinstance(token, dict) else token

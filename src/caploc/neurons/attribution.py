@@ -26,7 +26,7 @@ import torch
 from jaxtyping import Bool, Float, Float64
 from torch import Tensor, nn
 
-from caploc.engine.stack import Stack
+from caploc.engine.packed import DecoderStack
 from caploc.errors import BadOption
 from caploc.lookup import pick
 from caploc.models.cutting import Projections
@@ -186,7 +186,7 @@ def joint(asked: Attribution, model: NeuronModel, batch: Batch) -> Tensor:
 
 def integrated(asked: Attribution, model: NeuronModel, batch: Batch) -> Tensor:
     """Integrate gradients layer by layer, each started where its layer begins."""
-    stack = Stack(decoder_layers(model.model, model.projections))
+    stack = DecoderStack(decoder_layers(model.model, model.projections))
     layers = [layer for layer, site in enumerate(model.projections) if site is not None]
     with torch.no_grad(), stack.recorded(layers if stack.layers else []) as residuals:
         asked.outcome(model, batch)

@@ -16,8 +16,8 @@ from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from caploc.engine.memory import BatchSizer, Shape, bytes_per_scored_token
-from caploc.engine.wording import Span
+from caploc.engine.encoding import Span
+from caploc.engine.memory import BatchSizer, DecoderShape, bytes_per_scored_token
 
 R = TypeVar("R")
 MOST_TOKENS = {"cpu": 4096, "mps": 8192}
@@ -99,7 +99,7 @@ class Batcher:
 
     def __init__(self, model: PreTrainedModel, most_rows: int | None = None) -> None:
         """Batch for passes of this model that keep what a backward pass needs."""
-        shape = Shape.of(model)
+        shape = DecoderShape.of(model)
         self.device = model.device
         self.sizer = BatchSizer(model, most_rows)
         self.token_bytes = shape.layers * shape.working * KEPT

@@ -15,7 +15,7 @@ from jaxtyping import Float64
 from scipy import stats
 
 from caploc.commonality import COMPARED, best, rates, specific, within
-from caploc.engine.wording import Span
+from caploc.engine.encoding import Span
 from caploc.errors import BadOption
 from caploc.exhibits.exhibit import NOTHING, Exhibit, Value
 from caploc.neurons.attribution import Attribution

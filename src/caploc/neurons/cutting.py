@@ -17,11 +17,11 @@ from torch import Tensor
 
 from caploc.designs import generator
 from caploc.engine import Answer, Ask, BatchEngine
-from caploc.engine.wording import Span
+from caploc.engine.encoding import Span
 from caploc.errors import BadData, BadOption
 from caploc.grid import Grid
-from caploc.models.cutting import Place, Replacement, replaced
-from caploc.models.replacements import mean_replacement, record
+from caploc.models.cutting import CutSite, Replacement, replaced
+from caploc.models.knockout import mean_replacement, record_outputs
 from caploc.neurons.proof import NeuronModel
 from caploc.neurons.sites import Chosen, NeuronGrid
 from caploc.tasks.requests import Request
@@ -86,7 +86,7 @@ class Cutter:
         texts = [span.inputs for span in reference]
         if mode.name == "resample":
             return cls(neurons, _resampling(neurons.grid, _draw(neurons, texts, seed)))
-        outputs = record(
+        outputs = record_outputs(
             neurons.model, neurons.projections, neurons.grid, texts, per_position=False
         )
         return cls(neurons, mean_replacement(outputs, None))
@@ -111,7 +111,7 @@ def _draw(
     places = random.integers(lengths[chosen])
     drawn = torch.zeros(neurons.grid.size, dtype=neurons.model.dtype)
     for number in np.unique(chosen):
-        outputs = record(
+        outputs = record_outputs(
             neurons.model, neurons.projections, neurons.grid, [texts[number]], per_position=True
         )
         handed = [each[0, :, :, 0].cpu() for each in outputs.values if each is not None]
@@ -123,7 +123,7 @@ def _draw(
 def _resampling(grid: Grid, drawn: Float[Tensor, " neurons"]) -> Replacement:
     slices = grid.layer_slices
 
-    def sample(place: Place, handed: Tensor) -> Tensor:
+    def sample(place: CutSite, handed: Tensor) -> Tensor:
         return drawn[slices[place.layer]][place.inside, None].to(handed)
 
     return sample

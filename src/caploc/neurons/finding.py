@@ -22,7 +22,7 @@ from caploc.commonality import (
     sweep,
     within,
 )
-from caploc.engine.wording import Span
+from caploc.engine.encoding import Span
 from caploc.errors import BadOption
 from caploc.neurons.attribution import Attribution
 from caploc.neurons.proof import NeuronModel

@@ -24,10 +24,16 @@ from transformers import PreTrainedModel
 from caploc.errors import ModelRefused
 from caploc.models.cutting import Projections, replaced
 from caploc.models.loading import CutModel
-from caploc.models.placement import whole
+from caploc.models.placement import is_whole
 from caploc.models.projections import ATTENTION_NAMES, module_name
-from caploc.models.proof import Call, CutProof, logits_of, random_tokens, refuse_infinite
-from caploc.models.zeroing import reads_first
+from caploc.models.proof import (
+    Call,
+    CutProof,
+    logits_of,
+    random_tokens,
+    reads_first,
+    refuse_infinite,
+)
 from caploc.neurons.experts import Experts
 from caploc.neurons.sites import NeuronGrid, find_sites, parts
 
@@ -50,7 +56,7 @@ def as_neurons(loaded: CutModel) -> NeuronModel:
     Raises:
         ModelRefused: if they are not found or fail the proof, or the weights are not whole here.
     """
-    if not whole(loaded.model):
+    if not is_whole(loaded.model):
         raise ModelRefused(
             f"{loaded.name} is quantized, spread over devices or shared among processes; neurons "
             "are found with gradients and proved on plain weights, so load it whole on one device."

@@ -21,7 +21,7 @@ import numpy as np
 from jaxtyping import Float64
 
 from caploc.commonality import SIGMA, Moments, above, best
-from caploc.engine.wording import Span
+from caploc.engine.encoding import Span
 from caploc.errors import BadData, BadOption, StoreFailed
 from caploc.files import UNZIPPING, UnfitFile, open_regular, whole_path
 from caploc.grid import Grid

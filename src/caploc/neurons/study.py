@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from caploc import designs
 from caploc.contents import read_contents, typed
 from caploc.engine import BatchEngine
-from caploc.engine.wording import Span, Wording
+from caploc.engine.encoding import RequestEncoder, Span
 from caploc.errors import BadData, BadOption, UserError
 from caploc.exhibits.exhibit import Exhibit
 from caploc.exhibits.page import write_exhibits
@@ -114,11 +114,11 @@ class TaskSource:
     gold: Task
     judge_on: list[int]
 
-    def spans(self, wording: Wording) -> list[Span]:
+    def spans(self, wording: RequestEncoder) -> list[Span]:
         """Encode prompt and gold answer of the finding examples."""
         return _as_spans(self.finding, self.find_on, wording)
 
-    def lessons(self, wording: Wording) -> list[Span]:
+    def lessons(self, wording: RequestEncoder) -> list[Span]:
         """Encode the same to learn from: an answer that the model writes ends as the task ends it.
 
         Without its end a tuned model would answer rightly and go on.
@@ -132,7 +132,7 @@ class TaskSource:
             found += wording.spans(asked)
         return found
 
-    def end(self, wording: Wording) -> str:
+    def end(self, wording: RequestEncoder) -> str:
         """Find what ends a written answer: the first stop string, else the model's end of text.
 
         Empty where answers are chosen and not written.
@@ -140,7 +140,7 @@ class TaskSource:
         first, *_ = self.judging.requests(self.judge_on[0])
         return wording.prompt(first).stops[0] if isinstance(first, Generate) else ""
 
-    def judged_spans(self, wording: Wording, limit: int | None) -> list[Span]:
+    def judged_spans(self, wording: RequestEncoder, limit: int | None) -> list[Span]:
         """Encode prompt and gold answer of the first judging examples."""
         return _as_spans(self.gold, self.judged(limit), wording)
 
@@ -154,7 +154,7 @@ def with_end(answer: str, end: str) -> str:
     return answer + end[held:]
 
 
-def _as_spans(task: Task, examples: Sequence[int], wording: Wording) -> list[Span]:
+def _as_spans(task: Task, examples: Sequence[int], wording: RequestEncoder) -> list[Span]:
     """Encode prompt and gold answer of some examples, windows of long texts apart."""
     found: list[Span] = []
     for example in examples:
@@ -208,8 +208,8 @@ class NeuronBench:
         return cls(engine, as_neurons(engine.loaded), store, ScoreCache(folder))
 
     @property
-    def wording(self) -> Wording:
-        return self.engine.wording
+    def wording(self) -> RequestEncoder:
+        return self.engine.encoder
 
     def meter(
         self, task: Task, mode: Mode | None = None, reference: Sequence[Span] = (), seed: int = 0

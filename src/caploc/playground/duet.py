@@ -9,9 +9,8 @@ import torch
 from transformers import LogitsProcessorList
 
 from caploc.engine import BatchEngine
-from caploc.engine.plain import greedy
-from caploc.engine.stops import Stops
-from caploc.engine.wording import Prompt
+from caploc.engine.encoding import Stops, TokenizedPrompt
+from caploc.engine.plain import greedy_options
 from caploc.heads import Head
 from caploc.models.loading import LoadedModel
 from caploc.playground.lanes import Lane
@@ -37,7 +36,7 @@ class Duet:
     """
 
     def __init__(
-        self, engine: BatchEngine[LoadedModel], prompt: Prompt, heads: tuple[Head, ...]
+        self, engine: BatchEngine[LoadedModel], prompt: TokenizedPrompt, heads: tuple[Head, ...]
     ) -> None:
         """Prepare; nothing is read yet."""
         self.engine, self.loaded, self.prompt, self.heads = engine, engine.loaded, prompt, heads
@@ -100,7 +99,7 @@ class Duet:
 
     def answer(self, side: str) -> str:
         """What a side has said, cut at its first stop string."""
-        return self.engine.wording.cut(self.voices[side].said, self.prompt.stops)
+        return self.engine.encoder.cut(self.voices[side].said, self.prompt.stops)
 
     def listen(self) -> None:
         """Let both models read what was said last; from where the answers part, each on its own."""
@@ -122,7 +121,7 @@ def hear(voice: Voice) -> None:
         lane.read(voice.said[-1:])
 
 
-def generation_rules(loaded: LoadedModel, prompt: Prompt) -> LogitsProcessorList:
+def generation_rules(loaded: LoadedModel, prompt: TokenizedPrompt) -> LogitsProcessorList:
     """What `generate` would do to the logits before it takes the likeliest token."""
     found: list[LogitsProcessorList] = []
 
@@ -138,6 +137,6 @@ def generation_rules(loaded: LoadedModel, prompt: Prompt) -> LogitsProcessorList
         max_new_tokens=prompt.new_tokens,
         pad_token_id=loaded.tokenizer.pad_token_id,
         custom_generate=keep,
-        **greedy(json.loads(prompt.options)),
+        **greedy_options(json.loads(prompt.options)),
     )
     return found[0]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from transformers import PreTrainedTokenizerBase
 
-from caploc.engine.stops import UNFINISHED
+from caploc.engine.encoding import UNFINISHED
 
 
 class Pieces:

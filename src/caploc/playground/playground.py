@@ -14,7 +14,7 @@ import torch
 from caploc.engine import BatchEngine, chat_template
 from caploc.errors import BadOption, CaplocError
 from caploc.evaluation import order
-from caploc.export.evidence import evidence_of
+from caploc.export.card import evidence_of
 from caploc.headfile import NAME, HeadFile, write_heads
 from caploc.heads import Head
 from caploc.models.loading import LoadedModel
@@ -51,7 +51,7 @@ class Playground:
     @property
     def window(self) -> int:
         """The most tokens that the model reads and says together."""
-        return int(self.engine.wording.harness.max_length)
+        return int(self.engine.encoder.harness.max_length)
 
     def example(self, asked: ExampleAsked) -> Example:
         """The example asked for.
@@ -88,7 +88,7 @@ class Playground:
         self, question: Question, example: Example | None, heads: tuple[Head, ...]
     ) -> Iterator[Event]:
         """Answers that the model writes."""
-        duet = Duet(self.engine, self.engine.wording.prompt(self.request(question, example)), heads)
+        duet = Duet(self.engine, self.engine.encoder.prompt(self.request(question, example)), heads)
         yield from duet.events()
         if example is not None:
             said = {
@@ -117,7 +117,7 @@ class Playground:
         if not question.prompt.strip():
             raise BadOption("The prompt is empty; write one, or draw an example of a task.")
         prompt = self.in_chat(question.prompt) if question.chat else question.prompt
-        length = len(self.engine.wording.harness.tok_encode(prompt))
+        length = len(self.engine.encoder.harness.tok_encode(prompt))
         if length + question.new_tokens > self.window:
             raise BadOption(
                 f"The prompt has {length:,} tokens and the answer may have {question.new_tokens:,} "
@@ -168,7 +168,7 @@ class Playground:
 
     def read_before(self, asked: AttentionAsked) -> list[int]:
         """The tokens that the model reads before its answer."""
-        wording, question = self.engine.wording, asked.question
+        wording, question = self.engine.encoder, asked.question
         example = self.example(question.example) if question.example else None
         if example is None or isinstance(example.requests[0], Generate):
             return list(wording.prompt(self.request(question, example)).tokens)

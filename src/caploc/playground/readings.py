@@ -7,8 +7,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from caploc.engine import BatchEngine
+from caploc.engine.encoding import Span
 from caploc.engine.plain import last_logits
-from caploc.engine.wording import Span
 from caploc.heads import Head
 from caploc.models.knockout import knockout
 from caploc.models.loading import LoadedModel
@@ -39,7 +39,7 @@ class Reading:
         for number, request in enumerate(self.requests):
             yield {"event": "choice", "choice": number}
             totals = {side: Scored(0.0, True, 0) for side in SIDES}
-            for span in self.engine.wording.spans(request):
+            for span in self.engine.encoder.spans(request):
                 yield self.read(span, totals)
             for side in SIDES:
                 self.responses[side].append(totals[side])

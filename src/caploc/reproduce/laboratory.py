@@ -16,7 +16,7 @@ from caploc.heads import Head
 from caploc.ledger import Ledger, digest
 from caploc.measurement import search
 from caploc.models.loading import LoadedModel
-from caploc.models.sources import find
+from caploc.models.sources import find_source
 from caploc.progress import Progress
 from caploc.reproduce.preset import Benchmark, Preset, PresetModel, SearchSpec
 from caploc.search import METHODS, Found, Problem, Search
@@ -101,7 +101,10 @@ class Laboratory:
         Raises:
             UserError: if it stands for others: their answers must not be taken for its own.
         """
-        here = {"weights": find(model.name, model.revision).fingerprint(), "dtype": model.dtype}
+        here = {
+            "weights": find_source(model.name, model.revision).fingerprint(),
+            "dtype": model.dtype,
+        }
         if self.ledger.recall({"identity of": model.label}, lambda: here) != here:
             raise UserError(
                 f"In {self.folder} the label {model.label!r} stands for other weights or another "

@@ -1,10 +1,10 @@
 """Workers: replicas of a model in other processes, on one machine or on a cluster, run by Ray.
 
-`Fleet` answers asks as an engine does. It cuts them into groups (`grouping`, `dispatching`: pure),
-which its crew (`crew`; `hands` on Ray) has answered by workers (`replica`).
+`DistributedEngine` answers asks as an engine does. It cuts them into groups (`scheduling`: pure),
+which a pool of workers answers (`ray_backend`), each with a replica of the model (`replica`).
 """
 
-from caploc.workers.fleet import Fleet
+from caploc.workers.distributed import DistributedEngine
 from caploc.workers.options import Workers
 
-__all__ = ["Fleet", "Workers"]
+__all__ = ["DistributedEngine", "Workers"]

@@ -7,7 +7,7 @@ import pytest
 import torch
 from tiny import tiny
 
-from caploc.models.projections import locate
+from caploc.models.projections import find_projections
 from caploc.neurons.circuits.circuit import PromptPair
 from caploc.neurons.circuits.opening import open_model
 
@@ -25,7 +25,7 @@ def loaded(demo):
     """A model of one's own as a loaded one; of the demo model it keeps the tokenizer."""
 
     def load(model):
-        projections, grid = locate(model)
+        projections, grid = find_projections(model)
         return replace(demo, model=model, projections=projections, grid=grid)
 
     return load

@@ -2,7 +2,7 @@
 
 import pytest
 
-from caploc.engine.wording import Wording
+from caploc.engine.encoding import RequestEncoder
 from caploc.neurons.circuits.locator import Counterpart, demo_counterparts, find_pair, others_of
 from caploc.neurons.facts.prompts import FactPrompt
 from caploc.tasks.demo.data import CAPITALS, ELEMENTS
@@ -16,7 +16,7 @@ def stated(country, capital, other=None):
 
 @pytest.fixture(scope="module")
 def wording(demo):
-    return Wording(demo.model, demo.tokenizer)
+    return RequestEncoder(demo.model, demo.tokenizer)
 
 
 def text(wording, tokens):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from caploc.engine.wording import Wording
+from caploc.engine.encoding import RequestEncoder
 from caploc.errors import BadData
 from caploc.neurons.facts.prompts import Encoder, FactPrompt
 from caploc.tasks.requests import LogLikelihood
@@ -26,7 +26,7 @@ def test_the_answers_tokens_are_the_answer(neurons, encoder):
 
 def test_without_a_last_space_tokens_are_lm_evals(neurons, encoder):
     prompt = FactPrompt("capital of Peru?\nLima A\nRome B\n=", "Peru", "A")
-    (span,) = Wording(neurons.model, neurons.tokenizer).spans(
+    (span,) = RequestEncoder(neurons.model, neurons.tokenizer).spans(
         LogLikelihood(prompt.text, prompt.target)
     )
     encoded = encoder.encode(prompt)

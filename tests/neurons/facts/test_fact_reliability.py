@@ -10,7 +10,7 @@ from tiny import FAMILIES
 
 from caploc.commonality.intervals import Interval
 from caploc.errors import BadData, BadOption
-from caploc.models.cutting import Place, replaced
+from caploc.models.cutting import CutSite, replaced
 from caploc.neurons.facts.demo import demo_facts
 from caploc.neurons.facts.knowledge_neurons import KnowledgeNeurons, PromptCopies
 from caploc.neurons.facts.reliability import (
@@ -39,7 +39,7 @@ def test_scaled_neurons_are_those_of_a_plain_cut_at_the_last_position(as_tiny, a
     ids = torch.tensor([encoded.tokens])
 
     def plain(chosen, factor):
-        def last_scaled(place: Place, handed):
+        def last_scaled(place: CutSite, handed):
             # experts read all tokens in one list
             each = handed.reshape(1, len(encoded.tokens), *handed.shape[-2:]).clone()
             each[:, -1] *= factor

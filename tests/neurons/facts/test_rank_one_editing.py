@@ -6,7 +6,7 @@ import torch
 from torch.nn.functional import kl_div
 
 from caploc.errors import BadData, BadOption
-from caploc.models.zeroing import reads_first
+from caploc.models.proof import reads_first
 from caploc.neurons.facts.demo import demo_facts, demo_texts
 from caploc.neurons.facts.editing import (
     Covariance,

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import caploc
-from caploc.engine.wording import Wording
+from caploc.engine.encoding import RequestEncoder
 from caploc.neurons.proof import as_neurons
 from caploc.tasks.demo import data
 from caploc.tasks.requests import LogLikelihood
@@ -58,7 +58,7 @@ def demo():
 @pytest.fixture(scope="session")
 def spans_of(demo):
     """Spans of a demo capability: spans_of(data.addition, "train", 40)."""
-    wording = Wording(demo.model, demo.tokenizer)
+    wording = RequestEncoder(demo.model, demo.tokenizer)
 
     def found(draw, split, count):
         examples = data.distinct(draw, split, count)

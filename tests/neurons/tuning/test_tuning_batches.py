@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny import FAMILIES, VOCABULARY, tiny
 
-from caploc.engine.plain import Reading, score
-from caploc.engine.wording import Span
+from caploc.engine.encoding import Span
+from caploc.engine.plain import PaddedText, score_padded
 from caploc.errors import BadData
 from caploc.neurons.batches import Batch, gold_logprobs, gold_means
 from caploc.neurons.tuning.training import deal, split
@@ -54,10 +54,10 @@ def test_padding_changes_nothing_and_only_answers_count(family):
 def test_gold_log_probabilities_are_the_engines(demo, spans_of):
     spans = [*spans_of(data.addition, "test", 20), *spans_of(data.code, "test", 5)]
     uncut = np.zeros(demo.grid.size, dtype=bool)
-    readings = [Reading(span.inputs, uncut, [span.continuation]) for span in spans]
+    readings = [PaddedText(span.inputs, uncut, [span.continuation]) for span in spans]
     expected = [
         pairs[0][0] / len(span.continuation)
-        for pairs, span in zip(score(demo, readings), spans, strict=True)
+        for pairs, span in zip(score_padded(demo, readings), spans, strict=True)
     ]
     found = gold_means(demo.model, spans)
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)

@@ -9,7 +9,7 @@ import torch
 from test_tuning_batches import random_spans
 from tiny import tiny
 
-from caploc.engine.wording import Span
+from caploc.engine.encoding import Span
 from caploc.errors import BadOption, RunFailed
 from caploc.neurons.sites import find_sites
 from caploc.neurons.tuning.trainable import TrainableRows

@@ -13,7 +13,7 @@ from itertools import takewhile
 
 import numpy as np
 
-from caploc.engine.wording import Wording
+from caploc.engine.encoding import RequestEncoder
 from caploc.errors import BadData
 from caploc.models.loading import LoadedModel
 from caploc.neurons.circuits.circuit import BATCH, STEPS, PromptPair, attribute, strongest
@@ -81,7 +81,7 @@ def demo_counterparts(prompt: FactPrompt) -> list[Counterpart]:
 
 
 def find_pair(
-    wording: Wording, prompt: FactPrompt, counterparts: Counterparts, *, seed: int = 0
+    wording: RequestEncoder, prompt: FactPrompt, counterparts: Counterparts, *, seed: int = 0
 ) -> PromptPair | None:
     """Put beside a prompt the same with another subject of as many tokens; None if there is none.
 
@@ -125,7 +125,7 @@ class CircuitLocator:
     """
 
     opened: OpenModel
-    wording: Wording
+    wording: RequestEncoder
     counterparts: Counterparts
     share: float
     steps: int = STEPS
@@ -146,7 +146,7 @@ class CircuitLocator:
         seed: int = 0,
     ) -> "CircuitLocator":
         """Open a model to find circuits in it."""
-        wording = Wording(loaded.model, loaded.tokenizer)
+        wording = RequestEncoder(loaded.model, loaded.tokenizer)
         return cls(open_model(loaded), wording, counterparts, share, steps, seed=seed)
 
     @property

@@ -21,10 +21,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
+from caploc.engine.encoding import Span
 from caploc.engine.plain import last_logits
-from caploc.engine.wording import Span
 from caploc.errors import BadData, BadOption
-from caploc.models.zeroing import reads_first
+from caploc.models.proof import reads_first
 from caploc.neurons.batches import Batch
 from caploc.neurons.facts.prompts import Encoded, Encoder, FactPrompt
 from caploc.neurons.proof import NeuronModel

@@ -7,9 +7,8 @@ import numpy as np
 from jaxtyping import Float64
 
 from caploc.commonality import Result
-from caploc.engine.padding import Padding
-from caploc.engine.plain import Reading, score
-from caploc.engine.wording import Wording
+from caploc.engine.encoding import RequestEncoder
+from caploc.engine.plain import PaddedText, PaddingCheck, score_padded
 from caploc.errors import BadData, ModelRefused
 from caploc.models.loading import CutModel
 from caploc.progress import Progress, Silent
@@ -117,7 +116,7 @@ class Encoder:
     """
 
     def __init__(self, loaded: CutModel) -> None:
-        self.wording = Wording(loaded.model, loaded.tokenizer)
+        self.wording = RequestEncoder(loaded.model, loaded.tokenizer)
         self.tokenizer = loaded.tokenizer
         self.longest = int(self.wording.harness.max_length)
 
@@ -211,7 +210,7 @@ class FactAnswers:
 
     def __init__(self, loaded: CutModel) -> None:
         self.loaded, self.encoder = loaded, Encoder(loaded)
-        self.padding = Padding(loaded, left=False)
+        self.padding = PaddingCheck(loaded, left=False)
 
     def right(self, prompt: FactPrompt) -> bool:
         return self.to([self.encoder.encode(prompt)])[0].right
@@ -231,8 +230,8 @@ class FactAnswers:
             for first in range(0, len(alike), TOGETHER):
                 places = alike[first : first + TOGETHER]
                 some = [encoded[place] for place in places]
-                asked = [Reading(each.tokens, intact, [each.answer]) for each in some]
-                read = score(self.loaded, asked)
+                asked = [PaddedText(each.tokens, intact, [each.answer]) for each in some]
+                read = score_padded(self.loaded, asked)
                 for place, each, ((logprob, greedy),) in zip(places, some, read, strict=True):
                     results[place] = FactAnswer(logprob / len(each.answer), greedy)
         return [results[place] for place in range(len(encoded))]

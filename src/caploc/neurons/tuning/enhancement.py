@@ -29,7 +29,7 @@ from caploc.commonality import (
     specificity,
     uniform,
 )
-from caploc.engine.wording import Span
+from caploc.engine.encoding import Span
 from caploc.errors import BadData, BadOption
 from caploc.grid import Grid
 from caploc.lookup import pick

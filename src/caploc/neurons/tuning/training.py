@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 
 from caploc.commonality import Result
 from caploc.designs import generator
-from caploc.engine.wording import Span
+from caploc.engine.encoding import Span
 from caploc.errors import BadData, BadOption, RunFailed
 from caploc.neurons.batches import Batch, gold_logprobs
 from caploc.neurons.tuning.trainable import Trainable

@@ -1,18 +1,18 @@
-"""An engine whose rows are answered by workers."""
+"""An engine whose rows are answered by a pool of workers, each with a replica of the model."""
 
 import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import count
+from typing import Protocol
 
 from caploc.engine import Answer, Ask
 from caploc.errors import CaplocError, OutOfMemory, RunFailed
 from caploc.tasks.requests import Request
-from caploc.workers.crew import Crew, Done, Event, Joined, Lost, Refusal, Some
-from caploc.workers.dispatching import Dispatcher, Patience
-from caploc.workers.grouping import Pace
-from caploc.workers.identity import Identity
+from caploc.workers.replica import ModelIdentity, Refusal
+from caploc.workers.scheduling import Dispatcher, Patience, WorkerRates
 
 LOG = logging.getLogger(__name__)
 # the command line hushes everything else; a worker lost is worth a line
@@ -23,15 +23,90 @@ LOADING = 3600.0  # seconds that there may be no worker with its model
 UNBORN = 5  # workers that may die one after another while they load, with none at work
 
 
-class Fleet:
-    """Answers asks with the workers of a crew; it has no weights itself.
+@dataclass(frozen=True)
+class WorkerJoined:
+    """A worker on a node has its model and waits for rows, or has refused it."""
+
+    worker: int
+    node: str
+    identity: ModelIdentity | Refusal
+
+
+@dataclass(frozen=True)
+class AnswersCame:
+    """A worker has answered some of a group."""
+
+    worker: int
+    group: int
+    answers: list[Answer]
+
+
+@dataclass(frozen=True)
+class GroupEnded:
+    """A worker has ended a group, or has refused to go on."""
+
+    worker: int
+    group: int
+    refusal: Refusal | None = None
+
+
+@dataclass(frozen=True)
+class WorkerLost:
+    """A worker is gone, with whatever it held."""
+
+    worker: int
+    why: str  # ends a sentence that begins with "because"
+
+
+WorkerEvent = WorkerJoined | AnswersCame | GroupEnded | WorkerLost
+
+
+class Pool(Protocol):
+    """Runs workers. Workers have numbers, and a new one never gets an old one's."""
+
+    def refresh(self) -> None:
+        """Start the workers that are missing, and let go of those that there is no place for."""
+        ...
+
+    def give(self, worker: int, group: int, asks: Sequence[Ask]) -> None:
+        """Have a worker answer a group."""
+        ...
+
+    def shared_tokens(self, worker: int, requests: Sequence[Request]) -> float:
+        """Ask a worker for `BatchEngine.shared_tokens`."""
+        ...
+
+    def events(self, seconds: float) -> list[WorkerEvent]:
+        """Return what happened; wait so long for something to happen."""
+        ...
+
+    def dismiss(self, worker: int) -> None:
+        """Kill a worker, whatever it does; nothing more is heard of it."""
+        ...
+
+    def bar(self) -> None:
+        """Have one worker less from now on: there is a place where none can work."""
+        ...
+
+    @property
+    def expected(self) -> int:
+        """How many workers there should be."""
+        ...
+
+    def close(self) -> None:
+        """Kill all workers, and end what was started for them."""
+        ...
+
+
+class DistributedEngine:
+    """Answers asks with the workers of a pool; it has no weights itself.
 
     `loaded` says which model it is. `grid` and `shared_tokens` are those of `BatchEngine`.
     """
 
     def __init__(
         self,
-        crew: Crew,
+        pool: Pool,
         patience: Patience | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -41,43 +116,35 @@ class Fleet:
             UserError: if a worker refuses the model.
             RunFailed: if no worker comes up.
         """
-        self.crew, self.patience, self.clock = crew, patience or Patience(), clock
-        self.pace, self.groups = Pace(), count(1)
+        self.pool, self.patience, self.clock = pool, patience or Patience(), clock
+        self.rates, self.groups = WorkerRates(), count(1)
         self.idle: set[int] = set()
         self.busy: set[int] = set()
-        self.news: deque[Event] = deque()
-        self.first: Identity | None = None
+        self.news: deque[WorkerEvent] = deque()
+        self.first: ModelIdentity | None = None
         self.unborn = 0
         self.refreshed = -REFRESH  # when the cluster was looked at
         self.manned = self.clock()  # when there was a worker
         try:
             self.refresh()
-            self.initial = crew.expected
-            self.loaded = self.wait_for_first()
+            self.initial = pool.expected
+            while self.first is None:
+                self._wait()
+            self.loaded = self.first
         except BaseException:
             self.close()
             raise
         self.grid = self.loaded.grid
 
-    def wait_for_first(self) -> Identity:
-        """The identity of the first worker."""
-        while self.first is None:
-            self.refresh()
-            for event in self.events():
-                self.take(event, None)
-        return self.first
-
     def shared_tokens(self, requests: Sequence[Request]) -> float:
-        """Tokens that a mask reads once for all of these requests; see `BatchEngine`."""
+        """Count tokens that a mask reads once for all of these requests; see `BatchEngine`."""
         while True:
             for worker in sorted(self.idle):
                 try:
-                    return self.crew.shared_tokens(worker, requests)
+                    return self.pool.shared_tokens(worker, requests)
                 except RunFailed as error:
-                    self.lose(worker, str(error), None)
-            self.refresh()
-            for event in self.events():
-                self.take(event, None)
+                    self._lose(worker, str(error), None)
+            self._wait()
 
     def answer(self, asks: Iterable[Ask]) -> Iterator[list[Answer]]:
         """Answer every ask once, in lists as workers send them.
@@ -86,50 +153,56 @@ class Fleet:
             UserError: if a worker refuses an ask.
             RunFailed: if several workers fail on the same rows, or none is left.
         """
-        work = Dispatcher.of(asks, self.pace, self.patience, self.groups)
+        work = Dispatcher(asks, self.rates, self.patience, self.groups)
         while work.open:
             self.refresh()
-            self.feed(work)
+            self._feed(work)
             for event in self.events():
                 answers = self.take(event, work)
-                self.feed(work)  # before the answers are stored: the worker need not wait for it
+                self._feed(work)  # before the answers are stored: the worker need not wait for it
                 if answers:
                     left = self.clock()
                     yield answers
                     work.excuse(self.clock() - left)
-            self.drop_late_and_wrong(work)
+            self._drop_late_and_wrong(work)
 
-    def events(self) -> Iterator[Event]:
-        """What happened, each once, even if whoever asked stops in between."""
+    def events(self) -> Iterator[WorkerEvent]:
+        """Yield what happened, each once, even if whoever asked stops in between."""
         if not self.news:
-            self.news.extend(self.crew.events(TICK))
+            self.news.extend(self.pool.events(TICK))
         while self.news:
             yield self.news.popleft()
 
-    def feed(self, work: Dispatcher) -> None:
+    def take(self, event: WorkerEvent, work: Dispatcher | None) -> list[Answer]:
+        """Act on what happened; return the answers that are new."""
+        if isinstance(event, AnswersCame):
+            if work is not None:
+                return work.take(event.worker, event.group, event.answers, self.clock())
+        elif isinstance(event, WorkerJoined):
+            self._welcome(event)
+        elif isinstance(event, WorkerLost):
+            self._lose(event.worker, event.why, work)
+        elif event.worker in self.busy:
+            self._end_group(event, work)
+        return []
+
+    def _wait(self) -> None:
+        """Look after workers while there is nothing to be answered."""
+        self.refresh()
+        for event in self.events():
+            self.take(event, None)
+
+    def _feed(self, work: Dispatcher) -> None:
         """Give every idle worker a group."""
         for worker in sorted(self.idle):
             given = work.give(worker, sorted(self.idle | self.busy), self.clock())
             if given is not None:
                 self.idle.discard(worker)
                 self.busy.add(worker)
-                self.crew.give(worker, *given)
+                self.pool.give(worker, *given)
 
-    def take(self, event: Event, work: Dispatcher | None) -> list[Answer]:
-        """Act on what happened; the answers that are new."""
-        if isinstance(event, Some):
-            if work is not None:
-                return work.some(event.worker, event.group, event.answers, self.clock())
-        elif isinstance(event, Joined):
-            self.welcome(event)
-        elif isinstance(event, Lost):
-            self.lose(event.worker, event.why, work)
-        elif event.worker in self.busy:
-            self.finish(event, work)
-        return []
-
-    def finish(self, event: Done, work: Dispatcher | None) -> None:
-        """A worker has ended a group, or refuses it.
+    def _end_group(self, event: GroupEnded, work: Dispatcher | None) -> None:
+        """Take in that a worker has ended a group, or refuses it.
 
         Raises:
             UserError: if it is refused on its own account.
@@ -142,11 +215,12 @@ class Fleet:
                 raise error
             # a larger worker may have room for what this one has not
             if work is not None:
-                work.lost(event.worker, as_reason(str(error)))
+                text = str(error)
+                work.lose(event.worker, text[:1].lower() + text[1:].rstrip("."))
         elif work is not None:
-            work.done(event.worker, event.group, self.clock())
+            work.end(event.worker, event.group, self.clock())
 
-    def welcome(self, event: Joined) -> None:
+    def _welcome(self, event: WorkerJoined) -> None:
         """Take in a worker that has its model.
 
         Raises:
@@ -164,11 +238,11 @@ class Fleet:
             if event.worker <= self.initial or not self.idle | self.busy:
                 raise
             LOG.warning("A worker that joined on %s is left out: %s", event.node, error)
-            self.crew.dismiss(event.worker)
-            self.crew.bar()
+            self.pool.dismiss(event.worker)
+            self.pool.bar()
 
-    def lose(self, worker: int, why: str, work: Dispatcher | None, *, blame: bool = True) -> None:
-        """A worker is gone: forget it and have its rows asked again; see `Dispatcher.lost`.
+    def _lose(self, worker: int, why: str, work: Dispatcher | None, *, blame: bool = True) -> None:
+        """Forget a worker that is gone, and have its rows asked again; see `Dispatcher.lose`.
 
         Raises:
             RunFailed: if workers keep dying while they load, or on the same rows.
@@ -184,22 +258,22 @@ class Fleet:
             )
         LOG.warning("Worker %d is lost because %s; another takes its place.", worker, why)
         if work is not None:
-            work.lost(worker, why, blame=blame)
+            work.lose(worker, why, blame=blame)
         else:
-            self.pace.forget(worker)
+            self.rates.forget(worker)
         self.refreshed = -REFRESH
 
-    def drop_late_and_wrong(self, work: Dispatcher) -> None:
+    def _drop_late_and_wrong(self, work: Dispatcher) -> None:
         """Kill workers that hang, and those that were caught with a wrong answer."""
         for worker, seconds in work.late(self.clock()):
-            self.crew.dismiss(worker)
-            self.lose(worker, f"it has answered nothing for {seconds:.0f} s", work)
+            self.pool.dismiss(worker)
+            self._lose(worker, f"it has answered nothing for {seconds:.0f} s", work)
         while work.suspects:
             worker = work.suspects.pop()
             if worker in self.idle | self.busy:
-                self.crew.dismiss(worker)
+                self.pool.dismiss(worker)
                 why = "its answers were no numbers where another worker's were"
-                self.lose(worker, why, work, blame=False)
+                self._lose(worker, why, work, blame=False)
 
     def refresh(self) -> None:
         """Look every few seconds at which workers are missing.
@@ -216,20 +290,15 @@ class Fleet:
                 "have free CPUs or GPUs (`ray status`)? What was measured is kept."
             )
         if now - self.refreshed >= REFRESH:
-            self.crew.refresh()
+            self.pool.refresh()
             self.refreshed = now
 
     def close(self) -> None:
         """Let all workers go."""
-        self.crew.close()
+        self.pool.close()
 
-    def __enter__(self) -> "Fleet":
+    def __enter__(self) -> "DistributedEngine":
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def as_reason(text: str) -> str:
-    """A sentence as the end of another one."""
-    return text[:1].lower() + text[1:].rstrip(".")

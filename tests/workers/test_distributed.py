@@ -5,26 +5,25 @@ from itertools import count
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made_up import IDENTITY, HereCrew, answered, crossed, truth
+from made_up import IDENTITY, HerePool, answered, crossed, truth
 
 from caploc.errors import BadOption, ModelRefused, OutOfMemory, RunFailed
-from caploc.workers.crew import Done, Joined, Refusal
-from caploc.workers.dispatching import Dispatcher, Patience
-from caploc.workers.fleet import Fleet
-from caploc.workers.grouping import Pace
+from caploc.workers.distributed import DistributedEngine, GroupEnded, WorkerJoined
+from caploc.workers.replica import Refusal
+from caploc.workers.scheduling import Dispatcher, Patience, WorkerRates
 
 FAULTS = ["dies", "dies later", "nan", "short", "hangs"]
 PATIENCE = Patience(first=5.0, least=3.0, factor=10.0)
 
 
-def fleet_of(crew):
-    return Fleet(crew, PATIENCE, crew.clock)
+def engine_of(pool):
+    return DistributedEngine(pool, PATIENCE, pool.clock)
 
 
-def collected(fleet, asks):
+def collected(engine, asks):
     """Every answer by key; none may come twice."""
     found = {}
-    for batch in fleet.answer(asks):
+    for batch in engine.answer(asks):
         for answer in batch:
             assert answer.key not in found
             found[answer.key] = answer.response.logprob
@@ -58,9 +57,9 @@ def test_no_row_is_lost_or_doubled_whatever_befalls_the_workers(size, masks, par
         return now
 
     hanging, doubted = set(), set()
-    with fleet_of(HereCrew(size, fate)) as fleet:
-        assert collected(fleet, asks) == {ask.key: truth(ask) for ask in asks}
-        assert collected(fleet, asks) == {ask.key: truth(ask) for ask in asks}
+    with engine_of(HerePool(size, fate)) as engine:
+        assert collected(engine, asks) == {ask.key: truth(ask) for ask in asks}
+        assert collected(engine, asks) == {ask.key: truth(ask) for ask in asks}
 
 
 def test_rows_of_a_worker_that_died_are_asked_of_another():
@@ -71,61 +70,61 @@ def test_rows_of_a_worker_that_died_are_asked_of_another():
         return "dies" if worker == 1 else "answers"
 
     asks = crossed(20, ["a", "b"])
-    crew = HereCrew(2, fate)
-    assert len(collected(Fleet(crew), asks)) == 40
-    assert 1 not in crew.present
-    assert len(crew.present) == 2  # another has taken its place
+    pool = HerePool(2, fate)
+    assert len(collected(DistributedEngine(pool), asks)) == 40
+    assert 1 not in pool.present
+    assert len(pool.present) == 2  # another has taken its place
 
 
 def test_a_worker_that_hangs_is_killed_and_its_rows_asked_again():
-    crew = HereCrew(2, lambda worker, asks: "hangs" if worker == 2 else "answers")
-    assert len(collected(fleet_of(crew), crossed(20, ["a"]))) == 20
-    assert 2 in crew.dismissed
+    pool = HerePool(2, lambda worker, asks: "hangs" if worker == 2 else "answers")
+    assert len(collected(engine_of(pool), crossed(20, ["a"]))) == 20
+    assert 2 in pool.dismissed
 
 
 def test_a_worker_caught_with_a_wrong_nan_is_replaced():
-    crew = HereCrew(2, lambda worker, asks: "nan" if worker == 1 else "answers")
+    pool = HerePool(2, lambda worker, asks: "nan" if worker == 1 else "answers")
     asks = crossed(20, ["a"], 2)
-    assert collected(Fleet(crew), asks) == {ask.key: truth(ask) for ask in asks}
-    assert crew.dismissed == [1]
+    assert collected(DistributedEngine(pool), asks) == {ask.key: truth(ask) for ask in asks}
+    assert pool.dismissed == [1]
 
 
 def test_who_fails_on_a_doubted_row_is_not_taken_for_who_said_nan():
-    work = Dispatcher.of(crossed(1, ["a"], 2), Pace(), PATIENCE, count(1))
+    work = Dispatcher(crossed(1, ["a"], 2), WorkerRates(), PATIENCE, count(1))
     for worker, said in ((1, math.nan), (2, None), (3, -1.0)):
         number, asks = work.give(worker, [1, 2, 3], 0.0)
         if said is None:
-            work.lost(worker, "it was told to")
+            work.lose(worker, "it was told to")
         else:
-            work.some(worker, number, [answered(ask, said) for ask in asks], 0.0)
-            work.done(worker, number, 0.0)
+            work.take(worker, number, [answered(ask, said) for ask in asks], 0.0)
+            work.end(worker, number, 0.0)
     assert work.suspects == {1}
     assert not work.open
 
 
 def test_workers_are_not_silent_while_nobody_listens():
-    crew = HereCrew(
-        2, lambda worker, asks: "hangs" if worker == 2 and crew.now < 400 else "answers"
+    pool = HerePool(
+        2, lambda worker, asks: "hangs" if worker == 2 and pool.now < 400 else "answers"
     )
-    with fleet_of(crew) as fleet:
-        for _ in fleet.answer(crossed(2, ["a"])):
-            crew.now += 400.0  # scoring, programs that are run
-    assert crew.dismissed == []
+    with engine_of(pool) as engine:
+        for _ in engine.answer(crossed(2, ["a"])):
+            pool.now += 400.0  # scoring, programs that are run
+    assert pool.dismissed == []
 
 
 def test_a_model_that_truly_says_nan_is_believed_the_second_time():
-    crew = HereCrew(2, lambda worker, asks: "nan")
-    found = collected(Fleet(crew), crossed(10, ["a"], 2))
+    pool = HerePool(2, lambda worker, asks: "nan")
+    found = collected(DistributedEngine(pool), crossed(10, ["a"], 2))
     assert len(found) == 20
     assert all(value != value for value in found.values())
-    assert crew.dismissed == []
+    assert pool.dismissed == []
 
 
 @pytest.mark.parametrize("fate", ["dies", "hangs", "short"])
 def test_rows_that_every_worker_fails_on_end_the_run_in_one_sentence(fate):
-    crew = HereCrew(2, lambda worker, asks: fate)
+    pool = HerePool(2, lambda worker, asks: fate)
     with pytest.raises(RunFailed, match="3 workers in turn failed on the same .* rows"):
-        collected(fleet_of(crew), crossed(8, ["a"]))
+        collected(engine_of(pool), crossed(8, ["a"]))
 
 
 def test_a_worker_that_joins_gets_rows():
@@ -135,39 +134,39 @@ def test_a_worker_that_joins_gets_rows():
         asked.add(worker)
         return "answers"
 
-    crew = HereCrew(1, fate, row_seconds=1.0)
-    fleet = Fleet(crew, clock=crew.clock)
-    batches = fleet.answer(crossed(200, ["a", "b"]))
+    pool = HerePool(1, fate, row_seconds=1.0)
+    engine = DistributedEngine(pool, clock=pool.clock)
+    batches = engine.answer(crossed(200, ["a", "b"]))
     next(batches)
-    crew.size, fleet.refreshed = 3, float("-inf")
+    pool.size, engine.refreshed = 3, float("-inf")
     assert sum(len(batch) for batch in batches) > 0
     assert asked == {1, 2, 3}
 
 
-class Refusing(HereCrew):
+class Refusing(HerePool):
     """Answers nothing but a refusal."""
 
     error = BadOption("The task scores a continuation of 0 tokens.")
 
     def outcome(self, worker, group, asks):
         self.present[worker] = None
-        return [Done(worker, group, Refusal.of(self.error))]
+        return [GroupEnded(worker, group, Refusal.of(self.error))]
 
 
 def test_what_a_worker_refuses_is_refused_with_the_same_sentence():
     with pytest.raises(BadOption, match="The task scores a continuation of 0 tokens."):
-        collected(Fleet(Refusing(2)), crossed(3, ["a"]))
+        collected(DistributedEngine(Refusing(2)), crossed(3, ["a"]))
 
 
 def test_a_row_too_large_for_one_worker_is_asked_of_others_before_the_run_ends():
-    crew = Refusing(3)
-    crew.error = OutOfMemory("Not even one row fits into the memory of cuda:0.")
+    pool = Refusing(3)
+    pool.error = OutOfMemory("Not even one row fits into the memory of cuda:0.")
     with pytest.raises(RunFailed, match="3 workers .* because not even one row fits into"):
-        collected(Fleet(crew), crossed(1, ["a"]))
-    assert crew.dismissed == []
+        collected(DistributedEngine(pool), crossed(1, ["a"]))
+    assert pool.dismissed == []
 
 
-class Joining(HereCrew):
+class Joining(HerePool):
     """Whose workers join with these identities, in turn."""
 
     identities = ()
@@ -175,45 +174,50 @@ class Joining(HereCrew):
     def refresh(self):
         super().refresh()
         self.news = [
-            Joined(event.worker, event.node, self.identities[event.worker - 1])
+            WorkerJoined(event.worker, event.node, self.identities[event.worker - 1])
             for event in self.news
         ]
 
 
 def test_a_model_that_is_refused_by_the_first_workers_is_refused():
-    crew = Joining(2)
-    crew.identities = [Refusal.of(ModelRefused("No heads."))] * 2
+    pool = Joining(2)
+    pool.identities = [Refusal.of(ModelRefused("No heads."))] * 2
     with pytest.raises(ModelRefused, match=r"No heads\."):
-        Fleet(crew)
-    assert crew.closed
+        DistributedEngine(pool)
+    assert pool.closed
 
 
 def test_a_worker_with_other_weights_is_refused():
-    crew = Joining(2)
+    pool = Joining(2)
     other = type(IDENTITY)("made up", "g", "float32", "cpu", IDENTITY.grid, "0")
-    crew.identities = [IDENTITY, other]
+    pool.identities = [IDENTITY, other]
     with pytest.raises(ModelRefused, match="on node 2 has another fingerprint .*: g, not f"):
-        Fleet(crew)
+        DistributedEngine(pool)
 
 
 def test_a_late_comer_that_cannot_work_is_left_out(caplog):
-    crew = Joining(1)
-    crew.identities = [IDENTITY, Refusal.of(ModelRefused("No such folder."))]
-    fleet = Fleet(crew)
-    crew.size, fleet.refreshed = 2, float("-inf")
-    assert len(collected(fleet, crossed(50, ["a"]))) == 50
+    pool = Joining(1)
+    pool.identities = [IDENTITY, Refusal.of(ModelRefused("No such folder."))]
+    engine = DistributedEngine(pool)
+    pool.size, engine.refreshed = 2, float("-inf")
+    assert len(collected(engine, crossed(50, ["a"]))) == 50
     assert "node 2 is left out: No such folder." in caplog.text
-    assert crew.expected == 1
+    assert pool.expected == 1
 
 
 def test_shared_tokens_are_asked_of_a_worker():
-    assert Fleet(HereCrew(2)).shared_tokens([ask.request for ask in crossed(1, ["a", "b"])]) == 2
+    assert (
+        DistributedEngine(HerePool(2)).shared_tokens(
+            [ask.request for ask in crossed(1, ["a", "b"])]
+        )
+        == 2
+    )
 
 
 def test_answers_of_a_batch_that_was_given_up_are_dropped():
-    fleet = Fleet(HereCrew(2))
-    interrupted = fleet.answer(crossed(200, ["a"]))
+    engine = DistributedEngine(HerePool(2))
+    interrupted = engine.answer(crossed(200, ["a"]))
     next(interrupted)
     interrupted.close()
     asks = crossed(30, ["b"])
-    assert collected(fleet, asks) == {ask.key: truth(ask) for ask in asks}
+    assert collected(engine, asks) == {ask.key: truth(ask) for ask in asks}

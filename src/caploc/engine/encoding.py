@@ -1,4 +1,4 @@
-"""Text to tokens and back, exactly as lm-eval's Hugging Face model does it.
+"""Text to tokens and back, exactly as lm-eval's Hugging Face model does it; where answers end.
 
 lm-eval decides where a context ends and its continuation begins, when a start token is added and
 how a text too long is cut. Its own class is asked, so that scores agree to the last token.
@@ -26,6 +26,8 @@ from caploc.errors import BadOption
 from caploc.tasks.requests import Generate, LogLikelihood, Request, Rolling
 
 REMEMBERED = 50_000  # encoded texts; every mask asks the same ones
+PLAIN = "x"  # a letter before a token, so that a space at its beginning is not stripped
+UNFINISHED = "\N{REPLACEMENT CHARACTER}"  # decoded from bytes that are not yet a whole character
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,7 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Prompt:
+class TokenizedPrompt:
     """A prompt's tokens, and how its continuation is decoded and cut."""
 
     tokens: tuple[int, ...]
@@ -49,12 +51,11 @@ class Prompt:
     options: str  # what is left of the generation arguments, as JSON
 
 
-class Wording:
-    """The encodings of one model's requests."""
+class RequestEncoder:
+    """Encodes one model's requests and decodes its answers, by lm-eval's conventions."""
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
-        """Borrow lm-eval's conventions for this model and tokenizer."""
-        with unremarked():
+        with _without_remarks():
             self.harness = HFLM(pretrained=model, tokenizer=tokenizer, backend="causal")
         self.tokenizer = tokenizer
         self.end = self.harness.tok_decode(self.harness.eot_token_id, skip_special_tokens=False)
@@ -62,7 +63,7 @@ class Wording:
         self.prompt = lru_cache(REMEMBERED)(self._prompt)
 
     def _spans(self, request: LogLikelihood | Rolling) -> tuple[Span, ...]:
-        """What must be read to score a request; several spans for a text beyond the window."""
+        """Encode what must be read to score a request: several spans beyond the model's window."""
         if isinstance(request, LogLikelihood):
             return (self.span(*self.pair(request)),)
         windows = get_rolling_token_windows(
@@ -74,7 +75,7 @@ class Wording:
         return tuple(self.span(*make_disjoint_window(window)) for window in windows)
 
     def pair(self, request: LogLikelihood) -> tuple[list[int], list[int]]:
-        """Tokens of context and continuation; an empty context becomes the start token.
+        """Encode context and continuation; an empty context becomes the start token.
 
         So does one of blanks, which lm-eval counts to the continuation.
         """
@@ -88,7 +89,7 @@ class Wording:
         return ([start], tokens) if tokens[:1] != [start] else (tokens[:1], tokens[1:])
 
     def stem(self, request: Request) -> tuple[int, ...]:
-        """The tokens that a request begins with, as far as they are given to read."""
+        """Return the tokens that a request begins with, as far as they are given to read."""
         if isinstance(request, Generate):
             return self.prompt(request).tokens
         return self.spans(request)[0].inputs
@@ -107,8 +108,8 @@ class Wording:
         whole = [*context, *continuation][-(self.harness.max_length + 1) :]
         return Span(tuple(whole[:-1]), tuple(continuation))
 
-    def _prompt(self, request: Generate) -> Prompt:
-        """Tokens of a prompt, cut from the left to leave room for the answer; never none.
+    def _prompt(self, request: Generate) -> TokenizedPrompt:
+        """Encode a prompt, cut from the left to leave room for the answer; never to nothing.
 
         Raises:
             BadOption: if the answer alone would fill the model's window.
@@ -123,7 +124,9 @@ class Wording:
                 f"{self.harness.max_length}; set max_gen_toks in the task's generation_kwargs."
             )
         tokens = self.harness.tok_encode(request.prompt)[-room:] or [self.harness.prefix_token_id]
-        return Prompt(tuple(tokens), tuple(stops), new_tokens, json.dumps(options, sort_keys=True))
+        return TokenizedPrompt(
+            tuple(tokens), tuple(stops), new_tokens, json.dumps(options, sort_keys=True)
+        )
 
     def cut(self, tokens: Sequence[int], stops: Sequence[str]) -> str:
         """Decode an answer and cut it at its first stop string."""
@@ -131,8 +134,67 @@ class Wording:
         return postprocess_generated_text(text, list(stops), think_end_token=None)
 
 
+class Stops:
+    """Tells when an answer is over: an end token, a stop string in its text, or its limit.
+
+    A stop string can only appear with a token that brings its last character, so that most tokens
+    need no decoding: which do is looked up once for each token of the vocabulary that appears.
+    """
+
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        stops: Sequence[str],
+        ends: Sequence[int],
+        limit: int,
+    ) -> None:
+        """Stop at these strings, at these end tokens, or after `limit` tokens."""
+        self.tokenizer, self.limit = tokenizer, limit
+        self.stops = [stop for stop in stops if stop]  # lm-eval cuts at no empty one
+        self.ends = frozenset(ends)
+        self.last = {stop[-1] for stop in self.stops}
+        self.plain = tokenizer.encode(PLAIN, add_special_tokens=False)
+        self.special = frozenset(tokenizer.all_special_ids)
+        self.suspects: dict[int, bool] = {}
+
+    def over(self, said: Sequence[int]) -> bool:
+        """Tell whether the answer ends with its last token."""
+        token = said[-1]
+        return len(said) >= self.limit or token in self.ends or self.stopped(said)
+
+    def stopped(self, said: Sequence[int]) -> bool:
+        """Tell whether the last token completed a stop string."""
+        token = said[-1]
+        suspect = self.suspects.get(token)
+        if suspect is None:
+            suspect = self.suspects[token] = self._may_complete(token)
+        if not suspect:
+            return False
+        text = self._text(said)
+        return any(stop in text for stop in self.stops)
+
+    def trim(self, tokens: Sequence[int]) -> list[int]:
+        """Return an answer up to the token that ended it; whatever followed is padding."""
+        for count in range(1, len(tokens) + 1):
+            if self.over(tokens[:count]):
+                return list(tokens[:count])
+        return list(tokens)
+
+    def _may_complete(self, token: int) -> bool:
+        """Tell whether the token can bring the last character of a stop string."""
+        # Any token may show that the bytes before it were no character.
+        if token in self.special or UNFINISHED in self.last:
+            return True
+        text = self._text([token]) + self._text([*self.plain, token])[len(PLAIN) :]
+        return UNFINISHED in text or any(character in text for character in self.last)
+
+    def _text(self, tokens: Sequence[int]) -> str:
+        """Decode, end tokens included: a stop string may be one."""
+        return str(self.tokenizer.decode(list(tokens)))
+
+
 def chat_template(tokenizer: PreTrainedTokenizerBase) -> Callable[..., str]:
-    """A renderer of messages for tasks, with lm-eval's treatment of the last message.
+    """Return a renderer of messages for tasks that treats the last message as lm-eval does.
 
     Raises:
         BadOption: if the tokenizer has no chat template.
@@ -161,8 +223,8 @@ def chat_template(tokenizer: PreTrainedTokenizerBase) -> Callable[..., str]:
 
 
 @contextmanager
-def unremarked() -> Iterator[None]:
-    """Without lm-eval's warnings that a model was handed over loaded, which is meant here."""
+def _without_remarks() -> Iterator[None]:
+    """Silence lm-eval's warnings that a model was handed over loaded, which is meant here."""
     remarks = logging.getLogger("lm_eval.models.huggingface")
     before, remarks.disabled = remarks.disabled, True
     try:

@@ -7,8 +7,8 @@ from made_up import crossed
 
 from caploc.engine import Ask
 from caploc.tasks.requests import Generate
-from caploc.workers.bundle import Bundle
-from caploc.workers.grouping import LEAD, Pace, Queue, as_rows, blocks
+from caploc.workers.replica import AskBatch
+from caploc.workers.scheduling import LEAD, RowQueue, WorkerRates, asks_by_row, row_blocks
 
 LONG = "x" * (LEAD + 50)
 TEXTS = st.lists(st.text(max_size=12), min_size=1, max_size=6)
@@ -17,8 +17,8 @@ TEXTS = st.lists(st.text(max_size=12), min_size=1, max_size=6)
 @settings(max_examples=40)
 @given(TEXTS, st.integers(1, 20), st.integers(1, 3), st.lists(st.integers(1, 30), min_size=1))
 def test_every_row_is_taken_once_whatever_sizes_are_asked_for(texts, masks, parts, sizes):
-    rows = as_rows(crossed(masks, texts, parts))
-    queue, taken, turn = Queue.of(blocks(rows)), [], 0
+    rows = asks_by_row(crossed(masks, texts, parts))
+    queue, taken, turn = RowQueue(row_blocks(rows)), [], 0
     while queue.left:
         got = queue.take(sizes[turn % len(sizes)])
         assert 0 < len(got) <= 1.5 * sizes[turn % len(sizes)]
@@ -31,44 +31,44 @@ def test_every_row_is_taken_once_whatever_sizes_are_asked_for(texts, masks, part
 
 def test_rows_of_one_mask_stay_together_where_prompts_begin_alike():
     prompts = [LONG + end for end in "abcd"]
-    found = blocks(as_rows(crossed(5, prompts)))
+    found = row_blocks(asks_by_row(crossed(5, prompts)))
     assert sorted(found) == [tuple(range(4 * m, 4 * m + 4)) for m in range(5)]
 
 
 def test_rows_of_one_prompt_stay_together_where_prompts_do_not_begin_alike():
-    found = blocks(as_rows(crossed(5, ["1+1=", "2+2=", "10+10="])))
+    found = row_blocks(asks_by_row(crossed(5, ["1+1=", "2+2=", "10+10="])))
     assert [len(block) for block in found] == [5, 5, 5]
     assert found[0] == (2, 5, 8, 11, 14)  # the longest prompt first
 
 
 def test_a_block_is_not_cut_to_fill_a_group_that_is_half_full():
-    queue = Queue.of([(1, 2, 3), (4, 5, 6, 7)])
+    queue = RowQueue([(1, 2, 3), (4, 5, 6, 7)])
     assert queue.take(4) == (1, 2, 3)
     assert queue.take(4) == (4, 5, 6, 7)
 
 
 def test_a_block_that_must_stay_whole_does():
-    queue = Queue.of([tuple(range(30)), tuple(range(30, 60)), tuple(range(60, 100))])
+    queue = RowQueue([tuple(range(30)), tuple(range(30, 60)), tuple(range(60, 100))])
     assert queue.take(10, whole=30) == tuple(range(30))
     assert queue.take(50, whole=30) == tuple(range(30, 60))
     assert queue.take(5, whole=30) == tuple(range(60, 65))
 
 
 def test_blocks_are_parted_only_at_the_end():
-    pace = Pace()
+    pace = WorkerRates()
     pace.learn(1, 20, 2.0)
     assert pace.whole(1, 3, [1, 2]) == 450  # three quarters of a minute's rows
     assert pace.whole(1, 2, [1, 2]) == 0
 
 
 def test_a_long_block_is_cut():
-    queue = Queue.of([tuple(range(100))])
+    queue = RowQueue([tuple(range(100))])
     assert queue.take(10) == tuple(range(10))
     assert queue.take(10) == tuple(range(10, 20))
 
 
 def test_the_choices_of_one_question_are_one_row():
-    assert {n: len(asks) for n, asks in as_rows(crossed(2, ["a", "b"], 4)).items()} == {
+    assert {n: len(asks) for n, asks in asks_by_row(crossed(2, ["a", "b"], 4)).items()} == {
         n: 4 for n in range(4)
     }
 
@@ -77,27 +77,27 @@ def test_the_choices_of_one_question_are_one_row():
 @given(TEXTS, st.integers(1, 9), st.integers(1, 4))
 def test_a_bundle_unpacks_to_the_asks_it_was_made_of(texts, masks, parts):
     asks = crossed(masks, texts, parts)
-    bundle = Bundle.of(asks)
-    back = bundle.asks()
+    batch = AskBatch.of(asks)
+    back = batch.asks()
     assert [(a.key, a.request) for a in back] == [(a.key, a.request) for a in asks]
     assert all(
         np.array_equal(a.knocked_out, b.knocked_out) for a, b in zip(asks, back, strict=True)
     )
-    assert len(bundle.masks) == masks
-    assert len(bundle.requests) == len(set(texts)) * parts
+    assert len(batch.masks) == masks
+    assert len(batch.requests) == len(set(texts)) * parts
 
 
 def test_a_mask_of_any_width_travels_whole():
     for width in (1, 7, 8, 9, 1000):
         mask = np.random.default_rng(width).random(width) < 0.5
-        (ask,) = Bundle.of([Ask((0, 0), Generate("a", "{}"), mask)]).asks()
+        (ask,) = AskBatch.of([Ask((0, 0), Generate("a", "{}"), mask)]).asks()
         assert ask.knocked_out.dtype == bool
         assert np.array_equal(ask.knocked_out, mask)
 
 
 def makespan(speeds: list[float], rows: int, overhead: float) -> tuple[float, int]:
-    """Seconds until the last of these workers is done, and groups, as `Pace` sizes them."""
-    pace, free, left, groups = Pace(), dict.fromkeys(range(len(speeds)), 0.0), rows, 0
+    """Seconds until the last of these workers is done, and groups, as `WorkerRates` sizes them."""
+    pace, free, left, groups = WorkerRates(), dict.fromkeys(range(len(speeds)), 0.0), rows, 0
     while left:
         worker = min(free, key=free.__getitem__)
         now = free[worker]
@@ -120,7 +120,7 @@ def test_workers_of_different_speeds_end_together(speeds):
 
 
 def test_a_group_is_most_of_a_fair_part_and_the_last_one_all_of_it():
-    pace = Pace()
+    pace = WorkerRates()
     pace.learn(1, 400, 4.0)
     pace.learn(2, 1200, 4.0)
     assert pace.size(1, 12_000, [1, 2]) == 2250  # three quarters of a quarter
@@ -136,7 +136,7 @@ def test_a_group_is_most_of_a_fair_part_and_the_last_one_all_of_it():
 
 
 def test_what_others_still_have_to_do_counts_for_a_fair_part():
-    pace = Pace()
+    pace = WorkerRates()
     pace.learn(1, 100, 10.0)
     pace.learn(2, 100, 10.0)
     assert pace.size(1, 1000, [1, 2]) == 375
@@ -147,13 +147,13 @@ def test_what_others_still_have_to_do_counts_for_a_fair_part():
 
 
 def test_the_last_groups_and_the_one_in_hand_say_how_fast_a_worker_is():
-    pace = Pace()
+    pace = WorkerRates()
     assert pace.rate(1) is None
     pace.learn(1, 10, 10.0)  # the first one, with all that is done once
     assert pace.rate(1) == 1
     pace.learn(1, 195, 5.0)
     assert pace.rate(1) == 20
-    pace.watch(1, 40, 15.0)
+    pace.under_way[1] = 40, 15.0
     assert pace.rate(1) == 240 / 25
     pace.learn(1, 100, 20.0)
     assert pace.rate(1) == 200 / 25
