@@ -209,7 +209,7 @@ import signal
 signal.signal(signal.SIGINT, signal.default_int_handler)
 from caploc.sandbox import Program, Sandbox, pool, worker
 worker.EXECUTABLE = {python!r}
-from caploc.sandbox.isolation import Profile
+from caploc.sandbox.protocol import Profile
 pool.choose_profile = lambda *isolation: Profile(*{profile})
 with Sandbox(workers=2) as sandbox:
     sandbox.judge([Program("", "")])
@@ -285,7 +285,7 @@ def test_workers_that_do_not_start_say_why(monkeypatch):
 
 # From its n-th program on, a worker's children fail while they are isolated.
 FAILING = """
-from caploc.sandbox.inside import zygote
+from caploc.sandbox import zygote
 real, runs = zygote.Zygote.run, []
 def run(self, driver):
     runs.append(driver)
@@ -299,7 +299,7 @@ zygote.Zygote.run = run
 
 @pytest.mark.parametrize("first, passes", [(2, True), (1, False)])
 def test_a_program_that_did_not_run_is_tried_by_another_worker(monkeypatch, default, first, passes):
-    line = "from caploc.sandbox.inside.start import main\n"
+    line = "from caploc.sandbox.zygote import main\n"
     patched = worker.START.replace(line, line + FAILING.format(first=first))
     assert patched != worker.START
     monkeypatch.setattr(worker, "START", patched)
