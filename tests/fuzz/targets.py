@@ -57,7 +57,7 @@ from caploc.store.salvage import salvage
 from caploc.studies import read_studies
 from caploc.sweep import folder_name, rewrite_report
 from caploc.tasks.catalog import load_task, parse_data
-from caploc.tasks.diagnosis import fault_of
+from caploc.tasks.datafiles import fault_of
 from caploc.tasks.paper.profanity import file_lexicon
 from caploc.tasks.taskfiles import code_in, open_family, permit_code
 from caploc.workbench import Allowed

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from caploc.playground.asked import Question
-from caploc.playground.turns import Turns
+from caploc.playground.app import Turns
+from caploc.playground.questions import Question
 
 CHOICES = [["L0H13", "L0H14"], ["L5H1"], ["L0H13", "L0H14", "L3H12", "L1H2"]]
 

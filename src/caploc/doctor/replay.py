@@ -60,11 +60,7 @@ class Recorded(Meter):
     def ask(
         self, todo: list[tuple[tuple[bytes, str], tuple[Mask, int]]], progress: Progress
     ) -> None:
-        """Refuse to have rows measured.
-
-        Raises:
-            RowsMissing: always.
-        """
+        """Refuse to have rows measured; raises RowsMissing always."""
         raise RowsMissing(
             f"the study that run.json describes asks for {len(todo):,} rows of {self.task.name} "
             "that are not there"
@@ -78,14 +74,14 @@ class Replay(Workbench[HeadModel]):
     path: Path = Path()
 
     def make_meter(self, task: Task, question: Question) -> Recorded:
-        """A recorded meter."""
+        """Return a recorded meter."""
         return Recorded(self.path, task, question, self.cost)
 
 
 def recompute(
     rows: Path, written: dict[str, Any], result: dict[str, Any]
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The contents of `result.json` and `answers.json` that a run's rows give.
+    """Return the contents of `result.json` and `answers.json` that a run's rows give.
 
     `written` and `result` are the contents of its `run.json` and `result.json`, as a run may have
     written them. Of `result` only the model's identity, its grid and the group of a scattered
@@ -118,7 +114,7 @@ def recompute(
 
 
 def grid_of(study: Study, result: dict[str, Any]) -> HeadGrid:
-    """The grid of the run's model, from its configuration if that lies on this machine.
+    """Return the grid of the run's model, from its configuration if that lies on this machine.
 
     Raises:
         NotRecomputed: if it does not, or if the result says another one.
@@ -188,7 +184,7 @@ def replayed(
 
 
 def differences(there: Any, here: Any, where: str = "") -> Iterator[str]:
-    """Where a file's content differs from what the rows give, in the order of the file."""
+    """Yield where a file's content differs from what the rows give, in the order of the file."""
     if isinstance(there, dict) and isinstance(here, dict):
         for key in (*there, *(key for key in here if key not in there)):
             if key not in OF_THE_MACHINE:
@@ -214,13 +210,13 @@ def alike(there: Any, here: Any) -> bool:
 
 
 def quoted(value: Any) -> str:
-    """A value as a sentence repeats it."""
+    """Return a value as a sentence repeats it."""
     text = json.dumps(value)
     return text if len(text) <= QUOTED else f"{text[:QUOTED]} ..."
 
 
 def summarize(differing: Iterator[str]) -> list[str]:
-    """The first differences, and how many more there are."""
+    """Return the first differences, and how many more there are."""
     every = list(differing)
     more = [f"{len(every) - NAMED:,} more values"] if len(every) > NAMED else []
     return every[:NAMED] + more

@@ -168,11 +168,7 @@ class KnockedOut(ModelAPI):
 
 
 def refuse_others(tools: list[ToolInfo], config: GenerateConfig) -> None:
-    """Refuse what would change answers and cannot be done.
-
-    Raises:
-        BadOption: naming it.
-    """
+    """Refuse what would change answers and cannot be done; raises BadOption naming it."""
     if tools:
         raise BadOption("caploc calls no tools; use a task without them.")
     for name, harmless in GREEDY.items():

@@ -75,7 +75,7 @@ class KnockedOut(LM):  # type: ignore[misc]  # lm-eval has no types
         return [scored(response).logprob for response in answers]
 
     def generate_until(self, requests: list[Instance]) -> list[str]:
-        """What the model says, up to the first stop string.
+        """Return what the model says, up to the first stop string.
 
         Raises:
             BadOption: if a request samples or searches for its answer.
@@ -107,24 +107,24 @@ class KnockedOut(LM):  # type: ignore[misc]  # lm-eval has no types
 
     @property
     def tokenizer_name(self) -> str:
-        """The tokenizer's name, by which lm-eval tells caches of requests apart."""
+        """Return the tokenizer's name, by which lm-eval tells caches of requests apart."""
         return str(self.engine.wording.harness.tokenizer_name)
 
     def chat_template(self, chat_template: bool | str = False) -> str | None:
-        """The tokenizer's template of that name, as lm-eval's `hf` model gives it."""
+        """Return the tokenizer's template of that name, as lm-eval's `hf` model gives it."""
         template: str | None = self.engine.wording.harness.chat_template(chat_template)
         return template
 
     def apply_chat_template(
         self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True
     ) -> str:
-        """A conversation as the text that the model reads."""
+        """Return a conversation as the text that the model reads."""
         return str(
             self.engine.wording.harness.apply_chat_template(chat_history, add_generation_prompt)
         )
 
     def get_model_info(self) -> dict[str, Any]:
-        """What lm-eval writes beside its results."""
+        """Return what lm-eval writes beside its results."""
         loaded = self.engine.loaded
         return {
             "model_dtype": loaded.dtype,
@@ -135,19 +135,19 @@ class KnockedOut(LM):  # type: ignore[misc]  # lm-eval has no types
 
 
 def scored(response: Response) -> Scored:
-    """The answer to a request for log-probabilities."""
+    """Return the answer to a request for log-probabilities."""
     assert isinstance(response, Scored)
     return response
 
 
 def written(response: Response) -> str:
-    """The answer to a request for text."""
+    """Return the answer to a request for text."""
     assert isinstance(response, Generated)
     return response.text
 
 
 def as_lm_eval(kind: str, response: Response) -> Any:
-    """A response in the form that lm-eval's models give it."""
+    """Return a response in the form that lm-eval's models give it."""
     if isinstance(response, Generated):
         return response.text
     return (response.logprob, response.greedy) if kind == "loglikelihood" else response.logprob

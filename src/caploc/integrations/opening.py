@@ -41,7 +41,7 @@ def opened(
 
 
 def rows_of(batch_size: Any) -> int:
-    """The most rows that run at a time, from a number or its digits.
+    """Return the most rows that run at a time, from a number or its digits.
 
     Raises:
         BadOption: if it is neither, or less than 1.

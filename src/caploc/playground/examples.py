@@ -6,7 +6,7 @@ from random import Random
 from typing import Any
 
 from caploc.errors import BadOption
-from caploc.playground.odds import SIDES, Event
+from caploc.playground.tokens import SIDES, Event
 from caploc.report.units import Kind, unit_of
 from caploc.tasks.requests import Generate, Generated, LogLikelihood, Request, Response, Scored
 from caploc.tasks.task import Task
@@ -22,12 +22,12 @@ class Example:
 
     @property
     def requests(self) -> list[Request]:
-        """What the task asks of the model."""
+        """Return what the task asks of the model."""
         return list(self.task.requests(self.number))
 
     @property
     def prompt(self) -> str:
-        """What the model reads before its answer."""
+        """Return what the model reads before its answer."""
         first = self.requests[0]
         if isinstance(first, Generate):
             return first.prompt
@@ -35,7 +35,7 @@ class Example:
 
     @property
     def gold(self) -> str | None:
-        """The right answer in words, None where there is none."""
+        """Return the right answer in words, None where there is none."""
         nothing: list[Response] = [
             Generated("", 0) if isinstance(request, Generate) else Scored(0.0, False, 0)
             for request in self.requests
@@ -51,7 +51,7 @@ class Example:
         return [request.continuation for request in asked]
 
     def described(self) -> Event:
-        """The example as the page shows it before it is asked."""
+        """Return the example as the page shows it before it is asked."""
         first = self.requests[0]
         return {
             "task": self.task.name,
@@ -65,7 +65,7 @@ class Example:
         }
 
     def verdict(self, responses: dict[str, Sequence[Response]]) -> Event:
-        """The gold answer and each side's score."""
+        """Return the gold answer and each side's score."""
         if self.task.executes_code and not self.judges_code:
             why = (
                 "The answer is a program, which is shown and not run; start with --allow-code to "
@@ -104,7 +104,7 @@ class Example:
 
 
 def draw(task: Task, number: int | None, random: Random, judges_code: bool) -> Example:
-    """The example of that number, or any.
+    """Return the example of that number, or any.
 
     Raises:
         BadOption: if the task has no such example.

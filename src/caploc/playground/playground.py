@@ -18,14 +18,12 @@ from caploc.export.evidence import evidence_of
 from caploc.headfile import NAME, HeadFile, write_heads
 from caploc.heads import Head
 from caploc.models.loading import LoadedModel
-from caploc.playground.asked import AttentionAsked, ExampleAsked, HeadsAsked, Question
+from caploc.playground.answers import PairedGeneration, PairedReading
 from caploc.playground.attention import pattern
-from caploc.playground.duet import Duet
 from caploc.playground.examples import Example, draw
-from caploc.playground.odds import SIDES, Event
-from caploc.playground.pieces import pieces
-from caploc.playground.readings import Reading
+from caploc.playground.questions import AttentionRequest, ExampleRequest, HeadsRequest, Question
 from caploc.playground.setting import Setting, shown
+from caploc.playground.tokens import SIDES, Event, pieces
 from caploc.report.reading import called
 from caploc.tasks.requests import Generate, Generated, options_json
 from caploc.tasks.task import Task
@@ -37,11 +35,7 @@ class Playground:
     """Answers what the page asks. Not for several threads: `Turns` calls it from one."""
 
     def __init__(self, setting: Setting) -> None:
-        """Load the model.
-
-        Raises:
-            UserError: if it cannot be used, or has changed since the runs.
-        """
+        """Load the model; raises UserError if it cannot be used, or has changed since the runs."""
         self.setting = setting
         self.engine = opened(setting)
         self.loaded = self.engine.loaded
@@ -50,11 +44,11 @@ class Playground:
 
     @property
     def window(self) -> int:
-        """The most tokens that the model reads and says together."""
+        """Return the most tokens that the model reads and says together."""
         return int(self.engine.wording.harness.max_length)
 
-    def example(self, asked: ExampleAsked) -> Example:
-        """The example asked for.
+    def example(self, asked: ExampleRequest) -> Example:
+        """Return the example asked for.
 
         Raises:
             UserError: if the task is not laid out here, cannot be loaded, or has no such example.
@@ -62,7 +56,7 @@ class Playground:
         return draw(self.task(asked.task), asked.number, self.random, self.setting.judges_code)
 
     def task(self, name: str) -> Task:
-        """A task of this playground, loaded when it is first wanted."""
+        """Return a task of this playground, loaded when it is first wanted."""
         if name not in self.setting.tasks:
             raise BadOption(f"Task {name!r} is not laid out here; start again with --task {name}.")
         if name not in self.tasks:
@@ -88,24 +82,25 @@ class Playground:
         self, question: Question, example: Example | None, heads: tuple[Head, ...]
     ) -> Iterator[Event]:
         """Answers that the model writes."""
-        duet = Duet(self.engine, self.engine.wording.prompt(self.request(question, example)), heads)
-        yield from duet.events()
+        prompt = self.engine.wording.prompt(self.request(question, example))
+        pair = PairedGeneration(self.engine, prompt, heads)
+        yield from pair.events()
         if example is not None:
             said = {
-                side: [Generated(duet.answer(side), len(duet.voices[side].said))] for side in SIDES
+                side: [Generated(pair.answer(side), len(pair.answers[side].said))] for side in SIDES
             }
             yield example.verdict(said)  # type: ignore[arg-type]  # a list of one kind of response
 
     def read(self, example: Example, heads: tuple[Head, ...]) -> Iterator[Event]:
         """Answers that the task offers, or a text, read by both models."""
         requests = [r for r in example.requests if not isinstance(r, Generate)]
-        reading = Reading(self.engine, requests, heads)
+        reading = PairedReading(self.engine, requests, heads)
         yield {"event": "begin", "choices": example.choices, "gold": example.gold}
         yield from reading.events()
         yield example.verdict(reading.responses)  # type: ignore[arg-type]
 
     def request(self, question: Question, example: Example | None) -> Generate:
-        """A question as tasks ask theirs.
+        """Return a question as tasks ask theirs.
 
         Raises:
             BadOption: if the prompt is empty, or too long for the model with its answer.
@@ -131,7 +126,7 @@ class Playground:
         return Generate(prompt, options_json(options))
 
     def in_chat(self, prompt: str) -> str:
-        """The prompt as a user's message, in the model's chat format.
+        """Return the prompt as a user's message, in the model's chat format.
 
         Raises:
             BadOption: if it has none.
@@ -139,7 +134,7 @@ class Playground:
         return chat_template(self.loaded.tokenizer)([{"role": "user", "content": prompt}])
 
     def heads(self, names: Sequence[str]) -> tuple[Head, ...]:
-        """The heads of these names, each once.
+        """Return the heads of these names, each once.
 
         Raises:
             UserError: if there is none, or one does not exist.
@@ -149,7 +144,7 @@ class Playground:
             raise BadOption("No head is chosen; pick one on the map, or take a run's top heads.")
         return tuple(found)
 
-    def attention(self, asked: AttentionAsked) -> dict[str, Any]:
+    def attention(self, asked: AttentionRequest) -> dict[str, Any]:
         """A head's attention over a prompt and what followed: tokens, and weights row by row.
 
         Raises:
@@ -166,8 +161,8 @@ class Playground:
             "weights": np.ascontiguousarray(weights.numpy(), dtype="<f4"),
         }
 
-    def read_before(self, asked: AttentionAsked) -> list[int]:
-        """The tokens that the model reads before its answer."""
+    def read_before(self, asked: AttentionRequest) -> list[int]:
+        """Return the tokens that the model reads before its answer."""
         wording, question = self.engine.wording, asked.question
         example = self.example(question.example) if question.example else None
         if example is None or isinstance(example.requests[0], Generate):
@@ -195,8 +190,8 @@ class Playground:
                 f"The text has {len(tokens):,} tokens; the model's window is {self.window:,}."
             )
 
-    def saved(self, asked: HeadsAsked) -> bytes:
-        """A file of the chosen heads, which `caploc.read_heads` reads.
+    def saved(self, asked: HeadsRequest) -> bytes:
+        """Return a file of the chosen heads, which `caploc.read_heads` reads.
 
         Raises:
             UserError: if a head does not exist, or there is none.
@@ -236,7 +231,7 @@ class Playground:
 
 
 def opened(setting: Setting) -> BatchEngine[LoadedModel]:
-    """The setting's model, loaded.
+    """Return the setting's model, loaded.
 
     Raises:
         UserError: if it cannot be used, or has changed since the runs.
@@ -248,7 +243,7 @@ def opened(setting: Setting) -> BatchEngine[LoadedModel]:
 
 
 def sentence(error: Exception) -> str:
-    """What the page says of an error."""
+    """Return what the page says of an error."""
     if isinstance(error, CaplocError):
         return str(error)
     if isinstance(error, torch.OutOfMemoryError):

@@ -13,7 +13,7 @@ FAREWELL = 2  # seconds that answers under way get when the server is stopped
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens; port 0 takes any that is free.
+    """Return a socket that listens; port 0 takes any that is free.
 
     Raises:
         BadOption: if the port is taken or may not be used, or the host is not of this machine.
@@ -41,7 +41,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def exposure(host: str) -> str:
-    """What to say of an address that others can reach; empty for one that they cannot."""
+    """Return what to say of an address that others can reach; empty for one that they cannot."""
     if is_loopback(host):
         return ""
     return (
@@ -51,7 +51,7 @@ def exposure(host: str) -> str:
 
 
 def address(host: str, listening: socket.socket) -> str:
-    """Where a browser finds it."""
+    """Return where a browser finds it."""
     port = listening.getsockname()[1]
     named = "127.0.0.1" if host == "0.0.0.0" else f"[{host}]" if ":" in host else host
     return f"http://{named}:{port}"

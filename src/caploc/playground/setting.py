@@ -92,7 +92,7 @@ def setting_of(
 
 
 def runs_model(run: FinishedRun, model: str | None, loading: ModelOptions) -> ModelOptions:
-    """The model of a run on the device asked for.
+    """Return the model of a run on the device asked for.
 
     Raises:
         BadOption: if another is named, or another way to load it.

@@ -87,13 +87,9 @@ def isolate(
 ) -> None:
     """Turn this fresh child into one that may run anything.
 
-    Args:
-        profile: what isolates it.
-        limits: what it may use.
-        files: descriptors that become 0, 1, 2, ...; all others are closed.
-        folder: its working directory; None for a fresh one of its mount namespace.
-        user: the user and group id to become; None to stay who we are.
-        tasks: what RLIMIT_NPROC is set to.
+    Its `files` become 0, 1, 2, ..., all others are closed. Without a `folder` to work in it gets a
+    fresh one of its mount namespace; without a `user` to become (and a group) it stays who it is;
+    `tasks` is what RLIMIT_NPROC is set to.
     """
     parent = os.getppid()
     os.setsid()

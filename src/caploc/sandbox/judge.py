@@ -106,21 +106,16 @@ class Unfit(Exception):
 
 
 class Link:
-    """Asks the program's process to do things.
-
-    Attributes:
-        names: the program's globals after it ran.
-        trouble: nothing; or "lost" once the program's process is gone, or "refused" once it sent
-            something malformed. What the tests do afterwards counts no more.
-        raised: the last exception that the program raised.
-    """
+    """Asks the program's process to do things."""
 
     def __init__(self, channel: socket.socket) -> None:
         self._channel = channel
         self._known: dict[int, Remote] = {}
-        self.names: frozenset[str] = frozenset()
+        self.names: frozenset[str] = frozenset()  # the program's globals after it ran
+        # "lost" once the program's process is gone, "refused" once it sent something malformed.
+        # What the tests do afterwards counts no more.
         self.trouble = ""
-        self.raised: BaseException | None = None
+        self.raised: BaseException | None = None  # the last exception that the program raised
 
     def ask(self, operation: str, *arguments: Any, **named: Any) -> Any:
         """Have something done there; return the result, and change arguments as it changed them.

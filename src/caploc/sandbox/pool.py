@@ -144,19 +144,16 @@ class Sandbox:
                     worker = None
                     future.set_exception(error)
                 else:
-                    if worker is not None:  # else it says something about the worker
-                        self._remember(key, verdict)
+                    with self._lock:
+                        if worker is not None:  # else it says something about the worker
+                            self._judged[key] = verdict
+                        while len(self._judged) > REMEMBERED:
+                            self._judged.popitem(last=False)
                     future.set_result(verdict)
             with self._lock:
                 if self._open.get(key) is future:
                     del self._open[key]
         self._dismiss(worker)
-
-    def _remember(self, key: bytes, verdict: Verdict) -> None:
-        with self._lock:
-            self._judged[key] = verdict
-            while len(self._judged) > REMEMBERED:
-                self._judged.popitem(last=False)
 
     def _judge(self, worker: Worker | None, program: Program) -> tuple[Worker | None, Verdict]:
         for _ in range(ATTEMPTS):

@@ -43,21 +43,13 @@ required: Isolation = "full"
 
 @dataclass(frozen=True, slots=True)
 class Protection:
-    """What stands around a program here.
+    """What stands around a program here."""
 
-    Attributes:
-        active: the mechanisms in use.
-        out_of_reach: what a rehearsal tried in that isolation and could not have.
-        missing: what it could, as a person would say it; empty in full isolation.
-        full: whether isolation is full.
-        statement: all of it, in one or two sentences.
-    """
-
-    active: tuple[str, ...]
-    out_of_reach: tuple[str, ...]
-    missing: tuple[str, ...]
-    full: bool
-    statement: str
+    active: tuple[str, ...]  # the mechanisms in use
+    out_of_reach: tuple[str, ...]  # what a rehearsal tried in that isolation and could not have
+    missing: tuple[str, ...]  # what it could, as a person would say it; empty in full isolation
+    full: bool  # whether isolation is full
+    statement: str  # all of it, in one or two sentences
 
 
 class Explored(NamedTuple):
@@ -133,11 +125,7 @@ def choose_profile(isolation: Isolation | None = None) -> Profile:
 
 @cache
 def explore() -> Explored:
-    """Start a worker by each profile, strongest first, until one holds.
-
-    Raises:
-        RunFailed: if none does.
-    """
+    """Start a worker by each profile, strongest first, until one holds; else raise RunFailed."""
     if not hasattr(os, "fork"):
         raise RunFailed("Programs that a model wrote cannot be run here: this system has no fork.")
     obstacle = failure = ""

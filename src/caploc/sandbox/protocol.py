@@ -34,24 +34,15 @@ LEAST_MEMORY = 64 * MIB
 class Limits:
     """What one program may use; its test code may use as much once more.
 
-    Attributes:
-        cpu_seconds: processor time, rounded up to whole seconds.
-        wall_seconds: time by the clock, program and tests together.
-        memory_bytes: address space.
-        output_bytes: what program and tests may print, together.
-        processes: processes and threads at once.
-        file_bytes: size of its temporary directory, and of any one file in it.
-
-    Raises:
-        BadOption: if a limit is not positive, or leaves Python no memory.
+    Raises BadOption if a limit is not positive, or leaves Python no memory.
     """
 
-    cpu_seconds: float = 10.0
-    wall_seconds: float = 30.0
-    memory_bytes: int = 512 * MIB
-    output_bytes: int = 4 * MIB
-    processes: int = 32
-    file_bytes: int = 16 * MIB
+    cpu_seconds: float = 10.0  # processor time, rounded up to whole seconds
+    wall_seconds: float = 30.0  # time by the clock, program and tests together
+    memory_bytes: int = 512 * MIB  # address space
+    output_bytes: int = 4 * MIB  # what program and tests may print, together
+    processes: int = 32  # processes and threads at once
+    file_bytes: int = 16 * MIB  # size of its temporary directory, and of any one file in it
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
@@ -67,17 +58,11 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """One combination of the kernel's means of isolation.
+    """One combination of the kernel's means of isolation."""
 
-    Attributes:
-        namespaces: users, processes, network, files, messages and host name of its own.
-        filter: only the system calls that a computation needs.
-        landlock: the kernel's own limits on paths, where there are no namespaces.
-    """
-
-    namespaces: bool
-    filter: bool
-    landlock: bool
+    namespaces: bool  # users, processes, network, files, messages and host name of its own
+    filter: bool  # only the system calls that a computation needs
+    landlock: bool  # the kernel's own limits on paths, where there are no namespaces
 
     @property
     def full(self) -> bool:

@@ -52,31 +52,18 @@ UNUSUAL = {
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What the witness offers; each is out of a program's reach in full isolation.
+    """What the witness offers; each is out of a program's reach in full isolation."""
 
-    Attributes:
-        folder: a folder that everyone may write, with a file, a link and sockets in it.
-        file: a file that its owner may write and everyone may read.
-        process: the witness.
-        bystander: its child, which sleeps; whoever traces a process may keep it from answering.
-        port: of TCP and UDP on this machine.
-        home: the user's home folder.
-    """
-
-    folder: str
-    file: str
-    process: int
-    bystander: int
-    port: int
-    home: str
+    folder: str  # that everyone may write, with a file and sockets in it
+    file: str  # that its owner may write and everyone may read
+    process: int  # the witness
+    bystander: int  # its child, for whoever is traced may not be able to answer
+    port: int  # of TCP and UDP on this machine
+    home: str  # the user's home folder
 
 
 def start_witness(folder: str | None) -> tuple[Target, socket.socket]:
-    """Fork the witness, which leaves once it was asked; `folder` is where to make its own.
-
-    Raises:
-        OSError: if it cannot offer anything.
-    """
+    """Fork the witness, which leaves once it was asked; `folder` is where to make its own."""
     ours, theirs = socket.socketpair()
     process = os.fork()
     if process == 0:
@@ -189,7 +176,10 @@ def succeeds(attempt: Callable[[], object]) -> bool:
 def list_attempts(target: Target, memory_bytes: int) -> dict[str, Attempts]:
     """Return, for each capability, the ways to have it."""
     return {
-        "network": try_network(target),
+        "network": {
+            name: partial(connect, socket.AF_INET, kind, ("127.0.0.1", target.port))
+            for name, kind in (("TCP", socket.SOCK_STREAM), ("UDP", socket.SOCK_DGRAM))
+        },
         "sockets": try_sockets(target),
         "reading": try_reading(target),
         "stat": {"stat": partial(os.stat, target.file), "access": partial(find, target.file)},
@@ -202,13 +192,6 @@ def list_attempts(target: Target, memory_bytes: int) -> dict[str, Attempts]:
         "rights": {"no_new_privs": check_new_rights, "setuid": try_root},
         "memory": {"mmap": lambda: mmap.mmap(-1, memory_bytes).close()},
     }
-
-
-def try_network(target: Target) -> Attempts:
-    """Reach this machine itself by TCP and UDP."""
-    kinds = {"TCP": socket.SOCK_STREAM, "UDP": socket.SOCK_DGRAM}
-    address = ("127.0.0.1", target.port)
-    return {name: partial(connect, socket.AF_INET, kinds[name], address) for name in kinds}
 
 
 def connect(family: int, kind: int, address: Any) -> None:

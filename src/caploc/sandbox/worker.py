@@ -63,10 +63,8 @@ STOPPED = {
 class Program:
     """A candidate program and the code that tests it.
 
-    Attributes:
-        text: the program, as Python.
-        tests: statements that raise unless the program is right; what they name and do not
-            define is the program's.
+    The tests are statements that raise unless the program is right; what they name and do not
+    define is the program's.
     """
 
     text: str
@@ -75,17 +73,11 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What came of a program.
+    """What came of a program."""
 
-    Attributes:
-        passed: whether the tests ran to their end.
-        reason: a key of `REASONS`.
-        detail: one short printable line for a person; empty for a pass.
-    """
-
-    passed: bool
-    reason: str
-    detail: str
+    passed: bool  # whether the tests ran to their end
+    reason: str  # a key of `REASONS`
+    detail: str  # one short printable line for a person; empty for a pass
 
 
 class WorkerFailed(Exception):
@@ -107,8 +99,7 @@ class Worker:
     def __init__(self, limits: Limits, profile: Profile) -> None:
         """Start it; the thread that does so must live as long as the worker.
 
-        Raises:
-            WorkerFailed: if the profile cannot be had, or does not hold what it must.
+        Raises WorkerFailed if the profile cannot be had, or does not hold what it must.
         """
         if not EXECUTABLE:
             raise WorkerFailed("this Python does not say where its executable is")
@@ -219,12 +210,9 @@ def write_verdict(reason: str, detail: str = "") -> Verdict:
 
 
 def conclude(report: Any, record: dict[str, Any], limits: Limits) -> Verdict:
-    """Return the verdict from what the judge's process reported and how both processes ended.
+    """Return the verdict from the judge's report, if it sent one, and how both processes ended.
 
-    Args:
-        report: the judge's, or None if it sent none.
-        record: what the worker saw: `caploc.sandbox.zygote.Watch.wait`.
-        limits: what the two were given.
+    That is the worker's `record`, made by `caploc.sandbox.zygote.Watch.wait`.
     """
     stopped = record["stopped"]
     if stopped:

@@ -172,8 +172,7 @@ class Zygote:
     def _supervise(self, work: dict[str, Work], ours: list[int]) -> dict[str, Any]:
         """Start a process for each role, close our own ends of its files, wait for all to end.
 
-        Returns:
-            What `Watch.wait` does, and under "isolated" how many were.
+        What is returned is `Watch.wait`'s, and under "isolated" how many were.
         """
         printed, printing = os.pipe()
         isolated, announce = os.pipe()
@@ -229,20 +228,12 @@ class Zygote:
 class Watch:
     """Puts the judge's process and the program's under one clock, and ends what goes too far.
 
-    Attributes:
-        running: the processes and their roles, to be added to.
+    It reads what both print from `printed`; `woken` is readable whenever a child has ended, and
+    `control` only once the driver is gone.
     """
 
     def __init__(self, limits: Limits, printed: int, woken: int, control: int) -> None:
-        """Start the clock.
-
-        Args:
-            limits: what ends the two.
-            printed: what both print, to be read; not blocking.
-            woken: readable whenever a child has ended; not blocking.
-            control: readable only once the driver is gone.
-        """
-        self.running: dict[int, str] = {}
+        self.running: dict[int, str] = {}  # processes and their roles, to be added to
         self._limits, self._printed, self._woken = limits, printed, woken
         self._control, self._files = control, [printed, woken, control]
         self._over = time.monotonic() + limits.wall_seconds
@@ -251,15 +242,10 @@ class Watch:
         self._ends: dict[str, tuple[int | None, float]] = {}
 
     def wait(self, look: Callable[[], str] | None) -> dict[str, Any]:
-        """Wait; then say what stopped the two, if we did, and how each ended.
+        """Wait; then say what "stopped" the two, if we did, and how each role ended.
 
-        Args:
-            look: says why the two must stop now, if they must; asked again and again.
-
-        Returns:
-            "stopped": the reason, or nothing; "judge" and "candidate": exit code (minus the
-            signal's number if killed; None if it stayed when the judge had left) and processor
-            seconds.
+        That is an exit code (minus the signal's number if killed; None if it stayed when the judge
+        had left) and processor seconds. `look` says, again and again, why they must stop if so.
         """
         while self.running:
             left = max(0, self._over - time.monotonic()) + 0.001

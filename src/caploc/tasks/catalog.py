@@ -13,10 +13,18 @@ from lm_eval.tasks._index import Entry
 
 from caploc.errors import BadData, BadOption, CaplocError
 from caploc.naming import at_home
-from caploc.tasks.diagnosis import check_complete, fault_of, local_files
-from caploc.tasks.harness import HarnessTask
+from caploc.tasks.datafiles import (
+    check_complete,
+    check_file,
+    check_files,
+    data_overrides,
+    fault_of,
+    has_training,
+    local_files,
+    training_instead,
+)
+from caploc.tasks.harness import HarnessTask, Mixture
 from caploc.tasks.leaf import ChatTemplate, Leaf
-from caploc.tasks.mixture import Mixture
 from caploc.tasks.paper.profanity import PACKAGED, Swearing, load_lexicon
 from caploc.tasks.programs import NOT_ALLOWED, check_definition, check_programs, stand_in
 from caploc.tasks.registry import (
@@ -25,13 +33,6 @@ from caploc.tasks.registry import (
     leaf_entries,
     marked,
     mixture_parts,
-)
-from caploc.tasks.splits import (
-    check_file,
-    check_files,
-    data_overrides,
-    has_training,
-    training_instead,
 )
 from caploc.tasks.task import Task
 
@@ -62,12 +63,12 @@ class TaskOptions:
 
     @property
     def splits(self) -> dict[str, str]:
-        """The files that stand for splits of a task."""
+        """Return the files that stand for splits of a task."""
         return {split: file for split, file in self.data.items() if split != WORDS}
 
     @property
     def words(self) -> str | None:
-        """The file of profanities, or `package`."""
+        """Return the file of profanities, or `package`."""
         return self.data.get(WORDS)
 
     def plain(self) -> "TaskOptions":
@@ -125,7 +126,7 @@ def check_task_name(name: str, options: TaskOptions | None = None) -> None:
 
 
 def can_train(name: str, options: TaskOptions | None = None) -> bool:
-    """Whether the task has a training split, in the files if the options name some.
+    """Tell whether the task has a training split, in the files if the options name some.
 
     Raises:
         UnknownName: naming the nearest task there is.
@@ -136,7 +137,7 @@ def can_train(name: str, options: TaskOptions | None = None) -> bool:
 
 
 def wants_chat_template(name: str) -> bool:
-    """Whether some task behind the name is asked in the model's chat format where it has one.
+    """Tell whether some task behind the name is asked in the model's chat format where it has one.
 
     Raises:
         UnknownName: naming the nearest task there is.
@@ -173,7 +174,7 @@ def load_task(
 def build(
     name: str, place: tuple[TaskManager, str], options: TaskOptions, chat: ChatTemplate | None
 ) -> HarnessTask:
-    """A task of lm-eval's kind, with its requests."""
+    """Return a task of lm-eval's kind, with its requests."""
     manager, spec = place
     entries = list(leaf_entries(manager, spec))
     overrides = data_overrides(spec, entries, options.splits, options.fewshot)
@@ -214,7 +215,7 @@ def prepared(task: HarnessLeaf, options: TaskOptions, chat: ChatTemplate | None)
 
 
 def how_to_read_files(entries: Sequence[Entry]) -> str:
-    """What to do where the Hub cannot be reached."""
+    """Return what to do where the Hub cannot be reached."""
     if len(entries) != 1:
         return "write a YAML that reads your own files (docs/tasks.md)"
     config = definition(entries[0])

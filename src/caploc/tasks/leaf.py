@@ -75,28 +75,28 @@ class Leaf:
 
     @property
     def docs(self) -> list[dict[str, Any]]:
-        """The examples as the data have them."""
+        """Return the examples as the data have them."""
         return [instances[0].doc for instances in self.instances]
 
     @property
     def columns(self) -> list[str]:
-        """The columns that the task's templates name."""
+        """Return the columns that the task's templates name."""
         config = self.task.config
         read = (config.doc_to_text, config.doc_to_target, config.doc_to_choice)
         words = set(re.findall(r"\w+", " ".join(text for text in read if isinstance(text, str))))
         return [column for column in getattr(self.task, "features", ()) if column in words]
 
     def requests(self, example: int) -> tuple[Request, ...]:
-        """The example's requests, one for each choice."""
+        """Return the example's requests, one for each choice."""
         return tuple(as_request(instance) for instance in self.instances[example])
 
     def item(self, example: int, responses: Sequence[Response]) -> Any:
-        """The chosen metric of one example, through the chosen filter."""
+        """Return the chosen metric of one example, through the chosen filter."""
         doc = self.instances[example][0].doc
         return self.task.process_results(doc, self.filtered(example, responses))[self.metric]
 
     def filtered(self, example: int, responses: Sequence[Response]) -> list[Any]:
-        """What the chosen filter makes of the responses."""
+        """Return what the chosen filter makes of the responses."""
         instances = [
             replace_response(instance, response)
             for instance, response in zip(self.instances[example], responses, strict=True)
@@ -113,7 +113,7 @@ class Leaf:
         return found if isinstance(found, str) and found != NOT_FOUND else None
 
     def aggregate(self, items: Sequence[Any]) -> tuple[float | None, float | None]:
-        """The metric over items, and its standard error where one is known."""
+        """Return the metric over items, and its standard error where one is known."""
         if not items:
             return None, None
         try:
@@ -123,12 +123,12 @@ class Leaf:
 
     @property
     def aggregation(self) -> Callable[[Sequence[Any]], float]:
-        """The task's own aggregate of its items."""
+        """Return the task's own aggregate of its items."""
         aggregation: Callable[[Sequence[Any]], float] = self.task.aggregation()[self.metric]
         return aggregation
 
     def stderr(self, items: Sequence[Any]) -> float | None:
-        """The formula for a mean, a seeded bootstrap where items are cheap to aggregate."""
+        """Return the formula for a mean, a seeded bootstrap where items are cheap to aggregate."""
         if len(items) < 2:
             return None
         if self.aggregation is mean:
@@ -140,7 +140,7 @@ class Leaf:
         return stdev(draws)
 
     def gold(self, example: int) -> str | None:
-        """The right answer in words, None where the task has none."""
+        """Return the right answer in words, None where the task has none."""
         doc = self.instances[example][0].doc
         if self.executes_code:  # the target is the tests
             return next((str(doc[column]) for column in SOLUTIONS if doc.get(column)), None)
@@ -155,7 +155,7 @@ class Leaf:
         return str(target) or None
 
     def gold_request(self, example: int) -> LogLikelihood | Rolling:
-        """The request whose log-probability says how sure the model is of the right answer.
+        """Return the request whose log-probability says how sure the model is of the right answer.
 
         Raises:
             BadOption: if the task has no right answer.
@@ -183,7 +183,7 @@ class Leaf:
         return chosen
 
     def gold_index(self, example: int, gold: str) -> int:
-        """Which of the requests is the right choice.
+        """Return which of the requests is the right choice.
 
         Raises:
             BadOption: if the task does not say.
@@ -204,7 +204,7 @@ class Leaf:
         return index
 
     def definition(self) -> list[Any]:
-        """What turns responses into an outcome, besides the examples themselves."""
+        """Return what turns responses into an outcome, besides the examples themselves."""
         config = self.task.config
         scorer = getattr(config, "process_results", None)
         metrics = source(getattr(config, "metric_list", None) or [])
@@ -214,13 +214,13 @@ class Leaf:
         return [*names, filters, metrics, source(scorer), *judged]
 
     def choices(self, example: int) -> list[str]:
-        """The answers offered, empty where the model writes its own."""
+        """Return the answers offered, empty where the model writes its own."""
         if self.task.config.doc_to_choice is None:
             return []
         return [str(choice) for choice in self.task.doc_to_choice(self.instances[example][0].doc)]
 
     def answer(self, example: int, responses: Sequence[Response]) -> str:
-        """What the model said or picked."""
+        """Return what the model said or picked."""
         first = responses[0]
         if isinstance(first, Generated):
             return first.text
@@ -234,7 +234,7 @@ class Leaf:
 
 
 def build(task: HarnessLeaf, chat: ChatTemplate | None) -> list[list[Instance]]:
-    """All instances of a task, grouped by document.
+    """Return all instances of a task, grouped by document.
 
     Raises:
         BadData: if there is none, or a document lacks what the task reads.
@@ -267,7 +267,7 @@ def build(task: HarnessLeaf, chat: ChatTemplate | None) -> list[list[Instance]]:
 
 
 def misfit(task: HarnessLeaf, error: Exception) -> BadData:
-    """The error for examples from which no request can be made."""
+    """Return the error for examples from which no request can be made."""
     columns = ", ".join(map(str, getattr(task, "features", ["unknown"])))
     said = " ".join(str(error).split())
     return BadData(
@@ -277,11 +277,7 @@ def misfit(task: HarnessLeaf, error: Exception) -> BadData:
 
 
 def check_greedy(name: str, instance: Instance) -> None:
-    """Refuse a task that samples: one mask must give one answer.
-
-    Raises:
-        BadOption: if it does.
-    """
+    """Refuse a task that samples: one mask must give one answer; raises BadOption if it does."""
     if instance.request_type != "generate_until":
         return
     options = normalize_gen_kwargs(instance.args[1])
@@ -347,7 +343,7 @@ def choose_metric(task: HarnessLeaf, wanted: str | None) -> tuple[str, str]:
 
 
 def metric_names(task: HarnessLeaf) -> list[str]:
-    """The names under which a task's results hold its metrics.
+    """Return the names under which a task's results hold its metrics.
 
     `pass_at_k` gives one result for each of its `k` (`pass@1`). lm-eval learns their names from the
     first answer; they are entered here as it would, so that one can be chosen before.

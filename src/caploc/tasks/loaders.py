@@ -112,7 +112,7 @@ def check_folder(file: str, folder: Path) -> None:
 
 
 def places(value: Any) -> Iterator[Any]:
-    """The single places in `data_files`: one, a list, or those of each split."""
+    """Yield the single places in `data_files`: one, a list, or those of each split."""
     if isinstance(value, dict | list):
         for part in value.values() if isinstance(value, dict) else value:
             yield from places(part)

@@ -34,7 +34,7 @@ NOT_OURS = (
 
 @cache
 def sandbox() -> Sandbox:
-    """The one sandbox of this process, which remembers what it judged."""
+    """Return the one sandbox of this process, which remembers what it judged."""
     return Sandbox()
 
 
@@ -78,7 +78,7 @@ class CodeEval:
 
 
 def said(verdict: Verdict) -> dict[str, Any]:
-    """A verdict as `code_eval` reports it."""
+    """Return a verdict as `code_eval` reports it."""
     return {"passed": verdict.passed, "result": verdict.reason}
 
 
@@ -123,22 +123,22 @@ def stand_in(task: str, allowed: bool) -> Iterator[None]:
 
 
 def modules() -> list[tuple[str, ModuleType]]:
-    """What is imported."""
+    """Return what is imported."""
     return [(n, m) for n, m in list(sys.modules.items()) if isinstance(m, ModuleType)]
 
 
 def of_task(module: ModuleType, kind: Callable[[Any], bool]) -> bool:
-    """Whether it holds such a metric, and lm-eval imported it, which marks it with its age."""
+    """Tell whether it holds such a metric, and lm-eval imported it, which marks it with its age."""
     return "__mtime__" in vars(module) and holds(module, kind)
 
 
 def holds(module: ModuleType, kind: Callable[[Any], bool]) -> bool:
-    """Whether a module, or a function that it took from another, has such a metric at hand."""
+    """Tell whether a module, or a function that it took from another, has such a metric at hand."""
     return any(kind(value) for value in widened(vars(module)))
 
 
 def widened(names: dict[str, Any]) -> Iterator[Any]:
-    """What a module's names stand for, and what the functions among them see in turn."""
+    """Yield what a module's names stand for, and what the functions among them see in turn."""
     yield from names.values()
     seen = {id(names)}
     for value in list(names.values()):
@@ -148,18 +148,18 @@ def widened(names: dict[str, Any]) -> Iterator[Any]:
 
 
 def is_ours(value: Any) -> bool:
-    """Whether it is our `code_eval`, or a method of it."""
+    """Tell whether it is our `code_eval`, or a method of it."""
     return isinstance(value.__self__ if ismethod(value) else value, CodeEval)
 
 
 def is_real(value: Any) -> bool:
-    """Whether it is the `code_eval` that runs programs in this process, or a method of it."""
+    """Tell whether it is the `code_eval` that runs programs in this process, or a method of it."""
     metric = value.__self__ if ismethod(value) else value
     return isinstance(metric, evaluate.EvaluationModule) and metric.name == METRIC
 
 
 def reaches(function: Callable[..., Any], kind: Callable[[Any], bool]) -> bool:
-    """Whether a function has such a metric at hand: is it, or sees it by a name."""
+    """Tell whether a function has such a metric at hand: is it, or sees it by a name."""
     while isinstance(function, partial):
         function = function.func
     owner = getattr(function, "__self__", None)  # of a method, and of a function's `__call__`
@@ -170,13 +170,13 @@ def reaches(function: Callable[..., Any], kind: Callable[[Any], bool]) -> bool:
 
 
 def scorers(task: HarnessLeaf) -> list[Callable[..., Any]]:
-    """The functions that turn an answer into a score."""
+    """Return the functions that turn an answer into a score."""
     own = getattr(task.config, "process_results", None)
     return list(filter(callable, [own, *getattr(task, "_metric_fn_list", {}).values()]))
 
 
 def executes_code(task: HarnessLeaf) -> bool:
-    """Whether scoring an answer of the task runs what the model wrote."""
+    """Tell whether scoring an answer of the task runs what the model wrote."""
     marked = getattr(task, "UNSAFE_CODE", False) or task.get_config("unsafe_code")
     return bool(marked) or any(
         reaches(function, kind) for function in scorers(task) for kind in (is_ours, is_real)

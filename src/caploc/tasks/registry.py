@@ -20,7 +20,7 @@ HERE = Path(__file__).parent
 
 @cache
 def demo_manager() -> TaskManager:
-    """The tasks of the model inside the package."""
+    """Return the tasks of the model inside the package."""
     return TaskManager(include_path=HERE / "demo", include_defaults=False)
 
 
@@ -43,18 +43,18 @@ def harness_manager() -> TaskManager:
 
 
 def all_names() -> list[str]:
-    """Every task, group and tag that can be named: caploc's own, then lm-eval's."""
+    """Return every task, group and tag that can be named: caploc's own, then lm-eval's."""
     return [*own_names(), *harness_manager().all_tasks]
 
 
 def own_names() -> list[str]:
-    """Every task that caploc brings: the demo's, the paper's, then those on words."""
+    """Return every task that caploc brings: the demo's, the paper's, then those on words."""
     managers = demo_manager(), paper_manager(), words_manager()
     return [name for manager in managers for name in manager.all_tasks]
 
 
 def find(name: str) -> tuple[TaskManager, str]:
-    """Which manager knows the task, and by what name.
+    """Return which manager knows the task, and by what name.
 
     Raises:
         UnknownName: naming the nearest task there is.
@@ -76,12 +76,12 @@ def find(name: str) -> tuple[TaskManager, str]:
 
 
 def definition(entry: Entry) -> dict[str, Any]:
-    """What a task's YAML says, includes followed and functions left as their names."""
+    """Return what a task's YAML says, includes followed and functions left as their names."""
     return entry.cfg or {}
 
 
 def marked(entry: Entry, mark: str) -> bool:
-    """Whether the `metadata` of a task's YAML says `mark: true`."""
+    """Tell whether the `metadata` of a task's YAML says `mark: true`."""
     metadata = definition(entry).get("metadata")
     return isinstance(metadata, dict) and metadata.get(mark) is True
 
@@ -129,7 +129,7 @@ def leaf_entries(manager: TaskManager, name: str) -> Iterator[Entry]:
 
 
 def member_entries(manager: TaskManager, members: list[Any]) -> Iterator[Entry]:
-    """The tasks behind the members of a group, which may be groups defined in place."""
+    """Yield the tasks behind the members of a group, which may be groups defined in place."""
     for member in members:
         if isinstance(member, str):
             yield from leaf_entries(manager, member)

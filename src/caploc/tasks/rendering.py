@@ -22,7 +22,7 @@ DATES: dict[str, Any] = {"datetime": datetime, "date": date, "time": time}
 
 
 def encode(value: Any) -> Any:
-    """A value in JSON's terms, for what a column of data may hold.
+    """Return a value in JSON's terms, for what a column of data may hold.
 
     Raises:
         TypeError: if it is anything else.
@@ -38,7 +38,7 @@ def encode(value: Any) -> Any:
 
 
 def decode(value: dict[str, Any]) -> Any:
-    """The value of `encode`."""
+    """Return the value of `encode`."""
     kind = value.get(TAG)
     if kind in DATES:
         return DATES[kind].fromisoformat(value["text"])
@@ -65,7 +65,7 @@ def replace_matches(string: str, pattern: str, repl: str, count: int = 0) -> str
 
 @lru_cache(maxsize=256)
 def compiled(source: str) -> Template:
-    """A template; each is compiled once, though lm-eval hands it over for every document."""
+    """Return a template; each is compiled once, though lm-eval hands it over for every document."""
     return ENVIRONMENT.from_string(source)
 
 
@@ -95,7 +95,7 @@ def limit_memory(most: int) -> None:
 
 
 def answer(line: str, seconds: float) -> dict[str, Any]:
-    """The rendered text of a request, or the error's name and message."""
+    """Return the rendered text of a request, or the error's name and message."""
     try:
         request = json.loads(line, object_hook=decode)
         return {"text": rendered(request["template"], request["values"], seconds)}

@@ -58,7 +58,7 @@ class Family:
         self.functions += definition.functions
 
     def code(self) -> Iterator[str]:
-        """The Python that building the family would run, each piece in a few words.
+        """Yield the Python that building the family would run, each piece in a few words.
 
         Tasks of caploc's and lm-eval's own folders are trusted, as these are. Where a task of
         someone else includes one of them, its functions that read documents and answers are.
@@ -78,7 +78,7 @@ def is_trusted(path: Path) -> bool:
 
 
 def code_of(config: Any) -> Iterator[str]:
-    """What in a definition runs Python although no file beside it is named.
+    """Yield what in a definition runs Python although no file beside it is named.
 
     That is a function of lm-eval's that loads what the definition names, a metric that lm-eval does
     not have and would fetch as a program, and prompts of another library.
@@ -119,7 +119,7 @@ def permit_code(name: str, allowed: bool) -> None:
 
 
 def open_family(path: Path) -> tuple[TaskManager, str]:
-    """The manager of a task file, which knows nothing else, and the task's name in it.
+    """Return the manager of a task file, which knows nothing else, and the task's name in it.
 
     Raises:
         UnknownName: if there is no such file, or its group names a task that is not beside it.
@@ -139,7 +139,7 @@ def open_family(path: Path) -> tuple[TaskManager, str]:
 
 
 def refusal(where: str, task: str, code: str) -> str:
-    """The sentence for a task's code that was not allowed."""
+    """Return the sentence for a task's code that was not allowed."""
     return (
         f"{where} names the task {task}, which runs Python code ({code}) with your rights; "
         "if you trust whoever made it, add --trust-remote-code."
@@ -152,7 +152,7 @@ class Factory(TaskFactory):  # type: ignore[misc]
     def _load_full_config(
         self, entry: Entry, overrides: dict[str, Any] | None = None
     ) -> dict[str, Any]:
-        """A definition with its functions imported."""
+        """Return a definition with its functions imported."""
         read = replace(entry, yaml_path=None, cfg=resolve(entry.cfg, {}))
         config: dict[str, Any] = super()._load_full_config(read, overrides)
         config["metadata"]["config_source"] = str(entry.yaml_path)
@@ -213,11 +213,7 @@ def read_family(path: Path) -> Family:
 
 
 def check_circles(entries: Mapping[str, Entry]) -> None:
-    """Refuse a group that is a member of itself, however far down.
-
-    Raises:
-        BadData: naming it.
-    """
+    """Refuse a group that is a member of itself, however far down; raises BadData naming it."""
     inside = {}
     for name, entry in entries.items():
         if entry.kind is Kind.GROUP:
@@ -262,7 +258,7 @@ def check_entry(entry: Entry) -> None:
 
 
 def kind_and_name(definition: Definition) -> tuple[Kind, str]:
-    """What a definition is for lm-eval, and its name.
+    """Return what a definition is for lm-eval, and its name.
 
     Raises:
         BadData: if it is neither a task nor a group, or does not say where its data are.
@@ -290,7 +286,7 @@ def kind_and_name(definition: Definition) -> tuple[Kind, str]:
 
 
 def members(listed: Any) -> Iterator[tuple[str, bool]]:
-    """The names in a group's list, and whether each must be defined somewhere.
+    """Yield the names in a group's list, and whether each must be defined somewhere.
 
     What a mapping names may be defined there and then.
 
@@ -313,11 +309,7 @@ class Siblings:
     """The other YAML files in a task file's folder and the folders in it."""
 
     def __init__(self, path: Path, allowance: Allowance) -> None:
-        """Read them.
-
-        Raises:
-            BadData: if there are too many.
-        """
+        """Read them; raises BadData if there are too many."""
         self.definitions: list[tuple[Kind, str, Definition]] = []
         for file in yaml_files(path.absolute().parent):
             try:
@@ -328,7 +320,7 @@ class Siblings:
                     raise
 
     def define(self, name: str) -> list[tuple[str, Kind, Definition]]:
-        """The task of this name, else the group, else the tasks of this tag.
+        """Return the task of this name, else the group, else the tasks of this tag.
 
         Raises:
             BadData: if two files define it.
@@ -353,13 +345,13 @@ class Siblings:
 
 
 def tags(config: Mapping[str, Any]) -> list[Any]:
-    """A task's tags."""
+    """Return a task's tags."""
     tag = config.get("tag")
     return tag if isinstance(tag, list) else [tag]
 
 
 def yaml_files(folder: Path) -> Iterator[Path]:
-    """The YAML files of a folder and those in it, in the order of their names; no links."""
+    """Yield the YAML files of a folder and those in it, in the order of their names; no links."""
     for place, folders, files in os.walk(folder):
         folders.sort()
         for file in sorted(files):

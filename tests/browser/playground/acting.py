@@ -2,7 +2,7 @@
 
 from playwright.sync_api import expect
 
-from caploc.playground.asked import Question
+from caploc.playground.questions import Question
 
 HOSTILE = "<img src=x onerror=\"document.title='run'\"><script>document.title='run'</script>\u202e"
 VIEWS = {

@@ -13,7 +13,7 @@ from playwright.sync_api import expect
 from caploc.export import Export
 from caploc.finished import FinishedRun
 from caploc.headfile import read_heads
-from caploc.playground.asked import Question
+from caploc.playground.questions import Question
 from caploc.report.reading import UNSEEN, visible
 
 pytestmark = pytest.mark.browser

@@ -17,7 +17,7 @@ IDENTIFY = 6  # of the swearing prompts, to find heads on
 
 
 def dataset(column: str, values: Sequence[str]) -> Callable[..., dict[str, datasets.Dataset]]:
-    """What lm-eval calls for a `custom_dataset`: one split of one column."""
+    """Return what lm-eval calls for a `custom_dataset`: one split of one column."""
 
     def load(**_: Any) -> dict[str, datasets.Dataset]:
         return {"test": datasets.Dataset.from_dict({column: list(values)})}

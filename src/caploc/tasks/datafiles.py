@@ -1,6 +1,8 @@
-"""A task's data from the user's files instead of the Hub: `--data test=FILE`."""
+"""A task's data from the user's files (`--data test=FILE`), and what is wrong with one."""
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +12,13 @@ from caploc.errors import BadData, BadOption
 from caploc.naming import is_file
 from caploc.tasks.registry import definition
 
+QUOTED = 60  # characters of a line that a sentence repeats
+PARQUET = b"PAR1"  # how a Parquet file begins, and how it ends
 FORMATS = {".json": "json", ".jsonl": "json", ".csv": "csv", ".parquet": "parquet"}
 
 
 def data_format(file: Path) -> str:
-    """The reader for a data file, by its ending.
+    """Return the reader for a data file, by its ending.
 
     Raises:
         BadOption: for an ending without a reader.
@@ -25,11 +29,7 @@ def data_format(file: Path) -> str:
 
 
 def check_file(name: str, file: Path) -> None:
-    """Refuse a file that is not there or holds nothing.
-
-    Raises:
-        BadData: in one sentence.
-    """
+    """Refuse a file that is not there or holds nothing; raises BadData in one sentence."""
     if not is_file(file):
         raise BadData(f"--data {name}={file}: there is no such file.")
     if file.stat().st_size == 0:
@@ -53,7 +53,7 @@ def check_files(files: Mapping[str, str]) -> None:
 def data_overrides(
     name: str, entries: Sequence[Entry], files: Mapping[str, str], fewshot: int | None
 ) -> dict[str, Any] | None:
-    """The changes to a task's definition that make it read the given files.
+    """Return the changes to a task's definition that make it read the given files.
 
     `entries` are the tasks behind the name.
 
@@ -96,7 +96,7 @@ def data_overrides(
 
 
 def has_training(entries: Sequence[Entry], files: Mapping[str, str]) -> bool:
-    """Whether there is one task behind the name, with a training split in the files (if any).
+    """Tell whether there is one task behind the name, with a training split in the files (if any).
 
     A split that the task is evaluated on is none.
     """
@@ -111,7 +111,7 @@ def has_training(entries: Sequence[Entry], files: Mapping[str, str]) -> bool:
 def training_instead(
     name: str, entries: Sequence[Entry], files: Mapping[str, str]
 ) -> dict[str, Any]:
-    """The change to a task's definition that makes it ask its training examples.
+    """Return the change to a task's definition that makes it ask its training examples.
 
     Raises:
         BadOption: if it has none.
@@ -138,3 +138,89 @@ def shots_split(config: dict[str, Any]) -> str | None:
     splits = [fewshot.get("split"), config.get("fewshot_split"), config.get("training_split")]
     splits += [config.get("validation_split"), config.get("test_split")]
     return next((str(split) for split in splits if split), None)
+
+
+def fault_of(file: Path) -> str | None:
+    """Return the first thing that keeps a file of data from being read; None if nothing is seen."""
+    try:
+        if file.suffix == ".parquet":
+            with file.open("rb") as content:
+                begins = content.read(len(PARQUET)) == PARQUET
+                content.seek(max(0, file.stat().st_size - len(PARQUET)))
+                whole = begins and content.read() == PARQUET
+            return None if whole else "it is no Parquet file, or cut off"
+        fault = fault_of_text(file)
+        if fault is None and FORMATS.get(file.suffix) == "json":
+            fault = next(faults_of_records(file), None)
+    except OSError as error:
+        return f"it cannot be read ({error.strerror})"
+    return fault
+
+
+def fault_of_text(file: Path) -> str | None:
+    """Return the first line that is no text in UTF-8, if there is one."""
+    with file.open("rb") as lines:
+        for number, line in enumerate(lines, 1):
+            try:
+                line.decode("utf-8-sig" if number == 1 else "utf-8")
+            except UnicodeDecodeError as error:
+                return (
+                    f"line {number} is no UTF-8 (byte {line[error.start]:#04x} at place "
+                    f"{error.start + 1}); save the file as UTF-8"
+                )
+    return None
+
+
+def faults_of_records(file: Path) -> Iterator[str]:
+    """Yield what is wrong with a file of JSON: an object a line, or one list of objects."""
+    with file.open(encoding="utf-8-sig") as text:
+        lines = ((number, line.strip()) for number, line in enumerate(text, 1) if line.strip())
+        first = next(lines, None)
+        if first is None:
+            yield "it holds no record"
+        elif first[1].startswith("["):
+            yield from faults_of_list(file)
+        else:
+            for number, line in chain([first], lines):
+                try:
+                    if not isinstance(json.loads(line), dict):
+                        yield f"line {number} is no object with columns: {line[:QUOTED]!r}"
+                except (ValueError, RecursionError) as error:
+                    yield f"line {number} is no JSON ({error}): {line[:QUOTED]!r}"
+
+
+def faults_of_list(file: Path) -> Iterator[str]:
+    """Yield what is wrong with a file that should be one list of objects."""
+    try:
+        records = json.loads(file.read_text(encoding="utf-8-sig"))
+    except (ValueError, RecursionError) as error:
+        yield f"it is no JSON ({error})"
+        return
+    for number, record in enumerate(records, 1):
+        if not isinstance(record, dict):
+            yield f"record {number} is no object with columns: {str(record)[:QUOTED]!r}"
+    if not records:
+        yield "it holds no record"
+
+
+def local_files(definition: Mapping[str, Any]) -> list[Path]:
+    """Return the files on this disk that a task's own definition reads."""
+    given = (definition.get("dataset_kwargs") or {}).get("data_files")
+    values = list(given.values()) if isinstance(given, Mapping) else [given]
+    names = [name for value in values for name in (value if isinstance(value, list) else [value])]
+    return [Path(name) for name in names if isinstance(name, str) and "://" not in name]
+
+
+def check_complete(name: str, docs: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
+    """Refuse records that lack what others have and the task reads: they would ask for `None`.
+
+    Raises:
+        BadData: naming the first one.
+    """
+    for number, doc in enumerate(docs, 1):
+        for column in columns:
+            if column in doc and doc[column] is None:
+                raise BadData(
+                    f"Record {number} of task {name} has no {column!r}, which the task reads; "
+                    "complete it, or take it out."
+                )
