@@ -8,7 +8,7 @@ import torch
 from caploc.engine import Ask
 from caploc.models.knockout import knockout
 from caploc.playground.questions import ExampleRequest, Question
-from caploc.playground.tokens import SIDES, pieces
+from caploc.playground.tokens import SIDES, cut_pieces
 
 HEADS = ["L0H13", "L0H14", "L3H12", "L5H1"]  # those of the fixture `zeroed`
 PROMPTS = ["47+38=", "sort 72941=", "# f: add 2, negate, double\ndef f(x):\n", "rhymes with night:"]
@@ -94,7 +94,7 @@ def test_an_answer_says_why_it_is_over(playground):
 def test_characters_of_several_tokens_stay_whole(playground):
     tokenizer = playground.loaded.tokenizer  # a token for each byte
     tokens = tokenizer.encode("a€b日", add_special_tokens=False)
-    assert pieces(tokenizer, tokens) == ["a", "", "", "€", "b", "", "", "日"]
+    assert cut_pieces(tokenizer, tokens) == ["a", "", "", "€", "b", "", "", "日"]
 
 
 @pytest.mark.parametrize(

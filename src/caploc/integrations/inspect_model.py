@@ -18,7 +18,7 @@ from inspect_ai.tool import ToolChoice, ToolInfo
 
 from caploc.engine import Ask, chat_template
 from caploc.errors import BadOption, CaplocError
-from caploc.integrations.opening import opened
+from caploc.integrations.opening import open_model
 from caploc.tasks.requests import Generate, Generated, options_json
 
 NEW_TOKENS = 256  # where a task sets no limit
@@ -74,7 +74,7 @@ class KnockedOut(ModelAPI):
         """
         super().__init__(model_name, base_url, api_key, [], config)
         try:
-            self.engine, self.mask = opened(model_name, knockout, batch_size, loading)
+            self.engine, self.mask = open_model(model_name, knockout, batch_size, loading)
         except CaplocError as error:
             # inspect_ai shows this one alone without a traceback
             raise PrerequisiteError(str(error)) from None
@@ -107,7 +107,7 @@ class KnockedOut(ModelAPI):
         most = config.max_tokens or NEW_TOKENS
         options = {"until": config.stop_seqs or [], "max_gen_toks": most, "do_sample": False}
         request = Generate(self.prompt(input), options_json(options))
-        answer = await self.answered(request)
+        answer = await self.wait_for_answer(request)
         message = ChatMessageAssistant(
             content=answer.text, model=self.model_name, source="generate"
         )
@@ -139,7 +139,7 @@ class KnockedOut(ModelAPI):
             return "\n\n".join(message.text for message in messages)
         return self.chat([{"role": each.role, "content": each.text} for each in messages])
 
-    async def answered(self, request: Generate) -> Generated:
+    async def wait_for_answer(self, request: Generate) -> Generated:
         """Wait for a turn; whoever has it answers everything that waits."""
         mine = Waiting(request)
         self.waiting.append(mine)

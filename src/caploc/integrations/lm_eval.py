@@ -19,7 +19,7 @@ from lm_eval.api.registry import model_registry
 
 from caploc.engine import Ask
 from caploc.errors import BadOption, UserError
-from caploc.integrations.opening import opened
+from caploc.integrations.opening import open_model
 from caploc.tasks.leaf import as_request, check_greedy
 from caploc.tasks.requests import Generated, Response, Scored
 
@@ -61,7 +61,7 @@ class KnockedOut(LM):  # type: ignore[misc]  # lm-eval has no types
             )
         where = "auto" if device in (None, UNSAID) else device
         given = {"device": where} | loading
-        self.engine, self.mask = opened(pretrained, knockout, max_batch_size, given)
+        self.engine, self.mask = open_model(pretrained, knockout, max_batch_size, given)
         self._device = self.engine.loaded.device
 
     def loglikelihood(self, requests: list[Instance]) -> list[tuple[float, bool]]:

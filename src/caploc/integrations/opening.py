@@ -18,7 +18,7 @@ LOADING = [
 REFUSED = "A batch has 1 row or more, a whole number; got {}. Without one it is sized by memory."
 
 
-def opened(
+def open_model(
     name: str, knockout: str | None, batch_size: Any, loading: Mapping[str, Any]
 ) -> tuple[BatchEngine[LoadedModel], Mask]:
     """The engine of a model, and the mask of the heads in the file `knockout` (none: no head).
@@ -31,7 +31,7 @@ def opened(
     for argument in loading:
         if argument not in LOADING:
             raise unknown(LOADING, argument, "argument of a caploc model beside knockout")
-    rows = None if batch_size is None else rows_of(batch_size)
+    rows = None if batch_size is None else parse_rows(batch_size)
     file = read_heads(knockout) if knockout else None
     loaded = load_model(name, **loading)
     if file is not None:
@@ -40,7 +40,7 @@ def opened(
     return BatchEngine(loaded, rows), mask
 
 
-def rows_of(batch_size: Any) -> int:
+def parse_rows(batch_size: Any) -> int:
     """Return the most rows that run at a time, from a number or its digits.
 
     Raises:

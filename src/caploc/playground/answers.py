@@ -19,7 +19,7 @@ from caploc.engine.wording import Prompt, Span
 from caploc.heads import Head
 from caploc.models.knockout import knockout
 from caploc.models.loading import LoadedModel
-from caploc.playground.tokens import INTACT, KNOCKED_OUT, SIDES, Event, Pieces, known, odds
+from caploc.playground.tokens import INTACT, KNOCKED_OUT, SIDES, Event, Pieces, compare_odds, known
 from caploc.tasks.requests import LogLikelihood, Rolling, Scored
 
 
@@ -136,7 +136,7 @@ class PairedGeneration:
             "token": token,
             "text": answer.pieces.add(token),
             "ends": token in self.stops.ends,
-            **odds(self.loaded.tokenizer, token, logprobs),
+            **compare_odds(self.loaded.tokenizer, token, logprobs),
         }
 
     def answer(self, side: str) -> str:
@@ -230,7 +230,7 @@ class PairedReading:
             {
                 "token": token,
                 "text": cut.add(token),
-                **odds(tokenizer, token, {side: logprobs[side][place] for side in SIDES}),
+                **compare_odds(tokenizer, token, {side: logprobs[side][place] for side in SIDES}),
             }
             for place, token in enumerate(span.continuation)
         ]

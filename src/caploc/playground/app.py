@@ -95,7 +95,7 @@ class Turns:
         self.thread.shutdown(wait=True, cancel_futures=True)
 
 
-def answered(handler: Handler) -> Handler:
+def report_errors(handler: Handler) -> Handler:
     """Return the handler, which says what went wrong in one sentence."""
 
     async def handled(request: Request) -> Response:
@@ -128,8 +128,8 @@ class Site:
         return [
             Route("/", self.page),
             Route("/shades.css", self.shades),
-            Route("/board", answered(self.board)),
-            *(Route(path, answered(each), methods=["POST"]) for path, each in post.items()),
+            Route("/board", report_errors(self.board)),
+            *(Route(path, report_errors(each), methods=["POST"]) for path, each in post.items()),
             Mount("/page", StaticFiles(directory=PAGE)),
         ]
 
@@ -143,34 +143,34 @@ class Site:
 
     async def board(self, request: Request) -> Response:
         """What the page lays out."""
-        return JSONResponse(await self.turns.call(board, self.playground))
+        return JSONResponse(await self.turns.call(lay_out, self.playground))
 
     async def example(self, request: Request) -> Response:
         """An example of a task."""
-        asked = parse(ExampleRequest, await body(request))
-        return JSONResponse(await self.turns.call(self.described, asked))
+        asked = parse(ExampleRequest, await read_body(request))
+        return JSONResponse(await self.turns.call(self.describe, asked))
 
-    def described(self, asked: ExampleRequest) -> Event:
+    def describe(self, asked: ExampleRequest) -> Event:
         """The example as the page shows it; on the model's thread, as tasks are loaded there."""
-        return self.playground.example(asked).described()
+        return self.playground.example(asked).describe()
 
     async def answers(self, request: Request) -> Response:
         """Both answers, an event a line, as they come."""
-        question = parse(Question, await body(request))
+        question = parse(Question, await read_body(request))
         events = self.turns.stream(self.playground.answers(question))
-        return StreamingResponse(lines(events), media_type="application/x-ndjson")
+        return StreamingResponse(write_lines(events), media_type="application/x-ndjson")
 
     async def attention(self, request: Request) -> Response:
         """A head's pattern; the weights are float32, row by row, in base64."""
-        asked = parse(AttentionRequest, await body(request))
+        asked = parse(AttentionRequest, await read_body(request))
         found = await self.turns.call(self.playground.attention, asked)
         weights = base64.b64encode(found["weights"].tobytes()).decode()
         return JSONResponse(found | {"weights": weights})
 
     async def heads(self, request: Request) -> Response:
         """A file of heads to save."""
-        asked = parse(HeadsRequest, await body(request))
-        saved = await self.turns.call(self.playground.saved, asked)
+        asked = parse(HeadsRequest, await read_body(request))
+        saved = await self.turns.call(self.playground.save_heads, asked)
         as_file = {"content-disposition": f'attachment; filename="{NAME}"'}
         return Response(saved, media_type=JSON, headers=as_file)
 
@@ -194,7 +194,7 @@ def application(playground: Playground, hosts: Sequence[str]) -> Starlette:
     )
 
 
-async def body(request: Request) -> bytes:
+async def read_body(request: Request) -> bytes:
     """What a page of ours posted.
 
     Raises:
@@ -211,7 +211,7 @@ async def body(request: Request) -> bytes:
     return bytes(found)
 
 
-async def lines(events: AsyncGenerator[Event, None]) -> AsyncIterator[bytes]:
+async def write_lines(events: AsyncGenerator[Event, None]) -> AsyncIterator[bytes]:
     """Events as lines of JSON."""
     try:
         async for event in events:
@@ -238,7 +238,7 @@ class Guarded:
         await self.app(scope, receive, guarded)
 
 
-def board(playground: Playground) -> dict[str, Any]:
+def lay_out(playground: Playground) -> dict[str, Any]:
     """Everything the page needs to draw itself."""
     loaded, setting = playground.loaded, playground.setting
     grid = loaded.grid
@@ -253,13 +253,13 @@ def board(playground: Playground) -> dict[str, Any]:
         },
         "layers": list(grid.heads_per_layer),
         "group_sizes": list(grid.group_sizes),
-        "runs": [laid_out(run) for run in setting.runs],
+        "runs": [lay_out_run(run) for run in setting.runs],
         "tasks": list(setting.tasks),
         "first": FIRST.get(setting.model.name, ELSEWHERE),
     }
 
 
-def laid_out(run: FinishedRun) -> dict[str, Any]:
+def lay_out_run(run: FinishedRun) -> dict[str, Any]:
     """A run's map, and its heads in the order in which they are knocked out one after another."""
     drawn = head_map(run.result)
     return {

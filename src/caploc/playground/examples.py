@@ -50,7 +50,7 @@ class Example:
             return [request.context for request in asked]
         return [request.continuation for request in asked]
 
-    def described(self) -> Event:
+    def describe(self) -> Event:
         """Return the example as the page shows it before it is asked."""
         first = self.requests[0]
         return {
@@ -76,10 +76,10 @@ class Example:
             "event": "verdict",
             "gold": self.gold,
             "metric": self.task.metric,
-            **{side: self.judged(responses[side]) for side in SIDES},
+            **{side: self.judge(responses[side]) for side in SIDES},
         }
 
-    def judged(self, responses: Sequence[Response]) -> dict[str, Any]:
+    def judge(self, responses: Sequence[Response]) -> dict[str, Any]:
         """One side's answer and its score, in words and as right, wrong or neither."""
         item = self.task.item(self.number, responses)
         score = self.task.score([self.number], [item]).score

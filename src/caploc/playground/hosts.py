@@ -26,7 +26,7 @@ def is_loopback(host: str) -> bool:
     return host == "localhost" or (is_address(host) and ip_address(host).is_loopback)
 
 
-def hosts_of(host: str) -> list[str]:
+def list_hosts(host: str) -> list[str]:
     """Return the names of a playground that listens there; addresses need none.
 
     Where others can reach it they are those that this machine calls itself, and the one given.

@@ -22,8 +22,8 @@ from caploc.playground.answers import PairedGeneration, PairedReading
 from caploc.playground.attention import pattern
 from caploc.playground.examples import Example, draw
 from caploc.playground.questions import AttentionRequest, ExampleRequest, HeadsRequest, Question
-from caploc.playground.setting import Setting, shown
-from caploc.playground.tokens import SIDES, Event, pieces
+from caploc.playground.setting import Setting, allow_loading
+from caploc.playground.tokens import SIDES, Event, cut_pieces
 from caploc.report.reading import called
 from caploc.tasks.requests import Generate, Generated, options_json
 from caploc.tasks.task import Task
@@ -37,7 +37,7 @@ class Playground:
     def __init__(self, setting: Setting) -> None:
         """Load the model; raises UserError if it cannot be used, or has changed since the runs."""
         self.setting = setting
-        self.engine = opened(setting)
+        self.engine = load_engine(setting)
         self.loaded = self.engine.loaded
         self.tasks: dict[str, Task] = {}
         self.random = Random()  # which example comes next decides nothing that is measured
@@ -60,7 +60,7 @@ class Playground:
         if name not in self.setting.tasks:
             raise BadOption(f"Task {name!r} is not laid out here; start again with --task {name}.")
         if name not in self.tasks:
-            options = shown(self.setting.tasks[name])
+            options = allow_loading(self.setting.tasks[name])
             (task,) = self.setting.model.tasks([name], options)
             self.tasks[name] = task.in_metric()
         return self.tasks[name]
@@ -111,7 +111,7 @@ class Playground:
             return first
         if not question.prompt.strip():
             raise BadOption("The prompt is empty; write one, or draw an example of a task.")
-        prompt = self.in_chat(question.prompt) if question.chat else question.prompt
+        prompt = self.format_chat(question.prompt) if question.chat else question.prompt
         length = len(self.engine.wording.harness.tok_encode(prompt))
         if length + question.new_tokens > self.window:
             raise BadOption(
@@ -125,7 +125,7 @@ class Playground:
         }
         return Generate(prompt, options_json(options))
 
-    def in_chat(self, prompt: str) -> str:
+    def format_chat(self, prompt: str) -> str:
         """Return the prompt as a user's message, in the model's chat format.
 
         Raises:
@@ -151,17 +151,17 @@ class Playground:
             UserError: in one sentence.
         """
         head = Head.parse(asked.head)
-        tokens = [*self.read_before(asked), *asked.said]
+        tokens = [*self.context_tokens(asked), *asked.said]
         self.check_tokens(tokens)
         heads = self.heads(asked.question.heads) if asked.knocked_out else ()
         weights = pattern(self.loaded, tokens, head, heads)
         return {
             "head": str(head),
-            "tokens": pieces(self.loaded.tokenizer, tokens),
+            "tokens": cut_pieces(self.loaded.tokenizer, tokens),
             "weights": np.ascontiguousarray(weights.numpy(), dtype="<f4"),
         }
 
-    def read_before(self, asked: AttentionRequest) -> list[int]:
+    def context_tokens(self, asked: AttentionRequest) -> list[int]:
         """Return the tokens that the model reads before its answer."""
         wording, question = self.engine.wording, asked.question
         example = self.example(question.example) if question.example else None
@@ -190,13 +190,13 @@ class Playground:
                 f"The text has {len(tokens):,} tokens; the model's window is {self.window:,}."
             )
 
-    def saved(self, asked: HeadsRequest) -> bytes:
+    def save_heads(self, asked: HeadsRequest) -> bytes:
         """Return a file of the chosen heads, which `caploc.read_heads` reads.
 
         Raises:
             UserError: if a head does not exist, or there is none.
         """
-        heads, evidence = self.spoken_for(self.heads(asked.heads), asked.run)
+        heads, evidence = self.cite_run(self.heads(asked.heads), asked.run)
         file = HeadFile(
             heads=heads,
             grid=self.loaded.grid,
@@ -209,7 +209,7 @@ class Playground:
             write_heads(path, file)
             return path.read_bytes()
 
-    def spoken_for(
+    def cite_run(
         self, heads: tuple[Head, ...], number: int | None
     ) -> tuple[tuple[Head, ...], dict[str, Any]]:
         """Heads in order, and what the run of this number says for them.
@@ -230,7 +230,7 @@ class Playground:
         return tuple(sorted(heads, key=self.loaded.grid.column)), {}
 
 
-def opened(setting: Setting) -> BatchEngine[LoadedModel]:
+def load_engine(setting: Setting) -> BatchEngine[LoadedModel]:
     """Return the setting's model, loaded.
 
     Raises:

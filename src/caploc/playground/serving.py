@@ -6,7 +6,7 @@ import uvicorn
 
 from caploc.errors import BadOption
 from caploc.playground.app import application
-from caploc.playground.hosts import hosts_of, is_loopback
+from caploc.playground.hosts import is_loopback, list_hosts
 from caploc.playground.playground import Playground
 
 FAREWELL = 2  # seconds that answers under way get when the server is stopped
@@ -40,7 +40,7 @@ def listen(host: str, port: int) -> socket.socket:
     return found
 
 
-def exposure(host: str) -> str:
+def describe_exposure(host: str) -> str:
     """Return what to say of an address that others can reach; empty for one that they cannot."""
     if is_loopback(host):
         return ""
@@ -60,7 +60,7 @@ def address(host: str, listening: socket.socket) -> str:
 def serve(playground: Playground, host: str, listening: socket.socket) -> None:
     """Serve until Ctrl-C. Nothing is loaded from elsewhere, and nothing is sent anywhere."""
     config = uvicorn.Config(
-        application(playground, hosts_of(host)),
+        application(playground, list_hosts(host)),
         log_level="error",
         access_log=False,
         server_header=False,

@@ -35,16 +35,16 @@ class Setting:
         """
         for name, options in self.tasks.items():
             options.check()
-            check_task_name(name, shown(options))
+            check_task_name(name, allow_loading(options))
         return self.model.check()
 
 
-def shown(options: TaskOptions) -> TaskOptions:
+def allow_loading(options: TaskOptions) -> TaskOptions:
     """Options under which a code task may be loaded; whether it is judged is decided elsewhere."""
     return replace(options, allow_code=True)
 
 
-def runs_in(folder: Path, allowed: Allowed | None = None) -> tuple[FinishedRun, ...]:
+def read_runs(folder: Path, allowed: Allowed | None = None) -> tuple[FinishedRun, ...]:
     """The finished run of a folder, or those in the folders below it, which must be of one model.
 
     Raises:
@@ -66,7 +66,7 @@ def runs_in(folder: Path, allowed: Allowed | None = None) -> tuple[FinishedRun, 
     return runs
 
 
-def setting_of(
+def make_setting(
     runs: Sequence[FinishedRun],
     model: str | None,
     loading: ModelOptions,

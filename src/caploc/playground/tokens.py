@@ -24,7 +24,7 @@ class Odds(TypedDict):
     likeliest: dict[str, list[tuple[str, float | None]]]  # by side: tokens, their log-probability
 
 
-def odds(
+def compare_odds(
     tokenizer: PreTrainedTokenizerBase,
     token: int,
     logprobs: dict[str, Float[Tensor, " vocabulary"]],
@@ -33,17 +33,17 @@ def odds(
     return Odds(
         intact=known(float(logprobs[INTACT][token])),
         knocked_out=known(float(logprobs[KNOCKED_OUT][token])),
-        likeliest={side: likeliest(tokenizer, logprobs[side]) for side in SIDES},
+        likeliest={side: list_likeliest(tokenizer, logprobs[side]) for side in SIDES},
     )
 
 
-def likeliest(
+def list_likeliest(
     tokenizer: PreTrainedTokenizerBase, logprobs: Float[Tensor, " vocabulary"]
 ) -> list[tuple[str, float | None]]:
     """Return the tokens that come first, with their log-probabilities."""
     best = torch.topk(logprobs, min(LIKELIEST, len(logprobs)))
     pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
-    return [(alone(tokenizer, token), known(value)) for token, value in pairs]
+    return [(decode_token(tokenizer, token), known(value)) for token, value in pairs]
 
 
 def known(value: float) -> float | None:
@@ -79,12 +79,12 @@ class Pieces:
         return str(self.tokenizer.decode(self.tokens, skip_special_tokens=False))
 
 
-def pieces(tokenizer: PreTrainedTokenizerBase, tokens: Sequence[int]) -> list[str]:
+def cut_pieces(tokenizer: PreTrainedTokenizerBase, tokens: Sequence[int]) -> list[str]:
     """Return what each of the tokens adds to their text."""
     cut = Pieces(tokenizer)
     return [cut.add(token) for token in tokens]
 
 
-def alone(tokenizer: PreTrainedTokenizerBase, token: int) -> str:
+def decode_token(tokenizer: PreTrainedTokenizerBase, token: int) -> str:
     """Return a token by itself, for a list of what else the model might have said."""
     return str(tokenizer.decode([token], skip_special_tokens=False))

@@ -19,7 +19,7 @@ import evaluate  # type: ignore[import-untyped]
 from lm_eval.api.task import Task as HarnessLeaf
 
 from caploc.errors import BadOption
-from caploc.sandbox import Limits, Program, Sandbox, Verdict
+from caploc.sandbox import Limits, Program, Sandbox
 
 METRIC = "code_eval"
 NOT_ALLOWED = (
@@ -69,17 +69,21 @@ class CodeEval:
         verdicts = iter(self.sandbox.judge(programs))
         results = {
             problem: [
-                (number, {"task_id": problem, "completion_id": number} | said(next(verdicts)))
-                for number, _ in enumerate(texts)
+                (
+                    number,
+                    {
+                        "task_id": problem,
+                        "completion_id": number,
+                        "passed": verdict.passed,
+                        "result": verdict.reason,
+                    },
+                )
+                # texts first: where they end, no verdict of the next problem is taken
+                for number, (_, verdict) in enumerate(zip(texts, verdicts, strict=False))
             ]
             for problem, (texts, _) in enumerate(problems)
         }
         return pass_rates(results.values(), k), results
-
-
-def said(verdict: Verdict) -> dict[str, Any]:
-    """Return a verdict as `code_eval` reports it."""
-    return {"passed": verdict.passed, "result": verdict.reason}
 
 
 def pass_rates(
@@ -107,7 +111,9 @@ def stand_in(task: str, allowed: bool) -> Iterator[None]:
     def load_ours(path: str, *arguments: Any, **options: Any) -> Any:
         return ours if path.split("/")[-1] == METRIC else load(path, *arguments, **options)
 
-    real = {name: module for name, module in modules() if of_task(module, is_real)}
+    # of modules that lm-eval imported, which marks them with their age
+    marked = [each for each in list_modules() if "__mtime__" in vars(each[1])]
+    real = {name: module for name, module in marked if holds(module, is_real)}
     for name in real:
         del sys.modules[name]
     before = dict(sys.modules)
@@ -116,20 +122,15 @@ def stand_in(task: str, allowed: bool) -> Iterator[None]:
         yield
     finally:
         evaluate.load = load
-        for name, module in modules():
+        for name, module in list_modules():
             if module is not before.get(name) and holds(module, is_ours):
                 del sys.modules[name]
         sys.modules.update(real)
 
 
-def modules() -> list[tuple[str, ModuleType]]:
-    """Return what is imported."""
+def list_modules() -> list[tuple[str, ModuleType]]:
+    """List what is imported."""
     return [(n, m) for n, m in list(sys.modules.items()) if isinstance(m, ModuleType)]
-
-
-def of_task(module: ModuleType, kind: Callable[[Any], bool]) -> bool:
-    """Tell whether it holds such a metric, and lm-eval imported it, which marks it with its age."""
-    return "__mtime__" in vars(module) and holds(module, kind)
 
 
 def holds(module: ModuleType, kind: Callable[[Any], bool]) -> bool:
