@@ -229,7 +229,7 @@ def compare_with_rows(
 
 
 def contents_of(folder: Path, found: Examined) -> dict[str, Any]:
-    """The JSON files of a folder by name; None, and a fault, for one that is not what it should be.
+    """Read the JSON files of a folder by name; one that is not what it should be is None, a fault.
 
     A result is only read here: what it must be is in `run.json`.
     """

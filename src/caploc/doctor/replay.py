@@ -130,7 +130,7 @@ def grid_of(study: Study, result: dict[str, Any]) -> HeadGrid:
 
 
 def at_hand(model: ModelOptions) -> ModelOptions:
-    """A model as it lies on this machine: one of the Hub in its cache, without asking the Hub.
+    """Return a model as it lies on this machine: one of the Hub in its cache, not asking the Hub.
 
     Raises:
         NotRecomputed: if it does not.

@@ -125,7 +125,7 @@ class KnockedOut(ModelAPI):
         )
 
     def prompt(self, messages: list[ChatMessage]) -> str:
-        """A conversation as the model reads it: by its chat template, else the texts as they are.
+        """Write a conversation as the model reads it: by its chat template, else the plain texts.
 
         Raises:
             BadOption: if a message holds more than text.

@@ -21,7 +21,7 @@ REFUSED = "A batch has 1 row or more, a whole number; got {}. Without one it is 
 def open_model(
     name: str, knockout: str | None, batch_size: Any, loading: Mapping[str, Any]
 ) -> tuple[BatchEngine[LoadedModel], Mask]:
-    """The engine of a model, and the mask of the heads in the file `knockout` (none: no head).
+    """Load a model: its engine, and the mask of the heads in the file `knockout` (none: no head).
 
     `loading` are arguments of `caploc.load_model`, `batch_size` caps the rows that run at a time.
 

@@ -151,7 +151,7 @@ class Site:
         return JSONResponse(await self.turns.call(self.describe, asked))
 
     def describe(self, asked: ExampleRequest) -> Event:
-        """The example as the page shows it; on the model's thread, as tasks are loaded there."""
+        """Return the example as the page shows it, on the thread that loads tasks."""
         return self.playground.example(asked).describe()
 
     async def answers(self, request: Request) -> Response:
@@ -182,7 +182,7 @@ class Site:
 
 
 def application(playground: Playground, hosts: Sequence[str]) -> Starlette:
-    """The playground as a web application that answers under these host names and IP addresses.
+    """Return a web application that answers under these host names and IP addresses.
 
     A page elsewhere can neither point a name of its own here (the host is checked) nor post (only
     JSON is taken, for which browsers ask first, and nobody allows it).
@@ -260,7 +260,7 @@ def lay_out(playground: Playground) -> dict[str, Any]:
 
 
 def lay_out_run(run: FinishedRun) -> dict[str, Any]:
-    """A run's map, and its heads in the order in which they are knocked out one after another."""
+    """Return a run's map, and its heads in the order in which they are knocked out."""
     drawn = head_map(run.result)
     return {
         "name": inline(run.folder.name),

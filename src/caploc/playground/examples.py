@@ -44,7 +44,7 @@ class Example:
 
     @property
     def choices(self) -> list[str]:
-        """What tells the requests apart: the answers offered, or the contexts they are read in."""
+        """List what tells the requests apart: the answers offered, or the contexts of one."""
         asked = [request for request in self.requests if isinstance(request, LogLikelihood)]
         if len({request.context for request in asked}) > 1:
             return [request.context for request in asked]

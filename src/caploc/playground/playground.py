@@ -145,7 +145,7 @@ class Playground:
         return tuple(found)
 
     def attention(self, asked: AttentionRequest) -> dict[str, Any]:
-        """A head's attention over a prompt and what followed: tokens, and weights row by row.
+        """Return a head's attention over a prompt and what followed: tokens, and weights by row.
 
         Raises:
             UserError: in one sentence.

@@ -45,7 +45,7 @@ def allow_loading(options: TaskOptions) -> TaskOptions:
 
 
 def read_runs(folder: Path, allowed: Allowed | None = None) -> tuple[FinishedRun, ...]:
-    """The finished run of a folder, or those in the folders below it, which must be of one model.
+    """Read the finished run of a folder, or those in the folders below it, of one model.
 
     Raises:
         UserError: if there is none, or they are of several models.
@@ -113,7 +113,7 @@ def runs_model(run: FinishedRun, model: str | None, loading: ModelOptions) -> Mo
 
 
 def tasks_of(runs: Sequence[FinishedRun]) -> dict[str, TaskOptions]:
-    """The tasks of runs, asked as the runs did: what they located first, then those beside it."""
+    """Return the tasks of runs, asked as there: what they located first, then those beside it."""
     located = {run.study.task: run.study.options for run in runs}
     beside = {
         name: run.study.options.plain()

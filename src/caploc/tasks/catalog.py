@@ -72,7 +72,7 @@ class TaskOptions:
         return self.data.get(WORDS)
 
     def plain(self) -> "TaskOptions":
-        """The options that carry over to other tasks: how the model is spoken to, no more."""
+        """Return the options for other tasks: how the model is spoken to, no more."""
         words = {WORDS: self.words} if self.words else {}
         return TaskOptions(chat_template=self.chat_template, data=words, allow_code=self.allow_code)
 

@@ -131,7 +131,7 @@ def training_instead(
 
 
 def shots_split(config: dict[str, Any]) -> str | None:
-    """The split that examples in the prompt come from, in lm-eval's order; None: from the YAML."""
+    """Return the split that examples in the prompt come from; None: they are in the YAML."""
     fewshot = config.get("fewshot_config") or {}
     if fewshot.get("samples") is not None:
         return None

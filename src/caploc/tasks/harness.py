@@ -263,7 +263,7 @@ def known(stderr: Any) -> float | None:
 def mean_of_scores(
     scores: Sequence[float | None], stderrs: Sequence[float | None]
 ) -> tuple[float | None, float | None]:
-    """The plain mean of independent scores and its standard error; None where one is missing."""
+    """Return the mean of independent scores and its standard error; None where one is missing."""
     values = [score for score in scores if score is not None]
     errors = [stderr for stderr in stderrs if stderr is not None]
     if not values or len(values) < len(scores):
@@ -275,7 +275,7 @@ def mean_of_scores(
 
 
 def single(leaf: Leaf, item: Any) -> float:
-    """One item as a number; raises BadOption if the metric gives none for a single example."""
+    """Turn one item into a number; raises BadOption if the metric gives none for it alone."""
     try:
         if isinstance(item, (list, tuple)) and all(isinstance(part, (int, float)) for part in item):
             return sum(map(float, item)) / len(item)

@@ -107,7 +107,7 @@ class Leaf:
         return [instance.filtered_resps[self.filter] for instance in instances]
 
     def extracted(self, example: int, responses: Sequence[Response]) -> str | None:
-        """The part of a written answer that the metric judges, None if the filter finds none."""
+        """Return what the filter finds in a written answer for the metric to judge, if anything."""
         found = self.filtered(example, responses)[0]
         found = found[0] if isinstance(found, list) and found else found
         return found if isinstance(found, str) and found != NOT_FOUND else None
@@ -290,7 +290,7 @@ def check_greedy(name: str, instance: Instance) -> None:
 
 
 def as_request(instance: Instance) -> Request:
-    """One lm-eval instance as a request.
+    """Turn one lm-eval instance into a request.
 
     Raises:
         BadOption: for a kind that caploc does not ask (images, sound).
@@ -310,7 +310,7 @@ def as_request(instance: Instance) -> Request:
 
 
 def replace_response(instance: Instance, response: Response) -> Instance:
-    """A copy of the instance that holds this response, as lm-eval's model would have left it."""
+    """Copy the instance with this response in it, as lm-eval's model would have left it."""
     raw: Any
     if isinstance(response, Generated):
         raw = response.text
@@ -357,7 +357,7 @@ def metric_names(task: HarnessLeaf) -> list[str]:
 
 
 def source(value: Any) -> Any:
-    """A value as it can be compared: functions in it by the text of the file they are from."""
+    """Make a value comparable: functions in it become the text of the file they are from."""
     if isinstance(value, dict):
         return {key: source(part) for key, part in value.items()}
     if isinstance(value, list | tuple):

@@ -222,5 +222,5 @@ def check_definition(name: str, config: Mapping[str, Any]) -> None:
 
 
 def judgement() -> list[str]:
-    """What can change a verdict besides the program: the limits, and the Python that runs it."""
+    """List what else can change a verdict: the limits, and the Python that runs programs."""
     return [repr(Limits()), ".".join(platform.python_version_tuple()[:2])]

@@ -26,7 +26,7 @@ def demo_manager() -> TaskManager:
 
 @cache
 def paper_manager() -> TaskManager:
-    """The heads paper's tasks that lm-eval does not have; every YAML in the folder is one."""
+    """Return the heads paper's tasks that lm-eval lacks; every YAML in the folder is one."""
     return TaskManager(include_path=HERE / "paper", include_defaults=False)
 
 
@@ -87,7 +87,7 @@ def marked(entry: Entry, mark: str) -> bool:
 
 
 def mixture_parts(manager: TaskManager, name: str) -> list[tuple[TaskManager, str]]:
-    """The tasks behind a group marked `mixture: true`, each scored by its own metric; else none.
+    """Return the tasks of a group marked `mixture: true`, each with its own metric; else none.
 
     They are looked for beside the mixture first, then wherever a task may be.
 
@@ -113,7 +113,7 @@ def mixture_parts(manager: TaskManager, name: str) -> list[tuple[TaskManager, st
 
 
 def leaf_entries(manager: TaskManager, name: str) -> Iterator[Entry]:
-    """The tasks behind a name: itself, or the members of a group, tag or mixture, however deep."""
+    """Yield the tasks behind a name: itself, or a group's, tag's or mixture's, however deep."""
     entry = manager.task_index.get(name)
     if entry is None:
         return

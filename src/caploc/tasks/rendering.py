@@ -71,7 +71,7 @@ def compiled(source: str) -> Template:
 
 @lru_cache(maxsize=256)
 def names_in(source: str) -> frozenset[str]:
-    """The columns that a template may read, found without compiling it: that computes constants.
+    """Return the columns that a template may read, without compiling it: that computes constants.
 
     Raises:
         TemplateError: if it is no template.

@@ -98,7 +98,7 @@ def code_of(config: Any) -> Iterator[str]:
 
 
 def code_in(name: str) -> str | None:
-    """The first piece of Python that a task given as a file would run; None if there is none.
+    """Return the first Python that a task given as a file would run; None if there is none.
 
     Raises:
         BadData: if the file cannot be read as a task.
@@ -162,7 +162,7 @@ class Factory(TaskFactory):  # type: ignore[misc]
 
 
 def resolve(value: Any, made: dict[int, Any]) -> Any:
-    """A copy of a definition in which functions are imported; what was one value stays one."""
+    """Copy a definition with its functions imported; what was one value stays one."""
     if isinstance(value, Function):
         return value.load()
     if not isinstance(value, (dict, list)):
