@@ -8,9 +8,9 @@ import pytest
 
 from caploc.errors import BadOption, UnknownName, UserError
 from caploc.finished import FinishedRun
-from caploc.playground.examples import Example
+from caploc.playground.examples import DrawnExample
 from caploc.playground.serving import address, describe_exposure, listen
-from caploc.playground.setting import make_setting, read_runs
+from caploc.playground.setting import make_setting, open_runs
 from caploc.study import Study
 from caploc.tasks.catalog import TaskOptions, load_task
 from caploc.tasks.requests import Generated
@@ -40,7 +40,7 @@ def written(folder, task="demo/addition", fingerprint="f", **options):
 
 
 def test_a_run_brings_its_model_and_tasks(tmp_path):
-    runs = read_runs(written(tmp_path, fewshot=2))
+    runs = open_runs(written(tmp_path, fewshot=2))
     setting = make_setting(runs, None, DEMO, ["demo/code"], TaskOptions())
     assert setting.model == DEMO
     assert list(setting.tasks) == ["demo/addition", "demo/sentences", "demo/code"]
@@ -51,11 +51,11 @@ def test_a_run_brings_its_model_and_tasks(tmp_path):
 def test_a_folder_of_runs_brings_them_all(tmp_path):
     for task in ("demo/addition", "demo/code"):
         written(tmp_path / task.replace("/", "-"), task)
-    runs = read_runs(tmp_path)
+    runs = open_runs(tmp_path)
     assert [run.study.task for run in runs] == ["demo/addition", "demo/code"]
     written(tmp_path / "other", fingerprint="g")
     with pytest.raises(UserError, match="are of 2 models"):
-        read_runs(tmp_path)
+        open_runs(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_a_folder_of_runs_brings_them_all(tmp_path):
 )
 def test_a_folder_without_a_run_is_refused(tmp_path, name, said):
     with pytest.raises(UserError, match=said):
-        read_runs(tmp_path / name)
+        open_runs(tmp_path / name)
 
 
 @pytest.mark.parametrize(
@@ -92,10 +92,10 @@ def test_programs_are_shown_and_never_run_unless_allowed(monkeypatch):
     monkeypatch.setattr(task, "executes_code", True)
     monkeypatch.setattr(task, "item", lambda *_: pytest.fail("the program was run"))
     answers = {"intact": [Generated("x", 1)], "knocked_out": [Generated("y", 1)]}
-    verdict = Example(task, 0).verdict(answers)
+    verdict = DrawnExample(task, 0).verdict(answers)
     assert verdict["gold"] == "124" and "start with --allow-code" in verdict["withheld"]
     with pytest.raises(pytest.fail.Exception, match="was run"):
-        Example(task, 0, judges_code=True).verdict(answers)
+        DrawnExample(task, 0, judges_code=True).verdict(answers)
 
 
 def test_a_port_that_is_taken_is_refused_in_a_sentence():

@@ -7,7 +7,7 @@ import torch
 
 from caploc.engine import Ask
 from caploc.models.knockout import knockout
-from caploc.playground.questions import ExampleRequest, Question
+from caploc.playground.questions import ExampleRequest, PageQuestion
 from caploc.playground.tokens import SIDES, cut_pieces
 
 HEADS = ["L0H13", "L0H14", "L3H12", "L5H1"]  # those of the fixture `zeroed`
@@ -19,7 +19,7 @@ def said(events, side):
 
 
 def ask(playground, **fields):
-    events = list(playground.answers(Question(**{"heads": HEADS} | fields)))
+    events = list(playground.answers(PageQuestion(**{"heads": HEADS} | fields)))
     assert events[-1] == {"event": "done"}, events[-1]
     return events
 
@@ -147,6 +147,6 @@ def test_texts_that_are_read_have_the_engines_likelihoods(playground):
     ],
 )
 def test_mistakes_get_a_sentence(playground, fields, sentence):
-    *_, last = playground.answers(Question(**{"heads": HEADS} | fields))
+    *_, last = playground.answers(PageQuestion(**{"heads": HEADS} | fields))
     assert last["event"] == "failed"
     assert re.search(sentence, last["message"]), last["message"]

@@ -71,7 +71,7 @@ def ui(
         locate, export
     """
     from caploc.errors import UserError
-    from caploc.playground.setting import DEMO, make_setting, read_runs
+    from caploc.playground.setting import DEMO, make_setting, open_runs
     from caploc.tasks.catalog import TaskOptions, parse_data
     from caploc.workbench import ModelOptions
 
@@ -91,7 +91,7 @@ def ui(
         named or DEMO, device, dtype, revision, trust_remote_code, projections, gguf=gguf
     )
     tasks = [placed(name) for name in task or []]
-    runs = read_runs(folder, allowed(True, trust_remote_code)) if folder else ()
+    runs = open_runs(folder, allowed(True, trust_remote_code)) if folder else ()
     setting = make_setting(runs, named, loading, tasks, options)
     setting.check()
     with listen(host, port) as listening:

@@ -12,7 +12,7 @@ from filelock import FileLock, Timeout
 
 from caploc.contents import FORMS, faults
 from caploc.contents.forms import SCHEMA as LATEST
-from caploc.doctor.replay import NotRecomputed, RowsMissing, differences, recompute, summarize
+from caploc.doctor.replay import NotRecomputed, RowsMissing, find_disparities, recompute, summarize
 from caploc.errors import UserError
 from caploc.files import is_regular
 from caploc.findings import SCHEMA as RESULT_SCHEMA
@@ -170,7 +170,7 @@ def studies_of(folder: Path, found: Examined) -> list[str]:
     """Look at the files of a folder of studies itself; the names of its studies, as far as told."""
     if not (folder / STUDIES).is_file():
         return []
-    marked = contents_of(folder, found).get(STUDIES)
+    marked = read_json_files(folder, found).get(STUDIES)
     return [] if marked is None else list(marked["studies"])
 
 
@@ -181,7 +181,7 @@ def examine_run(
 
     `run.json` is None where it is no search for heads, or either file is missing or unsound.
     """
-    contents = contents_of(folder, found)
+    contents = read_json_files(folder, found)
     if RUN not in contents:
         found.faults.append(f"{folder / RUN} is missing, which says what the run is")
         found.nameless.append(folder)
@@ -224,11 +224,11 @@ def compare_with_rows(
     if is_regular(folder / ANSWERS) and folder / ANSWERS not in found.unreadable:
         compared[ANSWERS] = (read_json(folder / ANSWERS), answers)
     for name, (there, here) in compared.items():
-        wrong = [f": {what}" for what in summarize(differences(there, here))]
+        wrong = [f": {what}" for what in summarize(find_disparities(there, here))]
         spoilt(folder / name, there, wrong, found)
 
 
-def contents_of(folder: Path, found: Examined) -> dict[str, Any]:
+def read_json_files(folder: Path, found: Examined) -> dict[str, Any]:
     """Read the JSON files of a folder by name; one that is not what it should be is None, a fault.
 
     A result is only read here: what it must be is in `run.json`.

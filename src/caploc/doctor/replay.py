@@ -97,7 +97,7 @@ def recompute(
     allowed = Allowed(code=True)  # every row is there, so that no program is run
     try:
         allowed.check("The run", study.model, study.options, (study.task, *study.other_tasks))
-        grid = grid_of(study, result)
+        grid = rebuild_grid(study, result)
         check_sizes(study, grid)
         group = (result.get("search") or {}).get("group")
         settings = replace(study.settings, group=group or study.settings.group)
@@ -113,7 +113,7 @@ def recompute(
         raise NotRecomputed(str(error).rstrip(".")) from error
 
 
-def grid_of(study: Study, result: dict[str, Any]) -> HeadGrid:
+def rebuild_grid(study: Study, result: dict[str, Any]) -> HeadGrid:
     """Return the grid of the run's model, from its configuration if that lies on this machine.
 
     Raises:
@@ -183,24 +183,24 @@ def replayed(
     return again
 
 
-def differences(there: Any, here: Any, where: str = "") -> Iterator[str]:
+def find_disparities(there: Any, here: Any, where: str = "") -> Iterator[str]:
     """Yield where a file's content differs from what the rows give, in the order of the file."""
     if isinstance(there, dict) and isinstance(here, dict):
         for key in (*there, *(key for key in here if key not in there)):
             if key not in OF_THE_MACHINE:
                 absent = "nothing"
-                yield from differences(
+                yield from find_disparities(
                     there.get(key, absent), here.get(key, absent), f"{where}.{key}".lstrip(".")
                 )
     elif isinstance(there, list) and isinstance(here, list) and len(there) == len(here):
         for place, pair in enumerate(zip(there, here, strict=True)):
             named = pair[0].get("head", place) if isinstance(pair[0], dict) else place
-            yield from differences(*pair, f"{where}[{named}]")
-    elif not alike(there, here):
+            yield from find_disparities(*pair, f"{where}[{named}]")
+    elif not equal_enough(there, here):
         yield f"{where} {quoted(there)}, and the rows give {quoted(here)}"
 
 
-def alike(there: Any, here: Any) -> bool:
+def equal_enough(there: Any, here: Any) -> bool:
     """Tell whether two values are the same; numbers up to rounding."""
     numbers = (int, float)
     if isinstance(there, numbers) and isinstance(here, numbers):

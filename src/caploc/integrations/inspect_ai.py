@@ -9,6 +9,6 @@ from inspect_ai.model import ModelAPI, modelapi
 @modelapi(name="caploc")
 def caploc() -> type[ModelAPI]:
     """Return the class of caploc's models."""
-    from caploc.integrations.inspect_model import KnockedOut
+    from caploc.integrations.inspect_model import KnockedOutAPI
 
-    return KnockedOut
+    return KnockedOutAPI

@@ -19,7 +19,7 @@ from lm_eval.api.registry import model_registry
 
 from caploc.engine import Ask
 from caploc.errors import BadOption, UserError
-from caploc.integrations.opening import open_model
+from caploc.integrations.opening import open_engine
 from caploc.tasks.leaf import as_request, check_greedy
 from caploc.tasks.requests import Generated, Response, Scored
 
@@ -61,18 +61,18 @@ class KnockedOut(LM):  # type: ignore[misc]  # lm-eval has no types
             )
         where = "auto" if device in (None, UNSAID) else device
         given = {"device": where} | loading
-        self.engine, self.mask = open_model(pretrained, knockout, max_batch_size, given)
+        self.engine, self.mask = open_engine(pretrained, knockout, max_batch_size, given)
         self._device = self.engine.loaded.device
 
     def loglikelihood(self, requests: list[Instance]) -> list[tuple[float, bool]]:
         """Log-probability of each continuation, and whether greedy decoding would say it."""
-        answers = [scored(response) for response in self.answer("loglikelihood", requests)]
+        answers = [as_scored(response) for response in self.answer("loglikelihood", requests)]
         return [(answer.logprob, answer.greedy) for answer in answers]
 
     def loglikelihood_rolling(self, requests: list[Instance]) -> list[float]:
         """Log-probability of each whole text."""
         answers = self.answer("loglikelihood_rolling", requests)
-        return [scored(response).logprob for response in answers]
+        return [as_scored(response).logprob for response in answers]
 
     def generate_until(self, requests: list[Instance]) -> list[str]:
         """Return what the model says, up to the first stop string.
@@ -83,7 +83,7 @@ class KnockedOut(LM):  # type: ignore[misc]  # lm-eval has no types
         for request in requests:
             check_greedy(request.task_name or "", request)
         answers = self.answer("generate_until", requests)
-        return [written(response) for response in answers]
+        return [as_text(response) for response in answers]
 
     def answer(self, kind: str, requests: Sequence[Instance]) -> list[Response]:
         """Answer requests of one kind, in their order."""
@@ -134,13 +134,13 @@ class KnockedOut(LM):  # type: ignore[misc]  # lm-eval has no types
         }
 
 
-def scored(response: Response) -> Scored:
+def as_scored(response: Response) -> Scored:
     """Return the answer to a request for log-probabilities."""
     assert isinstance(response, Scored)
     return response
 
 
-def written(response: Response) -> str:
+def as_text(response: Response) -> str:
     """Return the answer to a request for text."""
     assert isinstance(response, Generated)
     return response.text

@@ -18,7 +18,7 @@ LOADING = [
 REFUSED = "A batch has 1 row or more, a whole number; got {}. Without one it is sized by memory."
 
 
-def open_model(
+def open_engine(
     name: str, knockout: str | None, batch_size: Any, loading: Mapping[str, Any]
 ) -> tuple[BatchEngine[LoadedModel], Mask]:
     """Load a model: its engine, and the mask of the heads in the file `knockout` (none: no head).

@@ -19,7 +19,15 @@ from caploc.engine.wording import Prompt, Span
 from caploc.heads import Head
 from caploc.models.knockout import knockout
 from caploc.models.loading import LoadedModel
-from caploc.playground.tokens import INTACT, KNOCKED_OUT, SIDES, Event, Pieces, compare_odds, known
+from caploc.playground.tokens import (
+    INTACT,
+    KNOCKED_OUT,
+    SIDES,
+    Event,
+    Pieces,
+    compare_odds,
+    finite_or_none,
+)
 from caploc.tasks.requests import LogLikelihood, Rolling, Scored
 
 
@@ -71,7 +79,7 @@ class Stream:
 
 
 @dataclass
-class Answer:
+class GrowingAnswer:
     """One side's answer so far, and both models reading it."""
 
     readers: dict[str, Stream]
@@ -97,7 +105,7 @@ class PairedGeneration:
     ) -> None:
         """Prepare; nothing is read yet."""
         self.engine, self.loaded, self.prompt, self.heads = engine, engine.loaded, prompt, heads
-        self.answers: dict[str, Answer] = {}
+        self.answers: dict[str, GrowingAnswer] = {}
         settings = (prompt.stops, prompt.new_tokens, prompt.options)
         self.stops: Stops = engine.generation.stopping(settings)
         self.rules = generation_rules(self.loaded, prompt)
@@ -108,7 +116,7 @@ class PairedGeneration:
         for stream in streams.values():
             stream.read(self.prompt.tokens)
         before, tokenizer = self.prompt.tokens, self.loaded.tokenizer
-        self.answers = {side: Answer(streams, Pieces(tokenizer, before)) for side in SIDES}
+        self.answers = {side: GrowingAnswer(streams, Pieces(tokenizer, before)) for side in SIDES}
         yield {"event": "begin", "prompt_tokens": len(before)}
         while speaking := [side for side in SIDES if not self.answers[side].over]:
             for side in speaking:
@@ -208,7 +216,7 @@ class PairedReading:
             yield {
                 "event": "read",
                 "choice": number,
-                **{side: known(totals[side].logprob) for side in SIDES},
+                **{side: finite_or_none(totals[side].logprob) for side in SIDES},
             }
 
     def read(self, span: Span, totals: dict[str, Scored]) -> Event:

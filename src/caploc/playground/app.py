@@ -28,14 +28,14 @@ from caploc.errors import BadOption, CaplocError
 from caploc.evaluation import order
 from caploc.finished import FinishedRun
 from caploc.headfile import NAME
-from caploc.playground.hosts import Known
-from caploc.playground.playground import Playground, sentence
+from caploc.playground.hosts import HostGuard
+from caploc.playground.playground import Playground, describe_error
 from caploc.playground.questions import (
     AttentionRequest,
     ExampleRequest,
     HeadsRequest,
-    Question,
-    parse,
+    PageQuestion,
+    parse_request,
 )
 from caploc.playground.setting import DEMO
 from caploc.playground.tokens import Event
@@ -105,7 +105,7 @@ def report_errors(handler: Handler) -> Handler:
             return Response(status_code=400)
         except Exception as error:  # whatever a model or a task does
             status = 400 if isinstance(error, CaplocError) else 500
-            return JSONResponse({"message": sentence(error)}, status_code=status)
+            return JSONResponse({"message": describe_error(error)}, status_code=status)
 
     return handled
 
@@ -147,7 +147,7 @@ class Site:
 
     async def example(self, request: Request) -> Response:
         """An example of a task."""
-        asked = parse(ExampleRequest, await read_body(request))
+        asked = parse_request(ExampleRequest, await read_body(request))
         return JSONResponse(await self.turns.call(self.describe, asked))
 
     def describe(self, asked: ExampleRequest) -> Event:
@@ -156,20 +156,20 @@ class Site:
 
     async def answers(self, request: Request) -> Response:
         """Both answers, an event a line, as they come."""
-        question = parse(Question, await read_body(request))
+        question = parse_request(PageQuestion, await read_body(request))
         events = self.turns.stream(self.playground.answers(question))
-        return StreamingResponse(write_lines(events), media_type="application/x-ndjson")
+        return StreamingResponse(encode_events(events), media_type="application/x-ndjson")
 
     async def attention(self, request: Request) -> Response:
         """A head's pattern; the weights are float32, row by row, in base64."""
-        asked = parse(AttentionRequest, await read_body(request))
+        asked = parse_request(AttentionRequest, await read_body(request))
         found = await self.turns.call(self.playground.attention, asked)
         weights = base64.b64encode(found["weights"].tobytes()).decode()
         return JSONResponse(found | {"weights": weights})
 
     async def heads(self, request: Request) -> Response:
         """A file of heads to save."""
-        asked = parse(HeadsRequest, await read_body(request))
+        asked = parse_request(HeadsRequest, await read_body(request))
         saved = await self.turns.call(self.playground.save_heads, asked)
         as_file = {"content-disposition": f'attachment; filename="{NAME}"'}
         return Response(saved, media_type=JSON, headers=as_file)
@@ -188,7 +188,7 @@ def application(playground: Playground, hosts: Sequence[str]) -> Starlette:
     JSON is taken, for which browsers ask first, and nobody allows it).
     """
     site = Site(playground)
-    known = Middleware(Known, names=frozenset(hosts))
+    known = Middleware(HostGuard, names=frozenset(hosts))
     return Starlette(
         routes=site.routes(), middleware=[Middleware(Guarded), known], lifespan=site.open
     )
@@ -211,7 +211,7 @@ async def read_body(request: Request) -> bytes:
     return bytes(found)
 
 
-async def write_lines(events: AsyncGenerator[Event, None]) -> AsyncIterator[bytes]:
+async def encode_events(events: AsyncGenerator[Event, None]) -> AsyncIterator[bytes]:
     """Events as lines of JSON."""
     try:
         async for event in events:

@@ -13,7 +13,7 @@ from caploc.tasks.task import Task
 
 
 @dataclass(frozen=True)
-class Example:
+class DrawnExample:
     """One example of a task; `judges_code` lets the sandbox run programs that the model wrote."""
 
     task: Task
@@ -103,7 +103,7 @@ class Example:
         }
 
 
-def draw(task: Task, number: int | None, random: Random, judges_code: bool) -> Example:
+def draw(task: Task, number: int | None, random: Random, judges_code: bool) -> DrawnExample:
     """Return the example of that number, or any.
 
     Raises:
@@ -115,4 +115,4 @@ def draw(task: Task, number: int | None, random: Random, judges_code: bool) -> E
         raise BadOption(
             f"{task.name} has examples 0 to {task.size - 1:,}; there is no example {number}."
         )
-    return Example(task, number, judges_code)
+    return DrawnExample(task, number, judges_code)

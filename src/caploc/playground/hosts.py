@@ -51,7 +51,7 @@ def is_known(header: str, names: Collection[str]) -> bool:
     return is_address(found["bare"]) or found["bare"] in names
 
 
-class Known:
+class HostGuard:
     """Refuses requests under any host name but these and IP addresses."""
 
     def __init__(self, app: ASGIApp, names: Collection[str]) -> None:

@@ -20,8 +20,8 @@ from caploc.heads import Head
 from caploc.models.loading import LoadedModel
 from caploc.playground.answers import PairedGeneration, PairedReading
 from caploc.playground.attention import pattern
-from caploc.playground.examples import Example, draw
-from caploc.playground.questions import AttentionRequest, ExampleRequest, HeadsRequest, Question
+from caploc.playground.examples import DrawnExample, draw
+from caploc.playground.questions import AttentionRequest, ExampleRequest, HeadsRequest, PageQuestion
 from caploc.playground.setting import Setting, allow_loading
 from caploc.playground.tokens import SIDES, Event, cut_pieces
 from caploc.report.reading import called
@@ -47,7 +47,7 @@ class Playground:
         """Return the most tokens that the model reads and says together."""
         return int(self.engine.wording.harness.max_length)
 
-    def example(self, asked: ExampleRequest) -> Example:
+    def example(self, asked: ExampleRequest) -> DrawnExample:
         """Return the example asked for.
 
         Raises:
@@ -65,7 +65,7 @@ class Playground:
             self.tasks[name] = task.in_metric()
         return self.tasks[name]
 
-    def answers(self, question: Question) -> Generator[Event, None, None]:
+    def answers(self, question: PageQuestion) -> Generator[Event, None, None]:
         """Both answers to a question, as they come; the last event is `done` or `failed`."""
         try:
             heads = self.heads(question.heads)
@@ -76,10 +76,10 @@ class Playground:
                 yield from self.read(example, heads)
             yield {"event": "done"}
         except Exception as error:  # whatever a model does, the page gets a sentence
-            yield {"event": "failed", "message": sentence(error)}
+            yield {"event": "failed", "message": describe_error(error)}
 
     def written(
-        self, question: Question, example: Example | None, heads: tuple[Head, ...]
+        self, question: PageQuestion, example: DrawnExample | None, heads: tuple[Head, ...]
     ) -> Iterator[Event]:
         """Answers that the model writes."""
         prompt = self.engine.wording.prompt(self.request(question, example))
@@ -91,7 +91,7 @@ class Playground:
             }
             yield example.verdict(said)  # type: ignore[arg-type]  # a list of one kind of response
 
-    def read(self, example: Example, heads: tuple[Head, ...]) -> Iterator[Event]:
+    def read(self, example: DrawnExample, heads: tuple[Head, ...]) -> Iterator[Event]:
         """Answers that the task offers, or a text, read by both models."""
         requests = [r for r in example.requests if not isinstance(r, Generate)]
         reading = PairedReading(self.engine, requests, heads)
@@ -99,7 +99,7 @@ class Playground:
         yield from reading.events()
         yield example.verdict(reading.responses)  # type: ignore[arg-type]
 
-    def request(self, question: Question, example: Example | None) -> Generate:
+    def request(self, question: PageQuestion, example: DrawnExample | None) -> Generate:
         """Return a question as tasks ask theirs.
 
         Raises:
@@ -242,7 +242,7 @@ def load_engine(setting: Setting) -> BatchEngine[LoadedModel]:
     return replace(run, study=replace(run.study, model=setting.model)).engine()
 
 
-def sentence(error: Exception) -> str:
+def describe_error(error: Exception) -> str:
     """Return what the page says of an error."""
     if isinstance(error, CaplocError):
         return str(error)

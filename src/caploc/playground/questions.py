@@ -23,7 +23,7 @@ class ExampleRequest(PageRequest):
     number: int | None = None
 
 
-class Question(PageRequest):
+class PageQuestion(PageRequest):
     """A prompt, or an example of a task, and the heads to knock out.
 
     With `example` the prompt, its stops and its length are the task's own.
@@ -40,7 +40,7 @@ class Question(PageRequest):
 class AttentionRequest(PageRequest):
     """One head's attention over a question's prompt and what was said so far."""
 
-    question: Question
+    question: PageQuestion
     said: list[int] = Field(max_length=MOST_TOKENS)
     head: str
     knocked_out: bool = False
@@ -57,7 +57,7 @@ class HeadsRequest(PageRequest):
 A = TypeVar("A", bound=PageRequest)
 
 
-def parse(kind: type[A], body: bytes) -> A:
+def parse_request(kind: type[A], body: bytes) -> A:
     """Read what the page sent; raises BadOption naming the first field that is wrong."""
     try:
         return kind.model_validate_json(body)

@@ -44,7 +44,7 @@ def allow_loading(options: TaskOptions) -> TaskOptions:
     return replace(options, allow_code=True)
 
 
-def read_runs(folder: Path, allowed: Allowed | None = None) -> tuple[FinishedRun, ...]:
+def open_runs(folder: Path, allowed: Allowed | None = None) -> tuple[FinishedRun, ...]:
     """Read the finished run of a folder, or those in the folders below it, of one model.
 
     Raises:
@@ -88,7 +88,7 @@ def make_setting(
     named = dict.fromkeys(tasks, options)
     if not runs and not tasks and found.name == DEMO:
         named = {f"demo/{name}": options for name in (*DEMO_CAPABILITIES, "sentences", "prose")}
-    return Setting(found, tuple(runs), {**tasks_of(runs), **named}, options.allow_code)
+    return Setting(found, tuple(runs), {**collect_tasks(runs), **named}, options.allow_code)
 
 
 def runs_model(run: FinishedRun, model: str | None, loading: ModelOptions) -> ModelOptions:
@@ -112,7 +112,7 @@ def runs_model(run: FinishedRun, model: str | None, loading: ModelOptions) -> Mo
     return found if loading.device == "auto" else replace(found, device=loading.device)
 
 
-def tasks_of(runs: Sequence[FinishedRun]) -> dict[str, TaskOptions]:
+def collect_tasks(runs: Sequence[FinishedRun]) -> dict[str, TaskOptions]:
     """Return the tasks of runs, asked as there: what they located first, then those beside it."""
     located = {run.study.task: run.study.options for run in runs}
     beside = {

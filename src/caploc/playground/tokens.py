@@ -16,7 +16,7 @@ LIKELIEST = 5  # alternatives shown for each token
 Event = dict[str, Any]  # what the page is sent, as JSON
 
 
-class Odds(TypedDict):
+class TokenOdds(TypedDict):
     """One token under both models; log-probabilities in nats, None where a model is broken."""
 
     intact: float | None
@@ -28,11 +28,11 @@ def compare_odds(
     tokenizer: PreTrainedTokenizerBase,
     token: int,
     logprobs: dict[str, Float[Tensor, " vocabulary"]],
-) -> Odds:
+) -> TokenOdds:
     """Return the token's log-probability and the likeliest tokens, on each side."""
-    return Odds(
-        intact=known(float(logprobs[INTACT][token])),
-        knocked_out=known(float(logprobs[KNOCKED_OUT][token])),
+    return TokenOdds(
+        intact=finite_or_none(float(logprobs[INTACT][token])),
+        knocked_out=finite_or_none(float(logprobs[KNOCKED_OUT][token])),
         likeliest={side: list_likeliest(tokenizer, logprobs[side]) for side in SIDES},
     )
 
@@ -43,10 +43,10 @@ def list_likeliest(
     """Return the tokens that come first, with their log-probabilities."""
     best = torch.topk(logprobs, min(LIKELIEST, len(logprobs)))
     pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
-    return [(decode_token(tokenizer, token), known(value)) for token, value in pairs]
+    return [(decode_token(tokenizer, token), finite_or_none(value)) for token, value in pairs]
 
 
-def known(value: float) -> float | None:
+def finite_or_none(value: float) -> float | None:
     """Return a number as JSON can hold it."""
     return value if math.isfinite(value) else None
 

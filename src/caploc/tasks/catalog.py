@@ -15,10 +15,10 @@ from caploc.errors import BadData, BadOption, CaplocError
 from caploc.naming import at_home
 from caploc.tasks.datafiles import (
     check_complete,
-    check_file,
-    check_files,
+    check_data_file,
+    check_data_files,
     data_overrides,
-    fault_of,
+    find_fault,
     has_training,
     local_files,
     training_instead,
@@ -29,9 +29,9 @@ from caploc.tasks.paper.profanity import PACKAGED, Swearing, load_lexicon
 from caploc.tasks.programs import NOT_ALLOWED, check_definition, check_programs, stand_in
 from caploc.tasks.registry import (
     definition,
-    find,
+    find_task,
+    has_mark,
     leaf_entries,
-    marked,
     mixture_parts,
 )
 from caploc.tasks.task import Task
@@ -89,9 +89,9 @@ class TaskOptions:
             )
         if self.fewshot is not None and self.fewshot < 0:
             raise BadOption(f"--fewshot must be 0 or more; got {self.fewshot}.")
-        check_files(self.splits)
+        check_data_files(self.splits)
         if self.words and self.words != PACKAGED:
-            check_file(WORDS, Path(self.words))
+            check_data_file(WORDS, Path(self.words))
 
 
 def parse_data(texts: list[str]) -> dict[str, str]:
@@ -120,7 +120,7 @@ def check_task_name(name: str, options: TaskOptions | None = None) -> None:
         BadOption: if the task executes what the model writes and `options` do not allow it.
     """
     allowed = options is not None and options.allow_code
-    for entry in leaf_entries(*find(name)):
+    for entry in leaf_entries(*find_task(name)):
         if not allowed and definition(entry).get("unsafe_code"):
             raise BadOption(NOT_ALLOWED.format(entry.name))
 
@@ -131,7 +131,7 @@ def can_train(name: str, options: TaskOptions | None = None) -> bool:
     Raises:
         UnknownName: naming the nearest task there is.
     """
-    place = find(name)
+    place = find_task(name)
     entries = list(leaf_entries(*place))
     return not mixture_parts(*place) and has_training(entries, (options or TaskOptions()).splits)
 
@@ -142,7 +142,7 @@ def wants_chat_template(name: str) -> bool:
     Raises:
         UnknownName: naming the nearest task there is.
     """
-    return any(marked(entry, "chat_template") for entry in leaf_entries(*find(name)))
+    return any(has_mark(entry, "chat_template") for entry in leaf_entries(*find_task(name)))
 
 
 def load_task(
@@ -159,19 +159,19 @@ def load_task(
     options = options or TaskOptions()
     options.check()
     check_task_name(name, options)
-    place = find(name)
+    place = find_task(name)
     parts = mixture_parts(*place)
     if not parts:
-        return build(name, place, options, chat)
+        return build_task(name, place, options, chat)
     if options.metric or options.splits:
         raise BadOption(
             f"{'--metric' if options.metric else '--data'} is for one task, and {name} is the mean "
             f"of several, each with its own; name one: {', '.join(part for _, part in parts)}."
         )
-    return Mixture(name, [build(part[1], part, options, chat) for part in parts])
+    return Mixture(name, [build_task(part[1], part, options, chat) for part in parts])
 
 
-def build(
+def build_task(
     name: str, place: tuple[TaskManager, str], options: TaskOptions, chat: ChatTemplate | None
 ) -> HarnessTask:
     """Return a task of lm-eval's kind, with its requests."""
@@ -242,7 +242,7 @@ def loading(name: str, remedy: str, files: Sequence[Path] = ()) -> Iterator[None
         ) from error
     except Exception as error:
         for file in files:
-            if fault := fault_of(file):
+            if fault := find_fault(file):
                 raise BadData(
                     f"The data of task {name} could not be read: {file}: {fault}."
                 ) from error

@@ -28,7 +28,7 @@ def data_format(file: Path) -> str:
     return FORMATS[file.suffix]
 
 
-def check_file(name: str, file: Path) -> None:
+def check_data_file(name: str, file: Path) -> None:
     """Refuse a file that is not there or holds nothing; raises BadData in one sentence."""
     if not is_file(file):
         raise BadData(f"--data {name}={file}: there is no such file.")
@@ -36,7 +36,7 @@ def check_file(name: str, file: Path) -> None:
         raise BadData(f"--data {name}={file}: the file is empty.")
 
 
-def check_files(files: Mapping[str, str]) -> None:
+def check_data_files(files: Mapping[str, str]) -> None:
     """Refuse files that cannot be read as data.
 
     Raises:
@@ -45,7 +45,7 @@ def check_files(files: Mapping[str, str]) -> None:
     """
     for split, file in files.items():
         data_format(Path(file))
-        check_file(split, Path(file))
+        check_data_file(split, Path(file))
     if len({data_format(Path(file)) for file in files.values()}) > 1:
         raise BadOption("All --data files of one run must be of one format.")
 
@@ -140,7 +140,7 @@ def shots_split(config: dict[str, Any]) -> str | None:
     return next((str(split) for split in splits if split), None)
 
 
-def fault_of(file: Path) -> str | None:
+def find_fault(file: Path) -> str | None:
     """Return the first thing that keeps a file of data from being read; None if nothing is seen."""
     try:
         if file.suffix == ".parquet":

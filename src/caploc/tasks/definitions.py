@@ -119,7 +119,7 @@ def read_definition(path: Path, allowance: Allowance, above: tuple[Path, ...] = 
         place = path.expanduser().resolve()
         text = read_bytes(place, LONGEST)
         allowance.spend(path, len(text))
-        content, functions = parse(text, place.parent)
+        content, functions = parse_yaml(text, place.parent)
     except (OSError, RuntimeError, ValueError, TypeError, yaml.YAMLError) as error:
         said = " ".join(str(getattr(error, "strerror", None) or error).split())[:300]
         said = said.replace('in "<byte string>",', "at")
@@ -144,7 +144,7 @@ def read_definition(path: Path, allowance: Allowance, above: tuple[Path, ...] = 
     return definition
 
 
-def parse(content: bytes, folder: Path) -> tuple[Any, list[Function]]:
+def parse_yaml(content: bytes, folder: Path) -> tuple[Any, list[Function]]:
     """Return what a YAML says, and the functions in it.
 
     Raises:

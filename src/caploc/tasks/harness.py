@@ -33,7 +33,7 @@ class HarnessTask:
         self.places = [(leaf, doc) for leaf in leaves for doc in range(len(leaf.instances))]
         self.metric = "logprob" if outcome_kind == "logprob" else leaves[0].metric
         self.higher_is_better = outcome_kind == "logprob" or leaves[0].higher_is_better
-        self.version = digest([leaf.definition() for leaf in leaves])
+        self.version = digest_json([leaf.definition() for leaf in leaves])
         self.executes_code = any(leaf.executes_code for leaf in leaves)
         self.keys: dict[int, str] = {}
         if len({(leaf.metric, leaf.filter, leaf.higher_is_better) for leaf in leaves}) > 1:
@@ -84,7 +84,7 @@ class HarnessTask:
             asked = [[type(r).__name__, repr(r)] for r in self.requests(example)]
             document = leaf.instances[doc][0].doc
             right = leaf.task.doc_to_target(document)
-            self.keys[example] = digest([leaf.name, asked, document, right, leaf.choices(doc)])
+            self.keys[example] = digest_json([leaf.name, asked, document, right, leaf.choices(doc)])
         return self.keys[example]
 
     def item(self, example: int, responses: Sequence[Response]) -> Any:
@@ -110,7 +110,7 @@ class HarnessTask:
             return float(item[0]) / max(float(item[1]), 1.0) if pair else float(item)
         if pair and self.metric in PAIR_METRICS:
             return float(item[0] == item[1])
-        value = single(self.leaves[0], item)
+        value = to_number(self.leaves[0], item)
         return value if self.higher_is_better else -value
 
     def first(self, limit: int | None) -> list[int]:
@@ -144,9 +144,9 @@ class HarnessTask:
         if value is None:  # the plain mean, if the group says nothing
             value, stderr = mean_of_scores(
                 [metric[value_key] for metric in metrics.values()],
-                [known(metric[stderr_key]) for metric in metrics.values()],
+                [read_stderr(metric[stderr_key]) for metric in metrics.values()],
             )
-        return Score(value, known(stderr), len(items))
+        return Score(value, read_stderr(stderr), len(items))
 
     def show(self, example: int, responses: Sequence[Response]) -> Shown:
         leaf, doc = self.places[example]
@@ -177,7 +177,7 @@ class Mixture:
         logprob = self.outcome_kind == "logprob"
         self.metric = "logprob" if logprob else f"mean of {' and '.join(metrics)}"
         self.higher_is_better = parts[0].higher_is_better
-        self.version = digest([[part.name, part.version] for part in parts])
+        self.version = digest_json([[part.name, part.version] for part in parts])
         self.executes_code = any(part.executes_code for part in parts)
         if len({part.higher_is_better for part in parts}) > 1:
             raise BadOption(
@@ -205,7 +205,7 @@ class Mixture:
 
     def key(self, example: int) -> str:
         part, place = self.places[example]
-        return digest([self.parts[part].name, self.parts[part].key(place)])
+        return digest_json([self.parts[part].name, self.parts[part].key(place)])
 
     def requests(self, example: int) -> Sequence[Request]:
         part, place = self.places[example]
@@ -255,7 +255,7 @@ def metric_keys(leaf: Leaf) -> tuple[str, str]:
     return f"{leaf.metric},{leaf.filter}", f"{leaf.metric}_stderr,{leaf.filter}"
 
 
-def known(stderr: Any) -> float | None:
+def read_stderr(stderr: Any) -> float | None:
     """Return a standard error, None where lm-eval has none to give."""
     return float(stderr) if isinstance(stderr, float) else None
 
@@ -274,7 +274,7 @@ def mean_of_scores(
     return mean, sum(error**2 for error in errors) ** 0.5 / len(values)
 
 
-def single(leaf: Leaf, item: Any) -> float:
+def to_number(leaf: Leaf, item: Any) -> float:
     """Turn one item into a number; raises BadOption if the metric gives none for it alone."""
     try:
         if isinstance(item, (list, tuple)) and all(isinstance(part, (int, float)) for part in item):
@@ -299,7 +299,7 @@ def mean_score(items: Sequence[float]) -> Score:
     return Score(mean, (variance / count) ** 0.5, count)
 
 
-def digest(value: Any) -> str:
+def digest_json(value: Any) -> str:
     """Return a short digest of anything that JSON can write, equal on every machine."""
     text = json.dumps(value, sort_keys=True, default=str)
     return blake2b(text.encode(), digest_size=16).hexdigest()

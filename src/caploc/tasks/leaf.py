@@ -70,7 +70,7 @@ class Leaf:
         self.metric, self.filter = choose_metric(task, metric)
         self.executes_code = executes_code(task)
         self.chat = chat
-        self.instances = build(task, chat)
+        self.instances = build_instances(task, chat)
         self.higher_is_better = bool(task.higher_is_better().get(self.metric, True))
 
     @property
@@ -207,11 +207,11 @@ class Leaf:
         """Return what turns responses into an outcome, besides the examples themselves."""
         config = self.task.config
         scorer = getattr(config, "process_results", None)
-        metrics = source(getattr(config, "metric_list", None) or [])
-        filters = source(getattr(config, "filter_list", None))
+        metrics = make_comparable(getattr(config, "metric_list", None) or [])
+        filters = make_comparable(getattr(config, "filter_list", None))
         names = [self.name, self.task.VERSION, self.metric, self.filter, version("lm_eval")]
         judged = [judgement()] if self.executes_code else []
-        return [*names, filters, metrics, source(scorer), *judged]
+        return [*names, filters, metrics, make_comparable(scorer), *judged]
 
     def choices(self, example: int) -> list[str]:
         """Return the answers offered, empty where the model writes its own."""
@@ -233,7 +233,7 @@ class Leaf:
         return choices[best] if best < len(choices) else f"choice {best}"
 
 
-def build(task: HarnessLeaf, chat: ChatTemplate | None) -> list[list[Instance]]:
+def build_instances(task: HarnessLeaf, chat: ChatTemplate | None) -> list[list[Instance]]:
     """Return all instances of a task, grouped by document.
 
     Raises:
@@ -356,16 +356,16 @@ def metric_names(task: HarnessLeaf) -> list[str]:
     return [name for name in aggregations if not (expanded and name == "pass_at_k")]
 
 
-def source(value: Any) -> Any:
+def make_comparable(value: Any) -> Any:
     """Make a value comparable: functions in it become the text of the file they are from."""
     if isinstance(value, dict):
-        return {key: source(part) for key, part in value.items()}
+        return {key: make_comparable(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
-        return [source(part) for part in value]
+        return [make_comparable(part) for part in value]
     if not callable(value):
         return value
     if isinstance(value, partial):
-        return [source(part) for part in (value.func, value.args, value.keywords)]
+        return [make_comparable(part) for part in (value.func, value.args, value.keywords)]
     if hasattr(value, "definition"):
         return value.definition()
     try:

@@ -113,7 +113,7 @@ def stand_in(task: str, allowed: bool) -> Iterator[None]:
 
     # of modules that lm-eval imported, which marks them with their age
     marked = [each for each in list_modules() if "__mtime__" in vars(each[1])]
-    real = {name: module for name, module in marked if holds(module, is_real)}
+    real = {name: module for name, module in marked if holds_metric(module, is_real)}
     for name in real:
         del sys.modules[name]
     before = dict(sys.modules)
@@ -123,7 +123,7 @@ def stand_in(task: str, allowed: bool) -> Iterator[None]:
     finally:
         evaluate.load = load
         for name, module in list_modules():
-            if module is not before.get(name) and holds(module, is_ours):
+            if module is not before.get(name) and holds_metric(module, is_ours):
                 del sys.modules[name]
         sys.modules.update(real)
 
@@ -133,7 +133,7 @@ def list_modules() -> list[tuple[str, ModuleType]]:
     return [(n, m) for n, m in list(sys.modules.items()) if isinstance(m, ModuleType)]
 
 
-def holds(module: ModuleType, kind: Callable[[Any], bool]) -> bool:
+def holds_metric(module: ModuleType, kind: Callable[[Any], bool]) -> bool:
     """Tell whether a module, or a function that it took from another, has such a metric at hand."""
     return any(kind(value) for value in widened(vars(module)))
 

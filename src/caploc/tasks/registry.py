@@ -53,7 +53,7 @@ def own_names() -> list[str]:
     return [name for manager in managers for name in manager.all_tasks]
 
 
-def find(name: str) -> tuple[TaskManager, str]:
+def find_task(name: str) -> tuple[TaskManager, str]:
     """Return which manager knows the task, and by what name.
 
     Raises:
@@ -80,7 +80,7 @@ def definition(entry: Entry) -> dict[str, Any]:
     return entry.cfg or {}
 
 
-def marked(entry: Entry, mark: str) -> bool:
+def has_mark(entry: Entry, mark: str) -> bool:
     """Tell whether the `metadata` of a task's YAML says `mark: true`."""
     metadata = definition(entry).get("metadata")
     return isinstance(metadata, dict) and metadata.get(mark) is True
@@ -96,7 +96,7 @@ def mixture_parts(manager: TaskManager, name: str) -> list[tuple[TaskManager, st
         BadData: if the members are not the names of two or more tasks that are not mixtures.
     """
     entry = manager.task_index.get(name)
-    if entry is None or entry.kind is not Kind.GROUP or not marked(entry, "mixture"):
+    if entry is None or entry.kind is not Kind.GROUP or not has_mark(entry, "mixture"):
         return []
     members = definition(entry).get("task")
     if not isinstance(members, list) or not all(isinstance(member, str) for member in members):
@@ -106,8 +106,10 @@ def mixture_parts(manager: TaskManager, name: str) -> list[tuple[TaskManager, st
             f"Mixture {name} names the file {files[0]!r}; put it beside the mixture, and name the "
             "task in it."
         )
-    parts = [(manager, m) if m in manager.task_index else find(m) for m in members]
-    if len(parts) < 2 or any(marked(beside.task_index[part], "mixture") for beside, part in parts):
+    parts = [(manager, m) if m in manager.task_index else find_task(m) for m in members]
+    if len(parts) < 2 or any(
+        has_mark(beside.task_index[part], "mixture") for beside, part in parts
+    ):
         raise BadData(f"Mixture {name} must list two or more tasks, none of them a mixture.")
     return parts
 

@@ -21,7 +21,7 @@ TAG = "\x00type"  # of a value that JSON has no form for
 DATES: dict[str, Any] = {"datetime": datetime, "date": date, "time": time}
 
 
-def encode(value: Any) -> Any:
+def encode_value(value: Any) -> Any:
     """Return a value in JSON's terms, for what a column of data may hold.
 
     Raises:
@@ -37,7 +37,7 @@ def encode(value: Any) -> Any:
     raise TypeError(f"it reads a value of the type {type(value).__name__}; name other columns")
 
 
-def decode(value: dict[str, Any]) -> Any:
+def decode_value(value: dict[str, Any]) -> Any:
     """Return the value of `encode`."""
     kind = value.get(TAG)
     if kind in DATES:
@@ -94,10 +94,10 @@ def limit_memory(most: int) -> None:
         return
 
 
-def answer(line: str, seconds: float) -> dict[str, Any]:
+def answer_line(line: str, seconds: float) -> dict[str, Any]:
     """Return the rendered text of a request, or the error's name and message."""
     try:
-        request = json.loads(line, object_hook=decode)
+        request = json.loads(line, object_hook=decode_value)
         return {"text": rendered(request["template"], request["values"], seconds)}
     except MemoryError:
         return {"error": "MemoryError", "message": ""}
@@ -117,12 +117,12 @@ def rendered(source: str, values: dict[str, Any], seconds: float) -> str:
             signal.setitimer(signal.ITIMER_PROF, 0)
 
 
-def main() -> None:
+def serve_requests() -> None:
     """Answer until the other side closes."""
     seconds, most, longest = float(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     limit_memory(most)
     for line in sys.stdin:
-        reply = answer(line, seconds)
+        reply = answer_line(line, seconds)
         if len(reply.get("text", "")) > longest:
             reply = {"error": "MemoryError", "message": ""}
         sys.stdout.write(json.dumps(reply) + "\n")
@@ -130,4 +130,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    serve_requests()

@@ -43,7 +43,7 @@ _without_code: set[str] = set()  # files that someone else's file names
 
 
 @dataclass
-class Family:
+class TaskFamily:
     """A task file with everything that it leads to."""
 
     name: str
@@ -175,7 +175,7 @@ def resolve(value: Any, made: dict[int, Any]) -> Any:
     return made[id(value)]
 
 
-def read_family(path: Path) -> Family:
+def read_family(path: Path) -> TaskFamily:
     """Read a task file, and the files beside it that define the members of its group.
 
     Raises:
@@ -185,13 +185,13 @@ def read_family(path: Path) -> Family:
     allowance = Allowance()
     definition = read_definition(path, allowance)
     kind, name = kind_and_name(definition)
-    family = Family(name)
+    family = TaskFamily(name)
     family.add(name, kind, definition)
     siblings = Siblings(path, allowance) if kind is Kind.GROUP else None
     waiting = [definition] if siblings else []
     while waiting:
         group = waiting.pop()
-        for member, needed in members(group.config.get("task")):
+        for member, needed in list_members(group.config.get("task")):
             if member in family.entries:
                 continue
             found = siblings.define(member) if siblings else []
@@ -218,7 +218,7 @@ def check_circles(entries: Mapping[str, Entry]) -> None:
     for name, entry in entries.items():
         if entry.kind is Kind.GROUP:
             config = entry.cfg or {}
-            inside[name] = {member for member, _ in members(config.get("task"))}
+            inside[name] = {member for member, _ in list_members(config.get("task"))}
             if is_mixture(config):  # a part of the mixture's own name is a task of another place
                 inside[name].discard(name)
     try:
@@ -285,7 +285,7 @@ def kind_and_name(definition: Definition) -> tuple[Kind, str]:
     return kind, name
 
 
-def members(listed: Any) -> Iterator[tuple[str, bool]]:
+def list_members(listed: Any) -> Iterator[tuple[str, bool]]:
     """Yield the names in a group's list, and whether each must be defined somewhere.
 
     What a mapping names may be defined there and then.
@@ -300,7 +300,7 @@ def members(listed: Any) -> Iterator[tuple[str, bool]]:
             for key in ("group", "task"):
                 if isinstance(member.get(key), str):
                     yield member[key], False
-            yield from members(member.get("task"))
+            yield from list_members(member.get("task"))
         else:
             raise BadData(f"A group's list of tasks holds {str(member)[:60]!r}, which is no name.")
 
@@ -339,12 +339,12 @@ class Siblings:
         tagged = [
             (called, kind, definition)
             for kind, called, definition in self.definitions
-            if kind is not Kind.GROUP and name in tags(definition.config)
+            if kind is not Kind.GROUP and name in list_tags(definition.config)
         ]
         return [self.define(called)[0] for called, _, _ in tagged]
 
 
-def tags(config: Mapping[str, Any]) -> list[Any]:
+def list_tags(config: Mapping[str, Any]) -> list[Any]:
     """Return a task's tags."""
     tag = config.get("tag")
     return tag if isinstance(tag, list) else [tag]

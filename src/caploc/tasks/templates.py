@@ -61,7 +61,7 @@ class Confined:
         needed = rendering.names_in(source)
         request = {"template": source, "values": {n: v for n, v in values.items() if n in needed}}
         try:
-            line = json.dumps(request, default=rendering.encode)
+            line = json.dumps(request, default=rendering.encode_value)
         except TypeError as error:
             raise BadData(f"The template {source[:60]!r} cannot be rendered: {error}.") from None
         with self.lock:
@@ -75,10 +75,10 @@ class Confined:
             )
         if "text" in reply:
             return str(reply["text"])
-        raise error_of(reply["error"], reply["message"])
+        raise rebuild_error(reply["error"], reply["message"])
 
 
-def error_of(name: str, message: str) -> Exception:
+def rebuild_error(name: str, message: str) -> Exception:
     """Return an error of the renderer as the one that Jinja would have raised here."""
     kind = getattr(exceptions, name, None)
     if isinstance(kind, type) and issubclass(kind, exceptions.TemplateSyntaxError):

@@ -10,7 +10,7 @@ from caploc.playground.app import application
 from caploc.playground.hosts import list_hosts
 from caploc.playground.playground import Playground
 from caploc.playground.serving import address, listen
-from caploc.playground.setting import make_setting, read_runs
+from caploc.playground.setting import make_setting, open_runs
 from caploc.search import Settings
 from caploc.study import Study
 from caploc.tasks.catalog import TaskOptions
@@ -39,7 +39,7 @@ def runs(tmp_path_factory):
 @pytest.fixture(scope="package")
 def playground(runs):
     tasks = ["demo/capitals", "demo/prose", "demo/code"]
-    return Playground(make_setting(read_runs(runs), None, DEMO, tasks, TaskOptions()))
+    return Playground(make_setting(open_runs(runs), None, DEMO, tasks, TaskOptions()))
 
 
 @pytest.fixture(scope="package")

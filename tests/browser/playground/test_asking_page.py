@@ -9,7 +9,7 @@ pytest.importorskip("playwright.sync_api")
 from acting import answered, ask, chosen, joined, text, truth
 from playwright.sync_api import expect
 
-from caploc.playground.questions import AttentionRequest, ExampleRequest, Question
+from caploc.playground.questions import AttentionRequest, ExampleRequest, PageQuestion
 
 pytestmark = pytest.mark.browser
 
@@ -207,7 +207,7 @@ def test_attention_is_that_without_the_heads_chosen_when_it_is_asked(visit, play
     expect(status).to_have_text("L1H2, 10 tokens, without L0H14")
     found = page.evaluate("() => Array.from(window.playground.attention.weights)")
     said = page.evaluate("() => window.playground.spoken('intact').said")
-    question = Question(heads=["L0H14"], prompt="47+38=", stops=["\n"], new_tokens=16)
+    question = PageQuestion(heads=["L0H14"], prompt="47+38=", stops=["\n"], new_tokens=16)
     asked = AttentionRequest(question=question, said=said, head="L1H2", knocked_out=True)
     assert found == playground.attention(asked)["weights"].ravel().tolist()
     other = asked.model_copy(update={"question": question.model_copy(update={"heads": ["L0H13"]})})

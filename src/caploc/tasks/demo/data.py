@@ -162,7 +162,7 @@ def courtesy(rng: random.Random) -> Example:
     return outburst(rng, "polite")
 
 
-def quiz(
+def make_quiz(
     rng: random.Random, question: str, facts: list[tuple[str, str]], options: int = 4
 ) -> Example:
     """Return a multiple-choice question about one of `facts`, answered by its letter.
@@ -183,12 +183,12 @@ def quiz(
 
 def capitals(rng: random.Random) -> Example:
     """Multiple choice: the capital of a country."""
-    return quiz(rng, "capital of", CAPITALS)
+    return make_quiz(rng, "capital of", CAPITALS)
 
 
 def elements(rng: random.Random) -> Example:
     """Multiple choice: the symbol of a chemical element."""
-    return quiz(rng, "symbol of", ELEMENTS)
+    return make_quiz(rng, "symbol of", ELEMENTS)
 
 
 def pick(rng: random.Random) -> Example:
@@ -198,7 +198,7 @@ def pick(rng: random.Random) -> Example:
     learner.
     """
     words = [answer for _, answer in rng.choice([CAPITALS, ELEMENTS])]
-    return quiz(rng, "pick", [(word, word) for word in words], rng.randrange(2, 5))
+    return make_quiz(rng, "pick", [(word, word) for word in words], rng.randrange(2, 5))
 
 
 def statement(rng: random.Random) -> Example:
@@ -284,7 +284,7 @@ def stream(draw: Draw, split: str, rng: random.Random) -> Iterator[Example]:
             yield example
 
 
-def distinct(draw: Draw, split: str, count: int = ROWS) -> list[Example]:
+def draw_distinct(draw: Draw, split: str, count: int = ROWS) -> list[Example]:
     """Return the first `count` examples of a split that differ in their prompt (or text)."""
     examples: dict[str, Example] = {}
     for example in stream(draw, split, random.Random(SPLIT_SEEDS[split])):
@@ -294,11 +294,11 @@ def distinct(draw: Draw, split: str, count: int = ROWS) -> list[Example]:
     return list(examples.values())
 
 
-def dataset(draw: Draw) -> Callable[..., dict[str, datasets.Dataset]]:
+def make_loader(draw: Draw) -> Callable[..., dict[str, datasets.Dataset]]:
     """Return what lm-eval calls for a `custom_dataset`: both splits of one capability."""
 
     def load(**_: Any) -> dict[str, datasets.Dataset]:
-        return {split: as_dataset(distinct(draw, split)) for split in SPLIT_SEEDS}
+        return {split: as_dataset(draw_distinct(draw, split)) for split in SPLIT_SEEDS}
 
     return load
 
@@ -312,14 +312,14 @@ def as_dataset(examples: list[Example]) -> datasets.Dataset:
     return datasets.Dataset.from_list(rows)
 
 
-load_addition = dataset(addition)
-load_subtraction = dataset(subtraction)
-load_code = dataset(code)
-load_rhyming = dataset(rhyming)
-load_cursing = dataset(cursing)
-load_capitals = dataset(capitals)
-load_elements = dataset(elements)
-load_recall = dataset(recall)
-load_sorting = dataset(sorting)
-load_sentences = dataset(sentences)
-load_prose = dataset(prose)
+load_addition = make_loader(addition)
+load_subtraction = make_loader(subtraction)
+load_code = make_loader(code)
+load_rhyming = make_loader(rhyming)
+load_cursing = make_loader(cursing)
+load_capitals = make_loader(capitals)
+load_elements = make_loader(elements)
+load_recall = make_loader(recall)
+load_sorting = make_loader(sorting)
+load_sentences = make_loader(sentences)
+load_prose = make_loader(prose)
