@@ -79,9 +79,11 @@ def test_memory_of_verdicts_is_bounded(monkeypatch):
 
 
 def test_text_and_tests_do_not_run_into_each_other():
-    digests = {pool.digest(Program(*pair)) for pair in (("ab", "c"), ("a", "bc"), ("", "abc"))}
+    digests = {
+        pool.digest_program(Program(*pair)) for pair in (("ab", "c"), ("a", "bc"), ("", "abc"))
+    }
     assert len(digests) == 3
-    assert len(pool.digest(Program("\ud800", "\udfff"))) == 16
+    assert len(pool.digest_program(Program("\ud800", "\udfff"))) == 16
 
 
 def test_workers_run_beside_each_other():

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from caploc.sandbox import protocol
-from caploc.sandbox.judge import Link, Remote, judge, mirror
+from caploc.sandbox.judge import Link, Remote, judge_program, mirror
 
 PARTS = st.recursive(
     st.integers() | st.text(max_size=2),
@@ -56,7 +56,7 @@ class Liar:
 
     def judge(self, tests):
         with self.ours:
-            verdict = judge("the text", tests, Link(self.ours))
+            verdict = judge_program("the text", tests, Link(self.ours))
         self.thread.join()
         return verdict
 

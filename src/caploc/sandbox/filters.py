@@ -99,7 +99,7 @@ ALLOW, REFUSE, UNKNOWN_CALL, END_PROCESS = 0x7FFF0000, 0x00050001, 0x00050026, 0
 X32_CALLS = 0x40000000
 
 
-class Step(NamedTuple):
+class Bpf(NamedTuple):
     """One instruction of the filter: code, steps to skip if true and if false, operand."""
 
     code: int
@@ -110,7 +110,7 @@ class Step(NamedTuple):
 
 # Steps as prctl(2) takes them.
 STEP = struct.Struct("HBBI")
-PERMIT, DENY = Step(RETURN, 0, 0, ALLOW), Step(RETURN, 0, 0, REFUSE)
+PERMIT, DENY = Bpf(RETURN, 0, 0, ALLOW), Bpf(RETURN, 0, 0, REFUSE)
 
 
 def compile_filter(process: int, *, read_only: bool) -> bytes:
@@ -124,29 +124,29 @@ def compile_filter(process: int, *, read_only: bool) -> bytes:
     return b"".join(STEP.pack(*step) for step in list_steps(machine, process, read_only=read_only))
 
 
-def list_steps(machine: str, process: int, *, read_only: bool) -> Iterator[Step]:
+def list_steps(machine: str, process: int, *, read_only: bool) -> Iterator[Bpf]:
     """Yield the filter's steps for one machine and process."""
     name, column = MACHINES[machine]
-    yield Step(LOAD, 0, 0, ARCHITECTURE)
-    yield Step(EQUAL, 1, 0, name)
-    yield Step(RETURN, 0, 0, END_PROCESS)
-    yield Step(LOAD, 0, 0, CALL_NUMBER)
+    yield Bpf(LOAD, 0, 0, ARCHITECTURE)
+    yield Bpf(EQUAL, 1, 0, name)
+    yield Bpf(RETURN, 0, 0, END_PROCESS)
+    yield Bpf(LOAD, 0, 0, CALL_NUMBER)
     if machine == "x86_64":
-        yield Step(AT_LEAST, 0, 1, X32_CALLS)
-        yield Step(RETURN, 0, 0, END_PROCESS)
+        yield Bpf(AT_LEAST, 0, 1, X32_CALLS)
+        yield Bpf(RETURN, 0, 0, END_PROCESS)
     rules = dict.fromkeys(ALLOWED if read_only else {**ALLOWED, **WRITING}, [PERMIT])
     numbers = {**ALLOWED, **WRITING, **CONDITIONAL}
     for call_name, steps in {**rules, **list_conditions(process, read_only)}.items():
         # The steps, each way ending in a RETURN, are taken if the call has this number.
         number = numbers[call_name][column]
         if number is not None:
-            yield from [Step(EQUAL, 0, len(steps), number), *steps]
-    yield Step(AT_LEAST, 1, 0, NEW_CALLS)
+            yield from [Bpf(EQUAL, 0, len(steps), number), *steps]
+    yield Bpf(AT_LEAST, 1, 0, NEW_CALLS)
     yield DENY
-    yield Step(RETURN, 0, 0, UNKNOWN_CALL)
+    yield Bpf(RETURN, 0, 0, UNKNOWN_CALL)
 
 
-def list_conditions(process: int, read_only: bool) -> dict[str, list[Step]]:
+def list_conditions(process: int, read_only: bool) -> dict[str, list[Bpf]]:
     """Return, for each call of `CONDITIONAL`, the steps that look at its arguments.
 
     Only the low half of an argument is looked at where the kernel reads no more (an int).
@@ -156,19 +156,19 @@ def list_conditions(process: int, read_only: bool) -> dict[str, list[Step]]:
         "open": allow_opening(1, read_only),
         "openat": allow_opening(2, read_only),
         "fcntl": [
-            *[load(1), Step(EQUAL, 0, 4, F_SETFL)],
-            *[load(2), Step(ANY_BIT, 0, 1, O_ASYNC), DENY, PERMIT],
+            *[peek(1), Bpf(EQUAL, 0, 4, F_SETFL)],
+            *[peek(2), Bpf(ANY_BIT, 0, 1, O_ASYNC), DENY, PERMIT],
             *allow_among(1, FCNTL_COMMANDS),
         ],
         "ioctl": allow_among(1, IOCTL_COMMANDS),
         # A pair of datagram sockets could be connected to others, or send to them.
         "socketpair": [
-            *[load(0), Step(EQUAL, 0, 3, AF_UNIX), load(1), Step(AND, 0, 0, KIND_OF_SOCKET)],
-            *[Step(EQUAL, 1, 0, SOCK_STREAM), DENY, PERMIT],
+            *[peek(0), Bpf(EQUAL, 0, 3, AF_UNIX), peek(1), Bpf(AND, 0, 0, KIND_OF_SOCKET)],
+            *[Bpf(EQUAL, 1, 0, SOCK_STREAM), DENY, PERMIT],
         ],
         # send(2) is sendto(2) without an address, whose two halves are zero.
         "sendto": [
-            *[load(4), Step(EQUAL, 0, 3, 0), load(4, 4), Step(EQUAL, 0, 1, 0)],
+            *[peek(4), Bpf(EQUAL, 0, 3, 0), peek(4, 4), Bpf(EQUAL, 0, 1, 0)],
             *[PERMIT, DENY],
         ],
         "kill": own,
@@ -176,33 +176,33 @@ def list_conditions(process: int, read_only: bool) -> dict[str, list[Step]]:
         "prlimit64": allow_among(0, [process, 0]),
         "prctl": allow_among(0, PRCTL_OPTIONS),
         "clone": [
-            *[load(0), Step(ANY_BIT, 0, 1, THREAD), Step(ANY_BIT, 0, 1, NEW_NAMESPACE)],
+            *[peek(0), Bpf(ANY_BIT, 0, 1, THREAD), Bpf(ANY_BIT, 0, 1, NEW_NAMESPACE)],
             *[DENY, PERMIT],
         ],
     }
 
 
-def load(position: int, half: int = 0) -> Step:
+def peek(position: int, half: int = 0) -> Bpf:
     """Look at an argument's low half, or (4) its high one; both machines are little-endian."""
-    return Step(LOAD, 0, 0, ARGUMENTS + 8 * position + half)
+    return Bpf(LOAD, 0, 0, ARGUMENTS + 8 * position + half)
 
 
-def allow_among(position: int, values: Iterable[int]) -> list[Step]:
+def allow_among(position: int, values: Iterable[int]) -> list[Bpf]:
     """Allow a call whose argument (its low half) is one of these values."""
     wanted = list(values)
-    tests = [Step(EQUAL, len(wanted) - at, 0, value) for at, value in enumerate(wanted)]
-    return [load(position), *tests, DENY, PERMIT]
+    tests = [Bpf(EQUAL, len(wanted) - at, 0, value) for at, value in enumerate(wanted)]
+    return [peek(position), *tests, DENY, PERMIT]
 
 
-def allow_opening(position: int, read_only: bool) -> list[Step]:
+def allow_opening(position: int, read_only: bool) -> list[Bpf]:
     """Allow to open a file with these flags, unless they truncate what is not opened to write.
 
     Early versions of Landlock let a file that is only readable be truncated that way.
     """
     if read_only:
         writes = O_CREAT | O_TRUNC | O_TMPFILE | ACCESS_MODE
-        return [load(position), Step(ANY_BIT, 0, 1, writes), DENY, PERMIT]
+        return [peek(position), Bpf(ANY_BIT, 0, 1, writes), DENY, PERMIT]
     return [
-        *[load(position), Step(ANY_BIT, 0, 4, O_TRUNC), Step(AND, 0, 0, ACCESS_MODE)],
-        *[Step(EQUAL, 2, 0, O_WRONLY), Step(EQUAL, 1, 0, O_RDWR), DENY, PERMIT],
+        *[peek(position), Bpf(ANY_BIT, 0, 4, O_TRUNC), Bpf(AND, 0, 0, ACCESS_MODE)],
+        *[Bpf(EQUAL, 2, 0, O_WRONLY), Bpf(EQUAL, 1, 0, O_RDWR), DENY, PERMIT],
     ]

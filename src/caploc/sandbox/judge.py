@@ -31,12 +31,12 @@ def serve_tests(channel_file: int, report_file: int) -> None:
     """Be the judge: read text and tests, judge, report, and end at once."""
     with socket.socket(fileno=report_file) as driver, socket.socket(fileno=channel_file) as channel:
         request = protocol.receive(driver)
-        reason, detail = judge(request["text"], request["tests"], Link(channel))
+        reason, detail = judge_program(request["text"], request["tests"], Link(channel))
         protocol.send(driver, {"reason": reason, "detail": detail[:LONGEST_DETAIL]})
     os._exit(0)
 
 
-def judge(text: str, tests: str, link: "Link") -> tuple[str, str]:
+def judge_program(text: str, tests: str, link: "Link") -> tuple[str, str]:
     """Run the program, then its tests: a key of `caploc.sandbox.worker.REASONS`, or "lost".
 
     "lost" says that the program's process ended; why is for the one who started it to tell.
@@ -326,7 +326,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
 def serve_program(channel_file: int) -> None:
     """Be the program: run its text when told to, do what the judge asks, end when it leaves."""
     with socket.socket(fileno=channel_file) as channel:
-        candidate = Candidate()
+        candidate = ProgramServer()
         while True:
             try:
                 request = protocol.receive(channel)
@@ -336,7 +336,7 @@ def serve_program(channel_file: int) -> None:
     os._exit(0)
 
 
-class Candidate:
+class ProgramServer:
     """The program's own module, empty at first, and the objects that the judge has heard of."""
 
     def __init__(self) -> None:
@@ -349,8 +349,10 @@ class Candidate:
         """Do one thing and say how it went: `["value", value, changes]` or `["raise", ...]`."""
         operation, arguments, named = request
         try:
-            given = [protocol.read(each, self.find) for each in arguments]
-            given_named = {name: protocol.read(each, self.find) for name, each in named.items()}
+            given = [protocol.decode_raw(each, self.find) for each in arguments]
+            given_named = {
+                name: protocol.decode_raw(each, self.find) for name, each in named.items()
+            }
             result = self.operations[operation](*given, **given_named)
             changes = []
             for at, raw in enumerate([*arguments, *named.values()]):

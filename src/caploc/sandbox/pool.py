@@ -114,7 +114,7 @@ class Sandbox:
         if max(len(program.text), len(program.tests)) > LONGEST:
             future.set_result(write_verdict("refused", f"longer than {LONGEST} characters"))
             return future
-        key = digest(program)
+        key = digest_program(program)
         with self._lock:
             if self._closed:
                 raise RunFailed("The sandbox is closed; open another one.")
@@ -193,7 +193,7 @@ class Sandbox:
             worker.stop()
 
 
-def digest(program: Program) -> bytes:
+def digest_program(program: Program) -> bytes:
     """Tell one program and its tests from any other."""
     text, tests = (each.encode("utf-8", "surrogatepass") for each in (program.text, program.tests))
     lengths = f"{len(text)} {len(tests)} ".encode()

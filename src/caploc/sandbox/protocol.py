@@ -122,16 +122,16 @@ def send(connection: socket.socket, message: Any) -> None:
 
 def receive(connection: socket.socket) -> Any:
     """Wait for one message; raises Gone if the other side is, Malformed if it is none."""
-    (length,) = HEADER.unpack(read_bytes(connection, HEADER.size))
+    (length,) = HEADER.unpack(receive_bytes(connection, HEADER.size))
     if length > LONGEST:
         raise Malformed(f"a message of {length} bytes; {LONGEST} are allowed")
     try:
-        return json.loads(read_bytes(connection, length))
+        return json.loads(receive_bytes(connection, length))
     except (ValueError, RecursionError) as error:
         raise Malformed("a message that is not JSON") from error
 
 
-def read_bytes(connection: socket.socket, count: int) -> bytearray:
+def receive_bytes(connection: socket.socket, count: int) -> bytearray:
     """Read so many bytes; raises Gone if the other side closes before."""
     body = bytearray()
     while len(body) < count:
@@ -193,12 +193,12 @@ def decode(raw: Any, other: Other) -> Any:
     Raises Malformed for anything that `encode` would not say.
     """
     try:
-        return read(raw, other)
+        return decode_raw(raw, other)
     except (TypeError, ValueError, ArithmeticError, LookupError, RecursionError) as error:
         raise Malformed("a value that is not plain data") from error
 
 
-def read(raw: Any, other: Other) -> Any:
+def decode_raw(raw: Any, other: Other) -> Any:
     """Decode with any exception."""
     if not isinstance(raw, list | dict):
         return raw
@@ -207,7 +207,7 @@ def read(raw: Any, other: Other) -> Any:
     name, *parts = raw
     if name not in BUILDERS:
         return other(raw)
-    return BUILDERS[name](*(read(part, other) for part in parts))
+    return BUILDERS[name](*(decode_raw(part, other) for part in parts))
 
 
 def pair(*parts: Any) -> dict[Any, Any]:

@@ -51,7 +51,7 @@ UNUSUAL = {
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class Offer:
     """What the witness offers; each is out of a program's reach in full isolation."""
 
     folder: str  # that everyone may write, with a file and sockets in it
@@ -62,7 +62,7 @@ class Target:
     home: str  # the user's home folder
 
 
-def start_witness(folder: str | None) -> tuple[Target, socket.socket]:
+def start_witness(folder: str | None) -> tuple[Offer, socket.socket]:
     """Fork the witness, which leaves once it was asked; `folder` is where to make its own."""
     ours, theirs = socket.socketpair()
     process = os.fork()
@@ -82,7 +82,7 @@ def start_witness(folder: str | None) -> tuple[Target, socket.socket]:
         raise OSError(
             errno.EIO, "no temporary folder could be made to try the isolation"
         ) from error
-    return Target(place, file, process, bystander, port, os.path.expanduser("~")), ours
+    return Offer(place, file, process, bystander, port, os.path.expanduser("~")), ours
 
 
 def serve_as_witness(asked: socket.socket, folder: str) -> None:
@@ -150,7 +150,7 @@ def unix_addresses(folder: str, kind: int) -> list[str]:
     return [path, "\0" + path] if LINUX else [path]
 
 
-def serve_rehearsal(report_file: int, witness_file: int, target: Target, memory_bytes: int) -> None:
+def serve_rehearsal(report_file: int, witness_file: int, target: Offer, memory_bytes: int) -> None:
     """Try every way out, report for each capability what got through, and end at once."""
     open_ways = {
         capability: [name for name, attempt in attempts.items() if succeeds(attempt)]
@@ -173,16 +173,19 @@ def succeeds(attempt: Callable[[], object]) -> bool:
     return True
 
 
-def list_attempts(target: Target, memory_bytes: int) -> dict[str, Attempts]:
+def list_attempts(target: Offer, memory_bytes: int) -> dict[str, Attempts]:
     """Return, for each capability, the ways to have it."""
     return {
         "network": {
-            name: partial(connect, socket.AF_INET, kind, ("127.0.0.1", target.port))
+            name: partial(connect_and_send, socket.AF_INET, kind, ("127.0.0.1", target.port))
             for name, kind in (("TCP", socket.SOCK_STREAM), ("UDP", socket.SOCK_DGRAM))
         },
         "sockets": try_sockets(target),
         "reading": try_reading(target),
-        "stat": {"stat": partial(os.stat, target.file), "access": partial(find, target.file)},
+        "stat": {
+            "stat": partial(os.stat, target.file),
+            "access": partial(check_presence, target.file),
+        },
         "writing": try_writing(target.folder, target.file),
         "attributes": try_attributes(target.file),
         "library": try_writing(LIBRARY, os.__file__) | try_attributes(os.__file__),
@@ -194,14 +197,14 @@ def list_attempts(target: Target, memory_bytes: int) -> dict[str, Attempts]:
     }
 
 
-def connect(family: int, kind: int, address: Any) -> None:
+def connect_and_send(family: int, kind: int, address: Any) -> None:
     """Send to an address by a new socket."""
     with socket.socket(family, kind) as connection:
         connection.connect(address)
         connection.send(b"x")
 
 
-def try_sockets(target: Target) -> Attempts:
+def try_sockets(target: Offer) -> Attempts:
     """Reach local sockets of every kind, by a new socket and by one of a pair."""
 
     def send(kind: int, address: str) -> None:
@@ -220,7 +223,7 @@ def try_sockets(target: Target) -> Attempts:
             first.connect(address)
 
     ways: dict[str, Callable[[int, str], None]] = {
-        "socket": partial(connect, socket.AF_UNIX),
+        "socket": partial(connect_and_send, socket.AF_UNIX),
         "socketpair sendto": send,
         "socketpair connect": reconnect,
     }
@@ -232,7 +235,7 @@ def try_sockets(target: Target) -> Attempts:
     }
 
 
-def try_reading(target: Target) -> Attempts:
+def try_reading(target: Offer) -> Attempts:
     """Read files, and names in folders."""
     paths = [target.file, "/etc/passwd", __file__, f"/proc/{target.process}/environ"]
 
@@ -247,7 +250,7 @@ def try_reading(target: Target) -> Attempts:
     return ways | {f"list {path}": partial(list_folder, path) for path in folders}
 
 
-def find(path: str) -> None:
+def check_presence(path: str) -> None:
     """Ask whether a file is there; raises PermissionError if it does not seem to be."""
     if not os.access(path, os.F_OK):
         raise PermissionError
@@ -329,7 +332,7 @@ def try_signals(process: int) -> Attempts:
     }
 
 
-def try_processes(target: Target) -> Attempts:
+def try_processes(target: Offer) -> Attempts:
     """Look into another process, and change it."""
     process = target.process
     own = ctypes.create_string_buffer(1)

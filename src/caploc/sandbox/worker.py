@@ -139,7 +139,7 @@ class Worker:
         self._control.settimeout(limits.wall_seconds + ANSWER_PATIENCE)
 
     def _greet(self) -> dict[str, Any]:
-        greeting = receive(self._control)
+        greeting = receive_or_none(self._control)
         if greeting is None:
             self._process.kill()
             _, printed = self._process.communicate()
@@ -168,12 +168,12 @@ class Worker:
             # A judge that ends before it has read everything says so by how it ends.
             with suppress(OSError):
                 protocol.send(ours, asdict(program))
-            record = receive(self._control)
+            record = receive_or_none(self._control)
             if record is None:
                 raise WorkerFailed("the sandbox's worker died")
             if record["isolated"] < 2:
                 raise NotIsolated("a process could not be isolated")
-            return conclude(receive(ours), record, self._limits)
+            return conclude(receive_or_none(ours), record, self._limits)
 
     def interrupt(self) -> None:
         """Have whoever waits for it fail at once; from any thread."""
@@ -192,7 +192,7 @@ class Worker:
             remove_folder(self._folder)
 
 
-def receive(connection: socket.socket) -> Any:
+def receive_or_none(connection: socket.socket) -> Any:
     """Return the next message; None if there is none, or nothing sensible."""
     try:
         return protocol.receive(connection)

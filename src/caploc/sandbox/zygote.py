@@ -25,7 +25,7 @@ from caploc.sandbox import isolation, protocol
 from caploc.sandbox.isolation import LINUX, PR_SET_PDEATHSIG, control_process, isolate
 from caploc.sandbox.judge import serve_program, serve_tests
 from caploc.sandbox.protocol import Limits, Profile, remove_folder
-from caploc.sandbox.rehearsal import LIBRARY, Target, serve_rehearsal, start_witness
+from caploc.sandbox.rehearsal import LIBRARY, Offer, serve_rehearsal, start_witness
 
 # What programs import most, loaded once. In the small root, and under Landlock, shared libraries
 # are out of sight: a module that needs one can only be imported if it has been loaded here.
@@ -120,7 +120,7 @@ class Zygote:
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
         signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
 
-    def rehearse(self, target: Target, witness: socket.socket) -> dict[str, list[str]]:
+    def rehearse(self, target: Offer, witness: socket.socket) -> dict[str, list[str]]:
         """Have an isolated process of our own try every way out; say for each capability which led.
 
         Raises OSError if the library could be changed, or anything got out of full isolation.
