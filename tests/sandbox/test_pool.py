@@ -1,6 +1,7 @@
 """The pool: order, sharing, and what happens when somebody dies."""
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -274,6 +275,30 @@ print(os.getpid())
     )
     assert not done.stderr
     assert soon(lambda: not processes_of(int(done.stdout)))
+
+
+MANY_FILES = """
+import os, resource
+_, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (2048, hard))
+files = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+from caploc.sandbox import Program, Sandbox, pool, worker
+from caploc.sandbox.protocol import Profile
+worker.EXECUTABLE = {python!r}
+pool.choose_profile = lambda *isolation: Profile(False, False, False)
+with Sandbox(workers=1) as sandbox:
+    print(sandbox.judge([Program("x = 1", "assert x")])[0].reason)
+"""
+
+
+def test_a_driver_may_have_many_files_open():
+    """The worker's sockets then have numbers beyond what select(2) can wait for."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < 2048:
+        pytest.skip("this machine lets a process open fewer files")
+    code = MANY_FILES.format(python=worker.EXECUTABLE)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "passed\n", done.stderr
 
 
 def test_workers_that_do_not_start_say_why(monkeypatch):

@@ -235,7 +235,11 @@ class Watch:
     def __init__(self, limits: Limits, printed: int, woken: int, control: int) -> None:
         self.running: dict[int, str] = {}  # processes and their roles, to be added to
         self._limits, self._printed, self._woken = limits, printed, woken
-        self._control, self._files = control, [printed, woken, control]
+        self._control, self._open = control, True
+        # Not select(2): a driver with many files open may hand over one of a number beyond 1,023.
+        self._poll = select.poll()
+        for file in (printed, woken, control):
+            self._poll.register(file, select.POLLIN)
         self._over = time.monotonic() + limits.wall_seconds
         self._judged, self._stopped = False, ""
         self._scratch, self._count = bytearray(CHUNK), 0
@@ -248,9 +252,10 @@ class Watch:
         had left) and processor seconds. `look` says, again and again, why they must stop if so.
         """
         while self.running:
-            left = max(0, self._over - time.monotonic()) + 0.001
+            left = self._over - time.monotonic()
             patience = left if look is None else min(left, LOOK_EVERY)
-            if self._control in select.select(self._files, [], [], patience)[0]:
+            ready = {file for file, _ in self._poll.poll(max(0, int(1000 * patience)) + 1)}
+            if self._control in ready:
                 raise DriverGone
             self._drain()
             self._reap()
@@ -289,14 +294,15 @@ class Watch:
 
     def _drain(self) -> None:
         with suppress(BlockingIOError):
-            while self._printed in self._files:
+            while self._open:
                 got = os.readv(self._printed, [self._scratch])
                 self._count += got
                 if self._count > self._limits.output_bytes:
                     self._stop("output")
                     return
                 if not got:  # closed at the other end, so ready for ever
-                    self._files.remove(self._printed)
+                    self._poll.unregister(self._printed)
+                    self._open = False
 
     def _reap(self) -> None:
         with suppress(BlockingIOError):
