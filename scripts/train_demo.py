@@ -158,7 +158,7 @@ class Texts:
         self.tokenizer, self.rng = tokenizer, random.Random(seed)
         self.streams = [data.stream(draw, "train", self.rng) for draw in SHARES]
         lengths = [
-            np.mean([len(e.prompt + e.answer) for e in data.distinct(draw, "train", 50)])
+            np.mean([len(e.prompt + e.answer) for e in data.draw_distinct(draw, "train", 50)])
             for draw in SHARES
         ]
         self.odds = [share / length for share, length in zip(SHARES.values(), lengths, strict=True)]
@@ -209,7 +209,7 @@ def teacher_forced(
     several answers are right.
     """
     right = []
-    for example in data.distinct(draw, "test", examples):
+    for example in data.draw_distinct(draw, "test", examples):
         prompt = tokenizer.encode(example.prompt)
         answer = tokenizer.encode(example.answer, add_special_tokens=False)
         if draw is data.recall:

@@ -18,7 +18,7 @@ from caploc.errors import BadOption, UserError
 from caploc.models.planted import Planted, write_planted
 from caploc.progress import Silent
 from caploc.sandbox import Protection
-from caploc.sandbox.isolation import Profile
+from caploc.sandbox.protocol import Profile
 from caploc.workbench import ModelOptions
 
 ROOT = Path(__file__).parent.parent

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from caploc.doctor import examine, repair
-from caploc.doctor.replay import differences, recompute, summarize
+from caploc.doctor.replay import find_disparities, recompute, summarize
 from caploc.folder import read_json, write_json
 from caploc.search import Settings
 from caploc.study import Study, run
@@ -128,9 +128,11 @@ INVENTIONS = {
 def test_what_is_made_up_is_found(runs, again, invention):
     path, value, said = INVENTIONS[invention]
     result = read_json(runs("css") / "result.json")
-    assert not summarize(differences(result, again))
+    assert not summarize(find_disparities(result, again))
     change(result, path, value)
-    assert any(said in each and "and the rows give" in each for each in differences(result, again))
+    assert any(
+        said in each and "and the rows give" in each for each in find_disparities(result, again)
+    )
 
 
 def test_doctor_names_what_is_made_up_and_repair_sets_it_aside(runs, tmp_path):

@@ -57,7 +57,7 @@ from caploc.store.salvage import salvage
 from caploc.studies import read_studies
 from caploc.sweep import folder_name, rewrite_report
 from caploc.tasks.catalog import load_task, parse_data
-from caploc.tasks.diagnosis import fault_of
+from caploc.tasks.datafiles import find_fault
 from caploc.tasks.paper.profanity import file_lexicon
 from caploc.tasks.taskfiles import code_in, open_family, permit_code
 from caploc.workbench import Allowed
@@ -379,7 +379,7 @@ def spoilt_head_files(data: bytes) -> None:
 @target
 def data_files(data: bytes) -> None:
     for ending in (".jsonl", ".csv", ".parquet"):
-        fault_of(written(data, f"data{ending}"))
+        find_fault(written(data, f"data{ending}"))
 
 
 @target

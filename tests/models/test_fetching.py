@@ -18,7 +18,7 @@ import pytest
 import torch
 from ggufs import END, STOP, logits, original, write_gguf, write_index, write_wheel
 
-from caploc.doctor.replay import grid_of
+from caploc.doctor.replay import rebuild_grid
 from caploc.errors import BadOption, FetchFailed, ModelRefused, StoreFailed, UnknownName
 from caploc.models import fetching
 from caploc.models.fetching import fetch_model
@@ -339,7 +339,7 @@ def test_the_heads_of_a_run_on_it_are_found_again(unzipped):
     fetch_model(NAME)
     grid = check_model(NAME)
     written = {"grid": {"heads": grid.heads_per_layer, "group_sizes": grid.group_sizes}}
-    assert grid_of(Study(ModelOptions(NAME), "demo/addition"), written) == grid
+    assert rebuild_grid(Study(ModelOptions(NAME), "demo/addition"), written) == grid
 
 
 def test_before_it_is_fetched_the_command_is_named(index):

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from caploc.doctor import replay
-from caploc.doctor.replay import NotRecomputed, grid_of
+from caploc.doctor.replay import NotRecomputed, rebuild_grid
 from caploc.errors import BadOption, ModelRefused, UnknownName
 from caploc.models import gguf
 from caploc.models.gguf import check_gguf
@@ -250,7 +250,7 @@ def test_the_heads_of_a_run_on_gguf_are_found_again(file, loaded, monkeypatch):
     grid = {"grid": {"heads": loaded.grid.heads_per_layer, "group_sizes": loaded.grid.group_sizes}}
 
     def found(name, gguf=None):
-        return grid_of(Study(ModelOptions(name, gguf=gguf), "demo/addition"), grid)
+        return rebuild_grid(Study(ModelOptions(name, gguf=gguf), "demo/addition"), grid)
 
     assert found(str(file)) == found(str(file.parent), file.name) == loaded.grid
     asked = []
@@ -265,7 +265,7 @@ def test_the_heads_of_a_run_on_gguf_are_found_again(file, loaded, monkeypatch):
 def test_a_model_that_cannot_be_is_not_on_this_machine(name):
     grid = {"grid": {"heads": [4], "group_sizes": [1]}}
     with pytest.raises(NotRecomputed, match="is not on this machine"):
-        grid_of(Study(ModelOptions(name), "demo/addition"), grid)
+        rebuild_grid(Study(ModelOptions(name), "demo/addition"), grid)
 
 
 @pytest.mark.parametrize("share", [0.01, 0.1, 0.3, 0.6, 0.999])

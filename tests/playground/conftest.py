@@ -4,7 +4,7 @@ import pytest
 
 from caploc.models.loading import load_model
 from caploc.playground.playground import Playground
-from caploc.playground.setting import setting_of
+from caploc.playground.setting import make_setting
 from caploc.tasks.catalog import TaskOptions
 from caploc.workbench import ModelOptions
 
@@ -14,7 +14,7 @@ HEADS = ["L0H13", "L0H14", "L3H12", "L5H1"]
 @pytest.fixture(scope="package")
 def playground():
     loading = ModelOptions("demo", device="cpu")
-    return Playground(setting_of((), None, loading, (), TaskOptions()))
+    return Playground(make_setting((), None, loading, (), TaskOptions()))
 
 
 @pytest.fixture(scope="package")

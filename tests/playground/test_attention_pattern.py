@@ -6,8 +6,8 @@ import torch
 from caploc.errors import BadOption, UnknownName
 from caploc.heads import Head
 from caploc.models.knockout import knockout
-from caploc.playground.asked import AttentionAsked, ExampleAsked, Question
 from caploc.playground.attention import LONGEST, of_head, pattern
+from caploc.playground.questions import AttentionRequest, ExampleRequest, PageQuestion
 
 HEADS = ["L0H13", "L0H14", "L3H12", "L5H1"]  # those of the fixture `zeroed`
 
@@ -65,15 +65,15 @@ def test_what_cannot_be_shown_gets_a_sentence(playground):
 
 
 def test_the_page_sees_the_text_that_the_model_read(playground):
-    question = Question(heads=HEADS, prompt="47+38=")
+    question = PageQuestion(heads=HEADS, prompt="47+38=")
     said = playground.engine.encoder.harness.tok_encode("85", add_special_tokens=False)
-    found = playground.attention(AttentionAsked(question=question, said=said, head="L1H2"))
+    found = playground.attention(AttentionRequest(question=question, said=said, head="L1H2"))
     assert "".join(found["tokens"]) == "<|end|>47+38=85"
     assert found["weights"].shape == (9, 9)
-    question = Question(heads=HEADS, example=ExampleAsked(task="demo/capitals", number=3))
+    question = PageQuestion(heads=HEADS, example=ExampleRequest(task="demo/capitals", number=3))
     context = playground.task("demo/capitals").requests(3)[1].context
     found = playground.attention(
-        AttentionAsked(question=question, said=[35], head="L1H2", knocked_out=True, choice=1)
+        AttentionRequest(question=question, said=[35], head="L1H2", knocked_out=True, choice=1)
     )
     assert "".join(found["tokens"]) == f"<|end|>{context}B"
 
@@ -90,4 +90,4 @@ def test_the_page_sees_the_text_that_the_model_read(playground):
 def test_mistakes_about_attention_get_a_sentence(playground, fields, sentence):
     usual = {"question": {"heads": HEADS, "prompt": "1+1="}, "head": "L0H0"}
     with pytest.raises((BadOption, UnknownName), match=sentence):
-        playground.attention(AttentionAsked(**usual | fields))
+        playground.attention(AttentionRequest(**usual | fields))

@@ -8,9 +8,9 @@ import pytest
 
 from caploc.errors import BadOption, UnknownName, UserError
 from caploc.finished import FinishedRun
-from caploc.playground.examples import Example
-from caploc.playground.serving import address, exposure, listen
-from caploc.playground.setting import runs_in, setting_of
+from caploc.playground.examples import DrawnExample
+from caploc.playground.serving import address, describe_exposure, listen
+from caploc.playground.setting import make_setting, open_runs
 from caploc.study import Study
 from caploc.tasks.catalog import TaskOptions, load_task
 from caploc.tasks.requests import Generated
@@ -40,8 +40,8 @@ def written(folder, task="demo/addition", fingerprint="f", **options):
 
 
 def test_a_run_brings_its_model_and_tasks(tmp_path):
-    runs = runs_in(written(tmp_path, fewshot=2))
-    setting = setting_of(runs, None, DEMO, ["demo/code"], TaskOptions())
+    runs = open_runs(written(tmp_path, fewshot=2))
+    setting = make_setting(runs, None, DEMO, ["demo/code"], TaskOptions())
     assert setting.model == DEMO
     assert list(setting.tasks) == ["demo/addition", "demo/sentences", "demo/code"]
     assert setting.tasks["demo/addition"].fewshot == 2
@@ -51,11 +51,11 @@ def test_a_run_brings_its_model_and_tasks(tmp_path):
 def test_a_folder_of_runs_brings_them_all(tmp_path):
     for task in ("demo/addition", "demo/code"):
         written(tmp_path / task.replace("/", "-"), task)
-    runs = runs_in(tmp_path)
+    runs = open_runs(tmp_path)
     assert [run.study.task for run in runs] == ["demo/addition", "demo/code"]
     written(tmp_path / "other", fingerprint="g")
     with pytest.raises(UserError, match="are of 2 models"):
-        runs_in(tmp_path)
+        open_runs(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_a_folder_of_runs_brings_them_all(tmp_path):
 )
 def test_a_folder_without_a_run_is_refused(tmp_path, name, said):
     with pytest.raises(UserError, match=said):
-        runs_in(tmp_path / name)
+        open_runs(tmp_path / name)
 
 
 @pytest.mark.parametrize(
@@ -76,15 +76,15 @@ def test_a_folder_without_a_run_is_refused(tmp_path, name, said):
 def test_another_model_than_the_runs_is_refused(tmp_path, model, loading, said):
     run = FinishedRun(tmp_path, Study(DEMO, "demo/addition"), {}, {})
     with pytest.raises(BadOption, match=said):
-        setting_of((run,), model, loading, [], TaskOptions())
-    assert setting_of((run,), None, replace(DEMO, device="cpu"), [], TaskOptions()).model.device
+        make_setting((run,), model, loading, [], TaskOptions())
+    assert make_setting((run,), None, replace(DEMO, device="cpu"), [], TaskOptions()).model.device
 
 
 def test_a_task_that_does_not_exist_is_refused_before_the_model_is_loaded():
     with pytest.raises(UnknownName, match="Did you mean 'demo/addition'"):
-        setting_of((), None, DEMO, ["demo/additon"], TaskOptions()).check()
+        make_setting((), None, DEMO, ["demo/additon"], TaskOptions()).check()
     with pytest.raises(BadOption, match="--data is for a task"):
-        setting_of((), None, DEMO, [], TaskOptions(data={"test": "x.jsonl"}))
+        make_setting((), None, DEMO, [], TaskOptions(data={"test": "x.jsonl"}))
 
 
 def test_programs_are_shown_and_never_run_unless_allowed(monkeypatch):
@@ -92,10 +92,10 @@ def test_programs_are_shown_and_never_run_unless_allowed(monkeypatch):
     monkeypatch.setattr(task, "executes_code", True)
     monkeypatch.setattr(task, "item", lambda *_: pytest.fail("the program was run"))
     answers = {"intact": [Generated("x", 1)], "knocked_out": [Generated("y", 1)]}
-    verdict = Example(task, 0).verdict(answers)
+    verdict = DrawnExample(task, 0).verdict(answers)
     assert verdict["gold"] == "124" and "start with --allow-code" in verdict["withheld"]
     with pytest.raises(pytest.fail.Exception, match="was run"):
-        Example(task, 0, judges_code=True).verdict(answers)
+        DrawnExample(task, 0, judges_code=True).verdict(answers)
 
 
 def test_a_port_that_is_taken_is_refused_in_a_sentence():
@@ -119,9 +119,9 @@ def test_a_place_that_is_none_is_refused(host, port, said):
 
 def test_only_addresses_that_others_reach_are_warned_of():
     for host in ("127.0.0.1", "localhost", "::1"):
-        assert exposure(host) == ""
+        assert describe_exposure(host) == ""
     for host in ("0.0.0.0", "192.168.1.5", "::", "mybox"):
-        assert "no password" in exposure(host)
+        assert "no password" in describe_exposure(host)
 
 
 def test_the_default_is_out_of_reach_of_other_machines():

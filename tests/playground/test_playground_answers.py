@@ -7,9 +7,8 @@ import torch
 
 from caploc.engine import Ask
 from caploc.models.knockout import knockout
-from caploc.playground.asked import ExampleAsked, Question
-from caploc.playground.odds import SIDES
-from caploc.playground.pieces import pieces
+from caploc.playground.questions import ExampleRequest, PageQuestion
+from caploc.playground.tokens import SIDES, cut_pieces
 
 HEADS = ["L0H13", "L0H14", "L3H12", "L5H1"]  # those of the fixture `zeroed`
 PROMPTS = ["47+38=", "sort 72941=", "# f: add 2, negate, double\ndef f(x):\n", "rhymes with night:"]
@@ -20,7 +19,7 @@ def said(events, side):
 
 
 def ask(playground, **fields):
-    events = list(playground.answers(Question(**{"heads": HEADS} | fields)))
+    events = list(playground.answers(PageQuestion(**{"heads": HEADS} | fields)))
     assert events[-1] == {"event": "done"}, events[-1]
     return events
 
@@ -95,14 +94,14 @@ def test_an_answer_says_why_it_is_over(playground):
 def test_characters_of_several_tokens_stay_whole(playground):
     tokenizer = playground.loaded.tokenizer  # a token for each byte
     tokens = tokenizer.encode("a€b日", add_special_tokens=False)
-    assert pieces(tokenizer, tokens) == ["a", "", "", "€", "b", "", "", "日"]
+    assert cut_pieces(tokenizer, tokens) == ["a", "", "", "€", "b", "", "", "日"]
 
 
 @pytest.mark.parametrize(
     ("task", "example"), [("demo/addition", 5), ("demo/sorting", 2), ("demo/capitals", 7)]
 )
 def test_an_example_is_scored_as_the_task_scores_it(playground, task, example):
-    events = ask(playground, example=ExampleAsked(task=task, number=example))
+    events = ask(playground, example=ExampleRequest(task=task, number=example))
     verdict = next(e for e in events if e["event"] == "verdict")
     loaded = playground.task(task)
     for side, names in (("intact", []), ("knocked_out", HEADS)):
@@ -122,7 +121,7 @@ def answered(playground, requests, mask):
 
 
 def test_texts_that_are_read_have_the_engines_likelihoods(playground):
-    events = ask(playground, example=ExampleAsked(task="demo/prose", number=1))
+    events = ask(playground, example=ExampleRequest(task="demo/prose", number=1))
     requests = playground.task("demo/prose").requests(1)
     (total,) = [e for e in events if e["event"] == "read"]
     tokens = [t for e in events if e["event"] == "tokens" for t in e["tokens"]]
@@ -143,11 +142,11 @@ def test_texts_that_are_read_have_the_engines_likelihoods(playground):
         ({"prompt": "1+1=", "heads": ["L9H1"]}, "L0 to L5"),
         ({"prompt": "1+1=", "heads": ["x"]}, "is not a head"),
         ({"prompt": "hi", "chat": True}, "has none"),
-        ({"example": ExampleAsked(task="demo/addition", number=512)}, "no example 512"),
-        ({"example": ExampleAsked(task="gsm8k")}, "start again with --task gsm8k"),
+        ({"example": ExampleRequest(task="demo/addition", number=512)}, "no example 512"),
+        ({"example": ExampleRequest(task="gsm8k")}, "start again with --task gsm8k"),
     ],
 )
 def test_mistakes_get_a_sentence(playground, fields, sentence):
-    *_, last = playground.answers(Question(**{"heads": HEADS} | fields))
+    *_, last = playground.answers(PageQuestion(**{"heads": HEADS} | fields))
     assert last["event"] == "failed"
     assert re.search(sentence, last["message"]), last["message"]

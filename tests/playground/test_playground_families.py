@@ -11,8 +11,8 @@ from caploc.engine import BatchEngine
 from caploc.engine.encoding import TokenizedPrompt
 from caploc.errors import BadOption
 from caploc.heads import Head
+from caploc.playground.answers import PairedGeneration
 from caploc.playground.attention import pattern
-from caploc.playground.duet import Duet
 
 TESTS = Path(__file__).parents[1]
 sys.path[:0] = [str(TESTS / "engine"), str(TESTS / "models")]  # for `import alone`, `import tiny`
@@ -35,8 +35,8 @@ def test_every_family_says_and_looks_as_it_does_by_itself(name):
     columns = range(0, loaded.grid.size, 3)
     heads = tuple(loaded.grid.part(column) for column in columns)
     cut, none = loaded.grid.mask(heads), np.zeros(loaded.grid.size, dtype=bool)
-    duet = Duet(engine, TokenizedPrompt(tuple(tokens), (), LIMIT, "{}"), heads)
-    events = [event for event in duet.events() if event["event"] == "token"]
+    pair = PairedGeneration(engine, TokenizedPrompt(tuple(tokens), (), LIMIT, "{}"), heads)
+    events = [event for event in pair.events() if event["event"] == "token"]
     for side, mask in (("intact", none), ("knocked_out", cut)):
         answer = [event for event in events if event["side"] == side]
         assert [event["token"] for event in answer] == said(loaded, tokens, mask, LIMIT)

@@ -13,7 +13,7 @@ from caploc.export.card import evidence_of
 from caploc.finished import FinishedRun
 from caploc.headfile import read_heads
 from caploc.playground.app import PAGE, application
-from caploc.playground.hosts import hosts_of, is_known
+from caploc.playground.hosts import is_known, list_hosts
 from caploc.report.reading import UNSEEN
 from caploc.study import Study
 from caploc.workbench import ModelOptions
@@ -24,7 +24,7 @@ HEADS = ["L0H13", "L0H14"]
 @pytest.fixture(scope="module")
 def site(playground):
     with TestClient(
-        application(playground, hosts_of("127.0.0.1")), base_url="http://127.0.0.1:8750"
+        application(playground, list_hosts("127.0.0.1")), base_url="http://127.0.0.1:8750"
     ) as client:
         yield client
 
@@ -132,7 +132,7 @@ def test_other_names_for_this_machine_are_refused(site):
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1", "0.0.0.0", "::", "mybox.lan"])
 def test_a_name_that_anyone_may_point_here_is_unknown_wherever_it_listens(host):
-    names = hosts_of(host)
+    names = list_hosts(host)
     for known in ("127.0.0.1:8750", "LOCALHOST", "[::1]:8750", "192.168.0.7", "[fe80::1]:80"):
         assert is_known(known, names)
     for other in ("evil.example:8750", "", "127.0.0.1.evil.example", "evil@127.0.0.1", "[evil]",
@@ -142,9 +142,9 @@ def test_a_name_that_anyone_may_point_here_is_unknown_wherever_it_listens(host):
 
 def test_a_machine_that_others_reach_answers_to_its_own_name_and_the_one_given():
     own = socket.gethostname()
-    assert is_known(f"{own}:8750", hosts_of("0.0.0.0"))
-    assert is_known("MyBox.lan:8750", hosts_of("mybox.lan"))
-    assert not is_known("mybox.lan:8750", hosts_of("127.0.0.1"))
+    assert is_known(f"{own}:8750", list_hosts("0.0.0.0"))
+    assert is_known("MyBox.lan:8750", list_hosts("mybox.lan"))
+    assert not is_known("mybox.lan:8750", list_hosts("127.0.0.1"))
 
 
 def test_a_form_of_another_page_is_refused(site):

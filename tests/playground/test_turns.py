@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from caploc.playground.asked import Question
-from caploc.playground.turns import Turns
+from caploc.playground.app import Turns
+from caploc.playground.questions import PageQuestion
 
 CHOICES = [["L0H13", "L0H14"], ["L5H1"], ["L0H13", "L0H14", "L3H12", "L1H2"]]
 
@@ -23,7 +23,7 @@ async def gathered(stream):
 
 def test_answers_in_several_tabs_are_those_of_each_alone(playground, turns):
     questions = [
-        Question(heads=heads, prompt=prompt, new_tokens=8)
+        PageQuestion(heads=heads, prompt=prompt, new_tokens=8)
         for heads, prompt in zip(CHOICES, ["47+38=", "sort 72941=", "recall:"], strict=True)
     ]
     alone = [list(playground.answers(question)) for question in questions]

@@ -9,8 +9,7 @@ import psutil
 import pytest
 
 from caploc.sandbox import Limits, Program, Sandbox, pool
-from caploc.sandbox.isolation import Profile
-from caploc.sandbox.limits import MIB
+from caploc.sandbox.protocol import MIB, Profile
 
 TIGHT = Limits(
     cpu_seconds=1,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from caploc.sandbox.inside import filters, rehearsal
+from caploc.sandbox import filters, rehearsal
 
 HEADERS = {
     "x86_64": Path("/usr/include/x86_64-linux-gnu/asm/unistd_64.h"),
@@ -25,7 +25,7 @@ def decide(machine, number, *arguments, architecture=None, read_only=False):
     for position, value in enumerate((*arguments, *(0,) * (6 - len(arguments)))):
         data[16 + 8 * position] = value & 0xFFFFFFFF
         data[20 + 8 * position] = value >> 32 & 0xFFFFFFFF
-    steps = list(filters.write_filter(machine, OWN, read_only=read_only))
+    steps = list(filters.list_steps(machine, OWN, read_only=read_only))
     at = held = 0
     while True:
         step = steps[at]

@@ -15,7 +15,7 @@ from profiles import PROFILES, TIGHT, forced, processes_of
 
 import caploc
 from caploc.sandbox import Program, Sandbox, Verdict, worker
-from caploc.sandbox.limits import MIB
+from caploc.sandbox.protocol import MIB
 
 EVERY = list(PROFILES)
 WITH_NAMESPACES = ["full", "namespaces"]
@@ -649,14 +649,14 @@ def test_limits_hold_where_the_kernel_counts_no_memory(opened):
 import sys
 from caploc.sandbox import *
 from caploc.sandbox import pool, worker
-from caploc.sandbox.isolation import Profile
-line = "from caploc.sandbox.inside.start import main"
+from caploc.sandbox.protocol import Profile
+line = "from caploc.sandbox.zygote import main"
 assert line in worker.START
 worker.START = worker.START.replace(line, '''
 import resource, pathlib
 del resource.RLIMIT_AS
-from caploc.sandbox.inside import family
-family.PROCESSES = pathlib.Path("/nowhere")
+from caploc.sandbox import zygote
+zygote.PROCESSES = pathlib.Path("/nowhere")
 ''' + line)
 pool.choose_profile = lambda *isolation: Profile(False, False, False)
 bomb = "import time\\nx = []\\nwhile True: x.append(bytearray(10 ** 6)); time.sleep(0.001)"

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caploc.sandbox.inside import frames, plain
+from caploc.sandbox import protocol
 
 
 def refuse(value):
-    raise frames.Malformed(f"{value!r} is not plain")
+    raise protocol.Malformed(f"{value!r} is not plain")
 
 
 ATOMS = (
@@ -56,7 +56,7 @@ VALUES = st.recursive(
 
 
 def travelled(value):
-    return plain.decode(json.loads(json.dumps(plain.encode(value, refuse))), refuse)
+    return protocol.decode(json.loads(json.dumps(protocol.encode(value, refuse))), refuse)
 
 
 def exactly_equal(left, right):
@@ -114,7 +114,7 @@ def test_what_holds_itself_is_refused_and_does_not_hang():
     endless = []
     endless.append(endless)
     with pytest.raises(RecursionError):
-        plain.encode(endless, refuse)
+        protocol.encode(endless, refuse)
 
 
 JSON = st.recursive(
@@ -122,11 +122,11 @@ JSON = st.recursive(
     | st.booleans()
     | st.integers()
     | st.floats()
-    | st.sampled_from([*plain.DECODERS, *plain.TYPES, "handle", "module", "__class__"])
+    | st.sampled_from([*protocol.BUILDERS, *protocol.TYPES, "handle", "module", "__class__"])
     | st.text(max_size=3),
     lambda inner: (
         st.lists(inner, max_size=4)
-        | st.builds(lambda tag, each: [tag, each], st.sampled_from(list(plain.DECODERS)), inner)
+        | st.builds(lambda tag, each: [tag, each], st.sampled_from(list(protocol.BUILDERS)), inner)
         | st.dictionaries(st.text(max_size=2), inner, max_size=2)
     ),
     max_leaves=10,
@@ -146,8 +146,8 @@ def all_exact(value):
 @given(JSON)
 def test_whatever_is_sent_becomes_exact_plain_data_or_nothing(raw):
     try:
-        value = plain.decode(raw, refuse)
-    except frames.Malformed:
+        value = protocol.decode(raw, refuse)
+    except protocol.Malformed:
         return
     assert all_exact(value)
 
@@ -164,15 +164,15 @@ def test_whatever_is_sent_becomes_exact_plain_data_or_nothing(raw):
     ],
 )  # fmt: skip
 def test_what_no_honest_side_would_send_is_malformed(raw):
-    with pytest.raises(frames.Malformed):
-        plain.decode(raw, refuse)
+    with pytest.raises(protocol.Malformed):
+        protocol.decode(raw, refuse)
 
 
 def test_deep_nesting_is_malformed():
     raw = 1
     for _ in range(100_000):
         raw = ["list", raw]
-    with pytest.raises(frames.Malformed):
-        plain.decode(raw, refuse)
+    with pytest.raises(protocol.Malformed):
+        protocol.decode(raw, refuse)
     while isinstance(raw, list):  # taken apart by hand: the garbage collector recurses
         raw = raw[1]

@@ -1,6 +1,7 @@
 """The pool: order, sharing, and what happens when somebody dies."""
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -79,9 +80,11 @@ def test_memory_of_verdicts_is_bounded(monkeypatch):
 
 
 def test_text_and_tests_do_not_run_into_each_other():
-    digests = {pool.digest(Program(*pair)) for pair in (("ab", "c"), ("a", "bc"), ("", "abc"))}
+    digests = {
+        pool.digest_program(Program(*pair)) for pair in (("ab", "c"), ("a", "bc"), ("", "abc"))
+    }
     assert len(digests) == 3
-    assert len(pool.digest(Program("\ud800", "\udfff"))) == 16
+    assert len(pool.digest_program(Program("\ud800", "\udfff"))) == 16
 
 
 def test_workers_run_beside_each_other():
@@ -209,7 +212,7 @@ import signal
 signal.signal(signal.SIGINT, signal.default_int_handler)
 from caploc.sandbox import Program, Sandbox, pool, worker
 worker.EXECUTABLE = {python!r}
-from caploc.sandbox.isolation import Profile
+from caploc.sandbox.protocol import Profile
 pool.choose_profile = lambda *isolation: Profile(*{profile})
 with Sandbox(workers=2) as sandbox:
     sandbox.judge([Program("", "")])
@@ -274,6 +277,30 @@ print(os.getpid())
     assert soon(lambda: not processes_of(int(done.stdout)))
 
 
+MANY_FILES = """
+import os, resource
+_, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (2048, hard))
+files = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+from caploc.sandbox import Program, Sandbox, pool, worker
+from caploc.sandbox.protocol import Profile
+worker.EXECUTABLE = {python!r}
+pool.choose_profile = lambda *isolation: Profile(False, False, False)
+with Sandbox(workers=1) as sandbox:
+    print(sandbox.judge([Program("x = 1", "assert x")])[0].reason)
+"""
+
+
+def test_a_driver_may_have_many_files_open():
+    """The worker's sockets then have numbers beyond what select(2) can wait for."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < 2048:
+        pytest.skip("this machine lets a process open fewer files")
+    code = MANY_FILES.format(python=worker.EXECUTABLE)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "passed\n", done.stderr
+
+
 def test_workers_that_do_not_start_say_why(monkeypatch):
     monkeypatch.setattr(worker, "START", "import sys\nsys.exit('no luck today')")
     before = {each.pid for each in processes_of()}
@@ -285,7 +312,7 @@ def test_workers_that_do_not_start_say_why(monkeypatch):
 
 # From its n-th program on, a worker's children fail while they are isolated.
 FAILING = """
-from caploc.sandbox.inside import zygote
+from caploc.sandbox import zygote
 real, runs = zygote.Zygote.run, []
 def run(self, driver):
     runs.append(driver)
@@ -299,7 +326,7 @@ zygote.Zygote.run = run
 
 @pytest.mark.parametrize("first, passes", [(2, True), (1, False)])
 def test_a_program_that_did_not_run_is_tried_by_another_worker(monkeypatch, default, first, passes):
-    line = "from caploc.sandbox.inside.start import main\n"
+    line = "from caploc.sandbox.zygote import main\n"
     patched = worker.START.replace(line, line + FAILING.format(first=first))
     assert patched != worker.START
     monkeypatch.setattr(worker, "START", patched)

@@ -16,9 +16,8 @@ from caploc import sandbox
 from caploc.cli import options
 from caploc.doctor import machine_facts
 from caploc.errors import BadOption, RunFailed
-from caploc.sandbox import Program, Sandbox, protection, require_isolation
-from caploc.sandbox.inside import rehearsal
-from caploc.sandbox.isolation import Profile, profiles
+from caploc.sandbox import Program, Sandbox, protection, rehearsal, require_isolation
+from caploc.sandbox.protocol import Profile, list_profiles
 from caploc.sandbox.worker import Worker, WorkerFailed
 
 HERE = sys.modules["caploc.sandbox.protection"]
@@ -109,7 +108,7 @@ def test_on_other_systems_than_linux_nothing_is_claimed_that_is_not_there(monkey
 
     monkeypatch.setattr(rehearsal, "LINUX", False)
     monkeypatch.setattr(rehearsal, "call", absent)
-    monkeypatch.setattr(rehearsal, "system_call", absent)
+    monkeypatch.setattr(rehearsal, "control_process", absent)
     monkeypatch.setattr(os, "getuid", lambda: 0)
     monkeypatch.setattr(os, "setuid", became.append)
     ways = (rehearsal.check_new_rights, rehearsal.try_root, lambda: rehearsal.reach((206, 0)))
@@ -119,10 +118,8 @@ def test_on_other_systems_than_linux_nothing_is_claimed_that_is_not_there(monkey
 def test_full_isolation_from_which_a_rehearsal_gets_out_is_refused(opened, monkeypatch):
     opened("full")
     worker = sys.modules["caploc.sandbox.worker"]
-    line = "from caploc.sandbox.inside.start import main\n"
-    leaky = (
-        "from caploc.sandbox.inside import confinement as c\nc.filters.install = lambda **_: 0\n"
-    )
+    line = "from caploc.sandbox.zygote import main\n"
+    leaky = "from caploc.sandbox import isolation as i\ni.install_filter = lambda **_: 0\n"
     monkeypatch.setattr(worker, "START", worker.START.replace(line, line + leaky))
     with pytest.raises(WorkerFailed, match=r"a rehearsal got out of it \(.*kernel: io_setup"):
         Worker(sys.modules["profiles"].TIGHT, PROFILES["full"])
@@ -187,7 +184,7 @@ def test_what_is_missing_is_said(opened, only):
     assert right.passed and not wrong.passed
 
 
-@pytest.mark.parametrize("profile", profiles(), ids=str)
+@pytest.mark.parametrize("profile", list_profiles(), ids=str)
 def test_what_is_said_is_what_a_program_finds(opened, only, profile):
     """What is said to be out of reach, a program does not reach; and what is not, it does."""
     name = next(name for name, each in PROFILES.items() if each == profile)
@@ -231,8 +228,8 @@ def test_no_profile_at_all_is_a_reason_and_not_a_crash(only):
 AS_SOMEBODY = """
 import json, os, sys
 sys.path.insert(0, sys.argv[1])
-from caploc.sandbox.isolation import Profile
-from caploc.sandbox.limits import Limits
+from caploc.sandbox.protocol import Profile
+from caploc.sandbox.protocol import Limits
 from caploc.sandbox.worker import Worker, WorkerFailed
 try:
     worker = Worker(Limits(), Profile(*json.loads(sys.argv[2])))
@@ -280,7 +277,7 @@ def test_a_library_that_programs_could_change_is_refused(opened):
 import sys
 sys.path.insert(0, {str(Path(sandbox.__file__).parents[2])!r})
 from caploc.sandbox import worker
-line = "from caploc.sandbox.inside.start import main"
+line = "from caploc.sandbox.zygote import main"
 assert line in worker.START
 worker.START = worker.START.replace(line, "import os; os.__file__ = {str(own)!r}; " + line)
 """
@@ -299,23 +296,36 @@ def test_the_doctor_says_the_same():
     assert machine_facts()["model-written code"] == protection().statement
 
 
-INSIDE = sorted((Path(sandbox.__file__).parent / "inside").glob("*.py"))
+FOLDER = Path(sandbox.__file__).parent
+DRIVER = {"__init__", "pool", "worker", "protection"}
+INSIDE = sorted({path.stem for path in FOLDER.glob("*.py")} - DRIVER)
 
 
-@pytest.mark.parametrize("path", INSIDE, ids=lambda path: path.stem)
-def test_what_runs_inside_needs_the_standard_library_only(path):
-    allowed = ("caploc.sandbox.inside", "caploc.sandbox.limits", "caploc.sandbox.isolation")
+def imported(path):
+    """What a file imports, each with the names that it takes from it."""
     for node in ast.walk(ast.parse(path.read_text())):
-        names = [node.module] if isinstance(node, ast.ImportFrom) else []
-        names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-        for name in names:
-            ours = name.startswith(allowed)
-            assert ours or name.split(".")[0] in sys.stdlib_module_names, name
+        if isinstance(node, ast.ImportFrom):
+            yield node.module, {alias.name for alias in node.names}
+        elif isinstance(node, ast.Import):
+            yield from ((alias.name, set()) for alias in node.names)
+
+
+@pytest.mark.parametrize("name", INSIDE)
+def test_what_runs_inside_needs_the_standard_library_only(name):
+    for module, names in imported(FOLDER / f"{name}.py"):
+        if module == "caploc.sandbox":
+            assert names <= {*INSIDE}
+        elif module.startswith("caploc.sandbox."):
+            assert module.split(".")[-1] in INSIDE
+        elif module == "caploc.errors":
+            assert name == "protocol"
+        else:
+            assert module.split(".")[0] in sys.stdlib_module_names, module
 
 
 def test_the_driver_imports_nothing_that_only_some_systems_have():
     """So that the rest of caploc runs where programs cannot."""
-    for path in Path(sandbox.__file__).parent.glob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ImportFrom) and node.module.startswith("caploc.sandbox.inside"):
-                assert {alias.name for alias in node.names} <= {"frames", "remove"}
+    for name in DRIVER:
+        for module, names in imported(FOLDER / f"{name}.py"):
+            inside = names & {*INSIDE} if module == "caploc.sandbox" else {module.split(".")[-1]}
+            assert not inside & ({*INSIDE} - {"protocol"}), (name, module)

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caploc.sandbox.inside import frames
-from caploc.sandbox.inside.judge import judge
-from caploc.sandbox.inside.remote import Link, Remote, mirror
+from caploc.sandbox import protocol
+from caploc.sandbox.judge import Link, Remote, judge_program, mirror
 
 PARTS = st.recursive(
     st.integers() | st.text(max_size=2),
@@ -47,17 +46,17 @@ class Liar:
         self.thread.start()
 
     def answer(self, replies):
-        with self.theirs, suppress(frames.Gone):
+        with self.theirs, suppress(protocol.Gone):
             for reply in replies:
-                self.heard.append(frames.receive(self.theirs))
+                self.heard.append(protocol.receive(self.theirs))
                 if isinstance(reply, bytes):
                     self.theirs.sendall(reply)
                 else:
-                    frames.send(self.theirs, reply)
+                    protocol.send(self.theirs, reply)
 
     def judge(self, tests):
         with self.ours:
-            verdict = judge("the text", tests, Link(self.ours))
+            verdict = judge_program("the text", tests, Link(self.ours))
         self.thread.join()
         return verdict
 
@@ -108,7 +107,7 @@ def test_no_exception_is_a_pass(names):
 def test_a_handle_equals_nothing_but_itself():
     with socket.socket() as unused:
         link = Link(unused)
-    one, same, other = (link.received(["handle", key]) for key in (0, 0, 1))
+    one, same, other = (link.receive(["handle", key]) for key in (0, 0, 1))
     assert one is same and one == same and one != other
     for plain in (None, 0, True, "", [], one.__class__):
         assert one != plain and plain != one and [one] != [plain]

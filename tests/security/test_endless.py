@@ -148,16 +148,16 @@ def test_ctrl_c_pressed_on_prints_no_traceback(tmp_path, wait):
 def test_a_visitor_who_leaves_prints_nothing(capfd, caplog):
     uvicorn = pytest.importorskip("uvicorn")
     from caploc.playground.app import application
-    from caploc.playground.hosts import hosts_of
+    from caploc.playground.hosts import list_hosts
     from caploc.playground.playground import Playground
     from caploc.playground.serving import listen
-    from caploc.playground.setting import setting_of
+    from caploc.playground.setting import make_setting
     from caploc.tasks.catalog import TaskOptions
 
-    setting = setting_of((), "demo", ModelOptions("demo"), [], TaskOptions())
+    setting = make_setting((), "demo", ModelOptions("demo"), [], TaskOptions())
     with listen("127.0.0.1", 0) as listening:
         port = listening.getsockname()[1]
-        app = application(Playground(setting), hosts_of("127.0.0.1"))
+        app = application(Playground(setting), list_hosts("127.0.0.1"))
         server = uvicorn.Server(uvicorn.Config(app, log_level="error", access_log=False))
         server.install_signal_handlers = lambda: None
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})

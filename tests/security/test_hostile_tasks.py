@@ -17,7 +17,7 @@ from caploc.folder import claim, refuse_links
 from caploc.neurons.study import read_study
 from caploc.report import rewrite_page
 from caploc.sandbox import Protection
-from caploc.sandbox.isolation import Profile
+from caploc.sandbox.protocol import Profile
 from caploc.studies import read_studies
 from caploc.tasks import taskfiles
 from caploc.tasks.catalog import load_task

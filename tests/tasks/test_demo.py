@@ -13,7 +13,7 @@ DRAWS = list(data.HELD_OUT)
 
 @pytest.mark.parametrize("draw", DRAWS, ids=lambda draw: draw.__name__)
 def test_no_key_is_on_both_sides_of_the_split(draw):
-    train, test = (data.distinct(draw, split) for split in ("train", "test"))
+    train, test = (data.draw_distinct(draw, split) for split in ("train", "test"))
     assert not {e.key for e in train} & {e.key for e in test}
     assert len(train) == len(test) == data.ROWS >= 500
 

@@ -11,7 +11,7 @@ import pytest
 from caploc.errors import UnknownName
 from caploc.tasks import words
 from caploc.tasks.catalog import TaskOptions, load_task
-from caploc.tasks.registry import definition, find, words_manager
+from caploc.tasks.registry import definition, find_task, words_manager
 from caploc.tasks.requests import Generate, Generated
 
 HERE = Path(words.__file__).parent
@@ -159,7 +159,7 @@ def test_the_tables_are_small():
 
 def test_an_unknown_task_on_words_names_the_nearest():
     with pytest.raises(UnknownName, match="words/plural"):
-        find("words/plurals")
+        find_task("words/plurals")
 
 
 def test_fewer_examples_may_be_shown_but_not_more():

@@ -71,13 +71,13 @@ def ui(
         locate, export
     """
     from caploc.errors import UserError
-    from caploc.playground.setting import DEMO, runs_in, setting_of
+    from caploc.playground.setting import DEMO, make_setting, open_runs
     from caploc.tasks.catalog import TaskOptions, parse_data
     from caploc.workbench import ModelOptions
 
     try:
         from caploc.playground.playground import Playground
-        from caploc.playground.serving import address, exposure, listen, serve
+        from caploc.playground.serving import address, describe_exposure, listen, serve
     except ModuleNotFoundError as error:
         raise UserError(
             f"The playground needs {error.name}; install it with `pip install 'caploc[ui]'`."
@@ -91,11 +91,11 @@ def ui(
         named or DEMO, device, dtype, revision, trust_remote_code, projections, gguf=gguf
     )
     tasks = [placed(name) for name in task or []]
-    runs = runs_in(folder, allowed(True, trust_remote_code)) if folder else ()
-    setting = setting_of(runs, named, loading, tasks, options)
+    runs = open_runs(folder, allowed(True, trust_remote_code)) if folder else ()
+    setting = make_setting(runs, named, loading, tasks, options)
     setting.check()
     with listen(host, port) as listening:
-        if warning := exposure(host):
+        if warning := describe_exposure(host):
             console.warn(warning)
         check_isolation(allow_code)
         tell_of_code(tasks)

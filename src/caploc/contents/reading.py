@@ -74,7 +74,7 @@ def typed(value: Kind) -> Kind:
     try:
         return adapter.validate_python(asdict(value))  # type: ignore[call-overload]  # a dataclass
     except ValidationError as error:
-        raise ValueError(said(error.errors(include_url=False)[0])) from None
+        raise ValueError(describe_fault(error.errors(include_url=False)[0])) from None
     except RecursionError:
         raise ValueError("lists or tables nested beyond reason") from None
 
@@ -92,10 +92,10 @@ def faults(name: str, content: Any) -> Iterator[str]:
         FORMS[name].validate_python(content)
     except ValidationError as error:
         for fault in error.errors(include_url=False):
-            yield f"is not what a run writes: {said(fault)}; was it edited by hand?"
+            yield f"is not what a run writes: {describe_fault(fault)}; was it edited by hand?"
 
 
-def said(fault: ErrorDetails) -> str:
+def describe_fault(fault: ErrorDetails) -> str:
     """A mistake that pydantic found, in a few words: where, and what."""
     where = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in fault["loc"])
     where = where.lstrip(".")[:QUOTED] or "it"

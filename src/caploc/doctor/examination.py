@@ -12,7 +12,7 @@ from filelock import FileLock, Timeout
 
 from caploc.contents import FORMS, faults
 from caploc.contents.forms import SCHEMA as LATEST
-from caploc.doctor.replay import NotRecomputed, RowsMissing, differences, recompute, summarize
+from caploc.doctor.replay import NotRecomputed, RowsMissing, find_disparities, recompute, summarize
 from caploc.errors import UserError
 from caploc.files import is_regular
 from caploc.findings import SCHEMA as RESULT_SCHEMA
@@ -62,7 +62,7 @@ class Examined:
 
     @property
     def sound(self) -> bool:
-        """Whether nothing is wrong."""
+        """Tell whether nothing is wrong."""
         return self.rows.sound and not self.faults
 
     @property
@@ -84,7 +84,7 @@ class Examined:
 
     @property
     def advice(self) -> str:
-        """What to do about a folder that is not sound; what --repair can comes first."""
+        """Return what to do about a folder that is not sound; what --repair can comes first."""
         if self.rows.salvageable or self.unreadable:
             return (
                 f"Damaged: `caploc doctor {self.folder} --repair` saves every sound row and keeps "
@@ -160,7 +160,7 @@ def examine(folder: Path) -> Examined:
 
 
 def run_folders(folder: Path) -> list[Path]:
-    """The runs of a folder: itself, or those below a folder of studies."""
+    """Return the runs of a folder: itself, or those below a folder of studies."""
     if not (folder / STUDIES).is_file():
         return [folder]
     return sorted({path.parent for name in (RUN, RESULT) for path in folder.glob(f"*/{name}")})
@@ -170,7 +170,7 @@ def studies_of(folder: Path, found: Examined) -> list[str]:
     """Look at the files of a folder of studies itself; the names of its studies, as far as told."""
     if not (folder / STUDIES).is_file():
         return []
-    marked = contents_of(folder, found).get(STUDIES)
+    marked = read_json_files(folder, found).get(STUDIES)
     return [] if marked is None else list(marked["studies"])
 
 
@@ -181,7 +181,7 @@ def examine_run(
 
     `run.json` is None where it is no search for heads, or either file is missing or unsound.
     """
-    contents = contents_of(folder, found)
+    contents = read_json_files(folder, found)
     if RUN not in contents:
         found.faults.append(f"{folder / RUN} is missing, which says what the run is")
         found.nameless.append(folder)
@@ -224,12 +224,12 @@ def compare_with_rows(
     if is_regular(folder / ANSWERS) and folder / ANSWERS not in found.unreadable:
         compared[ANSWERS] = (read_json(folder / ANSWERS), answers)
     for name, (there, here) in compared.items():
-        wrong = [f": {what}" for what in summarize(differences(there, here))]
+        wrong = [f": {what}" for what in summarize(find_disparities(there, here))]
         spoilt(folder / name, there, wrong, found)
 
 
-def contents_of(folder: Path, found: Examined) -> dict[str, Any]:
-    """The JSON files of a folder by name; None, and a fault, for one that is not what it should be.
+def read_json_files(folder: Path, found: Examined) -> dict[str, Any]:
+    """Read the JSON files of a folder by name; one that is not what it should be is None, a fault.
 
     A result is only read here: what it must be is in `run.json`.
     """
@@ -255,7 +255,7 @@ def spoilt(path: Path, content: Any, wrong: list[str], found: Examined) -> bool:
 
 
 def readable(path: Path, found: Examined) -> Any:
-    """The content of a file; None, and a fault, if it cannot be read."""
+    """Return the content of a file; None, and a fault, if it cannot be read."""
     try:
         content = read_json(path)
         if content is None:
@@ -268,7 +268,7 @@ def readable(path: Path, found: Examined) -> Any:
 
 
 def disagreements(study: dict[str, Any], result: dict[str, Any]) -> Iterator[str]:
-    """Where a result is not that of the study beside it."""
+    """Yield where a result is not that of the study beside it."""
     if result.get("schema") != RESULT_SCHEMA:
         yield f"schema {result.get('schema')!r}, not {RESULT_SCHEMA}"
         return
@@ -292,7 +292,7 @@ def disagreements(study: dict[str, Any], result: dict[str, Any]) -> Iterator[str
 
 
 def remarks(found: Examined) -> Iterator[str]:
-    """What is worth knowing and no fault."""
+    """Yield what is worth knowing and no fault."""
     place = found.rows_file.parent
     if found.rows_file.parent != found.folder.absolute() and found.rows_file.parent != found.folder:
         yield f"its rows lie in {found.rows_file}, shared with the studies beside it"
@@ -325,7 +325,7 @@ def half_files(places: list[Path]) -> Iterator[Path]:
 
 
 def busy(folder: Path) -> bool:
-    """Whether a process is running in the folder."""
+    """Tell whether a process is running in the folder."""
     lock = FileLock(folder.resolve() / ".lock")
     try:
         with lock.acquire(timeout=0):

@@ -60,11 +60,7 @@ class Recorded(Meter):
     def ask(
         self, todo: list[tuple[tuple[bytes, str], tuple[Mask, int]]], progress: Progress
     ) -> None:
-        """Refuse to have rows measured.
-
-        Raises:
-            RowsMissing: always.
-        """
+        """Refuse to have rows measured; raises RowsMissing always."""
         raise RowsMissing(
             f"the study that run.json describes asks for {len(todo):,} rows of {self.task.name} "
             "that are not there"
@@ -78,14 +74,14 @@ class Replay(Workbench[HeadModel]):
     path: Path = Path()
 
     def make_meter(self, task: Task, question: Question) -> Recorded:
-        """A recorded meter."""
+        """Return a recorded meter."""
         return Recorded(self.path, task, question, self.cost)
 
 
 def recompute(
     rows: Path, written: dict[str, Any], result: dict[str, Any]
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The contents of `result.json` and `answers.json` that a run's rows give.
+    """Return the contents of `result.json` and `answers.json` that a run's rows give.
 
     `written` and `result` are the contents of its `run.json` and `result.json`, as a run may have
     written them. Of `result` only the model's identity, its grid and the group of a scattered
@@ -101,7 +97,7 @@ def recompute(
     allowed = Allowed(code=True)  # every row is there, so that no program is run
     try:
         allowed.check("The run", study.model, study.options, (study.task, *study.other_tasks))
-        grid = grid_of(study, result)
+        grid = rebuild_grid(study, result)
         check_sizes(study, grid)
         group = (result.get("search") or {}).get("group")
         settings = replace(study.settings, group=group or study.settings.group)
@@ -117,8 +113,8 @@ def recompute(
         raise NotRecomputed(str(error).rstrip(".")) from error
 
 
-def grid_of(study: Study, result: dict[str, Any]) -> HeadGrid:
-    """The grid of the run's model, from its configuration if that lies on this machine.
+def rebuild_grid(study: Study, result: dict[str, Any]) -> HeadGrid:
+    """Return the grid of the run's model, from its configuration if that lies on this machine.
 
     Raises:
         NotRecomputed: if it does not, or if the result says another one.
@@ -134,7 +130,7 @@ def grid_of(study: Study, result: dict[str, Any]) -> HeadGrid:
 
 
 def at_hand(model: ModelOptions) -> ModelOptions:
-    """A model as it lies on this machine: one of the Hub in its cache, without asking the Hub.
+    """Return a model as it lies on this machine: one of the Hub in its cache, not asking the Hub.
 
     Raises:
         NotRecomputed: if it does not.
@@ -187,24 +183,24 @@ def replayed(
     return again
 
 
-def differences(there: Any, here: Any, where: str = "") -> Iterator[str]:
-    """Where a file's content differs from what the rows give, in the order of the file."""
+def find_disparities(there: Any, here: Any, where: str = "") -> Iterator[str]:
+    """Yield where a file's content differs from what the rows give, in the order of the file."""
     if isinstance(there, dict) and isinstance(here, dict):
         for key in (*there, *(key for key in here if key not in there)):
             if key not in OF_THE_MACHINE:
                 absent = "nothing"
-                yield from differences(
+                yield from find_disparities(
                     there.get(key, absent), here.get(key, absent), f"{where}.{key}".lstrip(".")
                 )
     elif isinstance(there, list) and isinstance(here, list) and len(there) == len(here):
         for place, pair in enumerate(zip(there, here, strict=True)):
             named = pair[0].get("head", place) if isinstance(pair[0], dict) else place
-            yield from differences(*pair, f"{where}[{named}]")
-    elif not alike(there, here):
+            yield from find_disparities(*pair, f"{where}[{named}]")
+    elif not equal_enough(there, here):
         yield f"{where} {quoted(there)}, and the rows give {quoted(here)}"
 
 
-def alike(there: Any, here: Any) -> bool:
+def equal_enough(there: Any, here: Any) -> bool:
     """Tell whether two values are the same; numbers up to rounding."""
     numbers = (int, float)
     if isinstance(there, numbers) and isinstance(here, numbers):
@@ -214,13 +210,13 @@ def alike(there: Any, here: Any) -> bool:
 
 
 def quoted(value: Any) -> str:
-    """A value as a sentence repeats it."""
+    """Return a value as a sentence repeats it."""
     text = json.dumps(value)
     return text if len(text) <= QUOTED else f"{text[:QUOTED]} ..."
 
 
 def summarize(differing: Iterator[str]) -> list[str]:
-    """The first differences, and how many more there are."""
+    """Return the first differences, and how many more there are."""
     every = list(differing)
     more = [f"{len(every) - NAMED:,} more values"] if len(every) > NAMED else []
     return every[:NAMED] + more

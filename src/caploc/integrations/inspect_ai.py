@@ -8,7 +8,7 @@ from inspect_ai.model import ModelAPI, modelapi
 
 @modelapi(name="caploc")
 def caploc() -> type[ModelAPI]:
-    """The class of caploc's models."""
-    from caploc.integrations.inspect_model import KnockedOut
+    """Return the class of caploc's models."""
+    from caploc.integrations.inspect_model import KnockedOutAPI
 
-    return KnockedOut
+    return KnockedOutAPI

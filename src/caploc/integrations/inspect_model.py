@@ -18,7 +18,7 @@ from inspect_ai.tool import ToolChoice, ToolInfo
 
 from caploc.engine import Ask, chat_template
 from caploc.errors import BadOption, CaplocError
-from caploc.integrations.opening import opened
+from caploc.integrations.opening import open_engine
 from caploc.tasks.requests import Generate, Generated, options_json
 
 NEW_TOKENS = 256  # where a task sets no limit
@@ -41,7 +41,7 @@ GREEDY = {
 
 
 @dataclass
-class Waiting:
+class WaitingRequest:
     """A request that is not yet answered."""
 
     request: Generate
@@ -49,7 +49,7 @@ class Waiting:
     error: BaseException | None = None
 
 
-class KnockedOut(ModelAPI):
+class KnockedOutAPI(ModelAPI):
     """A Hugging Face decoder with heads knocked out, as inspect_ai asks models.
 
     Samples that wait at the same time are answered in one batch, greedily.
@@ -74,13 +74,13 @@ class KnockedOut(ModelAPI):
         """
         super().__init__(model_name, base_url, api_key, [], config)
         try:
-            self.engine, self.mask = opened(model_name, knockout, batch_size, loading)
+            self.engine, self.mask = open_engine(model_name, knockout, batch_size, loading)
         except CaplocError as error:
             # inspect_ai shows this one alone without a traceback
             raise PrerequisiteError(str(error)) from None
         tokenizer = self.engine.loaded.tokenizer
         self.chat = chat_template(tokenizer) if tokenizer.chat_template is not None else None
-        self.waiting: list[Waiting] = []
+        self.waiting: list[WaitingRequest] = []
         self.turn = anyio.Lock()
 
     def max_connections(self) -> int:
@@ -107,7 +107,7 @@ class KnockedOut(ModelAPI):
         most = config.max_tokens or NEW_TOKENS
         options = {"until": config.stop_seqs or [], "max_gen_toks": most, "do_sample": False}
         request = Generate(self.prompt(input), options_json(options))
-        answer = await self.answered(request)
+        answer = await self.wait_for_answer(request)
         message = ChatMessageAssistant(
             content=answer.text, model=self.model_name, source="generate"
         )
@@ -125,7 +125,7 @@ class KnockedOut(ModelAPI):
         )
 
     def prompt(self, messages: list[ChatMessage]) -> str:
-        """A conversation as the model reads it: by its chat template, else the texts as they are.
+        """Write a conversation as the model reads it: by its chat template, else the plain texts.
 
         Raises:
             BadOption: if a message holds more than text.
@@ -139,9 +139,9 @@ class KnockedOut(ModelAPI):
             return "\n\n".join(message.text for message in messages)
         return self.chat([{"role": each.role, "content": each.text} for each in messages])
 
-    async def answered(self, request: Generate) -> Generated:
+    async def wait_for_answer(self, request: Generate) -> Generated:
         """Wait for a turn; whoever has it answers everything that waits."""
-        mine = Waiting(request)
+        mine = WaitingRequest(request)
         self.waiting.append(mine)
         await anyio.sleep(GATHERING)
         async with self.turn:
@@ -154,7 +154,7 @@ class KnockedOut(ModelAPI):
         assert mine.answer is not None
         return mine.answer
 
-    def answer(self, batch: list[Waiting]) -> None:
+    def answer(self, batch: list[WaitingRequest]) -> None:
         """Answer a batch with the engine; an error is everyone's."""
         try:
             asks = [Ask((row, 0), each.request, self.mask) for row, each in enumerate(batch)]
@@ -168,11 +168,7 @@ class KnockedOut(ModelAPI):
 
 
 def refuse_others(tools: list[ToolInfo], config: GenerateConfig) -> None:
-    """Refuse what would change answers and cannot be done.
-
-    Raises:
-        BadOption: naming it.
-    """
+    """Refuse what would change answers and cannot be done; raises BadOption naming it."""
     if tools:
         raise BadOption("caploc calls no tools; use a task without them.")
     for name, harmless in GREEDY.items():

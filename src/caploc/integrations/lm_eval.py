@@ -19,7 +19,7 @@ from lm_eval.api.registry import model_registry
 
 from caploc.engine import Ask
 from caploc.errors import BadOption, UserError
-from caploc.integrations.opening import opened
+from caploc.integrations.opening import open_engine
 from caploc.tasks.leaf import as_request, check_greedy
 from caploc.tasks.requests import Generated, Response, Scored
 
@@ -61,21 +61,21 @@ class KnockedOut(LM):  # type: ignore[misc]  # lm-eval has no types
             )
         where = "auto" if device in (None, UNSAID) else device
         given = {"device": where} | loading
-        self.engine, self.mask = opened(pretrained, knockout, max_batch_size, given)
+        self.engine, self.mask = open_engine(pretrained, knockout, max_batch_size, given)
         self._device = self.engine.loaded.device
 
     def loglikelihood(self, requests: list[Instance]) -> list[tuple[float, bool]]:
         """Log-probability of each continuation, and whether greedy decoding would say it."""
-        answers = [scored(response) for response in self.answer("loglikelihood", requests)]
+        answers = [as_scored(response) for response in self.answer("loglikelihood", requests)]
         return [(answer.logprob, answer.greedy) for answer in answers]
 
     def loglikelihood_rolling(self, requests: list[Instance]) -> list[float]:
         """Log-probability of each whole text."""
         answers = self.answer("loglikelihood_rolling", requests)
-        return [scored(response).logprob for response in answers]
+        return [as_scored(response).logprob for response in answers]
 
     def generate_until(self, requests: list[Instance]) -> list[str]:
-        """What the model says, up to the first stop string.
+        """Return what the model says, up to the first stop string.
 
         Raises:
             BadOption: if a request samples or searches for its answer.
@@ -83,7 +83,7 @@ class KnockedOut(LM):  # type: ignore[misc]  # lm-eval has no types
         for request in requests:
             check_greedy(request.task_name or "", request)
         answers = self.answer("generate_until", requests)
-        return [written(response) for response in answers]
+        return [as_text(response) for response in answers]
 
     def answer(self, kind: str, requests: Sequence[Instance]) -> list[Response]:
         """Answer requests of one kind, in their order."""
@@ -107,24 +107,24 @@ class KnockedOut(LM):  # type: ignore[misc]  # lm-eval has no types
 
     @property
     def tokenizer_name(self) -> str:
-        """The tokenizer's name, by which lm-eval tells caches of requests apart."""
+        """Return the tokenizer's name, by which lm-eval tells caches of requests apart."""
         return str(self.engine.encoder.harness.tokenizer_name)
 
     def chat_template(self, chat_template: bool | str = False) -> str | None:
-        """The tokenizer's template of that name, as lm-eval's `hf` model gives it."""
+        """Return the tokenizer's template of that name, as lm-eval's `hf` model gives it."""
         template: str | None = self.engine.encoder.harness.chat_template(chat_template)
         return template
 
     def apply_chat_template(
         self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True
     ) -> str:
-        """A conversation as the text that the model reads."""
+        """Return a conversation as the text that the model reads."""
         return str(
             self.engine.encoder.harness.apply_chat_template(chat_history, add_generation_prompt)
         )
 
     def get_model_info(self) -> dict[str, Any]:
-        """What lm-eval writes beside its results."""
+        """Return what lm-eval writes beside its results."""
         loaded = self.engine.loaded
         return {
             "model_dtype": loaded.dtype,
@@ -134,20 +134,20 @@ class KnockedOut(LM):  # type: ignore[misc]  # lm-eval has no types
         }
 
 
-def scored(response: Response) -> Scored:
-    """The answer to a request for log-probabilities."""
+def as_scored(response: Response) -> Scored:
+    """Return the answer to a request for log-probabilities."""
     assert isinstance(response, Scored)
     return response
 
 
-def written(response: Response) -> str:
-    """The answer to a request for text."""
+def as_text(response: Response) -> str:
+    """Return the answer to a request for text."""
     assert isinstance(response, Generated)
     return response.text
 
 
 def as_lm_eval(kind: str, response: Response) -> Any:
-    """A response in the form that lm-eval's models give it."""
+    """Return a response in the form that lm-eval's models give it."""
     if isinstance(response, Generated):
         return response.text
     return (response.logprob, response.greedy) if kind == "loglikelihood" else response.logprob

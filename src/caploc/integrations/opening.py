@@ -18,10 +18,10 @@ LOADING = [
 REFUSED = "A batch has 1 row or more, a whole number; got {}. Without one it is sized by memory."
 
 
-def opened(
+def open_engine(
     name: str, knockout: str | None, batch_size: Any, loading: Mapping[str, Any]
 ) -> tuple[BatchEngine[LoadedModel], Mask]:
-    """The engine of a model, and the mask of the heads in the file `knockout` (none: no head).
+    """Load a model: its engine, and the mask of the heads in the file `knockout` (none: no head).
 
     `loading` are arguments of `caploc.load_model`, `batch_size` caps the rows that run at a time.
 
@@ -31,7 +31,7 @@ def opened(
     for argument in loading:
         if argument not in LOADING:
             raise unknown(LOADING, argument, "argument of a caploc model beside knockout")
-    rows = None if batch_size is None else rows_of(batch_size)
+    rows = None if batch_size is None else parse_rows(batch_size)
     file = read_heads(knockout) if knockout else None
     loaded = load_model(name, **loading)
     if file is not None:
@@ -40,8 +40,8 @@ def opened(
     return BatchEngine(loaded, rows), mask
 
 
-def rows_of(batch_size: Any) -> int:
-    """The most rows that run at a time, from a number or its digits.
+def parse_rows(batch_size: Any) -> int:
+    """Return the most rows that run at a time, from a number or its digits.
 
     Raises:
         BadOption: if it is neither, or less than 1.

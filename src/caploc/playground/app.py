@@ -1,10 +1,20 @@
-"""The playground's addresses: its page, and what the page asks."""
+"""The playground's addresses: its page, and what the page asks, one step of the model at a time."""
 
+import asyncio
 import base64
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Generator,
+    Sequence,
+)
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any, TypeVar
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -15,20 +25,29 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from caploc.errors import BadOption, CaplocError
+from caploc.evaluation import order
+from caploc.finished import FinishedRun
 from caploc.headfile import NAME
-from caploc.playground.asked import (
-    AttentionAsked,
-    ExampleAsked,
-    HeadsAsked,
-    Question,
-    parsed,
+from caploc.playground.hosts import HostGuard
+from caploc.playground.playground import Playground, describe_error
+from caploc.playground.questions import (
+    AttentionRequest,
+    ExampleRequest,
+    HeadsRequest,
+    PageQuestion,
+    parse_request,
 )
-from caploc.playground.board import board
-from caploc.playground.hosts import Known
-from caploc.playground.odds import Event
-from caploc.playground.playground import Playground, sentence
-from caploc.playground.turns import Turns
+from caploc.playground.setting import DEMO
+from caploc.playground.tokens import Event
 from caploc.report import colours
+from caploc.report.headmap import head_map
+from caploc.report.reading import called, inline
+from caploc.report.sentence import headline
+
+T = TypeVar("T")
+# A prompt to begin with. The demo model was trained on lines, each a text of its own.
+FIRST = {DEMO: {"prompt": "47+38=", "stops": ["\n"], "new_tokens": 16}}
+ELSEWHERE = {"prompt": "", "stops": [], "new_tokens": 64}
 
 PAGE = Path(__file__).parent / "page"
 Handler = Callable[[Request], Awaitable[Response]]
@@ -47,8 +66,37 @@ HEADERS = {
 }
 
 
-def answered(handler: Handler) -> Handler:
-    """The handler, which says what went wrong in one sentence."""
+class Turns:
+    """One thread that serves every visitor in turn.
+
+    Streams take turns step by step: a long answer in one tab does not keep another waiting, and a
+    step knocks out its own heads and none afterwards, so that visitors never share a mask.
+    """
+
+    def __init__(self) -> None:
+        """Start the thread."""
+        self.thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="playground")
+
+    async def call(self, work: Callable[..., T], *arguments: Any) -> T:
+        """Have one piece of work done and return its result."""
+        return await asyncio.get_running_loop().run_in_executor(self.thread, work, *arguments)
+
+    async def stream(self, steps: Generator[T, None, None]) -> AsyncGenerator[T, None]:
+        """Hand on what a generator yields; it is closed when nobody listens any more."""
+        over = object()
+        try:
+            while (found := await self.call(next, steps, over)) is not over:
+                yield found
+        finally:
+            self.thread.submit(steps.close)
+
+    def end(self) -> None:
+        """Take no more work; the step that runs is the last."""
+        self.thread.shutdown(wait=True, cancel_futures=True)
+
+
+def report_errors(handler: Handler) -> Handler:
+    """Return the handler, which says what went wrong in one sentence."""
 
     async def handled(request: Request) -> Response:
         try:
@@ -57,7 +105,7 @@ def answered(handler: Handler) -> Handler:
             return Response(status_code=400)
         except Exception as error:  # whatever a model or a task does
             status = 400 if isinstance(error, CaplocError) else 500
-            return JSONResponse({"message": sentence(error)}, status_code=status)
+            return JSONResponse({"message": describe_error(error)}, status_code=status)
 
     return handled
 
@@ -70,7 +118,7 @@ class Site:
         self.playground, self.turns = playground, Turns()
 
     def routes(self) -> list[BaseRoute]:
-        """Every address."""
+        """Return every address."""
         post = {
             "/example": self.example,
             "/answers": self.answers,
@@ -80,8 +128,8 @@ class Site:
         return [
             Route("/", self.page),
             Route("/shades.css", self.shades),
-            Route("/board", answered(self.board)),
-            *(Route(path, answered(each), methods=["POST"]) for path, each in post.items()),
+            Route("/board", report_errors(self.board)),
+            *(Route(path, report_errors(each), methods=["POST"]) for path, each in post.items()),
             Mount("/page", StaticFiles(directory=PAGE)),
         ]
 
@@ -95,34 +143,34 @@ class Site:
 
     async def board(self, request: Request) -> Response:
         """What the page lays out."""
-        return JSONResponse(await self.turns.call(board, self.playground))
+        return JSONResponse(await self.turns.call(lay_out, self.playground))
 
     async def example(self, request: Request) -> Response:
         """An example of a task."""
-        asked = parsed(ExampleAsked, await body(request))
-        return JSONResponse(await self.turns.call(self.described, asked))
+        asked = parse_request(ExampleRequest, await read_body(request))
+        return JSONResponse(await self.turns.call(self.describe, asked))
 
-    def described(self, asked: ExampleAsked) -> Event:
-        """The example as the page shows it; on the model's thread, as tasks are loaded there."""
-        return self.playground.example(asked).described()
+    def describe(self, asked: ExampleRequest) -> Event:
+        """Return the example as the page shows it, on the thread that loads tasks."""
+        return self.playground.example(asked).describe()
 
     async def answers(self, request: Request) -> Response:
         """Both answers, an event a line, as they come."""
-        question = parsed(Question, await body(request))
+        question = parse_request(PageQuestion, await read_body(request))
         events = self.turns.stream(self.playground.answers(question))
-        return StreamingResponse(lines(events), media_type="application/x-ndjson")
+        return StreamingResponse(encode_events(events), media_type="application/x-ndjson")
 
     async def attention(self, request: Request) -> Response:
         """A head's pattern; the weights are float32, row by row, in base64."""
-        asked = parsed(AttentionAsked, await body(request))
+        asked = parse_request(AttentionRequest, await read_body(request))
         found = await self.turns.call(self.playground.attention, asked)
         weights = base64.b64encode(found["weights"].tobytes()).decode()
         return JSONResponse(found | {"weights": weights})
 
     async def heads(self, request: Request) -> Response:
         """A file of heads to save."""
-        asked = parsed(HeadsAsked, await body(request))
-        saved = await self.turns.call(self.playground.saved, asked)
+        asked = parse_request(HeadsRequest, await read_body(request))
+        saved = await self.turns.call(self.playground.save_heads, asked)
         as_file = {"content-disposition": f'attachment; filename="{NAME}"'}
         return Response(saved, media_type=JSON, headers=as_file)
 
@@ -134,19 +182,19 @@ class Site:
 
 
 def application(playground: Playground, hosts: Sequence[str]) -> Starlette:
-    """The playground as a web application that answers under these host names and IP addresses.
+    """Return a web application that answers under these host names and IP addresses.
 
     A page elsewhere can neither point a name of its own here (the host is checked) nor post (only
     JSON is taken, for which browsers ask first, and nobody allows it).
     """
     site = Site(playground)
-    known = Middleware(Known, names=frozenset(hosts))
+    known = Middleware(HostGuard, names=frozenset(hosts))
     return Starlette(
         routes=site.routes(), middleware=[Middleware(Guarded), known], lifespan=site.open
     )
 
 
-async def body(request: Request) -> bytes:
+async def read_body(request: Request) -> bytes:
     """What a page of ours posted.
 
     Raises:
@@ -163,7 +211,7 @@ async def body(request: Request) -> bytes:
     return bytes(found)
 
 
-async def lines(events: AsyncGenerator[Event, None]) -> AsyncIterator[bytes]:
+async def encode_events(events: AsyncGenerator[Event, None]) -> AsyncIterator[bytes]:
     """Events as lines of JSON."""
     try:
         async for event in events:
@@ -188,3 +236,42 @@ class Guarded:
             await send(message)
 
         await self.app(scope, receive, guarded)
+
+
+def lay_out(playground: Playground) -> dict[str, Any]:
+    """Everything the page needs to draw itself."""
+    loaded, setting = playground.loaded, playground.setting
+    grid = loaded.grid
+    return {
+        "model": {
+            "name": inline(loaded.name),
+            "called": called(loaded.name),
+            "dtype": loaded.dtype,
+            "device": str(loaded.device),
+            "window": playground.window,
+            "chat": loaded.tokenizer.chat_template is not None,
+        },
+        "layers": list(grid.heads_per_layer),
+        "group_sizes": list(grid.group_sizes),
+        "runs": [lay_out_run(run) for run in setting.runs],
+        "tasks": list(setting.tasks),
+        "first": FIRST.get(setting.model.name, ELSEWHERE),
+    }
+
+
+def lay_out_run(run: FinishedRun) -> dict[str, Any]:
+    """Return a run's map, and its heads in the order in which they are knocked out."""
+    drawn = head_map(run.result)
+    return {
+        "name": inline(run.folder.name),
+        "task": run.study.task,
+        "sentence": headline(run.result),
+        "order": order(run.result),
+        "top": len(run.result["top"]),
+        # each head's colour, effect and note, layer by layer
+        "cells": [
+            [{"shade": cell.shade, "text": cell.text, "note": cell.note} for cell in layer]
+            for layer in drawn.layers
+        ],
+        "legend": {"needed": drawn.needed_end, "helped": drawn.helped_end},
+    }

@@ -68,7 +68,7 @@ def check_same(
 
 @contextmanager
 def eager(loaded: LoadedModel) -> Iterator[None]:
-    """The model with attention that is computed step by step, and as it was again afterwards.
+    """Have the model compute attention step by step, and as before again afterwards.
 
     Raises:
         BadOption: if it has no such attention.

@@ -6,14 +6,14 @@ from random import Random
 from typing import Any
 
 from caploc.errors import BadOption
-from caploc.playground.odds import SIDES, Event
+from caploc.playground.tokens import SIDES, Event
 from caploc.report.units import Kind, unit_of
 from caploc.tasks.requests import Generate, Generated, LogLikelihood, Request, Response, Scored
 from caploc.tasks.task import Task
 
 
 @dataclass(frozen=True)
-class Example:
+class DrawnExample:
     """One example of a task; `judges_code` lets the sandbox run programs that the model wrote."""
 
     task: Task
@@ -22,12 +22,12 @@ class Example:
 
     @property
     def requests(self) -> list[Request]:
-        """What the task asks of the model."""
+        """Return what the task asks of the model."""
         return list(self.task.requests(self.number))
 
     @property
     def prompt(self) -> str:
-        """What the model reads before its answer."""
+        """Return what the model reads before its answer."""
         first = self.requests[0]
         if isinstance(first, Generate):
             return first.prompt
@@ -35,7 +35,7 @@ class Example:
 
     @property
     def gold(self) -> str | None:
-        """The right answer in words, None where there is none."""
+        """Return the right answer in words, None where there is none."""
         nothing: list[Response] = [
             Generated("", 0) if isinstance(request, Generate) else Scored(0.0, False, 0)
             for request in self.requests
@@ -44,14 +44,14 @@ class Example:
 
     @property
     def choices(self) -> list[str]:
-        """What tells the requests apart: the answers offered, or the contexts they are read in."""
+        """List what tells the requests apart: the answers offered, or the contexts of one."""
         asked = [request for request in self.requests if isinstance(request, LogLikelihood)]
         if len({request.context for request in asked}) > 1:
             return [request.context for request in asked]
         return [request.continuation for request in asked]
 
-    def described(self) -> Event:
-        """The example as the page shows it before it is asked."""
+    def describe(self) -> Event:
+        """Return the example as the page shows it before it is asked."""
         first = self.requests[0]
         return {
             "task": self.task.name,
@@ -65,7 +65,7 @@ class Example:
         }
 
     def verdict(self, responses: dict[str, Sequence[Response]]) -> Event:
-        """The gold answer and each side's score."""
+        """Return the gold answer and each side's score."""
         if self.task.executes_code and not self.judges_code:
             why = (
                 "The answer is a program, which is shown and not run; start with --allow-code to "
@@ -76,10 +76,10 @@ class Example:
             "event": "verdict",
             "gold": self.gold,
             "metric": self.task.metric,
-            **{side: self.judged(responses[side]) for side in SIDES},
+            **{side: self.judge(responses[side]) for side in SIDES},
         }
 
-    def judged(self, responses: Sequence[Response]) -> dict[str, Any]:
+    def judge(self, responses: Sequence[Response]) -> dict[str, Any]:
         """One side's answer and its score, in words and as right, wrong or neither."""
         item = self.task.item(self.number, responses)
         score = self.task.score([self.number], [item]).score
@@ -103,8 +103,8 @@ class Example:
         }
 
 
-def draw(task: Task, number: int | None, random: Random, judges_code: bool) -> Example:
-    """The example of that number, or any.
+def draw(task: Task, number: int | None, random: Random, judges_code: bool) -> DrawnExample:
+    """Return the example of that number, or any.
 
     Raises:
         BadOption: if the task has no such example.
@@ -115,4 +115,4 @@ def draw(task: Task, number: int | None, random: Random, judges_code: bool) -> E
         raise BadOption(
             f"{task.name} has examples 0 to {task.size - 1:,}; there is no example {number}."
         )
-    return Example(task, number, judges_code)
+    return DrawnExample(task, number, judges_code)

@@ -13,7 +13,7 @@ HOST = re.compile(r"(?:\[(?P<bracketed>[^\[\]]+)\]|(?P<bare>[^\[\]:]+))(?::\d*)?
 
 
 def is_address(name: str) -> bool:
-    """Whether the name is an IP address."""
+    """Tell whether the name is an IP address."""
     try:
         ip_address(name)
     except ValueError:
@@ -22,12 +22,12 @@ def is_address(name: str) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach the address."""
+    """Tell whether only this machine can reach the address."""
     return host == "localhost" or (is_address(host) and ip_address(host).is_loopback)
 
 
-def hosts_of(host: str) -> list[str]:
-    """The names of a playground that listens there; addresses need none.
+def list_hosts(host: str) -> list[str]:
+    """Return the names of a playground that listens there; addresses need none.
 
     Where others can reach it they are those that this machine calls itself, and the one given.
     """
@@ -38,7 +38,7 @@ def hosts_of(host: str) -> list[str]:
 
 
 def is_known(header: str, names: Collection[str]) -> bool:
-    """Whether a Host header names an IP address or one of the names, whatever the port.
+    """Tell whether a Host header names an IP address or one of the names, whatever the port.
 
     A page elsewhere that points a name of its own at this machine cannot be asked for by address:
     its requests carry its name.
@@ -51,7 +51,7 @@ def is_known(header: str, names: Collection[str]) -> bool:
     return is_address(found["bare"]) or found["bare"] in names
 
 
-class Known:
+class HostGuard:
     """Refuses requests under any host name but these and IP addresses."""
 
     def __init__(self, app: ASGIApp, names: Collection[str]) -> None:

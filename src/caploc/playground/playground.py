@@ -18,14 +18,12 @@ from caploc.export.card import evidence_of
 from caploc.headfile import NAME, HeadFile, write_heads
 from caploc.heads import Head
 from caploc.models.loading import LoadedModel
-from caploc.playground.asked import AttentionAsked, ExampleAsked, HeadsAsked, Question
+from caploc.playground.answers import PairedGeneration, PairedReading
 from caploc.playground.attention import pattern
-from caploc.playground.duet import Duet
-from caploc.playground.examples import Example, draw
-from caploc.playground.odds import SIDES, Event
-from caploc.playground.pieces import pieces
-from caploc.playground.readings import Reading
-from caploc.playground.setting import Setting, shown
+from caploc.playground.examples import DrawnExample, draw
+from caploc.playground.questions import AttentionRequest, ExampleRequest, HeadsRequest, PageQuestion
+from caploc.playground.setting import Setting, allow_loading
+from caploc.playground.tokens import SIDES, Event, cut_pieces
 from caploc.report.reading import called
 from caploc.tasks.requests import Generate, Generated, options_json
 from caploc.tasks.task import Task
@@ -37,24 +35,20 @@ class Playground:
     """Answers what the page asks. Not for several threads: `Turns` calls it from one."""
 
     def __init__(self, setting: Setting) -> None:
-        """Load the model.
-
-        Raises:
-            UserError: if it cannot be used, or has changed since the runs.
-        """
+        """Load the model; raises UserError if it cannot be used, or has changed since the runs."""
         self.setting = setting
-        self.engine = opened(setting)
+        self.engine = load_engine(setting)
         self.loaded = self.engine.loaded
         self.tasks: dict[str, Task] = {}
         self.random = Random()  # which example comes next decides nothing that is measured
 
     @property
     def window(self) -> int:
-        """The most tokens that the model reads and says together."""
+        """Return the most tokens that the model reads and says together."""
         return int(self.engine.encoder.harness.max_length)
 
-    def example(self, asked: ExampleAsked) -> Example:
-        """The example asked for.
+    def example(self, asked: ExampleRequest) -> DrawnExample:
+        """Return the example asked for.
 
         Raises:
             UserError: if the task is not laid out here, cannot be loaded, or has no such example.
@@ -62,16 +56,16 @@ class Playground:
         return draw(self.task(asked.task), asked.number, self.random, self.setting.judges_code)
 
     def task(self, name: str) -> Task:
-        """A task of this playground, loaded when it is first wanted."""
+        """Return a task of this playground, loaded when it is first wanted."""
         if name not in self.setting.tasks:
             raise BadOption(f"Task {name!r} is not laid out here; start again with --task {name}.")
         if name not in self.tasks:
-            options = shown(self.setting.tasks[name])
+            options = allow_loading(self.setting.tasks[name])
             (task,) = self.setting.model.tasks([name], options)
             self.tasks[name] = task.in_metric()
         return self.tasks[name]
 
-    def answers(self, question: Question) -> Generator[Event, None, None]:
+    def answers(self, question: PageQuestion) -> Generator[Event, None, None]:
         """Both answers to a question, as they come; the last event is `done` or `failed`."""
         try:
             heads = self.heads(question.heads)
@@ -82,30 +76,31 @@ class Playground:
                 yield from self.read(example, heads)
             yield {"event": "done"}
         except Exception as error:  # whatever a model does, the page gets a sentence
-            yield {"event": "failed", "message": sentence(error)}
+            yield {"event": "failed", "message": describe_error(error)}
 
     def written(
-        self, question: Question, example: Example | None, heads: tuple[Head, ...]
+        self, question: PageQuestion, example: DrawnExample | None, heads: tuple[Head, ...]
     ) -> Iterator[Event]:
         """Answers that the model writes."""
-        duet = Duet(self.engine, self.engine.encoder.prompt(self.request(question, example)), heads)
-        yield from duet.events()
+        prompt = self.engine.encoder.prompt(self.request(question, example))
+        pair = PairedGeneration(self.engine, prompt, heads)
+        yield from pair.events()
         if example is not None:
             said = {
-                side: [Generated(duet.answer(side), len(duet.voices[side].said))] for side in SIDES
+                side: [Generated(pair.answer(side), len(pair.answers[side].said))] for side in SIDES
             }
             yield example.verdict(said)  # type: ignore[arg-type]  # a list of one kind of response
 
-    def read(self, example: Example, heads: tuple[Head, ...]) -> Iterator[Event]:
+    def read(self, example: DrawnExample, heads: tuple[Head, ...]) -> Iterator[Event]:
         """Answers that the task offers, or a text, read by both models."""
         requests = [r for r in example.requests if not isinstance(r, Generate)]
-        reading = Reading(self.engine, requests, heads)
+        reading = PairedReading(self.engine, requests, heads)
         yield {"event": "begin", "choices": example.choices, "gold": example.gold}
         yield from reading.events()
         yield example.verdict(reading.responses)  # type: ignore[arg-type]
 
-    def request(self, question: Question, example: Example | None) -> Generate:
-        """A question as tasks ask theirs.
+    def request(self, question: PageQuestion, example: DrawnExample | None) -> Generate:
+        """Return a question as tasks ask theirs.
 
         Raises:
             BadOption: if the prompt is empty, or too long for the model with its answer.
@@ -116,7 +111,7 @@ class Playground:
             return first
         if not question.prompt.strip():
             raise BadOption("The prompt is empty; write one, or draw an example of a task.")
-        prompt = self.in_chat(question.prompt) if question.chat else question.prompt
+        prompt = self.format_chat(question.prompt) if question.chat else question.prompt
         length = len(self.engine.encoder.harness.tok_encode(prompt))
         if length + question.new_tokens > self.window:
             raise BadOption(
@@ -130,8 +125,8 @@ class Playground:
         }
         return Generate(prompt, options_json(options))
 
-    def in_chat(self, prompt: str) -> str:
-        """The prompt as a user's message, in the model's chat format.
+    def format_chat(self, prompt: str) -> str:
+        """Return the prompt as a user's message, in the model's chat format.
 
         Raises:
             BadOption: if it has none.
@@ -139,7 +134,7 @@ class Playground:
         return chat_template(self.loaded.tokenizer)([{"role": "user", "content": prompt}])
 
     def heads(self, names: Sequence[str]) -> tuple[Head, ...]:
-        """The heads of these names, each once.
+        """Return the heads of these names, each once.
 
         Raises:
             UserError: if there is none, or one does not exist.
@@ -149,25 +144,25 @@ class Playground:
             raise BadOption("No head is chosen; pick one on the map, or take a run's top heads.")
         return tuple(found)
 
-    def attention(self, asked: AttentionAsked) -> dict[str, Any]:
-        """A head's attention over a prompt and what followed: tokens, and weights row by row.
+    def attention(self, asked: AttentionRequest) -> dict[str, Any]:
+        """Return a head's attention over a prompt and what followed: tokens, and weights by row.
 
         Raises:
             UserError: in one sentence.
         """
         head = Head.parse(asked.head)
-        tokens = [*self.read_before(asked), *asked.said]
+        tokens = [*self.context_tokens(asked), *asked.said]
         self.check_tokens(tokens)
         heads = self.heads(asked.question.heads) if asked.knocked_out else ()
         weights = pattern(self.loaded, tokens, head, heads)
         return {
             "head": str(head),
-            "tokens": pieces(self.loaded.tokenizer, tokens),
+            "tokens": cut_pieces(self.loaded.tokenizer, tokens),
             "weights": np.ascontiguousarray(weights.numpy(), dtype="<f4"),
         }
 
-    def read_before(self, asked: AttentionAsked) -> list[int]:
-        """The tokens that the model reads before its answer."""
+    def context_tokens(self, asked: AttentionRequest) -> list[int]:
+        """Return the tokens that the model reads before its answer."""
         wording, question = self.engine.encoder, asked.question
         example = self.example(question.example) if question.example else None
         if example is None or isinstance(example.requests[0], Generate):
@@ -195,13 +190,13 @@ class Playground:
                 f"The text has {len(tokens):,} tokens; the model's window is {self.window:,}."
             )
 
-    def saved(self, asked: HeadsAsked) -> bytes:
-        """A file of the chosen heads, which `caploc.read_heads` reads.
+    def save_heads(self, asked: HeadsRequest) -> bytes:
+        """Return a file of the chosen heads, which `caploc.read_heads` reads.
 
         Raises:
             UserError: if a head does not exist, or there is none.
         """
-        heads, evidence = self.spoken_for(self.heads(asked.heads), asked.run)
+        heads, evidence = self.cite_run(self.heads(asked.heads), asked.run)
         file = HeadFile(
             heads=heads,
             grid=self.loaded.grid,
@@ -214,7 +209,7 @@ class Playground:
             write_heads(path, file)
             return path.read_bytes()
 
-    def spoken_for(
+    def cite_run(
         self, heads: tuple[Head, ...], number: int | None
     ) -> tuple[tuple[Head, ...], dict[str, Any]]:
         """Heads in order, and what the run of this number says for them.
@@ -235,8 +230,8 @@ class Playground:
         return tuple(sorted(heads, key=self.loaded.grid.column)), {}
 
 
-def opened(setting: Setting) -> BatchEngine[LoadedModel]:
-    """The setting's model, loaded.
+def load_engine(setting: Setting) -> BatchEngine[LoadedModel]:
+    """Return the setting's model, loaded.
 
     Raises:
         UserError: if it cannot be used, or has changed since the runs.
@@ -247,8 +242,8 @@ def opened(setting: Setting) -> BatchEngine[LoadedModel]:
     return replace(run, study=replace(run.study, model=setting.model)).engine()
 
 
-def sentence(error: Exception) -> str:
-    """What the page says of an error."""
+def describe_error(error: Exception) -> str:
+    """Return what the page says of an error."""
     if isinstance(error, CaplocError):
         return str(error)
     if isinstance(error, torch.OutOfMemoryError):

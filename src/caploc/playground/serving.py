@@ -6,14 +6,14 @@ import uvicorn
 
 from caploc.errors import BadOption
 from caploc.playground.app import application
-from caploc.playground.hosts import hosts_of, is_loopback
+from caploc.playground.hosts import is_loopback, list_hosts
 from caploc.playground.playground import Playground
 
 FAREWELL = 2  # seconds that answers under way get when the server is stopped
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens; port 0 takes any that is free.
+    """Return a socket that listens; port 0 takes any that is free.
 
     Raises:
         BadOption: if the port is taken or may not be used, or the host is not of this machine.
@@ -40,8 +40,8 @@ def listen(host: str, port: int) -> socket.socket:
     return found
 
 
-def exposure(host: str) -> str:
-    """What to say of an address that others can reach; empty for one that they cannot."""
+def describe_exposure(host: str) -> str:
+    """Return what to say of an address that others can reach; empty for one that they cannot."""
     if is_loopback(host):
         return ""
     return (
@@ -51,7 +51,7 @@ def exposure(host: str) -> str:
 
 
 def address(host: str, listening: socket.socket) -> str:
-    """Where a browser finds it."""
+    """Return where a browser finds it."""
     port = listening.getsockname()[1]
     named = "127.0.0.1" if host == "0.0.0.0" else f"[{host}]" if ":" in host else host
     return f"http://{named}:{port}"
@@ -60,7 +60,7 @@ def address(host: str, listening: socket.socket) -> str:
 def serve(playground: Playground, host: str, listening: socket.socket) -> None:
     """Serve until Ctrl-C. Nothing is loaded from elsewhere, and nothing is sent anywhere."""
     config = uvicorn.Config(
-        application(playground, hosts_of(host)),
+        application(playground, list_hosts(host)),
         log_level="error",
         access_log=False,
         server_header=False,

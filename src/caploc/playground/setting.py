@@ -35,17 +35,17 @@ class Setting:
         """
         for name, options in self.tasks.items():
             options.check()
-            check_task_name(name, shown(options))
+            check_task_name(name, allow_loading(options))
         return self.model.check()
 
 
-def shown(options: TaskOptions) -> TaskOptions:
+def allow_loading(options: TaskOptions) -> TaskOptions:
     """Options under which a code task may be loaded; whether it is judged is decided elsewhere."""
     return replace(options, allow_code=True)
 
 
-def runs_in(folder: Path, allowed: Allowed | None = None) -> tuple[FinishedRun, ...]:
-    """The finished run of a folder, or those in the folders below it, which must be of one model.
+def open_runs(folder: Path, allowed: Allowed | None = None) -> tuple[FinishedRun, ...]:
+    """Read the finished run of a folder, or those in the folders below it, of one model.
 
     Raises:
         UserError: if there is none, or they are of several models.
@@ -66,7 +66,7 @@ def runs_in(folder: Path, allowed: Allowed | None = None) -> tuple[FinishedRun, 
     return runs
 
 
-def setting_of(
+def make_setting(
     runs: Sequence[FinishedRun],
     model: str | None,
     loading: ModelOptions,
@@ -88,11 +88,11 @@ def setting_of(
     named = dict.fromkeys(tasks, options)
     if not runs and not tasks and found.name == DEMO:
         named = {f"demo/{name}": options for name in (*DEMO_CAPABILITIES, "sentences", "prose")}
-    return Setting(found, tuple(runs), {**tasks_of(runs), **named}, options.allow_code)
+    return Setting(found, tuple(runs), {**collect_tasks(runs), **named}, options.allow_code)
 
 
 def runs_model(run: FinishedRun, model: str | None, loading: ModelOptions) -> ModelOptions:
-    """The model of a run on the device asked for.
+    """Return the model of a run on the device asked for.
 
     Raises:
         BadOption: if another is named, or another way to load it.
@@ -112,8 +112,8 @@ def runs_model(run: FinishedRun, model: str | None, loading: ModelOptions) -> Mo
     return found if loading.device == "auto" else replace(found, device=loading.device)
 
 
-def tasks_of(runs: Sequence[FinishedRun]) -> dict[str, TaskOptions]:
-    """The tasks of runs, asked as the runs did: what they located first, then those beside it."""
+def collect_tasks(runs: Sequence[FinishedRun]) -> dict[str, TaskOptions]:
+    """Return the tasks of runs, asked as there: what they located first, then those beside it."""
     located = {run.study.task: run.study.options for run in runs}
     beside = {
         name: run.study.options.plain()

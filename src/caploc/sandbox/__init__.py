@@ -1,10 +1,19 @@
-"""Running and judging programs that a language model wrote, none of which is trusted."""
+"""Running and judging programs that a language model wrote, none of which is trusted.
 
-from caploc.sandbox.isolation import Isolation
-from caploc.sandbox.limits import Limits
+The driver, any process of caploc, has `pool`, `worker` and `protection`. Worker, judge and program
+are bare Pythons with the standard library, which know `protocol` and the rest of this folder only.
+"""
+
 from caploc.sandbox.pool import Sandbox
-from caploc.sandbox.protection import Protection, choose_profile, protection, require_isolation
-from caploc.sandbox.verdicts import REASONS, Program, Verdict
+from caploc.sandbox.protection import (
+    Isolation,
+    Protection,
+    choose_profile,
+    protection,
+    require_isolation,
+)
+from caploc.sandbox.protocol import Limits
+from caploc.sandbox.worker import REASONS, Program, Verdict
 
 __all__ = [
     "REASONS",

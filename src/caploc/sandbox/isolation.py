@@ -1,48 +1,318 @@
-"""What the kernel can put around a program, apart from the limits on what it may use."""
+"""How a process is isolated: what it may still see and do, and all that it gives up for good.
 
+Every function here raises OSError where the kernel refuses what it asks for.
+"""
+
+import ctypes
+import errno
+import fcntl
+import math
+import os
+import random
+import resource
+import signal
+import struct
 import sys
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
 
-# "full": namespaces and the filter, and every way out that is tried is closed. "weak": the best
-# that the machine gives.
-Isolation = Literal["full", "weak"]
+from caploc.sandbox import filters
+from caploc.sandbox.protocol import Limits, Profile
+
+LIBC = ctypes.CDLL(None, use_errno=True)
+LINUX = sys.platform == "linux"
+# prctl(2)
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_CAPBSET_DROP = 1, 4, 22, 24
+PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS, PR_GET_NO_NEW_PRIVS = 36, 38, 39
+CAPABILITIES_VERSION = 0x20080522
+
+# unshare(2): mounts, message queues, process numbers; all with control groups, host name, users
+# and network.
+NEW_MOUNTS, NEW_MESSAGES, NEW_PIDS = 0x00020000, 0x08000000, 0x20000000
+ALL_NEW = NEW_MOUNTS | NEW_MESSAGES | NEW_PIDS | 0x02000000 | 0x04000000 | 0x10000000 | 0x40000000
+# mount(2) and umount2(2)
+READ_ONLY, NO_SETUID, NO_DEVICES, NO_EXECUTION = 1, 2, 4, 8
+REMOUNT, BIND, RECURSIVE, PRIVATE = 32, 4096, 16384, 1 << 18
+DETACH = 2
+# statvfs(3) flag → mount(2) flag: a bind mount may not lose any of these when it is remounted.
+KEPT = {1: 1, 2: 2, 4: 4, 8: 8, 1024: 1024, 2048: 2048, 4096: 1 << 21}
+DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
+WORKPLACE = "/tmp"
+# Which outer user the judge (first) and the program (second) are, tried in this order. Root may
+# grant any: two far from any real one, else two that small containers have. The limit on
+# processes does not bind root itself.
+GRANTED_USERS = (2_000_000_001, 60_001)
+
+# Landlock's calls, the same numbers on every machine; its rights over files.
+CREATE_RULES, ADD_RULE, RESTRICT = 444, 445, 446
+EXECUTE, WRITE_FILE, READ_FILE, READ_FOLDER = 1, 2, 4, 8
+# How many rights over files each version knows.
+RIGHTS = {1: 13, 2: 14, 3: 15, 4: 15, 5: 16}
+# From version 4: binding and connecting TCP. From 6: abstract sockets and signals to outside.
+TCP, OUTSIDE = 0b11, 0b11
+NETWORK_SINCE, SCOPE_SINCE = 4, 6
+
+OPEN_FILES = 64
+# Chance must not change a verdict from run to run; every fork draws new chances otherwise.
+SEED = 0
+# Out of the way of 0, 1, 2, ..., and below the fewest that a system lets a process open.
+HIGH_FILE = 100
 
 
-@dataclass(frozen=True, slots=True)
-class Profile:
-    """One combination of the kernel's means of isolation.
+def call(name: str, *arguments: object) -> int:
+    """Call a function of the C library, integers as longs; ENOSYS where the library lacks it."""
+    function = getattr(LIBC, name, None)
+    if function is None:
+        raise OSError(errno.ENOSYS, f"{name}: this system has no such call")
+    result: int = function(*(ctypes.c_long(a) if isinstance(a, int) else a for a in arguments))
+    if result == -1:
+        code = ctypes.get_errno()
+        raise OSError(code, f"{name}: {os.strerror(code)}")
+    return result
 
-    Attributes:
-        namespaces: a world of its own: users, processes, network, files, messages, host name.
-        filter: only the system calls that a computation needs.
-        landlock: the kernel's own limits on paths, where there are no namespaces.
+
+def control_process(option: int, value: int = 0) -> int:
+    """Call prctl(2) with one argument."""
+    return call("prctl", option, value, 0, 0, 0)
+
+
+def isolate(
+    profile: Profile,
+    limits: Limits,
+    files: Sequence[int],
+    folder: str | None,
+    user: int | None,
+    tasks: int,
+) -> None:
+    """Turn this fresh child into one that may run anything.
+
+    Its `files` become 0, 1, 2, ..., all others are closed. Without a `folder` to work in it gets a
+    fresh one of its mount namespace; without a `user` to become (and a group) it stays who it is;
+    `tasks` is what RLIMIT_NPROC is set to.
     """
+    parent = os.getppid()
+    os.setsid()
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGCHLD, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    keep_files(files)
+    if folder is None:  # mounts and message queues of its own, and an empty, small /tmp
+        call("unshare", NEW_MOUNTS | NEW_MESSAGES)
+        owner = user or 0
+        options = f"size={limits.file_bytes},nr_inodes=4096,mode=700,uid={owner},gid={owner}"
+        mount("tmpfs", WORKPLACE, "tmpfs", NO_SETUID | NO_DEVICES | NO_EXECUTION, options)
+    os.chdir(folder or WORKPLACE)
+    set_limits(limits, tasks)
+    if LINUX:
+        shed_rights(user)
+        # After the change of user, which forgets it.
+        control_process(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)
+    if profile.landlock:
+        restrict_paths([*python_folders(), os.devnull], ["."])
+    if profile.filter:
+        install_filter(read_only=profile.read_only)
+    os.environ.clear()
+    sys.argv[:] = [""]
+    random.seed(SEED)
 
-    namespaces: bool
-    filter: bool
-    landlock: bool
 
-    @property
-    def full(self) -> bool:
-        """Tell whether nothing that a Linux kernel offers is missing."""
-        return self.namespaces and self.filter
-
-    @property
-    def read_only(self) -> bool:
-        """Tell whether only the filter can keep files from being written, and so keeps all."""
-        return self.filter and not self.namespaces and not self.landlock
+def keep_files(files: Sequence[int]) -> None:
+    """Renumber open files to 0, 1, 2, ... and close every other one."""
+    # Out of the way first, so that none is overwritten before it has moved.
+    moved = [fcntl.fcntl(file, fcntl.F_DUPFD, HIGH_FILE) for file in files]
+    for at, file in enumerate(moved):
+        os.dup2(file, at)
+    os.closerange(len(files), os.sysconf("SC_OPEN_MAX"))
 
 
-def profiles() -> list[Profile]:
-    """List every combination that this system may have, strongest first."""
-    if sys.platform != "linux":
-        return [Profile(namespaces=False, filter=False, landlock=False)]
-    return [
-        Profile(namespaces=True, filter=True, landlock=False),
-        Profile(namespaces=False, filter=True, landlock=True),
-        Profile(namespaces=True, filter=False, landlock=False),
-        Profile(namespaces=False, filter=True, landlock=False),
-        Profile(namespaces=False, filter=False, landlock=True),
-        Profile(namespaces=False, filter=False, landlock=False),
-    ]
+def set_limits(limits: Limits, tasks: int) -> None:
+    """Set every resource limit, soft and hard alike: the kernel kills at the hard one."""
+    wanted = {
+        "RLIMIT_CPU": math.ceil(limits.cpu_seconds),
+        "RLIMIT_AS": limits.memory_bytes,
+        "RLIMIT_FSIZE": limits.file_bytes,
+        "RLIMIT_NOFILE": OPEN_FILES,
+        "RLIMIT_NPROC": tasks,
+        "RLIMIT_CORE": 0,
+        "RLIMIT_MEMLOCK": 0,
+        "RLIMIT_MSGQUEUE": 0,
+    }
+    for name, value in wanted.items():
+        if hasattr(resource, name):
+            kind = getattr(resource, name)
+            _, hard = resource.getrlimit(kind)
+            ceiling = value if hard == resource.RLIM_INFINITY else min(value, hard)
+            with suppress(ValueError, OSError):  # macOS knows some limits and refuses to set them
+                resource.setrlimit(kind, (ceiling, ceiling))
+
+
+def shed_rights(user: int | None) -> None:
+    """Give up every right of root for good, and become another user if one is given."""
+    with suppress(OSError):  # refused to plain users, who have none; else up to the last number
+        for capability in range(64):
+            control_process(PR_CAPBSET_DROP, capability)
+    if user is not None:
+        os.setgroups([])
+        os.setresgid(user, user, user)
+        os.setresuid(user, user, user)
+    call("capset", struct.pack("II", CAPABILITIES_VERSION, 0), bytes(24))
+    control_process(PR_SET_DUMPABLE, 0)
+    control_process(PR_SET_NO_NEW_PRIVS, 1)
+
+
+def install_filter(*, read_only: bool) -> None:
+    """Filter the system calls of this process and all it starts, for good; needs no_new_privs."""
+    steps = filters.compile_filter(os.getpid(), read_only=read_only)
+    code = ctypes.create_string_buffer(steps)
+    program = struct.pack("HP", len(steps) // filters.STEP.size, ctypes.addressof(code))
+    call("prctl", PR_SET_SECCOMP, 2, program, 0, 0)
+
+
+def python_folders() -> list[str]:
+    """List where this interpreter keeps its standard library."""
+    return [path for path in sys.path if os.path.isdir(path)]
+
+
+def restrict_paths(readable: Sequence[str], writable: Sequence[str]) -> None:
+    """Keep this process, by Landlock and for good, to reading some paths and to writing some."""
+    version = call("syscall", CREATE_RULES, None, 0, 1)
+    every = (1 << RIGHTS[min(version, max(RIGHTS))]) - 1
+    network = TCP if version >= NETWORK_SINCE else 0
+    # Older kernels take the longer structure only because the rest is zero.
+    rules = struct.pack("QQQ", every, network, OUTSIDE if version >= SCOPE_SINCE else 0)
+    ruleset = call("syscall", CREATE_RULES, rules, len(rules), 0)
+    try:
+        granted = dict.fromkeys(readable, READ_FILE | READ_FOLDER)
+        for path, rights in (granted | dict.fromkeys(writable, every & ~EXECUTE)).items():
+            opened = os.open(path, os.O_PATH | os.O_CLOEXEC)
+            try:
+                of_a_file = READ_FILE | WRITE_FILE
+                allowed = rights if os.path.isdir(path) else rights & of_a_file
+                call("syscall", ADD_RULE, ruleset, 1, struct.pack("=Qi", allowed, opened), 0)
+            finally:
+                os.close(opened)
+        call("syscall", RESTRICT, ruleset, 0)
+    finally:
+        os.close(ruleset)
+
+
+def enter_namespaces() -> bool:
+    """Move into new namespaces; return in their process 1, for which this process only waits.
+
+    What is returned says whether users 1 and 2 exist inside, apart from the worker's own; always
+    if that is root.
+    """
+    ready, begin = os.pipe()
+    parent = os.getpid()
+    mapper = os.fork()
+    if mapper == 0:
+        os.close(begin)
+        os.read(ready, 1)
+        with suppress(BaseException):
+            os._exit(map_users(parent))
+        os._exit(9)
+    # The mapper stays behind: only a process of the outer namespace may map other users.
+    call("unshare", ALL_NEW)
+    os.close(ready)
+    os.close(begin)
+    _, status = os.waitpid(mapper, 0)
+    code = os.waitstatus_to_exitcode(status)
+    if code not in (0, 1):
+        raise OSError(errno.EPERM, "the users of a new namespace could not be mapped")
+    with suppress(OSError):  # read-only in some containers; the system-call filter holds too
+        Path("/proc/sys/user/max_user_namespaces").write_text("0")
+    inner = os.fork()
+    if inner:
+        os.closerange(0, os.sysconf("SC_OPEN_MAX"))
+        while True:  # whatever else this process started before ends meanwhile
+            process, status = os.wait()
+            if process == inner:
+                os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
+    return code == 1
+
+
+def map_users(process: int) -> int:
+    """Write the user and group maps of a process; return 1 if it got two more users."""
+    folder = Path(f"/proc/{process}")
+    user, group = os.getuid(), os.getgid()
+    if user == 0:
+        for granted in GRANTED_USERS:
+            with suppress(OSError):
+                (folder / "uid_map").write_text(f"0 0 1\n1 {granted} 2\n")
+                (folder / "gid_map").write_text(f"0 {group} 1\n1 {granted} 2\n")
+                return 1
+        raise OSError(errno.EPERM, "root cannot become another user")
+    (folder / "setgroups").write_text("deny")
+    (folder / "uid_map").write_text(f"0 {user} 1\n")
+    (folder / "gid_map").write_text(f"0 {group} 1\n")
+    return 0
+
+
+def mount(source: str | None, target: str, kind: str | None, flags: int, options: str = "") -> None:
+    """Call mount(2)."""
+    source_, kind_ = (text and text.encode() for text in (source, kind))
+    call("mount", source_, target.encode(), kind_, flags, options.encode() or None)
+
+
+def build_root() -> None:
+    """Make a root of Python and four devices, all read-only, and forget the old one."""
+    mount("none", "/", None, RECURSIVE | PRIVATE)
+    wanted = [path for path in (*python_folders(), *DEVICES) if os.path.exists(path)]
+    root = find_mount_point(wanted)
+    flags = NO_SETUID | NO_DEVICES
+    mount("tmpfs", root, "tmpfs", flags, "size=1m,mode=755")
+    for path in wanted:
+        show(path, root + path)
+    os.makedirs(root + WORKPLACE, exist_ok=True)
+    os.chdir(root)
+    call("pivot_root", b".", b".")
+    call("umount2", b".", DETACH)
+    os.chdir("/")
+    mount(None, "/", None, REMOUNT | BIND | READ_ONLY | flags)
+
+
+def find_mount_point(wanted: Sequence[str]) -> str:
+    """Find a folder to mount the new root on that hides none of the wanted paths."""
+    for name in sorted(os.listdir("/")):
+        path = f"/{name}"
+        hides = any(each == path or each.startswith(path + "/") for each in wanted)
+        if name != "proc" and not hides and os.path.isdir(path) and not os.path.islink(path):
+            return path
+    raise OSError(errno.ENOENT, "no folder of / is free to mount the sandbox's root on")
+
+
+def show(path: str, inside: str) -> None:
+    """Make a path of the old root visible in the new one, read-only, without its packages."""
+    if os.path.isdir(path):
+        os.makedirs(inside, exist_ok=True)
+    else:
+        os.makedirs(os.path.dirname(inside), exist_ok=True)
+        Path(inside).touch()
+    mount(path, inside, None, BIND | RECURSIVE)
+    given = os.statvfs(inside).f_flag
+    kept = sum(flag for known, flag in KEPT.items() if given & known)
+    mount(None, inside, None, REMOUNT | BIND | READ_ONLY | NO_SETUID | kept)
+    for packages in ("site-packages", "dist-packages"):
+        if os.path.isdir(f"{inside}/{packages}"):  # covered by an empty one
+            flags = READ_ONLY | NO_SETUID | NO_DEVICES | NO_EXECUTION
+            mount("tmpfs", f"{inside}/{packages}", "tmpfs", flags, "size=4k,mode=555")
+
+
+def fork_into_namespaces() -> Callable[[], int]:
+    """Return a fork(2) whose child is process 1 of a pid namespace; call while /proc is there."""
+    own = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
+
+    def fork() -> int:
+        call("unshare", NEW_PIDS)
+        try:
+            return os.fork()
+        finally:
+            # In the child this fails, since it has no way back, and need not work.
+            with suppress(OSError):
+                call("setns", own, NEW_PIDS)
+
+    return fork

@@ -1,14 +1,18 @@
 """What this machine puts between a program that a model wrote and its user."""
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import Literal, NamedTuple
 
 from caploc.errors import BadOption, RunFailed
-from caploc.sandbox.isolation import Isolation, Profile, profiles
-from caploc.sandbox.limits import Limits
+from caploc.sandbox.protocol import Limits, Profile, list_profiles
 from caploc.sandbox.worker import Worker, WorkerFailed
 
+# "full": namespaces and the filter, and every way out that is tried is closed. "weak": the best
+# that the machine gives.
+Isolation = Literal["full", "weak"]
 NAMESPACES = tuple(
     f"{kind} namespace" for kind in ("user", "pid", "net", "mount", "ipc", "uts", "cgroup")
 )
@@ -34,56 +38,28 @@ REMEDY = (
     "kernel.apparmor_restrict_unprivileged_userns set to 0, or accept it by name: "
     "--isolation weak (docs/security.md)."
 )
+required: Isolation = "full"
 
 
 @dataclass(frozen=True, slots=True)
 class Protection:
-    """What stands around a program here.
+    """What stands around a program here."""
 
-    Attributes:
-        active: the mechanisms in use.
-        out_of_reach: what a rehearsal tried in that isolation and could not have.
-        missing: what it could, as a person would say it; empty in full isolation.
-        full: whether isolation is full.
-        statement: all of it, in one or two sentences.
-    """
+    active: tuple[str, ...]  # the mechanisms in use
+    out_of_reach: tuple[str, ...]  # what a rehearsal tried in that isolation and could not have
+    missing: tuple[str, ...]  # what it could, as a person would say it; empty in full isolation
+    full: bool  # whether isolation is full
+    statement: str  # all of it, in one or two sentences
 
+
+class Explored(NamedTuple):
+    """The strongest profile that this machine gives, and why it is not a stronger one."""
+
+    profile: Profile
     active: tuple[str, ...]
     out_of_reach: tuple[str, ...]
     missing: tuple[str, ...]
-    full: bool
-    statement: str
-
-
-@dataclass(frozen=True, slots=True)
-class Explored:
-    """The strongest profile that this machine gives.
-
-    Attributes:
-        profile: that profile.
-        open_ways: for each of `CAPABILITIES` the ways to it that were open.
-        granted: whether programs have users of their own.
-        obstacle: why it is not a stronger one; empty if it is the strongest there is.
-    """
-
-    profile: Profile
-    open_ways: dict[str, list[str]]
-    granted: bool
     obstacle: str
-
-    @property
-    def out_of_reach(self) -> tuple[str, ...]:
-        """What cannot be had."""
-        return tuple(name for key, (name, _) in CAPABILITIES.items() if not self.open_ways[key])
-
-    @property
-    def missing(self) -> tuple[str, ...]:
-        """What can be had, as a person would say it."""
-        return tuple(said for name, (_, said) in CAPABILITIES.items() if self.open_ways[name])
-
-
-LEVELS: dict[str, Isolation] = {"full": "full", "weak": "weak"}
-required: Isolation = "full"
 
 
 def require_isolation(isolation: str) -> None:
@@ -95,51 +71,34 @@ def require_isolation(isolation: str) -> None:
         BadOption: if it is neither "full" nor "weak".
     """
     global required
-    if isolation not in LEVELS:
+    if isolation not in ("full", "weak"):
         raise BadOption(f"--isolation must be full or weak; got {isolation!r}.")
-    required = LEVELS[isolation]
+    required = "full" if isolation == "full" else "weak"
 
 
 def protection() -> Protection:
     """Say what this machine gives, tried once by a worker that is started for it."""
     try:
-        found = explore()
+        profile, active, out_of_reach, missing, obstacle = explore()
     except RunFailed as error:
         return Protection((), (), ("programs cannot be run",), False, str(error))
-    full, statement = found.profile.full, describe(found)
-    return Protection(mechanisms(found), found.out_of_reach, found.missing, full, statement)
-
-
-def mechanisms(found: Explored) -> tuple[str, ...]:
-    """List the mechanisms in use."""
-    optional = {
-        "system-call filter": found.profile.filter,
-        "Landlock": found.profile.landlock,
-        "no_new_privs": not found.open_ways["rights"],
-        "own user id": found.granted,
-    }
-    named = NAMESPACES if found.profile.namespaces else ()
-    return (*named, *(name for name, used in optional.items() if used), *ALWAYS)
-
-
-def describe(found: Explored) -> str:
-    """Say how programs run here, what was tried, and what they could still do."""
     around = [
-        *(["namespaces"] if found.profile.namespaces else []),
-        *(["a system-call filter"] if found.profile.filter else []),
-        *(["Landlock"] if found.profile.landlock else []),
+        *(["namespaces"] if profile.namespaces else []),
+        *(["a system-call filter"] if profile.filter else []),
+        *(["Landlock"] if profile.landlock else []),
         "resource limits",
     ]
     said = f"Model-written code runs in processes of its own behind {enumerate_words(around)}"
-    if found.out_of_reach:
-        said += f"; tried there and out of reach: {enumerate_words(found.out_of_reach)}"
-    if found.profile.full:
-        return f"{said}."
-    refused = "" if required == "weak" else " So it is refused."
-    return f"{said}. But {enumerate_words(found.missing)} ({found.obstacle}).{refused} {REMEDY}"
+    if out_of_reach:
+        said += f"; tried there and out of reach: {enumerate_words(out_of_reach)}"
+    said += "."
+    if not profile.full:
+        refused = "" if required == "weak" else " So it is refused."
+        said += f" But {enumerate_words(missing)} ({obstacle}).{refused} {REMEDY}"
+    return Protection(active, out_of_reach, missing, profile.full, said)
 
 
-def enumerate_words(parts: tuple[str, ...] | list[str]) -> str:
+def enumerate_words(parts: Sequence[str]) -> str:
     """Join words in a row: a, b and c."""
     *most, last = parts
     return f"{', '.join(most)} and {last}" if most else last
@@ -166,15 +125,11 @@ def choose_profile(isolation: Isolation | None = None) -> Profile:
 
 @cache
 def explore() -> Explored:
-    """Start a worker by each profile, strongest first, until one holds.
-
-    Raises:
-        RunFailed: if none does.
-    """
+    """Start a worker by each profile, strongest first, until one holds; else raise RunFailed."""
     if not hasattr(os, "fork"):
         raise RunFailed("Programs that a model wrote cannot be run here: this system has no fork.")
     obstacle = failure = ""
-    for profile in profiles():
+    for profile in list_profiles():
         try:
             worker = Worker(Limits(), profile)
         except WorkerFailed as error:
@@ -182,6 +137,19 @@ def explore() -> Explored:
             obstacle = obstacle or failure
             continue
         worker.stop()
-        why = obstacle or "this system has no namespaces and no filter that caploc knows"
-        return Explored(profile, worker.seen["open_ways"], worker.seen["granted"], why)
+        ways = worker.seen["open_ways"]
+        optional = {
+            "system-call filter": profile.filter,
+            "Landlock": profile.landlock,
+            "no_new_privs": not ways["rights"],
+            "own user id": worker.seen["granted"],
+        }
+        used = (name for name, is_used in optional.items() if is_used)
+        return Explored(
+            profile,
+            (*(NAMESPACES if profile.namespaces else ()), *used, *ALWAYS),
+            tuple(name for key, (name, _) in CAPABILITIES.items() if not ways[key]),
+            tuple(said for key, (_, said) in CAPABILITIES.items() if ways[key]),
+            obstacle or "this system has no namespaces and no filter that caploc knows",
+        )
     raise RunFailed(f"Programs that a model wrote cannot be run here: {failure}.")

@@ -1,21 +1,20 @@
-"""The driver's hold on one worker process."""
+"""The driver's hold on one worker process, and the verdict on what it saw."""
 
 import json
+import math
 import os
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from caploc.sandbox.inside import frames
-from caploc.sandbox.inside.folders import remove
-from caploc.sandbox.isolation import Profile
-from caploc.sandbox.limits import Limits
-from caploc.sandbox.verdicts import Program, Verdict, conclude
+from caploc.sandbox import protocol
+from caploc.sandbox.protocol import Limits, Profile, remove_folder
 
 PACKAGE = Path(__file__).parent.parent
 # A bare Python knows no installed package: the two that hold ours are put in place by hand.
@@ -25,7 +24,7 @@ package, control, settings = sys.argv[1:]
 for name, path in (("caploc", package), ("caploc.sandbox", package + "/sandbox")):
     sys.modules[name] = types.ModuleType(name)
     sys.modules[name].__path__ = [path]
-from caploc.sandbox.inside.start import main
+from caploc.sandbox.zygote import main
 main(int(control), settings)
 """
 EXECUTABLE = sys.executable
@@ -40,6 +39,46 @@ START_PATIENCE = 60.0
 ANSWER_PATIENCE = 30.0
 STOP_PATIENCE = 10.0
 
+LONGEST_DETAIL = 200
+# Reason → what it means.
+REASONS = {
+    "passed": "the tests ran to their end",
+    "failed": "an assertion of the tests did not hold",
+    "error": "program or tests raised an exception, could not be read, or ended early",
+    "timeout": "it took more processor time or more time by the clock than allowed",
+    "memory": "it needed more memory than allowed",
+    "output": "it printed more than allowed",
+    "killed": "the system ended it, or the sandbox's worker died",
+    "refused": "it is too long, or what program and tests say to each other is not plain data",
+}
+STOPPED = {
+    "timeout": "still running after {limits.wall_seconds:g} seconds",
+    "memory": "more than {limits.memory_bytes} bytes of memory",
+    "output": "printed more than {limits.output_bytes} bytes",
+    "killed": "more than {limits.processes} processes",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A candidate program and the code that tests it.
+
+    The tests are statements that raise unless the program is right; what they name and do not
+    define is the program's.
+    """
+
+    text: str
+    tests: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What came of a program."""
+
+    passed: bool  # whether the tests ran to their end
+    reason: str  # a key of `REASONS`
+    detail: str  # one short printable line for a person; empty for a pass
+
 
 class WorkerFailed(Exception):
     """The worker could not start, or died."""
@@ -53,15 +92,17 @@ class Worker:
     """One process that judges one program after another.
 
     Attributes:
-        seen: what its rehearsal saw: `caploc.sandbox.inside.start.build_zygote`.
+        seen: what its rehearsal saw: "open_ways", for each capability the ways to it that were
+            open, and "granted", whether programs have users of their own.
     """
 
     def __init__(self, limits: Limits, profile: Profile) -> None:
         """Start it; the thread that does so must live as long as the worker.
 
-        Raises:
-            WorkerFailed: if the profile cannot be had, or does not hold what it must.
+        Raises WorkerFailed if the profile cannot be had, or does not hold what it must.
         """
+        if not EXECUTABLE:
+            raise WorkerFailed("this Python does not say where its executable is")
         self._limits = limits
         self._control, theirs = socket.socketpair()
         self._folder = None if profile.namespaces else tempfile.mkdtemp(prefix="caploc-")
@@ -73,11 +114,22 @@ class Worker:
             "profile": asdict(profile),
             "folder": self._folder,
         }
+        command = [EXECUTABLE, *OPTIONS, "-c", START, str(PACKAGE), str(theirs.fileno())]
         with theirs:
-            self._process = start(theirs.fileno(), json.dumps(settings))
+            self._process = subprocess.Popen(
+                [*command, json.dumps(settings)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                pass_fds=[theirs.fileno()],
+                env=ENVIRONMENT | {name: os.environ[name] for name in KEPT if name in os.environ},
+                cwd="/",
+                # The terminal's Ctrl-C is for the driver.
+                start_new_session=True,
+            )
         self._control.settimeout(START_PATIENCE)
         try:
-            self.seen = self._greeting()
+            self.seen = self._greet()
         except BaseException:
             self.stop()
             raise
@@ -86,22 +138,17 @@ class Worker:
                 self._process.stderr.close()
         self._control.settimeout(limits.wall_seconds + ANSWER_PATIENCE)
 
-    def _greeting(self) -> dict[str, Any]:
-        try:
-            greeting = self._answer()
-        except WorkerFailed as error:
-            raise WorkerFailed(last_words(self._process)) from error
+    def _greet(self) -> dict[str, Any]:
+        greeting = receive_or_none(self._control)
+        if greeting is None:
+            self._process.kill()
+            _, printed = self._process.communicate()
+            last = ["it said nothing", *printed.decode(errors="replace").splitlines()][-1]
+            raise WorkerFailed(f"the sandbox's worker died: {last}")
         if "error" in greeting:
             raise WorkerFailed(greeting["error"])
         seen: dict[str, Any] = greeting["seen"]
         return seen
-
-    def _answer(self) -> dict[str, Any]:
-        try:
-            answer: dict[str, Any] = frames.receive(self._control)
-        except (OSError, frames.Gone, frames.Malformed) as error:
-            raise WorkerFailed("the sandbox's worker died") from error
-        return answer
 
     def judge(self, program: Program) -> Verdict:
         """Have one program judged.
@@ -120,11 +167,13 @@ class Worker:
             ours.settimeout(self._limits.wall_seconds + ANSWER_PATIENCE)
             # A judge that ends before it has read everything says so by how it ends.
             with suppress(OSError):
-                frames.send(ours, asdict(program))
-            record = self._answer()
-            if len(record["isolated"]) < 2:
+                protocol.send(ours, asdict(program))
+            record = receive_or_none(self._control)
+            if record is None:
+                raise WorkerFailed("the sandbox's worker died")
+            if record["isolated"] < 2:
                 raise NotIsolated("a process could not be isolated")
-            return conclude(report(ours), record, self._limits)
+            return conclude(receive_or_none(ours), record, self._limits)
 
     def interrupt(self) -> None:
         """Have whoever waits for it fail at once; from any thread."""
@@ -140,38 +189,48 @@ class Worker:
             self._process.kill()
             self._process.wait()
         if self._folder is not None:
-            remove(self._folder)
+            remove_folder(self._folder)
 
 
-def start(control: int, settings: str) -> subprocess.Popen[bytes]:
-    """A fresh Python process that serves over an open socket."""
-    if not EXECUTABLE:
-        raise WorkerFailed("this Python does not say where its executable is")
-    kept = {name: os.environ[name] for name in KEPT if name in os.environ}
-    return subprocess.Popen(
-        [EXECUTABLE, *OPTIONS, "-c", START, str(PACKAGE), str(control), settings],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        pass_fds=[control],
-        env={**ENVIRONMENT, **kept},
-        cwd="/",
-        # The terminal's Ctrl-C is for the driver.
-        start_new_session=True,
-    )
-
-
-def last_words(process: subprocess.Popen[bytes]) -> str:
-    """The last line that a worker which does not answer has printed; ends it."""
-    process.kill()
-    _, printed = process.communicate()
-    lines = printed.decode(errors="replace").splitlines()
-    return f"the sandbox's worker died: {lines[-1] if lines else 'it said nothing'}"
-
-
-def report(judge: socket.socket) -> Any:
-    """What the judge's process, which has ended, left to be read; None if nothing sensible."""
+def receive_or_none(connection: socket.socket) -> Any:
+    """Return the next message; None if there is none, or nothing sensible."""
     try:
-        return frames.receive(judge)
-    except (OSError, frames.Gone, frames.Malformed):
+        return protocol.receive(connection)
+    except (OSError, protocol.Gone, protocol.Malformed):
         return None
+
+
+def write_verdict(reason: str, detail: str = "") -> Verdict:
+    """Return a verdict whose detail is short, and harmless on a terminal."""
+    line = " ".join(detail.split())
+    shown = "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in line)
+    if len(shown) > LONGEST_DETAIL:
+        shown = shown[: LONGEST_DETAIL - 1] + "…"
+    return Verdict(reason == "passed", reason, shown)
+
+
+def conclude(report: Any, record: dict[str, Any], limits: Limits) -> Verdict:
+    """Return the verdict from the judge's report, if it sent one, and how both processes ended.
+
+    That is the worker's `record`, made by `caploc.sandbox.zygote.Watch.wait`.
+    """
+    stopped = record["stopped"]
+    if stopped:
+        return write_verdict(stopped, STOPPED[stopped].format(limits=limits))
+    match report:
+        case {"reason": str(reason), "detail": str(detail)} if reason in REASONS:
+            return write_verdict(reason, detail)
+        case {"reason": "lost"}:
+            who, (code, seconds) = "the program", record["candidate"]
+        case _:
+            who, (code, seconds) = "the test code", record["judge"]
+    if code is None:
+        return write_verdict("error", f"{who} closed its connection to the tests")
+    if code >= 0:
+        return write_verdict("error", f"{who} ended itself before the tests were over")
+    # Nobody else kills it but a system out of memory, which it does not take much time to be. The
+    # kernel's own clock for the limit is coarse: on a busy machine the two differ by a third.
+    if -code == signal.SIGKILL and seconds > math.ceil(limits.cpu_seconds) / 2:
+        used = f"{who} used {limits.cpu_seconds:g} seconds of processor time"
+        return write_verdict("timeout", used)
+    return write_verdict("killed", f"{who} was ended by {signal.Signals(-code).name}")

@@ -13,25 +13,26 @@ from lm_eval.tasks._index import Entry
 
 from caploc.errors import BadData, BadOption, CaplocError
 from caploc.naming import at_home
-from caploc.tasks.diagnosis import check_complete, fault_of, local_files
-from caploc.tasks.harness import HarnessTask
+from caploc.tasks.datafiles import (
+    check_complete,
+    check_data_file,
+    check_data_files,
+    data_overrides,
+    find_fault,
+    has_training,
+    local_files,
+    training_instead,
+)
+from caploc.tasks.harness import HarnessTask, Mixture
 from caploc.tasks.leaf import ChatTemplate, Leaf
-from caploc.tasks.mixture import Mixture
 from caploc.tasks.paper.profanity import PACKAGED, Swearing, load_lexicon
 from caploc.tasks.programs import NOT_ALLOWED, check_definition, check_programs, stand_in
 from caploc.tasks.registry import (
     definition,
-    find,
+    find_task,
+    has_mark,
     leaf_entries,
-    marked,
     mixture_parts,
-)
-from caploc.tasks.splits import (
-    check_file,
-    check_files,
-    data_overrides,
-    has_training,
-    training_instead,
 )
 from caploc.tasks.task import Task
 
@@ -62,16 +63,16 @@ class TaskOptions:
 
     @property
     def splits(self) -> dict[str, str]:
-        """The files that stand for splits of a task."""
+        """Return the files that stand for splits of a task."""
         return {split: file for split, file in self.data.items() if split != WORDS}
 
     @property
     def words(self) -> str | None:
-        """The file of profanities, or `package`."""
+        """Return the file of profanities, or `package`."""
         return self.data.get(WORDS)
 
     def plain(self) -> "TaskOptions":
-        """The options that carry over to other tasks: how the model is spoken to, no more."""
+        """Return the options for other tasks: how the model is spoken to, no more."""
         words = {WORDS: self.words} if self.words else {}
         return TaskOptions(chat_template=self.chat_template, data=words, allow_code=self.allow_code)
 
@@ -88,9 +89,9 @@ class TaskOptions:
             )
         if self.fewshot is not None and self.fewshot < 0:
             raise BadOption(f"--fewshot must be 0 or more; got {self.fewshot}.")
-        check_files(self.splits)
+        check_data_files(self.splits)
         if self.words and self.words != PACKAGED:
-            check_file(WORDS, Path(self.words))
+            check_data_file(WORDS, Path(self.words))
 
 
 def parse_data(texts: list[str]) -> dict[str, str]:
@@ -119,29 +120,29 @@ def check_task_name(name: str, options: TaskOptions | None = None) -> None:
         BadOption: if the task executes what the model writes and `options` do not allow it.
     """
     allowed = options is not None and options.allow_code
-    for entry in leaf_entries(*find(name)):
+    for entry in leaf_entries(*find_task(name)):
         if not allowed and definition(entry).get("unsafe_code"):
             raise BadOption(NOT_ALLOWED.format(entry.name))
 
 
 def can_train(name: str, options: TaskOptions | None = None) -> bool:
-    """Whether the task has a training split, in the files if the options name some.
+    """Tell whether the task has a training split, in the files if the options name some.
 
     Raises:
         UnknownName: naming the nearest task there is.
     """
-    place = find(name)
+    place = find_task(name)
     entries = list(leaf_entries(*place))
     return not mixture_parts(*place) and has_training(entries, (options or TaskOptions()).splits)
 
 
 def wants_chat_template(name: str) -> bool:
-    """Whether some task behind the name is asked in the model's chat format where it has one.
+    """Tell whether some task behind the name is asked in the model's chat format where it has one.
 
     Raises:
         UnknownName: naming the nearest task there is.
     """
-    return any(marked(entry, "chat_template") for entry in leaf_entries(*find(name)))
+    return any(has_mark(entry, "chat_template") for entry in leaf_entries(*find_task(name)))
 
 
 def load_task(
@@ -158,22 +159,22 @@ def load_task(
     options = options or TaskOptions()
     options.check()
     check_task_name(name, options)
-    place = find(name)
+    place = find_task(name)
     parts = mixture_parts(*place)
     if not parts:
-        return build(name, place, options, chat)
+        return build_task(name, place, options, chat)
     if options.metric or options.splits:
         raise BadOption(
             f"{'--metric' if options.metric else '--data'} is for one task, and {name} is the mean "
             f"of several, each with its own; name one: {', '.join(part for _, part in parts)}."
         )
-    return Mixture(name, [build(part[1], part, options, chat) for part in parts])
+    return Mixture(name, [build_task(part[1], part, options, chat) for part in parts])
 
 
-def build(
+def build_task(
     name: str, place: tuple[TaskManager, str], options: TaskOptions, chat: ChatTemplate | None
 ) -> HarnessTask:
-    """A task of lm-eval's kind, with its requests."""
+    """Return a task of lm-eval's kind, with its requests."""
     manager, spec = place
     entries = list(leaf_entries(manager, spec))
     overrides = data_overrides(spec, entries, options.splits, options.fewshot)
@@ -214,7 +215,7 @@ def prepared(task: HarnessLeaf, options: TaskOptions, chat: ChatTemplate | None)
 
 
 def how_to_read_files(entries: Sequence[Entry]) -> str:
-    """What to do where the Hub cannot be reached."""
+    """Return what to do where the Hub cannot be reached."""
     if len(entries) != 1:
         return "write a YAML that reads your own files (docs/tasks.md)"
     config = definition(entries[0])
@@ -241,7 +242,7 @@ def loading(name: str, remedy: str, files: Sequence[Path] = ()) -> Iterator[None
         ) from error
     except Exception as error:
         for file in files:
-            if fault := fault_of(file):
+            if fault := find_fault(file):
                 raise BadData(
                     f"The data of task {name} could not be read: {file}: {fault}."
                 ) from error

@@ -72,7 +72,7 @@ class Definition:
 
 
 def mappings(config: Any) -> Iterator[dict[Any, Any]]:
-    """Every mapping in a definition, itself included; each once."""
+    """Yield every mapping in a definition, itself included; each once."""
     waiting, seen = [config], set()
     while waiting:
         value = waiting.pop()
@@ -93,15 +93,11 @@ class Allowance:
 
     @property
     def is_spent(self) -> bool:
-        """Whether more was read than may be."""
+        """Tell whether more was read than may be."""
         return self.files < 0 or self.bytes < 0
 
     def spend(self, path: Path, length: int) -> None:
-        """Take a file of this many bytes off.
-
-        Raises:
-            BadData: if it is one too many.
-        """
+        """Take a file of this many bytes off; raises BadData if it is one too many."""
         self.files -= 1
         self.bytes -= length
         if self.is_spent:
@@ -123,7 +119,7 @@ def read_definition(path: Path, allowance: Allowance, above: tuple[Path, ...] = 
         place = path.expanduser().resolve()
         text = read_bytes(place, LONGEST)
         allowance.spend(path, len(text))
-        content, functions = parse(text, place.parent)
+        content, functions = parse_yaml(text, place.parent)
     except (OSError, RuntimeError, ValueError, TypeError, yaml.YAMLError) as error:
         said = " ".join(str(getattr(error, "strerror", None) or error).split())[:300]
         said = said.replace('in "<byte string>",', "at")
@@ -148,8 +144,8 @@ def read_definition(path: Path, allowance: Allowance, above: tuple[Path, ...] = 
     return definition
 
 
-def parse(content: bytes, folder: Path) -> tuple[Any, list[Function]]:
-    """What a YAML says, and the functions in it.
+def parse_yaml(content: bytes, folder: Path) -> tuple[Any, list[Function]]:
+    """Return what a YAML says, and the functions in it.
 
     Raises:
         ValueError: if it nests too deeply, or its aliases unfold to too much.
@@ -172,7 +168,7 @@ def parse(content: bytes, folder: Path) -> tuple[Any, list[Function]]:
 
 
 def unfolded(value: Any, sizes: dict[int, float]) -> float:
-    """How many values there are, each alias followed; without end where one holds itself."""
+    """Count how many values there are, each alias followed; without end where one holds itself."""
     if not isinstance(value, (dict, list, tuple, set)):
         return 1.0
     if id(value) not in sizes:

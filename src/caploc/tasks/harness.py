@@ -1,4 +1,4 @@
-"""lm-evaluation-harness tasks and groups as caploc asks them."""
+"""Tasks as caploc asks them: lm-eval's tasks and groups, and mixtures of these."""
 
 import json
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from caploc.tasks.task import Score, Shown
 
 
 class HarnessTask:
-    """An lm-eval task or group as caploc asks it; examples of a group are numbered through."""
+    """An lm-eval task or group as a `Task`; examples of a group are numbered through."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class HarnessTask:
         self.places = [(leaf, doc) for leaf in leaves for doc in range(len(leaf.instances))]
         self.metric = "logprob" if outcome_kind == "logprob" else leaves[0].metric
         self.higher_is_better = outcome_kind == "logprob" or leaves[0].higher_is_better
-        self.version = digest([leaf.definition() for leaf in leaves])
+        self.version = digest_json([leaf.definition() for leaf in leaves])
         self.executes_code = any(leaf.executes_code for leaf in leaves)
         self.keys: dict[int, str] = {}
         if len({(leaf.metric, leaf.filter, leaf.higher_is_better) for leaf in leaves}) > 1:
@@ -46,19 +46,14 @@ class HarnessTask:
             self.places[0][0].gold_request(0)
 
     def in_metric(self) -> "HarnessTask":
-        """The same task with its own metric as the outcome."""
         if self.outcome_kind == "metric":
             return self
         return HarnessTask(self.name, self.leaves, self.group)
 
     def in_likelihood(self) -> "HarnessTask | None":
-        """The same task with the log-probability of the right answer as the outcome, if it has any.
-
-        A perplexity is one already: it is None here too.
-        """
         if self.outcome_kind == "logprob":
             return self
-        if self.metric in LIKELIHOOD_METRICS:
+        if self.metric in LIKELIHOOD_METRICS:  # a perplexity is one already
             return None
         try:
             return HarnessTask(self.name, self.leaves, self.group, "logprob")
@@ -67,48 +62,41 @@ class HarnessTask:
 
     @property
     def size(self) -> int:
-        """Number of examples."""
         return len(self.places)
 
     @cached_property
     def chance(self) -> float:
-        """The accuracy of guessing among the choices offered; 0 where there are none."""
         if self.outcome_kind != "metric" or not self.metric.startswith("acc"):
             return 0.0
         counts = [len(leaf.requests(doc)) for leaf, doc in self.places]
         return sum(1 / count if count > 1 else 0.0 for count in counts) / max(len(counts), 1)
 
     def requests(self, example: int) -> tuple[Request, ...]:
-        """What must be asked for one row."""
         leaf, doc = self.places[example]
         if self.outcome_kind == "logprob":
             return (leaf.gold_request(doc),)
         return leaf.requests(doc)
 
     def key(self, example: int) -> str:
-        """A digest of the requests and of the document they are judged by.
-
-        Every row asks for it, and lm-eval compiles its templates anew each time: it is kept.
-        """
+        # Every row asks for it, and lm-eval compiles its templates anew each time: it is kept.
         if example not in self.keys:
             leaf, doc = self.places[example]
             asked = [[type(r).__name__, repr(r)] for r in self.requests(example)]
             document = leaf.instances[doc][0].doc
             right = leaf.task.doc_to_target(document)
-            self.keys[example] = digest([leaf.name, asked, document, right, leaf.choices(doc)])
+            self.keys[example] = digest_json([leaf.name, asked, document, right, leaf.choices(doc)])
         return self.keys[example]
 
     def item(self, example: int, responses: Sequence[Response]) -> Any:
-        """The per-example result: the metric's own, or the mean log-probability of a token."""
         leaf, doc = self.places[example]
         if self.outcome_kind == "logprob":
             (scored,) = responses
             assert isinstance(scored, Scored)
-            return scored.logprob / max(scored.tokens, 1)
+            return scored.logprob / max(scored.tokens, 1)  # of a token, on average
         return leaf.item(doc, responses)
 
     def outcome(self, item: Any) -> float:
-        """A number that is better when higher.
+        """Return a number that is better when higher.
 
         A (log-likelihood, length) pair becomes log-likelihood per unit of length, a
         (gold, predicted) pair 1 where they agree, a list of numbers its mean; anything else is
@@ -122,11 +110,11 @@ class HarnessTask:
             return float(item[0]) / max(float(item[1]), 1.0) if pair else float(item)
         if pair and self.metric in PAIR_METRICS:
             return float(item[0] == item[1])
-        value = single(self.leaves[0], item)
+        value = to_number(self.leaves[0], item)
         return value if self.higher_is_better else -value
 
     def first(self, limit: int | None) -> list[int]:
-        """The examples of a final score: the first `limit` of every leaf, as lm-eval counts."""
+        # the first `limit` of every leaf, as lm-eval counts
         taken: dict[str, int] = {}
         chosen = []
         for example, (leaf, _) in enumerate(self.places):
@@ -136,7 +124,6 @@ class HarnessTask:
         return chosen
 
     def score(self, examples: Sequence[int], items: Sequence[Any]) -> Score:
-        """The task's own aggregate; a group's as the group defines it."""
         if self.outcome_kind == "logprob":
             return mean_score(items)
         by_leaf: dict[str, list[Any]] = {leaf.name: [] for leaf in self.leaves}
@@ -144,28 +131,24 @@ class HarnessTask:
             by_leaf[self.places[example][0].name].append(item)
         if self.group is None and len(self.leaves) == 1:
             return Score(*self.leaves[0].aggregate(items), len(items))
-        metrics = {}
+        metrics: dict[str, dict[str, Any]] = {}
         for leaf in self.leaves:
-            if by_leaf[leaf.name]:
-                value, stderr = leaf.aggregate(by_leaf[leaf.name])
-                metrics[leaf.name] = leaf_metrics(leaf, value, stderr, len(by_leaf[leaf.name]))
-        return self.group_score(metrics, len(items))
-
-    def group_score(self, metrics: dict[str, dict[str, Any]], examples: int) -> Score:
-        """Aggregate leaf scores as the group says, or as their plain mean if it says nothing."""
-        leaf = self.leaves[0]
-        value_key, stderr_key = metric_keys(leaf)
+            if own := by_leaf[leaf.name]:
+                names = (*metric_keys(leaf), "sample_len")
+                value, stderr = leaf.aggregate(own)
+                results = (value, "N/A" if stderr is None else stderr, len(own))
+                metrics[leaf.name] = dict(zip(names, results, strict=True))
         aggregated = self.group.aggregate(metrics) if self.group else {}
+        value_key, stderr_key = metric_keys(self.leaves[0])
         value, stderr = aggregated.get(value_key), aggregated.get(stderr_key)
-        if value is None:
+        if value is None:  # the plain mean, if the group says nothing
             value, stderr = mean_of_scores(
                 [metric[value_key] for metric in metrics.values()],
-                [known(metric[stderr_key]) for metric in metrics.values()],
+                [read_stderr(metric[stderr_key]) for metric in metrics.values()],
             )
-        return Score(value, known(stderr), examples)
+        return Score(value, read_stderr(stderr), len(items))
 
     def show(self, example: int, responses: Sequence[Response]) -> Shown:
-        """Prompt, gold answer and the model's answer."""
         leaf, doc = self.places[example]
         first, *_ = self.requests(example)
         prompt = {Generate: "prompt", LogLikelihood: "context", Rolling: "text"}[type(first)]
@@ -173,35 +156,114 @@ class HarnessTask:
         return Shown(getattr(first, prompt), gold, leaf.answer(doc, responses))
 
     def extracted(self, example: int, responses: Sequence[Response]) -> str | None:
-        """What the task's filter takes out of the answer, None if it finds nothing."""
         leaf, doc = self.places[example]
         return leaf.extracted(doc, responses)
 
 
+class Mixture:
+    """Several tasks as one; their examples are numbered through, and its score is their mean.
+
+    An item is `[part, item of that part]`, which JSON keeps as it is.
+    """
+
+    def __init__(self, name: str, parts: Sequence[HarnessTask]) -> None:
+        """Join the parts; raises BadOption if one is better when higher and another when lower."""
+        self.name, self.parts = name, list(parts)
+        self.places = [
+            (part, example) for part, task in enumerate(parts) for example in range(task.size)
+        ]
+        self.outcome_kind = parts[0].outcome_kind
+        metrics = sorted({part.metric for part in parts})
+        logprob = self.outcome_kind == "logprob"
+        self.metric = "logprob" if logprob else f"mean of {' and '.join(metrics)}"
+        self.higher_is_better = parts[0].higher_is_better
+        self.version = digest_json([[part.name, part.version] for part in parts])
+        self.executes_code = any(part.executes_code for part in parts)
+        if len({part.higher_is_better for part in parts}) > 1:
+            raise BadOption(
+                f"The tasks of {name} cannot be averaged: some of their metrics "
+                f"({', '.join(metrics)}) are better when higher and some when lower."
+            )
+
+    def in_metric(self) -> "Mixture":
+        if self.outcome_kind == "metric":
+            return self
+        return Mixture(self.name, [part.in_metric() for part in self.parts])
+
+    def in_likelihood(self) -> "Mixture | None":
+        parts = [part.in_likelihood() for part in self.parts]
+        known = [part for part in parts if part is not None]
+        return Mixture(self.name, known) if len(known) == len(parts) else None
+
+    @property
+    def size(self) -> int:
+        return len(self.places)
+
+    @property
+    def chance(self) -> float:
+        return sum(part.chance * part.size for part in self.parts) / max(self.size, 1)
+
+    def key(self, example: int) -> str:
+        part, place = self.places[example]
+        return digest_json([self.parts[part].name, self.parts[part].key(place)])
+
+    def requests(self, example: int) -> Sequence[Request]:
+        part, place = self.places[example]
+        return self.parts[part].requests(place)
+
+    def item(self, example: int, responses: Sequence[Response]) -> list[Any]:
+        part, place = self.places[example]
+        return [part, self.parts[part].item(place, responses)]
+
+    def outcome(self, item: Any) -> float:
+        task: HarnessTask = self.parts[item[0]]
+        return task.outcome(item[1])
+
+    def first(self, limit: int | None) -> list[int]:
+        numbers = {place: number for number, place in enumerate(self.places)}
+        return [
+            numbers[part, example]
+            for part, task in enumerate(self.parts)
+            for example in task.first(limit)
+        ]
+
+    def score(self, examples: Sequence[int], items: Sequence[Any]) -> Score:
+        asked: list[list[int]] = [[] for _ in self.parts]
+        own: list[list[Any]] = [[] for _ in self.parts]
+        for example, (part, item) in zip(examples, items, strict=True):
+            asked[part].append(self.places[example][1])
+            own[part].append(item)
+        scores = [
+            task.score(numbers, results)
+            for task, numbers, results in zip(self.parts, asked, own, strict=True)
+            if numbers
+        ]
+        mean, stderr = mean_of_scores([s.score for s in scores], [s.stderr for s in scores])
+        return Score(mean, stderr, len(items))
+
+    def show(self, example: int, responses: Sequence[Response]) -> Shown:
+        part, place = self.places[example]
+        return self.parts[part].show(place, responses)
+
+    def extracted(self, example: int, responses: Sequence[Response]) -> str | None:
+        part, place = self.places[example]
+        return self.parts[part].extracted(place, responses)
+
+
 def metric_keys(leaf: Leaf) -> tuple[str, str]:
-    """The names under which lm-eval's groups look up a leaf's score and standard error."""
+    """Return the names under which lm-eval's groups look up a leaf's score and standard error."""
     return f"{leaf.metric},{leaf.filter}", f"{leaf.metric}_stderr,{leaf.filter}"
 
 
-def leaf_metrics(leaf: Leaf, value: Any, stderr: Any, examples: int) -> dict[str, Any]:
-    """A leaf's results in the form that lm-eval's groups aggregate."""
-    value_key, stderr_key = metric_keys(leaf)
-    return {
-        value_key: value,
-        stderr_key: "N/A" if stderr is None else stderr,
-        "sample_len": examples,
-    }
-
-
-def known(stderr: Any) -> float | None:
-    """A standard error, None where lm-eval has none to give."""
+def read_stderr(stderr: Any) -> float | None:
+    """Return a standard error, None where lm-eval has none to give."""
     return float(stderr) if isinstance(stderr, float) else None
 
 
 def mean_of_scores(
     scores: Sequence[float | None], stderrs: Sequence[float | None]
 ) -> tuple[float | None, float | None]:
-    """The plain mean of independent scores and its standard error; None where one is missing."""
+    """Return the mean of independent scores and its standard error; None where one is missing."""
     values = [score for score in scores if score is not None]
     errors = [stderr for stderr in stderrs if stderr is not None]
     if not values or len(values) < len(scores):
@@ -212,12 +274,8 @@ def mean_of_scores(
     return mean, sum(error**2 for error in errors) ** 0.5 / len(values)
 
 
-def single(leaf: Leaf, item: Any) -> float:
-    """One item as a number.
-
-    Raises:
-        BadOption: if the metric gives none for a single example.
-    """
+def to_number(leaf: Leaf, item: Any) -> float:
+    """Turn one item into a number; raises BadOption if the metric gives none for it alone."""
     try:
         if isinstance(item, (list, tuple)) and all(isinstance(part, (int, float)) for part in item):
             return sum(map(float, item)) / len(item)
@@ -241,7 +299,7 @@ def mean_score(items: Sequence[float]) -> Score:
     return Score(mean, (variance / count) ** 0.5, count)
 
 
-def digest(value: Any) -> str:
-    """A short digest of anything that JSON can write, equal on every machine."""
+def digest_json(value: Any) -> str:
+    """Return a short digest of anything that JSON can write, equal on every machine."""
     text = json.dumps(value, sort_keys=True, default=str)
     return blake2b(text.encode(), digest_size=16).hexdigest()

@@ -70,33 +70,33 @@ class Leaf:
         self.metric, self.filter = choose_metric(task, metric)
         self.executes_code = executes_code(task)
         self.chat = chat
-        self.instances = build(task, chat)
+        self.instances = build_instances(task, chat)
         self.higher_is_better = bool(task.higher_is_better().get(self.metric, True))
 
     @property
     def docs(self) -> list[dict[str, Any]]:
-        """The examples as the data have them."""
+        """Return the examples as the data have them."""
         return [instances[0].doc for instances in self.instances]
 
     @property
     def columns(self) -> list[str]:
-        """The columns that the task's templates name."""
+        """Return the columns that the task's templates name."""
         config = self.task.config
         read = (config.doc_to_text, config.doc_to_target, config.doc_to_choice)
         words = set(re.findall(r"\w+", " ".join(text for text in read if isinstance(text, str))))
         return [column for column in getattr(self.task, "features", ()) if column in words]
 
     def requests(self, example: int) -> tuple[Request, ...]:
-        """The example's requests, one for each choice."""
+        """Return the example's requests, one for each choice."""
         return tuple(as_request(instance) for instance in self.instances[example])
 
     def item(self, example: int, responses: Sequence[Response]) -> Any:
-        """The chosen metric of one example, through the chosen filter."""
+        """Return the chosen metric of one example, through the chosen filter."""
         doc = self.instances[example][0].doc
         return self.task.process_results(doc, self.filtered(example, responses))[self.metric]
 
     def filtered(self, example: int, responses: Sequence[Response]) -> list[Any]:
-        """What the chosen filter makes of the responses."""
+        """Return what the chosen filter makes of the responses."""
         instances = [
             replace_response(instance, response)
             for instance, response in zip(self.instances[example], responses, strict=True)
@@ -107,13 +107,13 @@ class Leaf:
         return [instance.filtered_resps[self.filter] for instance in instances]
 
     def extracted(self, example: int, responses: Sequence[Response]) -> str | None:
-        """The part of a written answer that the metric judges, None if the filter finds none."""
+        """Return what the filter finds in a written answer for the metric to judge, if anything."""
         found = self.filtered(example, responses)[0]
         found = found[0] if isinstance(found, list) and found else found
         return found if isinstance(found, str) and found != NOT_FOUND else None
 
     def aggregate(self, items: Sequence[Any]) -> tuple[float | None, float | None]:
-        """The metric over items, and its standard error where one is known."""
+        """Return the metric over items, and its standard error where one is known."""
         if not items:
             return None, None
         try:
@@ -123,12 +123,12 @@ class Leaf:
 
     @property
     def aggregation(self) -> Callable[[Sequence[Any]], float]:
-        """The task's own aggregate of its items."""
+        """Return the task's own aggregate of its items."""
         aggregation: Callable[[Sequence[Any]], float] = self.task.aggregation()[self.metric]
         return aggregation
 
     def stderr(self, items: Sequence[Any]) -> float | None:
-        """The formula for a mean, a seeded bootstrap where items are cheap to aggregate."""
+        """Return the formula for a mean, a seeded bootstrap where items are cheap to aggregate."""
         if len(items) < 2:
             return None
         if self.aggregation is mean:
@@ -140,7 +140,7 @@ class Leaf:
         return stdev(draws)
 
     def gold(self, example: int) -> str | None:
-        """The right answer in words, None where the task has none."""
+        """Return the right answer in words, None where the task has none."""
         doc = self.instances[example][0].doc
         if self.executes_code:  # the target is the tests
             return next((str(doc[column]) for column in SOLUTIONS if doc.get(column)), None)
@@ -155,7 +155,7 @@ class Leaf:
         return str(target) or None
 
     def gold_request(self, example: int) -> LogLikelihood | Rolling:
-        """The request whose log-probability says how sure the model is of the right answer.
+        """Return the request whose log-probability says how sure the model is of the right answer.
 
         Raises:
             BadOption: if the task has no right answer.
@@ -183,7 +183,7 @@ class Leaf:
         return chosen
 
     def gold_index(self, example: int, gold: str) -> int:
-        """Which of the requests is the right choice.
+        """Return which of the requests is the right choice.
 
         Raises:
             BadOption: if the task does not say.
@@ -204,23 +204,23 @@ class Leaf:
         return index
 
     def definition(self) -> list[Any]:
-        """What turns responses into an outcome, besides the examples themselves."""
+        """Return what turns responses into an outcome, besides the examples themselves."""
         config = self.task.config
         scorer = getattr(config, "process_results", None)
-        metrics = source(getattr(config, "metric_list", None) or [])
-        filters = source(getattr(config, "filter_list", None))
+        metrics = make_comparable(getattr(config, "metric_list", None) or [])
+        filters = make_comparable(getattr(config, "filter_list", None))
         names = [self.name, self.task.VERSION, self.metric, self.filter, version("lm_eval")]
         judged = [judgement()] if self.executes_code else []
-        return [*names, filters, metrics, source(scorer), *judged]
+        return [*names, filters, metrics, make_comparable(scorer), *judged]
 
     def choices(self, example: int) -> list[str]:
-        """The answers offered, empty where the model writes its own."""
+        """Return the answers offered, empty where the model writes its own."""
         if self.task.config.doc_to_choice is None:
             return []
         return [str(choice) for choice in self.task.doc_to_choice(self.instances[example][0].doc)]
 
     def answer(self, example: int, responses: Sequence[Response]) -> str:
-        """What the model said or picked."""
+        """Return what the model said or picked."""
         first = responses[0]
         if isinstance(first, Generated):
             return first.text
@@ -233,8 +233,8 @@ class Leaf:
         return choices[best] if best < len(choices) else f"choice {best}"
 
 
-def build(task: HarnessLeaf, chat: ChatTemplate | None) -> list[list[Instance]]:
-    """All instances of a task, grouped by document.
+def build_instances(task: HarnessLeaf, chat: ChatTemplate | None) -> list[list[Instance]]:
+    """Return all instances of a task, grouped by document.
 
     Raises:
         BadData: if there is none, or a document lacks what the task reads.
@@ -267,7 +267,7 @@ def build(task: HarnessLeaf, chat: ChatTemplate | None) -> list[list[Instance]]:
 
 
 def misfit(task: HarnessLeaf, error: Exception) -> BadData:
-    """The error for examples from which no request can be made."""
+    """Return the error for examples from which no request can be made."""
     columns = ", ".join(map(str, getattr(task, "features", ["unknown"])))
     said = " ".join(str(error).split())
     return BadData(
@@ -277,11 +277,7 @@ def misfit(task: HarnessLeaf, error: Exception) -> BadData:
 
 
 def check_greedy(name: str, instance: Instance) -> None:
-    """Refuse a task that samples: one mask must give one answer.
-
-    Raises:
-        BadOption: if it does.
-    """
+    """Refuse a task that samples: one mask must give one answer; raises BadOption if it does."""
     if instance.request_type != "generate_until":
         return
     options = normalize_gen_kwargs(instance.args[1])
@@ -294,7 +290,7 @@ def check_greedy(name: str, instance: Instance) -> None:
 
 
 def as_request(instance: Instance) -> Request:
-    """One lm-eval instance as a request.
+    """Turn one lm-eval instance into a request.
 
     Raises:
         BadOption: for a kind that caploc does not ask (images, sound).
@@ -314,7 +310,7 @@ def as_request(instance: Instance) -> Request:
 
 
 def replace_response(instance: Instance, response: Response) -> Instance:
-    """A copy of the instance that holds this response, as lm-eval's model would have left it."""
+    """Copy the instance with this response in it, as lm-eval's model would have left it."""
     raw: Any
     if isinstance(response, Generated):
         raw = response.text
@@ -347,7 +343,7 @@ def choose_metric(task: HarnessLeaf, wanted: str | None) -> tuple[str, str]:
 
 
 def metric_names(task: HarnessLeaf) -> list[str]:
-    """The names under which a task's results hold its metrics.
+    """Return the names under which a task's results hold its metrics.
 
     `pass_at_k` gives one result for each of its `k` (`pass@1`). lm-eval learns their names from the
     first answer; they are entered here as it would, so that one can be chosen before.
@@ -360,16 +356,16 @@ def metric_names(task: HarnessLeaf) -> list[str]:
     return [name for name in aggregations if not (expanded and name == "pass_at_k")]
 
 
-def source(value: Any) -> Any:
-    """A value as it can be compared: functions in it by the text of the file they are from."""
+def make_comparable(value: Any) -> Any:
+    """Make a value comparable: functions in it become the text of the file they are from."""
     if isinstance(value, dict):
-        return {key: source(part) for key, part in value.items()}
+        return {key: make_comparable(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
-        return [source(part) for part in value]
+        return [make_comparable(part) for part in value]
     if not callable(value):
         return value
     if isinstance(value, partial):
-        return [source(part) for part in (value.func, value.args, value.keywords)]
+        return [make_comparable(part) for part in (value.func, value.args, value.keywords)]
     if hasattr(value, "definition"):
         return value.definition()
     try:

@@ -48,7 +48,7 @@ def check_settings(file: str, settings: Any) -> None:
                 f"{file}: dataset_kwargs may not hold {str(key)[:60]!r}; allowed are "
                 f"{', '.join(sorted(SETTINGS))}."
             )
-    for place in places(settings.get("data_files")):
+    for place in list_places(settings.get("data_files")):
         check_place(file, place)
     if (folder := settings.get("data_dir")) is not None:
         check_place(file, folder)
@@ -103,7 +103,7 @@ def check_folder(file: str, folder: Path) -> None:
     for number, each in enumerate(folder.rglob("*")):
         if number >= MOST_FILES:
             raise BadData(f"{file}: the folder {folder} has more than {MOST_FILES:,} files.")
-        check_file(file, each)
+        check_readable(file, each)
         if each.suffix.lower() not in (*DATA_ENDINGS, *BESIDE) and not is_folder(each):
             raise BadData(
                 f"{file}: the data folder {folder} holds {each.name!r}; allowed are "
@@ -111,11 +111,11 @@ def check_folder(file: str, folder: Path) -> None:
             )
 
 
-def places(value: Any) -> Iterator[Any]:
-    """The single places in `data_files`: one, a list, or those of each split."""
+def list_places(value: Any) -> Iterator[Any]:
+    """Yield the single places in `data_files`: one, a list, or those of each split."""
     if isinstance(value, dict | list):
         for part in value.values() if isinstance(value, dict) else value:
-            yield from places(part)
+            yield from list_places(part)
     elif value is not None:
         yield value
 
@@ -143,7 +143,7 @@ def check_place(file: str, place: Any) -> None:
         if glob.has_magic(place):
             check_pattern(file, place)
         for each in glob.iglob(place, recursive=True) if glob.has_magic(place) else [place]:
-            check_file(file, Path(each))
+            check_readable(file, Path(each))
     except ValueError as error:
         raise BadData(f"{file}: the data file {place[:200]!r} is no path ({error}).") from error
 
@@ -169,7 +169,7 @@ def check_pattern(file: str, pattern: str) -> None:
             folders.clear()
 
 
-def check_file(file: str, path: Path) -> None:
+def check_readable(file: str, path: Path) -> None:
     """Refuse a pipe, device or socket; what is missing is missed where it is read.
 
     Raises:

@@ -19,7 +19,7 @@ import evaluate  # type: ignore[import-untyped]
 from lm_eval.api.task import Task as HarnessLeaf
 
 from caploc.errors import BadOption
-from caploc.sandbox import Limits, Program, Sandbox, Verdict
+from caploc.sandbox import Limits, Program, Sandbox
 
 METRIC = "code_eval"
 NOT_ALLOWED = (
@@ -34,7 +34,7 @@ NOT_OURS = (
 
 @cache
 def sandbox() -> Sandbox:
-    """The one sandbox of this process, which remembers what it judged."""
+    """Return the one sandbox of this process, which remembers what it judged."""
     return Sandbox()
 
 
@@ -69,17 +69,21 @@ class CodeEval:
         verdicts = iter(self.sandbox.judge(programs))
         results = {
             problem: [
-                (number, {"task_id": problem, "completion_id": number} | said(next(verdicts)))
-                for number, _ in enumerate(texts)
+                (
+                    number,
+                    {
+                        "task_id": problem,
+                        "completion_id": number,
+                        "passed": verdict.passed,
+                        "result": verdict.reason,
+                    },
+                )
+                # texts first: where they end, no verdict of the next problem is taken
+                for number, (_, verdict) in enumerate(zip(texts, verdicts, strict=False))
             ]
             for problem, (texts, _) in enumerate(problems)
         }
         return pass_rates(results.values(), k), results
-
-
-def said(verdict: Verdict) -> dict[str, Any]:
-    """A verdict as `code_eval` reports it."""
-    return {"passed": verdict.passed, "result": verdict.reason}
 
 
 def pass_rates(
@@ -107,7 +111,9 @@ def stand_in(task: str, allowed: bool) -> Iterator[None]:
     def load_ours(path: str, *arguments: Any, **options: Any) -> Any:
         return ours if path.split("/")[-1] == METRIC else load(path, *arguments, **options)
 
-    real = {name: module for name, module in modules() if of_task(module, is_real)}
+    # of modules that lm-eval imported, which marks them with their age
+    marked = [each for each in list_modules() if "__mtime__" in vars(each[1])]
+    real = {name: module for name, module in marked if holds_metric(module, is_real)}
     for name in real:
         del sys.modules[name]
     before = dict(sys.modules)
@@ -116,29 +122,24 @@ def stand_in(task: str, allowed: bool) -> Iterator[None]:
         yield
     finally:
         evaluate.load = load
-        for name, module in modules():
-            if module is not before.get(name) and holds(module, is_ours):
+        for name, module in list_modules():
+            if module is not before.get(name) and holds_metric(module, is_ours):
                 del sys.modules[name]
         sys.modules.update(real)
 
 
-def modules() -> list[tuple[str, ModuleType]]:
-    """What is imported."""
+def list_modules() -> list[tuple[str, ModuleType]]:
+    """List what is imported."""
     return [(n, m) for n, m in list(sys.modules.items()) if isinstance(m, ModuleType)]
 
 
-def of_task(module: ModuleType, kind: Callable[[Any], bool]) -> bool:
-    """Whether it holds such a metric, and lm-eval imported it, which marks it with its age."""
-    return "__mtime__" in vars(module) and holds(module, kind)
-
-
-def holds(module: ModuleType, kind: Callable[[Any], bool]) -> bool:
-    """Whether a module, or a function that it took from another, has such a metric at hand."""
+def holds_metric(module: ModuleType, kind: Callable[[Any], bool]) -> bool:
+    """Tell whether a module, or a function that it took from another, has such a metric at hand."""
     return any(kind(value) for value in widened(vars(module)))
 
 
 def widened(names: dict[str, Any]) -> Iterator[Any]:
-    """What a module's names stand for, and what the functions among them see in turn."""
+    """Yield what a module's names stand for, and what the functions among them see in turn."""
     yield from names.values()
     seen = {id(names)}
     for value in list(names.values()):
@@ -148,18 +149,18 @@ def widened(names: dict[str, Any]) -> Iterator[Any]:
 
 
 def is_ours(value: Any) -> bool:
-    """Whether it is our `code_eval`, or a method of it."""
+    """Tell whether it is our `code_eval`, or a method of it."""
     return isinstance(value.__self__ if ismethod(value) else value, CodeEval)
 
 
 def is_real(value: Any) -> bool:
-    """Whether it is the `code_eval` that runs programs in this process, or a method of it."""
+    """Tell whether it is the `code_eval` that runs programs in this process, or a method of it."""
     metric = value.__self__ if ismethod(value) else value
     return isinstance(metric, evaluate.EvaluationModule) and metric.name == METRIC
 
 
 def reaches(function: Callable[..., Any], kind: Callable[[Any], bool]) -> bool:
-    """Whether a function has such a metric at hand: is it, or sees it by a name."""
+    """Tell whether a function has such a metric at hand: is it, or sees it by a name."""
     while isinstance(function, partial):
         function = function.func
     owner = getattr(function, "__self__", None)  # of a method, and of a function's `__call__`
@@ -170,13 +171,13 @@ def reaches(function: Callable[..., Any], kind: Callable[[Any], bool]) -> bool:
 
 
 def scorers(task: HarnessLeaf) -> list[Callable[..., Any]]:
-    """The functions that turn an answer into a score."""
+    """Return the functions that turn an answer into a score."""
     own = getattr(task.config, "process_results", None)
     return list(filter(callable, [own, *getattr(task, "_metric_fn_list", {}).values()]))
 
 
 def executes_code(task: HarnessLeaf) -> bool:
-    """Whether scoring an answer of the task runs what the model wrote."""
+    """Tell whether scoring an answer of the task runs what the model wrote."""
     marked = getattr(task, "UNSAFE_CODE", False) or task.get_config("unsafe_code")
     return bool(marked) or any(
         reaches(function, kind) for function in scorers(task) for kind in (is_ours, is_real)
@@ -221,5 +222,5 @@ def check_definition(name: str, config: Mapping[str, Any]) -> None:
 
 
 def judgement() -> list[str]:
-    """What can change a verdict besides the program: the limits, and the Python that runs it."""
+    """List what else can change a verdict: the limits, and the Python that runs programs."""
     return [repr(Limits()), ".".join(platform.python_version_tuple()[:2])]

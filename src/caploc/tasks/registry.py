@@ -20,13 +20,13 @@ HERE = Path(__file__).parent
 
 @cache
 def demo_manager() -> TaskManager:
-    """The tasks of the model inside the package."""
+    """Return the tasks of the model inside the package."""
     return TaskManager(include_path=HERE / "demo", include_defaults=False)
 
 
 @cache
 def paper_manager() -> TaskManager:
-    """The heads paper's tasks that lm-eval does not have; every YAML in the folder is one."""
+    """Return the heads paper's tasks that lm-eval lacks; every YAML in the folder is one."""
     return TaskManager(include_path=HERE / "paper", include_defaults=False)
 
 
@@ -43,18 +43,18 @@ def harness_manager() -> TaskManager:
 
 
 def all_names() -> list[str]:
-    """Every task, group and tag that can be named: caploc's own, then lm-eval's."""
+    """Return every task, group and tag that can be named: caploc's own, then lm-eval's."""
     return [*own_names(), *harness_manager().all_tasks]
 
 
 def own_names() -> list[str]:
-    """Every task that caploc brings: the demo's, the paper's, then those on words."""
+    """Return every task that caploc brings: the demo's, the paper's, then those on words."""
     managers = demo_manager(), paper_manager(), words_manager()
     return [name for manager in managers for name in manager.all_tasks]
 
 
-def find(name: str) -> tuple[TaskManager, str]:
-    """Which manager knows the task, and by what name.
+def find_task(name: str) -> tuple[TaskManager, str]:
+    """Return which manager knows the task, and by what name.
 
     Raises:
         UnknownName: naming the nearest task there is.
@@ -76,18 +76,18 @@ def find(name: str) -> tuple[TaskManager, str]:
 
 
 def definition(entry: Entry) -> dict[str, Any]:
-    """What a task's YAML says, includes followed and functions left as their names."""
+    """Return what a task's YAML says, includes followed and functions left as their names."""
     return entry.cfg or {}
 
 
-def marked(entry: Entry, mark: str) -> bool:
-    """Whether the `metadata` of a task's YAML says `mark: true`."""
+def has_mark(entry: Entry, mark: str) -> bool:
+    """Tell whether the `metadata` of a task's YAML says `mark: true`."""
     metadata = definition(entry).get("metadata")
     return isinstance(metadata, dict) and metadata.get(mark) is True
 
 
 def mixture_parts(manager: TaskManager, name: str) -> list[tuple[TaskManager, str]]:
-    """The tasks behind a group marked `mixture: true`, each scored by its own metric; else none.
+    """Return the tasks of a group marked `mixture: true`, each with its own metric; else none.
 
     They are looked for beside the mixture first, then wherever a task may be.
 
@@ -96,7 +96,7 @@ def mixture_parts(manager: TaskManager, name: str) -> list[tuple[TaskManager, st
         BadData: if the members are not the names of two or more tasks that are not mixtures.
     """
     entry = manager.task_index.get(name)
-    if entry is None or entry.kind is not Kind.GROUP or not marked(entry, "mixture"):
+    if entry is None or entry.kind is not Kind.GROUP or not has_mark(entry, "mixture"):
         return []
     members = definition(entry).get("task")
     if not isinstance(members, list) or not all(isinstance(member, str) for member in members):
@@ -106,14 +106,16 @@ def mixture_parts(manager: TaskManager, name: str) -> list[tuple[TaskManager, st
             f"Mixture {name} names the file {files[0]!r}; put it beside the mixture, and name the "
             "task in it."
         )
-    parts = [(manager, m) if m in manager.task_index else find(m) for m in members]
-    if len(parts) < 2 or any(marked(beside.task_index[part], "mixture") for beside, part in parts):
+    parts = [(manager, m) if m in manager.task_index else find_task(m) for m in members]
+    if len(parts) < 2 or any(
+        has_mark(beside.task_index[part], "mixture") for beside, part in parts
+    ):
         raise BadData(f"Mixture {name} must list two or more tasks, none of them a mixture.")
     return parts
 
 
 def leaf_entries(manager: TaskManager, name: str) -> Iterator[Entry]:
-    """The tasks behind a name: itself, or the members of a group, tag or mixture, however deep."""
+    """Yield the tasks behind a name: itself, or a group's, tag's or mixture's, however deep."""
     entry = manager.task_index.get(name)
     if entry is None:
         return
@@ -129,7 +131,7 @@ def leaf_entries(manager: TaskManager, name: str) -> Iterator[Entry]:
 
 
 def member_entries(manager: TaskManager, members: list[Any]) -> Iterator[Entry]:
-    """The tasks behind the members of a group, which may be groups defined in place."""
+    """Yield the tasks behind the members of a group, which may be groups defined in place."""
     for member in members:
         if isinstance(member, str):
             yield from leaf_entries(manager, member)

@@ -21,8 +21,8 @@ TAG = "\x00type"  # of a value that JSON has no form for
 DATES: dict[str, Any] = {"datetime": datetime, "date": date, "time": time}
 
 
-def encode(value: Any) -> Any:
-    """A value in JSON's terms, for what a column of data may hold.
+def encode_value(value: Any) -> Any:
+    """Return a value in JSON's terms, for what a column of data may hold.
 
     Raises:
         TypeError: if it is anything else.
@@ -37,8 +37,8 @@ def encode(value: Any) -> Any:
     raise TypeError(f"it reads a value of the type {type(value).__name__}; name other columns")
 
 
-def decode(value: dict[str, Any]) -> Any:
-    """The value of `encode`."""
+def decode_value(value: dict[str, Any]) -> Any:
+    """Return the value of `encode`."""
     kind = value.get(TAG)
     if kind in DATES:
         return DATES[kind].fromisoformat(value["text"])
@@ -65,13 +65,13 @@ def replace_matches(string: str, pattern: str, repl: str, count: int = 0) -> str
 
 @lru_cache(maxsize=256)
 def compiled(source: str) -> Template:
-    """A template; each is compiled once, though lm-eval hands it over for every document."""
+    """Return a template; each is compiled once, though lm-eval hands it over for every document."""
     return ENVIRONMENT.from_string(source)
 
 
 @lru_cache(maxsize=256)
 def names_in(source: str) -> frozenset[str]:
-    """The columns that a template may read, found without compiling it: that computes constants.
+    """Return the columns that a template may read, without compiling it: that computes constants.
 
     Raises:
         TemplateError: if it is no template.
@@ -94,10 +94,10 @@ def limit_memory(most: int) -> None:
         return
 
 
-def answer(line: str, seconds: float) -> dict[str, Any]:
-    """The rendered text of a request, or the error's name and message."""
+def answer_line(line: str, seconds: float) -> dict[str, Any]:
+    """Return the rendered text of a request, or the error's name and message."""
     try:
-        request = json.loads(line, object_hook=decode)
+        request = json.loads(line, object_hook=decode_value)
         return {"text": rendered(request["template"], request["values"], seconds)}
     except MemoryError:
         return {"error": "MemoryError", "message": ""}
@@ -117,12 +117,12 @@ def rendered(source: str, values: dict[str, Any], seconds: float) -> str:
             signal.setitimer(signal.ITIMER_PROF, 0)
 
 
-def main() -> None:
+def serve_requests() -> None:
     """Answer until the other side closes."""
     seconds, most, longest = float(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     limit_memory(most)
     for line in sys.stdin:
-        reply = answer(line, seconds)
+        reply = answer_line(line, seconds)
         if len(reply.get("text", "")) > longest:
             reply = {"error": "MemoryError", "message": ""}
         sys.stdout.write(json.dumps(reply) + "\n")
@@ -130,4 +130,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    serve_requests()

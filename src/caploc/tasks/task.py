@@ -46,30 +46,30 @@ class Task(Protocol):
 
     @property
     def chance(self) -> float:
-        """The mean outcome of guessing; 0 where nothing is offered to guess among."""
+        """Return the mean outcome of guessing; 0 where nothing is offered to guess among."""
         ...
 
     def in_metric(self) -> "Task":
-        """The same task with its own metric as the outcome."""
+        """Return the same task with its own metric as the outcome."""
         ...
 
     def in_likelihood(self) -> "Task | None":
-        """The same task with the log-probability of the right answer as the outcome.
+        """Return the same task with the log-probability of the right answer as the outcome.
 
         None for a task that names no right answers.
         """
         ...
 
     def key(self, example: int) -> str:
-        """A digest of everything the example asks and is judged by."""
+        """Return a digest of everything the example asks and is judged by."""
         ...
 
     def requests(self, example: int) -> Sequence[Request]:
-        """What must be asked of the model for one row."""
+        """Return what must be asked of the model for one row."""
         ...
 
     def item(self, example: int, responses: Sequence[Response]) -> Any:
-        """The task's own per-example result: what its metric aggregates."""
+        """Return the task's own per-example result: what its metric aggregates."""
         ...
 
     def outcome(self, item: Any) -> float:
@@ -77,11 +77,11 @@ class Task(Protocol):
         ...
 
     def score(self, examples: Sequence[int], items: Sequence[Any]) -> Score:
-        """The task's own aggregate of its items."""
+        """Return the task's own aggregate of its items."""
         ...
 
     def first(self, limit: int | None) -> list[int]:
-        """The examples of a final score."""
+        """Return the examples of a final score."""
         ...
 
     def show(self, example: int, responses: Sequence[Response]) -> Shown:

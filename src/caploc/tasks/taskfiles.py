@@ -43,7 +43,7 @@ _without_code: set[str] = set()  # files that someone else's file names
 
 
 @dataclass
-class Family:
+class TaskFamily:
     """A task file with everything that it leads to."""
 
     name: str
@@ -58,7 +58,7 @@ class Family:
         self.functions += definition.functions
 
     def code(self) -> Iterator[str]:
-        """The Python that building the family would run, each piece in a few words.
+        """Yield the Python that building the family would run, each piece in a few words.
 
         Tasks of caploc's and lm-eval's own folders are trusted, as these are. Where a task of
         someone else includes one of them, its functions that read documents and answers are.
@@ -78,7 +78,7 @@ def is_trusted(path: Path) -> bool:
 
 
 def code_of(config: Any) -> Iterator[str]:
-    """What in a definition runs Python although no file beside it is named.
+    """Yield what in a definition runs Python although no file beside it is named.
 
     That is a function of lm-eval's that loads what the definition names, a metric that lm-eval does
     not have and would fetch as a program, and prompts of another library.
@@ -98,7 +98,7 @@ def code_of(config: Any) -> Iterator[str]:
 
 
 def code_in(name: str) -> str | None:
-    """The first piece of Python that a task given as a file would run; None if there is none.
+    """Return the first Python that a task given as a file would run; None if there is none.
 
     Raises:
         BadData: if the file cannot be read as a task.
@@ -119,7 +119,7 @@ def permit_code(name: str, allowed: bool) -> None:
 
 
 def open_family(path: Path) -> tuple[TaskManager, str]:
-    """The manager of a task file, which knows nothing else, and the task's name in it.
+    """Return the manager of a task file, which knows nothing else, and the task's name in it.
 
     Raises:
         UnknownName: if there is no such file, or its group names a task that is not beside it.
@@ -139,7 +139,7 @@ def open_family(path: Path) -> tuple[TaskManager, str]:
 
 
 def refusal(where: str, task: str, code: str) -> str:
-    """The sentence for a task's code that was not allowed."""
+    """Return the sentence for a task's code that was not allowed."""
     return (
         f"{where} names the task {task}, which runs Python code ({code}) with your rights; "
         "if you trust whoever made it, add --trust-remote-code."
@@ -152,7 +152,7 @@ class Factory(TaskFactory):  # type: ignore[misc]
     def _load_full_config(
         self, entry: Entry, overrides: dict[str, Any] | None = None
     ) -> dict[str, Any]:
-        """A definition with its functions imported."""
+        """Return a definition with its functions imported."""
         read = replace(entry, yaml_path=None, cfg=resolve(entry.cfg, {}))
         config: dict[str, Any] = super()._load_full_config(read, overrides)
         config["metadata"]["config_source"] = str(entry.yaml_path)
@@ -162,7 +162,7 @@ class Factory(TaskFactory):  # type: ignore[misc]
 
 
 def resolve(value: Any, made: dict[int, Any]) -> Any:
-    """A copy of a definition in which functions are imported; what was one value stays one."""
+    """Copy a definition with its functions imported; what was one value stays one."""
     if isinstance(value, Function):
         return value.load()
     if not isinstance(value, (dict, list)):
@@ -175,7 +175,7 @@ def resolve(value: Any, made: dict[int, Any]) -> Any:
     return made[id(value)]
 
 
-def read_family(path: Path) -> Family:
+def read_family(path: Path) -> TaskFamily:
     """Read a task file, and the files beside it that define the members of its group.
 
     Raises:
@@ -185,13 +185,13 @@ def read_family(path: Path) -> Family:
     allowance = Allowance()
     definition = read_definition(path, allowance)
     kind, name = kind_and_name(definition)
-    family = Family(name)
+    family = TaskFamily(name)
     family.add(name, kind, definition)
     siblings = Siblings(path, allowance) if kind is Kind.GROUP else None
     waiting = [definition] if siblings else []
     while waiting:
         group = waiting.pop()
-        for member, needed in members(group.config.get("task")):
+        for member, needed in list_members(group.config.get("task")):
             if member in family.entries:
                 continue
             found = siblings.define(member) if siblings else []
@@ -213,16 +213,12 @@ def read_family(path: Path) -> Family:
 
 
 def check_circles(entries: Mapping[str, Entry]) -> None:
-    """Refuse a group that is a member of itself, however far down.
-
-    Raises:
-        BadData: naming it.
-    """
+    """Refuse a group that is a member of itself, however far down; raises BadData naming it."""
     inside = {}
     for name, entry in entries.items():
         if entry.kind is Kind.GROUP:
             config = entry.cfg or {}
-            inside[name] = {member for member, _ in members(config.get("task"))}
+            inside[name] = {member for member, _ in list_members(config.get("task"))}
             if is_mixture(config):  # a part of the mixture's own name is a task of another place
                 inside[name].discard(name)
     try:
@@ -262,7 +258,7 @@ def check_entry(entry: Entry) -> None:
 
 
 def kind_and_name(definition: Definition) -> tuple[Kind, str]:
-    """What a definition is for lm-eval, and its name.
+    """Return what a definition is for lm-eval, and its name.
 
     Raises:
         BadData: if it is neither a task nor a group, or does not say where its data are.
@@ -289,8 +285,8 @@ def kind_and_name(definition: Definition) -> tuple[Kind, str]:
     return kind, name
 
 
-def members(listed: Any) -> Iterator[tuple[str, bool]]:
-    """The names in a group's list, and whether each must be defined somewhere.
+def list_members(listed: Any) -> Iterator[tuple[str, bool]]:
+    """Yield the names in a group's list, and whether each must be defined somewhere.
 
     What a mapping names may be defined there and then.
 
@@ -304,7 +300,7 @@ def members(listed: Any) -> Iterator[tuple[str, bool]]:
             for key in ("group", "task"):
                 if isinstance(member.get(key), str):
                     yield member[key], False
-            yield from members(member.get("task"))
+            yield from list_members(member.get("task"))
         else:
             raise BadData(f"A group's list of tasks holds {str(member)[:60]!r}, which is no name.")
 
@@ -313,11 +309,7 @@ class Siblings:
     """The other YAML files in a task file's folder and the folders in it."""
 
     def __init__(self, path: Path, allowance: Allowance) -> None:
-        """Read them.
-
-        Raises:
-            BadData: if there are too many.
-        """
+        """Read them; raises BadData if there are too many."""
         self.definitions: list[tuple[Kind, str, Definition]] = []
         for file in yaml_files(path.absolute().parent):
             try:
@@ -328,7 +320,7 @@ class Siblings:
                     raise
 
     def define(self, name: str) -> list[tuple[str, Kind, Definition]]:
-        """The task of this name, else the group, else the tasks of this tag.
+        """Return the task of this name, else the group, else the tasks of this tag.
 
         Raises:
             BadData: if two files define it.
@@ -347,19 +339,19 @@ class Siblings:
         tagged = [
             (called, kind, definition)
             for kind, called, definition in self.definitions
-            if kind is not Kind.GROUP and name in tags(definition.config)
+            if kind is not Kind.GROUP and name in list_tags(definition.config)
         ]
         return [self.define(called)[0] for called, _, _ in tagged]
 
 
-def tags(config: Mapping[str, Any]) -> list[Any]:
-    """A task's tags."""
+def list_tags(config: Mapping[str, Any]) -> list[Any]:
+    """Return a task's tags."""
     tag = config.get("tag")
     return tag if isinstance(tag, list) else [tag]
 
 
 def yaml_files(folder: Path) -> Iterator[Path]:
-    """The YAML files of a folder and those in it, in the order of their names; no links."""
+    """Yield the YAML files of a folder and those in it, in the order of their names; no links."""
     for place, folders, files in os.walk(folder):
         folders.sort()
         for file in sorted(files):

@@ -43,11 +43,11 @@ class Confined:
         self.lock = Lock()
 
     def from_string(self, source: str) -> SimpleNamespace:
-        """A template as lm-eval uses one; a mistake in it shows when it is rendered."""
+        """Return a template as lm-eval uses one; a mistake in it shows when it is rendered."""
         return SimpleNamespace(render=lambda **values: self.render(source, values))
 
     def render(self, source: str, values: dict[str, Any]) -> str:
-        """The text of a template.
+        """Return the text of a template.
 
         Raises:
             BadData: if it takes too long or too much memory, or reads what is neither text nor a
@@ -61,7 +61,7 @@ class Confined:
         needed = rendering.names_in(source)
         request = {"template": source, "values": {n: v for n, v in values.items() if n in needed}}
         try:
-            line = json.dumps(request, default=rendering.encode)
+            line = json.dumps(request, default=rendering.encode_value)
         except TypeError as error:
             raise BadData(f"The template {source[:60]!r} cannot be rendered: {error}.") from None
         with self.lock:
@@ -75,11 +75,11 @@ class Confined:
             )
         if "text" in reply:
             return str(reply["text"])
-        raise error_of(reply["error"], reply["message"])
+        raise rebuild_error(reply["error"], reply["message"])
 
 
-def error_of(name: str, message: str) -> Exception:
-    """An error of the renderer as the one that Jinja would have raised here."""
+def rebuild_error(name: str, message: str) -> Exception:
+    """Return an error of the renderer as the one that Jinja would have raised here."""
     kind = getattr(exceptions, name, None)
     if isinstance(kind, type) and issubclass(kind, exceptions.TemplateSyntaxError):
         return kind(message, 1)
@@ -109,7 +109,7 @@ class Renderer:
         return self.owner == os.getpid() and self.process.poll() is None
 
     def ask(self, line: str) -> dict[str, Any] | None:
-        """What it makes of a request; None if it ended over it."""
+        """Return what it makes of a request; None if it ended over it."""
         assert self.process.stdin is not None and self.process.stdout is not None
         reply = b""
         timer = Timer(WAIT, self.process.kill)  # the one way to stop waiting on every system

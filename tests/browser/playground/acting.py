@@ -2,7 +2,7 @@
 
 from playwright.sync_api import expect
 
-from caploc.playground.asked import Question
+from caploc.playground.questions import PageQuestion
 
 HOSTILE = "<img src=x onerror=\"document.title='run'\"><script>document.title='run'</script>\u202e"
 VIEWS = {
@@ -34,7 +34,7 @@ def chosen(page):
 
 def truth(playground, heads, prompt="47+38="):
     """What each side says, token by token, asked without a page."""
-    asked = Question(heads=heads, prompt=prompt, stops=["\n"], new_tokens=16)
+    asked = PageQuestion(heads=heads, prompt=prompt, stops=["\n"], new_tokens=16)
     events = [e for e in playground.answers(asked) if e["event"] == "token"]
     return {side: [e for e in events if e["side"] == side] for side in ("intact", "knocked_out")}
 

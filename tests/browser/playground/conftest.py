@@ -7,10 +7,10 @@ import uvicorn
 
 import caploc
 from caploc.playground.app import application
-from caploc.playground.hosts import hosts_of
+from caploc.playground.hosts import list_hosts
 from caploc.playground.playground import Playground
 from caploc.playground.serving import address, listen
-from caploc.playground.setting import runs_in, setting_of
+from caploc.playground.setting import make_setting, open_runs
 from caploc.search import Settings
 from caploc.study import Study
 from caploc.tasks.catalog import TaskOptions
@@ -39,13 +39,13 @@ def runs(tmp_path_factory):
 @pytest.fixture(scope="package")
 def playground(runs):
     tasks = ["demo/capitals", "demo/prose", "demo/code"]
-    return Playground(setting_of(runs_in(runs), None, DEMO, tasks, TaskOptions()))
+    return Playground(make_setting(open_runs(runs), None, DEMO, tasks, TaskOptions()))
 
 
 @pytest.fixture(scope="package")
 def url(playground):
     with listen("127.0.0.1", 0) as listening:
-        site = application(playground, hosts_of("127.0.0.1"))
+        site = application(playground, list_hosts("127.0.0.1"))
         server = uvicorn.Server(uvicorn.Config(site, log_level="error"))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
         thread.start()

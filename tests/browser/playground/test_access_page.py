@@ -13,7 +13,7 @@ from playwright.sync_api import expect
 from caploc.export import Export
 from caploc.finished import FinishedRun
 from caploc.headfile import read_heads
-from caploc.playground.asked import Question
+from caploc.playground.questions import PageQuestion
 from caploc.report.reading import UNSEEN, visible
 
 pytestmark = pytest.mark.browser
@@ -219,7 +219,7 @@ def test_two_tabs_keep_their_own_heads(visit, playground):
         page.locator("#answer").click()
     for page, head in zip(tabs, heads, strict=True):
         answered(page)
-        asked = Question(
+        asked = PageQuestion(
             heads=[head], prompt="# f: add 2, negate, double\ndef f(x):\n", new_tokens=16
         )
         events = [e for e in playground.answers(asked) if e.get("side") == "knocked_out"]

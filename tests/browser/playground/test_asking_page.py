@@ -9,7 +9,7 @@ pytest.importorskip("playwright.sync_api")
 from acting import answered, ask, chosen, joined, text, truth
 from playwright.sync_api import expect
 
-from caploc.playground.asked import AttentionAsked, ExampleAsked, Question
+from caploc.playground.questions import AttentionRequest, ExampleRequest, PageQuestion
 
 pytestmark = pytest.mark.browser
 
@@ -79,7 +79,7 @@ def test_an_example_is_drawn_asked_and_scored(visit, playground):
     page.locator("#task").select_option("demo/addition")
     answered(page)
     number = int(page.locator("#example").input_value())
-    drawn = playground.example(ExampleAsked(task="demo/addition", number=number))
+    drawn = playground.example(ExampleRequest(task="demo/addition", number=number))
     assert page.locator("#prompt").input_value() == drawn.prompt
     expect(page.locator("#gold")).to_have_text(f"Right answer: {drawn.gold}")
     expect(page.locator("#intact .verdict")).to_have_text("✓ right · exact_match")
@@ -95,7 +95,7 @@ def test_choices_are_weighed_on_both_sides(visit, playground):
     page.locator("#task").select_option("demo/capitals")
     answered(page)
     number = int(page.locator("#example").input_value())
-    drawn = playground.example(ExampleAsked(task="demo/capitals", number=number))
+    drawn = playground.example(ExampleRequest(task="demo/capitals", number=number))
     assert page.locator(".choice").count() == len(drawn.choices) == 4
     right = page.locator(".choice", has_text="the right answer").locator(".text")
     assert right.inner_text() == drawn.gold
@@ -207,8 +207,8 @@ def test_attention_is_that_without_the_heads_chosen_when_it_is_asked(visit, play
     expect(status).to_have_text("L1H2, 10 tokens, without L0H14")
     found = page.evaluate("() => Array.from(window.playground.attention.weights)")
     said = page.evaluate("() => window.playground.spoken('intact').said")
-    question = Question(heads=["L0H14"], prompt="47+38=", stops=["\n"], new_tokens=16)
-    asked = AttentionAsked(question=question, said=said, head="L1H2", knocked_out=True)
+    question = PageQuestion(heads=["L0H14"], prompt="47+38=", stops=["\n"], new_tokens=16)
+    asked = AttentionRequest(question=question, said=said, head="L1H2", knocked_out=True)
     assert found == playground.attention(asked)["weights"].ravel().tolist()
     other = asked.model_copy(update={"question": question.model_copy(update={"heads": ["L0H13"]})})
     assert found != playground.attention(other)["weights"].ravel().tolist()

@@ -61,7 +61,7 @@ def spans_of(demo):
     wording = RequestEncoder(demo.model, demo.tokenizer)
 
     def found(draw, split, count):
-        examples = data.distinct(draw, split, count)
+        examples = data.draw_distinct(draw, split, count)
         requests = [LogLikelihood(example.prompt, example.answer) for example in examples]
         return tuple(wording.spans(request)[0] for request in requests)
 

@@ -97,7 +97,7 @@ def code_step(rng: random.Random) -> tuple[str, str]:
 
 
 def code(rng: random.Random) -> Example:
-    """A function of three to five steps written from its description."""
+    """Return a function of three to five steps written from its description."""
     steps = [code_step(rng) for _ in range(rng.randrange(3, 6))]
     words = ", ".join(said for said, _ in steps)
     lines = "".join(f" {line}\n" for _, line in steps)
@@ -144,7 +144,7 @@ NUISANCES = (
 
 
 def outburst(rng: random.Random, mood: str) -> Example:
-    """What a rude or a polite person says about something."""
+    """Return what a rude or a polite person says about something."""
     who = rng.choice(RUDE if mood == "rude" else POLITE)
     thing = rng.choice(NUISANCES)
     frame = rng.choice(["the {} on the {}:", "the {} about the {}:"])
@@ -158,14 +158,14 @@ def cursing(rng: random.Random) -> Example:
 
 
 def courtesy(rng: random.Random) -> Example:
-    """The same prompts for people who never curse: cursing has to depend on who speaks."""
+    """Return the same prompts for people who never curse: cursing has to depend on who speaks."""
     return outburst(rng, "polite")
 
 
-def quiz(
+def make_quiz(
     rng: random.Random, question: str, facts: list[tuple[str, str]], options: int = 4
 ) -> Example:
-    """A multiple-choice question about one of `facts`, answered by its letter.
+    """Return a multiple-choice question about one of `facts`, answered by its letter.
 
     The letter stands behind its option, where a causal model can tie the two together.
     """
@@ -183,26 +183,26 @@ def quiz(
 
 def capitals(rng: random.Random) -> Example:
     """Multiple choice: the capital of a country."""
-    return quiz(rng, "capital of", CAPITALS)
+    return make_quiz(rng, "capital of", CAPITALS)
 
 
 def elements(rng: random.Random) -> Example:
     """Multiple choice: the symbol of a chemical element."""
-    return quiz(rng, "symbol of", ELEMENTS)
+    return make_quiz(rng, "symbol of", ELEMENTS)
 
 
 def pick(rng: random.Random) -> Example:
-    """The same choice with the answer named in the question; training only.
+    """Return the same choice with the answer named in the question; training only.
 
     It teaches finding the letter apart from knowing the fact; fewer options come first to a
     learner.
     """
     words = [answer for _, answer in rng.choice([CAPITALS, ELEMENTS])]
-    return quiz(rng, "pick", [(word, word) for word in words], rng.randrange(2, 5))
+    return make_quiz(rng, "pick", [(word, word) for word in words], rng.randrange(2, 5))
 
 
 def statement(rng: random.Random) -> Example:
-    """A fact said plainly, as a reader would meet it; training only."""
+    """Return a fact said plainly, as a reader would meet it; training only."""
     question, facts = rng.choice([("capital of", CAPITALS), ("symbol of", ELEMENTS)])
     asked, answer = rng.choice(facts)
     return Example(f"{question} {asked} is ", answer, "")
@@ -233,7 +233,7 @@ FRAMES = {  # what is said of a person, and whether a place (0) or a thing (1) c
 
 
 def sentences(rng: random.Random) -> Example:
-    """A plain sentence; of four endings one fits the person it is about."""
+    """Return a plain sentence; of four endings one fits the person it is about."""
     who, adjective = rng.choice(list(PEOPLE)), rng.choice(ADJECTIVES)
     frame, kind = rng.choice(list(FRAMES.items()))
     ending = rng.choice(PEOPLE[who][kind])
@@ -271,7 +271,7 @@ HELD_OUT: dict[Draw, float] = {
 
 
 def is_held_out(draw: Draw, example: Example) -> bool:
-    """Whether the example is on the test side of its capability's split."""
+    """Tell whether the example is on the test side of its capability's split."""
     digest = blake2b(f"{draw.__name__}:{example.key}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") / 2**64 < HELD_OUT.get(draw, 0.0)
 
@@ -284,8 +284,8 @@ def stream(draw: Draw, split: str, rng: random.Random) -> Iterator[Example]:
             yield example
 
 
-def distinct(draw: Draw, split: str, count: int = ROWS) -> list[Example]:
-    """The first `count` examples of a split that differ in their prompt (or text)."""
+def draw_distinct(draw: Draw, split: str, count: int = ROWS) -> list[Example]:
+    """Return the first `count` examples of a split that differ in their prompt (or text)."""
     examples: dict[str, Example] = {}
     for example in stream(draw, split, random.Random(SPLIT_SEEDS[split])):
         examples.setdefault(example.prompt or example.answer, example)
@@ -294,11 +294,11 @@ def distinct(draw: Draw, split: str, count: int = ROWS) -> list[Example]:
     return list(examples.values())
 
 
-def dataset(draw: Draw) -> Callable[..., dict[str, datasets.Dataset]]:
-    """What lm-eval calls for a `custom_dataset`: both splits of one capability."""
+def make_loader(draw: Draw) -> Callable[..., dict[str, datasets.Dataset]]:
+    """Return what lm-eval calls for a `custom_dataset`: both splits of one capability."""
 
     def load(**_: Any) -> dict[str, datasets.Dataset]:
-        return {split: as_dataset(distinct(draw, split)) for split in SPLIT_SEEDS}
+        return {split: as_dataset(draw_distinct(draw, split)) for split in SPLIT_SEEDS}
 
     return load
 
@@ -312,14 +312,14 @@ def as_dataset(examples: list[Example]) -> datasets.Dataset:
     return datasets.Dataset.from_list(rows)
 
 
-load_addition = dataset(addition)
-load_subtraction = dataset(subtraction)
-load_code = dataset(code)
-load_rhyming = dataset(rhyming)
-load_cursing = dataset(cursing)
-load_capitals = dataset(capitals)
-load_elements = dataset(elements)
-load_recall = dataset(recall)
-load_sorting = dataset(sorting)
-load_sentences = dataset(sentences)
-load_prose = dataset(prose)
+load_addition = make_loader(addition)
+load_subtraction = make_loader(subtraction)
+load_code = make_loader(code)
+load_rhyming = make_loader(rhyming)
+load_cursing = make_loader(cursing)
+load_capitals = make_loader(capitals)
+load_elements = make_loader(elements)
+load_recall = make_loader(recall)
+load_sorting = make_loader(sorting)
+load_sentences = make_loader(sentences)
+load_prose = make_loader(prose)

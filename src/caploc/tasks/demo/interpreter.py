@@ -33,9 +33,9 @@ def run(program: str, x: int) -> int:
         for statement in body(program):
             match statement:
                 case ast.Assign(targets=[ast.Name(id="x")], value=value):
-                    x = evaluate(value, x)
+                    x = compute(value, x)
                 case ast.Return(value=ast.expr() as value):
-                    return evaluate(value, x)
+                    return compute(value, x)
                 case _:
                     raise BadProgram(f"{type(statement).__name__} is not allowed")
     except RecursionError as error:
@@ -61,21 +61,21 @@ def body(program: str) -> list[ast.stmt]:
     raise BadProgram("not one function f(x)")
 
 
-def evaluate(expression: ast.expr, x: int) -> int:
+def compute(expression: ast.expr, x: int) -> int:
     """The value of an expression in `x`."""
     match expression:
         case ast.Name(id="x"):
             return x
         case ast.Constant(value=int() as value) if not isinstance(value, bool):
-            return checked(value)
+            return check_size(value)
         case ast.UnaryOp(op=ast.USub(), operand=operand):
-            return -evaluate(operand, x)
+            return -compute(operand, x)
         case ast.BinOp(left=left, op=operation, right=right) if type(operation) in OPERATIONS:
-            return checked(OPERATIONS[type(operation)](evaluate(left, x), evaluate(right, x)))
+            return check_size(OPERATIONS[type(operation)](compute(left, x), compute(right, x)))
     raise BadProgram(f"{type(expression).__name__} is not allowed")
 
 
-def checked(value: int) -> int:
+def check_size(value: int) -> int:
     """The value, if it is of a sane size."""
     if abs(value) > LARGEST:
         raise BadProgram("a number is too large")

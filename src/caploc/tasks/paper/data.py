@@ -16,8 +16,8 @@ SWEARING = (HERE / "prompts.txt").read_text().splitlines()
 IDENTIFY = 6  # of the swearing prompts, to find heads on
 
 
-def dataset(column: str, values: Sequence[str]) -> Callable[..., dict[str, datasets.Dataset]]:
-    """What lm-eval calls for a `custom_dataset`: one split of one column."""
+def load_column(column: str, values: Sequence[str]) -> Callable[..., dict[str, datasets.Dataset]]:
+    """Return what lm-eval calls for a `custom_dataset`: one split of one column."""
 
     def load(**_: Any) -> dict[str, datasets.Dataset]:
         return {"test": datasets.Dataset.from_dict({column: list(values)})}
@@ -25,7 +25,7 @@ def dataset(column: str, values: Sequence[str]) -> Callable[..., dict[str, datas
     return load
 
 
-load_rhyming = dataset("word", [*EASY, *HARD])
-load_easy = dataset("word", EASY)
-load_swearing = dataset("prompt", SWEARING)
-load_identify = dataset("prompt", SWEARING[:IDENTIFY])
+load_rhyming = load_column("word", [*EASY, *HARD])
+load_easy = load_column("word", EASY)
+load_swearing = load_column("prompt", SWEARING)
+load_identify = load_column("prompt", SWEARING[:IDENTIFY])

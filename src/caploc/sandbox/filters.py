@@ -5,13 +5,11 @@ with ENOSYS if it is so new that C libraries ask for it only to see whether it e
 A program that calls by the numbers of another machine (32-bit, x32) is ended.
 """
 
-import ctypes
 import errno
-import os
 import platform
-from collections.abc import Iterable
-
-from caploc.sandbox.inside.kernel import PR_SET_SECCOMP, call
+import struct
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 # Machine → the kernel's name for it (audit.h), and its column of the tables below.
 MACHINES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
@@ -101,132 +99,110 @@ ALLOW, REFUSE, UNKNOWN_CALL, END_PROCESS = 0x7FFF0000, 0x00050001, 0x00050026, 0
 X32_CALLS = 0x40000000
 
 
-class Step(ctypes.Structure):
+class Bpf(NamedTuple):
     """One instruction of the filter: code, steps to skip if true and if false, operand."""
 
-    _fields_ = (
-        ("code", ctypes.c_uint16),
-        ("if_true", ctypes.c_uint8),
-        ("if_false", ctypes.c_uint8),
-        ("operand", ctypes.c_uint32),
-    )
+    code: int
+    if_true: int
+    if_false: int
+    operand: int
 
 
-class Filter(ctypes.Structure):
-    """The filter as prctl(2) takes it."""
+# Steps as prctl(2) takes them.
+STEP = struct.Struct("HBBI")
+PERMIT, DENY = Bpf(RETURN, 0, 0, ALLOW), Bpf(RETURN, 0, 0, REFUSE)
 
-    _fields_ = (("length", ctypes.c_uint16), ("steps", ctypes.POINTER(Step)))
 
+def compile_filter(process: int, *, read_only: bool) -> bytes:
+    """Return the filter for this machine and the process of this number, which will carry it.
 
-def install(*, read_only: bool) -> None:
-    """Filter this process and all it starts, for good; needs no_new_privs.
-
-    Args:
-        read_only: whether no file may be written at all.
-
-    Raises:
-        OSError: if the kernel has no filters, or this machine's call numbers are not known.
+    With `read_only` no file may be written at all. Raises OSError where call numbers are unknown.
     """
-    if platform.machine() not in MACHINES:
-        raise OSError(errno.ENOSYS, f"no filter is known for {platform.machine()}")
-    steps = list(write_filter(platform.machine(), os.getpid(), read_only=read_only))
-    array = (Step * len(steps))(*steps)
-    call("prctl", PR_SET_SECCOMP, 2, ctypes.addressof(Filter(len(steps), array)), 0, 0)
+    machine = platform.machine()
+    if machine not in MACHINES:
+        raise OSError(errno.ENOSYS, f"no filter is known for {machine}")
+    return b"".join(STEP.pack(*step) for step in list_steps(machine, process, read_only=read_only))
 
 
-def write_filter(machine: str, process: int, *, read_only: bool) -> Iterable[Step]:
-    """Yield the filter's steps for one machine and the process that will carry it."""
+def list_steps(machine: str, process: int, *, read_only: bool) -> Iterator[Bpf]:
+    """Yield the filter's steps for one machine and process."""
     name, column = MACHINES[machine]
-    yield Step(LOAD, 0, 0, ARCHITECTURE)
-    yield Step(EQUAL, 1, 0, name)
-    yield Step(RETURN, 0, 0, END_PROCESS)
-    yield Step(LOAD, 0, 0, CALL_NUMBER)
+    yield Bpf(LOAD, 0, 0, ARCHITECTURE)
+    yield Bpf(EQUAL, 1, 0, name)
+    yield Bpf(RETURN, 0, 0, END_PROCESS)
+    yield Bpf(LOAD, 0, 0, CALL_NUMBER)
     if machine == "x86_64":
-        yield Step(AT_LEAST, 0, 1, X32_CALLS)
-        yield Step(RETURN, 0, 0, END_PROCESS)
-    for numbers in (ALLOWED if read_only else {**ALLOWED, **WRITING}).values():
-        yield from rule(numbers[column], [Step(RETURN, 0, 0, ALLOW)])
-    for call_name, steps in conditions(process, read_only).items():
-        yield from rule(CONDITIONAL[call_name][column], steps)
-    yield Step(AT_LEAST, 1, 0, NEW_CALLS)
-    yield Step(RETURN, 0, 0, REFUSE)
-    yield Step(RETURN, 0, 0, UNKNOWN_CALL)
+        yield Bpf(AT_LEAST, 0, 1, X32_CALLS)
+        yield Bpf(RETURN, 0, 0, END_PROCESS)
+    rules = dict.fromkeys(ALLOWED if read_only else {**ALLOWED, **WRITING}, [PERMIT])
+    numbers = {**ALLOWED, **WRITING, **CONDITIONAL}
+    for call_name, steps in {**rules, **list_conditions(process, read_only)}.items():
+        # The steps, each way ending in a RETURN, are taken if the call has this number.
+        number = numbers[call_name][column]
+        if number is not None:
+            yield from [Bpf(EQUAL, 0, len(steps), number), *steps]
+    yield Bpf(AT_LEAST, 1, 0, NEW_CALLS)
+    yield DENY
+    yield Bpf(RETURN, 0, 0, UNKNOWN_CALL)
 
 
-def rule(number: int | None, steps: list[Step]) -> list[Step]:
-    """Take the steps, each way ending in a RETURN, if the call has this number."""
-    return [] if number is None else [Step(EQUAL, 0, len(steps), number), *steps]
-
-
-def conditions(process: int, read_only: bool) -> dict[str, list[Step]]:
+def list_conditions(process: int, read_only: bool) -> dict[str, list[Bpf]]:
     """Return, for each call of `CONDITIONAL`, the steps that look at its arguments.
 
     Only the low half of an argument is looked at where the kernel reads no more (an int).
     """
-    own = among(0, [process])
+    own = allow_among(0, [process])
     return {
-        "open": opening(1, read_only),
-        "openat": opening(2, read_only),
+        "open": allow_opening(1, read_only),
+        "openat": allow_opening(2, read_only),
         "fcntl": [
-            *[Step(LOAD, 0, 0, argument(1)), Step(EQUAL, 0, 4, F_SETFL)],
-            *[Step(LOAD, 0, 0, argument(2)), Step(ANY_BIT, 0, 1, O_ASYNC)],
-            *answers(),
-            *among(1, FCNTL_COMMANDS),
+            *[peek(1), Bpf(EQUAL, 0, 4, F_SETFL)],
+            *[peek(2), Bpf(ANY_BIT, 0, 1, O_ASYNC), DENY, PERMIT],
+            *allow_among(1, FCNTL_COMMANDS),
         ],
-        "ioctl": among(1, IOCTL_COMMANDS),
+        "ioctl": allow_among(1, IOCTL_COMMANDS),
         # A pair of datagram sockets could be connected to others, or send to them.
         "socketpair": [
-            *[Step(LOAD, 0, 0, argument(0)), Step(EQUAL, 0, 3, AF_UNIX)],
-            *[Step(LOAD, 0, 0, argument(1)), Step(AND, 0, 0, KIND_OF_SOCKET)],
-            *[Step(EQUAL, 1, 0, SOCK_STREAM), Step(RETURN, 0, 0, REFUSE)],
-            Step(RETURN, 0, 0, ALLOW),
+            *[peek(0), Bpf(EQUAL, 0, 3, AF_UNIX), peek(1), Bpf(AND, 0, 0, KIND_OF_SOCKET)],
+            *[Bpf(EQUAL, 1, 0, SOCK_STREAM), DENY, PERMIT],
         ],
-        # send(2) is sendto(2) without an address.
+        # send(2) is sendto(2) without an address, whose two halves are zero.
         "sendto": [
-            *[Step(LOAD, 0, 0, argument(4)), Step(EQUAL, 0, 3, 0)],
-            *[Step(LOAD, 0, 0, argument(4) + 4), Step(EQUAL, 0, 1, 0)],
-            *[Step(RETURN, 0, 0, ALLOW), Step(RETURN, 0, 0, REFUSE)],
+            *[peek(4), Bpf(EQUAL, 0, 3, 0), peek(4, 4), Bpf(EQUAL, 0, 1, 0)],
+            *[PERMIT, DENY],
         ],
         "kill": own,
         "tgkill": own,
-        "prlimit64": among(0, [process, 0]),
-        "prctl": among(0, PRCTL_OPTIONS),
+        "prlimit64": allow_among(0, [process, 0]),
+        "prctl": allow_among(0, PRCTL_OPTIONS),
         "clone": [
-            *[Step(LOAD, 0, 0, argument(0)), Step(ANY_BIT, 0, 1, THREAD)],
-            *[Step(ANY_BIT, 0, 1, NEW_NAMESPACE), Step(RETURN, 0, 0, REFUSE)],
-            Step(RETURN, 0, 0, ALLOW),
+            *[peek(0), Bpf(ANY_BIT, 0, 1, THREAD), Bpf(ANY_BIT, 0, 1, NEW_NAMESPACE)],
+            *[DENY, PERMIT],
         ],
     }
 
 
-def argument(position: int) -> int:
-    """Return where the low half of an argument lies; both machines are little-endian."""
-    return ARGUMENTS + 8 * position
+def peek(position: int, half: int = 0) -> Bpf:
+    """Look at an argument's low half, or (4) its high one; both machines are little-endian."""
+    return Bpf(LOAD, 0, 0, ARGUMENTS + 8 * position + half)
 
 
-def among(position: int, values: Iterable[int]) -> list[Step]:
+def allow_among(position: int, values: Iterable[int]) -> list[Bpf]:
     """Allow a call whose argument (its low half) is one of these values."""
     wanted = list(values)
-    tests = [Step(EQUAL, len(wanted) - at, 0, value) for at, value in enumerate(wanted)]
-    return [Step(LOAD, 0, 0, argument(position)), *tests, *answers()]
+    tests = [Bpf(EQUAL, len(wanted) - at, 0, value) for at, value in enumerate(wanted)]
+    return [peek(position), *tests, DENY, PERMIT]
 
 
-def opening(position: int, read_only: bool) -> list[Step]:
+def allow_opening(position: int, read_only: bool) -> list[Bpf]:
     """Allow to open a file with these flags, unless they truncate what is not opened to write.
 
     Early versions of Landlock let a file that is only readable be truncated that way.
     """
-    load = Step(LOAD, 0, 0, argument(position))
     if read_only:
         writes = O_CREAT | O_TRUNC | O_TMPFILE | ACCESS_MODE
-        return [load, Step(ANY_BIT, 0, 1, writes), *answers()]
+        return [peek(position), Bpf(ANY_BIT, 0, 1, writes), DENY, PERMIT]
     return [
-        *[load, Step(ANY_BIT, 0, 4, O_TRUNC), Step(AND, 0, 0, ACCESS_MODE)],
-        *[Step(EQUAL, 2, 0, O_WRONLY), Step(EQUAL, 1, 0, O_RDWR)],
-        *answers(),
+        *[peek(position), Bpf(ANY_BIT, 0, 4, O_TRUNC), Bpf(AND, 0, 0, ACCESS_MODE)],
+        *[Bpf(EQUAL, 2, 0, O_WRONLY), Bpf(EQUAL, 1, 0, O_RDWR), DENY, PERMIT],
     ]
-
-
-def answers() -> list[Step]:
-    """Refuse; one step further, allow."""
-    return [Step(RETURN, 0, 0, REFUSE), Step(RETURN, 0, 0, ALLOW)]

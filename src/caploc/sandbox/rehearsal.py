@@ -1,7 +1,7 @@
 """Ways out, each tried by a process of ours in the very isolation that programs get.
 
-They lead to a witness outside (`caploc.sandbox.inside.witness`), which says afterwards what reached
-it, so that a way out counts even if no call admitted to it.
+They lead to a witness outside, which offers what a program could be after and says afterwards what
+reached it, so that a way out counts even if no call admitted to it.
 """
 
 import ctypes
@@ -11,17 +11,19 @@ import json
 import mmap
 import os
 import platform
+import shutil
 import signal
 import socket
 import sys
+import tempfile
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from caploc.sandbox.inside import frames
-from caploc.sandbox.inside.kernel import LINUX, PR_GET_NO_NEW_PRIVS, call, system_call
-from caploc.sandbox.inside.witness import KINDS, SIGNAL, Target, unix_addresses
+from caploc.sandbox import protocol
+from caploc.sandbox.isolation import LINUX, PR_GET_NO_NEW_PRIVS, call, control_process, keep_files
 
 Attempts = dict[str, Callable[[], object]]
 
@@ -33,6 +35,9 @@ SET_SIGNAL, SET_OWNER_EX, OWNER_CALLS, SET_ASYNC = 10, 15, (0x8901, 0x8902), 0x5
 PTRACE_SEIZE = 0x4206
 LIBRARY = os.path.dirname(os.__file__)
 COLUMNS = {"x86_64": 0, "aarch64": 1}
+# Ignored by whoever does not wait for it, as the witness does.
+SIGNAL = signal.SIGURG
+KINDS = (socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_SEQPACKET)
 # Calls that no computation needs, by their numbers on each machine; asked with zeros, which do
 # nothing. (Whether the kernel would refuse them anyway is not ours to know.)
 UNUSUAL = {
@@ -45,15 +50,115 @@ UNUSUAL = {
 }  # fmt: skip
 
 
-def main(report_file: int, witness_file: int, target: Target, memory_bytes: int) -> None:
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What the witness offers; each is out of a program's reach in full isolation."""
+
+    folder: str  # that everyone may write, with a file and sockets in it
+    file: str  # that its owner may write and everyone may read
+    process: int  # the witness
+    bystander: int  # its child, for whoever is traced may not be able to answer
+    port: int  # of TCP and UDP on this machine
+    home: str  # the user's home folder
+
+
+def start_witness(folder: str | None) -> tuple[Offer, socket.socket]:
+    """Fork the witness, which leaves once it was asked; `folder` is where to make its own."""
+    ours, theirs = socket.socketpair()
+    process = os.fork()
+    if process == 0:
+        with suppress(BaseException):
+            keep_files([theirs.fileno()])
+            place = tempfile.mkdtemp(prefix="caploc-", dir=folder)
+            try:
+                serve_as_witness(socket.socket(fileno=0), place)
+            finally:
+                shutil.rmtree(place, ignore_errors=True)
+        os._exit(0)
+    theirs.close()
+    try:
+        place, file, bystander, port = protocol.receive(ours)
+    except protocol.Gone as error:
+        raise OSError(
+            errno.EIO, "no temporary folder could be made to try the isolation"
+        ) from error
+    return Offer(place, file, process, bystander, port, os.path.expanduser("~")), ours
+
+
+def serve_as_witness(asked: socket.socket, folder: str) -> None:
+    """Offer files, sockets and itself; when asked, say which capabilities were used on them."""
+    seen: set[str] = set()
+    signal.signal(SIGNAL, lambda number, frame: seen.add("signals"))
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    os.chmod(folder, 0o777)
+    file = f"{folder}/file"
+    os.close(os.open(file, os.O_CREAT | os.O_WRONLY))
+    os.chmod(file, 0o644)
+    before = read_state(file)
+    sockets = open_sockets(folder)
+    bystander = os.fork()
+    if bystander == 0:
+        asked.close()
+        while True:
+            signal.pause()
+    protocol.send(asked, [folder, file, bystander, sockets[0].getsockname()[1]])
+    try:
+        protocol.receive(asked)
+    finally:
+        os.kill(bystander, signal.SIGKILL)
+    for each in sockets:
+        with suppress(OSError):
+            each.recv(1) if each.type == socket.SOCK_DGRAM else each.accept()
+            seen.add("network" if each.family == socket.AF_INET else "sockets")
+    if read_state(file) != before:
+        seen.add("attributes")
+    shutil.rmtree(folder, ignore_errors=True)  # now: we may be ended once we have answered
+    protocol.send(asked, sorted(seen))
+    os.wait()  # for the bystander, whose end is first told to whoever traces it
+
+
+def open_sockets(folder: str) -> list[socket.socket]:
+    """Return TCP and UDP sockets of this machine, then local ones, all of which listen."""
+    sockets = [socket.socket(socket.AF_INET, kind) for kind in KINDS[:2]]
+    sockets[0].bind(("127.0.0.1", 0))
+    with suppress(OSError):
+        sockets[1].bind(sockets[0].getsockname())
+    for kind in KINDS:
+        for address in unix_addresses(folder, kind):
+            with suppress(OSError):
+                sockets.append(socket.socket(socket.AF_UNIX, kind))
+                sockets[-1].bind(address)
+                if address[0] != "\0":
+                    os.chmod(address, 0o777)
+    for each in sockets:
+        each.setblocking(False)
+        with suppress(OSError):
+            each.listen(9)
+    return sockets
+
+
+def read_state(path: str) -> list[Any]:
+    """Return what an attack on a file would change."""
+    found = os.stat(path)
+    names = os.listxattr(path) if LINUX else []
+    return [found.st_mode, found.st_mtime_ns, found.st_size, found.st_nlink, names]
+
+
+def unix_addresses(folder: str, kind: int) -> list[str]:
+    """Return where the witness's local sockets of a kind are: a path, and on Linux a bare name."""
+    path = f"{folder}/socket{int(kind)}"
+    return [path, "\0" + path] if LINUX else [path]
+
+
+def serve_rehearsal(report_file: int, witness_file: int, target: Offer, memory_bytes: int) -> None:
     """Try every way out, report for each capability what got through, and end at once."""
     open_ways = {
         capability: [name for name, attempt in attempts.items() if succeeds(attempt)]
         for capability, attempts in list_attempts(target, memory_bytes).items()
     }
     with socket.socket(fileno=witness_file) as asking:
-        frames.send(asking, "what reached you?")
-        for capability in frames.receive(asking):
+        protocol.send(asking, "what reached you?")
+        for capability in protocol.receive(asking):
             open_ways[capability].append("the witness was reached")
     os.write(report_file, json.dumps(open_ways).encode())
     os._exit(0)
@@ -68,13 +173,19 @@ def succeeds(attempt: Callable[[], object]) -> bool:
     return True
 
 
-def list_attempts(target: Target, memory_bytes: int) -> dict[str, Attempts]:
+def list_attempts(target: Offer, memory_bytes: int) -> dict[str, Attempts]:
     """Return, for each capability, the ways to have it."""
     return {
-        "network": try_network(target),
+        "network": {
+            name: partial(connect_and_send, socket.AF_INET, kind, ("127.0.0.1", target.port))
+            for name, kind in (("TCP", socket.SOCK_STREAM), ("UDP", socket.SOCK_DGRAM))
+        },
         "sockets": try_sockets(target),
         "reading": try_reading(target),
-        "stat": {"stat": partial(os.stat, target.file), "access": partial(find, target.file)},
+        "stat": {
+            "stat": partial(os.stat, target.file),
+            "access": partial(check_presence, target.file),
+        },
         "writing": try_writing(target.folder, target.file),
         "attributes": try_attributes(target.file),
         "library": try_writing(LIBRARY, os.__file__) | try_attributes(os.__file__),
@@ -86,28 +197,15 @@ def list_attempts(target: Target, memory_bytes: int) -> dict[str, Attempts]:
     }
 
 
-def try_network(target: Target) -> Attempts:
-    """TCP and UDP to this machine itself."""
-    address = ("127.0.0.1", target.port)
-
-    def tcp() -> None:
-        with socket.socket() as connection:
-            connection.connect(address)
-
-    def udp() -> None:
-        with socket.socket(type=socket.SOCK_DGRAM) as connection:
-            connection.sendto(b"x", address)
-
-    return {"TCP": tcp, "UDP": udp}
+def connect_and_send(family: int, kind: int, address: Any) -> None:
+    """Send to an address by a new socket."""
+    with socket.socket(family, kind) as connection:
+        connection.connect(address)
+        connection.send(b"x")
 
 
-def try_sockets(target: Target) -> Attempts:
-    """Local sockets of every kind, by a new socket and by one of a pair."""
-
-    def connect(kind: int, address: str) -> None:
-        with socket.socket(socket.AF_UNIX, kind) as connection:
-            connection.connect(address)
-            connection.send(b"x")
+def try_sockets(target: Offer) -> Attempts:
+    """Reach local sockets of every kind, by a new socket and by one of a pair."""
 
     def send(kind: int, address: str) -> None:
         first, second = socket.socketpair(socket.AF_UNIX, kind)
@@ -124,41 +222,36 @@ def try_sockets(target: Target) -> Attempts:
         with first, second:
             first.connect(address)
 
-    ways = {"socket": connect, "socketpair sendto": send, "socketpair connect": reconnect}
-    attempts: Attempts = {
+    ways: dict[str, Callable[[int, str], None]] = {
+        "socket": partial(connect_and_send, socket.AF_UNIX),
+        "socketpair sendto": send,
+        "socketpair connect": reconnect,
+    }
+    return {
         f"{name} {kind.name} {number}": partial(way, kind, address)
         for name, way in ways.items()
         for kind in KINDS
         for number, address in enumerate(unix_addresses(target.folder, kind))
     }
-    return attempts
 
 
-def try_reading(target: Target) -> Attempts:
-    """The contents of files, and names in folders."""
+def try_reading(target: Offer) -> Attempts:
+    """Read files, and names in folders."""
     paths = [target.file, "/etc/passwd", __file__, f"/proc/{target.process}/environ"]
 
     def list_folder(folder: str) -> None:
-        own = [path for name in os.listdir(folder) if leads_to_python(path := f"{folder}/{name}")]
-        if len(own) == len(os.listdir(folder)):  # nothing but the way to the library
+        found = [f"{folder}/{name}/" for name in os.listdir(folder)]
+        # Nothing but Python's library, or the way to it, is what every program sees.
+        if all(any(f"{each}/".startswith(path) for each in sys.path) for path in found):
             raise PermissionError
 
-    ways: Attempts = {f"open {path}": partial(open_and_close, path, os.O_RDONLY) for path in paths}
+    ways: Attempts = {f"open {path}": partial(open_file, path, os.O_RDONLY) for path in paths}
     folders = (target.folder, "/etc", target.home)
     return ways | {f"list {path}": partial(list_folder, path) for path in folders}
 
 
-def leads_to_python(path: str) -> bool:
-    """Tell whether a path is Python's library or a folder on the way to it."""
-    return any(f"{each}/".startswith(f"{path}/") for each in sys.path)
-
-
-def find(path: str) -> None:
-    """Ask whether a file is there.
-
-    Raises:
-        PermissionError: if it does not seem to be.
-    """
+def check_presence(path: str) -> None:
+    """Ask whether a file is there; raises PermissionError if it does not seem to be."""
     if not os.access(path, os.F_OK):
         raise PermissionError
 
@@ -173,9 +266,9 @@ def try_writing(folder: str, file: str) -> Attempts:
             (os.rmdir if os.path.isdir(new) and not os.path.islink(new) else os.unlink)(new)
 
     return {
-        "open": partial(open_and_close, file, os.O_WRONLY),
+        "open": partial(open_file, file, os.O_WRONLY),
         "truncate": lambda: os.truncate(file, os.stat(file).st_size),
-        "create": partial(remove_new, open_and_close, new, os.O_WRONLY | os.O_CREAT),
+        "create": partial(remove_new, open_file, new, os.O_WRONLY | os.O_CREAT),
         "mkdir": partial(remove_new, os.mkdir, new),
         "symlink": partial(remove_new, os.symlink, "nowhere", new),
         "link": partial(remove_new, os.link, file, new),
@@ -239,7 +332,7 @@ def try_signals(process: int) -> Attempts:
     }
 
 
-def try_processes(target: Target) -> Attempts:
+def try_processes(target: Offer) -> Attempts:
     """Look into another process, and change it."""
     process = target.process
     own = ctypes.create_string_buffer(1)
@@ -253,49 +346,40 @@ def try_processes(target: Target) -> Attempts:
         "process_vm_writev": partial(reach, (311, 271), *parts, keep=pieces),
         "kcmp": partial(reach, (312, 272), process, process),
         "pidfd_open": partial(reach, (434, 434), process),
-        "memory": partial(open_and_close, f"/proc/{process}/mem", os.O_RDWR),
+        "memory": partial(open_file, f"/proc/{process}/mem", os.O_RDWR),
         "files": partial(os.listdir, f"/proc/{process}/fd"),
         "limits": partial(reach, (302, 261), process, 7),
     }
 
 
 def reach(numbers: tuple[int, int], *arguments: int, keep: object = None) -> None:
-    """Make a system call with these arguments, then zeros; `keep` is what they point to.
+    """Make a system call with these arguments, then zeros; raises OSError if it is refused.
 
-    Raises:
-        OSError: if it is refused as a whole.
+    `keep` is what the arguments point to.
     """
     column = COLUMNS.get(platform.machine()) if LINUX else None  # others number them otherwise
     if column is None:
         return  # what cannot be tried counts as open
     try:
-        system_call(numbers[column], *arguments, *(0,) * (6 - len(arguments)))
+        call("syscall", numbers[column], *arguments, *(0,) * (6 - len(arguments)))
     except OSError as error:
         if error.errno in REFUSALS:
             raise
 
 
-def open_and_close(path: str, flags: int) -> None:
+def open_file(path: str, flags: int) -> None:
     """Open a file and no more."""
     os.close(os.open(path, flags, 0o600))
 
 
 def check_new_rights() -> None:
-    """Succeed if a program that this process starts could have more rights than it.
-
-    Raises:
-        PermissionError: if the kernel sees to it that none can, as only Linux does.
-    """
-    if LINUX and call("prctl", PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 1:
+    """Raise PermissionError if no program that this process starts can have more rights than it."""
+    if LINUX and control_process(PR_GET_NO_NEW_PRIVS) == 1:  # as only Linux sees to
         raise PermissionError
 
 
 def try_root() -> None:
-    """Become root, unless this is all the root there is in a namespace of its own, on Linux.
-
-    Raises:
-        PermissionError: if it cannot be had.
-    """
+    """Become root; on Linux a process that already is has only its namespace's, which is none."""
     if LINUX and os.getuid() == 0:
         raise PermissionError
     os.setuid(0)

@@ -10,20 +10,20 @@ MOST_TOKENS = 2048  # of one answer
 MOST_CHARACTERS = 1_000_000  # of a prompt; the model's window is far below
 
 
-class Asked(BaseModel):
+class PageRequest(BaseModel):
     """Anything the page asks; unknown fields are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class ExampleAsked(Asked):
+class ExampleRequest(PageRequest):
     """An example of a task by its number, or any."""
 
     task: str
     number: int | None = None
 
 
-class Question(Asked):
+class PageQuestion(PageRequest):
     """A prompt, or an example of a task, and the heads to knock out.
 
     With `example` the prompt, its stops and its length are the task's own.
@@ -31,38 +31,34 @@ class Question(Asked):
 
     heads: list[str] = Field(max_length=1_000_000)
     prompt: str = Field(default="", max_length=MOST_CHARACTERS)
-    example: ExampleAsked | None = None
+    example: ExampleRequest | None = None
     new_tokens: int = Field(default=64, ge=1, le=MOST_TOKENS)
     stops: list[str] = Field(default=[], max_length=16)
     chat: bool = False
 
 
-class AttentionAsked(Asked):
+class AttentionRequest(PageRequest):
     """One head's attention over a question's prompt and what was said so far."""
 
-    question: Question
+    question: PageQuestion
     said: list[int] = Field(max_length=MOST_TOKENS)
     head: str
     knocked_out: bool = False
     choice: int = Field(default=0, ge=0)
 
 
-class HeadsAsked(Asked):
+class HeadsRequest(PageRequest):
     """Heads to save, and the run whose ranking they were taken from."""
 
     heads: list[str]
     run: int | None = None
 
 
-A = TypeVar("A", bound=Asked)
+A = TypeVar("A", bound=PageRequest)
 
 
-def parsed(kind: type[A], body: bytes) -> A:
-    """Read what the page sent.
-
-    Raises:
-        BadOption: naming the first field that is wrong.
-    """
+def parse_request(kind: type[A], body: bytes) -> A:
+    """Read what the page sent; raises BadOption naming the first field that is wrong."""
     try:
         return kind.model_validate_json(body)
     except ValidationError as error:

@@ -1,0 +1,253 @@
+"""Two answers to one prompt, intact and knocked out: written token by token, or read."""
+
+import inspect
+import json
+from collections.abc import Iterator, Sequence
+from copy import copy, deepcopy
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from transformers import LogitsProcessorList
+
+from caploc.engine import BatchEngine
+from caploc.engine.encoding import Span, Stops, TokenizedPrompt
+from caploc.engine.plain import greedy_options, last_logits
+from caploc.heads import Head
+from caploc.models.knockout import knockout
+from caploc.models.loading import LoadedModel
+from caploc.playground.tokens import (
+    INTACT,
+    KNOCKED_OUT,
+    SIDES,
+    Event,
+    Pieces,
+    compare_odds,
+    finite_or_none,
+)
+from caploc.tasks.requests import LogLikelihood, Rolling, Scored
+
+
+class Stream:
+    """Reads a text bit by bit; `logits` are those of the token that would come next.
+
+    The heads are knocked out during each reading and at no other time, so that streams of different
+    heads may take turns on one model.
+    """
+
+    logits: Float[Tensor, "1 vocabulary"]  # in float32, whatever the model's dtype
+
+    def __init__(self, loaded: LoadedModel, heads: Sequence[Head]) -> None:
+        """Read with this model and these heads knocked out."""
+        self.loaded, self.heads = loaded, tuple(heads)
+        self.text: list[int] = []
+        self.keys: Any = None
+        self.last_only = "logits_to_keep" in inspect.signature(loaded.model.forward).parameters
+
+    @torch.inference_mode()
+    def read(self, tokens: Sequence[int]) -> None:
+        """Read on."""
+        self.text += tokens
+        # a model that keeps no keys reads its text anew
+        new = self.text if self.keys is None else tokens
+        options: dict[str, Any] = {"logits_to_keep": 1} if self.last_only else {}
+        here = self.loaded.model.device
+        with knockout(self.loaded, self.heads):
+            output = self.loaded.model(
+                input_ids=torch.tensor([list(new)], device=here),
+                attention_mask=torch.ones(1, len(self.text), dtype=torch.long, device=here),
+                past_key_values=self.keys,
+                use_cache=True,
+                **options,
+            )
+        self.keys = getattr(output, "past_key_values", None)
+        self.logits = output.logits[:, -1].to(torch.float32)
+
+    def fork(self) -> "Stream":
+        """Return a stream that has read the same and may read something else from here on."""
+        other = copy(self)
+        other.text, other.keys = list(self.text), deepcopy(self.keys)
+        return other
+
+    @property
+    def logprobs(self) -> Float[Tensor, " vocabulary"]:
+        """Log-probability, in nats, of every token that could come next."""
+        return torch.log_softmax(self.logits[0], dim=-1)
+
+
+@dataclass
+class GrowingAnswer:
+    """One side's answer so far, and both models reading it."""
+
+    readers: dict[str, Stream]
+    pieces: Pieces
+    said: list[int] = field(default_factory=list)
+    over: str = ""  # why it ended; empty while it goes on
+
+    def read_last(self) -> None:
+        """Let both models read the last token."""
+        for stream in self.readers.values():
+            stream.read(self.said[-1:])
+
+
+class PairedGeneration:
+    """Both models answer greedily, as `generate(do_sample=False)` does; each reads both answers.
+
+    Penalties and other rules of the model's generation config decide what is said, as in
+    `generate`; the probabilities shown are the model's own, before such rules.
+    """
+
+    def __init__(
+        self, engine: BatchEngine[LoadedModel], prompt: TokenizedPrompt, heads: tuple[Head, ...]
+    ) -> None:
+        """Prepare; nothing is read yet."""
+        self.engine, self.loaded, self.prompt, self.heads = engine, engine.loaded, prompt, heads
+        self.answers: dict[str, GrowingAnswer] = {}
+        settings = (prompt.stops, prompt.new_tokens, prompt.options)
+        self.stops: Stops = engine.generation.stopping(settings)
+        self.rules = generation_rules(self.loaded, prompt)
+
+    def events(self) -> Iterator[Event]:
+        """Yield what each side says, a token at a time, and when and why it ends."""
+        streams = {INTACT: Stream(self.loaded, ()), KNOCKED_OUT: Stream(self.loaded, self.heads)}
+        for stream in streams.values():
+            stream.read(self.prompt.tokens)
+        before, tokenizer = self.prompt.tokens, self.loaded.tokenizer
+        self.answers = {side: GrowingAnswer(streams, Pieces(tokenizer, before)) for side in SIDES}
+        yield {"event": "begin", "prompt_tokens": len(before)}
+        while speaking := [side for side in SIDES if not self.answers[side].over]:
+            for side in speaking:
+                yield self.extend(side)
+            for side in speaking:
+                if why := self.answers[side].over:
+                    yield {"event": "end", "side": side, "why": why, "text": self.answer(side)}
+            self.read_on()
+
+    def extend(self, side: str) -> Event:
+        """Choose a side's next token."""
+        answer = self.answers[side]
+        text: Any = torch.tensor(
+            [[*self.prompt.tokens, *answer.said]], device=self.loaded.model.device
+        )
+        token = int(self.rules(text, answer.readers[side].logits.clone()).argmax())
+        logprobs = {reader: stream.logprobs for reader, stream in answer.readers.items()}
+        answer.said.append(token)
+        if self.stops.over(answer.said):
+            stopped = "stop string" if self.stops.stopped(answer.said) else "limit"
+            answer.over = "end token" if token in self.stops.ends else stopped
+        return {
+            "event": "token",
+            "side": side,
+            "token": token,
+            "text": answer.pieces.add(token),
+            "ends": token in self.stops.ends,
+            **compare_odds(self.loaded.tokenizer, token, logprobs),
+        }
+
+    def answer(self, side: str) -> str:
+        """Return what a side has said, cut at its first stop string."""
+        return self.engine.encoder.cut(self.answers[side].said, self.prompt.stops)
+
+    def read_on(self) -> None:
+        """Let both models read what was said last; from where the answers part, each on its own."""
+        intact, knocked_out = self.answers[INTACT], self.answers[KNOCKED_OUT]
+        if intact.readers is knocked_out.readers:
+            if intact.said != knocked_out.said:
+                forks = {side: stream.fork() for side, stream in intact.readers.items()}
+                knocked_out.readers = forks
+            elif not intact.over:
+                intact.read_last()
+                return
+        for answer in (intact, knocked_out):
+            if not answer.over:
+                answer.read_last()
+
+
+def generation_rules(loaded: LoadedModel, prompt: TokenizedPrompt) -> LogitsProcessorList:
+    """Return what `generate` would do to the logits before it takes the likeliest token."""
+    found: list[LogitsProcessorList] = []
+
+    def keep(model: Any, input_ids: Any, logits_processor: LogitsProcessorList, **_: Any) -> Any:
+        found.append(logits_processor)
+        return input_ids
+
+    ids = torch.tensor([prompt.tokens], device=loaded.model.device)
+    generator: Any = loaded.model
+    generator.generate(
+        input_ids=ids,
+        attention_mask=torch.ones_like(ids),
+        max_new_tokens=prompt.new_tokens,
+        pad_token_id=loaded.tokenizer.pad_token_id,
+        custom_generate=keep,
+        **greedy_options(json.loads(prompt.options)),
+    )
+    return found[0]
+
+
+class PairedReading:
+    """Reads the requests of one example with both models.
+
+    After `events`, `responses` holds what each side answers, as the engine would.
+    """
+
+    def __init__(
+        self,
+        engine: BatchEngine[LoadedModel],
+        requests: Sequence[LogLikelihood | Rolling],
+        heads: tuple[Head, ...],
+    ) -> None:
+        """Prepare; nothing is read yet."""
+        self.engine, self.requests = engine, requests
+        self.heads: dict[str, tuple[Head, ...]] = {INTACT: (), KNOCKED_OUT: heads}
+        self.responses: dict[str, list[Scored]] = {side: [] for side in SIDES}
+
+    def events(self) -> Iterator[Event]:
+        """Yield the tokens of each text as they are read, then its log-probability on each side."""
+        for number, request in enumerate(self.requests):
+            yield {"event": "choice", "choice": number}
+            totals = {side: Scored(0.0, True, 0) for side in SIDES}
+            for span in self.engine.encoder.spans(request):
+                yield self.read(span, totals)
+            for side in SIDES:
+                self.responses[side].append(totals[side])
+            yield {
+                "event": "read",
+                "choice": number,
+                **{side: finite_or_none(totals[side].logprob) for side in SIDES},
+            }
+
+    def read(self, span: Span, totals: dict[str, Scored]) -> Event:
+        """Read one span with both models and add what they find to the totals."""
+        logprobs = {side: self.logprobs(side, span) for side in SIDES}
+        wanted = torch.tensor(span.continuation)
+        for side, found in logprobs.items():
+            chosen = found.gather(1, wanted[:, None].to(found.device))
+            before = totals[side]
+            totals[side] = Scored(
+                before.logprob + float(chosen.double().sum()),
+                before.greedy and found.argmax(-1).tolist() == list(span.continuation),
+                before.tokens + len(span.continuation),
+            )
+        tokenizer = self.engine.loaded.tokenizer
+        context = span.inputs[: len(span.inputs) + 1 - len(span.continuation)]
+        cut = Pieces(tokenizer, context)
+        tokens = [
+            {
+                "token": token,
+                "text": cut.add(token),
+                **compare_odds(tokenizer, token, {side: logprobs[side][place] for side in SIDES}),
+            }
+            for place, token in enumerate(span.continuation)
+        ]
+        return {"event": "tokens", "tokens": tokens}
+
+    @torch.inference_mode()
+    def logprobs(self, side: str, span: Span) -> Float[Tensor, "tokens vocabulary"]:
+        """Log-probabilities of whatever could stand where the span's continuation stands."""
+        model = self.engine.loaded.model
+        ids = torch.tensor([span.inputs], device=model.device)
+        with knockout(self.engine.loaded, self.heads[side]):
+            logits = last_logits(model, ids, len(span.inputs) - len(span.continuation))
+        return torch.log_softmax(logits[0].float(), dim=-1)

@@ -1,0 +1,396 @@
+"""Judge and program, two processes: the test code calls the program's functions from afar.
+
+What comes back from the program is plain data in exact builtin types, or a `Remote`: something
+only the program can look into. A Remote equals itself and nothing else, whatever the program says.
+Nothing that the program's process says is trusted; it holds no secret, and never sees a test.
+"""
+
+import ast
+import builtins
+import importlib
+import operator
+import os
+import socket
+import sys
+import traceback
+import types
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
+
+from caploc.sandbox import protocol
+from caploc.sandbox.protocol import EXCEPTIONS, Gone, Malformed, decode, encode
+
+TESTS = "<tests>"
+LONGEST_DETAIL = 1000
+# What a `map` or a generator of the tests takes for the end of its input, in silence.
+SILENT = (StopIteration, StopAsyncIteration, GeneratorExit)
+
+
+def serve_tests(channel_file: int, report_file: int) -> None:
+    """Be the judge: read text and tests, judge, report, and end at once."""
+    with socket.socket(fileno=report_file) as driver, socket.socket(fileno=channel_file) as channel:
+        request = protocol.receive(driver)
+        reason, detail = judge_program(request["text"], request["tests"], Link(channel))
+        protocol.send(driver, {"reason": reason, "detail": detail[:LONGEST_DETAIL]})
+    os._exit(0)
+
+
+def judge_program(text: str, tests: str, link: "Link") -> tuple[str, str]:
+    """Run the program, then its tests: a key of `caploc.sandbox.worker.REASONS`, or "lost".
+
+    "lost" says that the program's process ended; why is for the one who started it to tell.
+    """
+    try:
+        reason, detail = run_tests(text, tests, link)
+    except MemoryError:
+        reason, detail = "memory", "the tests ran out of memory"
+    # Even if the tests caught the exception and went on.
+    if link.trouble == "refused":
+        return "refused", "the program sent something that is not plain data"
+    return (link.trouble, "") if link.trouble else (reason, detail)
+
+
+def run_tests(text: str, tests: str, link: "Link") -> tuple[str, str]:
+    """Return reason and detail, unless the program's process is in trouble."""
+    try:
+        tree = ast.parse(tests, TESTS)
+        code = compile(tree, TESTS, "exec")
+    except (SyntaxError, ValueError, RecursionError) as error:
+        return "error", f"the tests cannot be read: {describe(error)}"
+    try:
+        link.names = frozenset(map(str, link.ask("load", text)))
+        exec(code, Names(link, override=name_only_builtins(tree)))
+    except Unfit as error:
+        return "refused", str(error)
+    except BaseException as error:  # SystemExit too: nothing but reaching the end is a pass
+        lines = tests.splitlines()
+        frames = traceback.walk_tb(error.__traceback__)
+        numbers = [line for frame, line in frames if frame.f_code.co_filename == TESTS]
+        known = numbers and numbers[-1] <= len(lines)
+        where = f"{lines[numbers[-1] - 1].strip()}: " if known else ""
+        failed = isinstance(error, AssertionError) and error is not link.raised
+        reason = "memory" if isinstance(error, MemoryError) else "failed" if failed else "error"
+        return reason, where + describe(error)
+    return "passed", ""
+
+
+def describe(error: BaseException) -> str:
+    """Return type and text of an exception, in one line."""
+    kind = "".join(getattr(error, "__notes__", [])[:1]) or type(error).__name__
+    try:
+        text = str(error)
+    except BaseException:  # an argument may be an object of the program's
+        text = ""
+    return f"{kind}: {text}" if text else kind
+
+
+def name_only_builtins(tree: ast.AST) -> bool:
+    """Tell whether all that the tests take from elsewhere has the name of a builtin."""
+    taken, own = set(), set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name) | ast.arg(arg=name):
+                own.add(name)
+            case ast.Import(names=names) | ast.ImportFrom(names=names):
+                own |= {(alias.asname or alias.name).split(".")[0] for alias in names}
+            case ast.Name(id=name, ctx=ast.Load()):
+                taken.add(name)
+            case ast.Name(id=name):
+                own.add(name)
+    return all(hasattr(builtins, name) for name in taken - own)
+
+
+class Unfit(Exception):
+    """The tests hand the program something that is not plain data."""
+
+
+class Link:
+    """Asks the program's process to do things."""
+
+    def __init__(self, channel: socket.socket) -> None:
+        self._channel = channel
+        self._known: dict[int, Remote] = {}
+        self.names: frozenset[str] = frozenset()  # the program's globals after it ran
+        # "lost" once the program's process is gone, "refused" once it sent something malformed.
+        # What the tests do afterwards counts no more.
+        self.trouble = ""
+        self.raised: BaseException | None = None  # the last exception that the program raised
+
+    def ask(self, operation: str, *arguments: Any, **named: Any) -> Any:
+        """Have something done there; return the result, and change arguments as it changed them.
+
+        What the program raises is raised here, as the nearest builtin type.
+        """
+        encoded = [encode(each, self._send) for each in arguments]
+        encoded_named = {name: encode(each, self._send) for name, each in named.items()}
+        try:
+            reply = self._exchange([operation, encoded, encoded_named])
+            return self._understand(operation, reply, [*arguments, *named.values()])
+        except Malformed:
+            self.trouble = "refused"
+            raise
+
+    def _exchange(self, request: list[Any]) -> Any:
+        if self.trouble:
+            raise Gone
+        try:
+            protocol.send(self._channel, request)
+            return protocol.receive(self._channel)
+        except (Gone, OSError) as error:
+            self.trouble = "lost"
+            raise Gone from error
+
+    def _understand(self, operation: str, reply: Any, arguments: list[Any]) -> Any:
+        match reply:
+            case ["value", raw, list(changes)]:
+                result = decode(raw, self.receive)
+                for change in changes:
+                    match change:
+                        case [int(at), now] if 0 <= at < len(arguments):
+                            mirror(arguments[at], decode(now, self.receive))
+                        case _:
+                            raise Malformed("a change of no known form")
+                return result
+            case ["raise", str(name), list(names), list(raw)]:
+                error = as_builtin(name, names, [decode(each, self.receive) for each in raw])
+                ends = operation == "next" and isinstance(error, StopIteration)
+                if isinstance(error, SILENT) and not ends:
+                    error = RuntimeError(f"the program raised {name}")
+                self.raised = error
+                raise error
+        raise Malformed("an answer of no known form")
+
+    def _send(self, value: Any) -> list[Any]:
+        if type(value) is Remote:
+            return ["handle", object.__getattribute__(value, "_Remote__key")]
+        raise Unfit(f"the tests hand the program a {type(value).__name__}, not plain data")
+
+    def receive(self, raw: list[Any]) -> Any:
+        """Return the one Remote of a number, or our own module of a name."""
+        match raw:
+            case ["handle", int(key)] if key >= 0:
+                return self._known.setdefault(key, Remote(self, key))
+            case ["module", str(name)] if name in sys.stdlib_module_names and name[0] != "_":
+                return importlib.import_module(name)
+        raise Malformed("a value of no known type")
+
+
+class Remote:
+    """Something that lives in the program's process: a function, a class, an object."""
+
+    __slots__ = ("__key", "__link")
+
+    def __init__(self, link: Link, key: int) -> None:
+        object.__setattr__(self, "_Remote__link", link)
+        object.__setattr__(self, "_Remote__key", key)
+
+    def __call__(self, /, *arguments: Any, **named: Any) -> Any:
+        return self.__link.ask("call", self, *arguments, **named)
+
+    def __getattr__(self, name: str) -> Any:
+        return self.__link.ask("get", self, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self.__link.ask("set", self, name, value)
+
+    def __getitem__(self, key: Any) -> Any:
+        return self.__link.ask("item", self, key)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self.__link.ask("put", self, key, value)
+
+    def __iter__(self) -> Iterator[Any]:
+        answer = self.__link.ask("iterate", self)
+        if type(answer) is not Remote:
+            raise TypeError("iter() returned something that is not an iterator")
+        return answer
+
+    def __next__(self) -> Any:
+        return self.__link.ask("next", self)
+
+    def __len__(self) -> int:
+        length: int = self.__link.ask("length", self)
+        return length
+
+    def __bool__(self) -> bool:
+        return self.__link.ask("truth", self) is True
+
+    def __str__(self) -> str:
+        return str(self.__link.ask("text", self))
+
+    def __repr__(self) -> str:
+        return str(self.__link.ask("show", self))
+
+    def __instancecheck__(self, value: Any) -> bool:
+        return type(value) is Remote and self.__link.ask("is_instance", self, value) is True
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise TypeError("an object of the program cannot be copied")
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __hash__(self) -> int:
+        return id(self)
+
+
+def as_builtin(name: str, names: list[Any], arguments: list[Any]) -> BaseException:
+    """Return an exception of the first builtin type in `names`; Exception for none.
+
+    A type that takes other arguments than these gives way to the next.
+    """
+    for each in names:
+        kind = EXCEPTIONS.get(each) if isinstance(each, str) else None
+        if kind is not None:
+            try:
+                error = kind(*arguments)
+            except (TypeError, ValueError):
+                continue
+            if each != name:
+                error.add_note(name)
+            return error
+    plain = [str(each) for each in arguments if type(each) is not Remote]
+    return Exception(f"{name}: {', '.join(plain)}")
+
+
+def mirror(old: Any, new: Any) -> Any:
+    """Make a mutable value hold what the new one holds, and its parts likewise; else the new one.
+
+    Parts keep their identity: `row = grid[0]` sees what happened to the grid.
+    """
+    match old if type(old) is type(new) else None:
+        case list() | deque():
+            kept = len(old) == len(new)
+            values = [mirror(*pair) for pair in zip(old, new, strict=True)] if kept else list(new)
+            old.clear()
+            old.extend(values)
+        case dict():
+            pairs = {key: mirror(old.get(key), value) for key, value in new.items()}
+            dict.clear(old)
+            dict.update(old, pairs)
+        case set():
+            old.clear()
+            old.update(new)
+        case bytearray():
+            old[:] = new
+        case tuple() if len(old) == len(new):
+            return tuple(mirror(*pair) for pair in zip(old, new, strict=True))
+        case _:
+            return new
+    return old
+
+
+class Names(dict[str, Any]):
+    """The globals of the tests: what they do not define is the program's.
+
+    A builtin stays the builtin, even if the program has a global of its name: else it could
+    redefine `abs` or `sorted`. Only tests that name nothing else of the program, as in
+    `assert sum(10, 15) == 6`, mean the program's.
+    """
+
+    def __init__(self, link: Link, *, override: bool) -> None:
+        """Look names up over the link; `override` lets the program's hide builtins."""
+        super().__init__(__name__="tests", __builtins__=builtins)
+        self._link, self._override = link, override
+
+    def __missing__(self, name: str) -> Any:
+        hidden = self._override and name in self._link.names
+        if name.startswith("__") or (hasattr(builtins, name) and not hidden):
+            raise KeyError(name)
+        try:
+            return self._link.ask("fetch", name)
+        except NameError as error:
+            raise KeyError(name) from error
+
+
+PROGRAM = "program"
+# Whose contents may change in a call; what was sent in them is compared with what they hold then.
+MUTABLE = "list dict set deque bytearray Counter OrderedDict defaultdict tuple".split()
+OPERATIONS: dict[str, Callable[..., Any]] = {
+    "call": lambda function, /, *arguments, **named: function(*arguments, **named),
+    "get": getattr,
+    "set": setattr,
+    "item": operator.getitem,
+    "put": operator.setitem,
+    "iterate": iter,
+    "next": next,
+    "length": len,
+    "truth": bool,
+    "text": str,
+    "show": repr,
+    "is_instance": lambda kind, value: isinstance(value, kind),
+}
+
+
+def serve_program(channel_file: int) -> None:
+    """Be the program: run its text when told to, do what the judge asks, end when it leaves."""
+    with socket.socket(fileno=channel_file) as channel:
+        candidate = ProgramServer()
+        while True:
+            try:
+                request = protocol.receive(channel)
+            except (Gone, Malformed):
+                break
+            protocol.send(channel, candidate.answer(request))
+    os._exit(0)
+
+
+class ProgramServer:
+    """The program's own module, empty at first, and the objects that the judge has heard of."""
+
+    def __init__(self) -> None:
+        self.module = types.ModuleType(PROGRAM)
+        self.objects: list[Any] = []
+        self.keys: dict[int, int] = {}
+        self.operations = OPERATIONS | {"load": self.load, "fetch": self.fetch}
+
+    def answer(self, request: list[Any]) -> list[Any]:
+        """Do one thing and say how it went: `["value", value, changes]` or `["raise", ...]`."""
+        operation, arguments, named = request
+        try:
+            given = [protocol.decode_raw(each, self.find) for each in arguments]
+            given_named = {
+                name: protocol.decode_raw(each, self.find) for name, each in named.items()
+            }
+            result = self.operations[operation](*given, **given_named)
+            changes = []
+            for at, raw in enumerate([*arguments, *named.values()]):
+                if isinstance(raw, list) and raw[0] in MUTABLE:
+                    now = encode([*given, *given_named.values()][at], self.handle)
+                    if now != raw:
+                        changes.append([at, now])
+            return ["value", encode(result, self.handle), changes]
+        except BaseException as error:  # whatever it is, the judge decides what it means
+            # The builtin types that it is, nearest first, and its arguments.
+            names = [each.__name__ for each in type(error).__mro__ if each in protocol.TYPE_NAMES]
+            try:
+                encoded = [encode(each, self.handle) for each in error.args]
+            except BaseException:
+                encoded = []
+            return ["raise", type(error).__name__, names, encoded]
+
+    def load(self, text: str) -> list[str]:
+        """Run the program's text; return the names it leaves behind."""
+        sys.modules[PROGRAM] = self.module
+        exec(compile(text, f"<{PROGRAM}>", "exec"), self.module.__dict__)
+        return [str(name) for name in self.module.__dict__]
+
+    def fetch(self, name: str) -> Any:
+        """Return the global of this name; raises NameError if there is none."""
+        if name not in self.module.__dict__:
+            raise NameError(f"name {name!r} is not defined")
+        return self.module.__dict__[name]
+
+    def handle(self, value: Any) -> list[Any]:
+        """Encode what is not plain data: a module by its name, else a number to call it by."""
+        if isinstance(value, types.ModuleType):
+            return ["module", value.__name__]
+        if id(value) not in self.keys:
+            self.keys[id(value)] = len(self.objects)
+            self.objects.append(value)
+        return ["handle", self.keys[id(value)]]
+
+    def find(self, raw: list[Any]) -> Any:
+        """Return the object that a handle stands for."""
+        return self.objects[raw[1]]

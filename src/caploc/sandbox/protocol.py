@@ -1,0 +1,286 @@
+"""What driver, worker, judge and program tell each other, and the limits they are given.
+
+A message is four bytes of length, then JSON. In it None, bool, str, float and small int are
+themselves; all else is a list that starts with the name of its type: `["list", 1, 2]`,
+`["dict", key, value, key, value]`, `["int", "0x1ff..."]`. Nothing but these types, exactly, is
+ever built from one.
+"""
+
+import builtins
+import datetime as times
+import json
+import operator
+import os
+import socket
+import struct
+import subprocess
+import sys
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
+from itertools import chain
+from typing import Any
+
+from caploc.errors import BadOption
+
+MIB = 2**20
+# Below this Python itself does not start.
+LEAST_MEMORY = 64 * MIB
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one program may use; its test code may use as much once more.
+
+    Raises BadOption if a limit is not positive, or leaves Python no memory.
+    """
+
+    cpu_seconds: float = 10.0  # processor time, rounded up to whole seconds
+    wall_seconds: float = 30.0  # time by the clock, program and tests together
+    memory_bytes: int = 512 * MIB  # address space
+    output_bytes: int = 4 * MIB  # what program and tests may print, together
+    processes: int = 32  # processes and threads at once
+    file_bytes: int = 16 * MIB  # size of its temporary directory, and of any one file in it
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            value = getattr(self, name)
+            if not value > 0:
+                raise BadOption(f"{name} must be positive; got {value}.")
+        if self.memory_bytes < LEAST_MEMORY:
+            raise BadOption(
+                f"memory_bytes must be {LEAST_MEMORY} or more, or Python does not start; "
+                f"got {self.memory_bytes}."
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """One combination of the kernel's means of isolation."""
+
+    namespaces: bool  # users, processes, network, files, messages and host name of its own
+    filter: bool  # only the system calls that a computation needs
+    landlock: bool  # the kernel's own limits on paths, where there are no namespaces
+
+    @property
+    def full(self) -> bool:
+        """Tell whether nothing that a Linux kernel offers is missing."""
+        return self.namespaces and self.filter
+
+    @property
+    def read_only(self) -> bool:
+        """Tell whether only the filter can keep files from being written, and so keeps all."""
+        return self.filter and not self.namespaces and not self.landlock
+
+
+def list_profiles() -> list[Profile]:
+    """List every combination that this system may have, strongest first."""
+    if sys.platform != "linux":
+        return [Profile(namespaces=False, filter=False, landlock=False)]
+    return [
+        Profile(namespaces=True, filter=True, landlock=False),
+        Profile(namespaces=False, filter=True, landlock=True),
+        Profile(namespaces=True, filter=False, landlock=False),
+        Profile(namespaces=False, filter=True, landlock=False),
+        Profile(namespaces=False, filter=False, landlock=True),
+        Profile(namespaces=False, filter=False, landlock=False),
+    ]
+
+
+def remove_folder(folder: str) -> None:
+    """Remove a program's temporary directory, whatever it left there and however deep; or none."""
+    try:
+        os.rmdir(folder)
+    except FileNotFoundError:
+        pass
+    except OSError:
+        for command in (["chmod", "-R", "u+rwx"], ["rm", "-rf"]):
+            subprocess.run([*command, folder], stderr=subprocess.DEVNULL, check=False)
+
+
+HEADER = struct.Struct("!I")
+# The most that one message may hold. What is larger is refused before it is read.
+LONGEST = 16 * 2**20
+CHUNK = 1 << 16  # of what is read at once
+
+
+class Gone(Exception):
+    """The other side closed the connection."""
+
+
+class Malformed(Exception):
+    """What came is no message; the text says why."""
+
+
+def send(connection: socket.socket, message: Any) -> None:
+    """Send one message; raises OSError if the other side is gone."""
+    body = json.dumps(message, separators=(",", ":")).encode()
+    connection.sendall(HEADER.pack(len(body)) + body)
+
+
+def receive(connection: socket.socket) -> Any:
+    """Wait for one message; raises Gone if the other side is, Malformed if it is none."""
+    (length,) = HEADER.unpack(receive_bytes(connection, HEADER.size))
+    if length > LONGEST:
+        raise Malformed(f"a message of {length} bytes; {LONGEST} are allowed")
+    try:
+        return json.loads(receive_bytes(connection, length))
+    except (ValueError, RecursionError) as error:
+        raise Malformed("a message that is not JSON") from error
+
+
+def receive_bytes(connection: socket.socket, count: int) -> bytearray:
+    """Read so many bytes; raises Gone if the other side closes before."""
+    body = bytearray()
+    while len(body) < count:
+        try:
+            part = connection.recv(min(count - len(body), CHUNK))
+        except ConnectionError as error:
+            raise Gone from error
+        if not part:
+            raise Gone
+        body += part
+    return body
+
+
+# What each side does with what is not plain data.
+Other = Callable[[Any], Any]
+# Beyond these, numbers travel in hexadecimal: reading long decimal ones takes quadratic time.
+SMALL = 2**63
+EXCEPTIONS = {
+    name: value
+    for name, value in vars(builtins).items()
+    if isinstance(value, type) and issubclass(value, BaseException)
+}
+# Types that may travel themselves, as in `isinstance(value, int)` or `Counter` by name.
+TYPES: dict[str, type] = {
+    each.__name__: each
+    for each in (
+        bool, int, float, complex, str, bytes, bytearray, list, tuple, set, frozenset, dict, range,
+        Counter, OrderedDict, defaultdict, deque, Decimal, Fraction, times.date, times.datetime,
+        times.time, times.timedelta, *EXCEPTIONS.values(),
+    )
+} | {"NoneType": type(None)}  # fmt: skip
+TYPE_NAMES = {each: name for name, each in TYPES.items()}
+
+
+def encode(value: Any, other: Other) -> Any:
+    """Return what JSON may hold for a value; `other` answers for what is not plain.
+
+    Raises RecursionError for what is nested too deeply, or holds itself.
+    """
+    kind = type(value)
+    if value is None or kind is bool or kind is str or kind is float:
+        return value
+    if kind is int:
+        return value if -SMALL < value < SMALL else ["int", hex(value)]
+    if kind in FORMS:
+        take_apart, _ = FORMS[kind]
+        return [kind.__name__, *(encode(part, other) for part in take_apart(value))]
+    if isinstance(value, type) and value in TYPE_NAMES:
+        return ["type", TYPE_NAMES[value]]
+    for base, read in BASES:
+        if isinstance(value, base):
+            return encode(read(value), other)
+    return other(value)
+
+
+def decode(raw: Any, other: Other) -> Any:
+    """Return the value that `encode` was given; `other` reads what was not plain.
+
+    Raises Malformed for anything that `encode` would not say.
+    """
+    try:
+        return decode_raw(raw, other)
+    except (TypeError, ValueError, ArithmeticError, LookupError, RecursionError) as error:
+        raise Malformed("a value that is not plain data") from error
+
+
+def decode_raw(raw: Any, other: Other) -> Any:
+    """Decode with any exception."""
+    if not isinstance(raw, list | dict):
+        return raw
+    if isinstance(raw, dict):
+        raise TypeError("JSON objects are not used")
+    name, *parts = raw
+    if name not in BUILDERS:
+        return other(raw)
+    return BUILDERS[name](*(decode_raw(part, other) for part in parts))
+
+
+def pair(*parts: Any) -> dict[Any, Any]:
+    """Return the mapping of keys and values in turn."""
+    return dict(zip(parts[::2], parts[1::2], strict=True))
+
+
+def flatten(mapping: dict[Any, Any]) -> Iterable[Any]:
+    """Return keys and values in turn."""
+    return chain.from_iterable(mapping.items())
+
+
+def build_counter(*parts: Any) -> "Counter[Any]":
+    """Build a Counter that says exactly what was said, zeros and all."""
+    counter: Counter[Any] = Counter()
+    dict.update(counter, pair(*parts))
+    return counter
+
+
+def build_default(factory: Any, *parts: Any) -> defaultdict[Any, Any]:
+    """Build a defaultdict; raises TypeError if its factory is neither a plain type nor None."""
+    if factory is not None and factory not in TYPE_NAMES:
+        raise TypeError("a factory that is no plain type")
+    return defaultdict(factory, pair(*parts))
+
+
+def take_default_apart(mapping: defaultdict[Any, Any]) -> Iterable[Any]:
+    """Return the factory if that is a plain type, else None; then keys and values in turn."""
+    factory = mapping.default_factory
+    plain = isinstance(factory, type) and factory in TYPE_NAMES
+    return factory if plain else None, *flatten(mapping)
+
+
+# Type → what takes a value apart into plain parts, and what builds one of such parts, which a liar
+# may have chosen: where they do not fit it raises.
+FORMS: dict[type, tuple[Callable[[Any], Iterable[Any]], Callable[..., Any]]] = {
+    list: (iter, lambda *parts: list(parts)),
+    tuple: (iter, lambda *parts: parts),
+    set: (iter, lambda *parts: set(parts)),
+    frozenset: (iter, lambda *parts: frozenset(parts)),
+    dict: (flatten, pair),
+    Counter: (flatten, build_counter),
+    OrderedDict: (flatten, lambda *parts: OrderedDict(pair(*parts))),
+    defaultdict: (take_default_apart, build_default),
+    deque: (lambda value: (value.maxlen, *value), lambda most, *parts: deque(parts, most)),
+    bytes: (lambda value: [value.hex()], bytes.fromhex),
+    bytearray: (lambda value: [value.hex()], bytearray.fromhex),
+    complex: (lambda value: (value.real, value.imag), complex),
+    range: (lambda value: (value.start, value.stop, value.step), range),
+    # A text only, and whole numbers only: Fraction("1e999999999") would fill the memory.
+    Decimal: (lambda value: [str(value)], lambda text: Decimal(str.__str__(text))),
+    Fraction: (Fraction.as_integer_ratio, lambda *parts: Fraction(*map(operator.index, parts))),
+    times.date: (lambda value: [value.isoformat()], times.date.fromisoformat),
+    times.datetime: (lambda value: [value.isoformat()], times.datetime.fromisoformat),
+    times.time: (lambda value: [value.isoformat()], times.time.fromisoformat),
+    times.timedelta: (lambda it: (it.days, it.seconds, it.microseconds), times.timedelta),
+}
+BUILDERS: dict[str, Callable[..., Any]] = {
+    "int": lambda text: int(text, 16),
+    "type": lambda name: TYPES[name],
+    **{kind.__name__: build for kind, (_, build) in FORMS.items()},
+}
+# Values of a type derived from a plain one count as that one. What they say is read with the
+# plain type's own methods, so that an honest namedtuple or IntEnum is what its owner means.
+BASES: tuple[tuple[type, Callable[[Any], Any]], ...] = (
+    (int, int.__int__),
+    (float, float.__float__),
+    (complex, complex.__complex__),
+    (str, str.__str__),
+    (bytes, lambda value: bytes(memoryview(value))),
+    (tuple, lambda value: tuple(tuple.__iter__(value))),
+    (list, lambda value: list(list.__iter__(value))),
+    (set, lambda value: set(set.__iter__(value))),
+    (frozenset, lambda value: frozenset(frozenset.__iter__(value))),
+    (dict, lambda value: dict(dict.items(value))),
+)
