@@ -9,7 +9,15 @@ import pytest
 from caploc.errors import BadOption, UserError
 from caploc.finished import FinishedRun
 from caploc.heads import HeadGrid
-from caploc.interactions import Contrast, Table, behind, described, groups, interactions, pairs
+from caploc.interactions import (
+    Contrast,
+    OutcomeTable,
+    behind,
+    described,
+    groups,
+    interactions,
+    pairs,
+)
 from caploc.measurement import Meter
 from caploc.models.planted import Planted, write_planted
 from caploc.progress import Silent
@@ -133,7 +141,7 @@ def table_of(outcomes, examples):
     }
     meter = object.__new__(Meter)  # nothing is left to ask it
     meter.engine = SimpleNamespace(grid=HeadGrid((4,)))
-    return Table(meter, examples, Silent(), known)
+    return OutcomeTable(meter, examples, Silent(), known)
 
 
 def test_a_rescue_of_log_probabilities_leaves_out_what_was_screened_and_what_is_unknown():

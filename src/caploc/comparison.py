@@ -27,7 +27,7 @@ from caploc.folder import (
     write_json,
 )
 from caploc.heads import Head, HeadGrid
-from caploc.report import Compared, write_comparison
+from caploc.report import ComparedRun, write_comparison
 from caploc.report.headmap import by_head, grid_of
 from caploc.report.reading import Result, at, known, number_at
 from caploc.report.sentence import check_of
@@ -105,7 +105,7 @@ def compare(folders: Sequence[Path], out: Path, *, command: str = "") -> dict[st
     }
     out.mkdir(parents=True, exist_ok=True)
     write_json(out / COMPARISON, told)
-    write_comparison(out, [Compared(run.name, run.folder, run.result) for run in runs], told)
+    write_comparison(out, [ComparedRun(run.name, run.folder, run.result) for run in runs], told)
     return told
 
 

@@ -40,7 +40,7 @@ class Stages:
 
 
 @dataclass(frozen=True)
-class Findings:
+class StudyFindings:
     """The result of a study and where it lies."""
 
     result: dict[str, Any]
@@ -50,14 +50,14 @@ class Findings:
 
 def write_findings(
     folder: Path, study: dict[str, Any], stages: Stages, cost: Cost, command: str
-) -> Findings:
+) -> StudyFindings:
     """Write `result.json`, the answers shown, and the report."""
     told = {"command": redacted(command), "versions": versions()}
     result = as_result(study, stages, cost) | told
     answers = shown_answers(stages)
     write_json(folder / RESULT, result)
     write_json(folder / ANSWERS, answers)
-    return Findings(result, folder, write_report(folder, result, answers))
+    return StudyFindings(result, folder, write_report(folder, result, answers))
 
 
 def as_result(study: dict[str, Any], stages: Stages, cost: Cost) -> dict[str, Any]:

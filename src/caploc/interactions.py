@@ -57,7 +57,7 @@ class Contrast:
 
 
 @dataclass
-class Table:
+class OutcomeTable:
     """Outcomes of masks on the same examples; each mask is measured once."""
 
     meter: Meter
@@ -150,7 +150,7 @@ def interactions(
         grid = bench.engine.loaded.grid
         chosen = columns(grid, run.result["top"][:most])
         found, kept = run.study.drawn(task.size)
-        table = Table(bench.meter(task), (kept or found)[:examples], progress or Silent())
+        table = OutcomeTable(bench.meter(task), (kept or found)[:examples], progress or Silent())
         problem = Problem(
             heads=grid.size,
             examples=found,
@@ -188,7 +188,7 @@ def columns(grid: HeadGrid, names: Sequence[str]) -> list[int]:
 
 
 def asked(
-    table: Table, grid: HeadGrid, chosen: Sequence[int], stand_ins: Sequence[int]
+    table: OutcomeTable, grid: HeadGrid, chosen: Sequence[int], stand_ins: Sequence[int]
 ) -> list[dict[str, Any]]:
     """Every contrast of the three questions."""
     return [

@@ -13,7 +13,7 @@ import pandas as pd
 from caploc import console
 from caploc.contents import read_contents
 from caploc.evaluation import curve as measure_curve
-from caploc.findings import Findings as Record
+from caploc.findings import StudyFindings as Record
 from caploc.folder import RESULT
 from caploc.lookup import pick
 from caploc.naming import default_folder, default_others, placed

@@ -92,7 +92,7 @@ class Interaction:
 
 
 @dataclass(frozen=True)
-class Rescue:
+class PlantedRescue:
     """A head that takes `shift` of every margin unless one of its rescuers is gone as well."""
 
     breaker: int
@@ -124,7 +124,7 @@ class World:
     damage: float = 0.0
     varied: bool = False
     noise: float = NOISE
-    rescues: tuple[Rescue, ...] = ()
+    rescues: tuple[PlantedRescue, ...] = ()
 
     @classmethod
     def planted(
@@ -323,7 +323,7 @@ class World:
         return found
 
 
-def rescued(kind: Kind, early: Int[np.ndarray, " early"]) -> tuple[Rescue, ...]:
+def rescued(kind: Kind, early: Int[np.ndarray, " early"]) -> tuple[PlantedRescue, ...]:
     """The breakers of a kind and their rescuers, all different, among the early heads.
 
     Raises:
@@ -333,7 +333,7 @@ def rescued(kind: Kind, early: Int[np.ndarray, " early"]) -> tuple[Rescue, ...]:
     if len(early) < kind.breakers * each:
         raise BadOption(f"Such a world needs {kind.breakers * each} early heads; got {len(early)}.")
     parts = early[: kind.breakers * each].reshape(kind.breakers, each).tolist()
-    return tuple(Rescue(part[0], tuple(part[1:]), kind.broken) for part in parts)
+    return tuple(PlantedRescue(part[0], tuple(part[1:]), kind.broken) for part in parts)
 
 
 def group_of_four(

@@ -8,7 +8,7 @@ from typing import Any
 
 from caploc import designs
 from caploc.errors import BadOption
-from caploc.findings import Findings, Stages, write_findings
+from caploc.findings import Stages, StudyFindings, write_findings
 from caploc.folder import RESULT, claim
 from caploc.lookup import pick
 from caploc.measurement import HeadModel, Meter, RowEngine, outcomes_by_example, search
@@ -172,7 +172,7 @@ def run(
     *,
     command: str = "",
     engine: RowEngine[HeadModel] | None = None,
-) -> Findings:
+) -> StudyFindings:
     """Design, measurement, recovery, validation and report, in that order.
 
     `engine` may be one already loaded for the study's model. Whatever was measured in `folder`

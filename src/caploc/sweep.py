@@ -11,7 +11,7 @@ from pathlib import Path
 from caploc.comparison import compare
 from caploc.contents import read_contents
 from caploc.errors import BadOption, OutOfMemory, Stopped, StoreFailed, UserError
-from caploc.findings import Findings
+from caploc.findings import StudyFindings
 from caploc.folder import COMPARISON, RESULT, STUDIES, make, read_json, refuse_links, write_json
 from caploc.measurement import HeadModel, RowEngine
 from caploc.progress import Progress
@@ -23,14 +23,14 @@ from caploc.workbench import ModelOptions
 
 SCHEMA = 1  # of studies.json
 LONGEST = 200  # bytes of a folder's name; disks take 255
-Located = tuple[str, Findings | Exception]
+Located = tuple[str, StudyFindings | Exception]
 
 
 @dataclass(frozen=True)
 class Sweep:
     """What the studies found, in their order, and the page to open."""
 
-    findings: list[Findings]
+    findings: list[StudyFindings]
     report: Path
 
 
@@ -105,7 +105,7 @@ def of_model(
 
 def attempted(
     study: Study, folder: Path, progress: Progress, command: str, engine: RowEngine[HeadModel]
-) -> Findings | Exception:
+) -> StudyFindings | Exception:
     """A study's findings, or what stopped it and need not stop others."""
     try:
         return run(study, folder, progress, command=command, engine=engine)

@@ -117,7 +117,7 @@ def check_direction(tasks: Sequence[Task]) -> None:
 
 def tried(
     meter: Meter, grid: HeadGrid, trials: Trials, progress: Progress
-) -> tuple[sharing.Intact, dict[Head, sharing.Effect]]:
+) -> tuple[sharing.Intact, dict[Head, sharing.HeadCost]]:
     """The intact score of a task, and what each candidate alone changes."""
     size = meter.task.size
     examples = designs.draw_examples(size, min(size, trials.examples), seed=0)
@@ -126,7 +126,7 @@ def tried(
         mask = column_mask(grid.size, [grid.column(head)])
         change = compare(meter, mask, examples, progress).as_dict()["change"]
         if change is not None and change["stderr"] is not None:
-            effects[head] = sharing.Effect(change["outcome"], change["stderr"])
+            effects[head] = sharing.HeadCost(change["outcome"], change["stderr"])
     whole = meter.score(meter.under(column_mask(grid.size, []), examples, progress, "intact"))
     intact = sharing.Intact(whole.score or 0.0, whole.stderr or 0.0, meter.task.chance)
     return intact, effects

@@ -3,11 +3,11 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from caploc.commonality import Result, plain
+from caploc.commonality import MeanWithInterval, plain
 
 
 @dataclass(frozen=True)
-class Inner(Result):
+class Inner(MeanWithInterval):
     chosen: np.ndarray
     value: float
 

@@ -22,7 +22,7 @@ import hostile_folders
 from caploc.cli.options import numbers, parse_families
 from caploc.comparison import compare
 from caploc.contents import FORMS, read_contents
-from caploc.contents.forms import Result
+from caploc.contents.forms import ResultForm
 from caploc.doctor import examine, repair
 from caploc.errors import CaplocError
 from caploc.files import is_regular
@@ -338,7 +338,7 @@ def results(data: bytes) -> None:
     choices = Choices(data)
     content = spoilt(sound("result.json"), choices)
     result = read_contents(written(json.dumps(content).encode(), "result.json"))
-    Result.model_validate(result)
+    ResultForm.model_validate(result)
     unit = outcome_unit(result)
     for show in (headline, second_sentence, questions, comparisons, head_map, method_facts):
         show(result)

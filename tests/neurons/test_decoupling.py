@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caploc.commonality import ARMS, Contrast, Item, jaccards, kept, layer_matched, sums
+from caploc.commonality import ARMS, ContrastSet, Item, jaccards, kept, layer_matched, sums
 from caploc.engine import BatchEngine
 from caploc.errors import BadData, BadOption, UnknownName
 from caploc.neurons.attribution import Attribution
@@ -104,10 +104,13 @@ def test_an_item_of_the_same_answer_has_other_content():
         return Item("add", content, "plain", prompt, answer)
 
     lone = [made(str(n), f"{n}+", str(100 + n)) for n in range(5)]
-    contrasts = [Contrast(*lone), Contrast(made("a", "a+"), made("a", "b+"), *lone[2:])]
+    contrasts = [
+        ContrastSet(*lone),
+        ContrastSet(made("a", "a+"), made("a", "b+"), *lone[2:]),
+    ]
     found = planted(contrasts, lambda item: columns(item.prompt))
     assert np.isnan(same_answer(found, contrasts, 0)).all()
-    third = [*contrasts, Contrast(made("c", "c+"), *lone[1:])]
+    third = [*contrasts, ContrastSet(made("c", "c+"), *lone[1:])]
     found = planted(third, lambda item: columns(item.answer))
     np.testing.assert_array_equal(np.isnan(same_answer(found, third, 0)), [True, False, False])
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from caploc.interactions import Table, described
+from caploc.interactions import OutcomeTable, described
 from caploc.measurement import search
 from caploc.pretrained import is_fetched
 from caploc.progress import Silent
@@ -40,7 +40,7 @@ def test_without_l0h0_the_model_does_without_l0h6(bench, meter):
     problem = Problem(grid.size, SEARCHED, Settings())
     (found,) = search([meter], rescued(problem, [BREAKER], None), Silent())
     assert found.breaker == BREAKER and RESCUER in found.rescuers and IDLE not in found.rescuers
-    told = described(Table(meter, JUDGED, Silent()).rescues([found], "rescues"), grid)
+    told = described(OutcomeTable(meter, JUDGED, Silent()).rescues([found], "rescues"), grid)
     (row,) = [row for row in told if row["second"] == ["L0H0"]]
     assert row["meaning"].startswith("rescue") and row["q"] < 1e-3
     assert row["cost_alone"] > 0.7 and row["cost_together"] < 0.4

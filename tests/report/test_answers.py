@@ -4,9 +4,9 @@ import pytest
 
 from caploc.report.answers import LONGEST, Status, answer_rows, status_of
 from caploc.report.reading import inline, visible
-from caploc.report.units import Kind, Unit
+from caploc.report.units import ScoreKind, Unit
 
-SHARE = Unit(Kind.SHARE, "acc")
+SHARE = Unit(ScoreKind.SHARE, "acc")
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ def test_an_answer_is_judged_by_its_outcomes_then_by_its_text(before, after, sta
 def test_a_log_probability_that_moves_under_the_same_text_is_no_change():
     answer = {"intact": "B", "knocked_out": "B", "intact_outcome": -1.0,
               "knocked_out_outcome": -1.1}  # fmt: skip
-    assert status_of(answer, Unit(Kind.NATS, "acc")) is Status.UNCHANGED
+    assert status_of(answer, Unit(ScoreKind.NATS, "acc")) is Status.UNCHANGED
 
 
 def test_answers_that_differ_come_first(answers):

@@ -5,7 +5,7 @@ import pytest
 from caploc.report.curvetable import curve_table
 from caploc.report.pictures import Picture
 from caploc.report.plots import curve_specs
-from caploc.report.units import Kind, Unit
+from caploc.report.units import ScoreKind, Unit
 
 POINTS = [
     {"score": 0.9, "stderr": 0.01, "examples": 9},
@@ -25,9 +25,9 @@ def test_each_task_has_a_line_and_missing_scores_have_no_point():
 
 def test_scores_of_another_measure_have_axes_of_their_own():
     units = {
-        "accuracy": Unit(Kind.SHARE, "acc"),
-        "prose": Unit(Kind.PLAIN, "word_perplexity", higher_is_better=False),
-        "recall": Unit(Kind.SHARE, "exact_match"),
+        "accuracy": Unit(ScoreKind.SHARE, "acc"),
+        "prose": Unit(ScoreKind.PLAIN, "word_perplexity", higher_is_better=False),
+        "recall": Unit(ScoreKind.SHARE, "exact_match"),
     }
     points = {"accuracy": [1.0, 0.25], "prose": [21.5, 80.0], "recall": [0.5, 0.5]}
     curves = {
@@ -69,7 +69,7 @@ def test_each_line_has_a_name_of_its_own(tasks, names):
 
 
 def test_a_name_that_is_no_formula_is_shown_as_it_is():
-    units = {"$\\frac{ $": Unit(Kind.PLAIN, "$\\sqrt{")}
+    units = {"$\\frac{ $": Unit(ScoreKind.PLAIN, "$\\sqrt{")}
     specs = curve_specs({"curves": {"$\\frac{ $": POINTS}}, units)
     assert Picture.of(specs).png().startswith(b"\x89PNG")
 
@@ -80,7 +80,7 @@ def test_a_curve_of_nothing_is_no_chart(curves):
 
 
 def test_the_table_has_a_row_for_each_number_of_heads():
-    table = curve_table(DRAWN, {"demo/addition": Unit(Kind.SHARE, "acc")})
+    table = curve_table(DRAWN, {"demo/addition": Unit(ScoreKind.SHARE, "acc")})
     rows = [[cell.replace("\u00a0", " ") for cell in row] for row in table.rows]
     assert table.tasks == ["demo/addition", "a" * 99]
     assert rows == [

@@ -24,7 +24,7 @@ from caploc.report.pictures import (
 )
 from caploc.report.plots import curve_specs, effects_spec, scores_specs
 from caploc.report.scores import comparisons
-from caploc.report.units import Kind, Unit, outcome_unit
+from caploc.report.units import ScoreKind, Unit, outcome_unit
 
 CURVE = {
     "heads": ["L0H1"],
@@ -71,7 +71,7 @@ def test_effects_stand_at_their_numbers_with_their_intervals(sure):
 def test_scores_of_another_measure_have_an_axis_of_their_own(sure):
     rows = comparisons(sure)
     assert len(scores_specs(rows)) == 1
-    odd = replace(rows[-1], unit=Unit(Kind.PLAIN, "bleu"))
+    odd = replace(rows[-1], unit=Unit(ScoreKind.PLAIN, "bleu"))
     first, second = scores_specs([*rows[:-1], odd])
     titles = [spec["layer"][-1]["encoding"]["x"]["title"] for spec in (first, second)]
     assert titles == ["score (%)", "score (bleu)"]

@@ -1,7 +1,7 @@
 """Scores before and after."""
 
 from caploc.report.scores import comparisons, interval, verdict
-from caploc.report.units import Kind, Unit
+from caploc.report.units import ScoreKind, Unit
 
 
 def test_the_task_random_heads_and_other_tasks_are_compared(result):
@@ -72,6 +72,6 @@ def test_a_change_within_the_margin_says_the_margin():
 
 
 def test_the_change_of_a_perplexity_is_in_nats():
-    perplexity = Unit(Kind.PLAIN, "word_perplexity", higher_is_better=False)
+    perplexity = Unit(ScoreKind.PLAIN, "word_perplexity", higher_is_better=False)
     assert interval({"low": -0.5, "high": -0.1}, perplexity) == "−0.500 to −0.100\u00a0nats"
     assert interval({"low": None, "high": -0.1}, perplexity) == ""

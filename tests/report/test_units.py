@@ -4,10 +4,10 @@ import math
 
 import pytest
 
-from caploc.report.units import NOT_MEASURED, Kind, Unit, unit_of, unit_of_other
+from caploc.report.units import NOT_MEASURED, ScoreKind, Unit, unit_of, unit_of_other
 
-SHARE = Unit(Kind.SHARE, "acc")
-PLAIN = Unit(Kind.PLAIN, "word_perplexity", higher_is_better=False)
+SHARE = Unit(ScoreKind.SHARE, "acc")
+PLAIN = Unit(ScoreKind.PLAIN, "word_perplexity", higher_is_better=False)
 NBSP = "\u00a0"
 
 
@@ -48,9 +48,14 @@ def test_a_cell_shows_what_counts_beside_the_largest_effect(unit, value, limit, 
 
 @pytest.mark.parametrize(
     "metric, kind",
-    [("exact_match,strict-match", Kind.SHARE), ("acc_norm", Kind.SHARE), ("pass@1", Kind.SHARE),
-     ("word_perplexity", Kind.PLAIN), ("mcc", Kind.PLAIN)],
-)  # fmt: skip
+    [
+        ("exact_match,strict-match", ScoreKind.SHARE),
+        ("acc_norm", ScoreKind.SHARE),
+        ("pass@1", ScoreKind.SHARE),
+        ("word_perplexity", ScoreKind.PLAIN),
+        ("mcc", ScoreKind.PLAIN),
+    ],
+)
 def test_only_known_shares_become_percentages(result, metric, kind):
     result["task"]["metric"] = metric
     assert unit_of(result).kind is kind
@@ -58,7 +63,7 @@ def test_only_known_shares_become_percentages(result, metric, kind):
 
 def test_an_accuracy_in_hundredths_is_not_multiplied_again(result):
     result["intact"]["score"] = 57.0
-    assert unit_of(result).kind is Kind.PLAIN
+    assert unit_of(result).kind is ScoreKind.PLAIN
 
 
 def test_another_task_may_have_another_kind_of_score():
@@ -66,6 +71,6 @@ def test_another_task_may_have_another_kind_of_score():
         entry = {"intact": {"score": intact}, "knocked_out": {"score": knocked_out}, **more}
         return unit_of_other(entry, SHARE).kind
 
-    assert kind(0.98, 0.97) is Kind.SHARE
-    assert kind(12.0, 13.0) is Kind.PLAIN
-    assert kind(0.5, 0.4, metric="mcc") is Kind.PLAIN
+    assert kind(0.98, 0.97) is ScoreKind.SHARE
+    assert kind(12.0, 13.0) is ScoreKind.PLAIN
+    assert kind(0.5, 0.4, metric="mcc") is ScoreKind.PLAIN

@@ -7,7 +7,7 @@ from typing import Any
 
 from caploc.heads import Head
 from caploc.progress import Silent
-from caploc.reproduce.laboratory import Scored, Searched
+from caploc.reproduce.laboratory import ScoredTask, Searched
 from caploc.reproduce.preset import Benchmark, Preset, PresetModel
 
 SMALL = Path(__file__).parent / "small.toml"
@@ -46,11 +46,11 @@ class Planted:
         benchmark: Benchmark,
         heads: Sequence[Head],
         limit: int | None = None,
-    ) -> Scored:
+    ) -> ScoredTask:
         self.limits.append(limit)
         lost = sum(self.drops.get(benchmark.label, {}).get(str(head), 0.0) for head in heads)
         error = self.stderr if heads else 0.0
-        return Scored(0.8, 0.01, 0.8 - lost, 0.01, lost, error, 100, self.chance)
+        return ScoredTask(0.8, 0.01, 0.8 - lost, 0.01, lost, error, 100, self.chance)
 
     def failures(self, model: PresetModel, benchmark: Benchmark, heads: Sequence[Head]) -> Any:
         kinds = {"right": part(3), "gibberish": part(7), "format": part(1)}

@@ -17,18 +17,18 @@ from caploc.reproduce.cells import (
     share_error,
     shown,
 )
-from caploc.reproduce.laboratory import Scored
+from caploc.reproduce.laboratory import ScoredTask
 from caploc.reproduce.preset import Preset
 
 HEADS = [Head(0, 0)]
 
 
-def paired(intact, cut) -> Scored:
+def paired(intact, cut) -> ScoredTask:
     """The score that two columns of outcomes of the same examples give."""
     count = len(intact)
     errors = [values.std(ddof=1) / count**0.5 for values in (intact, cut, intact - cut)]
     drop = intact.mean() - cut.mean()
-    return Scored(intact.mean(), errors[0], cut.mean(), errors[1], drop, errors[2], count, 0.0)
+    return ScoredTask(intact.mean(), errors[0], cut.mean(), errors[1], drop, errors[2], count, 0.0)
 
 
 def test_the_error_of_a_share_is_that_of_many_repetitions():
@@ -44,7 +44,7 @@ def test_the_error_of_a_share_is_that_of_many_repetitions():
 
 
 def test_a_relative_score_is_a_share_of_the_intact_one():
-    found = relative(Scored(4.0, 0.5, 1.0, 0.2, 3.0, 0.4, 12, 0.0))
+    found = relative(ScoredTask(4.0, 0.5, 1.0, 0.2, 3.0, 0.4, 12, 0.0))
     assert (found.intact, found.score, found.drop) == (1.0, 0.25, 0.75)
     assert found.intact_stderr == 0.0 and found.stderr == found.drop_stderr
     # cov = (0.25 + 0.04 - 0.16) / 2 = 0.065
@@ -54,26 +54,26 @@ def test_a_relative_score_is_a_share_of_the_intact_one():
 
 @given(st.floats(0.01, 10), st.floats(0, 1), st.floats(0, 10), st.floats(0, 1), st.floats(0, 2))
 def test_a_share_of_a_share_is_the_share(whole, one, left, other, change):
-    once = relative(Scored(whole, one, left, other, whole - left, change, 9, 0.0))
+    once = relative(ScoredTask(whole, one, left, other, whole - left, change, 9, 0.0))
     twice = relative(once)
     assert twice.score == pytest.approx(once.score)
     assert twice.stderr == pytest.approx(once.stderr, abs=1e-9)
 
 
 def test_a_model_without_a_change_has_no_error_left():
-    same = Scored(0.5, 0.1, 0.5, 0.1, 0.0, 0.0, 25, 0.0)
+    same = ScoredTask(0.5, 0.1, 0.5, 0.1, 0.0, 0.0, 25, 0.0)
     assert relative(same).score == 1.0 and relative(same).stderr == pytest.approx(0.0, abs=1e-9)
 
 
 @pytest.mark.parametrize("whole", [0.0, None])
 def test_there_is_no_share_of_nothing(whole):
-    found = relative(Scored(whole, 0.1, 0.0, 0.0, None, None, 5, 0.0))
+    found = relative(ScoredTask(whole, 0.1, 0.0, 0.0, None, None, 5, 0.0))
     assert (found.intact, found.score, found.drop, found.stderr) == (None,) * 4
     assert share_error(found) is None
 
 
 def test_the_share_lost_is_in_percent():
-    value = lost_share(Scored(0.8, 0.02, 0.2, 0.02, 0.6, 0.02, 100, 0.0))
+    value = lost_share(ScoredTask(0.8, 0.02, 0.2, 0.02, 0.6, 0.02, 100, 0.0))
     assert value.number == pytest.approx(75) and str(value).startswith("75 ± ")
 
 

@@ -10,7 +10,7 @@ from caploc.reproduce import EXHIBITS, analyses, figures, published, tables, uni
 from caploc.reproduce.laboratory import Searched
 from caploc.reproduce.preset import Benchmark, Preset, PresetModel
 from caploc.reproduce.reading import read_preset
-from caploc.reproduce.reckoning import Reckoning
+from caploc.reproduce.reckoning import PresetDryRun
 from caploc.reproduce.run import OF_LEADER, limited
 
 LLAMA = published.LLAMA_8B
@@ -63,7 +63,7 @@ def test_the_papers_figures_are_none_of_other_numbers_of_heads():
 
 def test_the_first_table_notes_the_papers_slip():
     preset = read_preset("demo").narrowed([], ["Qwen-2.5-3B=demo"], None)
-    exhibit = tables.table1(Reckoning(preset))
+    exhibit = tables.table1(PresetDryRun(preset))
     assert any("32 layers and 512 heads" in note for note in exhibit.notes)
     (layers,), (heads,) = column(exhibit, "layers"), column(exhibit, "heads")
     assert (layers.published, heads.published) == (32, 512)
@@ -211,6 +211,6 @@ def test_universal_tables_note_what_was_not_found():
 def test_every_exhibit_can_be_filled_for_any_benchmark_alone(left):
     preset = read_preset("demo").narrowed([left, "Sentences"], [], 5)
     for name, fill in EXHIBITS.items():
-        exhibit = fill(Reckoning(preset))
+        exhibit = fill(PresetDryRun(preset))
         assert exhibit.name == name
         assert all(len(row) == len(exhibit.columns) for row in exhibit.rows)

@@ -15,7 +15,7 @@ from caploc.progress import Silent
 from caploc.reproduce import EXHIBITS, planned
 from caploc.reproduce.laboratory import Laboratory, opened
 from caploc.reproduce.preset import FRESH, Preset
-from caploc.reproduce.reckoning import Bill, Reckoning, asked_by, bits
+from caploc.reproduce.reckoning import Bill, PresetDryRun, asked_by, bits
 from caploc.search import METHODS, Problem, Settings
 from caploc.store import pack
 
@@ -49,7 +49,7 @@ def write_config(folder, label):
 
 
 @dataclass
-class Told(Reckoning):
+class Told(PresetDryRun):
     """A reckoning that is told what a laboratory knows, instead of pretending it."""
 
     laboratory: Laboratory | None = None
@@ -109,7 +109,7 @@ def test_rows_of_a_search_are_those_of_its_formula():
     drawn = [designs.stratified(96, 400, rate=rate, seed=0) for rate in dict.fromkeys(rates)]
     masks = len({mask.tobytes() for each in drawn for mask in each})
     settings = 4 * len({each.tobytes() for each in drawn})
-    reckoning = Reckoning(preset)
+    reckoning = PresetDryRun(preset)
     EXHIBITS["table2"](reckoning)
     scores = 2 * 1319 + 2 * 3270  # intact rows of the search are among these
     a_set = 100 + FRESH
@@ -143,7 +143,7 @@ def test_a_search_that_scatters_its_rows_is_counted_row_by_row():
 def test_rows_are_counted_once_whoever_asks():
     preset = Preset.model_validate(written())
     model, add = preset.models[0], preset.benchmarks[0]
-    reckoning, heads = Reckoning(preset), preset.models[0].grid.heads[:1]
+    reckoning, heads = PresetDryRun(preset), preset.models[0].grid.heads[:1]
     for limit in (100, 100, 300, 50):
         reckoning.score(model, add, heads, limit)
     assert reckoning.bill(model).rows == 2 * 300
@@ -153,7 +153,7 @@ def test_a_limit_is_one_of_each_task_of_a_group():
     content = written(limit=10)
     content["benchmark"][0] |= {"examples": 35, "parts": 3}
     preset = Preset.model_validate(content)
-    reckoning, (model,) = Reckoning(preset), preset.models
+    reckoning, (model,) = PresetDryRun(preset), preset.models
     assert reckoning.score(model, preset.benchmarks[0], []).examples == 30
     assert reckoning.score(model, preset.benchmarks[0], [], limit=2).examples == 6
     assert reckoning.bill(model).rows == 30
@@ -163,7 +163,7 @@ def test_heads_are_found_on_a_task_of_its_own_size():
     content = written(search=[{"label": "CSS", "method": "one-shot"}])
     content["benchmark"][0] |= {"identify": "demo/prose", "identify_examples": 6, "examples": 500}
     preset = Preset.model_validate(content)
-    reckoning = Reckoning(preset)
+    reckoning = PresetDryRun(preset)
     reckoning.search(preset.models[0], preset.benchmarks[0], "CSS")
     assert reckoning.bill(preset.models[0]).rows == 97 * 6
 

@@ -10,7 +10,7 @@ from scipy import stats
 
 from caploc.errors import BadOption
 from caploc.heads import Head
-from caploc.sharing import Effect, Intact, universal
+from caploc.sharing import HeadCost, Intact, universal
 from caploc.sharing.universality import interval
 
 TASKS = ("gsm8k", "arithmetic", "mbpp", "rhyming", "mmlu")
@@ -22,7 +22,7 @@ HEADS = [Head(0, 3), Head(5, 1), Head(9, 7)]
 def effects(drops, stderr=0.01, tasks=TASKS):
     """The same error everywhere; drops by head and task, 0 where none is named."""
     return {
-        task: {head: Effect(-drops.get((head, task), 0.0), stderr) for head in HEADS}
+        task: {head: HeadCost(-drops.get((head, task), 0.0), stderr) for head in HEADS}
         for task in tasks
     }
 
@@ -109,7 +109,7 @@ def test_tasks_that_the_model_cannot_do_say_nothing():
 def test_what_was_not_measured_is_left_out():
     given = effects({(HEADS[0], task): 0.4 for task in TASKS[:2]})
     given["mbpp"] = {}
-    given["rhyming"][HEADS[0]] = Effect(float("nan"), float("nan"))
+    given["rhyming"][HEADS[0]] = HeadCost(float("nan"), float("nan"))
     told = universal(given, WHOLE)
     first = told.candidates[0]
     assert [trial.task for trial in first.trials] == ["gsm8k", "arithmetic", "mmlu"]
@@ -122,7 +122,7 @@ def test_what_was_not_measured_is_left_out():
 def test_rates_are_those_of_scipy_over_all_heads_and_tasks():
     random = np.random.default_rng(1)
     given = {
-        task: {head: Effect(-float(drop), 0.02) for head, drop in zip(HEADS, row, strict=True)}
+        task: {head: HeadCost(-float(drop), 0.02) for head, drop in zip(HEADS, row, strict=True)}
         for task, row in zip(TASKS, random.uniform(0, 0.2, (5, 3)), strict=True)
     }
     told = universal(given, WHOLE, share=0.1, level=0.05)
@@ -144,7 +144,7 @@ def test_rates_are_those_of_scipy_over_all_heads_and_tasks():
 )
 def test_the_interval_ends_where_the_test_would_just_reject(drop, stderr, score, whole):
     intact = Intact(score, whole)
-    low, high = interval(Effect(-drop, stderr), intact)
+    low, high = interval(HeadCost(-drop, stderr), intact)
     assert low <= drop / score + 1e-12 and drop / score <= high + 1e-12
     for end, side in ((low, 1), (high, -1)):
         distance = side * (drop - end * intact.above)
@@ -161,7 +161,7 @@ def simulated(random, share, heads, tasks, count=250):
         errors = change.std(axis=1, ddof=1) / count**0.5
         intact[task] = Intact(float(before.mean()), float(stats.sem(before)))
         given[task] = {
-            head: Effect(float(effect), float(error))
+            head: HeadCost(float(effect), float(error))
             for head, effect, error in zip(heads, change.mean(axis=1), errors, strict=True)
         }
     return given, intact
@@ -206,7 +206,7 @@ def test_false_needs_stay_below_the_level_beside_true_ones_and_true_ones_are_fou
 
 def test_an_error_of_zero_is_taken_at_its_word():
     intact = {"a": Intact(1.0, 0.0), "b": Intact(1.0, 0.0)}
-    given = {task: {HEADS[0]: Effect(-0.5, 0.0), HEADS[1]: Effect(0.0, 0.0)} for task in intact}
+    given = {task: {HEADS[0]: HeadCost(-0.5, 0.0), HEADS[1]: HeadCost(0.0, 0.0)} for task in intact}
     told = universal(given, intact)
     assert verdicts(told) == {"L0H3": "universal", "L5H1": "not universal"}
     assert [trial.p for trial in told.candidates[0].trials] == [0.0, 0.0]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from caploc.errors import UserError
 from caploc.models import placement
 from caploc.studies import Allowed, read_studies
-from caploc.studies.file import Choices
+from caploc.studies.file import SettingLists
 from caploc.studies.reading import told, understood
 from caploc.workbench import ModelOptions
 
@@ -220,7 +220,9 @@ VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
     lambda inner: (
         st.lists(inner, max_size=3)
-        | st.dictionaries(st.sampled_from([*Choices.model_fields, "name", "label", "x"]), inner)
+        | st.dictionaries(
+            st.sampled_from([*SettingLists.model_fields, "name", "label", "x"]), inner
+        )
     ),
     max_leaves=8,
 )
@@ -251,7 +253,7 @@ def test_the_example_in_the_documentation_is_valid(tmp_path):
 
 def test_every_key_is_documented():
     text = DOCS.read_text()
-    assert all(f"`{key}`" in text for key in Choices.model_fields)
+    assert all(f"`{key}`" in text for key in SettingLists.model_fields)
 
 
 @pytest.mark.parametrize("name", ["~no-such-user/m", "x" * 5_000, "a\\u0000b"])

@@ -42,20 +42,20 @@ HEADINGS = ("Examples", "Example", "Writes", "See also")
 
 
 @dataclass
-class Section:
+class HelpSection:
     """A heading and its lines."""
 
     heading: str
     lines: list[str] = field(default_factory=list)
 
 
-def sections(docstring: str) -> tuple[str, list[Section]]:
+def sections(docstring: str) -> tuple[str, list[HelpSection]]:
     """The text of a docstring, and the sections after it."""
-    found = [Section("")]
+    found = [HelpSection("")]
     for line in docstring.splitlines():
         heading, colon, rest = line.partition(":")
         if colon and heading in HEADINGS:
-            found.append(Section(heading, [rest.strip()] if rest.strip() else []))
+            found.append(HelpSection(heading, [rest.strip()] if rest.strip() else []))
         elif found[-1].heading and line and not line.startswith(" "):
             found[0].lines += ["", line]  # text goes on after a section
         elif found[-1].heading:
@@ -84,7 +84,7 @@ class Manual(TyperCommand):
                 formatter.write_dl(rows)
 
 
-def write_lines(formatter: Any, section: Section) -> None:
+def write_lines(formatter: Any, section: HelpSection) -> None:
     """Examples as they are, for copying; files as a list; anything else as text."""
     if section.heading.startswith("Example"):
         for line in section.lines:

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Bool, Float64, Int
 from scipy import stats
 
-from caploc.commonality.intervals import LEVEL, Result
+from caploc.commonality.intervals import LEVEL, MeanWithInterval
 from caploc.commonality.overlap import Matrix, mean_defined
 from caploc.commonality.stability import resampled
 from caploc.designs import generator
@@ -29,7 +29,7 @@ Table = Float64[np.ndarray, "_ _"]  # square, once checked
 
 
 @dataclass(frozen=True)
-class Cohesion(Result):
+class Cohesion(MeanWithInterval):
     """Means over the entries of a dataset-by-dataset matrix, None where there is no such entry.
 
     `cohesion` is that of the diagonal, `separability` of all else (for overlaps, lower is better
@@ -47,7 +47,7 @@ class Cohesion(Result):
 
 
 @dataclass(frozen=True)
-class Correlation(Result):
+class Correlation(MeanWithInterval):
     """A correlation, None where undefined.
 
     `low` and `high`: percentiles over resampled datasets (entries of one row are not independent);
@@ -63,7 +63,7 @@ class Correlation(Result):
 
 
 @dataclass(frozen=True)
-class Agreement(Result):
+class Agreement(MeanWithInterval):
     """Tell how two matrices of the same datasets go together, off the diagonal.
 
     `pairs` is the number of entries (A, B), A other than B, that both matrices have.

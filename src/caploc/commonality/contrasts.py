@@ -26,7 +26,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float64
 
-from caploc.commonality.intervals import Interval, Result, mean_interval, paired_interval
+from caploc.commonality.intervals import Interval, MeanWithInterval, mean_interval, paired_interval
 from caploc.errors import BadData, BadOption
 
 Similarity = Float64[np.ndarray, " items"]
@@ -36,7 +36,7 @@ TRIES = 10_000  # draws in a row without a new base item, after which there is n
 
 
 @dataclass(frozen=True)
-class Item(Result):
+class Item(MeanWithInterval):
     """One text: `prompt` and `answer` joined; an answer after a blank holds the blank."""
 
     commonality: str
@@ -47,7 +47,7 @@ class Item(Result):
 
 
 @dataclass(frozen=True)
-class Contrast(Result):
+class ContrastSet(MeanWithInterval):
     """A base item and its four partners.
 
     `reworded` is SS, `same_commonality` SC, `same_content` CD, `different` DD.
@@ -72,7 +72,7 @@ class Contrast(Result):
 
 
 @dataclass(frozen=True)
-class Balance(Result):
+class Balance(MeanWithInterval):
     """Whether the arms differ in what they should not: lengths, in the unit of `length`.
 
     `prompt` and `answer` hold, for each arm, the mean over contrasts of the partner's length less
@@ -86,11 +86,11 @@ class Balance(Result):
     widest_answer: dict[str, int]
 
 
-Draw = Callable[[random.Random], Contrast | None]  # None: what was drawn has no partners
+Draw = Callable[[random.Random], ContrastSet | None]  # None: what was drawn has no partners
 Length = Callable[[str], int]  # characters, or the tokens of a model's tokenizer
 
 
-def distinct(draw: Draw, items: int, seed: int) -> list[Contrast]:
+def distinct(draw: Draw, items: int, seed: int) -> list[ContrastSet]:
     """Draw `items` contrasts whose base prompts differ; more begin with the same ones.
 
     Raises:
@@ -99,7 +99,7 @@ def distinct(draw: Draw, items: int, seed: int) -> list[Contrast]:
     if items < 1:
         raise BadOption(f"The number of base items must be 1 or more; got {items}.")
     rng = random.Random(seed)
-    found: dict[str, Contrast] = {}
+    found: dict[str, ContrastSet] = {}
     vain = 0
     while len(found) < items:
         contrast = draw(rng)
@@ -114,21 +114,21 @@ def distinct(draw: Draw, items: int, seed: int) -> list[Contrast]:
     return list(found.values())
 
 
-def kept(contrasts: Iterable[Contrast], passes: Callable[[Item], bool]) -> list[Contrast]:
+def kept(contrasts: Iterable[ContrastSet], passes: Callable[[Item], bool]) -> list[ContrastSet]:
     """Keep the contrasts all five items of which pass: the model answers them rightly, say."""
     return [each for each in contrasts if all(passes(item) for item in each.items)]
 
 
 def matched(
-    contrasts: Iterable[Contrast], length: Length = len, *, within: int = 0
-) -> list[Contrast]:
+    contrasts: Iterable[ContrastSet], length: Length = len, *, within: int = 0
+) -> list[ContrastSet]:
     """Keep contrasts whose answers have one length, and prompts within `within` of the base's.
 
     Sets are made to match in characters as well as they can; give a tokenizer's count to have them
     match in tokens.
     """
 
-    def alike(contrast: Contrast) -> bool:
+    def alike(contrast: ContrastSet) -> bool:
         prompt, answer = (length(text) for text in (contrast.base.prompt, contrast.base.answer))
         return all(
             abs(length(item.prompt) - prompt) <= within and length(item.answer) == answer
@@ -138,7 +138,7 @@ def matched(
     return [each for each in contrasts if alike(each)]
 
 
-def balance(contrasts: Sequence[Contrast], length: Length = len) -> Balance:
+def balance(contrasts: Sequence[ContrastSet], length: Length = len) -> Balance:
     """Tell how far the partners' lengths are from the base items'.
 
     Raises:
@@ -156,7 +156,9 @@ def balance(contrasts: Sequence[Contrast], length: Length = len) -> Balance:
     )
 
 
-def differences(contrasts: Sequence[Contrast], length: Length, part: str) -> dict[str, list[int]]:
+def differences(
+    contrasts: Sequence[ContrastSet], length: Length, part: str
+) -> dict[str, list[int]]:
     """Take, by arm, the length of each partner's prompt or answer less its base item's."""
     return {
         arm: [
@@ -168,7 +170,7 @@ def differences(contrasts: Sequence[Contrast], length: Length, part: str) -> dic
 
 
 @dataclass(frozen=True)
-class Decoupling(Result):
+class Decoupling(MeanWithInterval):
     """Mean IoU of each arm, and the effects, with paired bootstrap intervals over base items.
 
     Only base items whose IoU is known in all four arms count; `items` is their number and

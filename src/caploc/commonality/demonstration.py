@@ -11,7 +11,7 @@ import random
 from collections import defaultdict
 from collections.abc import Sequence
 
-from caploc.commonality.contrasts import ITEMS, Contrast, Item, distinct
+from caploc.commonality.contrasts import ITEMS, ContrastSet, Item, distinct
 from caploc.errors import BadOption
 
 LETTERS = "ABCD"
@@ -19,7 +19,7 @@ PICK = "pick"
 Fact = tuple[str, str]  # what is asked about, and the answer
 
 
-def sums(items: int = ITEMS, *, seed: int = 0) -> list[Contrast]:
+def sums(items: int = ITEMS, *, seed: int = 0) -> list[ContrastSet]:
     """Draw contrasts of addition and subtraction, all answers of two digits.
 
     The base item adds, the larger number first. It is reworded by swapping the numbers; there is no
@@ -29,7 +29,7 @@ def sums(items: int = ITEMS, *, seed: int = 0) -> list[Contrast]:
         BadOption: if `items` is below 1, or there are not so many.
     """
 
-    def draw(rng: random.Random) -> Contrast | None:
+    def draw(rng: random.Random) -> ContrastSet | None:
         content, partner = (two_numbers(rng) for _ in range(2))
         if lengths(content) != lengths(partner) or set(content) & set(partner):
             return None
@@ -42,7 +42,7 @@ def sums(items: int = ITEMS, *, seed: int = 0) -> list[Contrast]:
         )
         answers = {each.answer for each in items}
         # Base and rewording have one answer, and no others may.
-        return Contrast(*items) if len(answers) == 4 else None
+        return ContrastSet(*items) if len(answers) == 4 else None
 
     return distinct(draw, items, seed)
 
@@ -72,7 +72,7 @@ def summed(sign: str, numbers: tuple[int, int], swapped: bool = False) -> Item:
 
 def quizzes(
     facts: Sequence[Fact], question: str, items: int = ITEMS, *, seed: int = 0
-) -> list[Contrast]:
+) -> list[ContrastSet]:
     """Draw contrasts of two multiple choices: to know a fact, and to find an option named.
 
     `question` is what is asked about a fact, such as `capital of`. The content is the fact with its
@@ -90,7 +90,7 @@ def quizzes(
     for fact in facts:
         alike[sizes(fact)].append(fact)
 
-    def draw(rng: random.Random) -> Contrast | None:
+    def draw(rng: random.Random) -> ContrastSet | None:
         asked = rng.choice(facts)
         partners = [each for each in alike[sizes(asked)] if each != asked]
         if not partners:
@@ -103,7 +103,7 @@ def quizzes(
             return None
         place = rng.randrange(len(LETTERS))
         same, other = rng.sample([question, PICK], 2)
-        return Contrast(
+        return ContrastSet(
             base=quiz(same, content, place),
             reworded=quiz(same, reordered(content, rng), place, "other order"),
             same_commonality=quiz(same, partner, place),

@@ -26,7 +26,7 @@ BATCH = 500  # resamples held in memory at a time
 Values = Float64[np.ndarray, " items"]  # NaN is missing
 
 
-class Result:
+class MeanWithInterval:
     """A frozen dataclass that can be written to a file."""
 
     def as_dict(self) -> dict[str, Any]:
@@ -43,7 +43,7 @@ def plain(value: Any) -> Any:
     An array becomes nested lists; a set of neurons (a boolean array) the columns of its members;
     a number that is not finite None.
     """
-    if isinstance(value, Result | Chance):
+    if isinstance(value, MeanWithInterval | Chance):
         return value.as_dict()
     if isinstance(value, np.ndarray) and value.dtype == bool and value.ndim == 1:
         return np.flatnonzero(value).tolist()
@@ -61,7 +61,7 @@ def plain(value: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Interval(Result):
+class Interval(MeanWithInterval):
     """A mean, and the bounds within which it is known to lie.
 
     `items` is the number of items it rests on. NaN where there is no item; the bounds alone are NaN

@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from itertools import combinations
 
-from caploc.commonality.contrasts import ITEMS, Contrast, Item, distinct
+from caploc.commonality.contrasts import ITEMS, ContrastSet, Item, distinct
 from caploc.errors import BadOption
 
 LARGEST = 99
@@ -52,7 +52,7 @@ Pair = tuple[int, int]
 Alike = list[Pair]  # operands of as many digits, with answers of as many digits
 
 
-def arithmetic(items: int = ITEMS, *, seed: int = 0, largest: int = LARGEST) -> list[Contrast]:
+def arithmetic(items: int = ITEMS, *, seed: int = 0, largest: int = LARGEST) -> list[ContrastSet]:
     """Draw contrasts with operands from 2 to `largest`, and whole positive answers.
 
     Raises:
@@ -62,7 +62,7 @@ def arithmetic(items: int = ITEMS, *, seed: int = 0, largest: int = LARGEST) -> 
         raise BadOption(f"The largest operand must be {LEAST} or more; got {largest}.")
     tables = {pair: alike(pair, largest) for pair in combinations(OPERATIONS, 2)}
 
-    def draw(rng: random.Random) -> Contrast | None:
+    def draw(rng: random.Random) -> ContrastSet | None:
         same, other = rng.sample(list(OPERATIONS), 2)
         table = tables.get((same, other)) or tables[other, same]
         content = rng.choice(list(table))
@@ -70,7 +70,7 @@ def arithmetic(items: int = ITEMS, *, seed: int = 0, largest: int = LARGEST) -> 
         if shared(content, partner, (same, other)):
             return None
         wording, rewording = rng.sample(list(WORDINGS), 2)
-        return Contrast(
+        return ContrastSet(
             base=item(same, content, wording),
             reworded=item(same, content, rewording),
             same_commonality=item(same, partner, wording),

@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Bool, Float64, Int
 from scipy import sparse
 
-from caploc.commonality.intervals import Result
+from caploc.commonality.intervals import MeanWithInterval
 from caploc.commonality.threshold import Chosen, Sets, block_counts, blocks
 from caploc.errors import BadOption
 from caploc.grid import Grid
@@ -32,7 +32,7 @@ Matrix = Float64[np.ndarray, "sets sets"]
 
 
 @dataclass(frozen=True)
-class Rates(Result):
+class OverlapRates(MeanWithInterval):
     """Five rates of what two sets A and B have in common, each from 0 to 1, None if undefined.
 
     `reference` `|A & B| / |A|`; `largest` and `smallest` the same by the larger and the smaller
@@ -47,7 +47,7 @@ class Rates(Result):
 
 
 @dataclass(frozen=True)
-class Vote(Result):
+class Vote(MeanWithInterval):
     """How many neurons are in at least `votes` of the sets, which is a share `least` of them.
 
     `share` is of all neurons, `share_of_union` of those in any set (None if there is none).
@@ -61,7 +61,7 @@ class Vote(Result):
 
 
 @dataclass(frozen=True)
-class Group(Result):
+class Group(MeanWithInterval):
     """What many sets have in common.
 
     `iou` is `|in all| / |in any|`, which can only shrink as sets are added; `pairwise` holds the
@@ -73,17 +73,17 @@ class Group(Result):
     in_all: int
     in_any: int
     iou: float | None
-    pairwise: Rates
+    pairwise: OverlapRates
     pairs: int
     votes: tuple[Vote, ...]
 
 
-def rates(first: Chosen, second: Chosen) -> Rates:
+def rates(first: Chosen, second: Chosen) -> OverlapRates:
     """Compute the five rates of two sets, the first being the reference."""
     in_common = np.count_nonzero(first & second)
     sizes = np.count_nonzero(first), np.count_nonzero(second)
     found = rates_of(*(np.array([count]) for count in (in_common, *sizes)))
-    return Rates(**{name: defined(each[0]) for name, each in found.items()})
+    return OverlapRates(**{name: defined(each[0]) for name, each in found.items()})
 
 
 def rate_matrices(sets: Sets) -> dict[str, Matrix]:
@@ -190,9 +190,9 @@ def votes_needed(least: float, sets: int) -> int:
     return max(1, ceil(least * sets - 1e-9))
 
 
-def mean_rates(matrices: dict[str, Matrix], wanted: Bool[np.ndarray, "sets sets"]) -> Rates:
+def mean_rates(matrices: dict[str, Matrix], wanted: Bool[np.ndarray, "sets sets"]) -> OverlapRates:
     """Average each rate over the entries wanted, where it is defined."""
-    return Rates(**{name: mean_defined(each[wanted]) for name, each in matrices.items()})
+    return OverlapRates(**{name: mean_defined(each[wanted]) for name, each in matrices.items()})
 
 
 def mean_defined(values: Float64[np.ndarray, " entries"]) -> float | None:

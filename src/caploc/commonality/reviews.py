@@ -10,7 +10,7 @@ import random
 from collections import defaultdict
 from itertools import product
 
-from caploc.commonality.contrasts import ITEMS, Contrast, Item, distinct
+from caploc.commonality.contrasts import ITEMS, ContrastSet, Item, distinct
 
 ATTITUDES = ("positive", "negative")
 FRAMES = {
@@ -37,7 +37,7 @@ SUBJECTS = (
 Wording = tuple[str, int]  # a frame, and the place of a pair of opposites
 
 
-def sentiment(items: int = ITEMS, *, seed: int = 0) -> list[Contrast]:
+def sentiment(items: int = ITEMS, *, seed: int = 0) -> list[ContrastSet]:
     """Draw contrasts of reviews, positive and negative.
 
     Raises:
@@ -47,7 +47,7 @@ def sentiment(items: int = ITEMS, *, seed: int = 0) -> list[Contrast]:
     pairs = by_length([first for first, _ in OPPOSITES])
     wordings = list(product(FRAMES, range(len(OPPOSITES))))
 
-    def draw(rng: random.Random) -> Contrast | None:
+    def draw(rng: random.Random) -> ContrastSet | None:
         same, other = rng.sample(ATTITUDES, 2)
         subject = rng.choice(SUBJECTS)
         frame, place = rng.choice(wordings)
@@ -55,7 +55,7 @@ def sentiment(items: int = ITEMS, *, seed: int = 0) -> list[Contrast]:
         partners = [each for each in subjects[len(subject)] if SUBJECTS[each] != subject]
         rewording = rng.choice([each for each in FRAMES if each != frame]), rng.choice(alike)
         partner = SUBJECTS[rng.choice(partners)]
-        return Contrast(
+        return ContrastSet(
             base=item(same, subject, (frame, place)),
             reworded=item(same, subject, rewording),
             same_commonality=item(same, partner, (frame, place)),

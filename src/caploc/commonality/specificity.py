@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64
 
-from caploc.commonality.intervals import Interval, Result, mean_interval, paired_interval
+from caploc.commonality.intervals import Interval, MeanWithInterval, mean_interval, paired_interval
 from caploc.commonality.threshold import Chosen, Scores, Sets, block_counts, blocks, strengths
 from caploc.errors import BadOption
 from caploc.grid import Grid
@@ -99,7 +99,7 @@ def pool(located: Chosen, count: int, excluding: bool) -> tuple[np.ndarray, np.n
 
 
 @dataclass(frozen=True)
-class Specificity(Result):
+class Specificity(MeanWithInterval):
     """How much more the located neurons do than random ones.
 
     `gain` is the mean over items of each item's gain, in standard deviations, `items_undefined`

@@ -20,11 +20,11 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64, Int
 
-from caploc.commonality.intervals import LEVEL, Interval, Result
+from caploc.commonality.intervals import LEVEL, Interval, MeanWithInterval
 from caploc.commonality.overlap import (
     RATES,
     Matrix,
-    Rates,
+    OverlapRates,
     chance,
     check_sets,
     mean_rates,
@@ -43,7 +43,7 @@ Weights = Int[np.ndarray, "resamples sets"]
 
 
 @dataclass(frozen=True)
-class Within(Result):
+class Within(MeanWithInterval):
     """Tell how alike the sets found on subsets of one dataset are.
 
     `rates` holds for each rate the mean over pairs of subsets where it is defined, and an interval
@@ -59,7 +59,7 @@ class Within(Result):
 
 
 @dataclass(frozen=True)
-class Overlaps(Result):
+class Overlaps(MeanWithInterval):
     """Each rate between every two datasets; row A, column B, A the reference; NaN if undefined.
 
     The diagonal is how alike the sets of a dataset's own subsets are, NaN where they are not known:
@@ -217,15 +217,15 @@ def nan_mean(matrix: Float64[np.ndarray, "sets other"]) -> Float64[np.ndarray, "
 
 
 @dataclass(frozen=True)
-class Control(Result):
+class Control(MeanWithInterval):
     """What the located set, the reference, has in common with that of one control."""
 
-    rates: Rates
+    rates: OverlapRates
     chance: Chance
 
 
 @dataclass(frozen=True)
-class Specific(Result):
+class Specific(MeanWithInterval):
     """The located neurons that no control has: `count` of `located`, a share of them.
 
     `share` is None if nothing was located.

@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Bool, Float64, Int
 from scipy import stats
 
-from caploc.commonality.intervals import Result
+from caploc.commonality.intervals import MeanWithInterval
 from caploc.errors import BadData, BadOption
 from caploc.grid import Grid
 
@@ -62,7 +62,7 @@ def layer_counts(chosen: Chosen, grid: Grid[Any]) -> Int[np.ndarray, " layers"]:
 
 
 @dataclass(frozen=True)
-class Located(Result):
+class Located(MeanWithInterval):
     """The neurons that a rule chose.
 
     `level` is sigma, or the share asked for. `cutoffs`: the score that had to be exceeded, one for
@@ -81,7 +81,7 @@ class Located(Result):
 
 
 @dataclass(frozen=True)
-class Sweep(Result):
+class ThresholdSweep(MeanWithInterval):
     """The sets of several sigmas and, to tell size from threshold, of several shares.
 
     `cantelli` and `gaussian` are, sigma by sigma, the largest share of neurons that could pass
@@ -144,13 +144,13 @@ def sweep(
     shares: Sequence[float] = SHARES,
     grid: Grid[Any] | None = None,
     absolute: bool = False,
-) -> Sweep:
+) -> ThresholdSweep:
     """Choose the sets of every sigma and of every share.
 
     Raises:
         BadData, BadOption: as `above` and `best`.
     """
-    return Sweep(
+    return ThresholdSweep(
         by_sigma=tuple(above(scores, each, grid=grid, absolute=absolute) for each in sigmas),
         by_share=tuple(best(scores, each, absolute=absolute) for each in shares),
         cantelli=tuple(cantelli(each) for each in sigmas),

@@ -22,19 +22,19 @@ Size = Annotated[int, Field(ge=0, le=MOST_PARTS)]
 Number = Annotated[float, Field(allow_inf_nan=False)]
 
 
-class Part(BaseModel):
+class FileObject(BaseModel):
     """An object of a file."""
 
     model_config = ConfigDict(extra="allow", strict=True, protected_namespaces=())
 
 
-class Written(Part):
+class Written(FileObject):
     """A whole file that says its schema."""
 
     schema_: int = Field(SCHEMA, alias="schema")
 
 
-class Score(Part):
+class ScoreForm(FileObject):
     """A score and how sure it is."""
 
     score: Number | None = None
@@ -42,7 +42,7 @@ class Score(Part):
     examples: Count | None = None
 
 
-class Change(Part):
+class Change(FileObject):
     """How an outcome changed."""
 
     outcome: Number | None = None
@@ -54,7 +54,7 @@ class Change(Part):
     examples: Count | None = None
 
 
-class Share(Part):
+class Share(FileObject):
     """A count, and what share of its whole it is."""
 
     broken: bool | None = None
@@ -64,7 +64,7 @@ class Share(Part):
     high: Number | None = None
 
 
-class Answer(Part):
+class AnswerForm(FileObject):
     """An example, answered with and without the chosen heads."""
 
     example: Count | None = None
@@ -77,7 +77,7 @@ class Answer(Part):
     kind: Name | None = None
 
 
-class Failures(Part):
+class FailuresForm(FileObject):
     """What of a task was lost."""
 
     task: Name | None = None
@@ -87,22 +87,22 @@ class Failures(Part):
     harmed: Share | None = None
     broken: Share | None = None
     categories: dict[Name, Share] = {}
-    samples: dict[Name, list[Answer]] = {}
+    samples: dict[Name, list[AnswerForm]] = {}
 
 
-class Compared(Part):
+class ComparedForm(FileObject):
     """A task's scores before and after."""
 
     name: Name
     metric: Name | None = None
     higher_is_better: bool | None = None
-    intact: Score | None = None
-    knocked_out: Score | None = None
+    intact: ScoreForm | None = None
+    knocked_out: ScoreForm | None = None
     change: Change | None = None
-    failures: Failures | None = None
+    failures: FailuresForm | None = None
 
 
-class Controls(Part):
+class Controls(FileObject):
     """Random heads, as many."""
 
     examples: Count | None = None
@@ -115,7 +115,7 @@ class Controls(Part):
     same_groups: dict[str, Any] | None = None
 
 
-class Together(Part):
+class TogetherForm(FileObject):
     """All heads at once against the sum of each."""
 
     joint_drop: Number | None = None
@@ -125,7 +125,7 @@ class Together(Part):
     high: Number | None = None
 
 
-class Prediction(Part):
+class Prediction(FileObject):
     """How well effects foretell masks that were not seen."""
 
     r2: Number | None = None
@@ -135,7 +135,7 @@ class Prediction(Part):
     examples: Count | None = None
 
 
-class HeldOut(Part):
+class HeldOut(FileObject):
     """The check on examples that no search saw."""
 
     fresh: bool | None = None
@@ -143,11 +143,11 @@ class HeldOut(Part):
     intact: Number | None = None
     knocked_out: Number | None = None
     change: Change | None = None
-    together: Together | None = None
+    together: TogetherForm | None = None
     prediction: Prediction | None = None
 
 
-class Tried(Part):
+class TriedForm(FileObject):
     """A set of heads, and what its loss costs."""
 
     heads: list[PartName]
@@ -155,20 +155,20 @@ class Tried(Part):
     stderr: Number | None = None
 
 
-class Subsets(Part):
+class Subsets(FileObject):
     """The set as found beside its parts."""
 
     found: list[PartName]
     named: list[PartName]
     fresh: bool | None = None
     examples: Count | None = None
-    tried: list[Tried] = []
+    tried: list[TriedForm] = []
     picked: list[PartName] | None = None
     p: Number | None = None
     note: Name = ""
 
 
-class Effect(Part):
+class EffectForm(FileObject):
     """A change of the score and its interval."""
 
     effect: Number | None = None
@@ -176,23 +176,23 @@ class Effect(Part):
     high: Number | None = None
 
 
-class Member(Part):
+class MemberForm(FileObject):
     """What a named head does alone, and within the set of all that are named."""
 
     head: PartName
-    alone: Effect
-    within: Effect
+    alone: EffectForm
+    within: EffectForm
 
 
-class Members(Part):
+class MembersForm(FileObject):
     """The named heads, all on the same examples."""
 
     fresh: bool | None = None
     examples: Count | None = None
-    heads: list[Member] = []
+    heads: list[MemberForm] = []
 
 
-class Estimand(Part):
+class EstimandForm(FileObject):
     """Which effects the heads have, under which rate, and for which some are named."""
 
     heads: Name
@@ -200,18 +200,18 @@ class Estimand(Part):
     top: Name
 
 
-class Validation(Part):
+class Validation(FileObject):
     """What was checked."""
 
-    task: Compared
+    task: ComparedForm
     controls: Controls | None = None
     held_out: HeldOut | None = None
     subsets: Subsets | None = None
-    members: Members | None = None
-    other_tasks: list[Compared] = []
+    members: MembersForm | None = None
+    other_tasks: list[ComparedForm] = []
 
 
-class Model(Part):
+class Model(FileObject):
     """Which model it was."""
 
     name: Name
@@ -219,7 +219,7 @@ class Model(Part):
     dtype: Name | None = None
 
 
-class Task(Part):
+class TaskForm(FileObject):
     """Which task it was."""
 
     name: Name
@@ -229,7 +229,7 @@ class Task(Part):
     higher_is_better: bool | None = None
 
 
-class Method(Part):
+class MethodForm(FileObject):
     """Which method it was, and its settings."""
 
     name: Name
@@ -240,7 +240,7 @@ class Method(Part):
     examples: Count | None = None
 
 
-class Heads(Part):
+class Heads(FileObject):
     """The heads of each layer."""
 
     layers: Size
@@ -261,7 +261,7 @@ class Heads(Part):
         return HeadGrid(tuple(self.heads), tuple(self.group_sizes))
 
 
-class Entry(Part):
+class Entry(FileObject):
     """One head, and what the run says of it."""
 
     head: PartName
@@ -277,7 +277,7 @@ class Entry(Part):
     universal: bool | None = None
 
 
-class Fit(Part):
+class Fit(FileObject):
     """The regression."""
 
     estimator: Name | None = None
@@ -287,7 +287,7 @@ class Fit(Part):
     rows: Count | None = None
 
 
-class Search(Part):
+class Search(FileObject):
     """What the search says of itself."""
 
     goal: Name | None = None
@@ -310,7 +310,7 @@ class Search(Part):
     notes: list[str] = []
 
 
-class Cost(Part):
+class CostForm(FileObject):
     """What it took."""
 
     rows: Count | None = None
@@ -319,22 +319,22 @@ class Cost(Part):
     seconds: Number | None = None
 
 
-class Result(Written):
+class ResultForm(Written):
     """result.json."""
 
     model: Model
-    task: Task
-    method: Method
+    task: TaskForm
+    method: MethodForm
     seed: int | None = None
     grid: Heads
-    intact: Score | None = None
-    estimand: Estimand | None = None
+    intact: ScoreForm | None = None
+    estimand: EstimandForm | None = None
     heads: list[Entry]
     top: list[PartName]
     fit: Fit | None = None
     search: Search | None = None
     validation: Validation
-    cost: Cost | None = None
+    cost: CostForm | None = None
     command: str | None = None
     versions: dict[str, str | None] | None = None
 
@@ -357,11 +357,11 @@ class Curve(Written):
     """curve.json."""
 
     heads: list[PartName]
-    curves: dict[Name, list[Score]]
-    cost: Cost | None = None
+    curves: dict[Name, list[ScoreForm]]
+    cost: CostForm | None = None
 
 
-class Contrast(Part):
+class ContrastForm(FileObject):
     """Two sets of heads, and what their joint loss does beyond that of each."""
 
     kind: Name
@@ -378,7 +378,7 @@ class Interactions(Written):
     """interactions.json."""
 
     examples: Count | None = None
-    interactions: list[Contrast]
+    interactions: list[ContrastForm]
     summary: list[Name] = []
 
 
@@ -389,7 +389,7 @@ class Universal(Written):
     universal: list[PartName] = []
 
 
-class Run(Part):
+class RunForm(FileObject):
     """run.json."""
 
     study: dict[str, Any]

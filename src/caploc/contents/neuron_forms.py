@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from caploc.contents.forms import Model, Name, Number, Part, PartName, Size, Written
+from caploc.contents.forms import FileObject, Model, Name, Number, PartName, Size, Written
 
 
-class NeuronCounts(Part):
+class NeuronCounts(FileObject):
     """The neurons of each layer."""
 
     layers: Size
@@ -14,13 +14,13 @@ class NeuronCounts(Part):
     expert_counts: list[Size]
 
 
-class FoundNeuron(Part):
+class FoundNeuron(FileObject):
     """A neuron that a task names."""
 
     neuron: PartName
 
 
-class FoundNeurons(Part):
+class FoundNeurons(FileObject):
     """A task's neurons, and those of its subsets."""
 
     task: Name
@@ -36,20 +36,20 @@ class Neurons(Written):
     tasks: list[FoundNeurons]
 
 
-class Arm(Part):
+class Arm(FileObject):
     """One way in which neurons were tuned."""
 
     arm: Name
     fit: dict[str, Any] | None = None
 
 
-class Arms(Part):
+class Arms(FileObject):
     """The ways of one task."""
 
     arms: list[Arm]
 
 
-class Enhancing(Part):
+class EnhancementForm(FileObject):
     """How neurons were tuned."""
 
     recipe: dict[str, Any]
@@ -59,5 +59,5 @@ class Enhancing(Part):
 class Enhancement(Written):
     """enhancement.json."""
 
-    enhancing: Enhancing
+    enhancing: EnhancementForm
     tasks: dict[Name, Arms]

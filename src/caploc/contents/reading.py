@@ -13,11 +13,11 @@ from pydantic_core import ErrorDetails
 
 from caploc.contents.forms import (
     SCHEMA,
-    Answer,
+    AnswerForm,
     Curve,
     Interactions,
-    Result,
-    Run,
+    ResultForm,
+    RunForm,
     Studies,
     Universal,
 )
@@ -40,12 +40,12 @@ Kind = TypeVar("Kind")
 QUOTED = 60  # characters of a value that a sentence repeats
 
 FORMS: Mapping[str, TypeAdapter[Any]] = {
-    RESULT: TypeAdapter(Result),
-    ANSWERS: TypeAdapter(list[Answer]),
+    RESULT: TypeAdapter(ResultForm),
+    ANSWERS: TypeAdapter(list[AnswerForm]),
     CURVE: TypeAdapter(Curve),
     INTERACTIONS: TypeAdapter(Interactions),
     UNIVERSAL: TypeAdapter(Universal),
-    RUN: TypeAdapter(Run),
+    RUN: TypeAdapter(RunForm),
     STUDIES: TypeAdapter(Studies),
     NEURONS: TypeAdapter(Neurons),
     ENHANCEMENT: TypeAdapter(Enhancement),

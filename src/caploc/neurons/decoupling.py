@@ -24,12 +24,12 @@ from jaxtyping import Bool, Float64, UInt8
 from caploc.commonality import (
     ARMS,
     Balance,
-    Contrast,
+    ContrastSet,
     Decoupling,
     Group,
     Interval,
     Item,
-    Result,
+    MeanWithInterval,
     arithmetic,
     balance,
     blocks,
@@ -72,7 +72,7 @@ STRETCH = 64  # contrasts whose sets are unpacked at a time
 Sets = Bool[np.ndarray, "items neurons"]
 Text = tuple[str, str]  # prompt and answer
 Similarity = Float64[np.ndarray, " contrasts"]
-CONTRASTS: dict[str, Callable[[int, int], list[Contrast]]] = {
+CONTRASTS: dict[str, Callable[[int, int], list[ContrastSet]]] = {
     "arithmetic": lambda items, seed: arithmetic(items, seed=seed),
     "sentiment": lambda items, seed: sentiment(items, seed=seed),
     "demo/sums": lambda items, seed: sums(items, seed=seed),
@@ -81,7 +81,7 @@ CONTRASTS: dict[str, Callable[[int, int], list[Contrast]]] = {
 }
 
 
-def draw_contrasts(name: str, items: int = ITEMS, *, seed: int = 0) -> list[Contrast]:
+def draw_contrasts(name: str, items: int = ITEMS, *, seed: int = 0) -> list[ContrastSet]:
     """Draw contrasts by the name of their set; those of `demo/` are in the demo model's wording."""
     return pick(CONTRASTS, name, "set of contrasts")(items, seed)
 
@@ -117,7 +117,7 @@ LOCATORS = tuple(
 
 
 @dataclass(frozen=True)
-class SetSizes(Result):
+class SetSizes(MeanWithInterval):
     """Number of neurons located for an item: mean, extremes, and items for which there is none."""
 
     mean: float
@@ -183,7 +183,7 @@ def locate_items(
 
 
 @dataclass(frozen=True)
-class Followed(Result):
+class Followed(MeanWithInterval):
     """What one locator's sets follow.
 
     `effects` compares the arms. A rewording keeps the answer, other content may not: `same_answer`
@@ -205,7 +205,7 @@ class Followed(Result):
 
 
 @dataclass(frozen=True)
-class Decoupled(Result):
+class Decoupled(MeanWithInterval):
     """Contrasts, what the model knows of them, and what each locator's sets follow.
 
     `contrasts` were given, `alike` of them had items of equal lengths as far as that was asked, and
@@ -224,7 +224,7 @@ class Decoupled(Result):
 
 def decouple(
     bench: NeuronBench,
-    contrasts: Sequence[Contrast],
+    contrasts: Sequence[ContrastSet],
     locators: Sequence[ItemLocator] = LOCATORS,
     *,
     within: int | None = None,
@@ -282,7 +282,7 @@ def decouple(
     )
 
 
-def _by_arm(contrasts: Sequence[Contrast]) -> dict[str, list[Item]]:
+def _by_arm(contrasts: Sequence[ContrastSet]) -> dict[str, list[Item]]:
     """List the base items, and the partners of each arm."""
     partners = {arm: [each.partners[arm] for each in contrasts] for arm in ARMS}
     return {BASE: [each.base for each in contrasts]} | partners
@@ -290,7 +290,7 @@ def _by_arm(contrasts: Sequence[Contrast]) -> dict[str, list[Item]]:
 
 def follow(
     found: PackedSets,
-    contrasts: Sequence[Contrast],
+    contrasts: Sequence[ContrastSet],
     locator: ItemLocator,
     grid: Grid,
     *,
@@ -322,7 +322,7 @@ def follow(
     )
 
 
-def same_answer(found: PackedSets, contrasts: Sequence[Contrast], seed: int) -> Similarity:
+def same_answer(found: PackedSets, contrasts: Sequence[ContrastSet], seed: int) -> Similarity:
     """Compute the IoU of each base item with another of its commonality, wording and answer.
 
     That one is drawn from all contrasts; NaN where there is none with other content.
@@ -359,7 +359,7 @@ def expected(first: Sets, second: Sets, grid: Grid) -> Similarity:
     return np.divide(common, union, out=np.full(len(union), np.nan), where=union > 0)
 
 
-def group_items(contrasts: Sequence[Contrast], seed: int) -> dict[str, list[Item]]:
+def group_items(contrasts: Sequence[ContrastSet], seed: int) -> dict[str, list[Item]]:
     """Draw different items of each commonality, as many of each, and as many of all mixed.
 
     Rewordings of base items are left out: they have a content in common with them.
@@ -452,7 +452,7 @@ def measure_decoupling(
 def _measure(
     study: DecouplingStudy,
     bench: NeuronBench,
-    contrasts: Sequence[Contrast],
+    contrasts: Sequence[ContrastSet],
     locator: ItemLocator,
     progress: Progress | None,
 ) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from jaxtyping import Float64
 
 from caploc.commonality import (
     Interval,
-    Result,
+    MeanWithInterval,
     Specificity,
     bottom,
     layer_matched,
@@ -83,7 +83,7 @@ class Erasing:
 
 
 @dataclass(frozen=True)
-class ArmLoss(Result):
+class ArmLoss(MeanWithInterval):
     """What a task loses when an arm's neurons are erased, on the same examples.
 
     `score` is the task's own, with the neurons erased; `metric` and `logprob` are the mean over

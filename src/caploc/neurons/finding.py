@@ -13,7 +13,7 @@ from jaxtyping import Bool
 
 from caploc.commonality import (
     Moments,
-    Sweep,
+    ThresholdSweep,
     Within,
     commonality_set,
     group,
@@ -53,7 +53,7 @@ class TaskNeurons:
     def within(self) -> Within:
         return within(self.subsets)
 
-    def sweep(self, rule: Rule) -> Sweep:
+    def sweep(self, rule: Rule) -> ThresholdSweep:
         """Count how many neurons other thresholds and shares would choose."""
         return sweep(self.moments.mean, absolute=rule.absolute)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from caploc.errors import BadOption
 from caploc.playground.tokens import SIDES, Event
-from caploc.report.units import Kind, unit_of
+from caploc.report.units import ScoreKind, unit_of
 from caploc.tasks.requests import Generate, Generated, LogLikelihood, Request, Response, Scored
 from caploc.tasks.task import Task
 
@@ -93,7 +93,7 @@ class DrawnExample:
             }
         )
         mark = None
-        if unit.kind is Kind.SHARE and score in (0, 1):
+        if unit.kind is ScoreKind.SHARE and score in (0, 1):
             mark = "right" if score == 1 else "wrong"
         return {
             "answer": self.task.show(self.number, responses).answer,

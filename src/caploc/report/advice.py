@@ -5,9 +5,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from caploc.report.reading import Result, at, called, listed, number_at
-from caploc.report.sentence import Verdict, check_of
+from caploc.report.sentence import HeadlineVerdict, check_of
 
-WEAK = (Verdict.NOISE, Verdict.UNHURT, Verdict.SLIGHT, Verdict.LIKE_RANDOM)
+WEAK = (
+    HeadlineVerdict.NOISE,
+    HeadlineVerdict.UNHURT,
+    HeadlineVerdict.SLIGHT,
+    HeadlineVerdict.LIKE_RANDOM,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,15 +27,15 @@ def next_steps(result: Result, curve: Mapping[str, Any] | None) -> list[Step]:
     """The steps, those that mend a doubt first."""
     verdict = check_of(result).verdict
     steps = _doubts(result, verdict)
-    if verdict is Verdict.CARRIED:
+    if verdict is HeadlineVerdict.CARRIED:
         steps += _uses(result, curve)
     return steps
 
 
-def _doubts(result: Result, verdict: Verdict) -> list[Step]:
+def _doubts(result: Result, verdict: HeadlineVerdict) -> list[Step]:
     """What would make the finding surer, or find anything."""
     steps = []
-    if verdict is Verdict.NO_HEADS:
+    if verdict is HeadlineVerdict.NO_HEADS:
         finer = "A finer outcome shows smaller effects: take --outcome logprob. "
         tried = at(result, "task", "outcome") == "logprob"
         steps.append(

@@ -8,7 +8,7 @@ from typing import Any
 
 from caploc.report.differences import Parts, differences
 from caploc.report.reading import at, clipped, inline, known, visible
-from caploc.report.units import Kind, Unit, significant
+from caploc.report.units import ScoreKind, Unit, significant
 
 TEXT_BUDGET = 2_000_000  # characters of all answers together, which keeps the page a few MB
 SHORTEST, LONGEST = 200, 4_000  # to which one text may be cut
@@ -25,7 +25,7 @@ class Status(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ShownAnswer:
     """One example, ready to show; a text that is missing is None."""
 
     example: str
@@ -43,7 +43,7 @@ class Answer:
         return [*texts, self.intact, self.knocked_out, self.outcomes, self.kind]
 
 
-def answer_rows(answers: Sequence[Mapping[str, Any]], unit: Unit) -> list[Answer]:
+def answer_rows(answers: Sequence[Mapping[str, Any]], unit: Unit) -> list[ShownAnswer]:
     """Turn the answers of a run into rows: broken, gained, reworded, then the rest."""
     limit = max(SHORTEST, min(LONGEST, TEXT_BUDGET // (4 * max(1, len(answers)))))
     order = list(Status)
@@ -62,7 +62,7 @@ def status_of(answer: Mapping[str, Any], unit: Unit) -> Status:
     if None in texts and (before is None or after is None):
         return Status.UNKNOWN
     same_text = texts[0] == texts[1] and None not in texts
-    if same_text and (unit.kind is Kind.NATS or before == after):
+    if same_text and (unit.kind is ScoreKind.NATS or before == after):
         return Status.UNCHANGED
     harm = unit.harm(after - before) if before is not None and after is not None else 0.0
     if harm > 0:
@@ -72,11 +72,11 @@ def status_of(answer: Mapping[str, Any], unit: Unit) -> Status:
     return Status.UNCHANGED if None in texts or same_text else Status.REWORDED
 
 
-def _row(answer: Mapping[str, Any], unit: Unit, limit: int) -> Answer:
+def _row(answer: Mapping[str, Any], unit: Unit, limit: int) -> ShownAnswer:
     intact, knocked_out = (_said(at(answer, when)) for when in ("intact", "knocked_out"))
     parts = _parts(intact, knocked_out, limit)
     gold = _said(at(answer, "gold"))
-    return Answer(
+    return ShownAnswer(
         example=visible(at(answer, "example")),
         status=status_of(answer, unit),
         prompt=clipped(visible(at(answer, "prompt")), limit, keep_end=True),

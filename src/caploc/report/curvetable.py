@@ -6,7 +6,7 @@ from typing import Any
 
 from caploc.report.reading import at, called_apart, inline, number_at
 from caploc.report.scores import with_error
-from caploc.report.units import Kind, Unit
+from caploc.report.units import ScoreKind, Unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,5 +31,5 @@ def curve_table(curve: Mapping[str, Any], units: Mapping[str, Unit]) -> CurveTab
 def score_at(points: Sequence[Any], count: int, unit: Unit | None) -> str:
     """The score with `count` heads knocked out, and its standard error."""
     point = points[count] if count < len(points) else None
-    unit = unit or Unit(Kind.PLAIN, "score")
+    unit = unit or Unit(ScoreKind.PLAIN, "score")
     return with_error(number_at(point, "score"), number_at(point, "stderr"), unit)

@@ -4,7 +4,7 @@ from typing import Any
 
 from caploc.report.members import describe_estimand
 from caploc.report.reading import Result, at, called, counted, inline, listed, number_at
-from caploc.report.units import Kind, outcome_unit, significant
+from caploc.report.units import ScoreKind, outcome_unit, significant
 
 KNOCKOUT = (
     "A head is knocked out by setting its output to zero before the attention output projection, "
@@ -106,7 +106,7 @@ def _fit(result: Result) -> str:
     rows, masks = number_at(fit, "rows"), number_at(fit, "masks")
     source = " from " + counted(rows, "row") if rows else ""
     source += f" under {counted(masks, 'mask')}" if rows and masks else ""
-    outcome = " (here the log-probability)" if outcome_unit(result).kind is Kind.NATS else ""
+    outcome = " (here the log-probability)" if outcome_unit(result).kind is ScoreKind.NATS else ""
     return (
         f"The estimator {inline(estimator)} worked out each head's effect{source}. An effect is "
         f"what the score{outcome} changes when the head is {describe_estimand(result)}; on this "

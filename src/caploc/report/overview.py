@@ -23,24 +23,24 @@ from caploc.report.reading import (
     number_at,
     visible,
 )
-from caploc.report.sentence import Verdict, check_of
+from caploc.report.sentence import HeadlineVerdict, check_of
 from caploc.report.sidebyside import comparison_headline, parts
 from caploc.report.templates import COMPARE, write_page
 from caploc.report.units import SPACE, Unit, outcome_unit, unit_of_other
 
 VERDICTS = {
-    Verdict.NO_HEADS: "no head found",
-    Verdict.NOT_CHECKED: "not checked",
-    Verdict.UNHURT: "not hurt",
-    Verdict.NOISE: "within the sampling error",
-    Verdict.SLIGHT: "hardly touched",
-    Verdict.LIKE_RANDOM: "no more than random heads",
-    Verdict.CARRIED: "carried by these heads",
+    HeadlineVerdict.NO_HEADS: "no head found",
+    HeadlineVerdict.NOT_CHECKED: "not checked",
+    HeadlineVerdict.UNHURT: "not hurt",
+    HeadlineVerdict.NOISE: "within the sampling error",
+    HeadlineVerdict.SLIGHT: "hardly touched",
+    HeadlineVerdict.LIKE_RANDOM: "no more than random heads",
+    HeadlineVerdict.CARRIED: "carried by these heads",
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class RunRow:
     """One row of the table of runs."""
 
     link: str
@@ -77,7 +77,7 @@ class Matrix:
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class ComparedRun:
     """A run to be held against others: a name of its own, its folder and its result."""
 
     name: str
@@ -85,7 +85,9 @@ class Compared:
     result: Result
 
 
-def write_comparison(folder: Path, compared: Sequence[Compared], told: Mapping[str, Any]) -> Path:
+def write_comparison(
+    folder: Path, compared: Sequence[ComparedRun], told: Mapping[str, Any]
+) -> Path:
     """Write `folder/compare.html`, and the matrix of tasks and heads as figures.
 
     `told` is the content of compare.json; its runs are those of `compared`, in their order.
@@ -121,12 +123,12 @@ def _model_key(result: Result) -> tuple[str, str]:
     return str(at(result, "model", "name")), str(at(result, "model", "fingerprint"))
 
 
-def _run(folder: Path, one: Compared) -> Run:
+def _run(folder: Path, one: ComparedRun) -> RunRow:
     result = one.result
     check = check_of(result)
     way = relpath(one.folder, folder).replace("\\", "/")
     rows = number_at(result, "cost", "rows")
-    return Run(
+    return RunRow(
         # The leading dot keeps a folder named like `javascript:` from being taken for a scheme.
         link=f"./{quote(way, errors='replace')}/report.html",
         task=check.task,

@@ -16,8 +16,8 @@ from caploc.report.charts import (
 )
 from caploc.report.headtable import HeadRow
 from caploc.report.reading import Result, at, called_apart, counted, finite, number_at
-from caploc.report.scores import Comparison
-from caploc.report.units import Kind, Unit, unit_of, unit_of_other
+from caploc.report.scores import ScoreRow
+from caploc.report.units import ScoreKind, Unit, unit_of, unit_of_other
 
 RULE = {"type": "rule", "aria": False}  # says nothing of its own at the pointer
 LINE = {"type": "line", "aria": False}
@@ -86,27 +86,27 @@ def _line_at(value: float, channel: str) -> dict[str, Any]:
     }
 
 
-def draw_scores(rows: Sequence[Comparison]) -> list[Chart]:
+def draw_scores(rows: Sequence[ScoreRow]) -> list[Chart]:
     """Draw `scores_specs` for the page."""
     summary = "Scores before and after the knockout; the numbers are in the table below."
     return [chart(summary, spec) for spec in scores_specs(rows)]
 
 
-def scores_specs(rows: Sequence[Comparison]) -> list[Spec]:
+def scores_specs(rows: Sequence[ScoreRow]) -> list[Spec]:
     """Scores before and after, a chart for each unit; random draws are short lines."""
     measures = dict.fromkeys(row.unit.measure for row in rows)
     specs = [_scores([row for row in rows if row.unit.measure == each]) for each in measures]
     return [spec for spec in specs if spec is not None]
 
 
-def _scores(rows: Sequence[Comparison]) -> Spec | None:
+def _scores(rows: Sequence[ScoreRow]) -> Spec | None:
     unit = rows[0].unit
     factor = unit.factor
     points = [value for row in rows for value in _points(row, factor)]
     if not points:
         return None
     y = named_rows([row.short for row in rows])
-    scale = {"domain": [0, 100]} if unit.kind is Kind.SHARE else {"zero": True}
+    scale = {"domain": [0, 100]} if unit.kind is ScoreKind.SHARE else {"zero": True}
     x = across("score", f"score ({unit.measure})", **scale)
     draws = [
         {
@@ -139,7 +139,7 @@ def _scores(rows: Sequence[Comparison]) -> Spec | None:
     return {"height": {"step": 30}, "layer": [layer for layer in layers if layer]}
 
 
-def _points(row: Comparison, factor: int) -> list[dict[str, Any]]:
+def _points(row: ScoreRow, factor: int) -> list[dict[str, Any]]:
     said = {"intact": row.intact, "knocked out": row.knocked_out}
     return [
         {
@@ -204,10 +204,10 @@ def curve_specs(drawn: Mapping[str, Any], units: Mapping[str, Unit]) -> list[Spe
     """Score against number of heads knocked out, a line a task and a chart for each unit."""
     heads = [str(head) for head in at(drawn, "heads") or ()]
     curves = at(drawn, "curves") or {}
-    kinds: dict[tuple[Kind, str], list[dict[str, Any]]] = {}
+    kinds: dict[tuple[ScoreKind, str], list[dict[str, Any]]] = {}
     names = called_apart(curves)
     for task, points in curves.items():
-        unit = units.get(task) or Unit(Kind.PLAIN, "score")
+        unit = units.get(task) or Unit(ScoreKind.PLAIN, "score")
         values = _curve_points(names[task], points, heads, unit)
         kinds.setdefault((unit.kind, unit.measure), []).extend(values)
     return [_curve(values, kind) for kind, values in kinds.items() if values]
@@ -236,12 +236,12 @@ def _curve_points(
     return values
 
 
-def _curve(values: list[dict[str, Any]], kind: tuple[Kind, str]) -> Spec:
+def _curve(values: list[dict[str, Any]], kind: tuple[ScoreKind, str]) -> Spec:
     names = list(dict.fromkeys(str(value["series"]) for value in values))
     x = across("heads", "heads knocked out, most needed first", nice=False)
     most = max(value["heads"] for value in values)
     x["axis"] = {"format": "d", "values": list(range(0, most + 1, -(-most // MOST_TICKS) or 1))}
-    scale = {"domain": [0, 100]} if kind[0] is Kind.SHARE else {"zero": False}
+    scale = {"domain": [0, 100]} if kind[0] is ScoreKind.SHARE else {"zero": False}
     y = across("score", f"score ({kind[1]})", **scale)
     series = by_series(names)
     colour = {**series["color"], "legend": {}}

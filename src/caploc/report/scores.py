@@ -36,7 +36,7 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class ScoreRow:
     """One row of the table that compares scores before and after."""
 
     name: str
@@ -53,7 +53,7 @@ class Comparison:
     lost: str = ""  # the capability, or the ability to answer, and by which kinds of answers
 
 
-def comparisons(result: Result) -> list[Comparison]:
+def comparisons(result: Result) -> list[ScoreRow]:
     """The task on held-out examples, without random heads, on all examples; the other tasks.
 
     Rows that were not measured are left out, but for the task itself; and where no head was named,
@@ -76,7 +76,7 @@ def comparisons(result: Result) -> list[Comparison]:
     return rows + _others(at(validation, "other_tasks") or (), unit)
 
 
-def _intact_only(result: Result, unit: Unit) -> list[Comparison]:
+def _intact_only(result: Result, unit: Unit) -> list[ScoreRow]:
     """The task and the other tasks, with no head to knock out."""
     name = called(at(result, "task", "name") or "the task")
     intact = at(result, "validation", "task", "intact") or at(result, "intact")
@@ -85,13 +85,13 @@ def _intact_only(result: Result, unit: Unit) -> list[Comparison]:
     return rows + _others([{**one, "knocked_out": None, "change": None} for one in others], unit)
 
 
-def _held_out(name: str, held_out: Any, unit: Unit) -> Comparison:
+def _held_out(name: str, held_out: Any, unit: Unit) -> ScoreRow:
     before, after = (number_at(held_out, when) for when in ("intact", "knocked_out"))
     examples = number_at(held_out, "examples")
     fresh = at(held_out, "fresh") is True
     kind = "that no search saw" if fresh else "that the heads were found on"
     change = at(held_out, "change")
-    return Comparison(
+    return ScoreRow(
         name=f"{name}, held-out examples" if fresh else f"{name}, examples of the search",
         short="held-out examples" if fresh else "search examples",
         detail=f"{counted(examples, 'example')} {kind}" if examples else kind,
@@ -106,12 +106,12 @@ def _held_out(name: str, held_out: Any, unit: Unit) -> Comparison:
     )
 
 
-def _whole(name: str, scores: tuple[Any, Any], unit: Unit) -> Comparison:
+def _whole(name: str, scores: tuple[Any, Any], unit: Unit) -> ScoreRow:
     row = _compared(name, scores[0], at(scores[1], "knocked_out"), unit)
     return told_more(row, scores[1], unit)
 
 
-def told_more(row: Comparison, entry: Any, unit: Unit) -> Comparison:
+def told_more(row: ScoreRow, entry: Any, unit: Unit) -> ScoreRow:
     """The same with the interval of the change, the verdict on it, and what was lost."""
     change = at(entry, "change")
     return replace(
@@ -122,13 +122,13 @@ def told_more(row: Comparison, entry: Any, unit: Unit) -> Comparison:
     )
 
 
-def _others(entries: Sequence[Any], main: Unit) -> list[Comparison]:
+def _others(entries: Sequence[Any], main: Unit) -> list[ScoreRow]:
     names = [str(at(entry, "name") or "another task") for entry in entries]
     short = called_apart(names)
     return [_other(entry, short[name], main) for entry, name in zip(entries, names, strict=True)]
 
 
-def _other(entry: Any, name: str, main: Unit) -> Comparison:
+def _other(entry: Any, name: str, main: Unit) -> ScoreRow:
     unit = unit_of_other(entry, main)
     pair = at(entry, "intact"), at(entry, "knocked_out")
     row = _compared(name, *pair, unit)
@@ -154,10 +154,10 @@ def verdict(change: Any) -> str:
     return said if said in VERDICTS else ""
 
 
-def _compared(name: str, intact: Any, knocked_out: Any, unit: Unit) -> Comparison:
+def _compared(name: str, intact: Any, knocked_out: Any, unit: Unit) -> ScoreRow:
     before, after = number_at(intact, "score"), number_at(knocked_out, "score")
     examples = number_at(knocked_out, "examples") or number_at(intact, "examples")
-    return Comparison(
+    return ScoreRow(
         name=name,
         short=name,
         detail=f"{examples:,.0f} examples" if examples else "",
@@ -172,7 +172,7 @@ def _compared(name: str, intact: Any, knocked_out: Any, unit: Unit) -> Compariso
     )
 
 
-def _random_heads(name: str, intact: float | None, controls: Any, unit: Unit) -> list[Comparison]:
+def _random_heads(name: str, intact: float | None, controls: Any, unit: Unit) -> list[ScoreRow]:
     """Random heads of the same layers, and where it was measured, of the same groups."""
     rows = [
         ("random heads instead", "random heads", controls, "of as many in each layer"),
@@ -190,11 +190,11 @@ def _random_heads(name: str, intact: float | None, controls: Any, unit: Unit) ->
     ]
 
 
-def _drawn(controls: Any, intact: float | None, kind: str, unit: Unit) -> Comparison:
+def _drawn(controls: Any, intact: float | None, kind: str, unit: Unit) -> ScoreRow:
     mean, spread = number_at(controls, "mean"), number_at(controls, "sd")
     scores = finite(known(score) for score in at(controls, "scores") or ())
     detail = f"{counted(number_at(controls, 'draws') or len(scores), 'draw')} {kind}"
-    return Comparison(
+    return ScoreRow(
         name="",
         short="",
         detail=detail if spread is None else f"{detail}; ± is their standard deviation",

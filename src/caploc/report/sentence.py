@@ -24,7 +24,7 @@ from caploc.report.units import Unit, significant, unit_of, unit_of_other
 NOISE_WIDTH = 1.96
 
 
-class Verdict(Enum):
+class HeadlineVerdict(Enum):
     """What knocking the top heads out together did to the task."""
 
     NO_HEADS = auto()  # no head was chosen
@@ -37,7 +37,7 @@ class Verdict(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class HeldOutClaim:
     """The scores that the verdict rests on: on held-out examples, where there are any."""
 
     unit: Unit
@@ -53,19 +53,19 @@ class Check:
     random: list[float]  # scores without random heads instead
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> HeadlineVerdict:
         """What the scores say."""
         if not self.top:
-            return Verdict.NO_HEADS
+            return HeadlineVerdict.NO_HEADS
         if self.intact is None or self.knocked_out is None:
-            return Verdict.NOT_CHECKED
+            return HeadlineVerdict.NOT_CHECKED
         if not self.unit.harm(self.knocked_out - self.intact) > 0:
-            return Verdict.UNHURT
+            return HeadlineVerdict.UNHURT
         if self.noise:
-            return Verdict.NOISE
+            return HeadlineVerdict.NOISE
         if self.slight is not None:
-            return Verdict.SLIGHT
-        return Verdict.LIKE_RANDOM if self.like_random else Verdict.CARRIED
+            return HeadlineVerdict.SLIGHT
+        return HeadlineVerdict.LIKE_RANDOM if self.like_random else HeadlineVerdict.CARRIED
 
     @property
     def like_random(self) -> bool:
@@ -77,7 +77,7 @@ class Check:
         return harm <= max(self.unit.harm(score - intact) for score in self.random)
 
 
-def check_of(result: Result) -> Check:
+def check_of(result: Result) -> HeldOutClaim:
     """Gather what the verdict rests on; a score missing in the check is taken from the search."""
     part, held_out = _basis(result)
     controls = at(result, "validation", "controls")
@@ -85,7 +85,7 @@ def check_of(result: Result) -> Check:
     counts = at(result, "grid", "heads") or ()
     intact, knocked_out = part.get("intact"), part.get("knocked_out")
     intact = number_at(result, "intact", "score") if intact is None else intact
-    return Check(
+    return HeldOutClaim(
         unit=unit_of(result),
         task=called(at(result, "task", "name") or "the task"),
         top=[str(name) for name in at(result, "top") or ()],
@@ -142,18 +142,18 @@ def headline(result: Result) -> str:
     check = check_of(result)
     names, few = listed(check.top), f"{numeral(len(check.top))} of {check.heads:,} heads"
     match check.verdict:
-        case Verdict.NO_HEADS:
+        case HeadlineVerdict.NO_HEADS:
             return _no_heads(check)
-        case Verdict.NOT_CHECKED:
+        case HeadlineVerdict.NOT_CHECKED:
             return _not_checked(check, names, few)
-        case Verdict.CARRIED:
+        case HeadlineVerdict.CARRIED:
             verb = "carries" if len(check.top) == 1 else "carry"
             others = _others(result, check.unit)
             return (
                 f"{_capital(few)} {verb} {check.task}: with {names} knocked out, "
                 f"its {_moves(check)}{others}."
             )
-        case Verdict.LIKE_RANDOM:
+        case HeadlineVerdict.LIKE_RANDOM:
             return (
                 f"Knocking out {few}, {names}, hurts {check.task}, but no more than random heads "
                 f"do: its {_moves(check)}."
@@ -161,23 +161,23 @@ def headline(result: Result) -> str:
     return f"Knocking out {few}, {names}, {_hardly(check)}."
 
 
-def _hardly(check: Check) -> str:
+def _hardly(check: HeldOutClaim) -> str:
     """What is said of heads whose loss does little."""
-    if check.verdict is Verdict.NOISE:
+    if check.verdict is HeadlineVerdict.NOISE:
         tail = "which is within the sampling error"
         return f"hardly touches {check.task}: its {_moves(check)}, {tail}"
-    if check.verdict is Verdict.SLIGHT:
+    if check.verdict is HeadlineVerdict.SLIGHT:
         points = f"{100 * (check.slight or 0):.3g}\u00a0points"
         return f"hardly touches {check.task}: its {_moves(check)}, surely by less than {points}"
     return f"does not hurt {check.task}: its {_moves(check)}"
 
 
-def _no_heads(check: Check) -> str:
+def _no_heads(check: HeldOutClaim) -> str:
     intact = "" if check.intact is None else f" (intact: {check.unit.score(check.intact)})"
     return f"None of {check.heads:,} heads was found that {check.task} needs{intact}."
 
 
-def _not_checked(check: Check, names: str, few: str) -> str:
+def _not_checked(check: HeldOutClaim, names: str, few: str) -> str:
     verb = "looks" if len(check.top) == 1 else "look"
     what = "knocking it out" if len(check.top) == 1 else "knocking them out together"
     first = f"{_capital(few)} {verb} most needed for {check.task}: {names}."
@@ -191,7 +191,7 @@ def _not_checked(check: Check, names: str, few: str) -> str:
     )
 
 
-def _moves(check: Check) -> str:
+def _moves(check: HeldOutClaim) -> str:
     """`score falls from 99 % to 12 %`; a small move that reads the same on both sides is said."""
     unit, before, after = check.unit, check.intact, check.knocked_out
     where = f" on {counted(check.held_out, 'held-out example')}" if check.held_out else ""
@@ -226,13 +226,13 @@ def _others(result: Result, main: Unit) -> str:
 def second_sentence(result: Result) -> str:
     """What random heads do instead: the comparison without which a drop says little."""
     check = check_of(result)
-    if check.verdict in (Verdict.NO_HEADS, Verdict.NOT_CHECKED):
+    if check.verdict in (HeadlineVerdict.NO_HEADS, HeadlineVerdict.NOT_CHECKED):
         return ""
     sentences = [_random(check, result), _used_before(check, result)]
     return " ".join(sentence for sentence in sentences if sentence)
 
 
-def _random(check: Check, result: Result) -> str:
+def _random(check: HeldOutClaim, result: Result) -> str:
     if not check.random:
         return "Random heads were not tried instead, so how special these heads are is open."
     controls = at(result, "validation", "controls")
@@ -247,7 +247,7 @@ def _random(check: Check, result: Result) -> str:
     )
 
 
-def _beside_random(check: Check, controls: Any) -> str:
+def _beside_random(check: HeldOutClaim, controls: Any) -> str:
     """How far off the named heads lie, or their score where it is of other examples."""
     named = "that head" if len(check.top) == 1 else "the named heads"
     chosen, deviations = check.beside[1], number_at(controls, "deviations")
@@ -260,7 +260,7 @@ def _beside_random(check: Check, controls: Any) -> str:
     return f", {distance} {side} what is left without {named}"
 
 
-def _used_before(check: Check, result: Result) -> str:
+def _used_before(check: HeldOutClaim, result: Result) -> str:
     if check.held_out:
         return "The search for candidates used other examples."
     if at(result, "validation", "held_out", "fresh") is False:

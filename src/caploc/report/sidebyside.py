@@ -27,7 +27,7 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PagePart:
     """A part of the page: tables and charts about one question."""
 
     title: str
@@ -98,7 +98,7 @@ def _capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def parts(told: Told, results: Results) -> list[Part]:
+def parts(told: Told, results: Results) -> list[PagePart]:
     """What is held against each other: methods, heads that tasks share, models."""
     found = [one_question(each, told, results) for each in at(told, "methods") or ()]
     found += [shared_heads(each) for each in at(told, "models") or () if at(each, "shared")]
@@ -118,7 +118,7 @@ def _label(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
     return method if len(twins) == 1 else f"{method}, {inline(row['name'])}"
 
 
-def one_question(question: Told, told: Told, results: Results) -> Part:
+def one_question(question: Told, told: Told, results: Results) -> PagePart:
     """Several runs of one task in one model: damage for rows, and heads in common."""
     rows = [_row_of(told, name) for name in question["runs"]]
     labels = {row["name"]: _label(row, rows) for row in rows}
@@ -127,7 +127,7 @@ def one_question(question: Told, told: Told, results: Results) -> Part:
     pairs = [_pair_line(pair, labels) for pair in question["pairs"]]
     drawn = draw_damage(rows, labels, results)
     title = f"{called(question['task'])} in {called(question['model'])}, run by run"
-    return Part(
+    return PagePart(
         title,
         [],
         [
@@ -214,7 +214,7 @@ def draw_damage(
     return chart("Score without each run's heads against the rows it took; see the table.", spec)
 
 
-def shared_heads(model: Told) -> Part:
+def shared_heads(model: Told) -> PagePart:
     """Heads that several tasks of one model name, beside what chance gives."""
     counts = [
         [
@@ -256,7 +256,7 @@ def shared_heads(model: Told) -> Part:
         Table("Heads of several tasks", ["Head", "Tasks"], owners),
         Table("Pairs of tasks", ["Tasks", "Heads", "By chance", "p"], pairs, rest),
     ]
-    return Part(
+    return PagePart(
         f"Heads that tasks share in {called(model['model'])}",
         [_universal_line(model)],
         [table for table in tables if table.rows],
@@ -278,7 +278,7 @@ def _universal_line(model: Told) -> str:
     return f"Universal, found by what stands in brackets: {listed(said)} {verb} other tasks too."
 
 
-def one_task(task: Told, told: Told, results: Results) -> Part:
+def one_task(task: Told, told: Told, results: Results) -> PagePart:
     """One task in several models."""
     rows, lines = [_row_of(told, each["run"]) for each in task["models"]], []
     for row, each in zip(rows, task["models"], strict=True):
@@ -297,7 +297,7 @@ def one_task(task: Told, told: Told, results: Results) -> Part:
     columns = ["Model", "Layers x heads", "Named", "Intact", "Knocked out", "Random heads", "Heads"]
     drawn = draw_depths(task["models"], [_in_model(row, rows) for row in rows])
     note = "Heads of different models are different heads, even where they share a name."
-    return Part(
+    return PagePart(
         f"{called(task['task'])}, model by model",
         [],
         [Table("What the heads of each model carry", columns, lines, note)],

@@ -43,7 +43,7 @@ class Sign:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class ReaderQuestion:
     """Signs that answer one question."""
 
     name: str  # of its place on the page
@@ -51,7 +51,7 @@ class Question:
     signs: list[Sign]
 
 
-def questions(result: Result) -> list[Question]:
+def questions(result: Result) -> list[ReaderQuestion]:
     """All that is known of how sure the finding is; what was not measured is left out."""
     asked = [
         ("right-heads", "Are these the right heads?", _search_signs(result)),
@@ -60,7 +60,7 @@ def questions(result: Result) -> list[Question]:
         ("adds-up", "Do the effects add up?", _adding_signs(result)),
         ("else", "What else breaks?", _other_signs(result)),
     ]
-    return [Question(name, title, signs) for name, title, signs in asked if signs]
+    return [ReaderQuestion(name, title, signs) for name, title, signs in asked if signs]
 
 
 def _search_signs(result: Result) -> list[Sign]:

@@ -17,7 +17,7 @@ SPACE = "\u00a0"  # a number and its unit stay on one line
 SHARE_WORDS = frozenset({"acc", "accuracy", "em", "exact", "f1", "match", "pass", "rate", "share"})
 
 
-class Kind(Enum):
+class ScoreKind(Enum):
     """What kind of number a score is."""
 
     SHARE = "share"  # 0 to 1, written as a percentage
@@ -29,33 +29,35 @@ class Kind(Enum):
 class Unit:
     """How to write a task's scores and effects, and which direction is worse."""
 
-    kind: Kind
+    kind: ScoreKind
     metric: str
     higher_is_better: bool = True
 
     @property
     def noun(self) -> str:
         """What falls or rises, as a sentence calls it."""
-        if self.kind is Kind.NATS:
+        if self.kind is ScoreKind.NATS:
             return "mean log-probability"
-        return "score" if self.kind is Kind.SHARE else inline(self.metric)
+        return "score" if self.kind is ScoreKind.SHARE else inline(self.metric)
 
     @property
     def axis(self) -> str:
         """The unit of an effect, for a legend."""
-        if self.kind is Kind.SHARE:
+        if self.kind is ScoreKind.SHARE:
             return "percentage points"
-        return "nats" if self.kind is Kind.NATS else inline(self.metric)
+        return "nats" if self.kind is ScoreKind.NATS else inline(self.metric)
 
     @property
     def measure(self) -> str:
         """The unit of a drawn score; charts of one measure can share an axis."""
-        return {Kind.SHARE: "%", Kind.NATS: "nats", Kind.PLAIN: inline(self.metric)}[self.kind]
+        return {ScoreKind.SHARE: "%", ScoreKind.NATS: "nats", ScoreKind.PLAIN: inline(self.metric)}[
+            self.kind
+        ]
 
     @property
     def factor(self) -> int:
         """By what a score is multiplied to be drawn: shares are drawn as percentages."""
-        return 100 if self.kind is Kind.SHARE else 1
+        return 100 if self.kind is ScoreKind.SHARE else 1
 
     def harm(self, change: float) -> float:
         """Turn a change of the score into how much worse that is; negative if it is better."""
@@ -65,22 +67,22 @@ class Unit:
         """Write a score without its unit."""
         if value is None:
             return NOT_MEASURED
-        return _percent(value) if self.kind is Kind.SHARE else significant(value)
+        return _percent(value) if self.kind is ScoreKind.SHARE else significant(value)
 
     def score(self, value: float | None) -> str:
         """Write a score: `99 %`, `−1.23 nats`, `12.1`."""
-        unit = {Kind.SHARE: "%", Kind.NATS: "nats", Kind.PLAIN: ""}[self.kind]
+        unit = {ScoreKind.SHARE: "%", ScoreKind.NATS: "nats", ScoreKind.PLAIN: ""}[self.kind]
         return _joined(self.bare_score(value), unit if value is not None else "")
 
     def error(self, value: float) -> str:
         """Write the size of an error, without its unit."""
-        return _percent(value) if self.kind is Kind.SHARE else significant(value, 2)
+        return _percent(value) if self.kind is ScoreKind.SHARE else significant(value, 2)
 
     def bare_effect(self, value: float | None) -> str:
         """Write an effect without its unit; percentages change by percentage points."""
         if value is None:
             return NOT_MEASURED
-        if self.kind is not Kind.SHARE:
+        if self.kind is not ScoreKind.SHARE:
             return _plus(significant(value, 3 if abs(value) >= 0.1 else 2), value)
         points = 100 * value
         return _plus(significant(points, 1 if 0.95 <= abs(points) < 10 else 2, decimals=1), value)
@@ -92,7 +94,7 @@ class Unit:
         """
         if value == 0 or not math.isfinite(value):
             return significant(value)
-        factor = 100 if self.kind is Kind.SHARE else 1
+        factor = 100 if self.kind is ScoreKind.SHARE else 1
         shown, largest = factor * abs(value), factor * max(limit, abs(value))
         decimals = max(0 if shown >= 9.95 else 1, 1 - math.floor(math.log10(largest)))
         text = f"{shown:,.{decimals}f}" if largest > 1e-4 else f"{shown:.0e}"
@@ -100,7 +102,7 @@ class Unit:
 
     def effect(self, value: float | None) -> str:
         """Write an effect: `−41.0 points`, `−0.41 nats`, `3.2`."""
-        unit = {Kind.SHARE: "points", Kind.NATS: "nats", Kind.PLAIN: ""}[self.kind]
+        unit = {ScoreKind.SHARE: "points", ScoreKind.NATS: "nats", ScoreKind.PLAIN: ""}[self.kind]
         return _joined(self.bare_effect(value), unit if value is not None else "")
 
 
@@ -138,7 +140,7 @@ def outcome_unit(result: Result) -> Unit:
     """Return how effects, and the outcomes that found the heads, are written; higher is better."""
     scores = unit_of(result)
     if at(result, "task", "outcome") == "logprob":
-        return Unit(Kind.NATS, scores.metric)
+        return Unit(ScoreKind.NATS, scores.metric)
     return unit_of_outcomes(scores)
 
 
@@ -149,7 +151,7 @@ def unit_of_outcomes(scores: Unit) -> Unit:
     turned, and those of a perplexity are log-likelihoods.
     """
     if "perplexity" in scores.metric:
-        return Unit(Kind.NATS, scores.metric)
+        return Unit(ScoreKind.NATS, scores.metric)
     if scores.higher_is_better:
         return scores
     return Unit(scores.kind, f"negative {scores.metric}")
@@ -183,15 +185,15 @@ def unit_of_other(entry: Any, main: Unit) -> Unit:
     metric = at(entry, "metric")
     if metric:
         return Unit(_kind(str(metric), scores), str(metric), higher_is_better)
-    is_share = main.kind is Kind.SHARE and _fit_a_share(scores)
-    return Unit(Kind.SHARE if is_share else Kind.PLAIN, "score", higher_is_better)
+    is_share = main.kind is ScoreKind.SHARE and _fit_a_share(scores)
+    return Unit(ScoreKind.SHARE if is_share else ScoreKind.PLAIN, "score", higher_is_better)
 
 
-def _kind(metric: str, scores: Iterable[float | None]) -> Kind:
+def _kind(metric: str, scores: Iterable[float | None]) -> ScoreKind:
     if metric == "logprob":
-        return Kind.NATS
+        return ScoreKind.NATS
     words = set(re.split(r"[^a-z0-9]+", metric.lower()))
-    return Kind.SHARE if words & SHARE_WORDS and _fit_a_share(scores) else Kind.PLAIN
+    return ScoreKind.SHARE if words & SHARE_WORDS and _fit_a_share(scores) else ScoreKind.PLAIN
 
 
 def _fit_a_share(scores: Iterable[float | None]) -> bool:

@@ -8,7 +8,7 @@ from caploc.errors import BadOption
 from caploc.exhibits.exhibit import NOTHING, Cell, Exhibit, Value
 from caploc.heads import Head
 from caploc.reproduce.cells import general, score_value, shown
-from caploc.reproduce.laboratory import Scored
+from caploc.reproduce.laboratory import ScoredTask
 from caploc.reproduce.preset import Benchmark, PresetModel
 from caploc.reproduce.selection import Lab, named, universal
 from caploc.reproduce.tables import FILTERED
@@ -108,7 +108,7 @@ def strength(lab: Lab, model: PresetModel, benchmark: Benchmark) -> statistics.S
         return None
 
 
-def as_scores(found: Scored) -> statistics.Scores | None:
+def as_scores(found: ScoredTask) -> statistics.Scores | None:
     """What the statistics take; None if anything is missing."""
     known = (found.intact, found.intact_stderr, found.score, found.stderr)
     if None in known:

@@ -6,18 +6,18 @@ from math import sqrt
 
 from caploc.exhibits.exhibit import Value
 from caploc.heads import Head
-from caploc.reproduce.laboratory import Scored
+from caploc.reproduce.laboratory import ScoredTask
 from caploc.reproduce.preset import Benchmark, PresetModel
 from caploc.reproduce.selection import Lab
 
 
-def shown(lab: Lab, model: PresetModel, benchmark: Benchmark, heads: Sequence[Head]) -> Scored:
+def shown(lab: Lab, model: PresetModel, benchmark: Benchmark, heads: Sequence[Head]) -> ScoredTask:
     """A benchmark's score as tables show it: some as a share of the intact score."""
     found = lab.score(model, benchmark, heads)
     return relative(found) if benchmark.relative else found
 
 
-def relative(found: Scored) -> Scored:
+def relative(found: ScoredTask) -> ScoredTask:
     """As a share of the intact score; everything is None where that is 0 or not known.
 
     The intact model is 1 without error, and what is left and what is lost share one error.
@@ -37,7 +37,7 @@ def relative(found: Scored) -> Scored:
     )
 
 
-def share_error(found: Scored) -> float | None:
+def share_error(found: ScoredTask) -> float | None:
     """The standard error of K / I, scores of the same examples; None if anything is missing.
 
     By the delta method, with `r = K / I`,
@@ -57,10 +57,10 @@ def share_error(found: Scored) -> float | None:
 
 def mean(
     lab: Lab, model: PresetModel, benchmarks: Sequence[Benchmark], heads: Sequence[Head]
-) -> Scored:
+) -> ScoredTask:
     """The plain mean over benchmarks, which share no example: their variances add up."""
     parts = [shown(lab, model, benchmark, heads) for benchmark in benchmarks]
-    return Scored(
+    return ScoredTask(
         intact=average(part.intact for part in parts),
         intact_stderr=error(part.intact_stderr for part in parts),
         score=average(part.score for part in parts),
@@ -72,7 +72,7 @@ def mean(
     )
 
 
-def general(lab: Lab, model: PresetModel, heads: Sequence[Head]) -> Scored:
+def general(lab: Lab, model: PresetModel, heads: Sequence[Head]) -> ScoredTask:
     """The mean of the general benchmarks."""
     return mean(lab, model, lab.preset.general, heads)
 
@@ -91,17 +91,17 @@ def error(values: Iterable[float | None]) -> float | None:
     return None if squares is None else sqrt(squares / len(every))
 
 
-def score_value(found: Scored, printed: float | None = None) -> Value:
+def score_value(found: ScoredTask, printed: float | None = None) -> Value:
     """A score with its error."""
     return Value(found.score, found.stderr, printed)
 
 
-def drop_value(found: Scored, printed: float | None = None) -> Value:
+def drop_value(found: ScoredTask, printed: float | None = None) -> Value:
     """What was lost, with the error of the paired difference."""
     return Value(found.drop, found.drop_stderr, printed)
 
 
-def lost_share(found: Scored) -> Value:
+def lost_share(found: ScoredTask) -> Value:
     """What was lost, in percent of the intact score, with its error."""
     part = relative(found)
     lost, error = (None if value is None else 100 * value for value in (part.drop, part.stderr))

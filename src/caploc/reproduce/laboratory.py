@@ -44,7 +44,7 @@ UNMEASURED = {
 
 
 @dataclass(frozen=True)
-class Scored:
+class ScoredTask:
     """A benchmark's score intact and with some heads knocked out, on the same examples.
 
     Scores and `drop`, what the knockout takes, are in the benchmark's own unit; errors are over
@@ -164,9 +164,9 @@ class Laboratory:
         benchmark: Benchmark,
         heads: Sequence[Head],
         limit: int | None = None,
-    ) -> Scored:
+    ) -> ScoredTask:
         """The benchmark with these heads knocked out, against none; on fewer examples if told."""
-        return Scored(**self.compared(model, benchmark, heads, limit)["score"])
+        return ScoredTask(**self.compared(model, benchmark, heads, limit)["score"])
 
     def failures(
         self, model: PresetModel, benchmark: Benchmark, heads: Sequence[Head]
@@ -249,12 +249,12 @@ def tallied(search: Search, problem: Problem, tally: list[int]) -> Search:
             return found
 
 
-def scored(comparison: Comparison) -> Scored:
+def scored(comparison: Comparison) -> ScoredTask:
     """The score and its paired change."""
     intact, cut = comparison.intact, comparison.knocked_out
     change = comparison.as_dict()["change"] or {"stderr": None}
     before, after = finite(intact.score), finite(cut.score)
-    return Scored(
+    return ScoredTask(
         intact=before,
         intact_stderr=finite(intact.stderr),
         score=after,

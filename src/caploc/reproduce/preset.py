@@ -22,13 +22,13 @@ FRESH = 100  # examples that a search never chose on, to tell how much a choice 
 GENERAL, KNOWLEDGE = "general", "knowledge"  # groups that exhibits treat in ways of their own
 
 
-class Part(BaseModel):
+class PresetPart(BaseModel):
     """A table of the file: no key that is not known, nothing changed after it is read."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Labelled(Part):
+class Labelled(PresetPart):
     """A table of which the file may have several, by the label that exhibits show."""
 
     label: str = Field(min_length=1)
@@ -61,7 +61,7 @@ class PresetModel(Labelled):
         return model_shape(self.name, self.revision)[1]
 
 
-class Tokens(Part):
+class Tokens(PresetPart):
     """What one example takes, about, in tokens; for plans only."""
 
     shared: int = Field(default=0, ge=0)  # of the prompt's beginning, the same in every example
@@ -137,7 +137,7 @@ class SearchSpec(Labelled):
         return Settings(masks=self.masks, rate=self.rate, top=self.top or top, seed=seed, **grid)
 
 
-class Preset(Part):
+class Preset(PresetPart):
     """Everything that a reproduction needs to know; see the files in `presets/`."""
 
     name: str = Field(pattern=r"^\w[\w.-]*$")  # of a folder, too

@@ -10,19 +10,12 @@ from caploc.errors import BadData, UnknownName
 from caploc.files import read_text
 from caploc.lookup import unknown
 from caploc.naming import placed
-from caploc.reproduce.preset import (
-    Benchmark,
-    Part,
-    Preset,
-    PresetModel,
-    SearchSpec,
-    Tokens,
-)
+from caploc.reproduce.preset import Benchmark, Preset, PresetModel, PresetPart, SearchSpec, Tokens
 from caploc.tasks.paper.profanity import PACKAGED
 
 LONGEST = 2**20  # bytes of a preset
 FOLDER = Path(__file__).parent / "presets"
-TABLES: dict[str, type[Part]] = {
+TABLES: dict[str, type[PresetPart]] = {
     "model": PresetModel,
     "search": SearchSpec,
     "benchmark": Benchmark,

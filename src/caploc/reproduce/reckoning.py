@@ -18,7 +18,7 @@ from caploc import designs
 from caploc.heads import Head
 from caploc.ledger import digest
 from caploc.recovery import Measurements
-from caploc.reproduce.laboratory import Scored, Searched
+from caploc.reproduce.laboratory import ScoredTask, Searched
 from caploc.reproduce.preset import Benchmark, Preset, PresetModel, SearchSpec
 from caploc.search import METHODS, Plan, Problem, Settings
 from caploc.store import pack
@@ -56,7 +56,7 @@ class Bill:
 
 
 @dataclass
-class Reckoning:
+class PresetDryRun:
     """A laboratory that counts. `asked` holds of every task the masks and their examples so far."""
 
     preset: Preset
@@ -87,7 +87,7 @@ class Reckoning:
         benchmark: Benchmark,
         heads: Sequence[Head],
         limit: int | None = None,
-    ) -> Scored:
+    ) -> ScoredTask:
         """Counted; the numbers are pretended."""
         examples = benchmark.examples or UNKNOWN_SIZE
         for most in (limit, self.preset.limit):
@@ -96,7 +96,7 @@ class Reckoning:
         first = (1 << examples) - 1
         self.ask(model, benchmark, benchmark.task, [(pack(m), first) for m in (mask & False, mask)])
         lost = 0.5 if mask[:UNIVERSAL].any() else 0.01
-        return Scored(0.7, 0.01, 0.7 - lost, 0.01, lost, 0.01, examples, 0.0)
+        return ScoredTask(0.7, 0.01, 0.7 - lost, 0.01, lost, 0.01, examples, 0.0)
 
     def failures(
         self, model: PresetModel, benchmark: Benchmark, heads: Sequence[Head]

@@ -15,7 +15,7 @@ from caploc.progress import Progress, Silent
 from caploc.reproduce import analyses, figures, tables, universals
 from caploc.reproduce.laboratory import opened
 from caploc.reproduce.preset import Benchmark, Preset, PresetModel, SearchSpec
-from caploc.reproduce.reckoning import Bill, Reckoning
+from caploc.reproduce.reckoning import Bill, PresetDryRun
 from caploc.reproduce.selection import Lab
 from caploc.search import METHODS
 from caploc.tasks.catalog import check_task_name
@@ -55,7 +55,7 @@ READING = (
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlannedItem:
     """What a model would be asked, and what that would take."""
 
     model: str
@@ -84,17 +84,17 @@ def chosen(names: Sequence[str]) -> dict[str, Fill]:
     return {name: pick(EXHIBITS, name, "table or figure") for name in wanted}
 
 
-def planned(preset: Preset, names: Sequence[str]) -> list[Planned]:
+def planned(preset: Preset, names: Sequence[str]) -> list[PlannedItem]:
     """What filling the exhibits would take, model by model; no weights are read.
 
     Raises:
         UserError: if an exhibit is unknown or a configuration cannot be read.
     """
-    reckoning = Reckoning(preset)
+    reckoning = PresetDryRun(preset)
     for fill in chosen(names).values():
         fill(reckoning)
     return [
-        Planned(model.label, model.grid.size, model.parameters, reckoning.bill(model))
+        PlannedItem(model.label, model.grid.size, model.parameters, reckoning.bill(model))
         for model in preset.models
     ]
 

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from caploc import sharing
 from caploc.heads import Head
-from caploc.reproduce.laboratory import Scored, Searched
+from caploc.reproduce.laboratory import ScoredTask, Searched
 from caploc.reproduce.preset import Benchmark, Preset, PresetModel
 
 TRIED = 100  # examples of each task of a benchmark that a candidate is tried on alone
@@ -29,7 +29,7 @@ class Lab(Protocol):
         benchmark: Benchmark,
         heads: Sequence[Head],
         limit: int | None = None,
-    ) -> Scored:
+    ) -> ScoredTask:
         """A benchmark with heads knocked out."""
         ...
 
@@ -61,7 +61,7 @@ def candidates(lab: Lab, model: PresetModel) -> list[Head]:
 
 def universality(lab: Lab, model: PresetModel) -> sharing.Universality:
     """The candidates tried alone on every benchmark, and the verdict on each."""
-    effects: dict[str, dict[Head, sharing.Effect]] = {}
+    effects: dict[str, dict[Head, sharing.HeadCost]] = {}
     intact: dict[str, sharing.Intact] = {}
     heads = candidates(lab, model)
     for benchmark in lab.preset.benchmarks:
@@ -71,7 +71,7 @@ def universality(lab: Lab, model: PresetModel) -> sharing.Universality:
                 continue
             whole = sharing.Intact(found.intact, found.intact_stderr or 0.0, found.chance)
             intact[benchmark.label] = whole
-            effect = sharing.Effect(-found.drop, found.drop_stderr)
+            effect = sharing.HeadCost(-found.drop, found.drop_stderr)
             effects.setdefault(benchmark.label, {})[head] = effect
     families = {benchmark.label: benchmark.kin for benchmark in lab.preset.benchmarks}
     return sharing.universal(effects, intact, families)

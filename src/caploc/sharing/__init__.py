@@ -5,20 +5,20 @@ need; and whether larger models localize more.
 """
 
 from caploc.sharing.chance import Chance
-from caploc.sharing.overlap import Overlap, Shared, Together, overlaps, shared, together
+from caploc.sharing.overlap import JointOverlap, Overlap, Shared, overlaps, shared, together
 from caploc.sharing.strength import Scores, Strength, Trend, averaged, localization, trend
-from caploc.sharing.universality import Candidate, Effect, Intact, Trial, Universality, universal
+from caploc.sharing.universality import Candidate, HeadCost, Intact, Trial, Universality, universal
 
 __all__ = [
     "Candidate",
     "Chance",
-    "Effect",
+    "HeadCost",
     "Intact",
     "Overlap",
     "Scores",
     "Shared",
     "Strength",
-    "Together",
+    "JointOverlap",
     "Trend",
     "Trial",
     "Universality",

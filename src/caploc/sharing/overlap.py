@@ -64,7 +64,7 @@ class Shared:
 
 
 @dataclass(frozen=True)
-class Together:
+class JointOverlap:
     """Heads of one task that share a key-value group; `chance` counts pairs of such heads."""
 
     task: str
@@ -190,7 +190,7 @@ def uses_by_chance(
 
 def together(
     found: FoundHeads, grid: HeadGrid, *, draws: int = DRAWS, seed: int = 0
-) -> list[Together]:
+) -> list[JointOverlap]:
     """For each task: pairs of its heads in one key-value group, and how many chance gives.
 
     The mean is `C(n, 2)` times the share of a block's pairs of heads that are of one group, summed
@@ -211,7 +211,7 @@ def together(
             figures += [pairs_by_chance(blocks, heads)]
             figures += [permutation_p(count, pairs_within(in_groups(sets, grid)))]
         groups = members(grid, inside[0] > 1, mask)
-        rows.append(Together(task, groups, Chance(count, *figures)))
+        rows.append(JointOverlap(task, groups, Chance(count, *figures)))
     return rows
 
 

@@ -19,7 +19,7 @@ VERDICTS = ("universal", "open", "not universal")
 
 
 @dataclass(frozen=True)
-class Effect:
+class HeadCost:
     """The change of a task's score when one head is knocked out, and its standard error.
 
     In score units, and negative where the head is needed. The error is of the paired difference
@@ -115,7 +115,7 @@ class Universality:
 
 
 def universal(
-    effects: Mapping[str, Mapping[Head, Effect]],
+    effects: Mapping[str, Mapping[Head, HeadCost]],
     intact: Mapping[str, Intact],
     families: Mapping[str, str] | None = None,
     *,
@@ -153,7 +153,7 @@ def universal(
 
 
 def tested(
-    effects: Mapping[str, Mapping[Head, Effect]],
+    effects: Mapping[str, Mapping[Head, HeadCost]],
     intact: Mapping[str, Intact],
     families: Mapping[str, str],
     share: float,
@@ -180,7 +180,7 @@ def tested(
     return rows
 
 
-def doubt(effect: Effect, intact: Intact, share: float) -> float:
+def doubt(effect: HeadCost, intact: Intact, share: float) -> float:
     """One-sided p of the hypothesis that the loss costs no more than the share."""
     error = effect.stderr + share * intact.stderr
     surplus = -effect.effect - share * intact.above
@@ -189,7 +189,7 @@ def doubt(effect: Effect, intact: Intact, share: float) -> float:
     return float(stats.norm.sf(surplus / error))
 
 
-def interval(effect: Effect, intact: Intact) -> tuple[float, float]:
+def interval(effect: HeadCost, intact: Intact) -> tuple[float, float]:
     """Shares that the measured loss leaves possible, as `universal` says."""
     ends = []
     for side in (-1, 1):

@@ -1,7 +1,7 @@
 """Many tasks, models, methods and seeds from one file: checked whole, planned, run together."""
 
 from caploc.studies.file import StudyFile
-from caploc.studies.planning import Plan, Planned, planned
+from caploc.studies.planning import Planned, StudiesPlan, planned
 from caploc.studies.reading import Opened, read_studies
 from caploc.studies.running import Outcome, Ran, run_studies
 from caploc.workbench import Allowed
@@ -10,7 +10,7 @@ __all__ = [
     "Allowed",
     "Opened",
     "Outcome",
-    "Plan",
+    "StudiesPlan",
     "Planned",
     "Ran",
     "StudyFile",

@@ -11,7 +11,7 @@ from caploc.heads import HeadGrid
 from caploc.models.placement import SPREAD
 from caploc.naming import at_home, default_others, placed
 from caploc.search import Settings
-from caploc.studies.file import Choices, ModelEntry, Override, StudyFile
+from caploc.studies.file import ModelEntry, Override, SettingLists, StudyFile
 from caploc.study import Study
 from caploc.sweep import folder_name
 from caploc.tasks.catalog import TaskOptions
@@ -55,7 +55,7 @@ def expanded(file: StudyFile, start: Path, allowed: Allowed) -> Iterator[tuple[P
             continue
         said: dict[str, Any] = {}
         for layer in (file.settings, task, method, *meant):
-            said |= Choices.said(layer)
+            said |= SettingLists.said(layer)
         options = model_options(model, start, allowed)
         names = task.name, method.name
         yield place, study_of(options, names, seed, resolved(said, start), allowed, start)

@@ -11,13 +11,13 @@ Rate = Annotated[float, Field(gt=0, lt=1)]
 Name = Annotated[str, Field(min_length=1)]
 
 
-class Part(BaseModel):
+class StudiesPart(BaseModel):
     """A table of the file: no key that is not known, no value of another type."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
-class Choices(Part):
+class SettingLists(StudiesPart):
     """What may be said of all studies, of a task, of a method, or of some studies; the last wins.
 
     What nobody says is as in `caploc locate`.
@@ -49,7 +49,7 @@ class Choices(Part):
         """The choices that were made here."""
         return {
             name: getattr(self, name)
-            for name in Choices.model_fields
+            for name in SettingLists.model_fields
             if getattr(self, name) is not None
         }
 
@@ -59,7 +59,7 @@ def named(value: Any) -> Any:
     return {"name": value} if isinstance(value, str) else value
 
 
-class ModelEntry(Part):
+class ModelEntry(StudiesPart):
     """A model, and how it is loaded. Code of its own is allowed on the command line only."""
 
     name: Name
@@ -73,21 +73,21 @@ class ModelEntry(Part):
     batch_size: Whole | None = None
 
 
-class TaskEntry(Choices):
+class TaskEntry(SettingLists):
     """A task: of lm-eval, caploc's own, or the path of a YAML."""
 
     name: Name
     label: Name | None = None
 
 
-class MethodEntry(Choices):
+class MethodEntry(SettingLists):
     """A method of `caploc locate`."""
 
     name: Name
     label: Name | None = None
 
 
-class Override(Choices):
+class Override(SettingLists):
     """Choices for the studies of these models, tasks, methods (by label) and seeds; all if absent.
 
     With `skip` they are left out.
@@ -100,7 +100,7 @@ class Override(Choices):
     skip: bool = False
 
 
-class StudyFile(Part):
+class StudyFile(StudiesPart):
     """Every model with every task, method and seed."""
 
     out: Name | None = None
@@ -110,7 +110,7 @@ class StudyFile(Part):
         list[Annotated[MethodEntry, BeforeValidator(named)]], Field(min_length=1)
     ] = [MethodEntry(name="adaptive")]
     seeds: Annotated[list[Seed], Field(min_length=1)] = [0]
-    settings: Choices = Choices()
+    settings: SettingLists = SettingLists()
     overrides: list[Override] = []
 
     def labels(self, kind: str) -> list[str]:

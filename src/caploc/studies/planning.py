@@ -51,7 +51,7 @@ class Planned:
 
 
 @dataclass(frozen=True)
-class Plan:
+class StudiesPlan:
     """What all studies will take. `loading` is seconds for all models; None without calibration."""
 
     studies: list[Planned]
@@ -83,7 +83,7 @@ def planned(
     progress: Progress | None = None,
     *,
     seconds: float | None = SECONDS,
-) -> Plan:
+) -> StudiesPlan:
     """Go through every study without answers; with `seconds`, measure how fast answers come.
 
     Rows that lie in `folder` count as stored. Nothing is written there. A study that cannot be is
@@ -107,7 +107,7 @@ def planned(
                 loading += planner.loading
         del planner
         gc.collect()
-    return Plan([done[name] for name in studies], loading)
+    return StudiesPlan([done[name] for name in studies], loading)
 
 
 class Planner:

@@ -22,7 +22,14 @@ from caploc.report.pictures import FIGURES
 from caploc.report.templates import COMPARE, REPORT
 from caploc.search import METHODS
 from caploc.studies.expanding import Place, expanded, folder_names, grid_of, model_options
-from caploc.studies.file import Choices, MethodEntry, ModelEntry, Override, StudyFile, TaskEntry
+from caploc.studies.file import (
+    MethodEntry,
+    ModelEntry,
+    Override,
+    SettingLists,
+    StudyFile,
+    TaskEntry,
+)
 from caploc.study import Study
 from caploc.tasks.catalog import check_task_name
 from caploc.workbench import Allowed
@@ -37,7 +44,7 @@ TABLES: dict[str, type[BaseModel]] = {
     "tasks": TaskEntry,
     "methods": MethodEntry,
     "overrides": Override,
-    "settings": Choices,
+    "settings": SettingLists,
 }
 
 

@@ -103,7 +103,7 @@ def blank(request: Request) -> Response:
 
 
 @dataclass
-class Reckoning(Workbench[HeadModel]):
+class StudiesDryRun(Workbench[HeadModel]):
     """A workbench whose rows are pretended."""
 
     shelf: Shelf = field(default_factory=lambda: Shelf(Path(), 0))
@@ -142,7 +142,7 @@ def reckon(
         StoreFailed: if the rows that there are cannot be read.
     """
     study.check_examples(tasks[0].size)
-    bench = Reckoning(engine, store=None, shelf=shelf)  # type: ignore[arg-type]
+    bench = StudiesDryRun(engine, store=None, shelf=shelf)  # type: ignore[arg-type]
     endless = replace(study, settings=replace(study.settings, recall=NEVER))
     stages = locate(endless, bench, tasks, progress or Silent())
     meters = [bench.meter(tasks[0]), *(bench.meter(task.in_metric()) for task in tasks[1:])]

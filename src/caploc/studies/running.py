@@ -10,7 +10,7 @@ from typing import Any
 from caploc.comparison import compare
 from caploc.errors import CaplocError, OutOfMemory, UserError
 from caploc.findings import SCHEMA as RESULT_SCHEMA
-from caploc.findings import Findings
+from caploc.findings import StudyFindings
 from caploc.folder import RESULT, RUN, question, read_json, versions
 from caploc.progress import Progress, Silent
 from caploc.report import rewrite_page
@@ -114,9 +114,9 @@ def budgeted(study: Study) -> Study:
         return study.sized(grid_of(study.model).size)
 
 
-def outcome_of(name: str, found: Findings | Exception, folder: Path) -> Outcome:
+def outcome_of(name: str, found: StudyFindings | Exception, folder: Path) -> Outcome:
     """A study's outcome; of a failure that no sentence foresaw the details go into a file."""
-    if isinstance(found, Findings):
+    if isinstance(found, StudyFindings):
         (folder / FAILURE).unlink(missing_ok=True)
         rewrite_page(folder)
         return Outcome(name, found.result)

@@ -36,7 +36,7 @@ class Extracts(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class FailureShare:
     """Some of a number of examples, and their share with its 95 % interval (Wilson's).
 
     The share is None of no examples.
@@ -106,9 +106,9 @@ class Failures:
     examples: int
     unscored: int
     verdict: str | None
-    harmed: Part
-    broken: Part
-    categories: dict[Category, Part]
+    harmed: FailureShare
+    broken: FailureShare
+    categories: dict[Category, FailureShare]
     common: list[Common]
     likelihoods: Likelihoods | None
     samples: dict[Category, list[Sample]]
@@ -242,12 +242,12 @@ def verdict(examples: int, broken: int, newly: Mapping[Category, int]) -> str | 
     return "capability" if share <= 1 - MOSTLY else "mixed"
 
 
-def part(count: int, whole: int) -> Part:
+def part(count: int, whole: int) -> FailureShare:
     """A count as a share of a whole."""
     if not whole:
-        return Part(count, None, None, None)
+        return FailureShare(count, None, None, None)
     interval = stats.binomtest(count, whole).proportion_ci(0.95, method="wilson")
-    return Part(count, count / whole, float(interval.low), float(interval.high))
+    return FailureShare(count, count / whole, float(interval.low), float(interval.high))
 
 
 def commons(labels: Labels) -> list[Common]:

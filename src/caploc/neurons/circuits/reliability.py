@@ -19,7 +19,7 @@ from jaxtyping import Bool, Float64
 from caploc.commonality import (
     FEWEST,
     Interval,
-    Result,
+    MeanWithInterval,
     Specificity,
     draw_in_blocks,
     mean_interval,
@@ -59,7 +59,7 @@ class UsableFact:
 
 
 @dataclass(frozen=True)
-class CircuitSize(Result):
+class CircuitSize(MeanWithInterval):
     """How large a circuit is: edges, nodes and parameters it touches, and their shares of all.
 
     A node is the input, a head, an MLP or the logits; a head is touched if an edge leaves it or
@@ -77,7 +77,7 @@ class CircuitSize(Result):
 
 
 @dataclass(frozen=True)
-class CircuitArm(Result):
+class CircuitArm(MeanWithInterval):
     """What the model answers with one kind of circuit, over the facts that have one.
 
     `hits` is the share of facts with gold among the best k tokens, by k; `rank` the median rank of
@@ -98,7 +98,7 @@ class CircuitArm(Result):
 
 
 @dataclass(frozen=True)
-class FactOutcome(Result):
+class FactOutcome(MeanWithInterval):
     """One fact: the arms it has, its random draws, and the size of its circuit once pruned."""
 
     name: str
@@ -124,7 +124,7 @@ class FactOutcome(Result):
 
 
 @dataclass(frozen=True)
-class CircuitReliability(Result):
+class CircuitReliability(MeanWithInterval):
     """Reliability of circuits over facts.
 
     `edges` is how many each circuit has before pruning; sizes after it are in `facts`. `gains` are

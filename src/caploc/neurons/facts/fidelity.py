@@ -22,7 +22,7 @@ import numpy as np
 from jaxtyping import Bool, Float64
 from scipy import stats
 
-from caploc.commonality import Interval, Result, layer_matched, mean_interval, rates
+from caploc.commonality import Interval, MeanWithInterval, layer_matched, mean_interval, rates
 from caploc.designs import generator
 from caploc.errors import BadData
 from caploc.grid import Grid
@@ -179,7 +179,7 @@ def _means(
 
 
 @dataclass(frozen=True)
-class SetAgreement(Result):
+class SetAgreement(MeanWithInterval):
     """Mean rates over facts, with their intervals (facts resampled)."""
 
     reference: Interval
@@ -188,7 +188,7 @@ class SetAgreement(Result):
 
 
 @dataclass(frozen=True)
-class Fidelity(Result):
+class Fidelity(MeanWithInterval):
     """How well a locator's sets agree between wordings of a fact, beside what other prompts give.
 
     `size` is the mean number of units located, `empty` how many prompts gave none (their rates are
@@ -254,7 +254,7 @@ def _intervals(values: ByFact, seed: int) -> dict[str, Interval]:
 
 
 @dataclass(frozen=True)
-class LayerAgreement(Result):
+class LayerAgreement(MeanWithInterval):
     """Means over facts: of a share, of a number of layers, and of correlations.
 
     `spearman` is missing where a profile is flat.
@@ -266,7 +266,7 @@ class LayerAgreement(Result):
 
 
 @dataclass(frozen=True)
-class LayerFidelity(Result):
+class LayerFidelity(MeanWithInterval):
     """How well a fact's wordings agree on the layer, beside what other prompts give.
 
     The arms are those of `Fidelity`; `chance` is the agreement and distance of a peak with a layer

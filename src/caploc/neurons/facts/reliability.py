@@ -23,7 +23,7 @@ from scipy import stats
 
 from caploc.commonality import (
     Interval,
-    Result,
+    MeanWithInterval,
     Specificity,
     layer_matched,
     mean_interval,
@@ -61,7 +61,7 @@ Table = Float64[np.ndarray, "facts layers"]
 
 
 @dataclass(frozen=True)
-class Watched(Result):
+class Watched(MeanWithInterval):
     """What an intervention does to the gold answer's probability on one kind of prompt.
 
     Relative changes, `(P' - P) / P`, mean over facts: of the located neurons, of random ones (20
@@ -77,7 +77,7 @@ class Watched(Result):
 
 
 @dataclass(frozen=True)
-class Intervention(Result):
+class Intervention(MeanWithInterval):
     """One intervention, on the facts themselves, on their rewrites and on unrelated facts."""
 
     factor: float
@@ -87,7 +87,7 @@ class Intervention(Result):
 
 
 @dataclass(frozen=True)
-class Reliability(Result):
+class Reliability(MeanWithInterval):
     """Whether located neurons do what their method says of them.
 
     `size` is the mean number of neurons of a fact, `intact` the answer's mean probability on the
@@ -267,7 +267,7 @@ def _watched(changes: Changes, sign: float, seed: int) -> Watched:
 
 
 @dataclass(frozen=True)
-class EditedLayer(Result):
+class EditedLayer(MeanWithInterval):
     """What editing one layer does, mean over facts.
 
     `score` is the harmonic mean of a fact's three measures, averaged; `rise` the mean rise of
@@ -286,7 +286,7 @@ class EditedLayer(Result):
 
 
 @dataclass(frozen=True)
-class EditReliability(Result):
+class EditReliability(MeanWithInterval):
     """Whether edits succeed where tracing points.
 
     `correlation` is Spearman's between score and IE over a fact's layers, mean over facts (missing

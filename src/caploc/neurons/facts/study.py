@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from caploc.commonality import Result
+from caploc.commonality import MeanWithInterval
 from caploc.errors import BadData, BadOption
 from caploc.files import read_text
 from caploc.folder import FIDELITY, LEDGER, RELIABILITY, claim
@@ -189,7 +189,7 @@ class FactLab:
             if pair(fact.prompt) is not None
         )
 
-    def recall(self, what: str, measure: Callable[[], Result]) -> Any:
+    def recall(self, what: str, measure: Callable[[], MeanWithInterval]) -> Any:
         """Recall what was measured before, or measure it."""
         asked = asdict(self.study) | {"methods": None, "what": what, "read": self._read}
         asked |= {"model": self.heads.fingerprint}
@@ -205,7 +205,7 @@ class FactLab:
 
     def fidelity(self) -> dict[str, Any]:
         asked: dict[str, Any] = {"seed": self.study.seed, "progress": self.progress}
-        ways: dict[str, Callable[[], Result]] = {
+        ways: dict[str, Callable[[], MeanWithInterval]] = {
             "neurons": lambda: fidelity(KnowledgeNeurons(self.neurons), self.facts, **asked),
             "tracing": lambda: layer_fidelity(self.tracer, self.facts, **asked),
             "circuits": lambda: fidelity(self.circuits, self.paired(), **asked),
@@ -219,20 +219,20 @@ class FactLab:
             study.covariance_texts(self.facts)
         asked: dict[str, Any] = {"seed": study.seed, "progress": self.progress}
         drawn = asked | {"draws": study.draws}
-        ways: dict[str, Callable[[], Result]] = {
+        ways: dict[str, Callable[[], MeanWithInterval]] = {
             "neurons": lambda: self.suppress(**drawn),
             "tracing": lambda: self.edit(**asked),
             "circuits": lambda: circuit_reliability(self.circuits, self.facts, **drawn),
         }
         return {name: self.recall(f"reliability {name}", ways[name]) for name in study.methods}
 
-    def suppress(self, **asked: Any) -> Result:
+    def suppress(self, **asked: Any) -> MeanWithInterval:
         """Set knowledge neurons to zero and double them."""
         locator = KnowledgeNeurons(self.neurons)
         located = locate_facts(locator, self.facts, progress=self.progress)
         return reliability(self.neurons, self.facts, located, **asked)
 
-    def edit(self, **asked: Any) -> Result:
+    def edit(self, **asked: Any) -> MeanWithInterval:
         """Make rank-one edits at every layer."""
         layers = [n for n, site in enumerate(self.neurons.projections) if site is not None]
         texts = self.study.covariance_texts(self.facts)

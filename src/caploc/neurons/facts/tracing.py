@@ -21,7 +21,7 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor, nn
 
-from caploc.commonality import Result
+from caploc.commonality import MeanWithInterval
 from caploc.engine.plain import last_logits
 from caploc.errors import BadData, BadOption
 from caploc.models.cutting import Beside, Site
@@ -39,7 +39,7 @@ Outputs = list[nn.Module | None]  # one for each layer; None where a layer has n
 
 
 @dataclass(frozen=True)
-class Trace(Result):
+class Trace(MeanWithInterval):
     """What putting outputs back did for one prompt.
 
     `effects` is IE in probability, a row for each token traced, a column for each layer, NaN where

@@ -21,7 +21,7 @@ from transformers import PreTrainedModel
 from caploc.commonality import (
     FEWEST,
     Interval,
-    Result,
+    MeanWithInterval,
     Scores,
     bottom,
     layer_matched,
@@ -208,7 +208,7 @@ class TuningEvaluation:
 
 
 @dataclass(frozen=True)
-class TuningChange(Result):
+class TuningChange(MeanWithInterval):
     """What an arm did to one task under one measure: mean outcome before and after.
 
     `change` is their difference with its paired bootstrap interval over the examples that have
@@ -223,7 +223,7 @@ class TuningChange(Result):
 
 
 @dataclass(frozen=True)
-class Tuned(Result):
+class Tuned(MeanWithInterval):
     """One arm: what was tuned (`fit` None: nothing), and what that changed.
 
     `neurons` is the number tuned, None where the arm is not one of neurons. `seconds`: tuning and
@@ -239,7 +239,7 @@ class Tuned(Result):
 
 
 @dataclass(frozen=True)
-class TuningControl(Result):
+class TuningControl(MeanWithInterval):
     """The draws of a random arm on one task under one measure, beside the located neurons.
 
     `mean` and `sd` (of a sample) are of the draws' `changes`; `excess` is the located neurons'
@@ -261,7 +261,7 @@ class TuningControl(Result):
 
 
 @dataclass(frozen=True)
-class TuningResult(Result):
+class TuningResult(MeanWithInterval):
     """All arms, and the located one held against the random ones.
 
     `trained_on` and `held_out` count the training examples that weights were fitted to and the

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from caploc.commonality import Result
+from caploc.commonality import MeanWithInterval
 from caploc.designs import generator
 from caploc.engine.encoding import Span
 from caploc.errors import BadData, BadOption, RunFailed
@@ -27,7 +27,7 @@ FOLLOWED = 10  # last steps whose mean is the training loss
 
 
 @dataclass(frozen=True)
-class TuningRecipe(Result):
+class TuningRecipe(MeanWithInterval):
     """How every arm is tuned.
 
     Each of `rates`, in rising order, is tried with `steps` batches of `batch_size` examples, of
@@ -87,7 +87,7 @@ class Lessons:
 
 
 @dataclass(frozen=True)
-class RateTrial(Result):
+class RateTrial(MeanWithInterval):
     """One learning rate; losses in nats a token, None where training diverged.
 
     `train_loss` is the mean of the last 10 steps, `validation_loss` that of the examples held out.
@@ -99,7 +99,7 @@ class RateTrial(Result):
 
 
 @dataclass(frozen=True)
-class TuningFit(Result):
+class TuningFit(MeanWithInterval):
     """What tuning an arm came to.
 
     `parameters` is the number of values trained, `untuned_loss` the validation loss before.

@@ -23,13 +23,13 @@ from caploc.workbench import ModelOptions
 FOLDER = Path(__file__).parents[1] / "presets" / "cnl"
 
 
-class Part(BaseModel):
+class CnlPresetPart(BaseModel):
     """A table of the file; unknown keys are mistakes."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Scores(Part):
+class ScoresPreset(CnlPresetPart):
     """How neurons are scored, and what that is compared with on the tasks `compared`."""
 
     method: str = "integrated"
@@ -41,7 +41,7 @@ class Scores(Part):
     point_examples: int = Field(default=40, ge=2)
 
 
-class Tuning(Part):
+class Tuning(CnlPresetPart):
     """What is tuned, from which start."""
 
     tasks: tuple[str, ...] = ()
@@ -50,7 +50,7 @@ class Tuning(Part):
     noise: float = 0.0
 
 
-class Facts(Part):
+class Facts(CnlPresetPart):
     """Which single facts are located."""
 
     sets: tuple[str, ...] = ()
@@ -60,7 +60,7 @@ class Facts(Part):
     draws: int = 20
 
 
-class Decoupling(Part):
+class DecouplingPreset(CnlPresetPart):
     """Which contrasts are asked, and how neurons of single items are scored."""
 
     sets: tuple[str, ...] = ("arithmetic", "sentiment")
@@ -68,7 +68,7 @@ class Decoupling(Part):
     methods: tuple[str, ...] = ("integrated",)
 
 
-class CnlPreset(Part):
+class CnlPreset(CnlPresetPart):
     """A whole reproduction."""
 
     about: str
@@ -86,10 +86,10 @@ class CnlPreset(Part):
     limit: int | None = None
     draws: int = Field(default=5, ge=5)
     seed: int = 0
-    scores: Scores = Scores()
+    scores: ScoresPreset = ScoresPreset()
     tuning: Tuning = Tuning()
     facts: Facts = Facts()
-    decoupling: Decoupling = Decoupling()
+    decoupling: DecouplingPreset = DecouplingPreset()
 
     @property
     def options(self) -> ModelOptions:
