@@ -20,9 +20,9 @@ import numpy as np
 from pyarrow import parquet
 
 from caploc import designs
+from caploc.heads import ALONE
 from caploc.measurement import Meter
 from caploc.progress import Silent
-from caploc.recovery import ALONE
 from caploc.search import METHODS, Found, Problem, Settings, column_mask
 from caploc.store import Store
 from caploc.tasks.catalog import TaskOptions

@@ -11,6 +11,11 @@ from caploc.grid import Grid, Part
 Mask = Bool[np.ndarray, " heads"]  # True is knocked out, here and everywhere
 Masks = Bool[np.ndarray, "masks heads"]
 
+# Which effect of a head a number is: the change of the score
+ALONE = "alone"  # with this head, and no other, knocked out
+AMONG = "among others"  # in the mean over masks that knock out others as well
+WITHIN = "within the set"  # beyond that of all other heads named
+
 
 class Head(Part):
     """One attention head, written `L16H21`: layer and index within the layer, both from 0."""

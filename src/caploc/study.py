@@ -10,10 +10,10 @@ from caploc import designs
 from caploc.errors import BadOption
 from caploc.findings import Stages, StudyFindings, write_findings
 from caploc.folder import RESULT, claim
+from caploc.heads import AMONG, WITHIN
 from caploc.lookup import pick
 from caploc.measurement import HeadModel, Meter, RowEngine, outcomes_by_example, search
 from caploc.progress import Progress, Silent
-from caploc.recovery import AMONG
 from caploc.recovery.rows import is_binary
 from caploc.search import METHODS, Found, Problem, Settings, column_mask
 from caploc.search.adaptive import nothing_to_lose
@@ -22,7 +22,6 @@ from caploc.tasks.catalog import TaskOptions, check_task_name
 from caploc.tasks.task import Task
 from caploc.tracking import check_tracker, tracked
 from caploc.validation import (
-    WITHIN,
     Check,
     check_limit,
     compare,

@@ -228,11 +228,15 @@ def drawn_columns(neurons, rows, cut):
 
 
 def test_nothing_is_left_on_the_model_by_an_answer_that_is_not_finished(engines, neurons, demo):
-    engine = cutting(engines["packed"], neurons)
+    def hooks():
+        return [len(module._forward_pre_hooks) for module in demo.model.modules()]
+
+    engine, before = cutting(engines["packed"], neurons), hooks()
     answering = engine.answer(asks([some(neurons, 0.1)]))
     next(answering)
+    assert hooks() != before
     answering.close()
-    assert not any(module._forward_pre_hooks for module in demo.model.modules())
+    assert hooks() == before
 
 
 @pytest.mark.parametrize(

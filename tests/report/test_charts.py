@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from caploc.recovery import ALONE
+from caploc.heads import ALONE
 from caploc.report.charts import NARROW, WIDE, across, chart, rows_of
 from caploc.report.headtable import head_table
 from caploc.report.plots import (

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from caploc.recovery import ALONE
+from caploc.heads import ALONE
 from caploc.report.colours import STEPS, shade
 from caploc.report.headtable import head_table
 from caploc.report.pictures import (

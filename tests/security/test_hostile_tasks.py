@@ -362,7 +362,6 @@ def test_a_file_of_studies_with_a_task_of_its_own_code_is_refused(tmp_path):
     [
         ["locate", "nowhere/at-all", "--task", "FILE"],
         ["erase", "NONE", "--also", "FILE"],
-        ["together", "NONE", "--heads", "NONE"],
     ],
 )
 def test_commands_on_neurons_say_what_code_may_do(tmp_path, monkeypatch, command):

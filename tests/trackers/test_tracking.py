@@ -88,14 +88,14 @@ def test_a_tracker_that_fails_does_not_stop_the_run():
         told = []
 
         def log(self, figures, step):
-            self.diagnostics.append("log")
+            self.told.append("log")
             raise ConnectionError("the server is gone")
 
         def keep(self, files):
-            self.diagnostics.append("keep")
+            self.told.append("keep")
 
         def end(self, failed):
-            self.diagnostics.append(("end", failed))
+            self.told.append(("end", failed))
 
     watched = Tracked(Failing, Silent())
     watched.point({"rows": 1})
@@ -103,7 +103,7 @@ def test_a_tracker_that_fails_does_not_stop_the_run():
     watched.end(failed=False)
     watched.end(failed=False)
     assert watched.trouble == ["ConnectionError: the server is gone"]
-    assert Failing.diagnostics == ["log", ("end", False)]
+    assert Failing.told == ["log", ("end", False)]
 
 
 class OneAtATime:

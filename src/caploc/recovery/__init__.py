@@ -1,8 +1,6 @@
 """From rows and outcomes to an estimate of every head's effect."""
 
 from caploc.recovery.estimate import (
-    ALONE,
-    AMONG,
     Estimate,
     Estimator,
     Measurements,
@@ -29,8 +27,6 @@ ESTIMATORS: dict[str, type[Estimator]] = {
 }
 
 __all__ = [
-    "ALONE",
-    "AMONG",
     "ESTIMATORS",
     "ChosenLasso",
     "DifferenceOfMeans",

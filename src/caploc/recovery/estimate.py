@@ -6,10 +6,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from caploc.heads import Mask, Masks
-
-ALONE = "alone"  # the change of the score with this head, and no other, knocked out
-AMONG = "among others"  # the mean change that this head makes with others of a mask gone as well
+from caploc.heads import AMONG, Mask, Masks
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,8 @@ import numpy as np
 from jaxtyping import Float
 from scipy import stats
 
-from caploc.recovery.estimate import ALONE, Estimate, Measurements
+from caploc.heads import ALONE
+from caploc.recovery.estimate import Estimate, Measurements
 from caploc.recovery.screening import false_discovery_rates
 
 CONFIDENCE = 0.95

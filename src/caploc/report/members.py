@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from caploc.recovery.estimate import ALONE, AMONG
+from caploc.heads import ALONE, AMONG
 from caploc.report.headmap import interval_text
 from caploc.report.reading import Result, at, inline, number_at
 from caploc.report.units import Unit, unit_of

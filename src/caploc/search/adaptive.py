@@ -12,10 +12,11 @@ import numpy as np
 from scipy import stats
 
 from caploc import designs
+from caploc.heads import ALONE
 from caploc.recovery import Estimate, Measurements
 from caploc.recovery.rows import is_binary
 from caploc.search.conclusion import Conclusion
-from caploc.search.critical import ALONE, SURVIVORS
+from caploc.search.critical import SURVIVORS, TRIED_ALONE
 from caploc.search.likelihood import FirstLook
 from caploc.search.plan import Found, Plan, Problem, Search, intact_plan
 from caploc.search.screen import SPARE, Screen
@@ -102,7 +103,7 @@ def recognize_breaking(
 ) -> Generator[Plan, Measurements, None]:
     """Note heads that alone leave hardly any right answer, and which break another task too."""
     for head, (left, asked) in shortlist.survival().items():
-        if head in state.critical or asked < ALONE or left > asked * SURVIVORS / ALONE:
+        if head in state.critical or asked < TRIED_ALONE or left > asked * SURVIVORS / TRIED_ALONE:
             continue
         if state.left < TRIED_ELSEWHERE * len(state.problem.others):
             return
@@ -191,5 +192,5 @@ def nothing_to_lose(problem: Problem, intact: dict[int, float]) -> str | None:
 def nothing_found(problem: Problem, intact: dict[int, float], why: str) -> Found:
     """No head, and the reason."""
     unknown = np.full(problem.heads, np.nan)
-    estimate = Estimate("spike-slab", unknown, unknown, unknown, unknown)
+    estimate = Estimate("spike-slab", *(unknown,) * 4, estimand=ALONE)
     return Found([], estimate.order(), estimate, Measurements.none(problem.heads), notes=[why])

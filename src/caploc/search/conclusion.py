@@ -9,7 +9,8 @@ from jaxtyping import Bool, Float
 from scipy.optimize import minimize
 
 from caploc.designs import generator
-from caploc.recovery import ALONE, Estimate, Measurements
+from caploc.heads import ALONE
+from caploc.recovery import Estimate, Measurements
 from caploc.recovery.screening import Effects, joined
 from caploc.recovery.shrinkage import Posterior, top_chances
 from caploc.search.plan import Problem

@@ -18,7 +18,7 @@ SHARE = 0.6  # of what is left without the head, that the head takes, to be susp
 DEVIATIONS = 3.5  # by which it must do so, in standard errors
 SUSPECTED = 1.5  # the same before a screen ends, when a head could not be told for sure so far
 CUTS = 4  # of it, at least
-ALONE = 12  # right examples that a suspect is tried on alone
+TRIED_ALONE = 12  # right examples that a suspect is tried on alone
 SURVIVORS = 3  # of them, at most, for the suspicion to hold
 ELSEWHERE = 0.5  # share of another task's right answers that a universal head takes at least
 

@@ -17,7 +17,7 @@ from scipy import stats
 from caploc.recovery import Measurements, falls
 from caploc.recovery.rows import is_binary
 from caploc.search.conclusion import LEVEL, Conclusion, First
-from caploc.search.critical import ALONE, SURVIVORS, broken
+from caploc.search.critical import SURVIVORS, TRIED_ALONE, broken
 from caploc.search.likelihood import FirstLook
 from caploc.search.plan import Found, Plan, column_mask, intact_plan
 from caploc.search.screen import Screen
@@ -116,7 +116,7 @@ def most_breaking(
         if falls(change[best], binary=is_binary(state.intact)) > LEVEL:
             # Several heads may share the work, so that none costs an answer alone.
             return next(c for c in candidates if c not in state.universal)
-        if look.base or not broken(tried[best], look.intact, SURVIVORS / ALONE):
+        if look.base or not broken(tried[best], look.intact, SURVIVORS / TRIED_ALONE):
             return best
         state.critical.append(best)
         if not (yield from state.breaks_others(best)):

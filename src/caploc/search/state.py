@@ -11,11 +11,11 @@ from caploc.recovery.estimate import survived
 from caploc.recovery.rows import is_binary
 from caploc.recovery.shrinkage import top_chances
 from caploc.search.critical import (
-    ALONE,
     DEVIATIONS,
     ELSEWHERE,
     SURVIVORS,
     SUSPECTED,
+    TRIED_ALONE,
     alone,
     broken,
     suspects,
@@ -96,17 +96,17 @@ class SearchState:
 
         Suspicions that the budget leaves no rows to confirm are dropped.
         """
-        most = ALONE + TRIED_ELSEWHERE * len(self.problem.others)
+        most = TRIED_ALONE + TRIED_ELSEWHERE * len(self.problem.others)
         known = screen.avoid.copy()
         known[self.cleared] = True
         alive = survived(screen.seen, screen.intact)
         for column in suspects(screen.seen, alive, known, doubt):
-            tried = self.random.permutation(screen.examples)[:ALONE].tolist()
+            tried = self.random.permutation(screen.examples)[:TRIED_ALONE].tolist()
             if self.left < most:
                 return
             plan = alone(self.problem.heads, [column], tried)
             rows = yield from self.ask(plan)
-            if not broken(rows, screen.intact, SURVIVORS / ALONE):
+            if not broken(rows, screen.intact, SURVIVORS / TRIED_ALONE):
                 self.cleared.append(column)
                 continue
             self.critical.append(column)

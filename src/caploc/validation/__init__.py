@@ -5,7 +5,6 @@ from caploc.validation.comparison import Comparison, change, check_limit, compar
 from caploc.validation.failures import Failures, failures
 from caploc.validation.held_out import held_out
 from caploc.validation.members import (
-    WITHIN,
     describe_members,
     drop_idle_members,
     measure_members,
@@ -13,7 +12,6 @@ from caploc.validation.members import (
 from caploc.validation.subsets import judge
 
 __all__ = [
-    "WITHIN",
     "Check",
     "Comparison",
     "Failures",

@@ -16,8 +16,6 @@ from caploc.search import column_mask
 from caploc.validation.check import Check
 from caploc.validation.comparison import number
 
-WITHIN = "within the set"  # the change of the score that a head adds to that of all others named
-
 
 @dataclass(frozen=True)
 class Effect:

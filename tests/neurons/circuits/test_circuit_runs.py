@@ -123,11 +123,15 @@ def test_circuits_run_together_answer_as_one_by_one(opened, pair):
 
 def test_the_model_is_left_as_it_was(opened, pair):
     model = opened("gpt2")
-    before = plain(model, pair.clean)
+    modules = list(model.model.modules())
+
+    def hooks():
+        return [(len(m._forward_hooks), len(m._forward_pre_hooks)) for m in modules]
+
+    before, hooked = plain(model, pair.clean), hooks()
     run_circuits(model, pair, np.ones((1, model.grid.size), bool))
     assert torch.equal(before, plain(model, pair.clean))
-    hooks = [(module._forward_hooks, module._forward_pre_hooks) for module in model.model.modules()]
-    assert not any(one or other for one, other in hooks)
+    assert hooks() == hooked
 
 
 def test_circuits_of_another_model_are_refused(opened, pair):
