@@ -151,10 +151,8 @@ def main() -> None:
     """Draw the pictures and write the table into the page."""
     truths = [Truth.read(case) for case in CASES if (FILES / f"{case.name}.parquet").is_file()]
     small = [truth for truth in truths if truth.case.model == "smollm2"]
-    Picture.of([strongest(small)]).save(DOCS / "bench" / "networks-strongest")
-    Picture.of([likelihoods(small)]).save(DOCS / "bench" / "networks-likelihood")
-    for name in ("strongest", "likelihood"):
-        (DOCS / "bench" / f"networks-{name}.pdf").unlink()
+    for name, draw in (("strongest", strongest), ("likelihood", likelihoods)):
+        (DOCS / "bench" / f"networks-{name}.png").write_bytes(Picture.of([draw(small)]).png())
     page = DOCS / "real_networks.md"
     text = page.read_text(encoding="utf-8")
     head, _, rest = text.partition(BEGIN)

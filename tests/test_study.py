@@ -421,3 +421,11 @@ def test_a_study_of_thousands_of_tasks_is_refused():
         Study(ModelOptions("demo"), "demo/addition", other_tasks=others).check()
     with pytest.raises(BadOption, match=r"The run in x names 5,000 tasks"):
         Allowed().check("The run in x", ModelOptions("demo"), TaskOptions(), others)
+
+
+def test_only_the_adaptive_search_has_a_goal():
+    """Published methods name what their authors' rules name, whatever the goal."""
+    for method, goal, seeks in (("adaptive", "set", True), ("adaptive", "heads", False),
+                                ("css", "set", False), ("greedy", "set", False)):  # fmt: skip
+        study = replace(SMALL, method=method, settings=Settings(goal=goal))
+        assert study.seeks_set is seeks

@@ -15,6 +15,7 @@ from caploc.store import Row
 from caploc.tasks.requests import responses_from_json
 from caploc.tasks.task import Score, Task
 from caploc.validation import Comparison, Failures
+from caploc.validation.comparison import number
 
 SCHEMA = 1
 SHOWN = 10_000  # answers that the report shows at most
@@ -194,8 +195,3 @@ def answer(task: Task, before: Row, after: Row) -> dict[str, Any]:
         "intact_outcome": number(before.outcome),
         "knocked_out_outcome": number(after.outcome),
     }
-
-
-def number(value: float) -> float | None:
-    """A number as JSON keeps it: None for NaN."""
-    return None if math.isnan(value) else float(value)

@@ -69,6 +69,11 @@ class Study:
     disjoint: bool = False
     track: str | None = None
 
+    @property
+    def seeks_set(self) -> bool:
+        """Whether the search is told to find a set; only an adaptive one has goals."""
+        return METHODS[self.method].scattered and self.settings.goal == "set"
+
     def check(self) -> "Study":
         """Refuse every mistake that can be seen before data or weights are loaded.
 
@@ -306,8 +311,8 @@ def validated(
 
 def estimand(study: Study, found: Found) -> dict[str, Any]:
     """Which effects the map shows, at which rate, and for which the heads are named."""
-    method, shown = METHODS[study.method], found.estimate.estimand
-    together = method.names_sets or (method.scattered and study.settings.goal == "set")
+    shown = found.estimate.estimand
+    together = METHODS[study.method].names_sets or study.seeks_set
     return {
         "heads": shown,
         "rate": found.diagnostics.get("rate", study.settings.rate) if shown == AMONG else None,
@@ -328,7 +333,7 @@ def settled(study: Study, stages: Stages, check: Check) -> tuple[Stages, Check]:
     if judgement.examples:
         check = replace(check, examples=judgement.examples)
         notes = [judgement.diagnostics["note"], *notes]
-    if study.settings.goal == "set":
+    if study.seeks_set:
         kept = drop_idle_members(check, found.chosen)
         idle = [str(check.grid.heads[c]) for c in found.chosen if c not in kept]
         if idle:

@@ -29,13 +29,20 @@ class Effect:
     def between(
         cls, before: Float[np.ndarray, " examples"], after: Float[np.ndarray, " examples"]
     ) -> "Effect":
-        """Compare two outcomes of the same examples, as far as both could be scored."""
-        differences = (after - before)[np.isfinite(after - before)]
-        if not differences.size:
+        """Compare two outcomes of the same examples, as far as both could be scored.
+
+        Where these are right or wrong, nothing exceeds what the score before can change.
+        """
+        both = np.isfinite(before) & np.isfinite(after)
+        if not both.any():
             return cls(np.nan, np.nan, np.nan)
-        known = np.concatenate([before, after])
-        binary = bool(np.isin(known[np.isfinite(known)], (0.0, 1.0)).all())
-        return cls(*paired(differences, binary=binary)[:3])
+        before, after = before[both], after[both]
+        binary = bool(np.isin([before, after], (0.0, 1.0)).all())
+        effect, low, high, _ = paired(after - before, binary=binary)
+        if binary:
+            level = float(before.mean())
+            low, high = np.clip([low, high], -level, 1 - level).tolist()
+        return cls(effect, low, high)
 
 
 @dataclass(frozen=True)
