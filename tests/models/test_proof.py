@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from tiny import FAMILIES, GROUPED, SHAPE, build, tiny
+from tiny import FAMILIES, GROUPED, SHAPE, build, count_hooks, tiny
 from torch import nn
 
 from caploc.errors import ModelRefused
@@ -30,12 +30,13 @@ def test_every_family_passes(name, dtype, seed):
 def test_the_model_is_left_as_it_was(name):
     model = copy.deepcopy(tiny(name)).train()
     before = copy.deepcopy(dict(model.state_dict()) | dict(model.named_buffers()))
+    hooks = count_hooks(model)
     proved(model)
     after = dict(model.state_dict()) | dict(model.named_buffers())
     assert before.keys() == after.keys()
     assert all(torch.equal(before[name], after[name]) for name in before)
     assert model.training
-    assert not any(m._forward_pre_hooks or m._forward_hooks for m in model.modules())
+    assert count_hooks(model) == hooks
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """One tiny random model of each family, made from a config: no files, no network."""
 
 import copy
+import gc
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -229,6 +230,12 @@ def tiny(name: str, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
     """The family's model; tests must leave it as they found it."""
     family = FAMILIES[name]
     return build(family.model_type, family.config).to(dtype)
+
+
+def count_hooks(model: torch.nn.Module) -> list[int]:
+    """Hooks on each module; an engine that still lives, perhaps another test's, has its own."""
+    gc.collect()
+    return [len(each._forward_pre_hooks) + len(each._forward_hooks) for each in model.modules()]
 
 
 MAMBA = {

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from tiny import FAMILIES, random_tokens, tiny
+from tiny import FAMILIES, count_hooks, random_tokens, tiny
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
@@ -38,11 +38,11 @@ def test_every_family_has_the_neurons_of_its_config(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_every_family_passes_the_proof_and_is_left_as_it_was(name):
     model = tiny(name)
-    before = copy.deepcopy(model.state_dict())
+    before, hooks = copy.deepcopy(model.state_dict()), count_hooks(model)
     sites, grid = find_sites(model)
     prove(model, sites, grid)
     assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
-    assert not any(module._forward_pre_hooks for module in model.modules())
+    assert count_hooks(model) == hooks
     assert not any("forward" in vars(module) for module in model.modules())
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from tiny import FAMILIES, build
+from tiny import FAMILIES, build, count_hooks
 
 from caploc.errors import BadData, BadOption
 from caploc.neurons.facts.demo import demo_facts
@@ -142,7 +142,6 @@ def test_a_missing_subject_is_told(neurons):
 
 
 def test_no_hook_is_left(neurons):
+    before = count_hooks(neurons.model)
     Tracer(neurons, 0.3).profile(demo_facts("statement", 1)[0].prompt)
-    assert not any(
-        module._forward_hooks or module._forward_pre_hooks for module in neurons.model.modules()
-    )
+    assert count_hooks(neurons.model) == before
