@@ -2,7 +2,16 @@
 
 import pytest
 import torch
-from tiny import FAMILIES, count_hooks, greedy, left_padded, random_masks, random_tokens, tiny, zeroed
+from tiny import (
+    FAMILIES,
+    count_hooks,
+    greedy,
+    left_padded,
+    random_masks,
+    random_tokens,
+    tiny,
+    zeroed,
+)
 
 from caploc.errors import BadOption, ModelBusy
 from caploc.heads import HeadGrid
