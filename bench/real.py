@@ -39,6 +39,7 @@ ROWS_OF = {"smollm2": 2500, "gemma3-270m": 1200, "qwen2.5-coder-1.5b": 3000}  # 
 ROWS_OF_SET = {"smollm2": 3500, "gemma3-270m": 1200, "qwen2.5-coder-1.5b": 3000}
 GREEDY = 40  # examples of each of its rounds
 CHECKED = 75  # fresh examples on which a set is held against its parts, and its members judged
+REPEATED = 200  # fresh examples on which each named head is knocked out again
 DAMAGED = 0.5  # an effect alone beyond this breaks the task
 SURE = 2.0  # standard errors within which two heads count as equals
 METHODS_RUN = ("adaptive", "set", "one-shot", "css", "csb", "greedy")
@@ -154,11 +155,23 @@ class Proving:
             chosen = drop_idle_members(check, judged.named if judged else chosen)
         figures = {"rows": float(done.rows), "seconds": done.measuring}
         figures |= judge_heads(done.found, self.truth, split.judging)
+        if trial.method == "adaptive" and trial.settings.goal == "heads":
+            others = [*split.beyond, *split.checking]
+            figures |= self.repeat(done.found, others[:REPEATED])
         return figures | self.judge_set(chosen, split)
 
     def check(self, examples: Sequence[int]) -> Check:
         """What sets are held against their parts on."""
         return Check(self.meters[0], self.engine.loaded.grid, examples, True, 0, 0, Silent())
+
+    def repeat(self, found: Found, examples: Sequence[int]) -> Figures:
+        """Of the named heads, the share whose drop on these examples lies in its interval."""
+        singles = designs.singles(self.heads)[found.chosen]
+        masks = np.concatenate([column_mask(self.heads, [])[None], singles])
+        intact, *without = self.check(examples).outcomes(masks, "repetition")
+        drops = np.array([np.mean(each) - np.mean(intact) for each in without])
+        low, high = (end[found.chosen] for end in (found.estimate.low, found.estimate.high))
+        return {f"of the named, on {REPEATED} others": share((low <= drops) & (drops <= high))}
 
     def damage(self, columns: Sequence[int], examples: Sequence[int]) -> float:
         """Of the intact score, the share that is lost without these heads."""

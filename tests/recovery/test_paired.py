@@ -5,7 +5,7 @@ from scipy import stats
 
 from caploc import designs
 from caploc.recovery import Measurements, PairedDifferences, falls
-from caploc.recovery.paired import matched_pairs, sign_test
+from caploc.recovery.paired import REPEATABLE, matched_pairs, sign_test
 from caploc.simulate import World
 
 
@@ -19,7 +19,7 @@ def alone(outcomes, intact):
 def test_measures_have_students_interval():
     outcomes, intact = np.array([0.5, 1.5, 1.0, 0.0]), [1.0, 1.75, 1.0, 0.25]
     estimate, differences = alone(outcomes, intact), outcomes - intact
-    half = stats.t.ppf(0.975, 3) * differences.std(ddof=1) / 2
+    half = stats.t.ppf((1 + REPEATABLE) / 2, 3) * differences.std(ddof=1) / 2
     assert estimate.effect[0] == pytest.approx(differences.mean())
     assert estimate.low[0] == pytest.approx(differences.mean() - half)
     assert estimate.high[0] == pytest.approx(differences.mean() + half)
@@ -31,7 +31,7 @@ def test_right_and_wrong_have_the_interval_and_p_of_matched_pairs():
     estimate = alone([0.0, 1.0, 1.0, 0.0, 1.0, 0.0], [1.0, 1.0, 1.0, 0.0, 1.0, 1.0])
     differences = np.array([-1, 0, 0, 0, 0, -1.0])
     assert estimate.effect[0] == pytest.approx(-1 / 3)
-    assert (estimate.low[0], estimate.high[0]) == matched_pairs(differences)
+    assert (estimate.low[0], estimate.high[0]) == matched_pairs(differences, REPEATABLE)
     # two losses and no gain: 2 x 1/4, less half of what both tails hold
     assert estimate.q[0] == pytest.approx(0.25)
 
@@ -83,6 +83,17 @@ def test_intervals_of_few_pairs_hold_the_truth_as_often_as_they_say(count, loses
         low, high = matched_pairs(random.choice([-1.0, 1.0, 0.0], count, p=kinds))
         held += low <= gains - loses <= high
     assert held / 2000 > 0.94
+
+
+@pytest.mark.parametrize(("loses", "gains"), [(0.7, 0.02), (0.5, 0.02), (0.2, 0.05), (0.1, 0.03)])
+def test_what_two_hundred_others_show_lies_in_the_interval_of_seventy_five(loses, gains):
+    random = np.random.default_rng(0)
+    kinds, truth, repeated = [loses, gains, 1 - loses - gains], 0, 0
+    for _ in range(2000):
+        low, high = matched_pairs(random.choice([-1.0, 1.0, 0.0], 75, p=kinds), REPEATABLE)
+        truth += low <= gains - loses <= high
+        repeated += low <= random.choice([-1.0, 1.0, 0.0], 200, p=kinds).mean() <= high
+    assert repeated / 2000 > 0.92 and 0.95 < truth / 2000 < 0.98
 
 
 def test_p_of_no_change_is_rarely_small_where_nothing_changes():

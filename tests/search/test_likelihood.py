@@ -7,6 +7,7 @@ from scipy.special import expit
 
 from caploc import designs
 from caploc.search import METHODS
+from caploc.search.adaptive import CHECKED
 from caploc.search.likelihood import FLOOR, FirstLook, linked
 from caploc.search.state import right_of
 from caploc.simulate import World
@@ -134,7 +135,7 @@ def test_planted_heads_are_found_with_fewer_rows_than_by_screens():
 def test_heads_of_the_top_are_tried_on_many_examples_before_the_search_ends():
     run = searched(WORLD)
     alone = np.concatenate([p.masks[p.mask] for p in run.of("shortlist alone")]).sum(axis=0)
-    assert (alone[run.found.chosen] == 100).all()
+    assert (alone[run.found.chosen] >= CHECKED).all()
 
 
 def test_heads_that_break_the_task_are_critical_and_those_that_break_another_universal():

@@ -15,7 +15,7 @@ from caploc import designs
 from caploc.heads import ALONE
 from caploc.recovery import Estimate, Measurements
 from caploc.recovery.rows import is_binary
-from caploc.search.conclusion import Conclusion
+from caploc.search.conclusion import ENOUGH, LEVEL, Conclusion
 from caploc.search.critical import SURVIVORS, TRIED_ALONE
 from caploc.search.likelihood import FirstLook
 from caploc.search.plan import Found, Plan, Problem, Search, intact_plan
@@ -32,8 +32,7 @@ LOOKING = 0.45  # share of the budget that the look at likelihoods may take
 MOST_LINKED = 400  # examples by which chances of right answers follow from likelihoods
 TURN = 10  # examples more for each head of a turn
 AT_A_TURN = 12  # heads
-SURE = 20  # examples that each head of the top is tried on before others of which it is open
-CHECKED = 100  # examples that each head of the top is tried on, if there are so many
+CHECKED = 70  # examples that each head of the top is tried on, if there are so many
 FEWEST_RIGHT = 10  # examples that the intact model must get right
 ABOVE_CHANCE = 0.05  # largest p at which an intact score counts as better than guessing
 
@@ -90,10 +89,11 @@ def unsettled(state: SearchState, conclusion: Conclusion) -> list[int]:
     shortlist = conclusion.shortlist
     top = shortlist.unfinished(conclusion.top_heads)
     unchecked = {c: CHECKED - shortlist.asked[c] for c in top if shortlist.asked[c] < CHECKED}
-    untried = [column for column in unchecked if shortlist.asked[column] < SURE]
+    untried = [column for column in unchecked if shortlist.asked[column] < ENOUGH]
     # Rows for the check of heads that surely matter are not spent on which is the last of the top.
-    kept = sum(rows for column, rows in unchecked.items() if conclusion.interval[1][column] < 0)
-    settled = state.promised >= state.problem.settings.recall or state.left < kept + TURN
+    kept = sum(rows for column, rows in unchecked.items() if conclusion.q[column] < LEVEL)
+    spent = state.left < kept + TURN * AT_A_TURN
+    settled = spent or state.promised >= state.problem.settings.recall
     heads = [*untried, *([] if settled else shortlist.unfinished(conclusion.open))]
     return list(dict.fromkeys(heads))[:AT_A_TURN] or list(unchecked)
 

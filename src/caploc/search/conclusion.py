@@ -21,6 +21,7 @@ GIVE_OR_TAKE = 0.25  # standard deviation of the factor between first and single
 LEAST_SCALE = 0.2
 STRETCH = 0.5  # standard deviation of the logarithm of what first errors are to be multiplied by
 DRAWS = 4000  # from the posterior, for the intervals
+ENOUGH = 20  # examples of a head alone from which on they speak for themselves
 CLOSE = 0.02  # a head whose top chance lies farther from 0 and 1 is contested
 OPEN = 0.1  # the same, for heads that count as tied
 POINT = 0.01  # effects closer than this, in accuracy, are not worth telling apart
@@ -209,10 +210,22 @@ class Conclusion:
 
     @cached_property
     def interval(self) -> tuple[Float[np.ndarray, " heads"], Float[np.ndarray, " heads"]]:
-        """Ends of the interval that holds a head's effect alone with a probability of 95 %."""
+        """Ends of the interval that holds a head's effect alone with a probability of 95 %.
+
+        After a look at likelihoods, those of a head tried on enough examples are what these say and
+        nothing else: likelihoods may mislead about several heads at once. A screen's rows are of
+        the same kind as the shortlist's, and count with them.
+        """
         drawn = self.posterior.draws(DRAWS, seed=self.shortlist.rows)
         low, high = np.quantile(drawn, [0.025, 0.975], axis=0)
-        return low, high
+        tried = self.tried
+        return np.where(tried, self.checked.low, low), np.where(tried, self.checked.high, high)
+
+    @cached_property
+    def tried(self) -> Bool[np.ndarray, " heads"]:
+        """Heads that were knocked out alone on enough examples to be judged by these only."""
+        asked = np.array([self.shortlist.asked.get(c, 0) for c in range(len(self.alone.effect))])
+        return (asked >= ENOUGH) & (self.first.OPENING == "likelihood")
 
     def estimate(self) -> Estimate:
         """Every head's effect alone, by all that was seen of it; of a struck head, alone only."""
@@ -220,7 +233,7 @@ class Conclusion:
         known = np.isfinite(self.both.effect)
         return Estimate(
             "spike-slab",
-            np.where(known, self.posterior.mean, alone.effect),
+            np.where(known & ~self.tried, self.posterior.mean, alone.effect),
             np.where(known, low, alone.low),
             np.where(known, high, alone.high),
             self.q,
