@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from scipy.stats import spearmanr
 from small_runs import STUDY, TASKS, Rows, counted, located, quick, remembered
 
-from caploc.commonality import best, rates
 from caploc.engine.encoding import Span
 from caploc.neurons import finding
 from caploc.neurons.attribution import Attribution
@@ -25,6 +24,8 @@ from caploc.neurons.comparing import (
     spearman,
 )
 from caploc.neurons.study import open_study
+from caploc.stats.sets import rates
+from caploc.stats.threshold import best
 
 METHODS = ("activation", "logit")
 
@@ -156,7 +157,7 @@ def test_more_points_come_nearer_to_the_most(lab):
         lab.finder(Attribution("integrated", steps=steps)).stretch("", spans).mean
         for steps in (5, 40)
     ]
-    shared = rates(best(means[1], SHARE).chosen, best(means[0], SHARE).chosen).largest
+    shared = rates(best(means[1], SHARE), best(means[0], SHARE)).largest
     assert table.rows[0][2].number == pytest.approx(shared)
 
 

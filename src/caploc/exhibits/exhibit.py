@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field
 from math import isfinite
 from typing import Any
 
-from matplotlib.figure import Figure
+from caploc.report.charts import Spec
 
 NOTHING = "–"
 
@@ -72,7 +72,7 @@ class Exhibit:
     columns: tuple[str, ...]
     rows: list[tuple[Cell, ...]]
     notes: list[str] = field(default_factory=list)
-    draw: Callable[[], Figure] | None = None
+    draw: Callable[[], Spec] | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """As JSON has it: cells are texts, or numbers with their errors."""

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64
 
-from caploc.commonality import Interval
 from caploc.exhibits import drawing
 from caploc.exhibits.exhibit import NOTHING, Exhibit, Value
+from caploc.stats.intervals import Interval
 
 Row = tuple[str | Value, ...]
 Matrix = Float64[np.ndarray, "rows columns"]

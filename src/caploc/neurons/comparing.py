@@ -14,7 +14,6 @@ import numpy as np
 from jaxtyping import Float64
 from scipy import stats
 
-from caploc.commonality import COMPARED, best, rates, specific, within
 from caploc.engine.encoding import Span
 from caploc.errors import BadOption
 from caploc.exhibits.exhibit import NOTHING, Exhibit, Value
@@ -23,6 +22,8 @@ from caploc.neurons.cells import Row, known, ranged
 from caploc.neurons.erasure import LAYERS, LOCATED, Eraser, Erasing
 from caploc.neurons.finding import TaskNeurons
 from caploc.neurons.study import NeuronLab
+from caploc.stats.sets import COMPARED, rates, specific, within
+from caploc.stats.threshold import best
 
 SHARE = 0.01  # of all neurons, at which scores are compared whatever their spread
 POINTS = (5, 10, 19, 40)
@@ -55,7 +56,7 @@ def compare_scores(
         for method in dict.fromkeys([lab.study.attribution.method, *methods]):
             finder = lab.finder(replace(lab.study.attribution, method=method))
             found = finder.find(task, lab.spans(task), lab.study.subsets, least=lab.study.least)
-            found = replace(found, located=best(found.moments.mean, SHARE).chosen)
+            found = replace(found, located=best(found.moments.mean, SHARE))
             eraser = Eraser(lab.bench, Erasing(limit=limit), found, lab.progress)
             erased = eraser.erase(lab.source(task), (LOCATED, LAYERS))
             drawn = [lost.logprob.mean for lost in erased.of_arm(LAYERS)]
@@ -63,7 +64,7 @@ def compare_scores(
                 task,
                 method,
                 found,
-                rates(best(main.moments.mean, SHARE).chosen, found.located).largest,
+                rates(best(main.moments.mean, SHARE), found.located).largest,
                 spearman(main.moments.mean, found.moments.mean),
                 known(erased.located.logprob.mean),
                 known(float(np.mean(drawn))),
@@ -123,7 +124,7 @@ def points_exhibit(lab: NeuronLab, tasks: Sequence[str], examples: int) -> Exhib
         scores = {name: lab.finder(each).stretch(task, spans).mean for name, each in asked.items()}
         most = scores[f"S = {max(POINTS)}"]
         for name, mean in scores.items():
-            same = rates(best(most, SHARE).chosen, best(mean, SHARE).chosen).largest
+            same = rates(best(most, SHARE), best(mean, SHARE)).largest
             rows.append((f"{task}, {name}", Value(spearman(most, mean)), Value(same)))
     return Exhibit(
         "points",
@@ -140,13 +141,13 @@ def controls_exhibit(lab: NeuronLab, tasks: Sequence[str], generic: str | None) 
     general = {} if generic is None else {PLAIN: _control(lab, lab.spans(generic))}
     for task in tasks:
         arms = {EXCHANGED: _control(lab, exchange_answers(lab.spans(task))), **general}
-        left = specific(lab.found(task).located, arms, lab.bench.neurons.grid)
+        left = specific(lab.found(task).located, arms)
         rows.append(
             (
                 task,
                 str(left.located),
                 *(
-                    Value(left.controls[name].rates.reference) if name in arms else NOTHING
+                    Value(left.controls[name].reference) if name in arms else NOTHING
                     for name in (EXCHANGED, PLAIN)
                 ),
                 str(left.count),

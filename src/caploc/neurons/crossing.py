@@ -12,15 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from caploc.commonality import (
-    COMPARED,
-    Agreement,
-    Cohesion,
-    Correlation,
-    agreement,
-    cohesion,
-    plain,
-)
 from caploc.errors import BadOption
 from caploc.exhibits.exhibit import NOTHING, Exhibit, Value
 from caploc.folder import CROSSING
@@ -32,6 +23,9 @@ from caploc.neurons.study import Finding, NeuronLab, Reported, reopen_study, run
 from caploc.neurons.tuning import enhancing
 from caploc.neurons.tuning.enhancing import Enhancing
 from caploc.progress import Progress
+from caploc.stats.agreement import Agreement, Cohesion, Correlation, agreement, cohesion
+from caploc.stats.intervals import plain
+from caploc.stats.sets import COMPARED
 from caploc.workbench import Allowed
 
 ERASE, TUNE = "erase", "tune"

@@ -15,17 +15,6 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64
 
-from caploc.commonality import (
-    Interval,
-    MeanWithInterval,
-    Specificity,
-    bottom,
-    layer_matched,
-    mean_interval,
-    paired_interval,
-    specificity,
-    uniform,
-)
 from caploc.errors import BadOption, UserError
 from caploc.exhibits import drawing
 from caploc.exhibits.exhibit import NOTHING, Exhibit, Value
@@ -45,6 +34,8 @@ from caploc.neurons.study import (
     run_command,
 )
 from caploc.progress import Progress
+from caploc.stats.chance import Specificity, bottom, layer_matched, specificity, uniform
+from caploc.stats.intervals import Interval, JsonRecord, mean_interval, paired_interval
 from caploc.tasks.task import Score
 from caploc.workbench import Allowed
 
@@ -83,7 +74,7 @@ class Erasing:
 
 
 @dataclass(frozen=True)
-class ArmLoss(MeanWithInterval):
+class ArmLoss(JsonRecord):
     """What a task loses when an arm's neurons are erased, on the same examples.
 
     `score` is the task's own, with the neurons erased; `metric` and `logprob` are the mean over

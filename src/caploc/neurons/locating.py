@@ -10,18 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from caploc.commonality import (
-    COMPARED,
-    RATES,
-    Cohesion,
-    Interval,
-    Overlaps,
-    across,
-    between,
-    cantelli,
-    chance,
-    cohesion,
-)
 from caploc.contents import read_contents
 from caploc.errors import BadOption, UserError
 from caploc.exhibits import drawing
@@ -40,6 +28,11 @@ from caploc.neurons.study import (
     run_command,
 )
 from caploc.progress import Progress
+from caploc.stats.agreement import Cohesion, cohesion
+from caploc.stats.chance import chance
+from caploc.stats.intervals import Interval
+from caploc.stats.sets import COMPARED, RATES, Overlaps, across, between
+from caploc.stats.threshold import SHARES, SIGMAS, cantelli
 
 NAMED = 8  # neurons that a table names
 TITLES = {
@@ -283,15 +276,12 @@ def layers_exhibit(located: LocatedNeurons) -> Exhibit:
 def thresholds_exhibit(located: LocatedNeurons) -> Exhibit:
     """Show how many neurons other thresholds and shares choose, from all examples."""
     swept = {task: each.sweep(located.rule) for task, each in located.found.items()}
-    first = next(iter(swept.values()))
-    columns = [f"{each.level:g} sigma" for each in first.by_sigma]
-    columns += [f"{100 * each.level:g} %" for each in first.by_share]
+    columns = [f"{level:g} sigma" for level in SIGMAS] + [f"{100 * level:g} %" for level in SHARES]
     rows: list[Row] = [
-        (task, *(str(each.count) for each in (*one.by_sigma, *one.by_share)))
-        for task, one in swept.items()
+        (task, *(str(each.count) for each in found)) for task, found in swept.items()
     ]
-    limits = [f"{located.grid.size * share:.0f}" for share in first.cantelli]
-    rows.append(("at most, whatever the scores", *limits, *[NOTHING] * len(first.by_share)))
+    limits = [f"{located.grid.size * cantelli(sigma):.0f}" for sigma in SIGMAS]
+    rows.append(("at most, whatever the scores", *limits, *[NOTHING] * len(SHARES)))
     title = "How many neurons a threshold chooses"
     return Exhibit("thresholds", title, ("task", *columns), rows, [])
 

@@ -8,7 +8,6 @@ import pytest
 import torch
 from tiny import FAMILIES
 
-from caploc.commonality.intervals import Interval
 from caploc.errors import BadData, BadOption
 from caploc.models.cutting import CutSite, replaced
 from caploc.neurons.facts.demo import demo_facts
@@ -19,6 +18,7 @@ from caploc.neurons.facts.reliability import (
     reliability,
     scaled_probabilities,
 )
+from caploc.stats.intervals import Interval
 
 pytestmark = pytest.mark.slow  # whole studies
 

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from caploc.commonality.intervals import paired_interval
 from caploc.errors import BadData, BadOption, ModelRefused
 from caploc.neurons.batches import gold_means
 from caploc.neurons.tuning.enhancement import (
@@ -21,6 +20,7 @@ from caploc.neurons.tuning.enhancement import (
 )
 from caploc.neurons.tuning.training import TuningRecipe
 from caploc.neurons.tuning.weights import degraded, shares
+from caploc.stats.intervals import paired_interval
 from caploc.tasks.demo import data
 
 pytestmark = pytest.mark.slow  # whole studies

@@ -16,16 +16,6 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float64
 
-from caploc.commonality import (
-    FEWEST,
-    Interval,
-    MeanWithInterval,
-    Specificity,
-    draw_in_blocks,
-    mean_interval,
-    paired_interval,
-    specificity,
-)
 from caploc.errors import BadData, BadOption
 from caploc.neurons.circuits.circuit import (
     CircuitOutcome,
@@ -40,6 +30,8 @@ from caploc.neurons.circuits.locator import CircuitLocator
 from caploc.neurons.circuits.opening import OpenModel
 from caploc.neurons.facts.prompts import Fact
 from caploc.progress import Progress, Silent
+from caploc.stats.chance import FEWEST, Specificity, draw_in_blocks, specificity
+from caploc.stats.intervals import Interval, JsonRecord, mean_interval, paired_interval
 
 DRAWS = 20
 HITS = (1, 5, 10)
@@ -59,7 +51,7 @@ class UsableFact:
 
 
 @dataclass(frozen=True)
-class CircuitSize(MeanWithInterval):
+class CircuitSize(JsonRecord):
     """How large a circuit is: edges, nodes and parameters it touches, and their shares of all.
 
     A node is the input, a head, an MLP or the logits; a head is touched if an edge leaves it or
@@ -77,7 +69,7 @@ class CircuitSize(MeanWithInterval):
 
 
 @dataclass(frozen=True)
-class CircuitArm(MeanWithInterval):
+class CircuitArm(JsonRecord):
     """What the model answers with one kind of circuit, over the facts that have one.
 
     `hits` is the share of facts with gold among the best k tokens, by k; `rank` the median rank of
@@ -98,7 +90,7 @@ class CircuitArm(MeanWithInterval):
 
 
 @dataclass(frozen=True)
-class FactOutcome(MeanWithInterval):
+class FactOutcome(JsonRecord):
     """One fact: the arms it has, its random draws, and the size of its circuit once pruned."""
 
     name: str
@@ -124,7 +116,7 @@ class FactOutcome(MeanWithInterval):
 
 
 @dataclass(frozen=True)
-class CircuitReliability(MeanWithInterval):
+class CircuitReliability(JsonRecord):
     """Reliability of circuits over facts.
 
     `edges` is how many each circuit has before pruning; sizes after it are in `facts`. `gains` are

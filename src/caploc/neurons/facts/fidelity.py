@@ -22,12 +22,14 @@ import numpy as np
 from jaxtyping import Bool, Float64
 from scipy import stats
 
-from caploc.commonality import Interval, MeanWithInterval, layer_matched, mean_interval, rates
 from caploc.designs import generator
 from caploc.errors import BadData
 from caploc.grid import Grid
 from caploc.neurons.facts.prompts import Fact, FactPrompt, check_names
 from caploc.progress import Progress, Silent
+from caploc.stats.chance import layer_matched
+from caploc.stats.intervals import Interval, JsonRecord, mean_interval
+from caploc.stats.sets import rates
 
 ARMS = ("rewrites", "same_prompt", "same_relation", "unrelated")
 SET_MEASURES = ("reference", "largest", "iou")
@@ -179,7 +181,7 @@ def _means(
 
 
 @dataclass(frozen=True)
-class SetAgreement(MeanWithInterval):
+class SetAgreement(JsonRecord):
     """Mean rates over facts, with their intervals (facts resampled)."""
 
     reference: Interval
@@ -188,7 +190,7 @@ class SetAgreement(MeanWithInterval):
 
 
 @dataclass(frozen=True)
-class Fidelity(MeanWithInterval):
+class Fidelity(JsonRecord):
     """How well a locator's sets agree between wordings of a fact, beside what other prompts give.
 
     `size` is the mean number of units located, `empty` how many prompts gave none (their rates are
@@ -254,7 +256,7 @@ def _intervals(values: ByFact, seed: int) -> dict[str, Interval]:
 
 
 @dataclass(frozen=True)
-class LayerAgreement(MeanWithInterval):
+class LayerAgreement(JsonRecord):
     """Means over facts: of a share, of a number of layers, and of correlations.
 
     `spearman` is missing where a profile is flat.
@@ -266,7 +268,7 @@ class LayerAgreement(MeanWithInterval):
 
 
 @dataclass(frozen=True)
-class LayerFidelity(MeanWithInterval):
+class LayerFidelity(JsonRecord):
     """How well a fact's wordings agree on the layer, beside what other prompts give.
 
     The arms are those of `Fidelity`; `chance` is the agreement and distance of a peak with a layer

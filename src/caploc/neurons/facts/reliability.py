@@ -21,14 +21,6 @@ import numpy as np
 from jaxtyping import Bool, Float64
 from scipy import stats
 
-from caploc.commonality import (
-    Interval,
-    MeanWithInterval,
-    Specificity,
-    layer_matched,
-    mean_interval,
-    specificity,
-)
 from caploc.designs import generator
 from caploc.errors import BadData, BadOption
 from caploc.neurons.facts.editing import Editor, edited
@@ -49,6 +41,8 @@ from caploc.neurons.facts.knowledge_neurons import (
 from caploc.neurons.facts.prompts import Encoder, Fact, FactAnswers, FactPrompt, check_names
 from caploc.neurons.proof import NeuronModel
 from caploc.progress import Progress, Silent
+from caploc.stats.chance import Specificity, layer_matched, specificity
+from caploc.stats.intervals import Interval, JsonRecord, mean_interval
 
 DRAWS = 20
 UNRELATED = 5  # other facts' prompts watched for each fact
@@ -61,7 +55,7 @@ Table = Float64[np.ndarray, "facts layers"]
 
 
 @dataclass(frozen=True)
-class Watched(MeanWithInterval):
+class Watched(JsonRecord):
     """What an intervention does to the gold answer's probability on one kind of prompt.
 
     Relative changes, `(P' - P) / P`, mean over facts: of the located neurons, of random ones (20
@@ -77,7 +71,7 @@ class Watched(MeanWithInterval):
 
 
 @dataclass(frozen=True)
-class Intervention(MeanWithInterval):
+class Intervention(JsonRecord):
     """One intervention, on the facts themselves, on their rewrites and on unrelated facts."""
 
     factor: float
@@ -87,7 +81,7 @@ class Intervention(MeanWithInterval):
 
 
 @dataclass(frozen=True)
-class Reliability(MeanWithInterval):
+class Reliability(JsonRecord):
     """Whether located neurons do what their method says of them.
 
     `size` is the mean number of neurons of a fact, `intact` the answer's mean probability on the
@@ -267,7 +261,7 @@ def _watched(changes: Changes, sign: float, seed: int) -> Watched:
 
 
 @dataclass(frozen=True)
-class EditedLayer(MeanWithInterval):
+class EditedLayer(JsonRecord):
     """What editing one layer does, mean over facts.
 
     `score` is the harmonic mean of a fact's three measures, averaged; `rise` the mean rise of
@@ -286,7 +280,7 @@ class EditedLayer(MeanWithInterval):
 
 
 @dataclass(frozen=True)
-class EditReliability(MeanWithInterval):
+class EditReliability(JsonRecord):
     """Whether edits succeed where tracing points.
 
     `correlation` is Spearman's between score and IE over a fact's layers, mean over facts (missing

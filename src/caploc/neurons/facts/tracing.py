@@ -21,7 +21,6 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor, nn
 
-from caploc.commonality import MeanWithInterval
 from caploc.engine.plain import last_logits
 from caploc.errors import BadData, BadOption
 from caploc.models.cutting import Beside, Site
@@ -29,6 +28,7 @@ from caploc.models.projections import layer_part, module_name
 from caploc.neurons.experts import Experts
 from caploc.neurons.facts.prompts import Encoded, Encoder, FactPrompt
 from caploc.neurons.proof import NeuronModel
+from caploc.stats.intervals import JsonRecord
 
 DRAWS = 10
 DEVIATIONS = 3.0
@@ -39,7 +39,7 @@ Outputs = list[nn.Module | None]  # one for each layer; None where a layer has n
 
 
 @dataclass(frozen=True)
-class Trace(MeanWithInterval):
+class Trace(JsonRecord):
     """What putting outputs back did for one prompt.
 
     `effects` is IE in probability, a row for each token traced, a column for each layer, NaN where

@@ -18,17 +18,6 @@ import numpy as np
 from jaxtyping import Float64
 from transformers import PreTrainedModel
 
-from caploc.commonality import (
-    FEWEST,
-    Interval,
-    MeanWithInterval,
-    Scores,
-    bottom,
-    layer_matched,
-    paired_interval,
-    specificity,
-    uniform,
-)
 from caploc.engine.encoding import Span
 from caploc.errors import BadData, BadOption
 from caploc.grid import Grid
@@ -53,6 +42,9 @@ from caploc.neurons.tuning.training import (
 )
 from caploc.neurons.tuning.weights import check_chosen, shares
 from caploc.progress import Progress
+from caploc.stats.chance import FEWEST, bottom, layer_matched, specificity, uniform
+from caploc.stats.intervals import Interval, JsonRecord, paired_interval
+from caploc.stats.threshold import Scores
 
 LOCATED = "located"
 ARMS = {
@@ -208,7 +200,7 @@ class TuningEvaluation:
 
 
 @dataclass(frozen=True)
-class TuningChange(MeanWithInterval):
+class TuningChange(JsonRecord):
     """What an arm did to one task under one measure: mean outcome before and after.
 
     `change` is their difference with its paired bootstrap interval over the examples that have
@@ -223,7 +215,7 @@ class TuningChange(MeanWithInterval):
 
 
 @dataclass(frozen=True)
-class Tuned(MeanWithInterval):
+class Tuned(JsonRecord):
     """One arm: what was tuned (`fit` None: nothing), and what that changed.
 
     `neurons` is the number tuned, None where the arm is not one of neurons. `seconds`: tuning and
@@ -239,7 +231,7 @@ class Tuned(MeanWithInterval):
 
 
 @dataclass(frozen=True)
-class TuningControl(MeanWithInterval):
+class TuningControl(JsonRecord):
     """The draws of a random arm on one task under one measure, beside the located neurons.
 
     `mean` and `sd` (of a sample) are of the draws' `changes`; `excess` is the located neurons'
@@ -261,7 +253,7 @@ class TuningControl(MeanWithInterval):
 
 
 @dataclass(frozen=True)
-class TuningResult(MeanWithInterval):
+class TuningResult(JsonRecord):
     """All arms, and the located one held against the random ones.
 
     `trained_on` and `held_out` count the training examples that weights were fitted to and the

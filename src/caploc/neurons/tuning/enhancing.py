@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from caploc.cache import Cache, digest
 from caploc.engine import BatchEngine
 from caploc.errors import BadOption, UserError
 from caploc.exhibits import drawing
 from caploc.exhibits.exhibit import NOTHING, Exhibit
 from caploc.folder import ENHANCEMENT, LEDGER, ROWS
-from caploc.ledger import Ledger, digest
 from caploc.measurement import Cost, Meter, outcomes_by_example
 from caploc.models.loading import CutModel
 from caploc.neurons.cells import Matrix, Row, bounds, effects_matrix, ranged, spread
@@ -106,12 +106,12 @@ def enhance_located(
 
 
 def enhance_tasks(lab: NeuronLab, asked: Enhancing) -> dict[str, Any]:
-    """Enhance every task, from the ledger where it was measured before.
+    """Enhance every task, from the cache where it was measured before.
 
     Raises:
         UserError: if no neuron is located for any of the tasks.
     """
-    ledger = Ledger(lab.folder / LEDGER)
+    cache = Cache(lab.folder / LEDGER)
     tasks = [t for t in asked.tasks or lab.study.tasks if lab.found(t).located.any()]
     if not tasks:
         raise UserError(
@@ -121,7 +121,7 @@ def enhance_tasks(lab: NeuronLab, asked: Enhancing) -> dict[str, Any]:
     question = asdict(asked) | {"tasks": None, "study": asdict(lab.study)}
     question |= {"model": lab.bench.neurons.fingerprint, "texts": _texts(lab, asked)}
     return {
-        task: ledger.recall(question | {"enhanced": task}, partial(_enhance_task, lab, asked, task))
+        task: cache.recall(question | {"enhanced": task}, partial(_enhance_task, lab, asked, task))
         for task in tasks
     }
 

@@ -23,7 +23,7 @@ from caploc.neurons.decoupling import measure_decoupling
 from caploc.neurons.erasure import erase
 from caploc.neurons.facts.study import measure_fidelity, measure_reliability
 from caploc.neurons.locating import locate
-from caploc.neurons.scores import ScoreCache
+from caploc.neurons.scores import score_cache
 from caploc.neurons.study import NeuronLab, open_study
 from caploc.neurons.tuning.enhancing import beats_every_draw, enhance_located
 from caploc.neurons.tuning.trainable import TrainableRows
@@ -72,7 +72,7 @@ class Reproduction:
             study = self.preset.study(share)
             place = self.neurons if rule == "share" else self.folder / "neurons-sigma"
             if rule == "share":  # the scores are the same whatever the rule
-                ScoreCache(place).adopt(ScoreCache(self.folder / "neurons-sigma"))
+                score_cache(place).adopt(score_cache(self.folder / "neurons-sigma"))
             found[rule] = self.keep(
                 locate(study, place, self.progress, kinds=self.preset.kinds, command=self.command),
                 "6-sigma" if rule == "sigma" else "",
