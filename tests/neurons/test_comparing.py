@@ -21,9 +21,9 @@ from caploc.neurons.comparing import (
     exchange_answers,
     points_exhibit,
     scores_exhibit,
-    spearman,
 )
 from caploc.neurons.study import open_study
+from caploc.stats.agreement import rank_correlation
 from caploc.stats.sets import rates
 from caploc.stats.threshold import best
 
@@ -186,6 +186,6 @@ def test_without_plain_text_its_column_is_a_dash(lab):
 
 def test_a_constant_score_has_no_rank_spearman():
     flat, rising = np.ones(5), np.arange(5.0)
-    assert spearman(flat, rising) is spearman(rising, flat) is None
-    assert spearman(rising, -rising) == pytest.approx(-1)
-    assert spearman(rising, rising**3) == pytest.approx(1)
+    assert rank_correlation(flat, rising) is rank_correlation(rising, flat) is None
+    assert rank_correlation(rising, -rising) == pytest.approx(-1)
+    assert rank_correlation(rising, rising**3) == pytest.approx(1)

@@ -1,7 +1,6 @@
 """Shared heads and groups, against closed forms, every subset tried, and rates under the null."""
 
 from itertools import combinations
-from math import comb
 
 import numpy as np
 import pytest
@@ -12,7 +11,7 @@ from scipy import stats
 from caploc.errors import BadOption, UnknownName
 from caploc.heads import Head, HeadGrid
 from caploc.stats.chance import permutation_p
-from caploc.stats.shared import Blocks, in_groups, overlaps, pairs_within, shared, together
+from caploc.stats.shared import Blocks, in_groups, overlaps, shared
 
 GROUPED = HeadGrid((8, 8, 0, 8), (4, 4, 1, 2))
 PLAIN = HeadGrid((6, 6))
@@ -190,56 +189,8 @@ class TestManyTasks:
                 assert near(chance["p" + kind], (many >= row.chance.count).mean(), 19_999)
 
     def test_fewer_than_two_tasks_share_nothing(self):
-        assert shared({}, PLAIN) == overlaps({}, PLAIN) == together({}, PLAIN) == []
+        assert shared({}, PLAIN) == overlaps({}, PLAIN) == []
         assert shared({"a": [1]}, PLAIN) == overlaps({"a": [1]}, PLAIN) == []
-
-
-def pair_chances(grid, count):
-    """Chance of 0, 1 ... pairs of one group among `count` random heads, group by group."""
-    most = comb(count, 2)
-    ways = np.zeros((count + 1, most + 1))
-    ways[0, 0] = 1
-    for group in grid.groups:
-        longer = np.zeros_like(ways)
-        for taken in range(min(len(group), count) + 1):
-            pairs = comb(taken, 2)
-            longer[taken:, pairs:] += (
-                comb(len(group), taken) * ways[: count + 1 - taken, : most + 1 - pairs]
-            )
-        ways = longer
-    return ways[count] / comb(grid.size, count)
-
-
-class TestOneTask:
-    def test_heads_of_one_group_are_named_and_their_pairs_counted(self):
-        found = {"a": [0, 1, 3, 4, 16, 17, 20], "b": [0, 4, 8]}
-        first, second = together(found, GROUPED, draws=99)
-        assert first.groups == [["L0H0", "L0H1", "L0H3"], ["L3H0", "L3H1"]]
-        assert first.chance.count == 3 + 1
-        assert (second.groups, second.chance.count, second.chance.p) == ([], 0, 1.0)
-
-    @pytest.mark.parametrize("heads", [[0, 1, 4, 5], [0, 1, 2, 8, 16, 17], [0, 8, 16], [5]])
-    def test_permutations_agree_with_counting_every_way(self, heads):
-        (row,) = together({"a": heads}, GROUPED, draws=19_999, seed=6)
-        chances = pair_chances(GROUPED, len(heads))
-        assert chances.sum() == pytest.approx(1)
-        assert row.chance.expected == pytest.approx(np.arange(len(chances)) @ chances)
-        assert near(row.chance.p, chances[row.chance.count :].sum(), 19_999)
-        layers = [np.ones(1)]
-        for layer, columns in enumerate(GROUPED.layer_slices):
-            inside = sum(column in range(columns.start, columns.stop) for column in heads)
-            if inside:
-                one = HeadGrid((8,), (GROUPED.group_sizes[layer],))
-                layers.append(pair_chances(one, inside))
-        within = layers[0]
-        for layer in layers[1:]:
-            within = np.convolve(within, layer)
-        assert row.chance.expected_in_layers == pytest.approx(np.arange(len(within)) @ within)
-        assert near(row.chance.p_in_layers, within[row.chance.count :].sum(), 19_999)
-
-    def test_without_shared_key_value_heads_there_are_no_pairs(self):
-        (row,) = together({"a": [0, 1, 2]}, PLAIN, draws=99)
-        assert row.groups == [] and row.chance.count == 0 and row.chance.expected == 0
 
 
 @given(
@@ -265,7 +216,7 @@ def test_random_sets_are_uniform():
 
 def test_the_same_seed_gives_the_same_figures():
     found = {"a": [0, 1, 4, 9], "b": [1, 2, 9, 20]}
-    for what in (overlaps, shared, together):
+    for what in (overlaps, shared):
         one, same, other = (what(found, GROUPED, draws=299, seed=seed) for seed in (5, 5, 6))
         assert one == same != other
 
@@ -275,7 +226,7 @@ def test_under_the_null_small_p_are_no_more_frequent_than_they_say():
     """Tasks of random heads: P(p <= level) is at most the level for every count."""
     random = np.random.default_rng(8)
     grid = HeadGrid((16,) * 4, (4,) * 4)
-    ps = {"heads": [], "groups": [], "reach": [], "many": [], "pairs": []}
+    ps = {"heads": [], "groups": [], "reach": [], "many": []}
     for _ in range(200):
         found = {name: random.choice(64, 8, replace=False).tolist() for name in "abc"}
         pair, *_ = overlaps(found, grid, draws=99, seed=int(random.integers(1 << 30)))
@@ -283,7 +234,6 @@ def test_under_the_null_small_p_are_no_more_frequent_than_they_say():
         ps["groups"].append(pair.group_chance.p)
         ps["reach"].append(pair.reach_chance.p)
         ps["many"].append(shared(found, grid, draws=99, seed=1)[0].chance.p)
-        ps["pairs"].append(together({"a": found["a"]}, grid, draws=99, seed=2)[0].chance.p)
     for name, values in ps.items():
         for level in (0.05, 0.2, 0.5):
             small = int((np.array(values) <= level).sum())
@@ -300,8 +250,6 @@ def test_heads_planted_in_one_group_stand_out():
         ["L12H16", "L12H17", "L12H18", "L12H19"],
     ]
     assert pair.group_chance.p < 0.02 and pair.group_chance.p_in_layers < 0.1
-    (row, _) = together(found, grid, draws=999)
-    assert row.chance.count == 3 and row.chance.p == 1 / 1000
 
 
 def test_counts_of_groups_and_pairs():
@@ -309,7 +257,6 @@ def test_counts_of_groups_and_pairs():
     masks[0, [0, 1, 3, 4, 16, 17]] = True
     counts = in_groups(masks, GROUPED)
     assert counts.tolist() == [[3, 1, 0, 0, 2, 0, 0, 0], [0] * 8]
-    assert pairs_within(counts).tolist() == [4, 0]
     assert permutation_p(2, np.array([0, 1, 2, 3])) == 3 / 5
     assert permutation_p(9, np.array([0, 1])) == 1 / 3
 
@@ -319,7 +266,7 @@ def test_mistakes_are_refused():
         overlaps({"a": [Head(2, 0)], "b": []}, GROUPED)
     for wrong in (24, -1):
         with pytest.raises(UnknownName, match=f"no head in column {wrong}: columns are 0 to 23"):
-            together({"a": [wrong]}, GROUPED)
-    for what in (overlaps, shared, together):
+            overlaps({"a": [wrong], "b": []}, GROUPED)
+    for what in (overlaps, shared):
         with pytest.raises(BadOption, match="must be 1 or more; got 0"):
             what({"a": [1], "b": [2]}, GROUPED, draws=0)

@@ -173,7 +173,7 @@ def curves(
 
     `zero` begins the scale of `up` at 0.
     """
-    cells = []
+    cells: list[Row] = []
     for kind, values in series.items():
         for x, y, *error in values:
             across_, up_ = known(x), known(y)
@@ -257,7 +257,7 @@ def radar(axes: Sequence[str], series: Mapping[str, Sequence[float | None]]) -> 
 
     A ring of which every share is known is filled lightly, but the first.
     """
-    most = max([1.05, *(share for each in series.values() for share in each if known(share))])  # type: ignore[type-var]
+    most = max([1.05, *(known(share) or 0.0 for each in series.values() for share in each)])
 
     def place(number: float, radius: float | None) -> Row:
         angle, at = 2 * pi * number / len(axes), known(radius)

@@ -1,6 +1,6 @@
 """A table or figure of the paper, filled: its rows with errors, and the printed figures beside."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from math import isfinite
 from typing import Any
@@ -73,6 +73,19 @@ class Exhibit:
     rows: list[tuple[Cell, ...]]
     notes: list[str] = field(default_factory=list)
     draw: Callable[[], Spec] | None = None
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        title: str,
+        rows: Sequence[dict[str, Cell]],
+        notes: Sequence[str] = (),
+        draw: Callable[[], Spec] | None = None,
+    ) -> "Exhibit":
+        """Fill a table from rows that name their columns, all alike."""
+        columns = tuple(rows[0]) if rows else ()
+        return cls(name, title, columns, [tuple(row.values()) for row in rows], list(notes), draw)
 
     def as_dict(self) -> dict[str, Any]:
         """As JSON has it: cells are texts, or numbers with their errors."""

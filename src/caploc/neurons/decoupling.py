@@ -39,7 +39,7 @@ from caploc.grid import Grid
 from caploc.lookup import pick
 from caploc.neurons import contrasts as kinds
 from caploc.neurons.attribution import Attribution
-from caploc.neurons.cells import Row, bounds, ranged
+from caploc.neurons.cells import NamedRow, bounds, ranged
 from caploc.neurons.contrasts import ARMS, ContrastSet, Item
 from caploc.neurons.scores import Rule, score_examples
 from caploc.neurons.sites import Chosen
@@ -471,68 +471,51 @@ def decoupling_headline(found: dict[str, Any]) -> str:
 def effects_exhibit(contrasts: str, found: dict[str, Any]) -> Exhibit:
     """Show how alike an item's neurons are to its partners', and the effects."""
     followed = {name: each["followed"][0] for name, each in found.items()}
-    rows: list[Row] = [
-        (
-            name,
-            f"{found[name]['right']} of {found[name]['contrasts']}",
-            Value(each["sizes"]["mean"], digits=1),
-            *(ranged(each["effects"]["similarity"][arm]) for arm in ARMS),
-            *(ranged(each["effects"][effect]) for effect in EFFECTS),
-            ranged(each["beyond_answer"]),
-        )
+    rows: list[NamedRow] = [
+        {
+            "locator": name,
+            "items used": f"{found[name]['right']} of {found[name]['contrasts']}",
+            "neurons an item": Value(each["sizes"]["mean"], digits=1),
+            "reworded (SS)": ranged(each["effects"]["similarity"]["SS"]),
+            "same capability (SC)": ranged(each["effects"]["similarity"]["SC"]),
+            "same content (CD)": ranged(each["effects"]["similarity"]["CD"]),
+            "neither (DD)": ranged(each["effects"]["similarity"]["DD"]),
+            **{f"{effect} effect": ranged(each["effects"][effect]) for effect in EFFECTS},
+            "rewording beyond the answer": ranged(each["beyond_answer"]),
+        }
         for name, each in followed.items()
     ]
-    columns = (
-        "locator; items used; neurons an item; reworded (SS); same capability (SC); same content "
-        "(CD); neither (DD); commonality effect; individual effect; content effect; rewording "
-        "beyond the answer"
+    note = (
+        "Mean IoU of an item's neurons with its partner's; only contrasts of which the model "
+        "answers all five items rightly. Commonality is SC less DD, individual SS less SC, content "
+        "CD less DD, with paired 95 % intervals over items. A rewording keeps the answer and other "
+        "content does not, so the last column compares it with another item of the same answer. "
+        "The design is ours: the paper's is not known to us."
     )
-    return Exhibit(
-        f"decoupling-{contrasts.replace('/', '-')}",
-        f"Capability and content apart: {contrasts}",
-        tuple(columns.split("; ")),
-        rows,
-        [
-            "Mean IoU of an item's neurons with its partner's; only contrasts of which the "
-            "model answers all five items rightly. Commonality is SC less DD, individual SS "
-            "less SC, content CD less DD, with paired 95 % intervals over items. A rewording "
-            "keeps the answer and other content does not, so the last column compares it with "
-            "another item of the same answer. The design is ours: the paper's is not known to "
-            "us."
-        ],
-        partial(
-            drawing.points,
-            list(found),
-            {e: [bounds(each["effects"][e]) for each in followed.values()] for e in EFFECTS},
-            label="effect on IoU",
-        ),
-    )
+    effects = {e: [bounds(each["effects"][e]) for each in followed.values()] for e in EFFECTS}
+    draw = partial(drawing.points, list(found), effects, label="effect on IoU")
+    name = f"decoupling-{contrasts.replace('/', '-')}"
+    return Exhibit.of(name, f"Capability and content apart: {contrasts}", rows, [note], draw)
 
 
 def groups_exhibit(contrasts: str, found: dict[str, Any]) -> Exhibit:
     """Show what the sets of many items of one capability have in common, and of all mixed."""
-    rows: list[Row] = []
+    rows: list[NamedRow] = []
     for name, each in found.items():
         for kind, told in each["followed"][0]["groups"].items():
-            votes = {f"{vote['least']:g}": vote["count"] for vote in told["votes"]}
+            votes = {f"{vote['least']:g}": str(vote["count"]) for vote in told["votes"]}
             rows.append(
-                (
-                    f"{name}, {kind}",
-                    str(told["sets"]),
-                    str(told["in_any"]),
-                    Value(told["iou"]),
-                    Value(told["pairwise"]["iou"]),
-                    *(str(votes[share]) for share in ("0.1", "0.5", "0.9")),
-                )
+                {
+                    "locator, items": f"{name}, {kind}",
+                    "items": str(told["sets"]),
+                    "neurons in any": str(told["in_any"]),
+                    "IoU of all": Value(told["iou"]),
+                    "mean pairwise IoU": Value(told["pairwise"]["iou"]),
+                    "in 10 % of items": votes["0.1"],
+                    "in 50 %": votes["0.5"],
+                    "in 90 %": votes["0.9"],
+                }
             )
-    columns = (
-        "locator, items; items; neurons in any; IoU of all; mean pairwise IoU; in 10 % of items; "
-        "in 50 %; in 90 %"
-    )
-    return Exhibit(
-        f"groups-{contrasts.replace('/', '-')}",
-        f"What many items' neurons have in common: {contrasts}",
-        tuple(columns.split("; ")),
-        rows,
-        ["The IoU of all items' sets shrinks with their number; the vote counts do not."],
-    )
+    title = f"What many items' neurons have in common: {contrasts}"
+    note = "The IoU of all items' sets shrinks with their number; the vote counts do not."
+    return Exhibit.of(f"groups-{contrasts.replace('/', '-')}", title, rows, [note])

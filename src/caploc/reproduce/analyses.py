@@ -29,19 +29,12 @@ def sharing(lab: Lab) -> Exhibit:
             names = " ".join(pair.heads) or NOTHING
             heads, groups = against_chance(pair.head_chance), against_chance(pair.group_chance)
             rows.append((model.label, f"{pair.first}, {pair.second}", names, *heads, *groups))
-        for own in shared.together(found, model.grid, draws=lab.draws):
-            names = "; ".join(" ".join(group) for group in own.groups) or NOTHING
-            blank = ("",) * 4
-            rows.append(
-                (model.label, f"{own.task} alone", names, *blank, *against_chance(own.chance))
-            )
     of_heads = ("heads", "by chance", "p", "p in layers")
     of_groups = ("key-value groups", "groups by chance", "p of groups", "p of groups in layers")
     notes = [
         "Heads and key-value groups in common; by chance, as many heads a task, drawn from the "
         "whole grid. p: one-sided, at least so many; in layers: heads drawn so that each task "
         "keeps its number in every layer. No p is corrected for the number of pairs.",
-        "A task alone: pairs of its heads that share a key-value head.",
         FILTERED,
     ]
     columns = ("model", "tasks", "which", *of_heads, *of_groups)

@@ -124,6 +124,17 @@ def agreement(first: Table, second: Table, *, seed: int = 0) -> Agreement:
     )
 
 
+def rank_correlation(
+    first: Float64[np.ndarray, " values"], second: Float64[np.ndarray, " values"]
+) -> float | None:
+    """Correlate the ranks of the values that both have (Spearman's); None where one is constant."""
+    both = ~np.isnan(first) & ~np.isnan(second)
+    one, other = first[both], second[both]
+    if len(one) < 2 or np.ptp(one) == 0 or np.ptp(other) == 0:
+        return None
+    return float(stats.spearmanr(one, other).statistic)
+
+
 def kind_means(matrix: Matrix, codes: Codes) -> list[float | None]:
     """Average the entries off the diagonal between datasets of one kind, and of two."""
     same = codes[:, None] == codes[None, :]

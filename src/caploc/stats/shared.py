@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from itertools import combinations
-from math import comb
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -126,12 +125,6 @@ def check_draws(draws: int) -> None:
         raise BadOption(f"The number of random draws must be 1 or more; got {draws}.")
 
 
-def pairs_within(counts: Int[np.ndarray, "masks groups"]) -> Int[np.ndarray, " masks"]:
-    """Pairs of heads of one group: `sum of c (c - 1) / 2` over groups with c heads each."""
-    pairs: np.ndarray = (counts * (counts - 1) // 2).sum(axis=1)
-    return pairs
-
-
 @dataclass(frozen=True)
 class Overlap(JsonRecord):
     """What the heads of two tasks have in common.
@@ -157,15 +150,6 @@ class Shared(JsonRecord):
 
     tasks: int
     heads: dict[str, list[str]]
-    chance: Chance
-
-
-@dataclass(frozen=True)
-class JointOverlap(JsonRecord):
-    """Heads of one task that share a key-value group; `chance` counts pairs of such heads."""
-
-    task: str
-    groups: list[list[str]]
     chance: Chance
 
 
@@ -267,43 +251,6 @@ def uses_by_chance(
     for heads in columns.values():
         uses += blocks.draws(heads, draws, random)
     return uses
-
-
-def together(
-    found: FoundHeads, grid: HeadGrid, *, draws: int = DRAWS, seed: int = 0
-) -> list[JointOverlap]:
-    """For each task: pairs of its heads in one key-value group, and how many chance gives.
-
-    The mean is `C(n, 2)` times the share of a block's pairs of heads that are of one group, summed
-    over blocks; the p is by permutation.
-
-    Raises:
-        UnknownName: if the grid has no such head. BadOption: if `draws` is below 1.
-    """
-    check_draws(draws)
-    rows = []
-    for task, heads in columns_of(found, grid).items():
-        mask = column_mask(grid.size, heads)
-        inside = in_groups(mask[None], grid)
-        count = int(pairs_within(inside)[0])
-        figures = []
-        for kind in Blocks.both(grid):
-            sets = kind.draws(heads, draws, designs.generator(seed))
-            figures += [pairs_by_chance(kind, heads)]
-            figures += [permutation_p(count, pairs_within(in_groups(sets, grid)))]
-        groups = members(grid, inside[0] > 1, mask)
-        rows.append(JointOverlap(task, groups, Chance(count, *figures)))
-    return rows
-
-
-def pairs_by_chance(blocks: Blocks, heads: Sequence[int]) -> float:
-    """Mean number of pairs of one group among random heads."""
-    total = 0.0
-    size, count = (blocks.of_groups(each) for each in (blocks.sizes, blocks.counts(heads)))
-    for group, heads_around, drawn in zip(blocks.grid.groups, size, count, strict=True):
-        if len(group) > 1:
-            total += comb(int(drawn), 2) * comb(len(group), 2) / comb(int(heads_around), 2)
-    return total
 
 
 def names(grid: HeadGrid, columns: Sequence[int]) -> list[str]:

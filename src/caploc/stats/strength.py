@@ -96,15 +96,26 @@ def of_mean(errors: Sequence[float]) -> float:
     return float(np.linalg.norm(errors)) / len(errors)
 
 
+def share_error(
+    left: float, whole: float, errors: tuple[float, float], change: float | None
+) -> float:
+    """Compute the standard error of a share `r` that is left of a whole, by the delta method.
+
+    `var r = (r² var I + var K - 2 r cov(I, K)) / whole²`, with the errors of I (the whole score)
+    and K (what is left of it), and `cov(I, K) = (var I + var K - var(I - K)) / 2`, or 0 where the
+    error of the change is not known.
+    """
+    intact, cut = errors
+    covariance = 0.0
+    if change is not None:
+        covariance = (intact**2 + cut**2 - change**2) / 2
+        covariance = min(max(covariance, -intact * cut), intact * cut)  # rounded errors may not fit
+    variance = left**2 * intact**2 + cut**2 - 2 * left * covariance
+    return float(max(variance, 0.0) ** 0.5 / abs(whole))
+
+
 def share_lost(scores: Scores) -> tuple[float, float]:
-    """The share of the intact score above chance that is lost, and its standard error.
-
-    `d = (I - K) / (I - c)`; by the delta method, with `r = (K - c) / (I - c)`,
-
-        var d = (r² var I + var K - 2 r cov(I, K)) / (I - c)²
-
-    and `cov(I, K) = (var I + var K - var(I - K)) / 2`, or 0 where the error of the change is not
-    known.
+    """Compute the share of the intact score above chance that is lost, and its standard error.
 
     Raises:
         BadOption: if the intact score is not above chance by two standard errors: there is nothing
@@ -118,13 +129,8 @@ def share_lost(scores: Scores) -> tuple[float, float]:
             "model can do, or more examples."
         )
     left = (scores.knocked_out - scores.chance) / above
-    intact, cut = scores.intact_stderr, scores.knocked_out_stderr
-    covariance = 0.0
-    if scores.change_stderr is not None:
-        covariance = (intact**2 + cut**2 - scores.change_stderr**2) / 2
-        covariance = min(max(covariance, -intact * cut), intact * cut)  # rounded errors may not fit
-    variance = left**2 * intact**2 + cut**2 - 2 * left * covariance
-    return 1 - left, max(variance, 0.0) ** 0.5 / above
+    errors = scores.intact_stderr, scores.knocked_out_stderr
+    return 1 - left, share_error(left, above, errors, scores.change_stderr)
 
 
 def localization(task: Scores, general: Scores) -> Strength:

@@ -30,17 +30,16 @@ from caploc.neurons.facts.fidelity import (
     SetLocator,
     are_related,
     peak,
-    profile_correlation,
 )
 from caploc.neurons.facts.knowledge_neurons import (
     KnowledgeNeurons,
-    PromptCopies,
     Sets,
     scaled_probabilities,
 )
 from caploc.neurons.facts.prompts import Encoder, Fact, FactAnswers, FactPrompt, check_names
 from caploc.neurons.proof import NeuronModel
 from caploc.progress import Progress, Silent
+from caploc.stats.agreement import rank_correlation
 from caploc.stats.chance import Specificity, layer_matched, specificity
 from caploc.stats.intervals import Interval, JsonRecord, mean_interval
 
@@ -242,8 +241,8 @@ def relative_changes(
     loaded: NeuronModel, encoder: Encoder, prompt: FactPrompt, sets: Sets
 ) -> tuple[float, dict[str, Float64[np.ndarray, " sets"]]]:
     """Measure P of the answer, and its relative change with each set suppressed or enhanced."""
-    copies = PromptCopies(loaded, encoder.encode(prompt))
-    probabilities = scaled_probabilities(copies, sets, list(FACTORS.values()))
+    encoded = encoder.encode(prompt)
+    probabilities = scaled_probabilities(loaded, encoded, sets, list(FACTORS.values()))
     intact = probabilities[0]
     each = probabilities[1:].reshape(len(FACTORS), len(sets)) / intact - 1
     return float(intact), dict(zip(FACTORS, each, strict=True))
@@ -397,8 +396,8 @@ def _summarize(
             )
             for place, layer in enumerate(layers)
         ),
-        correlation=interval(list(map(profile_correlation, scores, effects))),
-        rise_correlation=interval(list(map(profile_correlation, rises, effects))),
+        correlation=interval(list(map(_rho, scores, effects))),
+        rise_correlation=interval(list(map(_rho, rises, effects))),
         hit=interval([float(row[place]) for row, place in zip(best, traced, strict=True)]),
         hit_by_chance=interval(best.mean(axis=1)),
         excess=interval(
@@ -409,6 +408,11 @@ def _summarize(
         scores=scores,
         effects=effects,
     )
+
+
+def _rho(first: Profile, second: Profile) -> float:
+    rho = rank_correlation(first, second)
+    return np.nan if rho is None else rho
 
 
 def _others(row: Profile, place: int) -> Float64[np.ndarray, " others"]:

@@ -259,13 +259,7 @@ def measure_fidelity(
     study: FactStudy, folder: Path, progress: Progress | None = None, *, command: str = ""
 ) -> Reported:
     """Ask whether every wording of a fact is located alike; writes `fidelity.json`."""
-
-    def find(lab: FactLab) -> Finding:
-        found, title = lab.fidelity(), f"Fidelity of located facts in {study.model.name}"
-        headline, shown = pages.fidelity_headline(found), pages.fidelity_exhibits(found)
-        return Finding(FIDELITY, _results(lab, found), title, headline, shown, page="fidelity")
-
-    return run_command(open_facts(study, folder, progress, command), find, folder, command)
+    return _measure(FIDELITY, study, folder, progress, command)
 
 
 def measure_reliability(
@@ -275,17 +269,24 @@ def measure_reliability(
 
     Writes `reliability.json`.
     """
+    return _measure(RELIABILITY, study, folder, progress, command)
+
+
+def _measure(
+    file: str, study: FactStudy, folder: Path, progress: Progress | None, command: str
+) -> Reported:
+    """Measure what a file holds, and show it on a page beside it."""
+    page = Path(file).stem
+    headline_of, exhibits_of = {
+        FIDELITY: (pages.fidelity_headline, pages.fidelity_exhibits),
+        RELIABILITY: (pages.reliability_headline, pages.reliability_exhibits),
+    }[file]
 
     def find(lab: FactLab) -> Finding:
-        found, title = lab.reliability(), f"Reliability of located facts in {study.model.name}"
-        headline, shown = pages.reliability_headline(found), pages.reliability_exhibits(found)
-        results = _results(lab, found)
-        return Finding(RELIABILITY, results, title, headline, shown, page="reliability")
+        found = lab.fidelity() if file == FIDELITY else lab.reliability()
+        title = f"{page.capitalize()} of located facts in {study.model.name}"
+        facts = {"facts": len(lab.facts), **lab.known[1]}
+        results = {"model": study.model.name, **facts, "methods": found}
+        return Finding(file, results, title, headline_of(found), exhibits_of(found), page=page)
 
     return run_command(open_facts(study, folder, progress, command), find, folder, command)
-
-
-def _results(lab: FactLab, found: dict[str, Any]) -> dict[str, Any]:
-    """Put together what the files hold."""
-    facts = {"facts": len(lab.facts), **lab.known[1]}
-    return {"model": lab.study.model.name, **facts, "methods": found}

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from caploc.errors import CaplocError, ModelRefused
+from caploc.errors import ModelRefused, raise_together
 from caploc.exhibits import files
 from caploc.exhibits.exhibit import Exhibit
 from caploc.exhibits.page import write_exhibits
@@ -202,14 +202,7 @@ def check(preset: CnlPreset) -> None:
         *(preset.fact_study(name).check for name in preset.facts.sets),
         *(preset.decoupling_study(name).check for name in preset.decoupling.sets),
     ]
-    mistakes: list[CaplocError] = []
-    for one in preset_checks:
-        try:
-            one()
-        except CaplocError as error:
-            mistakes.append(error)
-    if mistakes:
-        raise type(mistakes[0])(" ".join(dict.fromkeys(map(str, mistakes))))
+    raise_together(preset_checks)
 
 
 def short(name: str) -> str:
