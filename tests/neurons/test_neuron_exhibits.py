@@ -51,7 +51,6 @@ def test_an_interval_reads_alike_from_memory_and_from_a_file(interval, cell, dra
 
 def test_numbers_that_are_not_known_are_words_or_dashes():
     assert cells.as_text(None) == "not known" and cells.as_text(0.25) == "0.250"
-    assert cells.known(NAN) is None and cells.known(1.0) == 1.0
 
 
 def found(task, chosen, subsets, scores=None):

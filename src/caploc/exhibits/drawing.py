@@ -91,7 +91,17 @@ def matrix(
         "range": [colours.shade(-number) for number in steps],
     }
     legend = {"title": drawable(label), "orient": "right", "columns": 1}
+    shade = {"field": "value", "type": "quantitative", "scale": scale, "legend": legend}
+    ink = {"condition": {"test": "datum.ink == '#ffffff'", "value": "#ffffff"}, "value": "#000000"}
     flat = {"ticks": False, "domain": False, "title": None}
+    squares = {
+        "mark": {"type": "rect", "stroke": "white", "strokeWidth": 0.5},
+        "encoding": {"color": shade},
+    }
+    texts = {
+        "mark": {"type": "text", "fontSize": 9},
+        "encoding": {"text": {"field": "text"}, "color": ink},
+    }
     return {
         "data": rows_of(cells),
         "width": {"step": 46},
@@ -100,29 +110,7 @@ def matrix(
             "x": _names("column", columns, labelAngle=-60, **flat),
             "y": _names("row", rows, **flat),
         },
-        "layer": [
-            {
-                "mark": {"type": "rect", "stroke": "white", "strokeWidth": 0.5},
-                "encoding": {
-                    "color": {
-                        "field": "value",
-                        "type": "quantitative",
-                        "scale": scale,
-                        "legend": legend,
-                    }
-                },
-            },
-            {
-                "mark": {"type": "text", "fontSize": 9},
-                "encoding": {
-                    "text": {"field": "text"},
-                    "color": {
-                        "condition": {"test": "datum.ink == '#ffffff'", "value": "#ffffff"},
-                        "value": "#000000",
-                    },
-                },
-            },
-        ],
+        "layer": [squares, texts],
     }
 
 
@@ -181,29 +169,27 @@ def curves(
                 ends = {"low": up_ - error[0], "high": up_ + error[0]} if any(error) else {}  # type: ignore[operator]
                 cells.append({"series": drawable(kind), "x": across_, "y": up_, **ends})
     shown = list(dict.fromkeys(str(cell["series"]) for cell in cells)) or [""]
-    looks = _looks(shown)
-    x_, y_ = _number("x", across, zero=False), _number("y", up, zero=zero)
+    looks, y_ = _looks(shown), _number("y", up, zero=zero)
+    x_, color = _number("x", across, zero=False), looks["color"]
     if all(cell["x"] == round(cell["x"]) for cell in cells):
         x_["axis"]["tickMinStep"] = 1
     if logarithmic:
         x_["scale"] = {"type": "log"}
-    color = looks["color"]
+    line = {
+        "mark": {"type": "line", "strokeWidth": 1.5},
+        "encoding": {"y": y_, "color": color, "strokeDash": looks["strokeDash"]},
+    }
+    dots = {"mark": POINT, "encoding": {"y": y_, "color": color, "shape": looks["shape"]}}
+    layers = [line, _errors(y_, color=color), dots]
+    return {"data": rows_of(cells), "height": 240, "encoding": {"x": x_}, "layer": layers}
+
+
+def _errors(y: Row, **channels: Any) -> Row:
+    """Make a line from `low` to `high` where they are known."""
     return {
-        "data": rows_of(cells),
-        "height": 240,
-        "encoding": {"x": x_},
-        "layer": [
-            {
-                "mark": {"type": "line", "strokeWidth": 1.5},
-                "encoding": {"y": y_, "color": color, "strokeDash": looks["strokeDash"]},
-            },
-            {
-                "transform": [{"filter": "isValid(datum.low)"}],
-                "mark": {"type": "rule"},
-                "encoding": {"y": {**y_, "field": "low"}, "y2": {"field": "high"}, "color": color},
-            },
-            {"mark": POINT, "encoding": {"y": y_, "color": color, "shape": looks["shape"]}},
-        ],
+        "transform": [{"filter": "isValid(datum.low)"}],
+        "mark": {"type": "rule", "color": "var(--quiet)"},
+        "encoding": {"y": {**y, "field": "low"}, "y2": {"field": "high"}, **channels},
     }
 
 
@@ -224,28 +210,20 @@ def bars(
     ]
     shown = list(dict.fromkeys(map(drawable, series)))
     lines = [{"name": place, "at": at, "series": mark} for place, at in enumerate(marks) if at]
-    color = by_series(shown)["color"]
     offset = {"field": "series", "type": "nominal", "sort": shown, "scale": {"domain": shown}}
-    y = _number("y", up, zero=True)
+    y, color = _number("y", up, zero=True), by_series(shown)["color"]
     dash = {"field": "series", "type": "nominal", "scale": {"range": [[2, 2]]}}
+    tick = {"type": "tick", "color": "var(--ink)", "thickness": 2, "bandSize": 60}
     return {
         "data": rows_of(cells),
         "height": 240,
         "encoding": {"x": _names("name", names, labelAngle=-30, title=None)},
         "layer": [
             {"mark": "bar", "encoding": {"y": y, "xOffset": offset, "color": color}},
-            {
-                "transform": [{"filter": "isValid(datum.low)"}],
-                "mark": {"type": "rule", "color": "var(--quiet)"},
-                "encoding": {
-                    "y": {**y, "field": "low"},
-                    "y2": {"field": "high"},
-                    "xOffset": {**offset, "bandPosition": 0.5},
-                },
-            },
+            _errors(y, xOffset={**offset, "bandPosition": 0.5}),
             {
                 "data": rows_of(lines),
-                "mark": {"type": "tick", "color": "var(--ink)", "thickness": 2, "bandSize": 60},
+                "mark": tick,
                 "encoding": {"y": {**y, "field": "at"}, "strokeDash": dash},
             },
         ],

@@ -33,7 +33,7 @@ def write(exhibit: Exhibit, folder: Path) -> list[Path]:
 
 
 def long_form(exhibit: Exhibit) -> list[list[int | str | float | None]]:
-    """Every cell on a line of its own, as `COLUMNS`; a text is a value without the rest.
+    """Put every cell on a line of its own, as `COLUMNS`; a text is a value without the rest.
 
     Rows are counted from 0. What is not known is empty, and never 0.
     """
@@ -51,7 +51,7 @@ def long_form(exhibit: Exhibit) -> list[list[int | str | float | None]]:
 def write_index(
     folder: Path, title: str, words: str, exhibits: Sequence[Exhibit], command: str
 ) -> None:
-    """One page with the exhibits of a command, under a title and some words of Markdown.
+    """Write one page with the exhibits of a command, under a title and some words of Markdown.
 
     Raises:
         OSError: if it cannot be written.

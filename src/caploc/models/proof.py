@@ -85,11 +85,7 @@ def prove_heads(
     Raises:
         ModelRefused: naming what could not be shown.
     """
-    tokens, training = random_tokens(model, seed), model.training
-    model.eval()
-    try:
-        intact = logits_of(model, tokens)
-        refuse_infinite(model, intact)
+    with resting(model, seed) as (tokens, intact):
         calls = _prove_attention(model, projections, tokens)
         empty = torch.zeros(1, grid.size, dtype=torch.bool)
         with replaced(projections, grid, empty, None, every_layer=True):
@@ -113,6 +109,21 @@ def prove_heads(
             tolerance(model),
         )
         proof.hold(model, masks_to_prove(grid, seed), tokens, intact)
+
+
+@contextmanager
+def resting(model: PreTrainedModel, seed: int) -> Iterator[tuple[Tokens, Logits]]:
+    """Put a model out of training for a block; give random tokens, and its logits for them.
+
+    Raises:
+        ModelRefused: if its logits are not numbers.
+    """
+    tokens, training = random_tokens(model, seed), model.training
+    model.eval()
+    try:
+        intact = logits_of(model, tokens)
+        refuse_infinite(model, intact)
+        yield tokens, intact
     finally:
         model.train(training)
 

@@ -31,8 +31,7 @@ from caploc.models.proof import (
     columns_zeroed,
     logits_of,
     masks_to_prove,
-    random_tokens,
-    refuse_infinite,
+    resting,
 )
 from caploc.neurons.experts import Experts
 from caploc.neurons.sites import NeuronGrid, find_sites, parts
@@ -75,7 +74,6 @@ def prove(
 
     The model is left as it was: weights, hooks and training mode.
     """
-    tokens, training = random_tokens(model, seed), model.training
     proof = CutProof(
         projections,
         grid,
@@ -83,15 +81,10 @@ def prove(
         lambda mask: f"{int(mask.sum())} neurons",
         "the feed-forward outputs",
     )
-    model.eval()
-    try:
-        intact = logits_of(model, tokens)
-        refuse_infinite(model, intact)
+    with resting(model, seed) as (tokens, intact):
         _prove_one_position(model, projections, tokens)
         _prove_empty(model, projections, grid, tokens, intact)
         proof.hold(model, masks_to_prove(grid, seed, SHARE), tokens, intact)
-    finally:
-        model.train(training)
 
 
 def _prove_one_position(

@@ -30,7 +30,7 @@ class Blocks:
 
     @classmethod
     def both(cls, grid: HeadGrid) -> "tuple[Blocks, Blocks]":
-        """The whole grid as one block, and a block a layer."""
+        """Take the whole grid as one block, and a block a layer."""
         return cls(grid, blocks(grid.size, None)), cls(grid, blocks(grid.size, grid))
 
     @property
@@ -39,11 +39,11 @@ class Blocks:
         return [columns.stop - columns.start for columns in self.slices]
 
     def counts(self, columns: Sequence[int]) -> list[int]:
-        """How many of these heads lie in each block."""
+        """Count these heads in each block."""
         return [sum(block.start <= each < block.stop for each in columns) for block in self.slices]
 
     def draws(self, columns: Sequence[int], draws: int, random: np.random.Generator) -> Masks:
-        """Random sets with as many heads in each block."""
+        """Draw random sets with as many heads in each block."""
         sets = np.zeros((draws, self.grid.size), dtype=bool)
         for block, size, count in zip(self.slices, self.sizes, self.counts(columns), strict=True):
             if count:
@@ -52,7 +52,7 @@ class Blocks:
         return sets
 
     def reached(self, columns: Sequence[int]) -> Float[np.ndarray, " groups"]:
-        """Chance that a random set like this has a head in each group.
+        """Compute the chance that a random set like this has a head in each group.
 
         `1 - C(N - s, n) / C(N, n)` for a group of s of the block's N heads, n of them drawn.
         """
@@ -62,14 +62,14 @@ class Blocks:
         return chances
 
     def of_groups(self, values: Sequence[int]) -> Int[np.ndarray, " groups"]:
-        """The value of each group's block."""
+        """Give each group the value of its block."""
         ends = [block.stop for block in self.slices]
         firsts = [group[0] for group in self.grid.groups]
         chosen: np.ndarray = np.array(values)[np.searchsorted(ends, firsts, side="right")]
         return chosen
 
     def in_many(self, found: Sequence[Sequence[int]]) -> Float[np.ndarray, " tasks"]:
-        """Mean number of heads in at least 1, 2 ... of random sets like these.
+        """Compute the mean number of heads in at least 1, 2 ... of random sets like these.
 
         A head of a block of N is in set i with chance `n_i / N`, in each set on its own.
         """
@@ -85,7 +85,7 @@ class Blocks:
 def columns_of(
     found: Mapping[str, Sequence[Head] | Sequence[int]], grid: HeadGrid
 ) -> dict[str, list[int]]:
-    """Each task's heads as columns, once each.
+    """List each task's heads as columns, once each.
 
     Raises:
         UnknownName: if the grid has no such head.
@@ -96,7 +96,7 @@ def columns_of(
 
 
 def column_of(head: Head | int, grid: HeadGrid) -> int:
-    """A head's column.
+    """Return a head's column.
 
     Raises:
         UnknownName: if the grid has none such.
@@ -109,7 +109,7 @@ def column_of(head: Head | int, grid: HeadGrid) -> int:
 
 
 def in_groups(sets: Masks, grid: HeadGrid) -> Int[np.ndarray, "masks groups"]:
-    """How many heads of each set lie in each key-value group."""
+    """Count the heads of each set in each key-value group."""
     firsts = [group[0] for group in grid.groups]
     counts: np.ndarray = np.add.reduceat(sets, firsts, axis=1, dtype=np.int16)
     return counts
@@ -156,7 +156,7 @@ class Shared(JsonRecord):
 def overlaps(
     found: FoundHeads, grid: HeadGrid, *, draws: int = DRAWS, seed: int = 0
 ) -> list[Overlap]:
-    """For each pair of tasks: heads and key-value groups in common, and how many chance gives.
+    """Find heads and key-value groups that two tasks share, pair by pair, beside what chance gives.
 
     Heads: exact, hypergeometric (`common_by_chance`). Groups, heads being drawn: the mean is `sum
     over groups of P(first has a head in it) P(second has)`, the p by permutation, both tasks' heads
@@ -196,7 +196,7 @@ def overlaps(
 def reached_by_chance(
     columns: Mapping[str, Sequence[int]], blocks: Blocks, draws: int, seed: int
 ) -> dict[str, Bool[np.ndarray, "draws groups"]]:
-    """For each task, the groups that random sets like its own have a head in."""
+    """Draw, for each task, the groups that random sets like its own have a head in."""
     random = designs.generator(seed)
     return {
         task: in_groups(blocks.draws(heads, draws, random), blocks.grid) > 0
@@ -205,14 +205,14 @@ def reached_by_chance(
 
 
 def grid_of_groups(grid: HeadGrid) -> HeadGrid:
-    """The key-value groups as a grid of their own, layer by layer."""
+    """Make a grid of the key-value groups, layer by layer."""
     sizes = grid.group_sizes or (1,) * grid.layers
     counts = zip(grid.heads_per_layer, sizes, strict=True)
     return HeadGrid(tuple(-(-heads // size) for heads, size in counts))
 
 
 def shared(found: FoundHeads, grid: HeadGrid, *, draws: int = DRAWS, seed: int = 0) -> list[Shared]:
-    """Heads found for at least 2, 3 ... tasks, for which of them, and how many chance gives.
+    """List heads found for at least 2, 3 ... tasks, for which of them, beside what chance gives.
 
     The mean is exact (`Blocks.in_many`), the p by permutation, every task's heads drawn anew.
 
@@ -245,7 +245,7 @@ def shared(found: FoundHeads, grid: HeadGrid, *, draws: int = DRAWS, seed: int =
 def uses_by_chance(
     columns: Mapping[str, Sequence[int]], blocks: Blocks, draws: int, seed: int
 ) -> Int[np.ndarray, "draws heads"]:
-    """How many tasks' random sets each head is in."""
+    """Count the tasks' random sets that each head is in."""
     random = designs.generator(seed)
     uses = np.zeros((draws, blocks.grid.size), dtype=np.int16)
     for heads in columns.values():
@@ -254,7 +254,7 @@ def uses_by_chance(
 
 
 def names(grid: HeadGrid, columns: Sequence[int]) -> list[str]:
-    """The heads of these columns, by name."""
+    """Name the heads of these columns."""
     heads = grid.heads
     return [str(heads[column]) for column in columns]
 
@@ -262,7 +262,7 @@ def names(grid: HeadGrid, columns: Sequence[int]) -> list[str]:
 def members(
     grid: HeadGrid, wanted: Bool[np.ndarray, " groups"], mask: Bool[np.ndarray, " heads"]
 ) -> list[list[str]]:
-    """For each group wanted, those of its heads that are in the mask."""
+    """Name, for each group wanted, those of its heads that are in the mask."""
     return [
         names(grid, [column for column in group if mask[column]])
         for group, want in zip(grid.groups, wanted, strict=True)

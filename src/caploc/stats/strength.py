@@ -71,7 +71,7 @@ class Trend(JsonRecord):
 
 
 def averaged(scores: Sequence[Scores]) -> Scores:
-    """The mean over several tasks, such as a general score; their examples are independent.
+    """Average over several tasks, such as a general score; their examples are independent.
 
     Raises:
         BadOption: if there is none.
@@ -92,7 +92,7 @@ def averaged(scores: Sequence[Scores]) -> Scores:
 
 
 def of_mean(errors: Sequence[float]) -> float:
-    """The standard error of a mean of independent figures with these."""
+    """Compute the standard error of a mean of independent figures with these."""
     return float(np.linalg.norm(errors)) / len(errors)
 
 
@@ -134,7 +134,7 @@ def share_lost(scores: Scores) -> tuple[float, float]:
 
 
 def localization(task: Scores, general: Scores) -> Strength:
-    """Share of the task's score lost less that of the general one; other examples, so independent.
+    """Take the share of the task's score lost less that of the general one, of other examples.
 
     Raises:
         BadOption: if one of the intact scores is not clearly above chance.

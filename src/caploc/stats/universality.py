@@ -118,7 +118,7 @@ def universal(
     share: float = SHARE,
     level: float = LEVEL,
 ) -> Universality:
-    """Which heads are needed by at least half of the families of tasks, and by two.
+    """Find the heads that at least half of the families of tasks need, and two.
 
     `effects` are of single heads, by task; `families` name the family of a task, which is otherwise
     one of its own: twins such as gsm8k and arithmetic must not make a head universal together. A
@@ -155,7 +155,7 @@ def tested(
     share: float,
     level: float,
 ) -> list[tuple[Head, Trial]]:
-    """Every head on every task on which it was measured."""
+    """Test every head on every task on which it was measured."""
     asked = [
         (head, task, each)
         for task, tried in effects.items()
@@ -177,7 +177,7 @@ def tested(
 
 
 def doubt(effect: HeadCost, intact: Intact, share: float) -> float:
-    """One-sided p of the hypothesis that the loss costs no more than the share."""
+    """Compute a one-sided p of the hypothesis that the loss costs no more than the share."""
     error = effect.stderr + share * intact.stderr
     surplus = -effect.effect - share * intact.above
     if error == 0:
@@ -186,7 +186,7 @@ def doubt(effect: HeadCost, intact: Intact, share: float) -> float:
 
 
 def interval(effect: HeadCost, intact: Intact) -> tuple[float, float]:
-    """Shares that the measured loss leaves possible, as `universal` says."""
+    """Find the shares that the measured loss leaves possible, as `universal` says."""
     ends = []
     for side in (-1, 1):
         lost = -effect.effect + side * WIDTH * effect.stderr
@@ -196,7 +196,7 @@ def interval(effect: HeadCost, intact: Intact) -> tuple[float, float]:
 
 
 def judged(head: Head, trials: list[Trial]) -> Candidate:
-    """The verdict on one head."""
+    """Judge one head."""
     families = list(dict.fromkeys(each.family for each in trials))
     needed = list(with_verdict(trials, "needed"))
     possible = {*needed, *with_verdict(trials, "open")}
@@ -210,5 +210,5 @@ def judged(head: Head, trials: list[Trial]) -> Candidate:
 
 
 def with_verdict(trials: list[Trial], verdict: str) -> Iterator[str]:
-    """The families with a trial of this verdict, once each."""
+    """Yield the families with a trial of this verdict, once each."""
     yield from dict.fromkeys(each.family for each in trials if each.verdict == verdict)

@@ -99,7 +99,7 @@ class FactOutcome(JsonRecord):
     size: CircuitSize
 
     def value(self, arm: str, metric: str) -> float:
-        """A metric in an arm, the mean of the draws for the random one; NaN without the arm."""
+        """Take a metric in an arm, the mean of draws for the random one; NaN without the arm."""
         if arm == RANDOM:
             return float(np.mean([getattr(each, metric) for each in self.random]))
         return float(getattr(self.arms[arm], metric)) if arm in self.arms else float("nan")
@@ -109,7 +109,7 @@ class FactOutcome(JsonRecord):
         return faithfulness(circuit, empty=empty, full=full)
 
     def hit(self, arm: str, within: int) -> float:
-        """Whether gold is among the best k; the share of the draws for the random arm."""
+        """Tell whether gold is among the best k; the share of the draws for the random arm."""
         if arm == RANDOM:
             return float(np.mean([each.rank <= within for each in self.random]))
         return float(self.arms[arm].rank <= within) if arm in self.arms else float("nan")
@@ -191,7 +191,7 @@ def circuit_reliability(
 def _usable(
     locator: CircuitLocator, facts: Sequence[Fact], watcher: Progress
 ) -> tuple[list[UsableFact], list[str], list[str]]:
-    """The facts that can be studied, and the names of those without counterpart or unknown."""
+    """Find the facts that can be studied, and the names of those without counterpart or unknown."""
     usable, unpaired, unknown = [], [], []
     for fact in facts:
         pair = locator.pair(fact.prompt)
@@ -208,7 +208,7 @@ def _usable(
 def _outcome(
     locator: CircuitLocator, usable: list[UsableFact], place: int, draws: int, seed: int
 ) -> FactOutcome:
-    """Every arm of one fact, in one batch of runs."""
+    """Run every arm of one fact, in one batch."""
     grid, own = locator.grid, usable[place]
     every = np.ones(grid.size, dtype=bool)
     arms: dict[str, Bool[np.ndarray, " edges"]] = {
@@ -236,7 +236,7 @@ def _outcome(
 
 
 def _another(usable: list[UsableFact], place: int, same: bool, seed: int) -> UsableFact | None:
-    """A random other fact of the same relation, or of another one; None if there is none."""
+    """Draw another fact of the same relation, or of another one; None if there is none."""
     own = usable[place]
     others = [
         each

@@ -1,7 +1,7 @@
 """Every experiment of CNL, one after another, into one folder; what was measured is not again."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -61,8 +61,7 @@ class Reproduction:
         for exhibit in exhibits:
             name = f"{named}-{exhibit.name}" if named else exhibit.name
             title = f"{exhibit.title} ({named})" if named else exhibit.title
-            columns, rows, notes = exhibit.columns, exhibit.rows, exhibit.notes
-            self.exhibits.append(Exhibit(name, title, columns, rows, notes, exhibit.draw))
+            self.exhibits.append(replace(exhibit, name=name, title=title))
         return result
 
     def located(self) -> None:
@@ -206,12 +205,12 @@ def check(preset: CnlPreset) -> None:
 
 
 def short(name: str) -> str:
-    """The last part of a name."""
+    """Take the last part of a name."""
     return Path(name).stem
 
 
 def weights(lab: NeuronLab, task: str) -> float:
-    """The share of the model's weights that belong to a task's neurons, in %."""
+    """Compute the share of the model's weights that belong to a task's neurons, in %."""
     model, chosen = lab.bench.neurons.model, lab.found(task).located
     if not chosen.any():
         return 0.0
@@ -225,12 +224,12 @@ def weights(lab: NeuronLab, task: str) -> float:
 
 
 def of_method(ways: Sequence[ScoreWay], wanted: str) -> Iterator[ScoreWay]:
-    """The ways of one method."""
+    """Yield the ways of one method."""
     return (way for way in ways if way.method == wanted)
 
 
 def agreement(ways: Sequence[ScoreWay], main: str) -> str:
-    """How other scores agree with the study's own."""
+    """Say how other scores agree with the study's own."""
     parts = []
     for method in dict.fromkeys(way.method for way in ways):
         if method == main:
@@ -242,7 +241,7 @@ def agreement(ways: Sequence[ScoreWay], main: str) -> str:
 
 
 def baselines(ways: Sequence[ScoreWay]) -> str:
-    """What the task loses without the best neurons of each score."""
+    """Say what the task loses without the best neurons of each score."""
     parts = []
     for method in dict.fromkeys(way.method for way in ways):
         lost = [way.lost for way in of_method(ways, method) if way.lost is not None]
@@ -252,7 +251,7 @@ def baselines(ways: Sequence[ScoreWay]) -> str:
 
 
 def swept(points: Exhibit) -> str:
-    """How the best neurons depend on the number of points."""
+    """Say how the best neurons depend on the number of points."""
     found: dict[str, list[float]] = {}
     for name, _, same in points.rows:
         number = getattr(same, "number", None)
