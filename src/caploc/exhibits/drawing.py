@@ -2,12 +2,12 @@
 
 Each function gives a specification; a page draws it as part of itself, and files hold it in print
 colours (`caploc.report.pictures`). Colours and shapes are told apart in grey and with every kind of
-colour vision; what is not known, None or not finite, is left out.
+colour vision; what is not known, None or NaN, is left out.
 """
 
 import json
 from collections.abc import Mapping, Sequence
-from math import cos, isfinite, pi, sin
+from math import cos, pi, sin
 from typing import Any
 
 import numpy as np
@@ -16,20 +16,15 @@ from jaxtyping import Float
 from caploc.report import colours
 from caploc.report.charts import SERIES, Spec, by_series, rows_of
 from caploc.report.pictures import shortened
+from caploc.report.reading import known
 
 LONGEST = 40  # characters of a name
-DARK = "#0b3c5d"  # of a matrix without negative numbers
 RINGS = (0.25, 0.5, 0.75, 1.0)
 ZERO = {"color": "var(--quiet)", "strokeWidth": 0.6}
 POINT = {"type": "point", "filled": True, "opacity": 1, "size": 45}
 Interval = tuple[float | None, float | None, float | None]  # mean, low, high
 Curve = Sequence[tuple[float | None, ...]]  # x, y and, where it is known, y's error
 Row = dict[str, Any]
-
-
-def known(value: float | None) -> float | None:
-    """Return a finite number, or None."""
-    return None if value is None or not isfinite(value) else float(value)
 
 
 def drawable(text: str) -> str:

@@ -18,7 +18,7 @@ is its gradient x activation, for every row of a batch at once: rows do not meet
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from caploc.engine.packed import DecoderStack
 from caploc.errors import BadOption
 from caploc.lookup import pick
-from caploc.models.cutting import Projections
+from caploc.models.cutting import Projections, temporary_hooks
 from caploc.models.projections import decoder_layers
 from caploc.models.proof import reads_first
 from caploc.neurons.batches import TARGETS, Batch, gold_logprobs
@@ -82,13 +82,12 @@ class Gates:
             for columns, _ in self.sites
         ]
 
-    @contextmanager
-    def applied(self) -> Iterator[None]:
+    def applied(self) -> AbstractContextManager[None]:
         """Multiply what the neurons hand on, in every forward pass inside the block."""
-        with ExitStack() as hooks:
-            for values, (_, module) in zip(self.values, self.sites, strict=True):
-                hooks.callback(module.register_forward_pre_hook(self._multiplying(values)).remove)
-            yield
+        return temporary_hooks(
+            module.register_forward_pre_hook(self._multiplying(values))
+            for values, (_, module) in zip(self.values, self.sites, strict=True)
+        )
 
     def _multiplying(self, values: Tensor) -> Any:
         def multiply(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -117,10 +116,11 @@ class Gates:
 def record_activations(projections: Projections) -> Iterator[list[Tensor]]:
     """Note, inside the block, what the neurons of each site hand on in a forward pass."""
     seen: list[Tensor] = []
-    with ExitStack() as hooks:
-        for _, _, module in parts(projections):
-            handle = module.register_forward_pre_hook(lambda _, args: seen.append(args[0].detach()))
-            hooks.callback(handle.remove)
+    noting = (
+        module.register_forward_pre_hook(lambda _, args: seen.append(args[0].detach()))
+        for _, _, module in parts(projections)
+    )
+    with temporary_hooks(noting):
         yield seen
 
 

@@ -12,7 +12,7 @@ Three things are shown before anything is measured, on short random token ids, e
 """
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 
 import torch
@@ -21,7 +21,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from caploc.errors import ModelRefused
-from caploc.models.cutting import Projections, replaced
+from caploc.models.cutting import Projections, replaced, temporary_hooks
 from caploc.models.loading import CutModel
 from caploc.models.placement import is_whole
 from caploc.models.projections import ATTENTION_NAMES, module_name
@@ -138,8 +138,8 @@ def _zero_weights_plainly(
     projections: Projections, grid: NeuronGrid, mask: Bool[Tensor, " neurons"]
 ) -> Iterator[None]:
     """Zero weights, experts computed plainly as under a cut, so that only the cut differs."""
-    with ExitStack() as hooks:
-        for _, _, module in parts(projections):
-            hooks.callback(module.register_forward_pre_hook(lambda *_: None).remove)
-        hooks.enter_context(columns_zeroed(projections, grid, mask))
+    looking = (
+        module.register_forward_pre_hook(lambda *_: None) for _, _, module in parts(projections)
+    )
+    with temporary_hooks(looking), columns_zeroed(projections, grid, mask):
         yield
