@@ -29,12 +29,12 @@ import numpy as np
 import torch
 
 import models
-from caploc.commonality.moments import Moments
 from caploc.engine.encoding import RequestEncoder, Span
 from caploc.neurons.attribution import METHODS, Attribution
 from caploc.neurons.batches import Batch, Batcher, gold_logprobs
 from caploc.neurons.proof import NeuronModel, as_neurons
 from caploc.neurons.scores import accumulate
+from caploc.stats.threshold import Moments
 from caploc.tasks.catalog import TaskOptions, load_task
 from clock import Stopwatch
 

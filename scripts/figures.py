@@ -20,12 +20,30 @@ from matplotlib.figure import Figure
 import caploc
 from caploc.heads import HeadGrid
 from caploc.report import colours
-from caploc.report.figures import GREY, HOUSE_STYLE, INK
 from caploc.rowfiles import write_rows
 
 ROOT = Path(__file__).parents[1]
 TASK = "demo/addition"
 SHOWN = 28  # rows in the picture of masks
+INK, GREY = "#16181d", "#8b9098"
+HOUSE_STYLE: dict[Any, Any] = {
+    "font.family": "DejaVu Sans",
+    "font.size": 8,
+    "axes.edgecolor": "#9aa0a8",
+    "axes.labelcolor": INK,
+    "axes.linewidth": 0.6,
+    "axes.unicode_minus": True,
+    "figure.facecolor": "white",
+    "hatch.color": GREY,
+    "hatch.linewidth": 0.5,
+    "pdf.fonttype": 42,  # embedded as TrueType: journals refuse the default, Type 3
+    "savefig.facecolor": "white",
+    "text.color": INK,
+    "text.usetex": False,
+    "text.parse_math": False,  # a task may be named `$\\frac`
+    "xtick.color": INK,
+    "ytick.color": INK,
+}
 NEEDED, IDLE = colours.shade(colours.STEPS), "#c9cdd3"
 
 

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy import stats
+from scipy.stats import spearmanr
 
-from caploc import sharing
 from caploc.contents import read_contents
 from caploc.errors import UserError
 from caploc.folder import (
@@ -31,6 +30,7 @@ from caploc.report import ComparedRun, write_comparison
 from caploc.report.headmap import by_head, grid_of
 from caploc.report.reading import Result, at, known, number_at
 from caploc.report.sentence import check_of
+from caploc.stats import shared
 
 DRAWS = 1_999  # random sets of heads, to tell chance; no p is below 1 / (1 + DRAWS)
 
@@ -200,8 +200,8 @@ def one_model(runs: Sequence[Run], folders: Sequence[Path]) -> dict[str, Any]:
         "heads": list(grid.heads_per_layer),
         "runs": [run.name for run in runs],
         "matrix": matrix(runs),
-        "shared": [each.as_dict() for each in sharing.shared(found, grid, draws=DRAWS)],
-        "overlaps": [each.as_dict() for each in sharing.overlaps(found, grid, draws=DRAWS)],
+        "shared": [each.as_dict() for each in shared.shared(found, grid, draws=DRAWS)],
+        "overlaps": [each.as_dict() for each in shared.overlaps(found, grid, draws=DRAWS)],
         "universal": universal_heads(runs, folders),
     }
 
@@ -239,7 +239,7 @@ def one_question(runs: Sequence[Run]) -> dict[str, Any]:
     """Several runs of one task in one model: what each names, how much it breaks, what it cost."""
     grid = grid_of(runs[0].result)
     found = {run.name: run.top_heads for run in runs}
-    pairs = {(each.first, each.second): each for each in sharing.overlaps(found, grid, draws=DRAWS)}
+    pairs = {(each.first, each.second): each for each in shared.overlaps(found, grid, draws=DRAWS)}
     return {
         "model": runs[0].model,
         "task": runs[0].task,
@@ -265,7 +265,7 @@ def rank_correlation(one: Run, other: Run, grid: HeadGrid) -> float | None:
     values = np.array([pair for pair in both if None not in pair], dtype=float)
     if len(values) < 3 or any(len(set(column)) < 2 for column in values.T):
         return None
-    return float(stats.spearmanr(values[:, 0], values[:, 1]).statistic)
+    return float(spearmanr(values[:, 0], values[:, 1]).statistic)
 
 
 def one_task(runs: Sequence[Run]) -> dict[str, Any]:

@@ -17,6 +17,8 @@ CaplocError
     └── StoreFailed      the disk is full, read-only or corrupt
 """
 
+from collections.abc import Callable, Iterable
+
 
 class CaplocError(Exception):
     """Anything raised on purpose; its text is one sentence for the user."""
@@ -82,3 +84,19 @@ class FetchFailed(RunFailed):
 
 class StoreFailed(RunFailed):
     """The rows on disk can no longer be written or read."""
+
+
+def raise_together(attempts: Iterable[Callable[[], object]]) -> None:
+    """Make every attempt, and raise what they refuse as one error.
+
+    Raises:
+        CaplocError: of the first one's kind, with the sentences of all.
+    """
+    mistakes: list[CaplocError] = []
+    for attempt in attempts:
+        try:
+            attempt()
+        except CaplocError as error:
+            mistakes.append(error)
+    if mistakes:
+        raise type(mistakes[0])(" ".join(dict.fromkeys(map(str, mistakes))))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from caploc import designs, sharing
+from caploc import designs
 from caploc.errors import BadOption, UserError
 from caploc.finished import FinishedRun
 from caploc.folder import UNIVERSAL, claim, versions, write_json
@@ -14,6 +14,7 @@ from caploc.heads import Head, HeadGrid
 from caploc.measurement import Meter
 from caploc.progress import Progress, Silent
 from caploc.search import column_mask
+from caploc.stats import universality
 from caploc.tasks.task import Task
 from caploc.validation import compare
 from caploc.workbench import Workbench
@@ -82,7 +83,7 @@ def universal(
             )
             for task in tasks
         }
-        found = sharing.universal(
+        found = universality.universal(
             {name: effects for name, (_, effects) in measured.items()},
             {name: intact for name, (intact, _) in measured.items()},
             trials.families,
@@ -117,7 +118,7 @@ def check_direction(tasks: Sequence[Task]) -> None:
 
 def tried(
     meter: Meter, grid: HeadGrid, trials: Trials, progress: Progress
-) -> tuple[sharing.Intact, dict[Head, sharing.HeadCost]]:
+) -> tuple[universality.Intact, dict[Head, universality.HeadCost]]:
     """The intact score of a task, and what each candidate alone changes."""
     size = meter.task.size
     examples = designs.draw_examples(size, min(size, trials.examples), seed=0)
@@ -126,9 +127,9 @@ def tried(
         mask = column_mask(grid.size, [grid.column(head)])
         change = compare(meter, mask, examples, progress).as_dict()["change"]
         if change is not None and change["stderr"] is not None:
-            effects[head] = sharing.HeadCost(change["outcome"], change["stderr"])
+            effects[head] = universality.HeadCost(change["outcome"], change["stderr"])
     whole = meter.score(meter.under(column_mask(grid.size, []), examples, progress, "intact"))
-    intact = sharing.Intact(whole.score or 0.0, whole.stderr or 0.0, meter.task.chance)
+    intact = universality.Intact(whole.score or 0.0, whole.stderr or 0.0, meter.task.chance)
     return intact, effects
 
 

@@ -19,6 +19,7 @@ from typing import Any
 
 import hostile_folders
 
+from caploc.cache import Cache
 from caploc.cli.options import numbers, parse_families
 from caploc.comparison import compare
 from caploc.contents import FORMS, read_contents
@@ -30,7 +31,6 @@ from caploc.finished import FinishedRun
 from caploc.folder import claim, read_json
 from caploc.headfile import read_heads
 from caploc.heads import Head, HeadGrid
-from caploc.ledger import Ledger
 from caploc.models.placement import parse_placement
 from caploc.models.projections import find_projections
 from caploc.naming import default_folder, placed
@@ -408,7 +408,7 @@ def word_lists(data: bytes) -> None:
 
 @target
 def ledgers(data: bytes) -> None:
-    Ledger(written(data, "ledger.jsonl"))
+    Cache(written(data, "ledger.jsonl"))
 
 
 @cache

@@ -10,7 +10,7 @@ from caploc.models.planted_neurons import WORDS, PlantedNeurons, write_planted_n
 from caploc.neurons.attribution import Attribution
 from caploc.neurons.finding import Finder
 from caploc.neurons.proof import as_neurons
-from caploc.neurons.scores import Rule, ScoreCache
+from caploc.neurons.scores import Rule, score_cache
 from caploc.neurons.study import load_source
 from caploc.progress import Silent
 from caploc.tasks.catalog import TaskOptions
@@ -69,7 +69,7 @@ class Planted:
     def find(self, folder, *, asked=None, rule=None, task="warm", examples=100, subsets=2):
         """What a finder finds."""
         finder = Finder(
-            self.neurons, asked or Attribution(), rule or Rule(), ScoreCache(folder), Silent()
+            self.neurons, asked or Attribution(), rule or Rule(), score_cache(folder), Silent()
         )
         return finder.find(task, self.spans(task, examples), subsets)
 

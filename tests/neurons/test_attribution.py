@@ -9,9 +9,10 @@ from caploc.engine.encoding import Span
 from caploc.errors import BadOption, UnknownName
 from caploc.models.cutting import knocked_out
 from caploc.models.loading import load_tokenizer
+from caploc.models.proof import reads_first
 from caploc.neurons.attribution import METHODS, Attribution
 from caploc.neurons.batches import Batch, Batcher
-from caploc.neurons.proof import NeuronModel, output_weights
+from caploc.neurons.proof import NeuronModel
 from caploc.neurons.scores import accumulate, score_examples
 from caploc.neurons.sites import find_sites, parts
 
@@ -62,7 +63,7 @@ class scaled:
     def __init__(self, model, column, factor):
         for _, columns, module in parts(model.projections):
             if columns.start <= column < columns.stop:
-                weights = output_weights(module)
+                weights = reads_first(module)
                 self.at = weights.view(-1, weights.shape[-1]) if weights.is_contiguous() else None
                 self.row = np.unravel_index(column - columns.start, weights.shape[:-1])
                 self.weights, self.factor = weights, factor

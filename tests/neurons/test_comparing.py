@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from scipy.stats import spearmanr
 from small_runs import STUDY, TASKS, Rows, counted, located, quick, remembered
 
-from caploc.commonality import best, rates
 from caploc.engine.encoding import Span
 from caploc.neurons import finding
 from caploc.neurons.attribution import Attribution
@@ -22,9 +21,11 @@ from caploc.neurons.comparing import (
     exchange_answers,
     points_exhibit,
     scores_exhibit,
-    spearman,
 )
 from caploc.neurons.study import open_study
+from caploc.stats.agreement import rank_correlation
+from caploc.stats.sets import rates
+from caploc.stats.threshold import best
 
 METHODS = ("activation", "logit")
 
@@ -156,7 +157,7 @@ def test_more_points_come_nearer_to_the_most(lab):
         lab.finder(Attribution("integrated", steps=steps)).stretch("", spans).mean
         for steps in (5, 40)
     ]
-    shared = rates(best(means[1], SHARE).chosen, best(means[0], SHARE).chosen).largest
+    shared = rates(best(means[1], SHARE), best(means[0], SHARE)).largest
     assert table.rows[0][2].number == pytest.approx(shared)
 
 
@@ -185,6 +186,6 @@ def test_without_plain_text_its_column_is_a_dash(lab):
 
 def test_a_constant_score_has_no_rank_spearman():
     flat, rising = np.ones(5), np.arange(5.0)
-    assert spearman(flat, rising) is spearman(rising, flat) is None
-    assert spearman(rising, -rising) == pytest.approx(-1)
-    assert spearman(rising, rising**3) == pytest.approx(1)
+    assert rank_correlation(flat, rising) is rank_correlation(rising, flat) is None
+    assert rank_correlation(rising, -rising) == pytest.approx(-1)
+    assert rank_correlation(rising, rising**3) == pytest.approx(1)

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from small_runs import TASKS, TUNED, Rows, counted, lasting, quick, tuned
 
-from caploc.commonality import agreement, cohesion
 from caploc.errors import BadOption, UserError
 from caploc.neurons import study as studies
 from caploc.neurons.crossing import (
@@ -22,6 +21,7 @@ from caploc.neurons.crossing import (
 from caploc.neurons.erasure import Erasing, erase
 from caploc.neurons.tuning import enhancing
 from caploc.neurons.tuning.enhancing import GOLD
+from caploc.stats.agreement import agreement, cohesion
 
 pytestmark = pytest.mark.slow  # whole studies
 

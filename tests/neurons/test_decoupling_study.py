@@ -95,11 +95,11 @@ def test_a_run_killed_between_two_locators_goes_on_with_the_second(done, tmp_pat
     _, expected, _ = done
     inner, calls = decoupling.decouple, []
 
-    def killed(bench, contrasts, locators, **options):
-        calls.append(str(locators[0]))
+    def killed(bench, contrasts, locator, **options):
+        calls.append(str(locator))
         if len(calls) == 2:
             raise KeyboardInterrupt
-        return inner(bench, contrasts, locators, **options)
+        return inner(bench, contrasts, locator, **options)
 
     monkeypatch.setattr(decoupling, "decouple", killed)
     with pytest.raises(KeyboardInterrupt):

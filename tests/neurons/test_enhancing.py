@@ -120,7 +120,7 @@ def test_arms_left_out_are_dashes_and_the_headline_claims_nothing(done):
     }
     assert np.isnan(gain_matrix(kept)[2]).all()
     assert {cell for row in gains_matrix_exhibit(kept).rows for cell in row[1:]} == {"–"}
-    assert gains_matrix_exhibit(kept).draw().axes
+    assert gains_matrix_exhibit(kept).draw()["layer"]
     assert "0 of" not in tuning_headline(kept) and "not tuned beside random" in tuning_headline(
         kept
     )

@@ -97,7 +97,7 @@ def test_exhibits_hold_the_figures(done):
         assert row[-1] == f"{task['doses'][-1]['logprob']['mean']:.3f} (6)"
     for exhibit in exhibits:
         assert all(len(row) == len(exhibit.columns) for row in exhibit.rows)
-        assert exhibit.draw().axes
+        assert exhibit.draw()["layer"]
     page = (folder / "erasure" / "report.html").read_text()
     assert "For 2 of 2 tasks erasing its located neurons costs more" in page
 

@@ -20,7 +20,7 @@ from caploc.neurons.erasure import (
     erased_arms_exhibit,
     erasure_headline,
 )
-from caploc.neurons.scores import Rule, ScoreCache
+from caploc.neurons.scores import Rule, score_cache
 from caploc.neurons.study import NeuronBench
 from caploc.progress import Silent
 from caploc.store import Store
@@ -45,7 +45,7 @@ def eraser(planted, tmp_path_factory):
         model = planted(plan)
         if plan not in benches:
             store = Store(folder / str(len(benches)) / "rows.sqlite")
-            benches[plan] = NeuronBench(model.engine, model.neurons, store, ScoreCache(folder))
+            benches[plan] = NeuronBench(model.engine, model.neurons, store, score_cache(folder))
         found = model.find(folder, task=task, rule=rule)
         return Eraser(benches[plan], Erasing(limit=LIMIT, **asked).check(), found, Silent())
 

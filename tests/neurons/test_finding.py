@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from planted_models import SHARING, TWO, Planter
 
-from caploc.commonality import cantelli
 from caploc.errors import BadOption
 from caploc.models.planted_neurons import PlantedNeurons
 from caploc.neurons.attribution import Attribution
 from caploc.neurons.finding import SIZES, Finder
 from caploc.neurons.locating import LocatedNeurons, read_sets
-from caploc.neurons.scores import Rule, ScoreCache, score_examples
+from caploc.neurons.scores import Rule, score_cache, score_examples
 from caploc.progress import Silent
+from caploc.stats.threshold import cantelli
 
 OPPOSED = PlantedNeurons(needed=8, opposing=4, seed=7)
 CROWDED = PlantedNeurons(layers=2, width=64, needed=5, seed=8)
@@ -200,7 +200,7 @@ def test_the_curve_is_of_the_first_examples_of_each_subset(planted, tmp_path):
     model = planted(TWO)
     rule = Rule(share=0.05)  # among the rest it is noise that decides, so that overlaps vary
     spans = model.spans(examples=150)
-    finder = Finder(model.neurons, Attribution(), rule, ScoreCache(tmp_path), Silent())
+    finder = Finder(model.neurons, Attribution(), rule, score_cache(tmp_path), Silent())
     found = finder.find("warm", spans, 2)
     assert [step for step, _, _ in found.curve] == [10, 30, 75]
     for step, overlap, iou in found.curve:
@@ -212,7 +212,7 @@ def test_the_curve_is_of_the_first_examples_of_each_subset(planted, tmp_path):
 
 def test_a_neuron_may_miss_in_some_subsets(planted, tmp_path):
     model = planted(TWO)
-    finder = Finder(model.neurons, Attribution(), Rule(share=0.02), ScoreCache(tmp_path), Silent())
+    finder = Finder(model.neurons, Attribution(), Rule(share=0.02), score_cache(tmp_path), Silent())
     spans = model.spans(examples=60)
     votes = finder.find("warm", spans, 6).subsets.sum(0)
     for least, needed in ((1.0, 6), (0.5, 3), (0.01, 1)):

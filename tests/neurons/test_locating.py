@@ -184,7 +184,7 @@ def test_exhibits_hold_the_figures(planted, done):
     for exhibit in exhibits:
         assert all(len(row) == len(exhibit.columns) for row in exhibit.rows)
         if exhibit.draw is not None:
-            assert exhibit.draw().axes
+            assert exhibit.draw()["layer"]
 
 
 def test_chance_is_that_of_sets_with_as_many_neurons_in_each_layer(done):

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from caploc.engine import Ask, BatchEngine
 from caploc.engine.encoding import RequestEncoder, Span
 from caploc.errors import BadOption
-from caploc.models.proof import reads_first
+from caploc.models.proof import columns_zeroed, reads_first
 from caploc.neurons.cutting import Cutter, Mode, NeuronEngine
-from caploc.neurons.proof import neurons_zeroed
 from caploc.neurons.study import NeuronBench
 from caploc.store import Store
 from caploc.tasks.catalog import load_task
@@ -87,7 +86,7 @@ def test_zero_is_the_model_with_those_neurons_weights_zeroed(engines, neurons, k
     before = intact(engines[kind])
     found = responses(cutting(engines[kind], neurons), masks)
     for number, mask in enumerate(masks):
-        with neurons_zeroed(neurons.projections, torch.from_numpy(mask)):
+        with columns_zeroed(neurons.projections, neurons.grid, torch.from_numpy(mask)):
             truth = intact(engines["plain"])
         mine = found[number * len(REQUESTS) : (number + 1) * len(REQUESTS)]
         assert alike(mine, truth)
@@ -100,7 +99,10 @@ def test_zero_is_the_model_with_those_neurons_weights_zeroed(engines, neurons, k
 def test_log_probabilities_are_those_of_a_plain_forward_pass(engines, neurons, demo):
     mask, request = some(neurons, 0.1), REQUESTS[-1]
     (span,) = engines["packed"].encoder.spans(request)
-    with torch.inference_mode(), neurons_zeroed(neurons.projections, torch.from_numpy(mask)):
+    with (
+        torch.inference_mode(),
+        columns_zeroed(neurons.projections, neurons.grid, torch.from_numpy(mask)),
+    ):
         logprobs = demo.model(torch.tensor([span.inputs])).logits[0].log_softmax(-1)
     count = len(span.continuation)
     expected = sum(logprobs[place - count, gold] for place, gold in enumerate(span.continuation))

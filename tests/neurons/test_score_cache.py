@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 from planted_models import TWO, Planter
 
-from caploc.commonality.moments import Moments
+from caploc.cache import digest
 from caploc.errors import StoreFailed
 from caploc.neurons.attribution import Attribution
 from caploc.neurons.finding import STRETCH, Finder
-from caploc.neurons.scores import Rule, ScoreCache, digest
+from caploc.neurons.scores import Rule, score_cache
 from caploc.progress import Silent
+from caploc.stats.threshold import Moments
 
 ASKED = {"model": "m", "spans": [[[1, 2], [3]]]}
 SCORES = np.random.default_rng(0).normal(size=(7, 30))
@@ -51,18 +52,18 @@ def planted(tmp_path_factory):
 
 def test_what_was_measured_is_not_measured_again(tmp_path):
     measure = Measuring()
-    first = ScoreCache(tmp_path).recall(ASKED, measure)
-    again = ScoreCache(tmp_path).recall(dict(reversed(ASKED.items())), measure)
+    first = score_cache(tmp_path).recall(ASKED, measure)
+    again = score_cache(tmp_path).recall(dict(reversed(ASKED.items())), measure)
     assert measure.times == 1
     assert same(first, moments()) and same(again, first)
-    ScoreCache(tmp_path).recall(ASKED | {"model": "n"}, measure)
+    score_cache(tmp_path).recall(ASKED | {"model": "n"}, measure)
     assert measure.times == 2
     assert len(list((tmp_path / "scores").iterdir())) == 2
 
 
 def test_a_torn_file_is_measured_again_and_mended(tmp_path):
     """Wherever it was cut short, and whatever stands in it."""
-    cache, measure = ScoreCache(tmp_path), Measuring()
+    cache, measure = score_cache(tmp_path), Measuring()
     cache.recall(ASKED, measure)
     (path,) = (tmp_path / "scores").iterdir()
     whole = path.read_bytes()
@@ -85,7 +86,7 @@ def test_what_lies_on_another_shelf_is_taken_over_without_a_symbolic_link(
 
     if not links:
         monkeypatch.setattr(Path, "hardlink_to", none)
-    first, other, measure = ScoreCache(tmp_path / "a"), ScoreCache(tmp_path / "b"), Measuring()
+    first, other, measure = score_cache(tmp_path / "a"), score_cache(tmp_path / "b"), Measuring()
     first.recall(ASKED, measure)
     for _ in range(2):
         other.adopt(first)
@@ -94,11 +95,11 @@ def test_what_lies_on_another_shelf_is_taken_over_without_a_symbolic_link(
     shutil.rmtree(tmp_path / "a")  # a cache that is copied alone is whole
     assert same(other.recall(ASKED, measure), moments())
     assert measure.times == 1
-    ScoreCache(tmp_path / "c").adopt(ScoreCache(tmp_path / "nowhere"))
+    score_cache(tmp_path / "c").adopt(score_cache(tmp_path / "nowhere"))
 
 
 def test_figures_that_lack_something_are_measured_again(tmp_path):
-    cache, measure = ScoreCache(tmp_path), Measuring()
+    cache, measure = score_cache(tmp_path), Measuring()
     cache.recall(ASKED, measure)
     (path,) = (tmp_path / "scores").iterdir()
     arrays = moments().as_arrays()
@@ -116,7 +117,7 @@ def test_a_full_disk_is_one_sentence_and_leaves_no_torn_file(tmp_path, monkeypat
         file.write(b"PK half")
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    cache = ScoreCache(tmp_path)
+    cache = score_cache(tmp_path)
     cache.recall(ASKED, moments)
     before = {path.name for path in (tmp_path / "scores").iterdir()}
     with monkeypatch.context() as patch:
@@ -133,7 +134,7 @@ def test_a_place_that_cannot_hold_files_is_one_sentence(tmp_path):
     (tmp_path / "scores").write_text("mine")
     measure = Measuring()
     with pytest.raises(StoreFailed, match="cannot be read.*choose another --out"):
-        ScoreCache(tmp_path).recall(ASKED, measure)
+        score_cache(tmp_path).recall(ASKED, measure)
     assert measure.times == 0  # before anything is scored
 
 
@@ -150,7 +151,7 @@ def test_scores_are_shared_only_where_everything_that_changes_them_is_the_same(p
     def files(asked=None, rule=None, spans=spans, neurons=model.neurons):
         before = set((tmp_path / "scores").glob("*.npz"))
         finder = Finder(
-            neurons, asked or Attribution(), rule or Rule(), ScoreCache(tmp_path), Silent()
+            neurons, asked or Attribution(), rule or Rule(), score_cache(tmp_path), Silent()
         )
         finder.find("warm", spans, 2)
         return len(set((tmp_path / "scores").glob("*.npz")) - before)
@@ -179,7 +180,7 @@ def test_scores_are_shared_only_where_everything_that_changes_them_is_the_same(p
 def test_a_stretch_is_a_file(planted, tmp_path):
     model = planted(TWO)
     spans = (model.spans(examples=100) * 11)[: 2 * STRETCH + 50]
-    finder = Finder(model.neurons, Attribution("logit"), Rule(), ScoreCache(tmp_path), Silent())
+    finder = Finder(model.neurons, Attribution("logit"), Rule(), score_cache(tmp_path), Silent())
     found = finder.find("warm", spans, 2)
     # 525 of each subset: to 10, 30, 100, 300, then a whole stretch would pass the end
     items = sorted(int(np.load(path)["items"]) for path in (tmp_path / "scores").iterdir())
@@ -189,10 +190,10 @@ def test_a_stretch_is_a_file(planted, tmp_path):
 
 
 def test_a_file_that_swells_or_is_no_file_is_refused(tmp_path, monkeypatch):
-    cache = ScoreCache(tmp_path)
+    cache = score_cache(tmp_path)
     cache.recall(ASKED, moments)
     (path,) = (tmp_path / "scores").glob("*.npz")
-    monkeypatch.setattr("caploc.neurons.scores.LONGEST", 100_000)
+    monkeypatch.setattr("caploc.cache.LONGEST_ARRAYS", 100_000)
     np.savez_compressed(path.with_name("bomb.npz"), mean=np.zeros(10**6))
     path.with_name("bomb.npz").replace(path)
     with pytest.raises(StoreFailed, match="unpacks to 8,000,"):
@@ -213,7 +214,7 @@ def spoil_method(content):
 
 @pytest.mark.parametrize("spoil", [spoil_flag, spoil_method])
 def test_an_archive_that_no_run_writes_is_measured_again(tmp_path, spoil):
-    cache, measure = ScoreCache(tmp_path), Measuring()
+    cache, measure = score_cache(tmp_path), Measuring()
     cache.recall(ASKED, measure)
     (path,) = (tmp_path / "scores").glob("*.npz")
     content = bytearray(path.read_bytes())
@@ -225,7 +226,7 @@ def test_an_archive_that_no_run_writes_is_measured_again(tmp_path, spoil):
 
 @pytest.mark.parametrize("shape", [b"(30000000000000000,), }", b"(30,((((((((((((((((((("])
 def test_an_array_of_an_impossible_shape_is_measured_again(tmp_path, shape):
-    cache, measure = ScoreCache(tmp_path), Measuring()
+    cache, measure = score_cache(tmp_path), Measuring()
     cache.recall(ASKED, measure)
     (path,) = (tmp_path / "scores").glob("*.npz")
     with ZipFile(path) as archive:

@@ -5,11 +5,11 @@ import tracemalloc
 import pytest
 from planted_models import Planter
 
-from caploc.commonality.moments import Moments
 from caploc.models.planted_neurons import PlantedNeurons
 from caploc.neurons.attribution import Attribution
 from caploc.neurons.batches import Batcher
 from caploc.neurons.scores import accumulate, score_examples
+from caploc.stats.threshold import Moments
 
 WIDE = PlantedNeurons(layers=2, width=2048, seed=1)
 

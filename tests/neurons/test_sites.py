@@ -10,8 +10,9 @@ from transformers.pytorch_utils import Conv1D
 
 from caploc.errors import ModelRefused
 from caploc.models.cutting import Beside, knocked_out
+from caploc.models.proof import columns_zeroed
 from caploc.neurons.experts import Experts
-from caploc.neurons.proof import neurons_zeroed, prove
+from caploc.neurons.proof import prove
 from caploc.neurons.sites import find_sites, parts, width
 
 WITHOUT = "nemotron_h, attention beside state spaces"  # its two layers have no feed-forward block
@@ -55,7 +56,7 @@ def test_a_row_equals_the_model_with_those_weights_zeroed(name):
     cut, intact = logits(model, tokens, sites, grid, masks), model(input_ids=tokens).logits
     torch.testing.assert_close(cut[0], intact[0], atol=2e-5, rtol=1e-5)
     for row in (1, 2):
-        with neurons_zeroed(sites, masks[row]):
+        with columns_zeroed(sites, grid, masks[row]):
             truth = model(input_ids=tokens).logits[row]
         assert (truth - intact[row]).abs().max() > 1e-3
         torch.testing.assert_close(cut[row], truth, atol=2e-5, rtol=1e-5)

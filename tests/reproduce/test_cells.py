@@ -14,7 +14,6 @@ from caploc.reproduce.cells import (
     lost_share,
     mean,
     relative,
-    share_error,
     shown,
 )
 from caploc.reproduce.laboratory import ScoredTask
@@ -69,7 +68,6 @@ def test_a_model_without_a_change_has_no_error_left():
 def test_there_is_no_share_of_nothing(whole):
     found = relative(ScoredTask(whole, 0.1, 0.0, 0.0, None, None, 5, 0.0))
     assert (found.intact, found.score, found.drop, found.stderr) == (None,) * 4
-    assert share_error(found) is None
 
 
 def test_the_share_lost_is_in_percent():

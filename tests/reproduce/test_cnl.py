@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 from labs import Measured
 
+from caploc.cache import ArrayCache, Cache
 from caploc.errors import BadData, CaplocError, UnknownName
 from caploc.exhibits.exhibit import NOTHING
-from caploc.ledger import Ledger
-from caploc.neurons.scores import ScoreCache
 from caploc.reproduce.cnl import read_cnl_preset, reproduce_cnl
 from caploc.reproduce.cnl.checklist import LINES, NOT_KNOWN, PUBLISHED, checklist, ends
 from caploc.reproduce.cnl.preset import CnlPreset
@@ -212,8 +211,8 @@ def stored(folder):
 def test_a_moved_folder_goes_on_and_nothing_is_measured_again(everything, monkeypatch):
     folder, exhibits = everything
     moved = folder.rename(folder.with_name("moved"))
-    monkeypatch.setattr(Ledger, "write", lambda *told: pytest.fail("measured again"))
-    monkeypatch.setattr(ScoreCache, "write", lambda *told: pytest.fail("scored again"))
+    monkeypatch.setattr(Cache, "write", lambda *told: pytest.fail("measured again"))
+    monkeypatch.setattr(ArrayCache, "write", lambda *told: pytest.fail("scored again"))
     before, command = stored(moved), "caploc reproduce cnl --preset small"
     again = reproduce_cnl(read_cnl_preset(str(SMALL)), moved, Measured(), command=command)
     assert stored(moved) == before and sum(before.values()) > 0

@@ -8,11 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
-from matplotlib.figure import Figure
 
-from caploc.exhibits import files, latex, markdown
+from caploc.exhibits import drawing, files, latex, markdown
 from caploc.exhibits.exhibit import Exhibit, Value
-from caploc.reproduce import drawing
 
 TEXT = st.text(max_size=40) | st.text("\\`*_[]<>|~&$@#:!%{}^\"' \n\tab1www.//", max_size=30)
 NUMBER = st.none() | st.floats(-1e6, 1e6)
@@ -201,7 +199,7 @@ def known(text: str) -> float | None:
 
 
 def test_a_figure_is_written_twice_with_the_same_bytes_and_removed_when_there_is_none(tmp_path):
-    draw = partial(drawing.curves, ["a $b$"], [[Value(1.0, 0.1)], [Value(None)]])
+    draw = partial(drawing.curves, {"a $b$": [(0, 1.0, 0.1), (1, None, None)]}, across="x", up="y")
     figure = Exhibit("fig", "F", ("a",), [(Value(1.0, 0.1),), (Value(None),)], [], draw)
     written = files.write(figure, tmp_path)
     assert {path.suffix for path in written} == {".csv", ".md", ".tex", ".pdf", ".png"}
@@ -213,36 +211,3 @@ def test_a_figure_is_written_twice_with_the_same_bytes_and_removed_when_there_is
     assert {path.suffix for path in left} == {".csv", ".md", ".tex"}
     assert {path.suffix for path in tmp_path.iterdir()} == {".csv", ".md", ".tex"}
     assert "png" not in (tmp_path / "fig.md").read_text()
-
-
-def texts(figure: Figure) -> list[str]:
-    axes = figure.axes[0]
-    return [text.get_text() for text in axes.get_legend().get_texts()]
-
-
-def test_a_radar_begins_at_the_top_and_fills_only_what_is_whole():
-    series = {
-        "intact": [Value(0.8), Value(0.5), Value(0.4), Value(0.0)],
-        "a": [Value(0.4), Value(0.5), Value(0.1), Value(0.0)],
-        "b": [Value(0.4), Value(0.5), Value(0.6)] + [Value(None)],
-    }
-    figure = drawing.radar(["w", "x", "y", "z"], series)
-    circle = figure.axes[0]
-    assert circle.get_theta_offset() == pytest.approx(1.5708, abs=1e-4)
-    assert circle.get_theta_direction() == -1
-    ring = circle.lines[1].get_ydata()
-    assert list(ring[:3]) == pytest.approx([0.5, 1.0, 0.25]) and ring[3] != ring[3]
-    assert [text.get_text() for text in circle.texts] == ["25 %", "50 %", "75 %", "100 %"]
-    assert all(text.get_bbox_patch() is not None for text in circle.texts)
-    assert not circle.patches  # 0 of 0 is no share, so that no ring is whole
-    whole = {name: values[:3] for name, values in series.items()}
-    assert len(drawing.radar(["w", "x", "y"], whole).axes[0].patches) == 2
-
-
-def test_bars_mark_guessing_where_there_is_something_to_guess():
-    series = {"intact": [Value(0.8, 0.1), Value(0.5)], "a": [Value(0.4), Value(None)]}
-    marked = drawing.bars(["x", "y"], series, [Value(0.25), Value(None)])
-    assert sorted(texts(marked)) == ["a", "guessing", "intact"]
-    segments = [s for lines in marked.axes[0].collections[-1:] for s in lines.get_segments()]
-    assert [segment[0][1] for segment in segments] == [0.25]
-    assert "guessing" not in texts(drawing.bars(["x", "y"], series, [Value(None)] * 2))

@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from caploc.cache import COMPACT, digest
 from caploc.cli import app
 from caploc.engine import chat_template
 from caploc.errors import CaplocError, ModelRefused
 from caploc.models.loading import check_model, load_model, load_tokenizer
 from caploc.models.planted import Planted, write_planted
-from caploc.neurons.scores import ScoreCache, digest
+from caploc.neurons.scores import score_cache
 from caploc.neurons.tuning.delta import load_delta
 
 
@@ -75,13 +76,13 @@ def test_a_pickle_on_the_neurons_shelf_is_not_opened(tmp_path, canary):
     objects = np.empty(1, object)
     objects[0] = Canary(canary)
     (tmp_path / "scores").mkdir()
-    np.savez(tmp_path / "scores" / f"{digest({'a': 1})}.npz", objects=objects)
+    np.savez(tmp_path / "scores" / f"{digest({'a': 1}, COMPACT)}.npz", objects=objects)
 
     def measured():
         raise ModelRefused("measured anew")
 
     with pytest.raises(ModelRefused, match="anew"):
-        ScoreCache(tmp_path).recall({"a": 1}, measured)
+        score_cache(tmp_path).recall({"a": 1}, measured)
     assert not canary.exists()
 
 

@@ -17,10 +17,10 @@ sys.path.append(str(Path(__file__).parents[1] / "fuzz"))
 
 import hostile_folders as hostile  # noqa: E402
 
+from caploc.cache import Cache  # noqa: E402
 from caploc.errors import FolderTaken, StoreFailed, UserError  # noqa: E402
 from caploc.files import UnfitFile, open_regular  # noqa: E402
 from caploc.folder import claim, read_json, refuse_links, rows_file, write_json  # noqa: E402
-from caploc.ledger import Ledger  # noqa: E402
 from caploc.store import Store, guard  # noqa: E402
 from caploc.store.checking import check  # noqa: E402
 from caploc.store.reading import reading  # noqa: E402
@@ -175,7 +175,7 @@ def test_a_runs_files_are_regular_and_of_bounded_size(tmp_path, kind):
     with pytest.raises(UserError, match=r"run.json cannot be read \(it (is|has)"):
         read_json(tmp_path / "run.json")
     with pytest.raises(StoreFailed, match="ledger.jsonl cannot be read"):
-        Ledger(tmp_path / "ledger.jsonl")
+        Cache(tmp_path / "ledger.jsonl")
     with pytest.raises(UnfitFile):
         open_regular(tmp_path / "run.json", 10**6)
 

@@ -1,11 +1,11 @@
 """A table or figure of the paper, filled: its rows with errors, and the printed figures beside."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from math import isfinite
 from typing import Any
 
-from matplotlib.figure import Figure
+from caploc.report.charts import Spec
 
 NOTHING = "–"
 
@@ -33,7 +33,7 @@ class Value:
         return self.written()
 
     def written(self, between: str = " ± ", figure: Callable[[str], str] = str) -> str:
-        """The number, its error `between` them, and in brackets the paper's and the difference.
+        """Write the number, its error `between` them, in brackets the paper's and the difference.
 
         `figure` dresses what consists of digits. A dash is a number that is not known.
         """
@@ -49,7 +49,7 @@ class Value:
         return f"{own} ({beside})"
 
     def rounded(self, value: float, sign: str = "") -> str:
-        """Figures as they are shown; zero has no minus."""
+        """Write figures as they are shown; zero has no minus."""
         return f"{value:{sign}z,.{self.digits}f}"
 
     @property
@@ -72,14 +72,27 @@ class Exhibit:
     columns: tuple[str, ...]
     rows: list[tuple[Cell, ...]]
     notes: list[str] = field(default_factory=list)
-    draw: Callable[[], Figure] | None = None
+    draw: Callable[[], Spec] | None = None
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        title: str,
+        rows: Sequence[dict[str, Cell]],
+        notes: Sequence[str] = (),
+        draw: Callable[[], Spec] | None = None,
+    ) -> "Exhibit":
+        """Fill a table from rows that name their columns, all alike."""
+        columns = tuple(rows[0]) if rows else ()
+        return cls(name, title, columns, [tuple(row.values()) for row in rows], list(notes), draw)
 
     def as_dict(self) -> dict[str, Any]:
-        """As JSON has it: cells are texts, or numbers with their errors."""
+        """Describe it as JSON has it: cells are texts, or numbers with their errors."""
         rows = [[asdict(c) if isinstance(c, Value) else c for c in row] for row in self.rows]
         fields = {"name": self.name, "title": self.title, "columns": list(self.columns)}
         return fields | {"rows": rows, "notes": self.notes}
 
     def shown(self) -> list[tuple[Cell, ...]]:
-        """The rows, or one that says that there is none."""
+        """Return the rows, or one that says that there is none."""
         return self.rows or [("nothing found", *[""] * (len(self.columns) - 1))]

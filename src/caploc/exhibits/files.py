@@ -4,11 +4,9 @@ import csv
 from collections.abc import Sequence
 from pathlib import Path
 
-from matplotlib import rc_context
-
 from caploc.exhibits import latex, markdown
 from caploc.exhibits.exhibit import Exhibit, Value
-from caploc.report.figures import HOUSE_STYLE
+from caploc.report.pictures import Picture
 
 COLUMNS = ("row", "column", "value", "stderr", "published", "difference")
 PICTURES = (".pdf", ".png")
@@ -30,16 +28,12 @@ def write(exhibit: Exhibit, folder: Path) -> list[Path]:
         for picture in pictures:
             picture.unlink(missing_ok=True)
         return files
-    with rc_context(HOUSE_STYLE):
-        figure = exhibit.draw()
-        # Without a date the same numbers give the same file.
-        figure.savefig(pictures[0], bbox_inches="tight", metadata={"CreationDate": None})
-        figure.savefig(pictures[1], bbox_inches="tight", dpi=200)
+    Picture.of([exhibit.draw()]).save(folder / exhibit.name)
     return [*files, *pictures]
 
 
 def long_form(exhibit: Exhibit) -> list[list[int | str | float | None]]:
-    """Every cell on a line of its own, as `COLUMNS`; a text is a value without the rest.
+    """Put every cell on a line of its own, as `COLUMNS`; a text is a value without the rest.
 
     Rows are counted from 0. What is not known is empty, and never 0.
     """
@@ -57,7 +51,7 @@ def long_form(exhibit: Exhibit) -> list[list[int | str | float | None]]:
 def write_index(
     folder: Path, title: str, words: str, exhibits: Sequence[Exhibit], command: str
 ) -> None:
-    """One page with the exhibits of a command, under a title and some words of Markdown.
+    """Write one page with the exhibits of a command, under a title and some words of Markdown.
 
     Raises:
         OSError: if it cannot be written.

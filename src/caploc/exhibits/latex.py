@@ -29,7 +29,7 @@ SIGNS = {sign: f"\\{sign}" for sign in "&%$#_{}"} | {
 
 
 def page(exhibit: Exhibit) -> str:
-    """The whole environment, notes below the table in small type.
+    """Write the whole environment, notes below the table in small type.
 
     It needs the packages booktabs and, where the table is wide, graphicx.
     """
@@ -61,24 +61,24 @@ def page(exhibit: Exhibit) -> str:
 
 
 def cell_text(cell: Cell) -> str:
-    """A cell: numbers in mathematics, with a true minus; words escaped."""
+    """Write a cell: numbers in mathematics, with a true minus; words escaped."""
     if not isinstance(cell, Value):
         return escaped(cell)
     return cell.written(r" \pm ", in_mathematics).replace(NOTHING, SIGNS[NOTHING])
 
 
 def in_mathematics(figures: str) -> str:
-    """Figures as a formula, in which a comma between thousands gets no space."""
+    """Write figures as a formula, in which a comma between thousands gets no space."""
     return f"${figures.replace(',', '{,}')}$"
 
 
 def as_row(cells: Sequence[str]) -> str:
-    """A line of a table."""
+    """Write a line of a table."""
     return " & ".join(cells) + r" \\"
 
 
 def alignment(exhibit: Exhibit) -> str:
-    """Numbers to the right, words to the left, long ones in lines of their own."""
+    """Align numbers to the right, words to the left, long ones in lines of their own."""
     kinds = ""
     for place, size in enumerate(widths(exhibit)):
         numbers = [isinstance(row[place], Value) for row in exhibit.rows]
@@ -95,13 +95,13 @@ def width(exhibit: Exhibit) -> int:
 
 
 def widths(exhibit: Exhibit) -> list[int]:
-    """The most characters in each column."""
+    """Count the most characters in each column."""
     rows = [exhibit.columns, *exhibit.shown()]
     return [max(len(str(row[place])) for row in rows) for place in range(len(exhibit.columns))]
 
 
 def escaped(text: str) -> str:
-    """Text on one line as LaTeX takes it; a question mark for what its usual fonts lack."""
+    """Write text on one line as LaTeX takes it; a question mark for what its usual fonts lack."""
     plain = "".join(sign if sign.isprintable() else " " for sign in text)
     return "".join(
         SIGNS.get(sign, sign if sign <= "ÿ" else "?") for sign in " ".join(plain.split())

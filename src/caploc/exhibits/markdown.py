@@ -12,7 +12,7 @@ BEGINNING = re.compile(r"^(\d*)([-+=.)])")  # of a list or a rule
 
 
 def page(exhibit: Exhibit) -> str:
-    """The title, the picture if there is one, the table and the notes."""
+    """Write the title, the picture if there is one, the table and the notes."""
     title = escaped(exhibit.title)
     lines = [f"## {title}", ""]
     if exhibit.draw is not None:
@@ -25,16 +25,16 @@ def page(exhibit: Exhibit) -> str:
 
 
 def cell_text(cell: Cell) -> str:
-    """A cell; whatever a model or a file says in it is text and nothing else."""
+    """Write a cell; whatever a model or a file says in it is text and nothing else."""
     return str(cell) if isinstance(cell, Value) else escaped(cell)
 
 
 def as_row(cells: Sequence[str]) -> str:
-    """A line of a table."""
+    """Write a line of a table."""
     return f"| {' | '.join(cells)} |"
 
 
 def escaped(text: str) -> str:
-    """Text on one line that Markdown shows as it is; white space of any kind is a space."""
+    """Write text on one line that Markdown shows as it is; white space of any kind is a space."""
     plain = "".join(sign if sign.isprintable() else " " for sign in text)
     return BEGINNING.sub(r"\1\\\2", MARKUP.sub(r"\\\g<0>", " ".join(plain.split())))

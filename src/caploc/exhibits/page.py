@@ -1,15 +1,11 @@
 """Exhibits on one self-contained page."""
 
-import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
-from io import BytesIO
 from pathlib import Path
 
-from matplotlib import rc_context
-
 from caploc.exhibits.exhibit import Exhibit
-from caploc.report.figures import HOUSE_STYLE
+from caploc.report.charts import Chart, chart
 from caploc.report.reading import visible
 from caploc.report.templates import write_page
 
@@ -18,23 +14,24 @@ LINK = 28  # characters of a title in the page's list of links
 
 @dataclass(frozen=True)
 class Section:
-    """An exhibit as the page shows it; `picture` is a data address, empty without a figure."""
+    """An exhibit as the page shows it."""
 
     title: str
     short: str
-    picture: str
+    picture: Chart | None
     columns: list[str]
     rows: list[list[str]]
     notes: list[str]
 
     @classmethod
     def of(cls, exhibit: Exhibit) -> "Section":
-        """Texts made visible, the figure drawn."""
+        """Make texts visible, and draw the figure."""
         title = visible(exhibit.title)
+        summary = f"{title}; the numbers are in the table below."
         return cls(
             title,
             title if len(title) <= LINK else title[: LINK - 1].rstrip() + "…",
-            picture(exhibit),
+            None if exhibit.draw is None else chart(summary, exhibit.draw()),
             [visible(column) for column in exhibit.columns],
             [[visible(str(cell)) for cell in row] for row in exhibit.shown()],
             [visible(note) for note in exhibit.notes],
@@ -63,13 +60,3 @@ def write_exhibits(
         sections=[Section.of(exhibit) for exhibit in exhibits],
         command=visible(command or "not recorded"),
     )
-
-
-def picture(exhibit: Exhibit) -> str:
-    """The exhibit's figure as a data address."""
-    if exhibit.draw is None:
-        return ""
-    buffer = BytesIO()
-    with rc_context(HOUSE_STYLE):
-        exhibit.draw().savefig(buffer, format="png", bbox_inches="tight", dpi=160)
-    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()

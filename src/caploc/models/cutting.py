@@ -5,8 +5,8 @@ of a grid; `width` is the number of values a head hands to its output projection
 """
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -275,6 +275,15 @@ def check_thread(owner: int) -> None:
             "Another thread has knocked out heads of this model; wait until its block has ended, "
             "or load the model once for each thread."
         )
+
+
+@contextmanager
+def temporary_hooks(handles: Iterable[Any]) -> Iterator[None]:
+    """Take hooks away after a block; each is registered as its handle is taken from `handles`."""
+    with ExitStack() as hooks:
+        for handle in handles:
+            hooks.callback(handle.remove)
+        yield
 
 
 @contextmanager

@@ -6,7 +6,7 @@ the model is asked, and hold none of the examples asked.
 
 import inspect
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
@@ -21,7 +21,15 @@ from caploc.errors import BadData, BadOption
 from caploc.grid import Grid
 from caploc.headfile import HeadFile
 from caploc.heads import Head, HeadGrid
-from caploc.models.cutting import CutSite, Projections, Replacement, Shard, replaced, standing
+from caploc.models.cutting import (
+    CutSite,
+    Projections,
+    Replacement,
+    Shard,
+    replaced,
+    standing,
+    temporary_hooks,
+)
 from caploc.models.loading import LoadedModel
 from caploc.models.placement import input_device
 from caploc.models.projections import find_projections
@@ -246,11 +254,12 @@ def _heads_outputs(
 
         return hook
 
-    with ExitStack() as listening:
-        for layer, columns in enumerate(grid.layer_slices):
-            for projection, inside in standing(projections[layer], columns):
-                handle = projection.register_forward_pre_hook(listen(layer, inside))
-                listening.callback(handle.remove)
+    listening = (
+        projection.register_forward_pre_hook(listen(layer, inside))
+        for layer, columns in enumerate(grid.layer_slices)
+        for projection, inside in standing(projections[layer], columns)
+    )
+    with temporary_hooks(listening):
         ids = torch.tensor([list(text)], device=input_device(model))
         model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False)
     return [
@@ -268,14 +277,10 @@ class Positions:
         self._signature = inspect.signature(self._decoder.forward)
         self._now: Int[Tensor, "rows tokens"] | None = None
 
-    @contextmanager
-    def followed(self) -> Iterator[None]:
+    def followed(self) -> AbstractContextManager[None]:
         """Watch the model's forward passes, for a block."""
-        with ExitStack() as hooks:
-            hooks.callback(
-                self._decoder.register_forward_pre_hook(self._note, with_kwargs=True).remove
-            )
-            yield
+        note = self._decoder.register_forward_pre_hook(self._note, with_kwargs=True)
+        return temporary_hooks([note])
 
     def now(self, like: Tensor) -> Int[Tensor, "rows tokens"]:
         """Return positions on the device of `like`; one row if the same for all of the batch."""

@@ -85,11 +85,7 @@ def prove_heads(
     Raises:
         ModelRefused: naming what could not be shown.
     """
-    tokens, training = random_tokens(model, seed), model.training
-    model.eval()
-    try:
-        intact = logits_of(model, tokens)
-        refuse_infinite(model, intact)
+    with resting(model, seed) as (tokens, intact):
         calls = _prove_attention(model, projections, tokens)
         empty = torch.zeros(1, grid.size, dtype=torch.bool)
         with replaced(projections, grid, empty, None, every_layer=True):
@@ -112,21 +108,39 @@ def prove_heads(
             BY_HAND,
             tolerance(model),
         )
-        proof.hold(model, _masks(grid, seed), tokens, intact)
+        proof.hold(model, masks_to_prove(grid, seed), tokens, intact)
+
+
+@contextmanager
+def resting(model: PreTrainedModel, seed: int) -> Iterator[tuple[Tokens, Logits]]:
+    """Put a model out of training for a block; give random tokens, and its logits for them.
+
+    Raises:
+        ModelRefused: if its logits are not numbers.
+    """
+    tokens, training = random_tokens(model, seed), model.training
+    model.eval()
+    try:
+        intact = logits_of(model, tokens)
+        refuse_infinite(model, intact)
+        yield tokens, intact
     finally:
         model.train(training)
 
 
-def _masks(grid: HeadGrid, seed: int) -> Bool[Tensor, "rows heads"]:
-    """Cut nothing in row 0, and one random head of each layer in rows 1 and 2, not the same."""
+def masks_to_prove(grid: Grid, seed: int, share: float = 0.0) -> Bool[Tensor, "rows parts"]:
+    """Cut nothing in row 0, and a random share of each layer in rows 1 and 2, not the same.
+
+    It is one part at least.
+    """
     generator = torch.Generator().manual_seed(seed)
     masks = torch.zeros(3, grid.size, dtype=torch.bool)
     for columns in grid.layer_slices:
-        heads = columns.stop - columns.start
-        if heads:
-            order = torch.randperm(heads, generator=generator)
-            masks[1, columns.start + order[0]] = True
-            masks[2, columns.start + order[-1]] = True
+        parts = columns.stop - columns.start
+        if parts:
+            order, count = torch.randperm(parts, generator=generator), max(1, int(share * parts))
+            masks[1, columns.start + order[:count]] = True
+            masks[2, columns.start + order[-count:]] = True
     return masks
 
 
@@ -355,28 +369,32 @@ def _size(difference: Tensor) -> float:
 
 @contextmanager
 def columns_zeroed(
-    projections: Projections, grid: HeadGrid, mask: Bool[Tensor, " heads"]
+    projections: Projections, grid: Grid, mask: Bool[Tensor, " parts"]
 ) -> Iterator[None]:
-    """Set the weight columns that read the mask's heads to zero, for a block.
+    """Set the weights that read the mask's parts to zero, for a block.
 
-    On the way out the weights are, bit for bit, what they were.
+    On the way out they are, bit for bit, what they were.
     """
     saved: list[tuple[Tensor, Tensor, Tensor]] = []
     try:
         for module, cut in _cut_modules(projections, grid, mask):
-            per_head = reads_first(module).unflatten(0, (len(cut), -1))
-            here = cut.to(per_head.device)
-            saved.append((per_head, here, per_head[here]))
-            per_head[here] = 0
+            weights = reads_first(module)
+            if weights.ndim == 2:
+                weights = weights.unflatten(0, (len(cut), -1))
+            here = cut.to(weights.device)
+            if len(here) != len(weights):  # experts, and the parts of each
+                here = here.reshape(weights.shape[:2])
+            saved.append((weights, here, weights[here]))
+            weights[here] = 0
         yield
     finally:
-        for per_head, here, before in saved:
-            per_head[here] = before
+        for weights, here, before in saved:
+            weights[here] = before
 
 
 @contextmanager
 def inputs_zeroed(
-    projections: Projections, grid: HeadGrid, mask: Bool[Tensor, " heads"]
+    projections: Projections, grid: Grid, mask: Bool[Tensor, " heads"]
 ) -> Iterator[None]:
     """Set to zero what the mask's heads hand on, for a block: for weights that cannot be written.
 
@@ -399,9 +417,9 @@ def _kept(
 
 
 def _cut_modules(
-    projections: Projections, grid: HeadGrid, mask: Bool[Tensor, " heads"]
-) -> Iterator[tuple[nn.Module, Bool[Tensor, " held"]]]:
-    """Yield the modules that read a cut head, each with which of the heads it holds are cut."""
+    projections: Projections, grid: Grid, mask: Bool[Tensor, " parts"]
+) -> Iterator[tuple[Any, Bool[Tensor, " held"]]]:
+    """Yield the modules that read a cut part, each with which of the parts it holds are cut."""
     for projection, columns in zip(projections, grid.layer_slices, strict=True):
         for module, inside in standing(projection, columns):
             cut = mask[columns][inside]
@@ -425,7 +443,10 @@ def is_writable(module: nn.Module) -> bool:
     return type(here) is Tensor and here.is_floating_point() and here.device.type != "meta"
 
 
-def reads_first(projection: nn.Module) -> Float[Tensor, "reads writes"]:
-    """View the projection's weight, as far as it is here, with what it reads as first axis."""
-    weight: Tensor = local(projection.weight.detach())  # type: ignore[operator]
-    return weight if isinstance(projection, Conv1D) else weight.T
+def reads_first(projection: Any) -> Float[Tensor, "*reads writes"]:
+    """View the projection's weight, as far as it is here, with what it reads as first axis.
+
+    What experts read has two axes: the expert, and the parts of each.
+    """
+    weight: Tensor = local(projection.weight.detach())
+    return weight if isinstance(projection, Conv1D) or weight.ndim > 2 else weight.T

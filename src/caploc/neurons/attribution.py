@@ -18,7 +18,7 @@ is its gradient x activation, for every row of a batch at once: rows do not meet
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,10 +29,11 @@ from torch import Tensor, nn
 from caploc.engine.packed import DecoderStack
 from caploc.errors import BadOption
 from caploc.lookup import pick
-from caploc.models.cutting import Projections
+from caploc.models.cutting import Projections, temporary_hooks
 from caploc.models.projections import decoder_layers
+from caploc.models.proof import reads_first
 from caploc.neurons.batches import TARGETS, Batch, gold_logprobs
-from caploc.neurons.proof import NeuronModel, output_weights
+from caploc.neurons.proof import NeuronModel
 from caploc.neurons.sites import parts
 
 STEPS = 19  # S of the paper
@@ -53,14 +54,15 @@ class Gates:
     def __init__(
         self,
         projections: Projections,
-        value: Float[Tensor, " rows"],
+        value: Float[Tensor, " rows"] | Float[Tensor, "rows neurons"],
         *,
         layer: int | None = None,
         positions: Bool[Tensor, "rows time"] | None = None,
     ) -> None:
         """Open each row's gates to its `value`, in one layer or in all, at `positions` or at all.
 
-        Gates of other layers are 1 and without a gradient.
+        A value is one for all neurons, or each neuron's own. Gates of other layers are 1 and
+        without a gradient.
         """
         self.positions = positions
         self.rows = len(value)
@@ -70,17 +72,22 @@ class Gates:
             if layer is None or each == layer
         ]
         self.values = [
-            value[:, None].expand(-1, columns.stop - columns.start).clone().requires_grad_()
+            (
+                value[:, None].expand(-1, columns.stop - columns.start)
+                if value.ndim == 1
+                else value[:, columns]
+            )
+            .clone()
+            .requires_grad_()
             for columns, _ in self.sites
         ]
 
-    @contextmanager
-    def applied(self) -> Iterator[None]:
+    def applied(self) -> AbstractContextManager[None]:
         """Multiply what the neurons hand on, in every forward pass inside the block."""
-        with ExitStack() as hooks:
-            for values, (_, module) in zip(self.values, self.sites, strict=True):
-                hooks.callback(module.register_forward_pre_hook(self._multiplying(values)).remove)
-            yield
+        return temporary_hooks(
+            module.register_forward_pre_hook(self._multiplying(values))
+            for values, (_, module) in zip(self.values, self.sites, strict=True)
+        )
 
     def _multiplying(self, values: Tensor) -> Any:
         def multiply(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -109,10 +116,11 @@ class Gates:
 def record_activations(projections: Projections) -> Iterator[list[Tensor]]:
     """Note, inside the block, what the neurons of each site hand on in a forward pass."""
     seen: list[Tensor] = []
-    with ExitStack() as hooks:
-        for _, _, module in parts(projections):
-            handle = module.register_forward_pre_hook(lambda _, args: seen.append(args[0].detach()))
-            hooks.callback(handle.remove)
+    noting = (
+        module.register_forward_pre_hook(lambda _, args: seen.append(args[0].detach()))
+        for _, _, module in parts(projections)
+    )
+    with temporary_hooks(noting):
         yield seen
 
 
@@ -234,7 +242,7 @@ def logit(asked: Attribution, model: NeuronModel, batch: Batch) -> Tensor:
     found = []
     for (_, columns, module), handed in zip(parts(model.projections), seen, strict=True):
         each = handed.reshape(*batch.tokens.shape, -1)[batch.rows, batch.places]
-        reads = output_weights(module).reshape(columns.stop - columns.start, -1)
+        reads = reads_first(module).reshape(columns.stop - columns.start, -1)
         direct = (each * (unembedding.to(reads.dtype) @ reads.T)).float()
         found.append(direct.new_zeros(batch.size, direct.shape[1]).index_add(0, batch.rows, direct))
     return torch.cat(found, dim=1)

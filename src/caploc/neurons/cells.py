@@ -7,18 +7,14 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64
 
-from caploc.commonality import Interval
 from caploc.exhibits import drawing
 from caploc.exhibits.exhibit import NOTHING, Exhibit, Value
+from caploc.stats.intervals import Interval
 
 Row = tuple[str | Value, ...]
+NamedRow = dict[str, str | Value]  # by column
 Matrix = Float64[np.ndarray, "rows columns"]
 YES_NO = {True: "yes", False: "no", None: NOTHING}
-
-
-def known(value: float) -> float | None:
-    """Turn NaN into None."""
-    return None if np.isnan(value) else float(value)
 
 
 def bounds(interval: Interval | Mapping[str, Any] | None) -> drawing.Interval:

@@ -11,18 +11,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from jaxtyping import Float64
-from scipy import stats
 
-from caploc.commonality import COMPARED, best, rates, specific, within
 from caploc.engine.encoding import Span
 from caploc.errors import BadOption
 from caploc.exhibits.exhibit import NOTHING, Exhibit, Value
 from caploc.neurons.attribution import Attribution
-from caploc.neurons.cells import Row, known, ranged
+from caploc.neurons.cells import NamedRow, Row, ranged
 from caploc.neurons.erasure import LAYERS, LOCATED, Eraser, Erasing
 from caploc.neurons.finding import TaskNeurons
 from caploc.neurons.study import NeuronLab
+from caploc.stats.agreement import rank_correlation
+from caploc.stats.intervals import plain
+from caploc.stats.sets import COMPARED, rates, specific, within
+from caploc.stats.threshold import best
 
 SHARE = 0.01  # of all neurons, at which scores are compared whatever their spread
 POINTS = (5, 10, 19, 40)
@@ -55,7 +56,7 @@ def compare_scores(
         for method in dict.fromkeys([lab.study.attribution.method, *methods]):
             finder = lab.finder(replace(lab.study.attribution, method=method))
             found = finder.find(task, lab.spans(task), lab.study.subsets, least=lab.study.least)
-            found = replace(found, located=best(found.moments.mean, SHARE).chosen)
+            found = replace(found, located=best(found.moments.mean, SHARE))
             eraser = Eraser(lab.bench, Erasing(limit=limit), found, lab.progress)
             erased = eraser.erase(lab.source(task), (LOCATED, LAYERS))
             drawn = [lost.logprob.mean for lost in erased.of_arm(LAYERS)]
@@ -63,52 +64,34 @@ def compare_scores(
                 task,
                 method,
                 found,
-                rates(best(main.moments.mean, SHARE).chosen, found.located).largest,
-                spearman(main.moments.mean, found.moments.mean),
-                known(erased.located.logprob.mean),
-                known(float(np.mean(drawn))),
+                rates(best(main.moments.mean, SHARE), found.located).largest,
+                rank_correlation(main.moments.mean, found.moments.mean),
+                plain(erased.located.logprob.mean),
+                plain(float(np.mean(drawn))),
             )
             ways.append(way)
     return ways
 
 
-def spearman(
-    first: Float64[np.ndarray, " neurons"], second: Float64[np.ndarray, " neurons"]
-) -> float | None:
-    """Correlate the ranks of two scores; None where one is constant."""
-    if np.ptp(first) == 0 or np.ptp(second) == 0:
-        return None
-    return float(stats.spearmanr(first, second).statistic)
-
-
 def scores_exhibit(ways: Sequence[ScoreWay]) -> Exhibit:
     """Show how steady, how like the study's own, and how needed the neurons of each score are."""
-    rows: list[Row] = [
-        (
-            f"{way.task}, {way.method}",
-            ranged(within(way.found.subsets).rates[COMPARED]),
-            Value(way.same_best),
-            Value(way.spearman),
-            Value(way.lost, digits=4),
-            Value(way.lost_at_random, digits=4),
-        )
+    rows: list[NamedRow] = [
+        {
+            "task, score": f"{way.task}, {way.method}",
+            "overlap within": ranged(within(way.found.subsets).rates[COMPARED]),
+            "best 1 % shared with the study's": Value(way.same_best),
+            "rank correlation": Value(way.spearman),
+            "log-probability lost without its best 1 %": Value(way.lost, digits=4),
+            "without random in layers": Value(way.lost_at_random, digits=4),
+        }
         for way in ways
     ]
-    columns = (
-        "task, score; overlap within; best 1 % shared with the study's; rank correlation; "
-        "log-probability lost without its best 1 %; without random in layers"
+    note = (
+        "Activation is the mean size of a neuron's activation and logit its direct effect on the "
+        "gold tokens' logits: neither needs a gradient. A score can be steady and say nothing of "
+        "what the task needs, so the last columns erase."
     )
-    return Exhibit(
-        "scores",
-        "Other ways to score neurons",
-        tuple(columns.split("; ")),
-        rows,
-        [
-            "Activation is the mean size of a neuron's activation and logit its direct effect on "
-            "the gold tokens' logits: neither needs a gradient. A score can be steady and say "
-            "nothing of what the task needs, so the last columns erase."
-        ],
-    )
+    return Exhibit.of("scores", "Other ways to score neurons", rows, [note])
 
 
 def points_exhibit(lab: NeuronLab, tasks: Sequence[str], examples: int) -> Exhibit:
@@ -123,8 +106,8 @@ def points_exhibit(lab: NeuronLab, tasks: Sequence[str], examples: int) -> Exhib
         scores = {name: lab.finder(each).stretch(task, spans).mean for name, each in asked.items()}
         most = scores[f"S = {max(POINTS)}"]
         for name, mean in scores.items():
-            same = rates(best(most, SHARE).chosen, best(mean, SHARE).chosen).largest
-            rows.append((f"{task}, {name}", Value(spearman(most, mean)), Value(same)))
+            same = rates(best(most, SHARE), best(mean, SHARE)).largest
+            rows.append((f"{task}, {name}", Value(rank_correlation(most, mean)), Value(same)))
     return Exhibit(
         "points",
         "Points of the integral (S)",
@@ -136,34 +119,27 @@ def points_exhibit(lab: NeuronLab, tasks: Sequence[str], examples: int) -> Exhib
 
 def controls_exhibit(lab: NeuronLab, tasks: Sequence[str], generic: str | None) -> Exhibit:
     """Show what a task's neurons have in common with those of controls."""
-    rows: list[Row] = []
+    rows: list[NamedRow] = []
     general = {} if generic is None else {PLAIN: _control(lab, lab.spans(generic))}
     for task in tasks:
         arms = {EXCHANGED: _control(lab, exchange_answers(lab.spans(task))), **general}
-        left = specific(lab.found(task).located, arms, lab.bench.neurons.grid)
+        left = specific(lab.found(task).located, arms)
+        plain_text = left.controls.get(PLAIN)
         rows.append(
-            (
-                task,
-                str(left.located),
-                *(
-                    Value(left.controls[name].rates.reference) if name in arms else NOTHING
-                    for name in (EXCHANGED, PLAIN)
-                ),
-                str(left.count),
-                Value(left.share),
-            )
+            {
+                "task": task,
+                "neurons": str(left.located),
+                f"also with {EXCHANGED}": Value(left.controls[EXCHANGED].reference),
+                f"also on {PLAIN}": Value(plain_text.reference) if plain_text else NOTHING,
+                "left": str(left.count),
+                "share left": Value(left.share),
+            }
         )
-    columns = f"task; neurons; also with {EXCHANGED}; also on {PLAIN}; left; share left"
-    return Exhibit(
-        "controls",
-        "Neurons that controls have too",
-        tuple(columns.split("; ")),
-        rows,
-        [
-            "Answers exchanged: the same prompts and answers, each answer put to another question. "
-            f"Plain text: {generic or 'not asked'}. Shares are of the task's own neurons."
-        ],
+    note = (
+        "Answers exchanged: the same prompts and answers, each answer put to another question. "
+        f"Plain text: {generic or 'not asked'}. Shares are of the task's own neurons."
     )
+    return Exhibit.of("controls", "Neurons that controls have too", rows, [note])
 
 
 def _control(lab: NeuronLab, spans: Sequence[Span]) -> np.ndarray:

@@ -12,26 +12,20 @@ from typing import Any
 
 import numpy as np
 
-from caploc.commonality import (
-    COMPARED,
-    Agreement,
-    Cohesion,
-    Correlation,
-    agreement,
-    cohesion,
-    plain,
-)
 from caploc.errors import BadOption
 from caploc.exhibits.exhibit import NOTHING, Exhibit, Value
 from caploc.folder import CROSSING
 from caploc.neurons import erasure
-from caploc.neurons.cells import Matrix, Row, as_text
+from caploc.neurons.cells import Matrix, NamedRow, as_text
 from caploc.neurons.erasure import LAYERS, LOCATED, Erasing
 from caploc.neurons.locating import LocatedNeurons
 from caploc.neurons.study import Finding, NeuronLab, Reported, reopen_study, run_command
 from caploc.neurons.tuning import enhancing
 from caploc.neurons.tuning.enhancing import Enhancing
 from caploc.progress import Progress
+from caploc.stats.agreement import Agreement, Cohesion, Correlation, agreement, cohesion
+from caploc.stats.intervals import plain
+from caploc.stats.sets import COMPARED
 from caploc.workbench import Allowed
 
 ERASE, TUNE = "erase", "tune"
@@ -176,36 +170,29 @@ def crossing_headline(crossed: Sequence[Crossed]) -> str:
 
 def summary_exhibit(crossed: Sequence[Crossed]) -> Exhibit:
     """Show the means of the matrices, and how they go with the overlap of neurons."""
-    rows: list[Row] = []
+    rows: list[NamedRow] = []
     for each in crossed:
         for name, kinds in ((LOCATED, each.kinds), (LAYERS, each.random_kinds)):
             related = each.overlap if name == LOCATED else None
             rows.append(
-                (
-                    f"{each.how}, {name}",
-                    Value(kinds.cohesion, digits=4),
-                    Value(kinds.separability, digits=4),
-                    Value(kinds.same_kind, digits=4),
-                    Value(kinds.across_kinds, digits=4),
-                    Value(kinds.p),
-                    NOTHING if related is None else _correlated(related.spearman),
-                )
+                {
+                    "neurons": f"{each.how}, {name}",
+                    "the task itself": Value(kinds.cohesion, digits=4),
+                    "other tasks": Value(kinds.separability, digits=4),
+                    "others of its kind": Value(kinds.same_kind, digits=4),
+                    "of other kinds": Value(kinds.across_kinds, digits=4),
+                    "p of kinds": Value(kinds.p),
+                    "correlation with overlap": _correlated(related.spearman)
+                    if related
+                    else NOTHING,
+                }
             )
-    columns = (
-        "neurons; the task itself; other tasks; others of its kind; of other kinds; p of kinds; "
-        "correlation with overlap"
+    note = (
+        "Effects in nats of log-probability a gold token: lost when erased, gained when tuned. p: "
+        "kinds dealt out to tasks at random. The correlation (Spearman) is over pairs of different "
+        "tasks, with a 95 % interval from resampled tasks and Mantel's p."
     )
-    return Exhibit(
-        "crossing",
-        "Neurons of one task, effects on others",
-        tuple(columns.split("; ")),
-        rows,
-        [
-            "Effects in nats of log-probability a gold token: lost when erased, gained when tuned. "
-            "p: kinds dealt out to tasks at random. The correlation (Spearman) is over pairs of "
-            "different tasks, with a 95 % interval from resampled tasks and Mantel's p."
-        ],
-    )
+    return Exhibit.of("crossing", "Neurons of one task, effects on others", rows, [note])
 
 
 def _correlated(found: Correlation) -> str:

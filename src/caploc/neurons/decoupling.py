@@ -1,12 +1,19 @@
 """Do the neurons located for an item follow what is asked, or with what content it is asked?
 
-Every item of a set of contrasts (`caploc.commonality`) is located on its own; the sets of a base
-item and of its partners are held against each other, for several locators side by side. Only
-contrasts count of which the model answers all five items rightly: every gold token is the likeliest
-one, given those before it. How neurons are chosen from a single item's scores, and all figures, are
-ours.
+Every item of a set of contrasts is located on its own; the sets of a base item and of its partners
+are held against each other. Only contrasts count of which the model answers all five items rightly:
+every gold token is the likeliest one, given those before it.
 
-    found = decouple(bench, draw_contrasts("demo/sums", 200))
+With J the mean IoU of the sets of base items and of an arm's partners,
+
+    commonality effect = J_SC - J_DD      content effect = J_CD - J_DD
+    individual effect  = J_SS - J_SC
+
+That capabilities, and not single facts, can be located would show as a large first and a third near
+0: rewording an item keeps no more neurons than putting other content into it. How neurons are
+chosen from a single item's scores, and all figures, are ours.
+
+    found = decouple(bench, draw_contrasts("demo/sums", 200), ItemLocator())
     found.followed[0].effects.commonality
 """
 
@@ -21,30 +28,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float64, UInt8
 
-from caploc.commonality import (
-    ARMS,
-    Balance,
-    ContrastSet,
-    Decoupling,
-    Group,
-    Interval,
-    Item,
-    MeanWithInterval,
-    arithmetic,
-    balance,
-    blocks,
-    decoupling,
-    group,
-    jaccards,
-    kept,
-    matched,
-    mean_defined,
-    mean_interval,
-    paired_interval,
-    quizzes,
-    sentiment,
-    sums,
-)
+from caploc.cache import Cache
 from caploc.designs import generator
 from caploc.engine import Ask
 from caploc.errors import BadData, BadOption
@@ -52,19 +36,22 @@ from caploc.exhibits import drawing
 from caploc.exhibits.exhibit import Exhibit, Value
 from caploc.folder import DECOUPLING, LEDGER, claim
 from caploc.grid import Grid
-from caploc.ledger import Ledger
 from caploc.lookup import pick
+from caploc.neurons import contrasts as kinds
 from caploc.neurons.attribution import Attribution
-from caploc.neurons.cells import Row, bounds, ranged
+from caploc.neurons.cells import NamedRow, bounds, ranged
+from caploc.neurons.contrasts import ARMS, ContrastSet, Item
 from caploc.neurons.scores import Rule, score_examples
 from caploc.neurons.sites import Chosen
 from caploc.neurons.study import Finding, NeuronBench, Reported, run_command
 from caploc.progress import Progress, Silent
+from caploc.stats.intervals import Interval, JsonRecord, mean_interval, paired_interval
+from caploc.stats.sets import Group, group, jaccards, mean_defined
+from caploc.stats.threshold import blocks
 from caploc.tasks.demo.data import CAPITALS, ELEMENTS
 from caploc.tasks.requests import LogLikelihood, Scored
 from caploc.workbench import ModelOptions
 
-ITEMS = 1000
 BASE, MIXED = "base", "mixed"
 EFFECTS = ("commonality", "individual", "content")
 MEMBERS = 200  # items of a group, at most
@@ -73,15 +60,15 @@ Sets = Bool[np.ndarray, "items neurons"]
 Text = tuple[str, str]  # prompt and answer
 Similarity = Float64[np.ndarray, " contrasts"]
 CONTRASTS: dict[str, Callable[[int, int], list[ContrastSet]]] = {
-    "arithmetic": lambda items, seed: arithmetic(items, seed=seed),
-    "sentiment": lambda items, seed: sentiment(items, seed=seed),
-    "demo/sums": lambda items, seed: sums(items, seed=seed),
-    "demo/capitals": lambda items, seed: quizzes(CAPITALS, "capital of", items, seed=seed),
-    "demo/elements": lambda items, seed: quizzes(ELEMENTS, "symbol of", items, seed=seed),
+    "arithmetic": lambda items, seed: kinds.arithmetic(items, seed=seed),
+    "sentiment": lambda items, seed: kinds.sentiment(items, seed=seed),
+    "demo/sums": lambda items, seed: kinds.sums(items, seed=seed),
+    "demo/capitals": lambda items, seed: kinds.quizzes(CAPITALS, "capital of", items, seed=seed),
+    "demo/elements": lambda items, seed: kinds.quizzes(ELEMENTS, "symbol of", items, seed=seed),
 }
 
 
-def draw_contrasts(name: str, items: int = ITEMS, *, seed: int = 0) -> list[ContrastSet]:
+def draw_contrasts(name: str, items: int = kinds.ITEMS, *, seed: int = 0) -> list[ContrastSet]:
     """Draw contrasts by the name of their set; those of `demo/` are in the demo model's wording."""
     return pick(CONTRASTS, name, "set of contrasts")(items, seed)
 
@@ -111,13 +98,8 @@ class ItemLocator:
         return f"{self.asked.method}, {self.rule}"
 
 
-LOCATORS = tuple(
-    ItemLocator(Attribution(name)) for name in ("gradient", "integrated", "activation")
-)
-
-
 @dataclass(frozen=True)
-class SetSizes(MeanWithInterval):
+class SetSizes(JsonRecord):
     """Number of neurons located for an item: mean, extremes, and items for which there is none."""
 
     mean: float
@@ -183,7 +165,38 @@ def locate_items(
 
 
 @dataclass(frozen=True)
-class Followed(MeanWithInterval):
+class ContrastEffects(JsonRecord):
+    """Mean IoU of each arm, and the effects, with paired bootstrap intervals over base items.
+
+    Only base items whose IoU is known in all four arms count; `items` is their number and
+    `undefined` that of the others (no neuron located for either item of a pair).
+    """
+
+    items: int
+    undefined: int
+    similarity: dict[str, Interval]
+    commonality: Interval
+    individual: Interval
+    content: Interval
+
+    @classmethod
+    def of(cls, similarity: Mapping[str, Similarity], *, seed: int = 0) -> "ContrastEffects":
+        """Compute the effects from each arm's IoU with the base, item by item."""
+        table = np.stack([similarity[arm] for arm in ARMS])
+        known = ~np.isnan(table).any(axis=0)
+        arms = dict(zip(ARMS, table[:, known], strict=True))
+        return cls(
+            items=int(known.sum()),
+            undefined=int((~known).sum()),
+            similarity={arm: mean_interval(each, seed=seed) for arm, each in arms.items()},
+            commonality=paired_interval(arms["SC"], arms["DD"], seed=seed),
+            individual=paired_interval(arms["SS"], arms["SC"], seed=seed),
+            content=paired_interval(arms["CD"], arms["DD"], seed=seed),
+        )
+
+
+@dataclass(frozen=True)
+class Followed(JsonRecord):
     """What one locator's sets follow.
 
     `effects` compares the arms. A rewording keeps the answer, other content may not: `same_answer`
@@ -197,7 +210,7 @@ class Followed(MeanWithInterval):
     locator: str
     settings: dict[str, Any]
     sizes: SetSizes
-    effects: Decoupling
+    effects: ContrastEffects
     same_answer: Interval
     beyond_answer: Interval
     chance: dict[str, float | None]
@@ -205,27 +218,25 @@ class Followed(MeanWithInterval):
 
 
 @dataclass(frozen=True)
-class Decoupled(MeanWithInterval):
-    """Contrasts, what the model knows of them, and what each locator's sets follow.
+class Decoupled(JsonRecord):
+    """Contrasts, what the model knows of them, and what the locator's sets follow.
 
     `contrasts` were given, `alike` of them had items of equal lengths as far as that was asked, and
     of `right` all five items were answered rightly; those were located. `answered` is the share of
-    items answered rightly, by arm, of all that were alike. `balance` is of the contrasts located,
-    in tokens.
+    items answered rightly, by arm, of all that were alike.
     """
 
     contrasts: int
     alike: int
     right: int
     answered: dict[str, float]
-    balance: Balance
     followed: tuple[Followed, ...]
 
 
 def decouple(
     bench: NeuronBench,
     contrasts: Sequence[ContrastSet],
-    locators: Sequence[ItemLocator] = LOCATORS,
+    locator: ItemLocator,
     *,
     within: int | None = None,
     progress: Progress | None = None,
@@ -237,11 +248,10 @@ def decouple(
     answers have equally many.
 
     Raises:
-        UserError: if a locator does not exist, or there is no contrast.
+        UserError: if the locator does not exist, or there is no contrast.
         BadData: if no contrast is left.
     """
-    for locator in locators:
-        locator.check()
+    locator.check()
     if not contrasts:
         raise BadOption("There is no contrast to locate; draw at least one.")
     progress = progress or Silent()
@@ -250,7 +260,9 @@ def decouple(
     def length(text: str) -> int:
         return len(tokenizer.encode(text, add_special_tokens=False))
 
-    alike = list(contrasts) if within is None else matched(contrasts, length, within=within)
+    alike = list(contrasts)
+    if within is not None:
+        alike = kinds.matched(contrasts, length, within=within)
     if not alike:
         raise BadData(
             f"Of {len(contrasts)} contrasts none has items of equal lengths (within {within} "
@@ -261,25 +273,16 @@ def decouple(
         arm: float(np.mean([passing[key(item)] for item in items]))
         for arm, items in _by_arm(alike).items()
     }
-    right = kept(alike, lambda item: passing[key(item)])
+    right = kinds.kept(alike, lambda item: passing[key(item)])
     if not right:
         told = ", ".join(f"{arm} {100 * share:.0f} %" for arm, share in answered.items())
         raise BadData(
             f"The model answers all five items of none of {len(alike)} contrasts (alone: {told}); "
             "draw more, or contrasts that it was trained for."
         )
-    items, grid = [item for each in right for item in each.items], bench.neurons.grid
-    return Decoupled(
-        contrasts=len(contrasts),
-        alike=len(alike),
-        right=len(right),
-        answered=answered,
-        balance=balance(right, length),
-        followed=tuple(
-            follow(locate_items(bench, items, locator, progress), right, locator, grid, seed=seed)
-            for locator in locators
-        ),
-    )
+    found = locate_items(bench, [item for each in right for item in each.items], locator, progress)
+    followed = follow(found, right, locator, bench.neurons.grid, seed=seed)
+    return Decoupled(len(contrasts), len(alike), len(right), answered, (followed,))
 
 
 def _by_arm(contrasts: Sequence[ContrastSet]) -> dict[str, list[Item]]:
@@ -314,7 +317,7 @@ def follow(
         locator=str(locator),
         settings={"attribution": asdict(locator.asked), "rule": asdict(locator.rule)},
         sizes=found.sizes,
-        effects=decoupling(similarity, seed=seed),
+        effects=ContrastEffects.of(similarity, seed=seed),
         same_answer=mean_interval(alike, seed=seed),
         beyond_answer=paired_interval(similarity["SS"], alike, seed=seed),
         chance={arm: mean_defined(each) for arm, each in chance.items()},
@@ -384,7 +387,7 @@ class DecouplingStudy:
 
     model: ModelOptions
     contrasts: str
-    items: int = ITEMS
+    items: int = kinds.ITEMS
     attributions: tuple[Attribution, ...] = (Attribution(),)
     rule: Rule = field(default_factory=Rule)
     within: int | None = None
@@ -426,7 +429,7 @@ def measure_decoupling(
     """Locate every item of the contrasts on its own; writes `decoupling.json`."""
 
     def find(bench: NeuronBench) -> Finding:
-        ledger = Ledger(folder / LEDGER)
+        cache = Cache(folder / LEDGER)
         contrasts = draw_contrasts(study.contrasts, study.items, seed=study.seed)
         found = {}
         for locator in study.locators:
@@ -435,8 +438,13 @@ def measure_decoupling(
                 "locator": asdict(locator),
                 "model": bench.neurons.fingerprint,
             }
-            measure = partial(_measure, study, bench, contrasts, locator, progress)
-            found[str(locator)] = ledger.recall(asked, measure)
+            asking: dict[str, Any] = {
+                "within": study.within,
+                "progress": progress,
+                "seed": study.seed,
+            }
+            measure = partial(decouple, bench, contrasts, locator, **asking)
+            found[str(locator)] = cache.recall(asked, measure)
         results = {
             "model": study.model.name,
             "contrasts": study.contrasts,
@@ -447,18 +455,6 @@ def measure_decoupling(
         return Finding(DECOUPLING, results, title, decoupling_headline(found), shown)
 
     return run_command(open_decoupling(study, folder, command), find, folder, command)
-
-
-def _measure(
-    study: DecouplingStudy,
-    bench: NeuronBench,
-    contrasts: Sequence[ContrastSet],
-    locator: ItemLocator,
-    progress: Progress | None,
-) -> dict[str, Any]:
-    """Measure one locator's part."""
-    ways, within, seed = [locator], study.within, study.seed
-    return decouple(bench, contrasts, ways, within=within, progress=progress, seed=seed).as_dict()
 
 
 def decoupling_headline(found: dict[str, Any]) -> str:
@@ -475,68 +471,51 @@ def decoupling_headline(found: dict[str, Any]) -> str:
 def effects_exhibit(contrasts: str, found: dict[str, Any]) -> Exhibit:
     """Show how alike an item's neurons are to its partners', and the effects."""
     followed = {name: each["followed"][0] for name, each in found.items()}
-    rows: list[Row] = [
-        (
-            name,
-            f"{found[name]['right']} of {found[name]['contrasts']}",
-            Value(each["sizes"]["mean"], digits=1),
-            *(ranged(each["effects"]["similarity"][arm]) for arm in ARMS),
-            *(ranged(each["effects"][effect]) for effect in EFFECTS),
-            ranged(each["beyond_answer"]),
-        )
+    rows: list[NamedRow] = [
+        {
+            "locator": name,
+            "items used": f"{found[name]['right']} of {found[name]['contrasts']}",
+            "neurons an item": Value(each["sizes"]["mean"], digits=1),
+            "reworded (SS)": ranged(each["effects"]["similarity"]["SS"]),
+            "same capability (SC)": ranged(each["effects"]["similarity"]["SC"]),
+            "same content (CD)": ranged(each["effects"]["similarity"]["CD"]),
+            "neither (DD)": ranged(each["effects"]["similarity"]["DD"]),
+            **{f"{effect} effect": ranged(each["effects"][effect]) for effect in EFFECTS},
+            "rewording beyond the answer": ranged(each["beyond_answer"]),
+        }
         for name, each in followed.items()
     ]
-    columns = (
-        "locator; items used; neurons an item; reworded (SS); same capability (SC); same content "
-        "(CD); neither (DD); commonality effect; individual effect; content effect; rewording "
-        "beyond the answer"
+    note = (
+        "Mean IoU of an item's neurons with its partner's; only contrasts of which the model "
+        "answers all five items rightly. Commonality is SC less DD, individual SS less SC, content "
+        "CD less DD, with paired 95 % intervals over items. A rewording keeps the answer and other "
+        "content does not, so the last column compares it with another item of the same answer. "
+        "The design is ours: the paper's is not known to us."
     )
-    return Exhibit(
-        f"decoupling-{contrasts.replace('/', '-')}",
-        f"Capability and content apart: {contrasts}",
-        tuple(columns.split("; ")),
-        rows,
-        [
-            "Mean IoU of an item's neurons with its partner's; only contrasts of which the "
-            "model answers all five items rightly. Commonality is SC less DD, individual SS "
-            "less SC, content CD less DD, with paired 95 % intervals over items. A rewording "
-            "keeps the answer and other content does not, so the last column compares it with "
-            "another item of the same answer. The design is ours: the paper's is not known to "
-            "us."
-        ],
-        partial(
-            drawing.points,
-            list(found),
-            {e: [bounds(each["effects"][e]) for each in followed.values()] for e in EFFECTS},
-            label="effect on IoU",
-        ),
-    )
+    effects = {e: [bounds(each["effects"][e]) for each in followed.values()] for e in EFFECTS}
+    draw = partial(drawing.points, list(found), effects, label="effect on IoU")
+    name = f"decoupling-{contrasts.replace('/', '-')}"
+    return Exhibit.of(name, f"Capability and content apart: {contrasts}", rows, [note], draw)
 
 
 def groups_exhibit(contrasts: str, found: dict[str, Any]) -> Exhibit:
     """Show what the sets of many items of one capability have in common, and of all mixed."""
-    rows: list[Row] = []
+    rows: list[NamedRow] = []
     for name, each in found.items():
         for kind, told in each["followed"][0]["groups"].items():
-            votes = {f"{vote['least']:g}": vote["count"] for vote in told["votes"]}
+            votes = {f"{vote['least']:g}": str(vote["count"]) for vote in told["votes"]}
             rows.append(
-                (
-                    f"{name}, {kind}",
-                    str(told["sets"]),
-                    str(told["in_any"]),
-                    Value(told["iou"]),
-                    Value(told["pairwise"]["iou"]),
-                    *(str(votes[share]) for share in ("0.1", "0.5", "0.9")),
-                )
+                {
+                    "locator, items": f"{name}, {kind}",
+                    "items": str(told["sets"]),
+                    "neurons in any": str(told["in_any"]),
+                    "IoU of all": Value(told["iou"]),
+                    "mean pairwise IoU": Value(told["pairwise"]["iou"]),
+                    "in 10 % of items": votes["0.1"],
+                    "in 50 %": votes["0.5"],
+                    "in 90 %": votes["0.9"],
+                }
             )
-    columns = (
-        "locator, items; items; neurons in any; IoU of all; mean pairwise IoU; in 10 % of items; "
-        "in 50 %; in 90 %"
-    )
-    return Exhibit(
-        f"groups-{contrasts.replace('/', '-')}",
-        f"What many items' neurons have in common: {contrasts}",
-        tuple(columns.split("; ")),
-        rows,
-        ["The IoU of all items' sets shrinks with their number; the vote counts do not."],
-    )
+    title = f"What many items' neurons have in common: {contrasts}"
+    note = "The IoU of all items' sets shrinks with their number; the vote counts do not."
+    return Exhibit.of(f"groups-{contrasts.replace('/', '-')}", title, rows, [note])

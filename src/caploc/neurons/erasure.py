@@ -15,23 +15,21 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64
 
-from caploc.commonality import (
-    Interval,
-    MeanWithInterval,
-    Specificity,
-    bottom,
-    layer_matched,
-    mean_interval,
-    paired_interval,
-    specificity,
-    uniform,
-)
 from caploc.errors import BadOption, UserError
 from caploc.exhibits import drawing
 from caploc.exhibits.exhibit import NOTHING, Exhibit, Value
 from caploc.folder import ERASURE
 from caploc.measurement import Meter, outcomes_by_example
-from caploc.neurons.cells import YES_NO, Matrix, Row, bounds, effects_matrix, ranged, spread
+from caploc.neurons.cells import (
+    YES_NO,
+    Matrix,
+    NamedRow,
+    Row,
+    bounds,
+    effects_matrix,
+    ranged,
+    spread,
+)
 from caploc.neurons.cutting import Mode
 from caploc.neurons.finding import TaskNeurons
 from caploc.neurons.sites import Chosen
@@ -45,6 +43,8 @@ from caploc.neurons.study import (
     run_command,
 )
 from caploc.progress import Progress
+from caploc.stats.chance import Specificity, bottom, layer_matched, specificity, uniform
+from caploc.stats.intervals import Interval, JsonRecord, mean_interval, paired_interval
 from caploc.tasks.task import Score
 from caploc.workbench import Allowed
 
@@ -83,7 +83,7 @@ class Erasing:
 
 
 @dataclass(frozen=True)
-class ArmLoss(MeanWithInterval):
+class ArmLoss(JsonRecord):
     """What a task loses when an arm's neurons are erased, on the same examples.
 
     `score` is the task's own, with the neurons erased; `metric` and `logprob` are the mean over
@@ -344,44 +344,37 @@ def erasure_headline(erased: Sequence[ErasedTask]) -> str:
 
 def erased_arms_exhibit(erased: Sequence[ErasedTask]) -> Exhibit:
     """Show each task's own loss under every arm."""
-    rows: list[Row] = []
+    rows: list[NamedRow] = []
     for each in erased:
-        own = each.own
-        gain = own.logprob.pooled_gain
+        own, gain = each.own, each.own.logprob.pooled_gain
         rows.append(
-            (
-                each.task,
-                str(each.neurons),
-                Value(own.intact.score, own.intact.stderr),
-                *(_scores(own, arm) for arm in ARMS),
-                ranged(own.located.logprob),
-                Value(own.mean(LAYERS)),
-                YES_NO[own.beats() is True],
-                NOTHING if gain is None else Value(gain, digits=1),
-            )
+            {
+                "task": each.task,
+                "neurons": str(each.neurons),
+                "intact": Value(own.intact.score, own.intact.stderr),
+                "located erased": _scores(own, LOCATED),
+                "random in layers": _scores(own, LAYERS),
+                "random": _scores(own, UNIFORM),
+                "lowest scores": _scores(own, BOTTOM),
+                "log-probability lost": ranged(own.located.logprob),
+                "by random in layers": Value(own.mean(LAYERS)),
+                "beats every draw": YES_NO[own.beats() is True],
+                "gain in sd of draws": NOTHING if gain is None else Value(gain, digits=1),
+            }
         )
-    columns = (
-        "task, neurons, intact, located erased, random in layers, random, lowest scores, "
-        "log-probability lost, by random in layers, beats every draw, gain in sd of draws"
+    note = (
+        "Of draws the mean score, and in brackets the lowest and the highest. Log-probability is "
+        "in nats for each gold token, with a 95 % interval over examples; the gain is the located "
+        "loss less the mean of the draws in the same layers, in their standard deviations."
     )
-    return Exhibit(
-        "erasure",
-        "Located neurons erased, against others as many",
-        tuple(columns.split(", ")),
-        rows,
-        [
-            "Of draws the mean score, and in brackets the lowest and the highest. Log-probability "
-            "is in nats for each gold token, with a 95 % interval over examples; the gain is the "
-            "located loss less the mean of the draws in the same layers, in their standard "
-            "deviations."
-        ],
-        partial(
-            drawing.points,
-            [each.task for each in erased],
-            {arm: [_drawn(each.own, arm) for each in erased] for arm in ARMS},
-            label="log-probability lost, nats a token",
-        ),
+    draw = partial(
+        drawing.points,
+        [each.task for each in erased],
+        {arm: [_drawn(each.own, arm) for each in erased] for arm in ARMS},
+        label="log-probability lost, nats a token",
     )
+    title = "Located neurons erased, against others as many"
+    return Exhibit.of("erasure", title, rows, [note], draw)
 
 
 def _scores(erased: Erased, arm: str) -> str:

@@ -11,24 +11,17 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool
 
-from caploc.commonality import (
-    Moments,
-    ThresholdSweep,
-    Within,
-    commonality_set,
-    group,
-    plain,
-    strengths,
-    sweep,
-    within,
-)
+from caploc.cache import ArrayCache
 from caploc.engine.encoding import Span
 from caploc.errors import BadOption
 from caploc.neurons.attribution import Attribution
 from caploc.neurons.proof import NeuronModel
-from caploc.neurons.scores import Rule, ScoreCache, accumulate
+from caploc.neurons.scores import Rule, accumulate
 from caploc.neurons.sites import Chosen, NeuronGrid
 from caploc.progress import Progress
+from caploc.stats.intervals import plain
+from caploc.stats.sets import Within, commonality_set, group, within
+from caploc.stats.threshold import Moments, ThresholdCount, strengths, sweep
 
 SIZES = (10, 30, 100, 300, 1000, 3000)  # examples of a subset at which the curve has a point
 STRETCH = 500  # examples scored between two writes
@@ -53,7 +46,7 @@ class TaskNeurons:
     def within(self) -> Within:
         return within(self.subsets)
 
-    def sweep(self, rule: Rule) -> ThresholdSweep:
+    def sweep(self, rule: Rule) -> list[ThresholdCount]:
         """Count how many neurons other thresholds and shares would choose."""
         return sweep(self.moments.mean, absolute=rule.absolute)
 
@@ -65,7 +58,6 @@ class TaskNeurons:
         return [int(column) for column in columns[np.argsort(-highest, kind="stable")]]
 
     def as_dict(self, grid: NeuronGrid, rule: Rule) -> dict[str, Any]:
-        swept = self.sweep(rule)
         return {
             "task": self.task,
             "examples": self.examples,
@@ -87,7 +79,7 @@ class TaskNeurons:
             "curve": [list(point) for point in self.curve],
             "sweep": [
                 {"rule": each.rule, "level": each.level, "neurons": each.count}
-                for each in (*swept.by_sigma, *swept.by_share)
+                for each in self.sweep(rule)
             ],
         }
 
@@ -99,7 +91,7 @@ class Finder:
     model: NeuronModel
     asked: Attribution
     rule: Rule
-    cache: ScoreCache
+    cache: ArrayCache[Moments]
     progress: Progress
 
     def find(

@@ -10,24 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from caploc.commonality import (
-    COMPARED,
-    RATES,
-    Cohesion,
-    Interval,
-    Overlaps,
-    across,
-    between,
-    cantelli,
-    chance,
-    cohesion,
-)
 from caploc.contents import read_contents
 from caploc.errors import BadOption, UserError
 from caploc.exhibits import drawing
 from caploc.exhibits.exhibit import NOTHING, Exhibit, Value
 from caploc.folder import NEURONS, OVERLAP, versions, write_json
-from caploc.neurons.cells import YES_NO, Row, as_text, bounds, known, ranged
+from caploc.neurons.cells import YES_NO, NamedRow, Row, as_text, bounds, ranged
 from caploc.neurons.finding import TaskNeurons
 from caploc.neurons.scores import Rule
 from caploc.neurons.sites import NeuronGrid
@@ -40,6 +28,11 @@ from caploc.neurons.study import (
     run_command,
 )
 from caploc.progress import Progress
+from caploc.stats.agreement import Cohesion, cohesion
+from caploc.stats.chance import chance
+from caploc.stats.intervals import Interval
+from caploc.stats.sets import COMPARED, RATES, Overlaps, across, between
+from caploc.stats.threshold import SHARES, SIGMAS, cantelli
 
 NAMED = 8  # neurons that a table names
 TITLES = {
@@ -211,51 +204,39 @@ def exhibits(located: LocatedNeurons) -> list[Exhibit]:
 
 def sets_exhibit(located: LocatedNeurons) -> Exhibit:
     """Show each task's neurons: how many, how steady, how unlike other tasks'."""
-    rows: list[Row] = []
+    rows: list[NamedRow] = []
     within = {task: each.within().rates for task, each in located.found.items()}
     apart = {task: located.apart(task) for task in located.found}
     for task, each in located.found.items():
         columns = each.ordered
         names = " ".join(str(located.grid.part(column)) for column in columns[:NAMED])
         rows.append(
-            (
-                task,
-                str(each.examples),
-                str(len(columns)),
-                Value(100 * len(columns) / located.grid.size, digits=2),
-                ranged(within[task][COMPARED]),
-                ranged(within[task]["iou"]),
-                Value(overlap_by_chance(each, located.grid)),
-                ranged(apart[task]),
-                YES_NO[located.separate(task)],
-                names + (" …" if len(columns) > NAMED else "") if names else NOTHING,
-            )
-        )
-    columns_ = (
-        "task; examples; neurons; share, %; overlap within; IoU within; by chance, in layers; "
-        "overlap across; apart; highest scores"
-    )
-    return Exhibit(
-        "neurons",
-        "Neurons of each task",
-        tuple(columns_.split("; ")),
-        rows,
-        [
-            "Overlap is the number in common by the larger set, averaged over pairs of subsets, "
-            "with 95 % intervals from resampling subsets (across: and tasks). By chance: what "
-            "random sets with as many neurons in each layer would overlap. Apart: the interval "
-            "within lies above the one across.",
-        ],
-        partial(
-            drawing.points,
-            list(located.found),
             {
-                "within the task": [bounds(each[COMPARED]) for each in within.values()],
-                "across tasks": [bounds(each) for each in apart.values()],
-            },
-            label="overlap of subsets' sets, by the larger",
-        ),
+                "task": task,
+                "examples": str(each.examples),
+                "neurons": str(len(columns)),
+                "share, %": Value(100 * len(columns) / located.grid.size, digits=2),
+                "overlap within": ranged(within[task][COMPARED]),
+                "IoU within": ranged(within[task]["iou"]),
+                "by chance, in layers": Value(overlap_by_chance(each, located.grid)),
+                "overlap across": ranged(apart[task]),
+                "apart": YES_NO[located.separate(task)],
+                "highest scores": names + " …" * (len(columns) > NAMED) if names else NOTHING,
+            }
+        )
+    note = (
+        "Overlap is the number in common by the larger set, averaged over pairs of subsets, with "
+        "95 % intervals from resampling subsets (across: and tasks). By chance: what random sets "
+        "with as many neurons in each layer would overlap. Apart: the interval within lies above "
+        "the one across."
     )
+    series = {
+        "within the task": [bounds(each[COMPARED]) for each in within.values()],
+        "across tasks": [bounds(each) for each in apart.values()],
+    }
+    label = "overlap of subsets' sets, by the larger"
+    draw = partial(drawing.points, list(located.found), series, label=label)
+    return Exhibit.of("neurons", "Neurons of each task", rows, [note], draw)
 
 
 def overlap_by_chance(found: TaskNeurons, grid: NeuronGrid) -> float | None:
@@ -283,15 +264,12 @@ def layers_exhibit(located: LocatedNeurons) -> Exhibit:
 def thresholds_exhibit(located: LocatedNeurons) -> Exhibit:
     """Show how many neurons other thresholds and shares choose, from all examples."""
     swept = {task: each.sweep(located.rule) for task, each in located.found.items()}
-    first = next(iter(swept.values()))
-    columns = [f"{each.level:g} sigma" for each in first.by_sigma]
-    columns += [f"{100 * each.level:g} %" for each in first.by_share]
+    columns = [f"{level:g} sigma" for level in SIGMAS] + [f"{100 * level:g} %" for level in SHARES]
     rows: list[Row] = [
-        (task, *(str(each.count) for each in (*one.by_sigma, *one.by_share)))
-        for task, one in swept.items()
+        (task, *(str(each.count) for each in found)) for task, found in swept.items()
     ]
-    limits = [f"{located.grid.size * share:.0f}" for share in first.cantelli]
-    rows.append(("at most, whatever the scores", *limits, *[NOTHING] * len(first.by_share)))
+    limits = [f"{located.grid.size * cantelli(sigma):.0f}" for sigma in SIGMAS]
+    rows.append(("at most, whatever the scores", *limits, *[NOTHING] * len(SHARES)))
     title = "How many neurons a threshold chooses"
     return Exhibit("thresholds", title, ("task", *columns), rows, [])
 
@@ -335,7 +313,7 @@ def _rate_exhibit(
 ) -> Exhibit:
     tasks, values = overlaps.datasets, overlaps.rates[rate]
     rows: list[Row] = [
-        (task, *(Value(known(float(value))) for value in row))
+        (task, *(Value(float(value)) for value in row))
         for task, row in zip(tasks, values, strict=True)
     ]
     draw = partial(drawing.matrix, tasks, tasks, values, label=f"overlap {TITLES[rate]}")
@@ -433,20 +411,19 @@ def read_sets(result: Mapping[str, Any]) -> tuple[NeuronGrid, dict[str, tuple[An
 
 def _pairs_exhibit(grid: NeuronGrid, located: Mapping[str, np.ndarray]) -> Exhibit:
     """Show the neurons in common of every two tasks beside what chance gives."""
-    rows: list[Row] = []
+    rows: list[NamedRow] = []
     for first, second in combinations(located, 2):
         found = chance(located[first], located[second], grid)
         common = grid.named(located[first] & located[second])
         rows.append(
-            (
-                f"{first}, {second}",
-                str(found.count),
-                Value(found.expected, digits=2),
-                Value(found.p, digits=4),
-                Value(found.expected_in_layers, digits=2),
-                Value(found.p_in_layers, digits=4),
-                " ".join(map(str, common[:NAMED])) or NOTHING,
-            )
+            {
+                "tasks": f"{first}, {second}",
+                "in common": str(found.count),
+                "by chance": Value(found.expected, digits=2),
+                "p": Value(found.p, digits=4),
+                "by chance in layers": Value(found.expected_in_layers, digits=2),
+                "p in layers": Value(found.p_in_layers, digits=4),
+                "neurons": " ".join(map(str, common[:NAMED])) or NOTHING,
+            }
         )
-    columns = "tasks; in common; by chance; p; by chance in layers; p in layers; neurons"
-    return Exhibit("overlap-pairs", "Neurons in common", tuple(columns.split("; ")), rows)
+    return Exhibit.of("overlap-pairs", "Neurons in common", rows)

@@ -11,10 +11,9 @@ Three things are shown before anything is measured, on short random token ids, e
    read those neurons set to zero, and differs from the intact one.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
-from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -22,17 +21,17 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from caploc.errors import ModelRefused
-from caploc.models.cutting import Projections, replaced
+from caploc.models.cutting import Projections, replaced, temporary_hooks
 from caploc.models.loading import CutModel
 from caploc.models.placement import is_whole
 from caploc.models.projections import ATTENTION_NAMES, module_name
 from caploc.models.proof import (
     Call,
     CutProof,
+    columns_zeroed,
     logits_of,
-    random_tokens,
-    reads_first,
-    refuse_infinite,
+    masks_to_prove,
+    resting,
 )
 from caploc.neurons.experts import Experts
 from caploc.neurons.sites import NeuronGrid, find_sites, parts
@@ -75,24 +74,17 @@ def prove(
 
     The model is left as it was: weights, hooks and training mode.
     """
-    tokens = random_tokens(model, seed)
     proof = CutProof(
         projections,
         grid,
-        lambda mask: _zero_weights_plainly(projections, mask),
+        lambda mask: _zero_weights_plainly(projections, grid, mask),
         lambda mask: f"{int(mask.sum())} neurons",
         "the feed-forward outputs",
     )
-    training = model.training
-    model.eval()
-    try:
-        intact = logits_of(model, tokens)
-        refuse_infinite(model, intact)
+    with resting(model, seed) as (tokens, intact):
         _prove_one_position(model, projections, tokens)
         _prove_empty(model, projections, grid, tokens, intact)
-        proof.hold(model, _masks(grid, seed), tokens, intact)
-    finally:
-        model.train(training)
+        proof.hold(model, masks_to_prove(grid, seed, SHARE), tokens, intact)
 
 
 def _prove_one_position(
@@ -142,45 +134,12 @@ def _prove_empty(
 
 
 @contextmanager
-def _zero_weights_plainly(projections: Projections, mask: Bool[Tensor, " neurons"]) -> Any:
+def _zero_weights_plainly(
+    projections: Projections, grid: NeuronGrid, mask: Bool[Tensor, " neurons"]
+) -> Iterator[None]:
     """Zero weights, experts computed plainly as under a cut, so that only the cut differs."""
-    with ExitStack() as hooks:
-        for _, _, module in parts(projections):
-            hooks.callback(module.register_forward_pre_hook(lambda *_: None).remove)
-        hooks.enter_context(neurons_zeroed(projections, mask))
+    looking = (
+        module.register_forward_pre_hook(lambda *_: None) for _, _, module in parts(projections)
+    )
+    with temporary_hooks(looking), columns_zeroed(projections, grid, mask):
         yield
-
-
-@contextmanager
-def neurons_zeroed(projections: Projections, mask: Bool[Tensor, " neurons"]) -> Iterator[None]:
-    """Zero the weights that read the neurons of a mask; after the block they are what they were."""
-    saved: list[tuple[Tensor, Tensor, Tensor]] = []
-    try:
-        for _, columns, module in parts(projections):
-            reads = output_weights(module)
-            cut = mask[columns].to(reads.device).reshape(reads.shape[:-1])
-            saved.append((reads, cut, reads[cut]))
-            reads[cut] = 0
-        yield
-    finally:
-        for reads, cut, before in saved:
-            reads[cut] = before
-
-
-def output_weights(module: Any) -> Float[Tensor, "*neurons writes"]:
-    """View an output projection's weights with the neurons as the first axes."""
-    return module.weight if isinstance(module, Experts) else reads_first(module)
-
-
-def _masks(grid: NeuronGrid, seed: int) -> Bool[Tensor, "rows neurons"]:
-    """Make three masks: one of nothing, two of a random tenth of each layer, not the same one."""
-    generator = torch.Generator().manual_seed(seed)
-    masks = torch.zeros(3, grid.size, dtype=torch.bool)
-    for columns in grid.layer_slices:
-        width = columns.stop - columns.start
-        if width:
-            chosen: Sequence[int] = torch.randperm(width, generator=generator).tolist()
-            count = max(1, int(SHARE * width))
-            for row, some in ((1, chosen[:count]), (2, chosen[count : 2 * count])):
-                masks[row, [columns.start + each for each in some]] = True
-    return masks

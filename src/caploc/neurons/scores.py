@@ -5,36 +5,27 @@ examples, named by what was scored and how, so that a killed run goes on and no 
 change the scores has them computed again.
 """
 
-import json
-import shutil
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
 from math import inf
 from pathlib import Path
-from tokenize import TokenError
 from typing import Any
-from zipfile import ZipFile
 
 import numpy as np
 from jaxtyping import Float64
 
-from caploc.commonality import SIGMA, Moments, above, best
+from caploc.cache import ArrayCache
 from caploc.engine.encoding import Span
-from caploc.errors import BadData, BadOption, StoreFailed
-from caploc.files import UNZIPPING, UnfitFile, open_regular, whole_path
+from caploc.errors import BadOption
 from caploc.grid import Grid
 from caploc.neurons.attribution import Attribution
 from caploc.neurons.batches import Batch, Batcher
 from caploc.neurons.proof import NeuronModel
 from caploc.neurons.sites import Chosen
 from caploc.progress import Progress, Silent
+from caploc.stats.threshold import SIGMA, Moments, above, best
 
 Rows = Float64[np.ndarray, "examples neurons"]
-LONGEST = 16 * 2**30  # bytes of the figures of one task: a hundred for each of 160 million neurons
-# What numpy raises beside for arrays that are not what they say.
-UNREADABLE = (*UNZIPPING, MemoryError, SyntaxError, TokenError)
 
 
 @dataclass(frozen=True)
@@ -90,9 +81,9 @@ class Rule:
         if self.votes is not None:
             return moments.voted(self.votes)
         if self.share is not None:
-            return best(moments.mean, self.share, absolute=self.absolute).chosen
+            return best(moments.mean, self.share, absolute=self.absolute)
         layers = grid if self.per_layer else None
-        return above(moments.mean, self.sigma, grid=layers, absolute=self.absolute).chosen
+        return above(moments.mean, self.sigma, grid=layers, absolute=self.absolute)
 
     def __str__(self) -> str:
         if self.share is not None:
@@ -140,78 +131,6 @@ def accumulate(
     return total
 
 
-class ScoreCache:
-    """Running figures by what was scored, in `folder`/scores."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder / "scores"
-
-    def recall(self, asked: dict[str, Any], measure: Callable[[], Moments]) -> Moments:
-        """Return the figures of what is asked; measure and keep them if they are not there.
-
-        Raises:
-            StoreFailed: if they cannot be read or written.
-        """
-        path = self.folder / f"{digest(asked)}.npz"
-        try:
-            return self._read(path)
-        except (FileNotFoundError, BadData, *UNREADABLE):
-            pass  # not there, or not as it was written: a full disk cuts files short
-        except OSError as error:
-            raise StoreFailed(
-                f"{path} cannot be read ({error.strerror}); check the folder and its rights, or "
-                "choose another --out."
-            ) from error
-        moments = measure()
-        self.write(path, moments)
-        return moments
-
-    def write(self, path: Path, moments: Moments) -> None:
-        """Write a file whole or not at all."""
-        with self._whole(path) as part, part.open("wb") as file:
-            np.savez(file, **moments.as_arrays())  # type: ignore[arg-type]
-
-    def adopt(self, other: "ScoreCache") -> None:
-        """Take over what another cache holds, as hard links where the disk has them.
-
-        No file is ever written twice, so that links stay what they are, and a folder that is moved
-        or copied alone is whole.
-        """
-        for path in sorted(other.folder.glob("*.npz")):
-            mine = self.folder / path.name
-            if mine.exists():
-                continue
-            with self._whole(mine) as part:
-                try:
-                    part.hardlink_to(path)
-                except OSError:
-                    shutil.copyfile(path, part)
-
-    @staticmethod
-    def _read(path: Path) -> Moments:
-        with open_regular(path, LONGEST) as file:
-            with ZipFile(file) as parts:
-                size = sum(part.file_size for part in parts.infolist())
-            if size > LONGEST:
-                raise UnfitFile(f"it unpacks to {size:,} bytes, more than any run writes", path)
-            file.seek(0)
-            with np.load(file, allow_pickle=False) as arrays:
-                return Moments.from_arrays(arrays)
-
-    @contextmanager
-    def _whole(self, path: Path) -> Iterator[Path]:
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            with whole_path(path) as part:
-                yield part
-        except OSError as error:
-            raise StoreFailed(
-                f"{path} could not be written ({error.strerror}); what was scored before is kept. "
-                "Free disk space or check the rights, then run the same command again."
-            ) from error
-
-
-def digest(asked: dict[str, Any]) -> str:
-    """Name what was scored in a few characters, equal on every machine."""
-    text = json.dumps(asked, sort_keys=True, separators=(",", ":"))
-    return blake2b(text.encode(), digest_size=16).hexdigest()
+def score_cache(folder: Path) -> ArrayCache[Moments]:
+    """Open the running figures of a run's folder, by what was scored."""
+    return ArrayCache(folder / "scores", Moments)

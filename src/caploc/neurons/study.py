@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from caploc import designs
+from caploc.cache import COMPACT, ArrayCache, digest
 from caploc.contents import read_contents, typed
 from caploc.engine import BatchEngine
 from caploc.engine.encoding import RequestEncoder, Span
@@ -29,8 +30,9 @@ from caploc.neurons.attribution import Attribution
 from caploc.neurons.cutting import Cutter, Mode, NeuronEngine
 from caploc.neurons.finding import Finder, TaskNeurons
 from caploc.neurons.proof import NeuronModel, as_neurons
-from caploc.neurons.scores import Rule, ScoreCache, digest
+from caploc.neurons.scores import Rule, score_cache
 from caploc.progress import Progress, Silent
+from caploc.stats.threshold import Moments
 from caploc.store import Question, Store
 from caploc.tasks.catalog import TaskOptions, can_train, check_task_name
 from caploc.tasks.requests import Generate, LogLikelihood
@@ -198,14 +200,14 @@ class NeuronBench:
     engine: BatchEngine[LoadedModel]
     neurons: NeuronModel
     store: Store
-    scores: ScoreCache
+    scores: ArrayCache[Moments]
     cost: Cost = field(default_factory=Cost)
     meters: dict[Question, Meter] = field(default_factory=dict)
     cutters: dict[str, Cutter] = field(default_factory=dict)
 
     @classmethod
     def of(cls, engine: BatchEngine[LoadedModel], store: Store, folder: Path) -> "NeuronBench":
-        return cls(engine, as_neurons(engine.loaded), store, ScoreCache(folder))
+        return cls(engine, as_neurons(engine.loaded), store, score_cache(folder))
 
     @property
     def wording(self) -> RequestEncoder:
@@ -223,7 +225,7 @@ class NeuronBench:
         way = f"neurons {mode}"
         if mode.needs_reference:
             spans = [[list(span.inputs), list(span.continuation)] for span in reference]
-            way += f" of {digest({'spans': spans})}"
+            way += f" of {digest({'spans': spans}, COMPACT)}"
         if mode.name == "resample":
             way += f" seed {seed}"
         if way not in self.cutters:

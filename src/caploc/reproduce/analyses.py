@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from caploc import sharing as statistics
 from caploc.errors import BadOption
 from caploc.exhibits.exhibit import NOTHING, Cell, Exhibit, Value
 from caploc.heads import Head
@@ -12,6 +11,9 @@ from caploc.reproduce.laboratory import ScoredTask
 from caploc.reproduce.preset import Benchmark, PresetModel
 from caploc.reproduce.selection import Lab, named, universal
 from caploc.reproduce.tables import FILTERED
+from caploc.stats import shared
+from caploc.stats.chance import Chance
+from caploc.stats.strength import Scores, Strength, Trend, localization, trend
 
 LONGEST = 90  # characters of an answer shown in a cell
 KINDS = 4  # of answers shown in a cell
@@ -23,30 +25,23 @@ def sharing(lab: Lab) -> Exhibit:
     rows: list[tuple[Cell, ...]] = []
     for model in lab.preset.models:
         found = {b.label: named(lab, model, b) for b in lab.preset.localized}
-        for pair in statistics.overlaps(found, model.grid, draws=lab.draws):
+        for pair in shared.overlaps(found, model.grid, draws=lab.draws):
             names = " ".join(pair.heads) or NOTHING
             heads, groups = against_chance(pair.head_chance), against_chance(pair.group_chance)
             rows.append((model.label, f"{pair.first}, {pair.second}", names, *heads, *groups))
-        for own in statistics.together(found, model.grid, draws=lab.draws):
-            names = "; ".join(" ".join(group) for group in own.groups) or NOTHING
-            blank = ("",) * 4
-            rows.append(
-                (model.label, f"{own.task} alone", names, *blank, *against_chance(own.chance))
-            )
     of_heads = ("heads", "by chance", "p", "p in layers")
     of_groups = ("key-value groups", "groups by chance", "p of groups", "p of groups in layers")
     notes = [
         "Heads and key-value groups in common; by chance, as many heads a task, drawn from the "
         "whole grid. p: one-sided, at least so many; in layers: heads drawn so that each task "
         "keeps its number in every layer. No p is corrected for the number of pairs.",
-        "A task alone: pairs of its heads that share a key-value head.",
         FILTERED,
     ]
     columns = ("model", "tasks", "which", *of_heads, *of_groups)
     return Exhibit("sharing", "Heads that tasks share", columns, rows, notes)
 
 
-def against_chance(chance: statistics.Chance) -> tuple[Cell, ...]:
+def against_chance(chance: Chance) -> tuple[Cell, ...]:
     """How many, how many by chance, and how surprising, from the whole grid and within layers."""
     return (
         Value(chance.count, digits=0),
@@ -65,7 +60,7 @@ def scale(lab: Lab) -> Exhibit:
         "above chance, of which there is no share."
     ]
     for benchmark in lab.preset.localized:
-        strengths: dict[str, statistics.Strength] = {}
+        strengths: dict[str, Strength] = {}
         sizes: dict[str, float] = {}
         for model in lab.preset.models:
             found = strength(lab, model, benchmark)
@@ -75,7 +70,7 @@ def scale(lab: Lab) -> Exhibit:
             if found is not None:
                 strengths[model.label] = found
         if len(strengths) >= FEWEST_MODELS:
-            told = statistics.trend(strengths, sizes)
+            told = trend(strengths, sizes)
             notes.append(f"{benchmark.label}: {in_words(told)}")
         elif len(lab.preset.models) >= FEWEST_MODELS:
             notes.append(f"{benchmark.label}: too few models for a trend.")
@@ -85,7 +80,7 @@ def scale(lab: Lab) -> Exhibit:
     return Exhibit("scale", "Localization and scale", columns, rows, [*notes, FILTERED])
 
 
-def in_words(told: statistics.Trend) -> str:
+def in_words(told: Trend) -> str:
     """A trend as a note."""
     if told.rho is None:
         return "no rank correlation with size, the strengths being equal."
@@ -95,7 +90,7 @@ def in_words(told: statistics.Trend) -> str:
     )
 
 
-def strength(lab: Lab, model: PresetModel, benchmark: Benchmark) -> statistics.Strength | None:
+def strength(lab: Lab, model: PresetModel, benchmark: Benchmark) -> Strength | None:
     """How localized a benchmark is; None where a score is missing or no better than chance."""
     heads = named(lab, model, benchmark)
     task, rest = lab.score(model, benchmark, heads), general(lab, model, heads)
@@ -103,17 +98,17 @@ def strength(lab: Lab, model: PresetModel, benchmark: Benchmark) -> statistics.S
     if one is None or other is None:
         return None
     try:
-        return statistics.localization(one, other)
+        return localization(one, other)
     except BadOption:
         return None
 
 
-def as_scores(found: ScoredTask) -> statistics.Scores | None:
+def as_scores(found: ScoredTask) -> Scores | None:
     """What the statistics take; None if anything is missing."""
     known = (found.intact, found.intact_stderr, found.score, found.stderr)
     if None in known:
         return None
-    return statistics.Scores(*known, found.drop_stderr, found.chance)  # type: ignore[arg-type]
+    return Scores(*known, found.drop_stderr, found.chance)  # type: ignore[arg-type]
 
 
 def failures(lab: Lab) -> Exhibit:

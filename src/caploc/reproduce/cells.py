@@ -9,6 +9,7 @@ from caploc.heads import Head
 from caploc.reproduce.laboratory import ScoredTask
 from caploc.reproduce.preset import Benchmark, PresetModel
 from caploc.reproduce.selection import Lab
+from caploc.stats.strength import share_error
 
 
 def shown(lab: Lab, model: PresetModel, benchmark: Benchmark, heads: Sequence[Head]) -> ScoredTask:
@@ -24,7 +25,10 @@ def relative(found: ScoredTask) -> ScoredTask:
     """
     whole = found.intact or None
     left = None if whole is None or found.score is None else found.score / whole
-    error = share_error(found)
+    errors = found.intact_stderr, found.stderr
+    error = None
+    if whole is not None and left is not None and None not in (*errors, found.drop_stderr):
+        error = share_error(left, whole, errors, found.drop_stderr)  # type: ignore[arg-type]
     return replace(
         found,
         intact=None if whole is None else 1.0,
@@ -35,24 +39,6 @@ def relative(found: ScoredTask) -> ScoredTask:
         drop_stderr=error,
         chance=0.0,
     )
-
-
-def share_error(found: ScoredTask) -> float | None:
-    """The standard error of K / I, scores of the same examples; None if anything is missing.
-
-    By the delta method, with `r = K / I`,
-
-        var r = (r² var I + var K - 2 r cov(I, K)) / I²
-        cov(I, K) = (var I + var K - var(I - K)) / 2
-    """
-    whole, left, change = found.intact_stderr, found.stderr, found.drop_stderr
-    if whole is None or left is None or change is None or found.score is None or not found.intact:
-        return None
-    covariance = (whole**2 + left**2 - change**2) / 2
-    covariance = min(max(covariance, -whole * left), whole * left)  # rounded errors may not fit
-    share = found.score / found.intact
-    variance = share**2 * whole**2 + left**2 - 2 * share * covariance
-    return sqrt(max(variance, 0.0)) / abs(found.intact)
 
 
 def mean(

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from caploc.exhibits import drawing
 from caploc.exhibits.exhibit import NOTHING, Cell, Exhibit, Value
 from caploc.heads import Head
-from caploc.reproduce import drawing, published
+from caploc.reproduce import published
 from caploc.reproduce.cells import average, mean, score_value, shown
 from caploc.reproduce.preset import KNOWLEDGE, Benchmark, PresetModel
 from caploc.reproduce.selection import Lab, knowledge_heads, named
@@ -32,7 +33,7 @@ def fig1(lab: Lab) -> Exhibit:
     if len(axes) < FEWEST_AXES:
         return Exhibit("fig1", title, columns, rows, ["Too few benchmarks for a picture.", *notes])
     notes.insert(0, "In the picture every axis is a share of the intact score.")
-    draw = partial(drawing.radar, columns[1:], named_series(rows))
+    draw = partial(drawing.radar, columns[1:], shares_of_first(rows))
     return Exhibit("fig1", title, columns, rows, notes, draw)
 
 
@@ -49,9 +50,25 @@ def row_of(
     ]
 
 
-def named_series(rows: Sequence[tuple[Cell, ...]]) -> dict[str, list[Value]]:
-    """The numbers of each row, by its name."""
-    return {str(name): [v for v in cells if isinstance(v, Value)] for name, *cells in rows}
+def named_series(rows: Sequence[tuple[Cell, ...]]) -> dict[str, list[tuple[float | None, float]]]:
+    """The numbers of each row and their errors, by its name."""
+    return {
+        str(name): [(v.number, v.stderr or 0.0) for v in cells if isinstance(v, Value)]
+        for name, *cells in rows
+    }
+
+
+def shares_of_first(rows: Sequence[tuple[Cell, ...]]) -> dict[str, list[float | None]]:
+    """Each number as a share of the first row's, by name; None where either is missing."""
+    series = named_series(rows)
+    wholes = [number for number, _ in next(iter(series.values()))]
+    return {
+        name: [
+            number / whole if number is not None and whole else None
+            for (number, _), whole in zip(values, wholes, strict=True)
+        ]
+        for name, values in series.items()
+    }
 
 
 def fig2(lab: Lab) -> Exhibit:
@@ -75,7 +92,14 @@ def fig2(lab: Lab) -> Exhibit:
         ]
         rows.append((str(count), str(gone[-1]) if gone else NOTHING, *cells))
     title = f"Figure 2: {source.label} heads knocked out one after another, {model.label}"
-    draw = partial(drawing.curves, tuple(lines), [row[2:] for row in rows])
+    scores = {
+        name: [
+            (count, row[2 + place].number, row[2 + place].stderr)  # type: ignore[union-attr]
+            for count, row in enumerate(rows)
+        ]
+        for place, name in enumerate(lines)
+    }
+    draw = partial(drawing.curves, scores, across="heads knocked out", up="score", zero=True)
     notes = [f"On {model.label} only.", FILTERED]
     columns = ("heads", "the last of them", *lines)
     return Exhibit("fig2", title, columns, rows, notes, draw)
@@ -144,10 +168,12 @@ def knowledge_bars(
         ]
         guessing = [guessed(lab, bar, group) for group in groups.values()]
         rows.append((f"{bar.model.label}, {bar.what}" if several else bar.what, *cells))
-    draw = partial(drawing.bars, tuple(groups), named_series(rows), guessing) if rows else None
+    chances = [value.number for value in guessing]
+    ways = {"up": "score", "mark": "guessing"}
+    draw = partial(drawing.bars, tuple(groups), named_series(rows), chances, **ways)
     rows += [("guessing", *guessing)] if rows else []
     notes = [*notes, "The general score leaves out the questions beside it.", FILTERED]
-    return Exhibit(name, title, ("heads knocked out", *groups), rows, notes, draw)
+    return Exhibit(name, title, ("heads knocked out", *groups), rows, notes, draw if rows else None)
 
 
 def guessed(lab: Lab, bar: Bar, benchmarks: Sequence[Benchmark]) -> Value:

@@ -10,17 +10,17 @@ from typing import Any
 
 import numpy as np
 
+from caploc.cache import Cache, digest
 from caploc.errors import BadOption, UserError
 from caploc.folder import claim
 from caploc.heads import Head
-from caploc.ledger import Ledger, digest
 from caploc.measurement import search
 from caploc.models.loading import LoadedModel
 from caploc.models.sources import find_source
 from caploc.progress import Progress
 from caploc.reproduce.preset import Benchmark, Preset, PresetModel, SearchSpec
 from caploc.search import METHODS, Found, Problem, Search
-from caploc.sharing.chance import DRAWS
+from caploc.stats.shared import DRAWS
 from caploc.store import Store
 from caploc.tasks.catalog import wants_chat_template
 from caploc.tasks.task import Task
@@ -84,7 +84,7 @@ class Laboratory:
     preset: Preset
     folder: Path
     store: Store
-    ledger: Ledger
+    cache: Cache
     progress: Progress
     allow_code: bool = False
     # These two as `selection.Lab` says.
@@ -105,7 +105,7 @@ class Laboratory:
             "weights": find_source(model.name, model.revision).fingerprint(),
             "dtype": model.dtype,
         }
-        if self.ledger.recall({"identity of": model.label}, lambda: here) != here:
+        if self.cache.recall({"identity of": model.label}, lambda: here) != here:
             raise UserError(
                 f"In {self.folder} the label {model.label!r} stands for other weights or another "
                 f"dtype than {model.name} as {model.dtype}; choose another --out, or another label "
@@ -178,7 +178,7 @@ class Laboratory:
     def compared(
         self, model: PresetModel, benchmark: Benchmark, heads: Sequence[Head], limit: int | None
     ) -> dict[str, Any]:
-        """Both, as the ledger keeps them."""
+        """Both, as the cache keeps them."""
         limits = [number for number in (limit, self.preset.limit) if number is not None]
         most = min(limits, default=None)
         asked = {
@@ -195,7 +195,7 @@ class Laboratory:
             found = failures(task, what.intact_rows, what.knocked_out_rows)
             return {"score": asdict(scored(what)), "failures": found.as_dict()}
 
-        told: dict[str, Any] = self.ledger.recall(asked, measure)
+        told: dict[str, Any] = self.cache.recall(asked, measure)
         return told
 
     def search(self, model: PresetModel, benchmark: Benchmark, label: str) -> Searched:
@@ -210,7 +210,7 @@ class Laboratory:
         }
         key = digest(asked)
         if key not in self.found:
-            told = self.ledger.recall(asked, lambda: self.searched(model, benchmark, spec))
+            told = self.cache.recall(asked, lambda: self.searched(model, benchmark, spec))
             ranking = tuple(model.grid.named_in(told["ranking"]))
             self.found[key] = Searched(**told | {"ranking": ranking})
         return self.found[key]
@@ -218,7 +218,7 @@ class Laboratory:
     def searched(
         self, model: PresetModel, benchmark: Benchmark, spec: SearchSpec
     ) -> dict[str, Any]:
-        """Run a search; what the ledger keeps of it."""
+        """Run a search; what the cache keeps of it."""
         bench = self.bench(model)
         grid, task = bench.engine.loaded.grid, self.task(model, benchmark, benchmark.searched)
         problem = replace(self.preset.problem(spec, grid.size, task.size), chance=task.chance)
@@ -281,9 +281,7 @@ def opened(
         UserError: if the folder belongs to something else, or a model's label to other weights.
     """
     with claim(folder, {"reproduce": preset.name}, command) as store:
-        laboratory = Laboratory(
-            preset, folder, store, Ledger(folder / LEDGER), progress, allow_code
-        )
+        laboratory = Laboratory(preset, folder, store, Cache(folder / LEDGER), progress, allow_code)
         for model in preset.models:
             laboratory.identify(model)
         yield laboratory

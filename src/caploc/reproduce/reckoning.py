@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from caploc import designs
+from caploc.cache import digest
 from caploc.heads import Head
-from caploc.ledger import digest
 from caploc.recovery import Measurements
 from caploc.reproduce.laboratory import ScoredTask, Searched
 from caploc.reproduce.preset import Benchmark, Preset, PresetModel, SearchSpec

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from caploc import designs
-from caploc.errors import CaplocError
+from caploc.errors import raise_together
 from caploc.exhibits import files, markdown
 from caploc.exhibits.exhibit import Exhibit, Value
 from caploc.lookup import pick
@@ -153,16 +153,15 @@ def check(preset: Preset, benchmarks: Sequence[Benchmark], *, allow_code: bool) 
     Raises:
         UserError: naming every one.
     """
-    mistakes: list[CaplocError] = []
-    for model in preset.models:
-        collect(mistakes, partial(check_model, preset, model))
+    attempts: list[Callable[[], object]] = [
+        partial(check_model, preset, model) for model in preset.models
+    ]
     for benchmark in benchmarks:
         options = benchmark.options(allow_code)
-        collect(mistakes, options.check)
+        attempts.append(options.check)
         for name in dict.fromkeys((benchmark.task, benchmark.searched)):
-            collect(mistakes, partial(check_task_name, name, options))
-    if mistakes:
-        raise type(mistakes[0])(" ".join(dict.fromkeys(map(str, mistakes))))
+            attempts.append(partial(check_task_name, name, options))
+    raise_together(attempts)
 
 
 def check_model(preset: Preset, model: PresetModel) -> None:
@@ -172,11 +171,7 @@ def check_model(preset: Preset, model: PresetModel) -> None:
         UserError: in one sentence for each.
     """
     heads = model.options().check().size
-    mistakes: list[CaplocError] = []
-    for spec in preset.searches:
-        collect(mistakes, partial(check_search, preset, spec, heads))
-    if mistakes:
-        raise type(mistakes[0])(" ".join(dict.fromkeys(map(str, mistakes))))
+    raise_together(partial(check_search, preset, spec, heads) for spec in preset.searches)
 
 
 def check_search(preset: Preset, spec: SearchSpec, heads: int) -> None:
@@ -189,11 +184,3 @@ def check_search(preset: Preset, spec: SearchSpec, heads: int) -> None:
     if method.draws_masks:
         designs.check_mask_size(heads, spec.rate)
     method.check(preset.problem(spec, heads, spec.examples))
-
-
-def collect(mistakes: list[CaplocError], attempt: Callable[[], object]) -> None:
-    """Try it; note what it says."""
-    try:
-        attempt()
-    except CaplocError as error:
-        mistakes.append(error)

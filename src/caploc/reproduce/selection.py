@@ -4,10 +4,11 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from caploc import sharing
 from caploc.heads import Head
 from caploc.reproduce.laboratory import ScoredTask, Searched
 from caploc.reproduce.preset import Benchmark, Preset, PresetModel
+from caploc.stats.universality import HeadCost, Intact, Universality
+from caploc.stats.universality import universal as find_universal
 
 TRIED = 100  # examples of each task of a benchmark that a candidate is tried on alone
 
@@ -59,22 +60,22 @@ def candidates(lab: Lab, model: PresetModel) -> list[Head]:
     return [head for head, _ in often.most_common()]
 
 
-def universality(lab: Lab, model: PresetModel) -> sharing.Universality:
+def universality(lab: Lab, model: PresetModel) -> Universality:
     """The candidates tried alone on every benchmark, and the verdict on each."""
-    effects: dict[str, dict[Head, sharing.HeadCost]] = {}
-    intact: dict[str, sharing.Intact] = {}
+    effects: dict[str, dict[Head, HeadCost]] = {}
+    intact: dict[str, Intact] = {}
     heads = candidates(lab, model)
     for benchmark in lab.preset.benchmarks:
         for head in heads:
             found = lab.score(model, benchmark, [head], limit=TRIED)
             if found.drop is None or found.drop_stderr is None or found.intact is None:
                 continue
-            whole = sharing.Intact(found.intact, found.intact_stderr or 0.0, found.chance)
+            whole = Intact(found.intact, found.intact_stderr or 0.0, found.chance)
             intact[benchmark.label] = whole
-            effect = sharing.HeadCost(-found.drop, found.drop_stderr)
+            effect = HeadCost(-found.drop, found.drop_stderr)
             effects.setdefault(benchmark.label, {})[head] = effect
     families = {benchmark.label: benchmark.kin for benchmark in lab.preset.benchmarks}
-    return sharing.universal(effects, intact, families)
+    return find_universal(effects, intact, families)
 
 
 def universal(lab: Lab, model: PresetModel) -> list[Head]:

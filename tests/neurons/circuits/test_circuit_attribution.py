@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from edge_names import edge_names
 from test_circuit_runs import NAMES, plain
 from torch import nn
 
@@ -99,9 +100,9 @@ def test_the_only_path_that_matters_is_found(opened, pair):
     model = opened("llama", plant_one_path)
     scores = attribute(model, pair, steps=4)
     path = {"input>L0KV0.v", "L0H1>L1KV1.v", "L1H2>logits"}
-    assert set(model.grid.named(np.abs(scores) > 1e-12)) == path
+    assert set(edge_names(model.grid, np.abs(scores) > 1e-12)) == path
     located = strongest(scores, 3 / len(scores))
-    assert set(model.grid.named(located)) == path
+    assert set(edge_names(model.grid, located)) == path
     assert np.array_equal(prune(model.grid, located), located)
     every = np.ones(model.grid.size, bool)
     runs = run_circuits(model, pair, np.stack([every, ~every, located, ~located]))

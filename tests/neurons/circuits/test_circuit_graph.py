@@ -3,6 +3,7 @@
 import networkx
 import numpy as np
 import pytest
+from edge_names import nodes_and_edges
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,21 +26,6 @@ def random_edges(grid, seed, share):
 
 
 SEEDS, SHARES = st.integers(0, 2**32), st.floats(0, 1)
-
-
-def nodes_and_edges(grid):
-    """All nodes and edges by name, written down anew."""
-    sources, edges = ["input"], []
-    for layer in range(grid.decoder_layers):
-        heads = [f"L{layer}H{head}" for head in range(grid.heads)]
-        reading = [f"{head}.q" for head in heads]
-        for kind in "kv":
-            reading += [f"L{layer}KV{group}.{kind}" for group in range(grid.key_value_heads)]
-        edges += [(source, target) for target in reading for source in sources]
-        before = sources if grid.parallel else sources + heads
-        edges += [(source, f"L{layer}M") for source in before]
-        sources = [*sources, *heads, f"L{layer}M"]
-    return sources, edges + [(source, "logits") for source in sources]
 
 
 def flow(grid, chosen):
@@ -73,13 +59,15 @@ def test_known_models_have_the_published_number_of_edges(shape, edges):
 def test_the_columns_are_all_edges_in_order(grid):
     sources, edges = nodes_and_edges(grid)
     assert grid.size == len(edges)
-    assert grid.source_names == tuple(sources)
-    assert grid.named(np.ones(grid.size, bool)) == [f"{one}>{other}" for one, other in edges]
+    targets = list(dict.fromkeys(target for _, target in edges))
+    assert (grid.n_sources, grid.n_targets) == (len(sources), len(targets))
+    columns = zip(grid.edge_sources, grid.edge_targets, strict=True)
+    assert [(sources[source], targets[target]) for source, target in columns] == edges
 
 
 @given(small_grids())
 def test_layers_and_blocks_hold_edges_into_one_layer_and_kind(grid):
-    names = [grid.target_names[target] for target in grid.edge_targets]
+    names = [target for _, target in nodes_and_edges(grid)[1]]
     for layer, columns in enumerate(grid.layer_slices):
         inside = {name.removesuffix(".q").split("H")[0] for name in names[columns]}
         own = f"L{layer}" if layer < grid.decoder_layers else "logits"

@@ -5,6 +5,7 @@ import copy
 import numpy as np
 import pytest
 import torch
+from edge_names import edge_names
 from tiny import FAMILIES, tiny
 from torch import nn
 
@@ -31,7 +32,7 @@ def plain(opened, prompt):
 
 def all_but(grid, leaves_out):
     """Every edge but those for whose source and target names the condition holds."""
-    names = grid.named(np.ones(grid.size, bool))
+    names = edge_names(grid, np.ones(grid.size, bool))
     return np.array([not leaves_out(*name.split(">")) for name in names])
 
 
@@ -205,7 +206,7 @@ def test_sizes_count_what_is_touched(opened):
 
     chosen = np.zeros(model.grid.size, bool)
     for edge in ("input>L0KV0.v", "L0H1>L1KV1.v", "L1H2>logits"):
-        chosen[model.grid.named(chosen | True).index(edge)] = True
+        chosen[edge_names(model.grid, chosen | True).index(edge)] = True
     path = measure_size(model, chosen)
     assert (path.edges, path.nodes) == (3, 4)
     # a head is 8 rows of queries and 8 columns of output; its key and its value 8 rows each

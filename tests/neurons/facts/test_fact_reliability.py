@@ -8,17 +8,17 @@ import pytest
 import torch
 from tiny import FAMILIES
 
-from caploc.commonality.intervals import Interval
 from caploc.errors import BadData, BadOption
 from caploc.models.cutting import CutSite, replaced
 from caploc.neurons.facts.demo import demo_facts
-from caploc.neurons.facts.knowledge_neurons import KnowledgeNeurons, PromptCopies
+from caploc.neurons.facts.knowledge_neurons import KnowledgeNeurons
 from caploc.neurons.facts.reliability import (
     conditions_of,
     locate_facts,
     reliability,
     scaled_probabilities,
 )
+from caploc.stats.intervals import Interval
 
 pytestmark = pytest.mark.slow  # whole studies
 
@@ -35,7 +35,7 @@ def located(neurons):
 def test_scaled_neurons_are_those_of_a_plain_cut_at_the_last_position(as_tiny, asked, name):
     loaded, encoded = as_tiny(name), asked.first()
     sets = np.random.default_rng(0).random((3, loaded.grid.size)) < 0.3
-    found = scaled_probabilities(PromptCopies(loaded, encoded), sets, [0.0, 2.0])
+    found = scaled_probabilities(loaded, encoded, sets, [0.0, 2.0])
     ids = torch.tensor([encoded.tokens])
 
     def plain(chosen, factor):

@@ -1,6 +1,7 @@
 """Knowledge neurons against the definition, one point and one layer at a time."""
 
 from contextlib import ExitStack, contextmanager
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,12 +11,7 @@ from tiny import FAMILIES, build
 from caploc.errors import BadOption, UnknownName
 from caploc.neurons.facts.demo import demo_facts
 from caploc.neurons.facts.fidelity import SetLocator
-from caploc.neurons.facts.knowledge_neurons import (
-    CopyGates,
-    KnowledgeNeurons,
-    PromptCopies,
-    attribute_neurons,
-)
+from caploc.neurons.facts.knowledge_neurons import KnowledgeNeurons
 from caploc.neurons.facts.prompts import Encoded, FactPrompt
 from caploc.neurons.sites import parts
 
@@ -69,20 +65,20 @@ def by_definition(loaded, encoded: Encoded, fractions) -> np.ndarray:
     return scores
 
 
+def scored(loaded, encoded, steps) -> np.ndarray:
+    """The locator's scores of a prompt that is tokens already."""
+    locator = KnowledgeNeurons(loaded, steps=steps)
+    locator.__dict__["encoder"] = SimpleNamespace(encode=lambda _: encoded)
+    return locator.score(FRANCE)
+
+
 @pytest.mark.parametrize("name", WITH_NEURONS)
 def test_all_layers_at_once_are_each_layer_by_definition(as_tiny, asked, name):
-    loaded, fractions = as_tiny(name), [0.1, 0.5, 0.9]
-    found = attribute_neurons(PromptCopies(loaded, asked), fractions)
-    truth = by_definition(loaded, asked.first(), fractions)
+    loaded = as_tiny(name)
+    found = scored(loaded, asked, 3)
+    truth = by_definition(loaded, asked.first(), [1 / 6, 1 / 2, 5 / 6])
     assert np.abs(truth).max() > 0
     np.testing.assert_allclose(found, truth, atol=2e-4 * np.abs(truth).max())
-
-
-def test_layers_in_several_passes_score_as_in_one(neurons, monkeypatch):
-    locator = KnowledgeNeurons(neurons)
-    together = locator.score(FRANCE)
-    monkeypatch.setattr("caploc.neurons.facts.knowledge_neurons.COPIES", 41)
-    np.testing.assert_allclose(locator.score(FRANCE), together, atol=1e-6)
 
 
 @pytest.mark.parametrize("number", range(2))
@@ -109,7 +105,7 @@ def test_only_planted_neurons_score(as_tiny, asked):
         weight = model.model.layers[layer].mlp.down_proj.weight
         weight[:, [column for column in range(48) if column not in kept]] = 0
     loaded = as_tiny(model)
-    scores = attribute_neurons(PromptCopies(loaded, asked), [0.25, 0.75])
+    scores = scored(loaded, asked, 2)
     named = {(each.layer, each.index) for each in loaded.grid.named(scores != 0)}
     assert named == {(layer, column) for layer, kept in planted.items() for column in kept}
 
@@ -123,15 +119,6 @@ def test_left_points_tend_to_the_same_integral(neurons):
     size = np.abs(middle).max()
     assert np.abs(left - middle).max() < 0.01 * size
     assert np.abs(coarser - middle).max() > np.abs(left - middle).max()
-
-
-def test_gates_of_one_leave_the_answer_as_it_is(neurons):
-    copies = PromptCopies(neurons, KnowledgeNeurons(neurons).encoder.encode(FRANCE))
-    open_gate = CopyGates(2, slice(1, 3), torch.ones(2, neurons.grid.per_layer[2]))
-    with torch.no_grad():
-        read = copies.log_probability(4, [open_gate])
-        again = copies.log_probability(1)
-    torch.testing.assert_close(read, again.expand(4), atol=1e-4, rtol=0)
 
 
 def test_a_share_of_the_largest_is_chosen_and_nothing_where_none_is_above_zero(

@@ -31,10 +31,10 @@ import torch
 from jaxtyping import Bool, Float, Float64
 from torch import Tensor
 
-from caploc.commonality import MeanWithInterval
 from caploc.errors import BadOption
 from caploc.neurons.circuits.graph import EdgeGrid, Edges, EdgeStage
 from caploc.neurons.circuits.opening import OpenModel, copied
+from caploc.stats.intervals import JsonRecord
 
 STEPS = 100  # as released code takes for large models; small ones need no more than 20
 BATCH = 20  # steps, or circuits, run at a time
@@ -227,7 +227,7 @@ def run_circuits(
 
 
 @dataclass(frozen=True)
-class CircuitOutcome(MeanWithInterval):
+class CircuitOutcome(JsonRecord):
     """What a run answers: logit of gold less that of other; gold's probability, its log, its rank.
 
     The rank counts from 1, the best; tokens with the same logit as gold do not push it back.

@@ -9,9 +9,6 @@ such sharing that is once for each head.
 Sources stand in the order input, then layer by layer the heads and the MLP; what a target may read
 is always a beginning of that list. Targets stand layer by layer as queries, keys, values, MLP; the
 logits come last. Edges stand target by target, source by source.
-
-In text an edge is `L0H3>L2H5.q`: source, then target. Sources are `input`, `L0H3`, `L0M`; targets
-`L2H5.q`, `L2KV1.k`, `L2KV1.v`, `L2M`, `logits`.
 """
 
 from dataclasses import dataclass
@@ -138,30 +135,6 @@ class EdgeGrid(Grid):
         """Take numbers by target and source as one number for each edge."""
         columns: np.ndarray = matrix[self.edge_targets, self.edge_sources]
         return columns
-
-    @cached_property
-    def source_names(self) -> tuple[str, ...]:
-        names = ["input"]
-        for layer in range(self.decoder_layers):
-            names += [f"L{layer}H{head}" for head in range(self.heads)] + [f"L{layer}M"]
-        return tuple(names)
-
-    @cached_property
-    def target_names(self) -> tuple[str, ...]:
-        names = []
-        for layer in range(self.decoder_layers):
-            names += [f"L{layer}H{head}.q" for head in range(self.heads)]
-            for kind in "kv":
-                names += [f"L{layer}KV{head}.{kind}" for head in range(self.key_value_heads)]
-            names.append(f"L{layer}M")
-        return (*names, "logits")
-
-    def named(self, chosen: Edges) -> list[str]:
-        return [
-            f"{self.source_names[self.edge_sources[column]]}>"
-            f"{self.target_names[self.edge_targets[column]]}"
-            for column in np.flatnonzero(chosen)
-        ]
 
 
 def prune(grid: EdgeGrid, chosen: Edges) -> Edges:

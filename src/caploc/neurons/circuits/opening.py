@@ -12,7 +12,7 @@ Axes: `rows` of the batch, `time` (tokens), `width` of the residual stream.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -23,6 +23,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.pytorch_utils import Conv1D
 
 from caploc.errors import ModelRefused
+from caploc.models.cutting import temporary_hooks
 from caploc.models.loading import LoadedModel
 from caploc.models.projections import decoder_layers, text_config
 from caploc.neurons.circuits.graph import EdgeGrid, EdgeStage
@@ -206,21 +207,19 @@ def outputs_first(module: Any) -> Float[Tensor, "outputs inputs"]:
     return weight.T if isinstance(module, Conv1D) else weight
 
 
-@contextmanager
-def hooked(opened: OpenModel, visitor: Visitor) -> Iterator[None]:
+def hooked(opened: OpenModel, visitor: Visitor) -> AbstractContextManager[None]:
     """Let the visitor in for a block."""
-    with ExitStack() as hooks:
+
+    def end(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return (visitor.read(opened.grid.stages[-1], args[0]).squeeze(2), *args[1:])
+
+    def register() -> Iterator[Any]:
         for number, layer in enumerate(opened.decoder):
             attention, mlp = opened.grid.stages[2 * number : 2 * number + 2]
-            inside = _Inside(layer, (attention, mlp), visitor, opened.grid)
-            for handle in inside.register():
-                hooks.callback(handle.remove)
+            yield from _Inside(layer, (attention, mlp), visitor, opened.grid).register()
+        yield opened.final_norm.register_forward_pre_hook(end)
 
-        def end(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-            return (visitor.read(opened.grid.stages[-1], args[0]).squeeze(2), *args[1:])
-
-        hooks.callback(opened.final_norm.register_forward_pre_hook(end).remove)
-        yield
+    return temporary_hooks(register())
 
 
 class _Inside:

@@ -16,16 +16,6 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float64
 
-from caploc.commonality import (
-    FEWEST,
-    Interval,
-    MeanWithInterval,
-    Specificity,
-    draw_in_blocks,
-    mean_interval,
-    paired_interval,
-    specificity,
-)
 from caploc.errors import BadData, BadOption
 from caploc.neurons.circuits.circuit import (
     CircuitOutcome,
@@ -40,6 +30,8 @@ from caploc.neurons.circuits.locator import CircuitLocator
 from caploc.neurons.circuits.opening import OpenModel
 from caploc.neurons.facts.prompts import Fact
 from caploc.progress import Progress, Silent
+from caploc.stats.chance import FEWEST, Specificity, draw_in_blocks, specificity
+from caploc.stats.intervals import Interval, JsonRecord, mean_interval, paired_interval
 
 DRAWS = 20
 HITS = (1, 5, 10)
@@ -59,7 +51,7 @@ class UsableFact:
 
 
 @dataclass(frozen=True)
-class CircuitSize(MeanWithInterval):
+class CircuitSize(JsonRecord):
     """How large a circuit is: edges, nodes and parameters it touches, and their shares of all.
 
     A node is the input, a head, an MLP or the logits; a head is touched if an edge leaves it or
@@ -77,7 +69,7 @@ class CircuitSize(MeanWithInterval):
 
 
 @dataclass(frozen=True)
-class CircuitArm(MeanWithInterval):
+class CircuitArm(JsonRecord):
     """What the model answers with one kind of circuit, over the facts that have one.
 
     `hits` is the share of facts with gold among the best k tokens, by k; `rank` the median rank of
@@ -98,7 +90,7 @@ class CircuitArm(MeanWithInterval):
 
 
 @dataclass(frozen=True)
-class FactOutcome(MeanWithInterval):
+class FactOutcome(JsonRecord):
     """One fact: the arms it has, its random draws, and the size of its circuit once pruned."""
 
     name: str
@@ -107,7 +99,7 @@ class FactOutcome(MeanWithInterval):
     size: CircuitSize
 
     def value(self, arm: str, metric: str) -> float:
-        """A metric in an arm, the mean of the draws for the random one; NaN without the arm."""
+        """Take a metric in an arm, the mean of draws for the random one; NaN without the arm."""
         if arm == RANDOM:
             return float(np.mean([getattr(each, metric) for each in self.random]))
         return float(getattr(self.arms[arm], metric)) if arm in self.arms else float("nan")
@@ -117,14 +109,14 @@ class FactOutcome(MeanWithInterval):
         return faithfulness(circuit, empty=empty, full=full)
 
     def hit(self, arm: str, within: int) -> float:
-        """Whether gold is among the best k; the share of the draws for the random arm."""
+        """Tell whether gold is among the best k; the share of the draws for the random arm."""
         if arm == RANDOM:
             return float(np.mean([each.rank <= within for each in self.random]))
         return float(self.arms[arm].rank <= within) if arm in self.arms else float("nan")
 
 
 @dataclass(frozen=True)
-class CircuitReliability(MeanWithInterval):
+class CircuitReliability(JsonRecord):
     """Reliability of circuits over facts.
 
     `edges` is how many each circuit has before pruning; sizes after it are in `facts`. `gains` are
@@ -199,7 +191,7 @@ def circuit_reliability(
 def _usable(
     locator: CircuitLocator, facts: Sequence[Fact], watcher: Progress
 ) -> tuple[list[UsableFact], list[str], list[str]]:
-    """The facts that can be studied, and the names of those without counterpart or unknown."""
+    """Find the facts that can be studied, and the names of those without counterpart or unknown."""
     usable, unpaired, unknown = [], [], []
     for fact in facts:
         pair = locator.pair(fact.prompt)
@@ -216,7 +208,7 @@ def _usable(
 def _outcome(
     locator: CircuitLocator, usable: list[UsableFact], place: int, draws: int, seed: int
 ) -> FactOutcome:
-    """Every arm of one fact, in one batch of runs."""
+    """Run every arm of one fact, in one batch."""
     grid, own = locator.grid, usable[place]
     every = np.ones(grid.size, dtype=bool)
     arms: dict[str, Bool[np.ndarray, " edges"]] = {
@@ -244,7 +236,7 @@ def _outcome(
 
 
 def _another(usable: list[UsableFact], place: int, same: bool, seed: int) -> UsableFact | None:
-    """A random other fact of the same relation, or of another one; None if there is none."""
+    """Draw another fact of the same relation, or of another one; None if there is none."""
     own = usable[place]
     others = [
         each

@@ -24,7 +24,7 @@ LEADS = (" ", "  ", "\n")
 
 
 def demo_facts(form: str = "quiz", count: int | None = None, *, seed: int = 0) -> tuple[Fact, ...]:
-    """Facts of both relations by turns, in random order; all of them, or the first `count`.
+    """Make facts of both relations by turns, in random order; all of them, or the first `count`.
 
     In the form `quiz` the prompt and its rewrites are quizzes that differ in the wrong answers and
     in the place of the right one. In the form `statement` the prompt is `capital of France is `,
@@ -50,7 +50,7 @@ def demo_facts(form: str = "quiz", count: int | None = None, *, seed: int = 0) -
 
 
 def demo_texts(count: int = 300, *, seed: int = 0) -> list[str]:
-    """Random texts of the demo model's world, of every kind, for statistics over any text."""
+    """Draw texts of the demo model's world, of every kind, for statistics over any text."""
     rng = random.Random(seed)
     kinds = (*data.HELD_OUT, data.courtesy, data.pick, data.statement)
     drawn = [rng.choice(kinds)(rng) for _ in range(count)]
@@ -58,7 +58,7 @@ def demo_texts(count: int = 300, *, seed: int = 0) -> list[str]:
 
 
 def _quizzed(rng: random.Random, relation: str, pair: Pair) -> Fact:
-    """The fact as quizzes."""
+    """Ask the fact as quizzes."""
     prompts: dict[str, FactPrompt] = {}
     while len(prompts) <= REWRITES:
         prompt = quiz(rng, relation, pair)
@@ -75,7 +75,7 @@ def _quizzed(rng: random.Random, relation: str, pair: Pair) -> Fact:
 
 
 def _stated(rng: random.Random, relation: str, pair: Pair) -> Fact:
-    """The fact as a statement, with a false answer of the same kind."""
+    """State the fact, with a false answer of the same kind."""
     (_, other), *around = _others(rng, relation, pair, NEIGHBOURS + 1, apart=True)
 
     def said(subject: str, target: str, lead: str = "") -> FactPrompt:
@@ -94,7 +94,7 @@ def _stated(rng: random.Random, relation: str, pair: Pair) -> Fact:
 
 
 def quiz(rng: random.Random, relation: str, pair: Pair, offered: str | None = None) -> FactPrompt:
-    """A multiple-choice question, in the demo task's form, whose answer is a letter.
+    """Ask a multiple-choice question, in the demo task's form, whose answer is a letter.
 
     `other` is the letter of the false answer `offered`, or of any.
     """

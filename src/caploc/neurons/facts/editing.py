@@ -11,7 +11,7 @@ which gives W' k* = v* and moves other keys least.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -24,6 +24,7 @@ from transformers.pytorch_utils import Conv1D
 from caploc.engine.encoding import Span
 from caploc.engine.plain import last_logits
 from caploc.errors import BadData, BadOption
+from caploc.models.cutting import temporary_hooks
 from caploc.models.proof import reads_first
 from caploc.neurons.batches import Batch
 from caploc.neurons.facts.prompts import Encoded, Encoder, FactPrompt
@@ -114,10 +115,11 @@ def covariances(
     shown.start("covariance of neurons", len(texts))
     totals: dict[int, Tensor] = {}
     positions = 0
-    with ExitStack() as hooks:
-        for layer, module in modules.items():
-            hook = _adding_moments(totals, layer)
-            hooks.callback(module.register_forward_pre_hook(hook).remove)
+    adding = (
+        module.register_forward_pre_hook(_adding_moments(totals, layer))
+        for layer, module in modules.items()
+    )
+    with temporary_hooks(adding):
         for text in texts:
             tokens = encoder.wording.harness.tok_encode(text)[: encoder.longest]
             if tokens:
@@ -306,9 +308,7 @@ class _EditBatch:
                 each = hidden.reshape(*self.ids.shape, -1)
                 kept.append(each[numbers, self.subject[: len(numbers)]].float())
 
-        with ExitStack() as hooks:
-            for module in self.modules:
-                hooks.callback(module.register_forward_hook(note).remove)
+        with temporary_hooks(module.register_forward_hook(note) for module in self.modules):
             self.loaded.model(input_ids=self.ids, use_cache=False)
         return keys, torch.stack(written)
 
@@ -316,10 +316,11 @@ class _EditBatch:
         self, delta: Float[Tensor, "layers hidden"]
     ) -> tuple[Float[Tensor, " layers"], Float[Tensor, "layers vocabulary"]]:
         """Compute, with `delta` added, -log P of the answers and what follows in the essence."""
-        with ExitStack() as hooks:
-            for layer, module in enumerate(self.modules):
-                hook = self._adding(layer, delta[layer])
-                hooks.callback(module.register_forward_hook(hook).remove)
+        adding = (
+            module.register_forward_hook(self._adding(layer, delta[layer]))
+            for layer, module in enumerate(self.modules)
+        )
+        with temporary_hooks(adding):
             ids = self.ids.repeat(len(self.modules), 1)
             logits = self.loaded.model(input_ids=ids, use_cache=False).logits
         likely = logits.float().log_softmax(-1).unflatten(0, (len(self.modules), len(self.rows)))

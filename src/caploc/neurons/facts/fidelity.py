@@ -20,14 +20,16 @@ from typing import Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from jaxtyping import Bool, Float64
-from scipy import stats
 
-from caploc.commonality import Interval, MeanWithInterval, layer_matched, mean_interval, rates
 from caploc.designs import generator
 from caploc.errors import BadData
 from caploc.grid import Grid
 from caploc.neurons.facts.prompts import Fact, FactPrompt, check_names
 from caploc.progress import Progress, Silent
+from caploc.stats.agreement import rank_correlation
+from caploc.stats.chance import layer_matched
+from caploc.stats.intervals import Interval, JsonRecord, mean_interval
+from caploc.stats.sets import rates
 
 ARMS = ("rewrites", "same_prompt", "same_relation", "unrelated")
 SET_MEASURES = ("reference", "largest", "iou")
@@ -35,6 +37,7 @@ LAYER_MEASURES = ("agreement", "distance", "spearman")
 T = TypeVar("T")
 Set = Bool[np.ndarray, " units"]
 Profile = Float64[np.ndarray, " layers"]
+Intervals = dict[str, Interval]  # of means over facts, facts resampled, by measure
 ByFact = dict[str, Float64[np.ndarray, " facts"]]  # by measure
 
 
@@ -179,16 +182,7 @@ def _means(
 
 
 @dataclass(frozen=True)
-class SetAgreement(MeanWithInterval):
-    """Mean rates over facts, with their intervals (facts resampled)."""
-
-    reference: Interval
-    largest: Interval
-    iou: Interval
-
-
-@dataclass(frozen=True)
-class Fidelity(MeanWithInterval):
+class Fidelity(JsonRecord):
     """How well a locator's sets agree between wordings of a fact, beside what other prompts give.
 
     `size` is the mean number of units located, `empty` how many prompts gave none (their rates are
@@ -206,12 +200,12 @@ class Fidelity(MeanWithInterval):
     prompts: int
     size: float
     empty: int
-    rewrites: SetAgreement
-    same_prompt: SetAgreement
-    same_relation: SetAgreement
-    unrelated: SetAgreement
-    random: SetAgreement
-    margin: SetAgreement
+    rewrites: Intervals
+    same_prompt: Intervals
+    same_relation: Intervals
+    unrelated: Intervals
+    random: Intervals
+    margin: Intervals
     per_fact: Float64[np.ndarray, " facts"]
     margin_per_fact: Float64[np.ndarray, " facts"]
 
@@ -243,30 +237,18 @@ def fidelity(
         prompts=len(sets),
         size=float(np.mean([each.sum() for each in sets])),
         empty=sum(not each.any() for each in sets),
-        **{arm: SetAgreement(**_intervals(values, seed)) for arm, values in means.items()},
+        **{arm: _intervals(values, seed) for arm, values in means.items()},
         per_fact=means["rewrites"]["iou"],
         margin_per_fact=means["margin"]["iou"],
     )
 
 
-def _intervals(values: ByFact, seed: int) -> dict[str, Interval]:
+def _intervals(values: ByFact, seed: int) -> Intervals:
     return {name: mean_interval(each, seed=seed) for name, each in values.items()}
 
 
 @dataclass(frozen=True)
-class LayerAgreement(MeanWithInterval):
-    """Means over facts: of a share, of a number of layers, and of correlations.
-
-    `spearman` is missing where a profile is flat.
-    """
-
-    agreement: Interval
-    distance: Interval
-    spearman: Interval
-
-
-@dataclass(frozen=True)
-class LayerFidelity(MeanWithInterval):
+class LayerFidelity(JsonRecord):
     """How well a fact's wordings agree on the layer, beside what other prompts give.
 
     The arms are those of `Fidelity`; `chance` is the agreement and distance of a peak with a layer
@@ -283,12 +265,12 @@ class LayerFidelity(MeanWithInterval):
     facts_wrong: int
     prompts: int
     wrong: int
-    rewrites: LayerAgreement
-    same_prompt: LayerAgreement
-    same_relation: LayerAgreement
-    unrelated: LayerAgreement
-    chance: LayerAgreement
-    margin: LayerAgreement
+    rewrites: Intervals
+    same_prompt: Intervals
+    same_relation: Intervals
+    unrelated: Intervals
+    chance: Intervals
+    margin: Intervals
     modal_share: Interval
     peaks: tuple[int, ...]
     rewrite_peaks: tuple[int, ...]
@@ -331,7 +313,7 @@ def layer_fidelity(
         facts_wrong=len(profiles) - len(first),
         prompts=len(profiles) + len(rewrites),
         wrong=sum(each is None for each in rewrites) + len(profiles) - len(first),
-        **{arm: LayerAgreement(**_intervals(values, seed)) for arm, values in means.items()},
+        **{arm: _intervals(values, seed) for arm, values in means.items()},
         modal_share=mean_interval(modal, seed=seed),
         peaks=_histogram(first, layers),
         rewrite_peaks=_histogram([each for each in rewrites if each is not None], layers),
@@ -354,17 +336,9 @@ def compare_profiles(first: Profile | None, second: Profile | None) -> dict[str,
     if first is None or second is None:
         return dict.fromkeys(LAYER_MEASURES, np.nan)
     apart = abs(peak(first) - peak(second))
-    figures = float(apart == 0), float(apart), profile_correlation(first, second)
+    rho = rank_correlation(first, second)
+    figures = float(apart == 0), float(apart), np.nan if rho is None else rho
     return dict(zip(LAYER_MEASURES, figures, strict=True))
-
-
-def profile_correlation(first: Profile, second: Profile) -> float:
-    """Correlate the ranks of what both have (Spearman's); NaN where one is constant there."""
-    both = ~np.isnan(first) & ~np.isnan(second)
-    one, other = first[both], second[both]
-    if len(one) < 2 or np.ptp(one) == 0 or np.ptp(other) == 0:
-        return np.nan
-    return float(stats.spearmanr(one, other).statistic)
 
 
 def _chance(profile: Profile | None, layers: int) -> dict[str, float]:

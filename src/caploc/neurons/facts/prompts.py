@@ -6,18 +6,18 @@ from dataclasses import dataclass, replace
 import numpy as np
 from jaxtyping import Float64
 
-from caploc.commonality import MeanWithInterval
 from caploc.engine.encoding import RequestEncoder
 from caploc.engine.plain import PaddedText, PaddingCheck, score_padded
 from caploc.errors import BadData, ModelRefused
 from caploc.models.loading import CutModel
 from caploc.progress import Progress, Silent
+from caploc.stats.intervals import JsonRecord
 
 TOGETHER = 64  # prompts in a forward pass
 
 
 @dataclass(frozen=True)
-class FactPrompt(MeanWithInterval):
+class FactPrompt(JsonRecord):
     """A text, the answer that continues it, and a false answer to hold against it.
 
     `subject` is what the fact is about, as it stands in the text; None where it is not known, and
@@ -53,7 +53,7 @@ class FactPrompt(MeanWithInterval):
 
 
 @dataclass(frozen=True)
-class Fact(MeanWithInterval):
+class Fact(JsonRecord):
     """One fact, asked in several ways.
 
     `rewrites` mean the same as `prompt`; `neighbours` ask for other facts that an edit must leave
@@ -182,7 +182,7 @@ class Encoder:
 
 
 @dataclass(frozen=True)
-class KnownFacts(MeanWithInterval):
+class KnownFacts(JsonRecord):
     """How many facts and rewrites the model answers rightly.
 
     `rewrites_known` is None where rewrites were not asked.

@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from caploc.commonality import MeanWithInterval
 from caploc.errors import BadData
 from caploc.files import read_text
 from caploc.lookup import pick
 from caploc.neurons.facts.prompts import Fact, FactPrompt, check_names
+from caploc.stats.intervals import JsonRecord
 
 Record = Mapping[str, Any]
 LONGEST = 2**30  # bytes of a file of facts, or of texts
@@ -143,7 +143,7 @@ FORMS: dict[str, tuple[Callable[[Path], Iterator[tuple[str, Record]]], Any]] = {
 
 
 @dataclass(frozen=True)
-class Filtered(MeanWithInterval):
+class Filtered(JsonRecord):
     """How many rewrites a file gave and why some were dropped; `share_kept` is None without any.
 
     `strangers` are facts named in the file that the study does not have; their prompts do not

@@ -21,14 +21,6 @@ import numpy as np
 from jaxtyping import Bool, Float64
 from scipy import stats
 
-from caploc.commonality import (
-    Interval,
-    MeanWithInterval,
-    Specificity,
-    layer_matched,
-    mean_interval,
-    specificity,
-)
 from caploc.designs import generator
 from caploc.errors import BadData, BadOption
 from caploc.neurons.facts.editing import Editor, edited
@@ -38,17 +30,18 @@ from caploc.neurons.facts.fidelity import (
     SetLocator,
     are_related,
     peak,
-    profile_correlation,
 )
 from caploc.neurons.facts.knowledge_neurons import (
     KnowledgeNeurons,
-    PromptCopies,
     Sets,
     scaled_probabilities,
 )
 from caploc.neurons.facts.prompts import Encoder, Fact, FactAnswers, FactPrompt, check_names
 from caploc.neurons.proof import NeuronModel
 from caploc.progress import Progress, Silent
+from caploc.stats.agreement import rank_correlation
+from caploc.stats.chance import Specificity, layer_matched, specificity
+from caploc.stats.intervals import Interval, JsonRecord, mean_interval
 
 DRAWS = 20
 UNRELATED = 5  # other facts' prompts watched for each fact
@@ -61,7 +54,7 @@ Table = Float64[np.ndarray, "facts layers"]
 
 
 @dataclass(frozen=True)
-class Watched(MeanWithInterval):
+class Watched(JsonRecord):
     """What an intervention does to the gold answer's probability on one kind of prompt.
 
     Relative changes, `(P' - P) / P`, mean over facts: of the located neurons, of random ones (20
@@ -77,7 +70,7 @@ class Watched(MeanWithInterval):
 
 
 @dataclass(frozen=True)
-class Intervention(MeanWithInterval):
+class Intervention(JsonRecord):
     """One intervention, on the facts themselves, on their rewrites and on unrelated facts."""
 
     factor: float
@@ -87,7 +80,7 @@ class Intervention(MeanWithInterval):
 
 
 @dataclass(frozen=True)
-class Reliability(MeanWithInterval):
+class Reliability(JsonRecord):
     """Whether located neurons do what their method says of them.
 
     `size` is the mean number of neurons of a fact, `intact` the answer's mean probability on the
@@ -248,8 +241,8 @@ def relative_changes(
     loaded: NeuronModel, encoder: Encoder, prompt: FactPrompt, sets: Sets
 ) -> tuple[float, dict[str, Float64[np.ndarray, " sets"]]]:
     """Measure P of the answer, and its relative change with each set suppressed or enhanced."""
-    copies = PromptCopies(loaded, encoder.encode(prompt))
-    probabilities = scaled_probabilities(copies, sets, list(FACTORS.values()))
+    encoded = encoder.encode(prompt)
+    probabilities = scaled_probabilities(loaded, encoded, sets, list(FACTORS.values()))
     intact = probabilities[0]
     each = probabilities[1:].reshape(len(FACTORS), len(sets)) / intact - 1
     return float(intact), dict(zip(FACTORS, each, strict=True))
@@ -267,7 +260,7 @@ def _watched(changes: Changes, sign: float, seed: int) -> Watched:
 
 
 @dataclass(frozen=True)
-class EditedLayer(MeanWithInterval):
+class EditedLayer(JsonRecord):
     """What editing one layer does, mean over facts.
 
     `score` is the harmonic mean of a fact's three measures, averaged; `rise` the mean rise of
@@ -286,7 +279,7 @@ class EditedLayer(MeanWithInterval):
 
 
 @dataclass(frozen=True)
-class EditReliability(MeanWithInterval):
+class EditReliability(JsonRecord):
     """Whether edits succeed where tracing points.
 
     `correlation` is Spearman's between score and IE over a fact's layers, mean over facts (missing
@@ -403,8 +396,8 @@ def _summarize(
             )
             for place, layer in enumerate(layers)
         ),
-        correlation=interval(list(map(profile_correlation, scores, effects))),
-        rise_correlation=interval(list(map(profile_correlation, rises, effects))),
+        correlation=interval(list(map(_rho, scores, effects))),
+        rise_correlation=interval(list(map(_rho, rises, effects))),
         hit=interval([float(row[place]) for row, place in zip(best, traced, strict=True)]),
         hit_by_chance=interval(best.mean(axis=1)),
         excess=interval(
@@ -415,6 +408,11 @@ def _summarize(
         scores=scores,
         effects=effects,
     )
+
+
+def _rho(first: Profile, second: Profile) -> float:
+    rho = rank_correlation(first, second)
+    return np.nan if rho is None else rho
 
 
 def _others(row: Profile, place: int) -> Float64[np.ndarray, " others"]:

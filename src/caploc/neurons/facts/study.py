@@ -12,11 +12,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from caploc.commonality import MeanWithInterval
+from caploc.cache import Cache, digest
 from caploc.errors import BadData, BadOption
 from caploc.files import read_text
 from caploc.folder import FIDELITY, LEDGER, RELIABILITY, claim
-from caploc.ledger import Ledger, digest
 from caploc.lookup import pick
 from caploc.models.loading import LoadedModel, load_model
 from caploc.neurons.circuits.locator import CircuitLocator, demo_counterparts, others_of
@@ -33,6 +32,7 @@ from caploc.neurons.facts.tracing import Tracer, noise_level
 from caploc.neurons.proof import NeuronModel, as_neurons
 from caploc.neurons.study import Finding, Reported, run_command
 from caploc.progress import Progress, Silent
+from caploc.stats.intervals import JsonRecord
 from caploc.workbench import ModelOptions
 
 DEMO = {"demo/quiz": "quiz", "demo/statement": "statement"}
@@ -131,7 +131,7 @@ class FactLab:
     """The model and the facts it knows, and what was measured before."""
 
     study: FactStudy
-    ledger: Ledger
+    cache: Cache
     progress: Progress
 
     @cached_property
@@ -189,11 +189,11 @@ class FactLab:
             if pair(fact.prompt) is not None
         )
 
-    def recall(self, what: str, measure: Callable[[], MeanWithInterval]) -> Any:
+    def recall(self, what: str, measure: Callable[[], JsonRecord]) -> Any:
         """Recall what was measured before, or measure it."""
         asked = asdict(self.study) | {"methods": None, "what": what, "read": self._read}
         asked |= {"model": self.heads.fingerprint}
-        return self.ledger.recall(asked, lambda: measure().as_dict())
+        return self.cache.recall(asked, measure)
 
     @cached_property
     def _read(self) -> str:
@@ -205,7 +205,7 @@ class FactLab:
 
     def fidelity(self) -> dict[str, Any]:
         asked: dict[str, Any] = {"seed": self.study.seed, "progress": self.progress}
-        ways: dict[str, Callable[[], MeanWithInterval]] = {
+        ways: dict[str, Callable[[], JsonRecord]] = {
             "neurons": lambda: fidelity(KnowledgeNeurons(self.neurons), self.facts, **asked),
             "tracing": lambda: layer_fidelity(self.tracer, self.facts, **asked),
             "circuits": lambda: fidelity(self.circuits, self.paired(), **asked),
@@ -219,20 +219,20 @@ class FactLab:
             study.covariance_texts(self.facts)
         asked: dict[str, Any] = {"seed": study.seed, "progress": self.progress}
         drawn = asked | {"draws": study.draws}
-        ways: dict[str, Callable[[], MeanWithInterval]] = {
+        ways: dict[str, Callable[[], JsonRecord]] = {
             "neurons": lambda: self.suppress(**drawn),
             "tracing": lambda: self.edit(**asked),
             "circuits": lambda: circuit_reliability(self.circuits, self.facts, **drawn),
         }
         return {name: self.recall(f"reliability {name}", ways[name]) for name in study.methods}
 
-    def suppress(self, **asked: Any) -> MeanWithInterval:
+    def suppress(self, **asked: Any) -> JsonRecord:
         """Set knowledge neurons to zero and double them."""
         locator = KnowledgeNeurons(self.neurons)
         located = locate_facts(locator, self.facts, progress=self.progress)
         return reliability(self.neurons, self.facts, located, **asked)
 
-    def edit(self, **asked: Any) -> MeanWithInterval:
+    def edit(self, **asked: Any) -> JsonRecord:
         """Make rank-one edits at every layer."""
         layers = [n for n, site in enumerate(self.neurons.projections) if site is not None]
         texts = self.study.covariance_texts(self.facts)
@@ -252,20 +252,14 @@ def open_facts(
     study.check()
     fields = asdict(study) | {"kind": "facts", "methods": None}
     with claim(folder, fields, command):
-        yield FactLab(study, Ledger(folder / LEDGER), progress or Silent())
+        yield FactLab(study, Cache(folder / LEDGER), progress or Silent())
 
 
 def measure_fidelity(
     study: FactStudy, folder: Path, progress: Progress | None = None, *, command: str = ""
 ) -> Reported:
     """Ask whether every wording of a fact is located alike; writes `fidelity.json`."""
-
-    def find(lab: FactLab) -> Finding:
-        found, title = lab.fidelity(), f"Fidelity of located facts in {study.model.name}"
-        headline, shown = pages.fidelity_headline(found), pages.fidelity_exhibits(found)
-        return Finding(FIDELITY, _results(lab, found), title, headline, shown, page="fidelity")
-
-    return run_command(open_facts(study, folder, progress, command), find, folder, command)
+    return _measure(FIDELITY, study, folder, progress, command)
 
 
 def measure_reliability(
@@ -275,17 +269,24 @@ def measure_reliability(
 
     Writes `reliability.json`.
     """
+    return _measure(RELIABILITY, study, folder, progress, command)
+
+
+def _measure(
+    file: str, study: FactStudy, folder: Path, progress: Progress | None, command: str
+) -> Reported:
+    """Measure what a file holds, and show it on a page beside it."""
+    page = Path(file).stem
+    headline_of, exhibits_of = {
+        FIDELITY: (pages.fidelity_headline, pages.fidelity_exhibits),
+        RELIABILITY: (pages.reliability_headline, pages.reliability_exhibits),
+    }[file]
 
     def find(lab: FactLab) -> Finding:
-        found, title = lab.reliability(), f"Reliability of located facts in {study.model.name}"
-        headline, shown = pages.reliability_headline(found), pages.reliability_exhibits(found)
-        results = _results(lab, found)
-        return Finding(RELIABILITY, results, title, headline, shown, page="reliability")
+        found = lab.fidelity() if file == FIDELITY else lab.reliability()
+        title = f"{page.capitalize()} of located facts in {study.model.name}"
+        facts = {"facts": len(lab.facts), **lab.known[1]}
+        results = {"model": study.model.name, **facts, "methods": found}
+        return Finding(file, results, title, headline_of(found), exhibits_of(found), page=page)
 
     return run_command(open_facts(study, folder, progress, command), find, folder, command)
-
-
-def _results(lab: FactLab, found: dict[str, Any]) -> dict[str, Any]:
-    """Put together what the files hold."""
-    facts = {"facts": len(lab.facts), **lab.known[1]}
-    return {"model": lab.study.model.name, **facts, "methods": found}

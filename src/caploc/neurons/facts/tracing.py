@@ -10,8 +10,8 @@ averaged over 10 draws of noise, the same for every token and layer; the answer 
 of the model's own undisturbed one. The noise is 3 standard deviations of subject embeddings.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -21,14 +21,14 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor, nn
 
-from caploc.commonality import MeanWithInterval
 from caploc.engine.plain import last_logits
 from caploc.errors import BadData, BadOption
-from caploc.models.cutting import Beside, Site
+from caploc.models.cutting import Beside, Site, temporary_hooks
 from caploc.models.projections import layer_part, module_name
 from caploc.neurons.experts import Experts
 from caploc.neurons.facts.prompts import Encoded, Encoder, FactPrompt
 from caploc.neurons.proof import NeuronModel
+from caploc.stats.intervals import JsonRecord
 
 DRAWS = 10
 DEVIATIONS = 3.0
@@ -39,7 +39,7 @@ Outputs = list[nn.Module | None]  # one for each layer; None where a layer has n
 
 
 @dataclass(frozen=True)
-class Trace(MeanWithInterval):
+class Trace(JsonRecord):
     """What putting outputs back did for one prompt.
 
     `effects` is IE in probability, a row for each token traced, a column for each layer, NaN where
@@ -197,10 +197,12 @@ class _Run:
         self.noise = noise.to(loaded.model.device, loaded.model.dtype)
         self.ids = torch.tensor([encoded.tokens], device=loaded.model.device)
         self.kept: dict[int, Tensor] = {}
-        with ExitStack() as hooks:
-            for layer, module in enumerate(outputs):
-                if module is not None:
-                    hooks.callback(module.register_forward_hook(self._keeping(layer)).remove)
+        keeping = (
+            module.register_forward_hook(self._keeping(layer))
+            for layer, module in enumerate(outputs)
+            if module is not None
+        )
+        with temporary_hooks(keeping):
             likely = self._last(self.ids)[0]
         self.top = int(likely.argmax())
         self.clean = float(likely[self.top])
@@ -229,8 +231,7 @@ class _Run:
 
         return keep
 
-    @contextmanager
-    def _disturbed(self, number: int) -> Iterator[None]:
+    def _disturbed(self, number: int) -> AbstractContextManager[None]:
         subject = torch.tensor(self.encoded.subject, device=self.ids.device, dtype=torch.long)
 
         def disturb(_: nn.Module, args: Any, output: Tensor) -> Tensor:
@@ -239,24 +240,19 @@ class _Run:
             return changed
 
         embed: Any = self.loaded.model.get_input_embeddings()
-        handle = embed.register_forward_hook(disturb)
-        try:
-            yield
-        finally:
-            handle.remove()
+        return temporary_hooks([embed.register_forward_hook(disturb)])
 
-    @contextmanager
-    def _restored(self, places: Sequence[PutBack]) -> Iterator[None]:
+    def _restored(self, places: Sequence[PutBack]) -> AbstractContextManager[None]:
         """Put the undisturbed outputs back, each place in its own block of rows."""
-        with ExitStack() as hooks:
-            for layer, module in enumerate(self.outputs):
-                wanted = [
-                    (n, place.token) for n, place in enumerate(places) if layer in place.layers
-                ]
-                if wanted and module is not None:
-                    hook = self._putting_back(self.kept[layer], wanted)
-                    hooks.callback(module.register_forward_hook(hook).remove)
-            yield
+        wanted = [
+            [(n, place.token) for n, place in enumerate(places) if layer in place.layers]
+            for layer in range(len(self.outputs))
+        ]
+        return temporary_hooks(
+            module.register_forward_hook(self._putting_back(self.kept[layer], wanted[layer]))
+            for layer, module in enumerate(self.outputs)
+            if module is not None and wanted[layer]
+        )
 
     def _putting_back(self, kept: Tensor, wanted: Sequence[tuple[int, int]]) -> Any:
         length, draws = self.ids.shape[1], len(self.noise)

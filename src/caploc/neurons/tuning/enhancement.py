@@ -1,8 +1,7 @@
 """Does tuning the located neurons help, more than tuning as many others?
 
-    evaluation = TuningEvaluation(outcomes, gold={"demo/addition": test_spans})
     arms = make_arms(located, loaded.grid)
-    found = enhance(loaded, train_spans, evaluation, arms, TuningRecipe())
+    found = enhance(loaded, train_spans, measure, arms, TuningRecipe())
 
 Every arm is tuned on the same lessons, evaluated as a plain model, and undone. The paper compares
 located neurons with random ones; the other arms are ours.
@@ -12,29 +11,17 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float64
 from transformers import PreTrainedModel
 
-from caploc.commonality import (
-    FEWEST,
-    Interval,
-    MeanWithInterval,
-    Scores,
-    bottom,
-    layer_matched,
-    paired_interval,
-    specificity,
-    uniform,
-)
 from caploc.engine.encoding import Span
-from caploc.errors import BadData, BadOption
+from caploc.errors import BadOption
 from caploc.grid import Grid
 from caploc.lookup import pick
 from caploc.models.loading import CutModel
-from caploc.neurons.batches import gold_means
 from caploc.neurons.sites import Chosen
 from caploc.neurons.tuning.trainable import (
     Trainable,
@@ -53,6 +40,9 @@ from caploc.neurons.tuning.training import (
 )
 from caploc.neurons.tuning.weights import check_chosen, shares
 from caploc.progress import Progress
+from caploc.stats.chance import FEWEST, bottom, layer_matched, specificity, uniform
+from caploc.stats.intervals import Interval, JsonRecord, paired_interval
+from caploc.stats.threshold import Scores
 
 LOCATED = "located"
 ARMS = {
@@ -68,9 +58,9 @@ ARMS = {
 DRAWN = ("random-uniform", "random-layer-matched")
 METRIC, GOLD = "metric", "gold log-probability"
 Outcomes = Float64[np.ndarray, " examples"]
-# the model in its current state -> one outcome an example, by task
-Evaluate = Callable[[CutModel], Mapping[str, Outcomes]]
-Measured = dict[tuple[str, str], Outcomes]  # by task and measure
+Measured = dict[tuple[str, str], Outcomes]  # by task and measure; NaN where there is no outcome
+# The model it gets has other weights every time, so it must keep nothing of an earlier call.
+Measure = Callable[[CutModel], Measured]
 
 
 @dataclass(frozen=True)
@@ -179,36 +169,7 @@ def parameter_count(model: PreTrainedModel, chosen: Chosen, recipe: TuningRecipe
 
 
 @dataclass(frozen=True)
-class TuningEvaluation:
-    """What every arm is evaluated on.
-
-    `outcomes` returns each task's per-example outcomes, NaN where there is none; the model it gets
-    has other weights every time, so it must keep nothing of an earlier call. `gold` has spans whose
-    mean log-probability a token is measured beside it (in nats): it still moves where a metric is
-    at its best.
-    """
-
-    outcomes: Evaluate | None = None
-    gold: Mapping[str, Sequence[Span]] = field(default_factory=dict)
-
-    def measure(self, loaded: CutModel) -> Measured:
-        """Measure every task's outcomes under every measure.
-
-        Raises:
-            BadData: if there is nothing to evaluate on.
-        """
-        found: Measured = {}
-        if self.outcomes is not None:
-            found |= {(task, METRIC): each for task, each in self.outcomes(loaded).items()}
-        for task, spans in self.gold.items():
-            found[task, GOLD] = gold_means(loaded.model, spans)
-        if not found:
-            raise BadData("There is nothing to evaluate on; give outcomes of a task, or spans.")
-        return found
-
-
-@dataclass(frozen=True)
-class TuningChange(MeanWithInterval):
+class TuningChange(JsonRecord):
     """What an arm did to one task under one measure: mean outcome before and after.
 
     `change` is their difference with its paired bootstrap interval over the examples that have
@@ -223,7 +184,7 @@ class TuningChange(MeanWithInterval):
 
 
 @dataclass(frozen=True)
-class Tuned(MeanWithInterval):
+class Tuned(JsonRecord):
     """One arm: what was tuned (`fit` None: nothing), and what that changed.
 
     `neurons` is the number tuned, None where the arm is not one of neurons. `seconds`: tuning and
@@ -239,7 +200,7 @@ class Tuned(MeanWithInterval):
 
 
 @dataclass(frozen=True)
-class TuningControl(MeanWithInterval):
+class TuningControl(JsonRecord):
     """The draws of a random arm on one task under one measure, beside the located neurons.
 
     `mean` and `sd` (of a sample) are of the draws' `changes`; `excess` is the located neurons'
@@ -261,7 +222,7 @@ class TuningControl(MeanWithInterval):
 
 
 @dataclass(frozen=True)
-class TuningResult(MeanWithInterval):
+class TuningResult(JsonRecord):
     """All arms, and the located one held against the random ones.
 
     `trained_on` and `held_out` count the training examples that weights were fitted to and the
@@ -278,7 +239,7 @@ class TuningResult(MeanWithInterval):
 def enhance(
     loaded: CutModel,
     spans: Sequence[Span],
-    evaluation: TuningEvaluation,
+    measure: Measure,
     arms: Sequence[TuningArm],
     recipe: TuningRecipe,
     *,
@@ -288,7 +249,7 @@ def enhance(
 
     Raises:
         BadOption: if there is no arm, or the recipe has a value that cannot be used.
-        BadData: if there are fewer than 2 spans, or nothing to evaluate on.
+        BadData: if there are fewer than 2 spans.
         ModelRefused: if the model's weights cannot be tuned.
         RunFailed: if an arm's training diverges at every learning rate.
     """
@@ -297,12 +258,12 @@ def enhance(
     given = make_lessons(spans, recipe, loaded.model.device)
     for arm in arms:
         arm.check(loaded.model, recipe)
-    before = evaluation.measure(loaded)
+    before = measure(loaded)
     tuned: list[Tuned] = []
     after: dict[str, list[Measured]] = defaultdict(list)
     for arm in arms:
         begun = time.perf_counter()
-        fit, measured = _tune(loaded, arm, given, evaluation, recipe, progress)
+        fit, measured = _tune(loaded, arm, given, measure, recipe, progress)
         measured = before if measured is None else measured
         after[arm.name].append(measured)
         neurons = None if arm.chosen is None or arm.name == "lora" else int(arm.chosen.sum())
@@ -322,7 +283,7 @@ def _tune(
     loaded: CutModel,
     arm: TuningArm,
     given: Lessons,
-    evaluation: TuningEvaluation,
+    measure: Measure,
     recipe: TuningRecipe,
     progress: Progress | None,
 ) -> tuple[TuningFit | None, Measured | None]:
@@ -333,7 +294,7 @@ def _tune(
         what = f"tuning {arm.label}"
         fit = find_best_rate(loaded.model, trainable, given, recipe, progress=progress, what=what)
         with trainable.written():
-            return fit, evaluation.measure(loaded)
+            return fit, measure(loaded)
 
 
 def _changes(before: Measured, after: Measured, seed: int) -> tuple[TuningChange, ...]:

@@ -10,22 +10,23 @@ from typing import Any
 
 import numpy as np
 
+from caploc.cache import Cache, digest
 from caploc.engine import BatchEngine
 from caploc.errors import BadOption, UserError
 from caploc.exhibits import drawing
 from caploc.exhibits.exhibit import NOTHING, Exhibit
 from caploc.folder import ENHANCEMENT, LEDGER, ROWS
-from caploc.ledger import Ledger, digest
 from caploc.measurement import Cost, Meter, outcomes_by_example
 from caploc.models.loading import CutModel
-from caploc.neurons.cells import Matrix, Row, bounds, effects_matrix, ranged, spread
+from caploc.neurons.batches import gold_means
+from caploc.neurons.cells import Matrix, NamedRow, bounds, effects_matrix, ranged, spread
 from caploc.neurons.study import Finding, NeuronLab, Reported, TaskSource, reopen_study, run_command
 from caploc.neurons.tuning.enhancement import (
     ARMS,
     GOLD,
     LOCATED,
     METRIC,
-    TuningEvaluation,
+    Measured,
     enhance,
     make_arms,
 )
@@ -106,12 +107,12 @@ def enhance_located(
 
 
 def enhance_tasks(lab: NeuronLab, asked: Enhancing) -> dict[str, Any]:
-    """Enhance every task, from the ledger where it was measured before.
+    """Enhance every task, from the cache where it was measured before.
 
     Raises:
         UserError: if no neuron is located for any of the tasks.
     """
-    ledger = Ledger(lab.folder / LEDGER)
+    cache = Cache(lab.folder / LEDGER)
     tasks = [t for t in asked.tasks or lab.study.tasks if lab.found(t).located.any()]
     if not tasks:
         raise UserError(
@@ -121,7 +122,7 @@ def enhance_tasks(lab: NeuronLab, asked: Enhancing) -> dict[str, Any]:
     question = asdict(asked) | {"tasks": None, "study": asdict(lab.study)}
     question |= {"model": lab.bench.neurons.fingerprint, "texts": _texts(lab, asked)}
     return {
-        task: ledger.recall(question | {"enhanced": task}, partial(_enhance_task, lab, asked, task))
+        task: cache.recall(question | {"enhanced": task}, partial(_enhance_task, lab, asked, task))
         for task in tasks
     }
 
@@ -153,12 +154,14 @@ def _enhance_task(lab: NeuronLab, asked: Enhancing, task: str) -> dict[str, Any]
     )
     wording, source = lab.bench.wording, lab.source(task)
     gold = {name: lab.source(name).judged_spans(wording, asked.limit) for name in lab.study.tasks}
-    evaluation = TuningEvaluation(
-        lambda loaded: {task: measure_outcomes(lab, loaded, source, asked.limit)}, gold
-    )
+
+    def measure(loaded: CutModel) -> Measured:
+        judged = {(name, GOLD): gold_means(loaded.model, spans) for name, spans in gold.items()}
+        return {(task, METRIC): measure_outcomes(lab, loaded, source, asked.limit), **judged}
+
     lessons = source.lessons(wording)
     with degraded(model.model, asked.noise, seed) if asked.noise else nullcontext():
-        enhanced = enhance(model, lessons, evaluation, arms, asked.recipe, progress=lab.progress)
+        enhanced = enhance(model, lessons, measure, arms, asked.recipe, progress=lab.progress)
     return enhanced.as_dict()
 
 
@@ -233,22 +236,22 @@ def tuned_arms_exhibit(task: str, result: Results) -> Exhibit:
     drawn: dict[str, list[Any]] = {}
     for arm in result["arms"]:
         drawn.setdefault(arm["arm"], []).append(arm)
-    rows: list[Row] = []
+    rows: list[NamedRow] = []
     for name, arms in drawn.items():
         fits = [arm["fit"] for arm in arms if arm["fit"] is not None]
         best = [f"{f['best']['rate']:g}{' (edge)' if f['at_edge'] else ''}" for f in fits]
         gold = list(_changes_of(arms, task, GOLD))
+        single = len(arms) == 1
+        ends = [f"{gold[0]['before']:z.3f} to {gold[0]['after']:z.3f}"] if single and gold else []
         rows.append(
-            (
-                name if len(arms) == 1 else f"{name}, {len(arms)} draws",
-                f"{fits[0]['parameters']:,}" if fits else NOTHING,
-                ", ".join(dict.fromkeys(best)) or NOTHING,
-                _over_draws(list(_changes_of(arms, task, METRIC))),
-                _over_draws(gold),
-                f"{gold[0]['before']:z.3f} to {gold[0]['after']:z.3f}"
-                if len(arms) == 1 and gold
-                else NOTHING,
-            )
+            {
+                "tuned": name if single else f"{name}, {len(arms)} draws",
+                "parameters": f"{fits[0]['parameters']:,}" if fits else NOTHING,
+                "best rate": ", ".join(dict.fromkeys(best)) or NOTHING,
+                "change of score": _over_draws(list(_changes_of(arms, task, METRIC))),
+                "change of log-probability": _over_draws(gold),
+                "log-probability": "".join(ends) or NOTHING,
+            }
         )
     notes = [
         "Changes with 95 % intervals over examples, paired; of draws the mean, the least and the "
@@ -260,22 +263,14 @@ def tuned_arms_exhibit(task: str, result: Results) -> Exhibit:
             f"{ranged(control['excess'])} nats a token, p {control['p']:.3f} with "
             f"{len(control['changes'])} draws."
         )
-    columns = (
-        "tuned; parameters; best rate; change of score; change of log-probability; log-probability"
+    draw = partial(
+        drawing.points,
+        list(drawn),
+        {"log-probability": [_drawn(list(_changes_of(a, task, GOLD))) for a in drawn.values()]},
+        label="change of log-probability, nats a token",
     )
-    return Exhibit(
-        f"enhancement-{task.replace('/', '-')}",
-        f"Tuning for {task}",
-        tuple(columns.split("; ")),
-        rows,
-        notes,
-        partial(
-            drawing.points,
-            list(drawn),
-            {"log-probability": [_drawn(list(_changes_of(a, task, GOLD))) for a in drawn.values()]},
-            label="change of log-probability, nats a token",
-        ),
-    )
+    name = f"enhancement-{task.replace('/', '-')}"
+    return Exhibit.of(name, f"Tuning for {task}", rows, notes, draw)
 
 
 def _over_draws(changes: Sequence[Results]) -> str:

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from caploc.commonality import MeanWithInterval
 from caploc.designs import generator
 from caploc.engine.encoding import Span
 from caploc.errors import BadData, BadOption, RunFailed
@@ -21,13 +20,14 @@ from caploc.neurons.batches import Batch, gold_logprobs
 from caploc.neurons.tuning.trainable import Trainable
 from caploc.neurons.tuning.weights import TRAINS, Trains
 from caploc.progress import Progress, Silent
+from caploc.stats.intervals import JsonRecord
 
 RATES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
 FOLLOWED = 10  # last steps whose mean is the training loss
 
 
 @dataclass(frozen=True)
-class TuningRecipe(MeanWithInterval):
+class TuningRecipe(JsonRecord):
     """How every arm is tuned.
 
     Each of `rates`, in rising order, is tried with `steps` batches of `batch_size` examples, of
@@ -87,7 +87,7 @@ class Lessons:
 
 
 @dataclass(frozen=True)
-class RateTrial(MeanWithInterval):
+class RateTrial(JsonRecord):
     """One learning rate; losses in nats a token, None where training diverged.
 
     `train_loss` is the mean of the last 10 steps, `validation_loss` that of the examples held out.
@@ -99,7 +99,7 @@ class RateTrial(MeanWithInterval):
 
 
 @dataclass(frozen=True)
-class TuningFit(MeanWithInterval):
+class TuningFit(JsonRecord):
     """What tuning an arm came to.
 
     `parameters` is the number of values trained, `untuned_loss` the validation loss before.

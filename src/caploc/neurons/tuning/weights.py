@@ -6,7 +6,7 @@ output projection. Here all of these are handled with neurons first: (chosen, hi
 """
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from caploc.errors import BadOption, ModelRefused
+from caploc.models.cutting import temporary_hooks
 from caploc.models.projections import input_width, text_config
 from caploc.neurons.experts import Experts
 from caploc.neurons.sites import Chosen, find_sites, parts
@@ -202,26 +203,19 @@ def _prove_halves(block: nn.Module, fused: nn.Module, output: NeuronShare) -> No
 def _read(block: nn.Module, projection: nn.Module, hidden: Tensor) -> Tensor:
     """Note what a block's output projection reads for hidden states."""
     read: list[Tensor] = []
-    handle = projection.register_forward_pre_hook(lambda _, args: read.append(args[0].clone()))
-    try:
+    reading = projection.register_forward_pre_hook(lambda _, args: read.append(args[0].clone()))
+    with temporary_hooks([reading]):
         block(hidden)
-    finally:
-        handle.remove()
     return read[0]
 
 
-@contextmanager
-def _moved(projection: nn.Module, places: Tensor) -> Iterator[None]:
+def _moved(projection: nn.Module, places: Tensor) -> AbstractContextManager[None]:
     """Add one, inside, to what the projection writes at these places."""
 
     def move(_: nn.Module, __: Any, written: Tensor) -> Tensor:
         return written.index_add(-1, places, torch.ones_like(written[..., places]))
 
-    handle = projection.register_forward_hook(move)
-    try:
-        yield
-    finally:
-        handle.remove()
+    return temporary_hooks([projection.register_forward_hook(move)])
 
 
 @contextmanager

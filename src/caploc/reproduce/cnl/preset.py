@@ -112,11 +112,11 @@ class CnlPreset(CnlPresetPart):
         )
 
     def erasing(self) -> Erasing:
-        """What is erased."""
+        """Say what is erased."""
         return Erasing(Mode(), self.draws, limit=self.limit, seed=self.seed)
 
     def enhancing(self) -> Enhancing:
-        """What is tuned."""
+        """Say what is tuned."""
         tuning = self.tuning
         recipe = TuningRecipe(steps=tuning.steps, rates=tuning.rates, seed=self.seed)
         return Enhancing(
@@ -124,15 +124,15 @@ class CnlPreset(CnlPresetPart):
         )
 
     def crossing(self) -> Crossing:
-        """What is erased and tuned, task by task."""
+        """Say what is erased and tuned, task by task."""
         return Crossing((ERASE, TUNE), self.erasing(), self.enhancing(), dict(self.kinds))
 
     def other_score(self, method: str) -> Attribution:
-        """A score that the study's own is compared with."""
+        """Make a score that the study's own is compared with."""
         return replace(self.study(None).attribution, method=method)
 
     def decoupling_study(self, contrasts: str) -> DecouplingStudy:
-        """One set of contrasts."""
+        """Make the study of one set of contrasts."""
         asked = self.decoupling
         ways = tuple(Attribution(method, steps=self.scores.steps) for method in asked.methods)
         return DecouplingStudy(self.options, contrasts, asked.items, ways, seed=self.seed)
@@ -150,7 +150,7 @@ class CnlPreset(CnlPresetPart):
             check_task_name(self.generic, self.study(None).options)
 
     def fact_study(self, facts: str) -> FactStudy:
-        """One set of facts."""
+        """Make the study of one set of facts."""
         asked = self.facts
         return FactStudy(
             self.options,
@@ -164,7 +164,7 @@ class CnlPreset(CnlPresetPart):
 
 
 def read_cnl_preset(name: str) -> CnlPreset:
-    """A preset that comes with caploc (`demo`), or one from a TOML file.
+    """Read a preset that comes with caploc (`demo`), or one from a TOML file.
 
     Raises:
         UnknownName: if there is no such preset or file.

@@ -1,12 +1,12 @@
 """Every experiment of CNL, one after another, into one folder; what was measured is not again."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from caploc.errors import CaplocError, ModelRefused
+from caploc.errors import ModelRefused, raise_together
 from caploc.exhibits import files
 from caploc.exhibits.exhibit import Exhibit
 from caploc.exhibits.page import write_exhibits
@@ -23,7 +23,7 @@ from caploc.neurons.decoupling import measure_decoupling
 from caploc.neurons.erasure import erase
 from caploc.neurons.facts.study import measure_fidelity, measure_reliability
 from caploc.neurons.locating import locate
-from caploc.neurons.scores import ScoreCache
+from caploc.neurons.scores import score_cache
 from caploc.neurons.study import NeuronLab, open_study
 from caploc.neurons.tuning.enhancing import beats_every_draw, enhance_located
 from caploc.neurons.tuning.trainable import TrainableRows
@@ -61,8 +61,7 @@ class Reproduction:
         for exhibit in exhibits:
             name = f"{named}-{exhibit.name}" if named else exhibit.name
             title = f"{exhibit.title} ({named})" if named else exhibit.title
-            columns, rows, notes = exhibit.columns, exhibit.rows, exhibit.notes
-            self.exhibits.append(Exhibit(name, title, columns, rows, notes, exhibit.draw))
+            self.exhibits.append(replace(exhibit, name=name, title=title))
         return result
 
     def located(self) -> None:
@@ -72,7 +71,7 @@ class Reproduction:
             study = self.preset.study(share)
             place = self.neurons if rule == "share" else self.folder / "neurons-sigma"
             if rule == "share":  # the scores are the same whatever the rule
-                ScoreCache(place).adopt(ScoreCache(self.folder / "neurons-sigma"))
+                score_cache(place).adopt(score_cache(self.folder / "neurons-sigma"))
             found[rule] = self.keep(
                 locate(study, place, self.progress, kinds=self.preset.kinds, command=self.command),
                 "6-sigma" if rule == "sigma" else "",
@@ -202,23 +201,16 @@ def check(preset: CnlPreset) -> None:
         *(preset.fact_study(name).check for name in preset.facts.sets),
         *(preset.decoupling_study(name).check for name in preset.decoupling.sets),
     ]
-    mistakes: list[CaplocError] = []
-    for one in preset_checks:
-        try:
-            one()
-        except CaplocError as error:
-            mistakes.append(error)
-    if mistakes:
-        raise type(mistakes[0])(" ".join(dict.fromkeys(map(str, mistakes))))
+    raise_together(preset_checks)
 
 
 def short(name: str) -> str:
-    """The last part of a name."""
+    """Take the last part of a name."""
     return Path(name).stem
 
 
 def weights(lab: NeuronLab, task: str) -> float:
-    """The share of the model's weights that belong to a task's neurons, in %."""
+    """Compute the share of the model's weights that belong to a task's neurons, in %."""
     model, chosen = lab.bench.neurons.model, lab.found(task).located
     if not chosen.any():
         return 0.0
@@ -232,12 +224,12 @@ def weights(lab: NeuronLab, task: str) -> float:
 
 
 def of_method(ways: Sequence[ScoreWay], wanted: str) -> Iterator[ScoreWay]:
-    """The ways of one method."""
+    """Yield the ways of one method."""
     return (way for way in ways if way.method == wanted)
 
 
 def agreement(ways: Sequence[ScoreWay], main: str) -> str:
-    """How other scores agree with the study's own."""
+    """Say how other scores agree with the study's own."""
     parts = []
     for method in dict.fromkeys(way.method for way in ways):
         if method == main:
@@ -249,7 +241,7 @@ def agreement(ways: Sequence[ScoreWay], main: str) -> str:
 
 
 def baselines(ways: Sequence[ScoreWay]) -> str:
-    """What the task loses without the best neurons of each score."""
+    """Say what the task loses without the best neurons of each score."""
     parts = []
     for method in dict.fromkeys(way.method for way in ways):
         lost = [way.lost for way in of_method(ways, method) if way.lost is not None]
@@ -259,7 +251,7 @@ def baselines(ways: Sequence[ScoreWay]) -> str:
 
 
 def swept(points: Exhibit) -> str:
-    """How the best neurons depend on the number of points."""
+    """Say how the best neurons depend on the number of points."""
     found: dict[str, list[float]] = {}
     for name, _, same in points.rows:
         number = getattr(same, "number", None)

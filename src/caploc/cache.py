@@ -1,0 +1,175 @@
+"""Answers by what was asked: long studies go on where they stopped, and nothing is measured twice.
+
+Rows lie in the store; a cache keeps what follows from them, or from a model directly. `Cache` has a
+line of JSON for every answer, `ArrayCache` a file for every answer that is made of arrays.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from hashlib import blake2b
+from pathlib import Path
+from tokenize import TokenError
+from typing import Any, Generic, Protocol, Self, TypeVar, runtime_checkable
+from zipfile import ZipFile
+
+import numpy as np
+
+from caploc.errors import BadData, StoreFailed
+from caploc.files import UNZIPPING, UnfitFile, open_regular, whole_path
+from caploc.stats.intervals import JsonRecord
+
+LONGEST = 2**30  # bytes of a file of answers that are read
+LONGEST_ARRAYS = 16 * 2**30  # a hundred bytes for each of 160 million neurons
+# What numpy raises beside for arrays that are not what they say.
+UNREADABLE = (*UNZIPPING, MemoryError, SyntaxError, TokenError)
+COMPACT = (",", ":")
+Arrays = dict[str, np.ndarray]
+
+
+def digest(asked: dict[str, Any], separators: tuple[str, str] | None = None) -> str:
+    """Name what is asked in a few characters, equal on every machine."""
+    text = json.dumps(asked, sort_keys=True, separators=separators)
+    return blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+class Cache:
+    """Answers in a file, a line of JSON for each."""
+
+    def __init__(self, path: Path) -> None:
+        """Read what is there; a line that a killed process left half written is passed over.
+
+        Raises:
+            StoreFailed: if there is something else than a file, or one that cannot be read.
+        """
+        self.path = path
+        self.known: dict[str, Any] = {}
+        text = ""
+        if os.path.lexists(path):
+            try:
+                with open_regular(path, LONGEST) as file:
+                    text = file.read().decode("utf-8", errors="replace")
+            except OSError as error:
+                raise StoreFailed(
+                    f"{path} cannot be read ({error}); it is not what a run leaves: choose another "
+                    "--out, or delete the file, and what it told is measured or read anew."
+                ) from error
+        self.torn = bool(text) and not text.endswith("\n")
+        for line in text.splitlines():
+            with suppress(ValueError, KeyError, TypeError, RecursionError):
+                entry = json.loads(line)
+                self.known[entry["key"]] = entry["value"]
+
+    def recall(self, asked: dict[str, Any], measure: Callable[[], Any]) -> Any:
+        """Return the answer to what is asked; measure it and write it down if it is not known.
+
+        Raises:
+            StoreFailed: if the file cannot be written.
+        """
+        key = digest(asked)
+        if key not in self.known:
+            measured = measure()
+            fields = measured.as_dict() if isinstance(measured, JsonRecord) else measured
+            value = json.loads(json.dumps(fields, allow_nan=False))
+            self.known[key] = value
+            self.write({"key": key, "asked": asked, "value": value})
+        return self.known[key]
+
+    def write(self, entry: dict[str, Any]) -> None:
+        """Add a line."""
+        try:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write("\n" * self.torn + json.dumps(entry) + "\n")
+            self.torn = False
+        except OSError as error:
+            raise StoreFailed(
+                f"{self.path} could not be written ({error.strerror}); the rows are kept. Free "
+                "disk space or check the rights, then run the same command again."
+            ) from error
+
+
+@runtime_checkable
+class Storable(Protocol):
+    """What arrays can be made of, and what can be made of them again."""
+
+    def as_arrays(self) -> Arrays:
+        """Give what `numpy.savez` takes."""
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, Any]) -> Self:
+        """Read what `as_arrays` gave; BadData if they do not fit together."""
+
+
+T = TypeVar("T", bound=Storable)
+
+
+class ArrayCache(Generic[T]):
+    """Answers of one kind made of arrays, a file for each in a folder, named by what was asked."""
+
+    def __init__(self, folder: Path, kind: type[T]) -> None:
+        self.folder, self.kind = folder, kind
+
+    def recall(self, asked: dict[str, Any], measure: Callable[[], T]) -> T:
+        """Return the answer to what is asked; measure and keep it if it is not there.
+
+        Raises:
+            StoreFailed: if they cannot be read or written.
+        """
+        path = self.folder / f"{digest(asked, COMPACT)}.npz"
+        try:
+            return self._read(path)
+        except (FileNotFoundError, BadData, *UNREADABLE):
+            pass  # not there, or not as it was written: a full disk cuts files short
+        except OSError as error:
+            raise StoreFailed(
+                f"{path} cannot be read ({error.strerror}); check the folder and its rights, or "
+                "choose another --out."
+            ) from error
+        measured = measure()
+        self.write(path, measured)
+        return measured
+
+    def write(self, path: Path, measured: T) -> None:
+        """Write a file whole or not at all."""
+        with self._whole(path) as part, part.open("wb") as file:
+            np.savez(file, **measured.as_arrays())  # type: ignore[arg-type]
+
+    def adopt(self, other: "ArrayCache[T]") -> None:
+        """Take over what another cache holds, as hard links where the disk has them.
+
+        No file is ever written twice, so that links stay what they are, and a folder that is moved
+        or copied alone is whole.
+        """
+        for path in sorted(other.folder.glob("*.npz")):
+            mine = self.folder / path.name
+            if mine.exists():
+                continue
+            with self._whole(mine) as part:
+                try:
+                    part.hardlink_to(path)
+                except OSError:
+                    shutil.copyfile(path, part)
+
+    def _read(self, path: Path) -> T:
+        with open_regular(path, LONGEST_ARRAYS) as file:
+            with ZipFile(file) as parts:
+                size = sum(part.file_size for part in parts.infolist())
+            if size > LONGEST_ARRAYS:
+                raise UnfitFile(f"it unpacks to {size:,} bytes, more than any run writes", path)
+            file.seek(0)
+            with np.load(file, allow_pickle=False) as arrays:
+                return self.kind.from_arrays(arrays)
+
+    @contextmanager
+    def _whole(self, path: Path) -> Iterator[Path]:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with whole_path(path) as part:
+                yield part
+        except OSError as error:
+            raise StoreFailed(
+                f"{path} could not be written ({error.strerror}); what was scored before is kept. "
+                "Free disk space or check the rights, then run the same command again."
+            ) from error

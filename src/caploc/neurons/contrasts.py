@@ -1,0 +1,395 @@
+"""Items of which commonality and content are varied apart, to tell what located neurons follow.
+
+An item has a commonality k (what is to be done: add, subtract ...), a content c (with what: the
+operands) and a wording w. Each base item has four partners:
+
+    SS  same k, same c, other w          SC  same k, other c, same w
+    CD  other k, same c, same w          DD  other k, other c, same w
+
+If neurons follow the commonality, the sets located for base and SC are as alike as those for base
+and SS, and far more than for DD. The 2 x 2 design is ours: of the decoupling experiment of Huang et
+al. (ICLR 2025, arXiv 2502.20992) it is public that it compares 1,000 samples, mostly mathematical.
+
+`arithmetic` and `sentiment` are for any model: the prompts of a contrast are equally long, but for
+"minus" and "times", which are a letter longer than everything else, and so are the answers. `sums`
+and `quizzes` are in the wording that the demo model was trained on; it answers its own wordings at
+the very start of a text and no others, so a rewording is what leaves those intact: the order of
+summands, the order of wrong options.
+"""
+
+import operator
+import random
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import combinations, product
+
+from caploc.errors import BadOption
+
+ITEMS = 1000
+ARMS = ("SS", "SC", "CD", "DD")
+TRIES = 10_000  # draws in a row without a new base item, after which there is none
+LARGEST = 99  # operand
+OPERATIONS: dict[str, Callable[[int, int], int]] = {
+    "addition": operator.add,
+    "subtraction": operator.sub,
+    "multiplication": operator.mul,
+    "division": operator.floordiv,
+}
+REQUEST = "give the result as a whole number."
+SIGNS = {"addition": "+", "subtraction": "-", "multiplication": "*", "division": "/"}
+WORDS = {"addition": "plus", "subtraction": "minus", "multiplication": "times", "division": "over"}
+WORDINGS = {
+    "symbols": {
+        operation: f"Please work this out and {REQUEST} Here: {{}} {sign} {{}} ="
+        for operation, sign in SIGNS.items()
+    },
+    "words": {
+        operation: f"What is {{}} {word} {{}}? Please {REQUEST} The answer is"
+        for operation, word in WORDS.items()
+    },
+    "story": {
+        "addition": ("Ann had {} coins and was later given {} more. How many has Ann now? She has"),
+        "subtraction": (
+            "Ann had {} coins and later gave {} of them away. How many are left? She has"
+        ),
+        "multiplication": (
+            "Ann had {} purses, each one having {} coins. How many coins? In all she has"
+        ),
+        "division": ("Ann put {} coins into {} purses, as many in each. How many in one? Each has"),
+    },
+}
+ATTITUDES = ("positive", "negative")
+FRAMES = {
+    "plain": "Review: The {subject} was {word}. Sentiment:",
+    "told": "I thought the {subject} was {word}. Opinion:",
+    "heard": '"A {word} {subject}," she told us. Attitude:',
+    "rated": "My word on the {subject}: {word}. Judgement:",
+}
+OPPOSITES = [  # as an attitude of each kind has it, equally long
+    tuple(pair.split("/"))
+    for pair in (
+        "good/poor fine/weak great/awful super/lousy superb/dismal lovely/boring "
+        "perfect/useless amazing/hateful pleasing/dreadful splendid/terrible "
+        "excellent/appalling brilliant/atrocious wonderful/miserable"
+    ).split()
+]
+SUBJECTS = (
+    "film book play song meal game show tour menu shop "
+    "hotel novel album movie diner drama phone radio wine "
+    "series museum camera laptop burger guitar jacket ticket bakery "
+    "concert musical theatre teacher account lecture holiday pudding "
+    "keyboard sandwich computer festival campsite magazine painting workshop"
+).split()
+LETTERS = "ABCD"
+PICK = "pick"
+Pair = tuple[int, int]  # of operands
+Subject = tuple[str, str]  # what is asked about, and the answer
+
+
+@dataclass(frozen=True)
+class Item:
+    """One text: `prompt` and `answer` joined; an answer after a blank holds the blank."""
+
+    commonality: str
+    content: str
+    wording: str
+    prompt: str
+    answer: str
+
+
+@dataclass(frozen=True)
+class ContrastSet:
+    """A base item and its four partners.
+
+    `reworded` is SS, `same_commonality` SC, `same_content` CD, `different` DD.
+    """
+
+    base: Item
+    reworded: Item
+    same_commonality: Item
+    same_content: Item
+    different: Item
+
+    @property
+    def partners(self) -> dict[str, Item]:
+        """The four partners by arm."""
+        four = (self.reworded, self.same_commonality, self.same_content, self.different)
+        return dict(zip(ARMS, four, strict=True))
+
+    @property
+    def items(self) -> tuple[Item, ...]:
+        """All five items, the base first."""
+        return (self.base, *self.partners.values())
+
+
+Draw = Callable[[random.Random], ContrastSet | None]  # None: what was drawn has no partners
+Length = Callable[[str], int]  # characters, or the tokens of a model's tokenizer
+
+
+def distinct(draw: Draw, items: int, seed: int) -> list[ContrastSet]:
+    """Draw `items` contrasts whose base prompts differ; more begin with the same ones.
+
+    Raises:
+        BadOption: if `items` is below 1, or there are not so many.
+    """
+    if items < 1:
+        raise BadOption(f"The number of base items must be 1 or more; got {items}.")
+    rng = random.Random(seed)
+    found: dict[str, ContrastSet] = {}
+    vain = 0
+    while len(found) < items:
+        contrast = draw(rng)
+        vain += 1
+        if contrast and contrast.base.prompt not in found:
+            found[contrast.base.prompt], vain = contrast, 0
+        if vain == TRIES:
+            raise BadOption(
+                f"There are about {len(found):,} different base items; "
+                f"ask for as many at most, not {items:,}."
+            )
+    return list(found.values())
+
+
+def kept(contrasts: Iterable[ContrastSet], passes: Callable[[Item], bool]) -> list[ContrastSet]:
+    """Keep the contrasts all five items of which pass: the model answers them rightly, say."""
+    return [each for each in contrasts if all(passes(item) for item in each.items)]
+
+
+def matched(
+    contrasts: Iterable[ContrastSet], length: Length = len, *, within: int = 0
+) -> list[ContrastSet]:
+    """Keep contrasts whose answers have one length, and prompts within `within` of the base's.
+
+    Sets are made to match in characters as well as they can; give a tokenizer's count to have them
+    match in tokens.
+    """
+
+    def alike(contrast: ContrastSet) -> bool:
+        prompt, answer = (length(text) for text in (contrast.base.prompt, contrast.base.answer))
+        return all(
+            abs(length(item.prompt) - prompt) <= within and length(item.answer) == answer
+            for item in contrast.items
+        )
+
+    return [each for each in contrasts if alike(each)]
+
+
+def arithmetic(items: int = ITEMS, *, seed: int = 0) -> list[ContrastSet]:
+    """Draw contrasts of operations on operands from 2 to 99, with whole positive answers.
+
+    Three wordings: symbols, words, a little story. No operand of one content is in the other, and
+    no two contents or operations of a contrast have the same answer, so that neither operands nor
+    answers tie them together.
+
+    Raises:
+        BadOption: if `items` is below 1, or there are not so many.
+    """
+    tables = {pair: _operands(pair) for pair in combinations(OPERATIONS, 2)}
+
+    def ask(operation: str, operands: Pair, wording: str) -> Item:
+        return Item(
+            commonality=operation,
+            content=f"{operands[0]}, {operands[1]}",
+            wording=wording,
+            prompt=WORDINGS[wording][operation].format(*operands),
+            answer=f" {OPERATIONS[operation](*operands)}",
+        )
+
+    def draw(rng: random.Random) -> ContrastSet | None:
+        same, other = rng.sample(list(OPERATIONS), 2)
+        table = tables.get((same, other)) or tables[other, same]
+        content = rng.choice(list(table))
+        partner = rng.choice(table[content])
+        answers = {_answer(each, pair) for each in (same, other) for pair in (content, partner)}
+        if set(content) & set(partner) or len(answers) < 4:
+            return None
+        wording, rewording = rng.sample(list(WORDINGS), 2)
+        return ContrastSet(
+            base=ask(same, content, wording),
+            reworded=ask(same, content, rewording),
+            same_commonality=ask(same, partner, wording),
+            same_content=ask(other, content, wording),
+            different=ask(other, partner, wording),
+        )
+
+    return distinct(draw, items, seed)
+
+
+def _operands(operations: tuple[str, str]) -> dict[Pair, list[Pair]]:
+    """List operands that both operations can be asked of, with those that look like them.
+
+    Those have as many digits, and answers of as many digits.
+    """
+    groups: dict[tuple[int, ...], list[Pair]] = defaultdict(list)
+    for first in range(2, LARGEST + 1):
+        for second in range(2, first + 1):
+            pair = (first, second)
+            answers = [_answer(operation, pair) for operation in operations]
+            digits = {len(str(each)) for each in answers if each}
+            if all(answers) and len(digits) == 1:
+                groups[len(str(first)), len(str(second)), *digits].append(pair)
+    return {pair: group for group in groups.values() for pair in group if len(group) > 1}
+
+
+def _answer(operation: str, operands: Pair) -> int:
+    """Compute the answer, 0 where there is no whole positive one."""
+    if operation == "division" and operands[0] % operands[1]:
+        return 0
+    return OPERATIONS[operation](*operands)
+
+
+def sentiment(items: int = ITEMS, *, seed: int = 0) -> list[ContrastSet]:
+    """Draw contrasts of reviews, positive and negative; the content is what is reviewed.
+
+    A wording is a frame and a pair of opposite words of one length; a rewording changes both.
+
+    Raises:
+        BadOption: if `items` is below 1, or there are not so many.
+    """
+    subjects = _by_length(SUBJECTS)
+    pairs = _by_length([first for first, _ in OPPOSITES])
+    wordings = list(product(FRAMES, range(len(OPPOSITES))))
+
+    def ask(attitude: str, subject: str, frame: str, place: int) -> Item:
+        word = OPPOSITES[place][ATTITUDES.index(attitude)]
+        return Item(
+            commonality=attitude,
+            content=subject,
+            wording=f"{frame}: {'/'.join(OPPOSITES[place])}",
+            prompt=FRAMES[frame].format(subject=subject, word=word),
+            answer=f" {attitude}",
+        )
+
+    def draw(rng: random.Random) -> ContrastSet | None:
+        same, other = rng.sample(ATTITUDES, 2)
+        subject = rng.choice(SUBJECTS)
+        frame, place = rng.choice(wordings)
+        alike = [each for each in pairs[len(OPPOSITES[place][0])] if each != place]
+        partners = [each for each in subjects[len(subject)] if SUBJECTS[each] != subject]
+        rewording = rng.choice([each for each in FRAMES if each != frame]), rng.choice(alike)
+        partner = SUBJECTS[rng.choice(partners)]
+        return ContrastSet(
+            base=ask(same, subject, frame, place),
+            reworded=ask(same, subject, *rewording),
+            same_commonality=ask(same, partner, frame, place),
+            same_content=ask(other, subject, frame, place),
+            different=ask(other, partner, frame, place),
+        )
+
+    return distinct(draw, items, seed)
+
+
+def _by_length(words: Sequence[str]) -> dict[int, list[int]]:
+    """List the places of the words of each length."""
+    places: dict[int, list[int]] = defaultdict(list)
+    for place, word in enumerate(words):
+        places[len(word)].append(place)
+    return places
+
+
+def sums(items: int = ITEMS, *, seed: int = 0) -> list[ContrastSet]:
+    """Draw contrasts of addition and subtraction (`47+38=`, `47-38=`), answers of two digits.
+
+    The base item adds, the larger number first. It is reworded by swapping the numbers; there is no
+    such rewording of subtraction, which is therefore never the base.
+
+    Raises:
+        BadOption: if `items` is below 1, or there are not so many.
+    """
+
+    def two_numbers(rng: random.Random) -> Pair:
+        high = rng.randrange(11, 99)
+        return high, rng.randrange(1, min(high - 10, 99 - high) + 1)
+
+    def ask(sign: str, numbers: Pair, swapped: bool = False) -> Item:
+        high, low = numbers
+        return Item(
+            commonality={"+": "addition", "-": "subtraction"}[sign],
+            content=f"{high}, {low}",
+            wording="smaller first" if swapped else "larger first",
+            prompt=f"{low}{sign}{high}=" if swapped else f"{high}{sign}{low}=",
+            answer=str(high + low if sign == "+" else high - low),
+        )
+
+    def draw(rng: random.Random) -> ContrastSet | None:
+        content, partner = (two_numbers(rng) for _ in range(2))
+        digits = [[len(str(each)) for each in pair] for pair in (content, partner)]
+        if digits[0] != digits[1] or set(content) & set(partner):
+            return None
+        items = (
+            ask("+", content),
+            ask("+", content, swapped=True),
+            ask("+", partner),
+            ask("-", content),
+            ask("-", partner),
+        )
+        answers = {each.answer for each in items}
+        # base and rewording have one answer, and no others may
+        return ContrastSet(*items) if len(answers) == 4 else None
+
+    return distinct(draw, items, seed)
+
+
+def quizzes(
+    facts: Sequence[Subject], question: str, items: int = ITEMS, *, seed: int = 0
+) -> list[ContrastSet]:
+    """Draw contrasts of two multiple choices: to know a fact, and to find an option named.
+
+    `question` is what is asked about a fact, such as `capital of`. The content is the fact with its
+    four options; a rewording orders the wrong ones differently. The letter of the answer is the
+    same in all five items. Two contents have subjects and options of the same lengths, so items of
+    one kind are equally long; those of the two kinds are not, see `matched`.
+
+    Raises:
+        BadOption: if `items` is below 1, there are not so many, or there are fewer than 8 facts.
+    """
+    if len(facts) < 2 * len(LETTERS):
+        raise BadOption(f"A quiz needs at least {2 * len(LETTERS)} facts; got {len(facts)}.")
+    alike: dict[tuple[int, int], list[Subject]] = defaultdict(list)
+    for fact in facts:
+        alike[len(fact[0]), len(fact[1])].append(fact)
+
+    def draw(rng: random.Random) -> ContrastSet | None:
+        asked = rng.choice(facts)
+        partners = [each for each in alike[len(asked[0]), len(asked[1])] if each != asked]
+        if not partners:
+            return None
+        other_asked = rng.choice(partners)
+        others = [each for each in facts if each not in (asked, other_asked)]
+        drawn = rng.sample(others, 2 * (len(LETTERS) - 1))
+        content, partner = [asked, *drawn[::2]], [other_asked, *drawn[1::2]]
+        widths = [sum(len(option) for _, option in each) for each in (content, partner)]
+        if widths[0] != widths[1]:
+            return None
+        place = rng.randrange(len(LETTERS))
+        same, other = rng.sample([question, PICK], 2)
+        right, *wrong = content
+        shift = rng.choice(range(1, len(wrong)))
+        reordered = [right, *wrong[shift:], *wrong[:shift]]
+        return ContrastSet(
+            base=_quiz(same, content, place),
+            reworded=_quiz(same, reordered, place, "other order"),
+            same_commonality=_quiz(same, partner, place),
+            same_content=_quiz(other, content, place),
+            different=_quiz(other, partner, place),
+        )
+
+    return distinct(draw, items, seed)
+
+
+def _quiz(
+    question: str, content: Sequence[Subject], place: int, wording: str = "first order"
+) -> Item:
+    """Ask a question with the right option, that of the first fact, in this place."""
+    (subject, right), *others = content
+    options = [option for _, option in others]
+    options.insert(place, right)
+    listed = "".join(f"{each} {letter}\n" for letter, each in zip(LETTERS, options, strict=True))
+    return Item(
+        commonality=question,
+        content=f"{subject}: {', '.join(sorted(options))}",
+        wording=wording,
+        prompt=f"{question} {right if question == PICK else subject}?\n{listed}=",
+        answer=LETTERS[place],
+    )

@@ -1,0 +1,214 @@
+"""Universal heads: those whose loss costs many kinds of tasks, each beyond doubt."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import ceil, isfinite
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from caploc.errors import BadOption
+from caploc.heads import Head
+from caploc.stats.intervals import JsonRecord
+
+SHARE = 0.1  # of the intact score above chance, that losing the head must cost
+LEVEL = 0.05  # false discovery rate over all heads and tasks
+WIDTH = 1.96  # standard errors on either side of a 95 % interval
+FEWEST_FAMILIES = 2
+VERDICTS = ("universal", "open", "not universal")
+
+
+@dataclass(frozen=True)
+class HeadCost:
+    """The change of a task's score when one head is knocked out, and its standard error.
+
+    In score units, and negative where the head is needed. The error is of the paired difference
+    over examples; 0 is taken at its word, so that few examples that all change must not give it.
+    """
+
+    effect: float
+    stderr: float
+
+
+@dataclass(frozen=True)
+class Intact:
+    """A task's score with no head knocked out, its standard error, and the score of guessing."""
+
+    score: float
+    stderr: float
+    chance: float = 0.0
+
+    @property
+    def above(self) -> float:
+        """What there is to lose."""
+        return self.score - self.chance
+
+    @property
+    def clear(self) -> bool:
+        """Whether it is above chance beyond doubt, so that a share of it means something."""
+        return self.above > WIDTH * self.stderr
+
+
+@dataclass(frozen=True)
+class Trial(JsonRecord):
+    """One head on one task.
+
+    `share` is the share of the intact score above chance that its loss costs, from `low` to `high`
+    with 95 % confidence, `q` the false discovery rate at which the task would be said to need it.
+    The verdict is `needed` (for sure by the share asked for), `spared` (for sure by less), or
+    `open`.
+    """
+
+    task: str
+    family: str
+    effect: float
+    stderr: float
+    share: float
+    low: float
+    high: float
+    p: float
+    q: float
+    verdict: str
+
+
+@dataclass(frozen=True)
+class Candidate(JsonRecord):
+    """A head, the families of tasks that need it, and whether it is universal.
+
+    It is where `wanted` of the `families` in which it was tried need it: half of them, and two at
+    least. It is not where fewer than these can still need it, and open otherwise.
+    """
+
+    head: str
+    verdict: str
+    needed_by: list[str]
+    families: int
+    wanted: int
+    trials: list[Trial]
+
+
+@dataclass(frozen=True)
+class Universality(JsonRecord):
+    """All candidates, universal ones first, and the tasks that were left out.
+
+    On those the model is not clearly better than chance, and has nothing to lose: they speak
+    neither for a head nor against it.
+    """
+
+    candidates: list[Candidate]
+    left_out: list[str]
+    share: float
+    level: float
+
+    @property
+    def universal(self) -> list[str]:
+        """The universal heads."""
+        return [each.head for each in self.candidates if each.verdict == "universal"]
+
+    def as_dict(self) -> dict[str, Any]:
+        return super().as_dict() | {"universal": self.universal}
+
+
+def universal(
+    effects: Mapping[str, Mapping[Head, HeadCost]],
+    intact: Mapping[str, Intact],
+    families: Mapping[str, str] | None = None,
+    *,
+    share: float = SHARE,
+    level: float = LEVEL,
+) -> Universality:
+    """Find the heads that at least half of the families of tasks need, and two.
+
+    `effects` are of single heads, by task; `families` name the family of a task, which is otherwise
+    one of its own: twins such as gsm8k and arithmetic must not make a head universal together. A
+    family needs a head if one of its tasks does. For each head and task the hypothesis is that its
+    loss costs no more than `share` of the intact score above chance,
+
+        z = (D - share (I - c)) / (se(D) + share se(I)),   D = -effect,
+
+    one-sided; the error is an upper bound, whatever the correlation of D and I on the same
+    examples. All of these tests together have false discovery rate `level` (Benjamini and Hochberg,
+    1995). The interval holds the shares s for which `|D - s (I - c)| <= 1.96 (se(D) + |s| se(I))`.
+
+    Raises:
+        BadOption: if `share` or `level` is out of range, or a task's intact score is not given.
+    """
+    for name, value in (("share", share), ("level", level)):
+        if not 0 < value < 1:
+            raise BadOption(f"The {name} must lie between 0 and 1; got {value:g}.")
+    if missing := [task for task in effects if task not in intact]:
+        raise BadOption(f"The intact score of {', '.join(missing)} is not given.")
+    clear = {task: tried for task, tried in effects.items() if intact[task].clear}
+    heads = sorted({head for tried in effects.values() for head in tried})
+    named = {task: (families or {}).get(task, task) for task in clear}
+    trials = tested(clear, intact, named, share, level)
+    found = [judged(head, [each for whose, each in trials if whose == head]) for head in heads]
+    found.sort(key=lambda each: (VERDICTS.index(each.verdict), -len(each.needed_by)))
+    return Universality(found, [task for task in effects if task not in clear], share, level)
+
+
+def tested(
+    effects: Mapping[str, Mapping[Head, HeadCost]],
+    intact: Mapping[str, Intact],
+    families: Mapping[str, str],
+    share: float,
+    level: float,
+) -> list[tuple[Head, Trial]]:
+    """Test every head on every task on which it was measured."""
+    asked = [
+        (head, task, each)
+        for task, tried in effects.items()
+        for head, each in tried.items()
+        if isfinite(each.effect) and isfinite(each.stderr)
+    ]
+    if not asked:
+        return []
+    p = np.array([doubt(each, intact[task], share) for _, task, each in asked])
+    rows = []
+    q = stats.false_discovery_control(p)
+    for (head, task, each), chance, rate in zip(asked, p.tolist(), q.tolist(), strict=True):
+        low, high = interval(each, intact[task])
+        verdict = "needed" if rate <= level else "spared" if high < share else "open"
+        lost = -each.effect / intact[task].above
+        figures = (each.effect, each.stderr, lost, low, high, chance, rate)
+        rows.append((head, Trial(task, families[task], *figures, verdict)))
+    return rows
+
+
+def doubt(effect: HeadCost, intact: Intact, share: float) -> float:
+    """Compute a one-sided p of the hypothesis that the loss costs no more than the share."""
+    error = effect.stderr + share * intact.stderr
+    surplus = -effect.effect - share * intact.above
+    if error == 0:
+        return 0.0 if surplus > 0 else 1.0
+    return float(stats.norm.sf(surplus / error))
+
+
+def interval(effect: HeadCost, intact: Intact) -> tuple[float, float]:
+    """Find the shares that the measured loss leaves possible, as `universal` says."""
+    ends = []
+    for side in (-1, 1):
+        lost = -effect.effect + side * WIDTH * effect.stderr
+        wider = -side if lost >= 0 else side  # a positive share is widened by a smaller whole
+        ends.append(lost / (intact.above + wider * WIDTH * intact.stderr))
+    return ends[0], ends[1]
+
+
+def judged(head: Head, trials: list[Trial]) -> Candidate:
+    """Judge one head."""
+    families = list(dict.fromkeys(each.family for each in trials))
+    needed = list(with_verdict(trials, "needed"))
+    possible = {*needed, *with_verdict(trials, "open")}
+    wanted = max(FEWEST_FAMILIES, ceil(len(families) / 2))
+    verdict = "open"
+    if len(needed) >= wanted:
+        verdict = "universal"
+    elif len(possible) < wanted <= len(families):
+        verdict = "not universal"
+    return Candidate(str(head), verdict, needed, len(families), wanted, trials)
+
+
+def with_verdict(trials: list[Trial], verdict: str) -> Iterator[str]:
+    """Yield the families with a trial of this verdict, once each."""
+    yield from dict.fromkeys(each.family for each in trials if each.verdict == verdict)

@@ -1,0 +1,218 @@
+import json
+from fractions import Fraction
+from itertools import combinations
+from math import comb
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from caploc.errors import BadOption
+from caploc.heads import HeadGrid
+from caploc.stats.chance import chance
+from caploc.stats.sets import RATES, group, jaccards, rate_matrices, rates
+
+PAIRS = st.integers(1, 40).flatmap(lambda size: arrays(bool, (2, size)))
+MANY = st.tuples(st.integers(1, 8), st.integers(1, 30)).flatmap(lambda shape: arrays(bool, shape))
+
+
+def members(columns, size=10):
+    chosen = np.zeros(size, dtype=bool)
+    chosen[list(columns)] = True
+    return chosen
+
+
+def by_sets(first, second):
+    """A second implementation, on Python's sets."""
+    one, other = (set(np.flatnonzero(each)) for each in (first, second))
+    below = {
+        "reference": len(one),
+        "largest": max(len(one), len(other)),
+        "smallest": min(len(one), len(other)),
+        "dice": (len(one) + len(other)) / 2,
+        "iou": len(one | other),
+    }
+    return {name: len(one & other) / count if count else None for name, count in below.items()}
+
+
+@given(PAIRS)
+def test_rates_are_those_of_sets(pair):
+    assert vars(rates(*pair)) == pytest.approx(by_sets(*pair))
+
+
+@given(PAIRS)
+def test_dice_and_iou_determine_each_other(pair):
+    found = rates(*pair)
+    assume(found.iou is not None)
+    assert found.dice == pytest.approx(2 * found.iou / (1 + found.iou))
+
+
+@given(PAIRS)
+def test_rates_are_ordered(pair):
+    found = rates(*pair)
+    assume(found.smallest is not None)
+    assert 0 <= found.iou <= found.largest <= found.dice <= found.smallest <= 1
+    assert found.largest <= found.reference <= found.smallest
+    assert (found.iou == 1) == (pair[0] == pair[1]).all()
+
+
+@given(PAIRS)
+def test_only_the_reference_minds_the_order(pair):
+    found, turned = (vars(rates(*each)) for each in (pair, pair[::-1]))
+    for name in RATES[1:]:
+        assert found[name] == turned[name]
+
+
+def test_the_published_pair_fits_division_by_the_larger_set_only():
+    """Sets of 1,000 and 969 with 964.2 in common, times 10: overlap .9642 and IoU .9595."""
+    first, second = np.zeros(20_000, dtype=bool), np.zeros(20_000, dtype=bool)
+    first[:10_000] = True
+    second[10_000 - 9642 : 10_000 + 49] = True
+    found = rates(first, second)
+    assert found.largest == pytest.approx(0.9642, abs=5e-5)
+    assert found.iou == pytest.approx(0.9595, abs=5e-5)
+    assert found.dice > 0.979
+    assert found.smallest > 0.994
+
+
+def test_empty_sets_have_no_rate():
+    nothing, some = members([]), members([1, 2])
+    assert set(vars(rates(nothing, nothing)).values()) == {None}
+    found = rates(nothing, some)
+    assert (found.reference, found.smallest) == (None, None)
+    assert (found.largest, found.dice, found.iou) == (0, 0, 0)
+    assert rates(some, nothing).reference == 0
+
+
+@given(MANY)
+def test_matrices_hold_the_rates_of_every_two_sets(sets):
+    matrices = rate_matrices(sets)
+    for row, first in enumerate(sets):
+        for column, second in enumerate(sets):
+            told = by_sets(first, second)
+            for name in RATES:
+                value = matrices[name][row, column]
+                assert (None if np.isnan(value) else value) == pytest.approx(told[name])
+
+
+def test_jaccards_go_row_by_row():
+    first = np.array([members([1, 2]), members([]), members([])])
+    second = np.array([members([2, 3]), members([4]), members([])])
+    assert jaccards(first, second) == pytest.approx([1 / 3, 0, np.nan], nan_ok=True)
+
+
+def exact_tail(size, one, other, count):
+    """The hypergeometric tail in whole numbers."""
+    ways = sum(
+        comb(one, common) * comb(size - one, other - common)
+        for common in range(count, min(one, other) + 1)
+        if other - common <= size - one
+    )
+    return float(Fraction(ways, comb(size, other)))
+
+
+@given(st.integers(1, 60).flatmap(lambda size: arrays(bool, (2, size))))
+def test_chance_over_the_whole_model_is_hypergeometric(pair):
+    first, second = pair
+    found = chance(first, second, HeadGrid((len(first),)))
+    sizes = int(first.sum()), int(second.sum())
+    assert found.count == (first & second).sum()
+    assert found.expected == pytest.approx(sizes[0] * sizes[1] / len(first))
+    assert found.p == pytest.approx(exact_tail(len(first), *sizes, found.count))
+    # With one layer both kinds of chance are one.
+    assert (found.expected_in_layers, found.p_in_layers) == (found.expected, found.p)
+
+
+def test_chance_in_layers_is_that_of_every_way_to_draw():
+    """All pairs of sets with as many in each of three small layers, counted one by one."""
+    grid = HeadGrid((4, 0, 3, 2))
+    first, second = members([0, 1, 4, 7], 9), members([1, 4, 5, 8], 9)
+    drawn = [
+        [
+            set(one) | set(other) | set(last)
+            for one in combinations(range(4), counts[0])
+            for other in combinations(range(4, 7), counts[1])
+            for last in combinations(range(7, 9), counts[2])
+        ]
+        for counts in ((2, 1, 1), (1, 2, 1))
+    ]
+    common = np.array([len(one & other) for one in drawn[0] for other in drawn[1]])
+    found = chance(first, second, grid)
+    assert found.count == 2
+    assert found.expected_in_layers == pytest.approx(common.mean())
+    assert found.p_in_layers == pytest.approx((common >= 2).mean())
+
+
+def test_chance_is_exact_at_the_size_of_a_real_model():
+    size, chosen = 352_256, 528
+    first, second = (np.zeros(size, dtype=bool) for _ in range(2))
+    first[:chosen] = True
+    second[chosen - 3 : 2 * chosen - 3] = True
+    found = chance(first, second, HeadGrid((11_008,) * 32))
+    assert found.expected == pytest.approx(chosen**2 / size)
+    assert found.p == pytest.approx(exact_tail(size, chosen, chosen, 3), rel=1e-7)
+    # All of both sets lie in one layer: to meet there is no wonder.
+    assert found.p_in_layers == pytest.approx(exact_tail(11_008, chosen, chosen, 3), rel=1e-7)
+    assert found.p_in_layers > 0.99 > 0.1 > found.p
+
+
+def test_what_must_meet_is_sure():
+    grid = HeadGrid((4, 4))
+    found = chance(np.ones(8, dtype=bool), members([0, 5], 8), grid)
+    assert (found.count, found.expected, found.p, found.p_in_layers) == (2, 2, 1, 1)
+    assert chance(members([], 8), members([1], 8), grid).p == 1
+
+
+def test_a_group_counts_what_all_share_and_what_most_do():
+    sets = np.array([members([0, 1, 2]), members([0, 1, 3]), members([0, 2, 3]), members([0])])
+    found = group(sets)
+    assert (found.sets, found.in_all, found.in_any, found.iou) == (4, 1, 4, 0.25)
+    assert [vote.votes for vote in found.votes] == [1, 1, 2, 2, 2, 3, 3, 4, 4, 4]
+    assert [vote.count for vote in found.votes] == [4] * 5 + [1] * 5
+    assert found.votes[-1].share == 0.1
+    assert found.votes[-1].share_of_union == 0.25
+    ious = [rates(one, other).iou for one, other in combinations(sets, 2)]
+    assert found.pairwise.iou == pytest.approx(np.mean(ious))
+    assert found.pairs == 6
+
+
+@given(MANY)
+def test_a_groups_iou_only_shrinks(sets):
+    found = [group(sets[:count]).iou for count in range(1, len(sets) + 1)]
+    known = [each for each in found if each is not None]
+    assert known == sorted(known, reverse=True)
+
+
+@given(MANY)
+def test_the_vote_curve_falls_from_the_union_to_the_intersection(sets):
+    found = group(sets)
+    counts = [vote.count for vote in found.votes]
+    assert counts == sorted(counts, reverse=True)
+    assert counts[-1] == found.in_all
+    assert counts[0] == found.in_any
+
+
+def test_seven_of_ten_are_seven_tenths():
+    sets = np.zeros((10, 1), dtype=bool)
+    sets[:7] = True
+    assert [vote.count for vote in group(sets).votes] == [1] * 7 + [0] * 3
+
+
+def test_empty_sets_leave_pairs_out():
+    found = group(np.array([members([]), members([1]), members([1])]))
+    assert found.pairs == 1
+    assert found.pairwise.smallest == 1
+    assert found.pairwise.iou == pytest.approx(1 / 3)
+    nothing = group(np.zeros((2, 5), dtype=bool))
+    assert nothing.iou is None
+    assert nothing.pairwise.iou is None
+    assert json.loads(json.dumps(nothing.as_dict(), allow_nan=False))["votes"][0]["count"] == 0
+
+
+def test_what_cannot_be_counted_is_refused():
+    with pytest.raises(BadOption, match="At least 1 sets"):
+        group(np.zeros((0, 5), dtype=bool))
+    with pytest.raises(BadOption, match="5 columns and the grid has 6"):
+        chance(members([], 5), members([], 5), HeadGrid((6,)))
