@@ -16,7 +16,8 @@ import numpy as np
 from scipy import stats
 
 from caploc import sharing
-from caploc.contents import read_contents
+from caploc.contents import read_file
+from caploc.contents.files import Universal
 from caploc.errors import UserError
 from caploc.folder import (
     COMPARISON,
@@ -28,50 +29,46 @@ from caploc.folder import (
 )
 from caploc.heads import Head, HeadGrid
 from caploc.report import ComparedRun, write_comparison
-from caploc.report.headmap import by_head, grid_of
-from caploc.report.reading import Result, at, known, number_at
+from caploc.report.headmap import by_head
 from caploc.report.sentence import check_of
+from caploc.result import Result
 
 DRAWS = 1_999  # random sets of heads, to tell chance; no p is below 1 / (1 + DRAWS)
 
 
 @dataclass(frozen=True)
-class Run:
-    """A finished run: a name that no other has, its folder and its result."""
-
-    name: str
-    folder: Path
-    result: Result
+class Run(ComparedRun):
+    """A finished run held against others."""
 
     @property
     def model(self) -> str:
         """The model's name."""
-        return str(at(self.result, "model", "name") or "a model")
+        return self.result.model.name
 
     @property
-    def weights(self) -> tuple[str, str]:
+    def weights(self) -> tuple[str, str | None]:
         """What two runs of one model have in common."""
-        return self.model, str(at(self.result, "model", "fingerprint"))
+        return self.model, self.result.model.fingerprint
 
     @property
     def task(self) -> str:
         """The task's name."""
-        return str(at(self.result, "task", "name") or "a task")
+        return self.result.task.name
 
     @property
     def method(self) -> str:
         """The method's name."""
-        return str(at(self.result, "method", "name") or "a method")
+        return self.result.method.name
 
     @property
     def top(self) -> list[str]:
         """The heads it names."""
-        return [str(name) for name in at(self.result, "top") or ()]
+        return self.result.top
 
     @property
     def top_heads(self) -> list[Head]:
         """The heads it names, where they are in its grid."""
-        return [head for head, entry in by_head(self.result).items() if entry["head"] in self.top]
+        return [head for head, entry in by_head(self.result).items() if entry.head in self.top]
 
 
 def compare(folders: Sequence[Path], out: Path, *, command: str = "") -> dict[str, Any]:
@@ -105,7 +102,7 @@ def compare(folders: Sequence[Path], out: Path, *, command: str = "") -> dict[st
     }
     out.mkdir(parents=True, exist_ok=True)
     write_json(out / COMPARISON, told)
-    write_comparison(out, [ComparedRun(run.name, run.folder, run.result) for run in runs], told)
+    write_comparison(out, runs, told)
     return told
 
 
@@ -124,7 +121,7 @@ def read_runs(folders: Sequence[Path]) -> list[Run]:
     if not found:
         raise UserError("There is no run to compare; name folders of finished `caploc locate`.")
     names = unique_names(list(found.values()))
-    return [Run(names[path], path, read_contents(path / RESULT)) for path in found.values()]
+    return [Run(names[path], path, read_file(path / RESULT, Result)) for path in found.values()]
 
 
 def unique_names(folders: Sequence[Path]) -> dict[Path, str]:
@@ -149,31 +146,29 @@ def grouped(runs: Sequence[Run], key: Callable[[Run], Any]) -> list[list[Run]]:
 
 def as_row(run: Run) -> dict[str, Any]:
     """What one run found; missing is None."""
-    check = check_of(run.result)
-    others = at(run.result, "validation", "other_tasks") or ()
+    check, controls = check_of(run.result), run.result.validation.controls
     return {
         "name": run.name,
         "folder": str(run.folder),
         "model": run.model,
-        "fingerprint": at(run.result, "model", "fingerprint"),
+        "fingerprint": run.result.model.fingerprint,
         "task": run.task,
         "method": run.method,
-        "seed": at(run.result, "seed"),
+        "seed": run.result.seed,
         "top": run.top,
-        "heads": grid_of(run.result).size,
+        "heads": run.result.grid.grid().size,
         "intact": check.intact,
         "knocked_out": check.knocked_out,
         "held_out": check.held_out,
-        "random_heads": number_at(run.result, "validation", "controls", "mean"),
+        "random_heads": controls.mean if controls else None,
         "damage": damage(run),
         "verdict": check.verdict.name.lower(),
         "other_tasks": [
-            {"name": at(each, "name")}
-            | {when: number_at(each, when, "score") for when in ("intact", "knocked_out")}
-            for each in others
+            {"name": each.name, "intact": each.scores[0], "knocked_out": each.scores[1]}
+            for each in run.result.validation.other_tasks
         ],
-        "rows": number_at(run.result, "cost", "rows"),
-        "seconds": number_at(run.result, "cost", "seconds"),
+        "rows": run.result.cost.rows,
+        "seconds": run.result.cost.seconds,
     }
 
 
@@ -190,12 +185,12 @@ def one_model(runs: Sequence[Run], folders: Sequence[Path]) -> dict[str, Any]:
 
     Of several runs of a task the first one speaks for it where tasks are held against each other.
     """
-    grid = grid_of(runs[0].result)
+    grid = runs[0].result.grid.grid()
     first = {run.task: run for run in reversed(runs)}
     found = {run.task: run.top_heads for run in runs if first[run.task] is run and run.top_heads}
     return {
         "model": runs[0].model,
-        "fingerprint": at(runs[0].result, "model", "fingerprint"),
+        "fingerprint": runs[0].result.model.fingerprint,
         "layers": grid.layers,
         "heads": list(grid.heads_per_layer),
         "runs": [run.name for run in runs],
@@ -213,31 +208,36 @@ def matrix(runs: Sequence[Run]) -> dict[str, Any]:
         {
             "run": run.name,
             "task": run.task,
-            "effects": [known(at(by_head(run.result).get(head), "effect")) for head in heads],
+            "effects": [effects.get(head) for head in heads],
         }
-        for run in runs
+        for run, effects in zip(runs, map(effects_of, runs), strict=True)
     ]
     return {"heads": [str(head) for head in heads], "rows": rows}
+
+
+def effects_of(run: Run) -> dict[Head, float | None]:
+    """A run's effects by head."""
+    return {head: entry.effect for head, entry in by_head(run.result).items()}
 
 
 def universal_heads(runs: Sequence[Run], folders: Sequence[Path]) -> list[dict[str, Any]]:
     """Heads that were tried and found universal, and by what: a run's search, or `universal`."""
     said: dict[str, list[str]] = {}
     for run in runs:
-        for name in at(run.result, "search", "universal") or ():
-            said.setdefault(str(name), []).append(run.name)
+        for name in run.result.search.universal:
+            said.setdefault(name, []).append(run.name)
     model = runs[0].model
     for folder in folders:
         if (folder / UNIVERSAL).exists():
-            tried = read_contents(folder / UNIVERSAL)
-            for name in at(tried, "universal") or () if at(tried, "model") == model else ():
-                said.setdefault(str(name), []).append(folder.name)
+            tried = read_file(folder / UNIVERSAL, Universal)
+            for name in tried.universal if tried.model == model else ():
+                said.setdefault(name, []).append(folder.name)
     return [{"head": head, "found_by": names} for head, names in said.items()]
 
 
 def one_question(runs: Sequence[Run]) -> dict[str, Any]:
     """Several runs of one task in one model: what each names, how much it breaks, what it cost."""
-    grid = grid_of(runs[0].result)
+    grid = runs[0].result.grid.grid()
     found = {run.name: run.top_heads for run in runs}
     pairs = {(each.first, each.second): each for each in sharing.overlaps(found, grid, draws=DRAWS)}
     return {
@@ -260,8 +260,8 @@ def one_question(runs: Sequence[Run]) -> dict[str, Any]:
 
 def rank_correlation(one: Run, other: Run, grid: HeadGrid) -> float | None:
     """Spearman's, of the effects of all heads that both measured; None where there is no order."""
-    sides = [by_head(run.result) for run in (one, other)]
-    both = [[known(at(side.get(head), "effect")) for side in sides] for head in grid.heads]
+    sides = [effects_of(run) for run in (one, other)]
+    both = [[side.get(head) for side in sides] for head in grid.heads]
     values = np.array([pair for pair in both if None not in pair], dtype=float)
     if len(values) < 3 or any(len(set(column)) < 2 for column in values.T):
         return None
@@ -275,7 +275,7 @@ def one_task(runs: Sequence[Run]) -> dict[str, Any]:
 
 def in_model(run: Run) -> dict[str, Any]:
     """Where a run's heads lie in its model, 0 the first layer and 1 the last."""
-    grid = grid_of(run.result)
+    grid = run.result.grid.grid()
     last = max(1, grid.layers - 1)
     depths: Mapping[str, float] = {str(head): head.layer / last for head in run.top_heads}
     return {

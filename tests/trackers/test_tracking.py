@@ -271,7 +271,7 @@ def test_a_run_of_caploc_is_told_whole(tmp_path, monkeypatch):
     found = locate("demo", "demo/addition", **small, track="mlflow", out="run", quiet=True)
     (run,) = mlflow.search_runs(experiment_names=["caploc"], output_format="list")
     assert run.data.params["task"] == "demo/addition" and run.data.params["settings.masks"] == "10"
-    assert run.data.metrics["intact"] == found.result["validation"]["task"]["intact"]["score"]
-    assert run.data.metrics["cost_rows"] == found.result["cost"]["rows"]
+    assert run.data.metrics["intact"] == found.result.validation.task.intact.score
+    assert run.data.metrics["cost_rows"] == found.result.cost.rows
     names = {item.path for item in mlflow.artifacts.list_artifacts(run_id=run.info.run_id)}
     assert names == {"report.html", "result.json"}

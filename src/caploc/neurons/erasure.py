@@ -45,7 +45,7 @@ from caploc.neurons.study import (
     run_command,
 )
 from caploc.progress import Progress
-from caploc.tasks.task import Score
+from caploc.result import Score
 from caploc.workbench import Allowed
 
 LOCATED, UNIFORM, LAYERS, BOTTOM = "located", "random", "random in layers", "bottom"

@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from caploc.report.reading import at, called_apart, inline, number_at
+from caploc.contents.files import Curve
+from caploc.report.reading import called_apart, inline
 from caploc.report.scores import with_error
 from caploc.report.units import ScoreKind, Unit
+from caploc.result import Score
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,10 +18,10 @@ class CurveTable:
     rows: list[list[str]]  # how many heads, the last of them, the score of each task
 
 
-def curve_table(curve: Mapping[str, Any], units: Mapping[str, Unit]) -> CurveTable:
+def curve_table(curve: Curve, units: Mapping[str, Unit]) -> CurveTable:
     """Write the content of curve.json; `units` say how each task's scores are written."""
-    curves: Mapping[str, Any] = at(curve, "curves") or {}
-    heads = ["none", *(inline(head) for head in at(curve, "heads") or ())]
+    curves = curve.curves
+    heads = ["none", *map(inline, curve.heads)]
     rows = [
         [str(count), head, *(score_at(curves[task], count, units.get(task)) for task in curves)]
         for count, head in enumerate(heads)
@@ -28,8 +29,7 @@ def curve_table(curve: Mapping[str, Any], units: Mapping[str, Unit]) -> CurveTab
     return CurveTable(list(called_apart(curves).values()), rows)
 
 
-def score_at(points: Sequence[Any], count: int, unit: Unit | None) -> str:
+def score_at(points: Sequence[Score], count: int, unit: Unit | None) -> str:
     """The score with `count` heads knocked out, and its standard error."""
-    point = points[count] if count < len(points) else None
-    unit = unit or Unit(ScoreKind.PLAIN, "score")
-    return with_error(number_at(point, "score"), number_at(point, "stderr"), unit)
+    point = points[count] if count < len(points) else Score()
+    return with_error(point.score, point.stderr, unit or Unit(ScoreKind.PLAIN, "score"))
