@@ -7,7 +7,6 @@ of different models cannot, and there only places (relative depth) and losses ar
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -36,41 +35,6 @@ from caploc.result import Result
 DRAWS = 1_999  # random sets of heads, to tell chance; no p is below 1 / (1 + DRAWS)
 
 
-@dataclass(frozen=True)
-class Run(ComparedRun):
-    """A finished run held against others."""
-
-    @property
-    def model(self) -> str:
-        """The model's name."""
-        return self.result.model.name
-
-    @property
-    def weights(self) -> tuple[str, str | None]:
-        """What two runs of one model have in common."""
-        return self.model, self.result.model.fingerprint
-
-    @property
-    def task(self) -> str:
-        """The task's name."""
-        return self.result.task.name
-
-    @property
-    def method(self) -> str:
-        """The method's name."""
-        return self.result.method.name
-
-    @property
-    def top(self) -> list[str]:
-        """The heads it names."""
-        return self.result.top
-
-    @property
-    def top_heads(self) -> list[Head]:
-        """The heads it names, where they are in its grid."""
-        return [head for head, entry in by_head(self.result).items() if entry.head in self.top]
-
-
 def compare(folders: Sequence[Path], out: Path, *, command: str = "") -> dict[str, Any]:
     """Hold finished runs against each other; write `compare.json`, `compare.html` and figures.
 
@@ -89,12 +53,12 @@ def compare(folders: Sequence[Path], out: Path, *, command: str = "") -> dict[st
         "models": [one_model(group, folders) for group in grouped(runs, lambda run: run.weights)],
         "methods": [
             one_question(group)
-            for group in grouped(runs, lambda run: (*run.weights, run.task))
+            for group in grouped(runs, lambda run: (*run.weights, run.result.task.name))
             if len(group) > 1
         ],
         "across": [
             one_task(group)
-            for group in grouped(runs, lambda run: run.task)
+            for group in grouped(runs, lambda run: run.result.task.name)
             if len({run.weights for run in group}) > 1
         ],
         "command": command,
@@ -106,7 +70,7 @@ def compare(folders: Sequence[Path], out: Path, *, command: str = "") -> dict[st
     return told
 
 
-def read_runs(folders: Sequence[Path]) -> list[Run]:
+def read_runs(folders: Sequence[Path]) -> list[ComparedRun]:
     """The runs of the folders, in their order; a folder of runs stands for all of them.
 
     Raises:
@@ -121,7 +85,9 @@ def read_runs(folders: Sequence[Path]) -> list[Run]:
     if not found:
         raise UserError("There is no run to compare; name folders of finished `caploc locate`.")
     names = unique_names(list(found.values()))
-    return [Run(names[path], path, read_file(path / RESULT, Result)) for path in found.values()]
+    return [
+        ComparedRun(names[path], path, read_file(path / RESULT, Result)) for path in found.values()
+    ]
 
 
 def unique_names(folders: Sequence[Path]) -> dict[Path, str]:
@@ -136,26 +102,28 @@ def unique_names(folders: Sequence[Path]) -> dict[Path, str]:
     return names
 
 
-def grouped(runs: Sequence[Run], key: Callable[[Run], Any]) -> list[list[Run]]:
+def grouped(
+    runs: Sequence[ComparedRun], key: Callable[[ComparedRun], Any]
+) -> list[list[ComparedRun]]:
     """Runs of the same key together, in the order of the first of each."""
-    groups: dict[Any, list[Run]] = {}
+    groups: dict[Any, list[ComparedRun]] = {}
     for run in runs:
         groups.setdefault(key(run), []).append(run)
     return list(groups.values())
 
 
-def as_row(run: Run) -> dict[str, Any]:
+def as_row(run: ComparedRun) -> dict[str, Any]:
     """What one run found; missing is None."""
     check, controls = check_of(run.result), run.result.validation.controls
     return {
         "name": run.name,
         "folder": str(run.folder),
-        "model": run.model,
+        "model": run.result.model.name,
         "fingerprint": run.result.model.fingerprint,
-        "task": run.task,
-        "method": run.method,
+        "task": run.result.task.name,
+        "method": run.result.method.name,
         "seed": run.result.seed,
-        "top": run.top,
+        "top": run.result.top,
         "heads": run.result.grid.grid().size,
         "intact": check.intact,
         "knocked_out": check.knocked_out,
@@ -172,7 +140,7 @@ def as_row(run: Run) -> dict[str, Any]:
     }
 
 
-def damage(run: Run) -> float | None:
+def damage(run: ComparedRun) -> float | None:
     """How much worse the score is without the heads named, in its own unit."""
     check = check_of(run.result)
     if check.intact is None or check.knocked_out is None:
@@ -180,16 +148,20 @@ def damage(run: Run) -> float | None:
     return check.unit.harm(check.knocked_out - check.intact)
 
 
-def one_model(runs: Sequence[Run], folders: Sequence[Path]) -> dict[str, Any]:
+def one_model(runs: Sequence[ComparedRun], folders: Sequence[Path]) -> dict[str, Any]:
     """The tasks of one model: effects of every named head on each, and heads that tasks share.
 
     Of several runs of a task the first one speaks for it where tasks are held against each other.
     """
     grid = runs[0].result.grid.grid()
-    first = {run.task: run for run in reversed(runs)}
-    found = {run.task: run.top_heads for run in runs if first[run.task] is run and run.top_heads}
+    first = {run.result.task.name: run for run in reversed(runs)}
+    found = {
+        run.result.task.name: run.top_heads
+        for run in runs
+        if first[run.result.task.name] is run and run.top_heads
+    }
     return {
-        "model": runs[0].model,
+        "model": runs[0].result.model.name,
         "fingerprint": runs[0].result.model.fingerprint,
         "layers": grid.layers,
         "heads": list(grid.heads_per_layer),
@@ -201,13 +173,13 @@ def one_model(runs: Sequence[Run], folders: Sequence[Path]) -> dict[str, Any]:
     }
 
 
-def matrix(runs: Sequence[Run]) -> dict[str, Any]:
+def matrix(runs: Sequence[ComparedRun]) -> dict[str, Any]:
     """Each run's effects of all heads that any run names, in the order of layers."""
     heads = sorted({head for run in runs for head in run.top_heads})
     rows = [
         {
             "run": run.name,
-            "task": run.task,
+            "task": run.result.task.name,
             "effects": [effects.get(head) for head in heads],
         }
         for run, effects in zip(runs, map(effects_of, runs), strict=True)
@@ -215,18 +187,18 @@ def matrix(runs: Sequence[Run]) -> dict[str, Any]:
     return {"heads": [str(head) for head in heads], "rows": rows}
 
 
-def effects_of(run: Run) -> dict[Head, float | None]:
+def effects_of(run: ComparedRun) -> dict[Head, float | None]:
     """A run's effects by head."""
     return {head: entry.effect for head, entry in by_head(run.result).items()}
 
 
-def universal_heads(runs: Sequence[Run], folders: Sequence[Path]) -> list[dict[str, Any]]:
+def universal_heads(runs: Sequence[ComparedRun], folders: Sequence[Path]) -> list[dict[str, Any]]:
     """Heads that were tried and found universal, and by what: a run's search, or `universal`."""
     said: dict[str, list[str]] = {}
     for run in runs:
         for name in run.result.search.universal:
             said.setdefault(name, []).append(run.name)
-    model = runs[0].model
+    model = runs[0].result.model.name
     for folder in folders:
         if (folder / UNIVERSAL).exists():
             tried = read_file(folder / UNIVERSAL, Universal)
@@ -235,21 +207,21 @@ def universal_heads(runs: Sequence[Run], folders: Sequence[Path]) -> list[dict[s
     return [{"head": head, "found_by": names} for head, names in said.items()]
 
 
-def one_question(runs: Sequence[Run]) -> dict[str, Any]:
+def one_question(runs: Sequence[ComparedRun]) -> dict[str, Any]:
     """Several runs of one task in one model: what each names, how much it breaks, what it cost."""
     grid = runs[0].result.grid.grid()
     found = {run.name: run.top_heads for run in runs}
     pairs = {(each.first, each.second): each for each in sharing.overlaps(found, grid, draws=DRAWS)}
     return {
-        "model": runs[0].model,
-        "task": runs[0].task,
+        "model": runs[0].result.model.name,
+        "task": runs[0].result.task.name,
         "runs": [run.name for run in runs],
         "pairs": [
             {
                 "first": one.name,
                 "second": other.name,
                 "heads": pairs[one.name, other.name].heads,
-                "of": min(len(one.top), len(other.top)),
+                "of": min(len(one.result.top), len(other.result.top)),
                 "chance": pairs[one.name, other.name].head_chance.as_dict(),
                 "rank_correlation": rank_correlation(one, other, grid),
             }
@@ -258,7 +230,7 @@ def one_question(runs: Sequence[Run]) -> dict[str, Any]:
     }
 
 
-def rank_correlation(one: Run, other: Run, grid: HeadGrid) -> float | None:
+def rank_correlation(one: ComparedRun, other: ComparedRun, grid: HeadGrid) -> float | None:
     """Spearman's, of the effects of all heads that both measured; None where there is no order."""
     sides = [effects_of(run) for run in (one, other)]
     both = [[side.get(head) for side in sides] for head in grid.heads]
@@ -268,21 +240,21 @@ def rank_correlation(one: Run, other: Run, grid: HeadGrid) -> float | None:
     return float(stats.spearmanr(values[:, 0], values[:, 1]).statistic)
 
 
-def one_task(runs: Sequence[Run]) -> dict[str, Any]:
+def one_task(runs: Sequence[ComparedRun]) -> dict[str, Any]:
     """One task in several models: how many heads, how deep, and how much they take."""
-    return {"task": runs[0].task, "models": [in_model(run) for run in runs]}
+    return {"task": runs[0].result.task.name, "models": [in_model(run) for run in runs]}
 
 
-def in_model(run: Run) -> dict[str, Any]:
+def in_model(run: ComparedRun) -> dict[str, Any]:
     """Where a run's heads lie in its model, 0 the first layer and 1 the last."""
     grid = run.result.grid.grid()
     last = max(1, grid.layers - 1)
     depths: Mapping[str, float] = {str(head): head.layer / last for head in run.top_heads}
     return {
         "run": run.name,
-        "model": run.model,
+        "model": run.result.model.name,
         "layers": grid.layers,
         "heads": grid.size,
-        "share": len(run.top) / grid.size if grid.size else None,
-        "depths": {name: depths[name] for name in run.top if name in depths},
+        "share": len(run.result.top) / grid.size if grid.size else None,
+        "depths": {name: depths[name] for name in run.result.top if name in depths},
     }

@@ -3,9 +3,9 @@
 import pytest
 from shaping import shaped_curve
 
-from caploc.report.curvetable import curve_table
 from caploc.report.pictures import Picture
 from caploc.report.plots import curve_specs
+from caploc.report.scores import curve_table
 from caploc.report.units import ScoreKind, Unit
 
 POINTS = [

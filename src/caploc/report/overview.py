@@ -75,6 +75,16 @@ class ComparedRun:
     folder: Path
     result: Result
 
+    @property
+    def weights(self) -> tuple[str, str | None]:
+        """What two runs of one model have in common: heads of others are not the same heads."""
+        return self.result.model.name, self.result.model.fingerprint
+
+    @property
+    def top_heads(self) -> list[Head]:
+        """The heads that the run names, where it has an effect of them."""
+        return [entry.place for entry in self.result.heads if entry.head in self.result.top]
+
 
 def write_comparison(
     folder: Path, compared: Sequence[ComparedRun], told: Mapping[str, Any]
@@ -91,8 +101,8 @@ def write_comparison(
     """
     runs = [_run(folder, one) for one in compared]
     results = [one.result for one in compared]
-    models = list(dict.fromkeys(_model_key(result) for result in results))
-    chosen = [[result for result in results if _model_key(result) == key] for key in models]
+    models = list(dict.fromkeys(one.weights for one in compared))
+    chosen = [[one.result for one in compared if one.weights == key] for key in models]
     figures = write_matrices(folder / FIGURES, told)
     return write_page(
         folder,
@@ -107,11 +117,6 @@ def write_comparison(
         figures=figures,
         command=visible(told["command"]),
     )
-
-
-def _model_key(result: Result) -> tuple[str, str | None]:
-    """Heads of two models are not the same heads, even where they share a name."""
-    return result.model.name, result.model.fingerprint
 
 
 def _run(folder: Path, one: ComparedRun) -> RunRow:

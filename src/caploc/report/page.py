@@ -11,7 +11,6 @@ from caploc.report import colours
 from caploc.report.advice import next_steps
 from caploc.report.answers import Status, answer_rows
 from caploc.report.contrasts import contrasts_of
-from caploc.report.curvetable import curve_table
 from caploc.report.headmap import head_map
 from caploc.report.headtable import head_table
 from caploc.report.members import describe_estimand, member_rows
@@ -19,7 +18,7 @@ from caploc.report.method import facts, method_paragraphs, versions
 from caploc.report.pictures import FIGURES, drawn_figures, write_figures
 from caploc.report.plots import draw_curve, draw_effects, draw_scores, units_by_task
 from caploc.report.reading import called, counted, inline, visible
-from caploc.report.scores import comparisons
+from caploc.report.scores import comparisons, curve_table
 from caploc.report.sentence import headline, second_sentence
 from caploc.report.sureness import questions
 from caploc.report.templates import write_page

@@ -1,13 +1,15 @@
-"""Scores before and after: the task, random heads instead, and other tasks."""
+"""Scores before and after: the task, random heads instead, other tasks, one more head each time."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from caploc.contents.files import Curve
 from caploc.report.failing import lost
-from caploc.report.reading import called, called_apart, counted, finite
+from caploc.report.reading import called, called_apart, counted, finite, inline
 from caploc.report.units import (
     NOT_MEASURED,
     SPACE,
+    ScoreKind,
     Unit,
     unit_of,
     unit_of_other,
@@ -171,3 +173,28 @@ def _change(before: float | None, after: float | None, unit: Unit) -> str:
     if before is None or after is None:
         return NOT_MEASURED
     return unit.effect(after - before)
+
+
+@dataclass(frozen=True, slots=True)
+class CurveTable:
+    """A column a task, a row for each number of heads."""
+
+    tasks: list[str]
+    rows: list[list[str]]  # how many heads, the last of them, the score of each task
+
+
+def curve_table(curve: Curve, units: Mapping[str, Unit]) -> CurveTable:
+    """Write the content of curve.json; `units` say how each task's scores are written."""
+    curves = curve.curves
+    heads = ["none", *map(inline, curve.heads)]
+    rows = [
+        [str(count), head, *(score_at(curves[task], count, units.get(task)) for task in curves)]
+        for count, head in enumerate(heads)
+    ]
+    return CurveTable(list(called_apart(curves).values()), rows)
+
+
+def score_at(points: Sequence[Score], count: int, unit: Unit | None) -> str:
+    """The score with `count` heads knocked out, and its standard error."""
+    point = points[count] if count < len(points) else Score()
+    return with_error(point.score, point.stderr, unit or Unit(ScoreKind.PLAIN, "score"))
