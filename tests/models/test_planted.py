@@ -159,7 +159,7 @@ def test_one_shot_finds_exactly_the_planted_heads(written, tmp_path):
         ModelOptions(str(model.folder), device="cpu"), model.task(), "one-shot", controls=0, limit=5
     )
     result = run(study, tmp_path / "run").result
-    effects = {row["head"]: row["effect"] for row in result["heads"]}
+    effects = {row.head: row.effect for row in result.heads}
     planted = {str(head) for head in (*model.truth.needed, *model.truth.universal)}
     assert all(effects[head] <= -0.03 for head in planted)
     assert {effect for head, effect in effects.items() if head not in planted} == {0.0}
