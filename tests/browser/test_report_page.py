@@ -23,7 +23,7 @@ from caploc.workbench import ModelOptions
 pytestmark = pytest.mark.browser
 HOSTILE = (
     "</script><script>document.title='run'</script><img src=x onerror=\"document.title='run'\">"
-    "<svg onload=document.title='run'>\"'`${1}]]>-->\x00\u202e\ud800"
+    "<svg onload=document.title='run'>\"'`${1}]]>-->\x00\u202e"
 )
 WIDE = {"viewport": {"width": 1200, "height": 900}}
 PHONE = {"viewport": {"width": 360, "height": 740}, "is_mobile": True, "has_touch": True}
