@@ -57,10 +57,10 @@ def comparisons(result: Result) -> list[ScoreRow]:
     name = called(result.task.name)
     intact = task.intact or result.intact
     if not result.top:
-        others = [_without_knockout(other) for other in validation.other_tasks]
-        return [_compared(name, TaskComparison(name=name, intact=intact), unit)] + _others(
-            others, unit
-        )
+        without = {"knocked_out": None, "change": None}
+        others = [other.model_copy(update=without) for other in validation.other_tasks]
+        alone = TaskComparison(name=name, intact=intact)
+        return [_compared(name, alone, unit), *_others(others, unit)]
     whole = _compared(name, task.model_copy(update={"intact": intact}), unit)
     rows = [_held_out(name, held_out, unit)] if held_out else [whole]
     if controls:
@@ -76,10 +76,6 @@ def comparisons(result: Result) -> list[ScoreRow]:
         detail = f"{whole.detail}, those of the search among them".removeprefix(", ")
         rows.append(replace(whole, short="all examples", detail=detail))
     return rows + _others(validation.other_tasks, unit)
-
-
-def _without_knockout(entry: TaskComparison) -> TaskComparison:
-    return entry.model_copy(update={"knocked_out": None, "change": None})
 
 
 def _held_out(name: str, held_out: HeldOut, unit: Unit) -> ScoreRow:
