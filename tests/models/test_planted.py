@@ -147,9 +147,9 @@ def test_a_universal_head_breaks_every_answer_of_both_tasks_through_the_engine(w
     model = written(FULL)
     tasks = (model.task(), model.task("other"))
     options = ModelOptions(str(model.folder), device="cpu")
-    results = evaluate(Evaluation(options, model.truth.universal[:1], tasks), tmp_path)["tasks"]
-    assert [task["intact"]["score"] for task in results] == pytest.approx([0.9, 1.0])
-    assert [task["knocked_out"]["score"] for task in results] == [0.0, 0.0]
+    results = evaluate(Evaluation(options, model.truth.universal[:1], tasks), tmp_path).tasks
+    assert [task.intact.score for task in results] == pytest.approx([0.9, 1.0])
+    assert [task.knocked_out.score for task in results] == [0.0, 0.0]
 
 
 @pytest.mark.slow
