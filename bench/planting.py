@@ -113,7 +113,7 @@ def studied(garden: Garden, method: str, settings: Settings) -> Scores:
         limit=SCORED,
     )
     watch = Stopwatch()
-    result = run(study, garden.folder / method, engine=garden.engine).result
+    result = run(study, garden.folder / method, engine=garden.engine).result.as_dict()
     seconds = watch.read().wall
     rows = result["search"].get("rows", result["fit"]["rows"])
     apart = set(result["search"]["universal"])

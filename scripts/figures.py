@@ -54,7 +54,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "how")
     asked = parser.parse_args()
     findings = caploc.locate("demo", TASK, limit=200, out=asked.run, opening="masks")
-    result: dict[str, Any] = findings.result
+    result: dict[str, Any] = findings.result.as_dict()
     table = asked.run / "rows.parquet"
     write_rows(asked.run, table)
     screen, alone = parts(pd.read_parquet(table))

@@ -143,8 +143,7 @@ def resume(folder: Path, reference: dict[Key, Content]) -> None:
     for name, study in STUDIES.items():
         written = folder / name / "result.json"
         before = json.loads(written.read_text())
-        found = run(study, folder / name).result
-        if json.loads(json.dumps(found)) != before:
+        if run(study, folder / name).result.as_dict() != before:
             raise RuntimeError(f"{name}: the finished study has another result when resumed.")
     if read_rows(folder) != reference:
         raise RuntimeError("Resuming finished studies changed their rows.")

@@ -43,7 +43,7 @@ def main() -> None:
     ]
     with progress(quiet=False) as bars:
         sweep = locate_all(studies, arguments.out, bars, command="python scripts/truth.py")
-    results = [findings.result for findings in sweep.findings]
+    results = [findings.result.as_dict() for findings in sweep.findings]
     print(together(results), alone(results), sep="\n\n")
 
 

@@ -22,6 +22,7 @@ ORDER = [
     "launching",
     "grid",
     "heads",
+    "result",
     "headfile",
     "designs",
     "recovery",

@@ -12,10 +12,10 @@ from caploc.errors import RunFailed
 from caploc.heads import HeadGrid
 from caploc.measurement import Cost, Meter, as_measurements, outcomes_by_example, search
 from caploc.progress import Silent
+from caploc.result import Score
 from caploc.search import Plan
 from caploc.store import Question, Row, Store
 from caploc.tasks.requests import Generate, Generated
-from caploc.tasks.task import Score
 
 
 def row(number, outcome):
@@ -95,7 +95,7 @@ class Squares:
         return item
 
     def score(self, examples, items):
-        return Score(sum(items) / len(items), None, len(items))
+        return Score.of(sum(items) / len(items), None, len(items))
 
     def first(self, limit):
         return list(range(limit or self.size))

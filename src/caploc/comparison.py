@@ -7,7 +7,6 @@ of different models cannot, and there only places (relative depth) and losses ar
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,8 @@ from typing import Any
 import numpy as np
 from scipy.stats import spearmanr
 
-from caploc.contents import read_contents
+from caploc.contents import read_file
+from caploc.contents.files import Universal
 from caploc.errors import UserError
 from caploc.folder import (
     COMPARISON,
@@ -27,51 +27,12 @@ from caploc.folder import (
 )
 from caploc.heads import Head, HeadGrid
 from caploc.report import ComparedRun, write_comparison
-from caploc.report.headmap import by_head, grid_of
-from caploc.report.reading import Result, at, known, number_at
+from caploc.report.headmap import by_head
 from caploc.report.sentence import check_of
+from caploc.result import Result
 from caploc.stats import shared
 
 DRAWS = 1_999  # random sets of heads, to tell chance; no p is below 1 / (1 + DRAWS)
-
-
-@dataclass(frozen=True)
-class Run:
-    """A finished run: a name that no other has, its folder and its result."""
-
-    name: str
-    folder: Path
-    result: Result
-
-    @property
-    def model(self) -> str:
-        """The model's name."""
-        return str(at(self.result, "model", "name") or "a model")
-
-    @property
-    def weights(self) -> tuple[str, str]:
-        """What two runs of one model have in common."""
-        return self.model, str(at(self.result, "model", "fingerprint"))
-
-    @property
-    def task(self) -> str:
-        """The task's name."""
-        return str(at(self.result, "task", "name") or "a task")
-
-    @property
-    def method(self) -> str:
-        """The method's name."""
-        return str(at(self.result, "method", "name") or "a method")
-
-    @property
-    def top(self) -> list[str]:
-        """The heads it names."""
-        return [str(name) for name in at(self.result, "top") or ()]
-
-    @property
-    def top_heads(self) -> list[Head]:
-        """The heads it names, where they are in its grid."""
-        return [head for head, entry in by_head(self.result).items() if entry["head"] in self.top]
 
 
 def compare(folders: Sequence[Path], out: Path, *, command: str = "") -> dict[str, Any]:
@@ -92,12 +53,12 @@ def compare(folders: Sequence[Path], out: Path, *, command: str = "") -> dict[st
         "models": [one_model(group, folders) for group in grouped(runs, lambda run: run.weights)],
         "methods": [
             one_question(group)
-            for group in grouped(runs, lambda run: (*run.weights, run.task))
+            for group in grouped(runs, lambda run: (*run.weights, run.result.task.name))
             if len(group) > 1
         ],
         "across": [
             one_task(group)
-            for group in grouped(runs, lambda run: run.task)
+            for group in grouped(runs, lambda run: run.result.task.name)
             if len({run.weights for run in group}) > 1
         ],
         "command": command,
@@ -105,11 +66,11 @@ def compare(folders: Sequence[Path], out: Path, *, command: str = "") -> dict[st
     }
     out.mkdir(parents=True, exist_ok=True)
     write_json(out / COMPARISON, told)
-    write_comparison(out, [ComparedRun(run.name, run.folder, run.result) for run in runs], told)
+    write_comparison(out, runs, told)
     return told
 
 
-def read_runs(folders: Sequence[Path]) -> list[Run]:
+def read_runs(folders: Sequence[Path]) -> list[ComparedRun]:
     """The runs of the folders, in their order; a folder of runs stands for all of them.
 
     Raises:
@@ -124,7 +85,9 @@ def read_runs(folders: Sequence[Path]) -> list[Run]:
     if not found:
         raise UserError("There is no run to compare; name folders of finished `caploc locate`.")
     names = unique_names(list(found.values()))
-    return [Run(names[path], path, read_contents(path / RESULT)) for path in found.values()]
+    return [
+        ComparedRun(names[path], path, read_file(path / RESULT, Result)) for path in found.values()
+    ]
 
 
 def unique_names(folders: Sequence[Path]) -> dict[Path, str]:
@@ -139,45 +102,45 @@ def unique_names(folders: Sequence[Path]) -> dict[Path, str]:
     return names
 
 
-def grouped(runs: Sequence[Run], key: Callable[[Run], Any]) -> list[list[Run]]:
+def grouped(
+    runs: Sequence[ComparedRun], key: Callable[[ComparedRun], Any]
+) -> list[list[ComparedRun]]:
     """Runs of the same key together, in the order of the first of each."""
-    groups: dict[Any, list[Run]] = {}
+    groups: dict[Any, list[ComparedRun]] = {}
     for run in runs:
         groups.setdefault(key(run), []).append(run)
     return list(groups.values())
 
 
-def as_row(run: Run) -> dict[str, Any]:
+def as_row(run: ComparedRun) -> dict[str, Any]:
     """What one run found; missing is None."""
-    check = check_of(run.result)
-    others = at(run.result, "validation", "other_tasks") or ()
+    check, controls = check_of(run.result), run.result.validation.controls
     return {
         "name": run.name,
         "folder": str(run.folder),
-        "model": run.model,
-        "fingerprint": at(run.result, "model", "fingerprint"),
-        "task": run.task,
-        "method": run.method,
-        "seed": at(run.result, "seed"),
-        "top": run.top,
-        "heads": grid_of(run.result).size,
+        "model": run.result.model.name,
+        "fingerprint": run.result.model.fingerprint,
+        "task": run.result.task.name,
+        "method": run.result.method.name,
+        "seed": run.result.seed,
+        "top": run.result.top,
+        "heads": run.result.grid.grid().size,
         "intact": check.intact,
         "knocked_out": check.knocked_out,
         "held_out": check.held_out,
-        "random_heads": number_at(run.result, "validation", "controls", "mean"),
+        "random_heads": controls.mean if controls else None,
         "damage": damage(run),
         "verdict": check.verdict.name.lower(),
         "other_tasks": [
-            {"name": at(each, "name")}
-            | {when: number_at(each, when, "score") for when in ("intact", "knocked_out")}
-            for each in others
+            {"name": each.name, "intact": each.scores[0], "knocked_out": each.scores[1]}
+            for each in run.result.validation.other_tasks
         ],
-        "rows": number_at(run.result, "cost", "rows"),
-        "seconds": number_at(run.result, "cost", "seconds"),
+        "rows": run.result.cost.rows,
+        "seconds": run.result.cost.seconds,
     }
 
 
-def damage(run: Run) -> float | None:
+def damage(run: ComparedRun) -> float | None:
     """How much worse the score is without the heads named, in its own unit."""
     check = check_of(run.result)
     if check.intact is None or check.knocked_out is None:
@@ -185,17 +148,21 @@ def damage(run: Run) -> float | None:
     return check.unit.harm(check.knocked_out - check.intact)
 
 
-def one_model(runs: Sequence[Run], folders: Sequence[Path]) -> dict[str, Any]:
+def one_model(runs: Sequence[ComparedRun], folders: Sequence[Path]) -> dict[str, Any]:
     """The tasks of one model: effects of every named head on each, and heads that tasks share.
 
     Of several runs of a task the first one speaks for it where tasks are held against each other.
     """
-    grid = grid_of(runs[0].result)
-    first = {run.task: run for run in reversed(runs)}
-    found = {run.task: run.top_heads for run in runs if first[run.task] is run and run.top_heads}
+    grid = runs[0].result.grid.grid()
+    first = {run.result.task.name: run for run in reversed(runs)}
+    found = {
+        run.result.task.name: run.top_heads
+        for run in runs
+        if first[run.result.task.name] is run and run.top_heads
+    }
     return {
-        "model": runs[0].model,
-        "fingerprint": at(runs[0].result, "model", "fingerprint"),
+        "model": runs[0].result.model.name,
+        "fingerprint": runs[0].result.model.fingerprint,
         "layers": grid.layers,
         "heads": list(grid.heads_per_layer),
         "runs": [run.name for run in runs],
@@ -206,50 +173,55 @@ def one_model(runs: Sequence[Run], folders: Sequence[Path]) -> dict[str, Any]:
     }
 
 
-def matrix(runs: Sequence[Run]) -> dict[str, Any]:
+def matrix(runs: Sequence[ComparedRun]) -> dict[str, Any]:
     """Each run's effects of all heads that any run names, in the order of layers."""
     heads = sorted({head for run in runs for head in run.top_heads})
     rows = [
         {
             "run": run.name,
-            "task": run.task,
-            "effects": [known(at(by_head(run.result).get(head), "effect")) for head in heads],
+            "task": run.result.task.name,
+            "effects": [effects.get(head) for head in heads],
         }
-        for run in runs
+        for run, effects in zip(runs, map(effects_of, runs), strict=True)
     ]
     return {"heads": [str(head) for head in heads], "rows": rows}
 
 
-def universal_heads(runs: Sequence[Run], folders: Sequence[Path]) -> list[dict[str, Any]]:
+def effects_of(run: ComparedRun) -> dict[Head, float | None]:
+    """A run's effects by head."""
+    return {head: entry.effect for head, entry in by_head(run.result).items()}
+
+
+def universal_heads(runs: Sequence[ComparedRun], folders: Sequence[Path]) -> list[dict[str, Any]]:
     """Heads that were tried and found universal, and by what: a run's search, or `universal`."""
     said: dict[str, list[str]] = {}
     for run in runs:
-        for name in at(run.result, "search", "universal") or ():
-            said.setdefault(str(name), []).append(run.name)
-    model = runs[0].model
+        for name in run.result.search.universal:
+            said.setdefault(name, []).append(run.name)
+    model = runs[0].result.model.name
     for folder in folders:
         if (folder / UNIVERSAL).exists():
-            tried = read_contents(folder / UNIVERSAL)
-            for name in at(tried, "universal") or () if at(tried, "model") == model else ():
-                said.setdefault(str(name), []).append(folder.name)
+            tried = read_file(folder / UNIVERSAL, Universal)
+            for name in tried.universal if tried.model == model else ():
+                said.setdefault(name, []).append(folder.name)
     return [{"head": head, "found_by": names} for head, names in said.items()]
 
 
-def one_question(runs: Sequence[Run]) -> dict[str, Any]:
+def one_question(runs: Sequence[ComparedRun]) -> dict[str, Any]:
     """Several runs of one task in one model: what each names, how much it breaks, what it cost."""
-    grid = grid_of(runs[0].result)
+    grid = runs[0].result.grid.grid()
     found = {run.name: run.top_heads for run in runs}
     pairs = {(each.first, each.second): each for each in shared.overlaps(found, grid, draws=DRAWS)}
     return {
-        "model": runs[0].model,
-        "task": runs[0].task,
+        "model": runs[0].result.model.name,
+        "task": runs[0].result.task.name,
         "runs": [run.name for run in runs],
         "pairs": [
             {
                 "first": one.name,
                 "second": other.name,
                 "heads": pairs[one.name, other.name].heads,
-                "of": min(len(one.top), len(other.top)),
+                "of": min(len(one.result.top), len(other.result.top)),
                 "chance": pairs[one.name, other.name].head_chance.as_dict(),
                 "rank_correlation": rank_correlation(one, other, grid),
             }
@@ -258,31 +230,31 @@ def one_question(runs: Sequence[Run]) -> dict[str, Any]:
     }
 
 
-def rank_correlation(one: Run, other: Run, grid: HeadGrid) -> float | None:
+def rank_correlation(one: ComparedRun, other: ComparedRun, grid: HeadGrid) -> float | None:
     """Spearman's, of the effects of all heads that both measured; None where there is no order."""
-    sides = [by_head(run.result) for run in (one, other)]
-    both = [[known(at(side.get(head), "effect")) for side in sides] for head in grid.heads]
+    sides = [effects_of(run) for run in (one, other)]
+    both = [[side.get(head) for side in sides] for head in grid.heads]
     values = np.array([pair for pair in both if None not in pair], dtype=float)
     if len(values) < 3 or any(len(set(column)) < 2 for column in values.T):
         return None
     return float(spearmanr(values[:, 0], values[:, 1]).statistic)
 
 
-def one_task(runs: Sequence[Run]) -> dict[str, Any]:
+def one_task(runs: Sequence[ComparedRun]) -> dict[str, Any]:
     """One task in several models: how many heads, how deep, and how much they take."""
-    return {"task": runs[0].task, "models": [in_model(run) for run in runs]}
+    return {"task": runs[0].result.task.name, "models": [in_model(run) for run in runs]}
 
 
-def in_model(run: Run) -> dict[str, Any]:
+def in_model(run: ComparedRun) -> dict[str, Any]:
     """Where a run's heads lie in its model, 0 the first layer and 1 the last."""
-    grid = grid_of(run.result)
+    grid = run.result.grid.grid()
     last = max(1, grid.layers - 1)
     depths: Mapping[str, float] = {str(head): head.layer / last for head in run.top_heads}
     return {
         "run": run.name,
-        "model": run.model,
+        "model": run.result.model.name,
         "layers": grid.layers,
         "heads": grid.size,
-        "share": len(run.top) / grid.size if grid.size else None,
-        "depths": {name: depths[name] for name in run.top if name in depths},
+        "share": len(run.result.top) / grid.size if grid.size else None,
+        "depths": {name: depths[name] for name in run.result.top if name in depths},
     }

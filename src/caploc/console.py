@@ -30,6 +30,7 @@ from rich.text import Text
 from caploc.errors import HungUp, Stopped, Terminated
 from caploc.progress import Silent
 from caploc.redaction import redacted
+from caploc.result import Score
 
 HANGUP = getattr(signal, "SIGHUP", None)  # Windows has none
 ENDING = tuple(each for each in (signal.SIGINT, signal.SIGTERM, HANGUP) if each is not None)
@@ -317,9 +318,9 @@ def figure(value: float | None, signed: bool = False) -> str:
     return f"{value:+.3f}" if signed else f"{value:.3f}"
 
 
-def with_error(score: dict[str, Any] | None) -> str:
+def with_error(score: Score | None) -> str:
     """A score and its standard error."""
-    if score is None or score["score"] is None:
+    if score is None or score.score is None:
         return "–"
-    error = "" if score["stderr"] is None else f" ± {score['stderr']:.3f}"
-    return f"{score['score']:.3f}{error}"
+    error = "" if score.stderr is None else f" ± {score.stderr:.3f}"
+    return f"{score.score:.3f}{error}"

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
+from caploc.contents.files import Curve, TaskScores
 from caploc.errors import BadOption, UserError
 from caploc.finished import FinishedRun
 from caploc.folder import CURVE, EVALUATION, claim, versions, write_json
@@ -12,7 +12,9 @@ from caploc.heads import Head, Mask
 from caploc.measurement import HeadModel
 from caploc.progress import Progress, Silent
 from caploc.report import rewrite_page
+from caploc.result import SCHEMA, RunCost, Score, TaskComparison
 from caploc.tasks.catalog import TaskOptions, check_task_name
+from caploc.tasks.task import Task
 from caploc.validation import Comparison, check_limit, compare, failures
 from caploc.workbench import Allowed, ModelOptions, Workbench
 
@@ -49,7 +51,7 @@ class Evaluation:
 
 def evaluate(
     evaluation: Evaluation, folder: Path, progress: Progress | None = None, *, command: str = ""
-) -> dict[str, Any]:
+) -> TaskScores:
     """Score every task intact and with the heads knocked out; write `evaluation.json`.
 
     The change is the mean over examples of the difference in outcome, with its standard error:
@@ -71,25 +73,25 @@ def evaluate(
             compare(bench.meter(task), mask, task.first(evaluation.limit), progress or Silent())
             for task in tasks
         ]
-        result = {
-            "schema": 1,
-            "model": evaluation.model.name,
-            "heads": [str(head) for head in evaluation.heads],
-            "tasks": [as_row(comparison, bool(evaluation.heads)) for comparison in compared],
-            "cost": bench.cost.as_dict(),
-            "command": command,
-            "versions": versions(),
-        }
-        write_json(folder / EVALUATION, result)
+        result = TaskScores(
+            schema=SCHEMA,
+            model=evaluation.model.name,
+            heads=[str(head) for head in evaluation.heads],
+            tasks=[scores_of(comparison, bool(evaluation.heads)) for comparison in compared],
+            cost=RunCost.model_validate(bench.cost.as_dict()),
+            command=command,
+            versions=versions(),
+        )
+        write_json(folder / EVALUATION, result.as_dict())
     return result
 
 
-def as_row(comparison: Comparison, cut: bool) -> dict[str, Any]:
+def scores_of(compared: Comparison, cut: bool) -> TaskComparison:
     """One task's scores; what was not asked is None."""
     if not cut:
-        return comparison.as_dict() | {"knocked_out": None, "change": None, "failures": None}
-    found = failures(comparison.task, comparison.intact_rows, comparison.knocked_out_rows)
-    return comparison.as_dict() | {"failures": found.as_dict()}
+        return compared.result(None).model_copy(update={"knocked_out": None, "change": None})
+    found = failures(compared.task, compared.intact_rows, compared.knocked_out_rows)
+    return compared.result(found.plain())
 
 
 def curve(
@@ -98,7 +100,7 @@ def curve(
     limit: int | None = None,
     progress: Progress | None = None,
     allowed: Allowed | None = None,
-) -> dict[str, Any]:
+) -> Curve:
     """Score a finished run's tasks with its 0, 1, ... `most` most needed heads knocked out.
 
     Writes `curve.json` into the run's folder, and its figures and report again; uses the rows that
@@ -113,7 +115,7 @@ def curve(
         raise BadOption(f"--most must be 1 or more; got {most}.")
     check_limit(limit)
     run = FinishedRun.read(folder, allowed)
-    heads = order(run.result)[:most]
+    heads = run.result.ranking()[:most]
     if not heads:
         raise UserError(f"The run in {folder} found no head whose knockout lowers the score.")
     tasks = run.tasks()
@@ -122,29 +124,24 @@ def curve(
         curves = {
             task.name: points(bench, task, masks, limit, progress or Silent()) for task in tasks
         }
-        drawn = {"schema": 1, "heads": heads, "curves": curves, "cost": bench.cost.as_dict()}
-        write_json(folder / CURVE, drawn)
+        cost = RunCost.model_validate(bench.cost.as_dict())
+        drawn = Curve(schema=SCHEMA, heads=heads, curves=curves, cost=cost)
+        write_json(folder / CURVE, drawn.as_dict())
         rewrite_page(folder)
     return drawn
 
 
-def order(result: dict[str, Any]) -> list[str]:
-    """The heads to knock out one after another: those chosen, then the next most needed."""
-    needed = [row["head"] for row in result["heads"] if (row["effect"] or 0) < 0]
-    return list(dict.fromkeys([*result["top"], *needed]))
-
-
 def points(
     bench: Workbench[HeadModel],
-    task: Any,
+    task: Task,
     masks: Sequence[Mask],
     limit: int | None,
     progress: Progress,
-) -> list[dict[str, Any]]:
+) -> list[Score]:
     """A task's score under each mask."""
     meter = bench.meter(task)
     examples = task.first(limit)
     return [
-        asdict(meter.score(meter.under(mask, examples, progress, f"{task.name}, {count} heads")))
+        meter.score(meter.under(mask, examples, progress, f"{task.name}, {count} heads"))
         for count, mask in enumerate(masks)
     ]

@@ -6,12 +6,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from caploc.contents import read_contents, typed
+from caploc.contents import read_file, typed
+from caploc.contents.files import RunFile
 from caploc.engine import BatchEngine
 from caploc.errors import UserError
 from caploc.folder import RESULT, RUN, claim
 from caploc.measurement import HeadModel, RowEngine
 from caploc.models.loading import LoadedModel
+from caploc.result import Result
 from caploc.search import Settings
 from caploc.study import Study
 from caploc.tasks.catalog import TaskOptions
@@ -25,8 +27,8 @@ class FinishedRun:
 
     folder: Path
     study: Study
-    result: dict[str, Any]
-    written: dict[str, Any]  # run.json, as the run left it
+    result: Result
+    written: RunFile
 
     @classmethod
     def read(cls, folder: Path, allowed: Allowed | None = None) -> "FinishedRun":
@@ -37,9 +39,9 @@ class FinishedRun:
             allowed, or if the workers mean nothing.
         """
         allowed = allowed or Allowed()
-        result, written = read_contents(folder / RESULT), read_contents(folder / RUN)
+        result, written = read_file(folder / RESULT, Result), read_file(folder / RUN, RunFile)
         try:
-            study = restored(written["study"])
+            study = restored(written.study)
         except (KeyError, TypeError, ValueError) as error:
             raise UserError(
                 f"The run in {folder} was written by another version of caploc ({error}); run "
@@ -88,7 +90,7 @@ class FinishedRun:
         Raises:
             UserError: if it is another.
         """
-        if loaded.fingerprint != self.result["model"]["fingerprint"]:
+        if loaded.fingerprint != self.result.model.fingerprint:
             raise UserError(
                 f"The model {self.study.model.name} has changed since the run in {self.folder}; "
                 "run `caploc locate` into a new folder."
@@ -102,7 +104,7 @@ class FinishedRun:
             UserError: if the model has changed since.
         """
         with (
-            claim(self.folder, self.written["study"], self.written["command"]) as store,
+            claim(self.folder, self.written.study, self.written.command) as store,
             self.answering() as engine,
         ):
             yield Workbench(engine, store)

@@ -25,11 +25,11 @@ from caploc.recovery import paired
 from caploc.recovery.screening import false_discovery_rates
 from caploc.report import rewrite_page
 from caploc.report.reading import listed
+from caploc.result import number
 from caploc.search import Plan, Problem, Settings, column_mask
 from caploc.search.backups import standing_in
 from caploc.search.rescue import Rescue, rescued
 from caploc.study import shared_price
-from caploc.validation.comparison import number
 from caploc.workbench import Allowed
 
 LEVEL = 0.05  # false discovery rate at which an interaction is named
@@ -143,12 +143,12 @@ def interactions(
         if value is not None and value < 1:
             raise BadOption(f"--{name} must be 1 or more; got {value}.")
     run = FinishedRun.read(folder, allowed)
-    if not run.result["top"]:
+    if not run.result.top:
         raise UserError(f"The run in {folder} named no head; there is nothing to combine.")
     task, *_ = run.tasks()
     with run.workbench() as bench:
         grid = bench.engine.loaded.grid
-        chosen = columns(grid, run.result["top"][:most])
+        chosen = columns(grid, run.result.top[:most])
         found, kept = run.study.drawn(task.size)
         table = OutcomeTable(bench.meter(task), (kept or found)[:examples], progress or Silent())
         problem = Problem(
@@ -157,7 +157,7 @@ def interactions(
             settings=Settings(seed=run.study.settings.seed, recall=1.0, top=most),
             shared=shared_price(bench, table.meter, found, table.progress),
         )
-        critical = columns(grid, run.result["search"]["critical"])
+        critical = columns(grid, run.result.search.critical)
         generator = standing_in(problem, chosen, critical, budget or PER_HEAD * grid.size)
         stand_ins = search([table.meter], generator, table.progress)
         screened = [example for example in found if example not in table.examples] or found

@@ -14,10 +14,11 @@ from caploc.grid import Grid
 from caploc.heads import HeadGrid, Mask
 from caploc.progress import Progress
 from caploc.recovery import Measurements
+from caploc.result import Score
 from caploc.search import Plan
 from caploc.store import Question, Row, Store, as_kept, pack
 from caploc.tasks.requests import Request, Response, Scored, responses_json
-from caploc.tasks.task import Score, Task
+from caploc.tasks.task import Task
 
 Result = TypeVar("Result")
 ASKED_AT_ONCE = 20_000  # rows handed to the engine in one go, which it may reorder

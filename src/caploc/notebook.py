@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from caploc import console
-from caploc.contents import read_contents
+from caploc.contents import read_file
 from caploc.evaluation import curve as measure_curve
 from caploc.findings import StudyFindings as Record
 from caploc.folder import RESULT
@@ -20,6 +20,7 @@ from caploc.naming import default_folder, default_others, placed
 from caploc.report.pictures import Picture, heads_spec
 from caploc.report.plots import curve_specs, units_by_task
 from caploc.report.sentence import headline
+from caploc.result import Result
 from caploc.search import Settings
 from caploc.study import Study, run
 from caploc.tasks.catalog import TaskOptions
@@ -33,7 +34,8 @@ COLUMNS = ["head", "effect", "low", "high", "q", "selected"]
 class Findings(Record):
     """What a study found, to look at in a notebook and to go on with.
 
-    `result` is the content of result.json, `folder` where everything lies, `report` the page.
+    `result` is the content of result.json, as attributes (`result.as_dict()`: as dictionaries),
+    `folder` where everything lies, `report` the page.
     """
 
     @classmethod
@@ -44,12 +46,12 @@ class Findings(Record):
             UserError: if the folder holds none.
         """
         folder = Path(folder)
-        return cls(read_contents(folder / RESULT), folder, folder / "report.html")
+        return cls(read_file(folder / RESULT, Result), folder, folder / "report.html")
 
     @property
     def top(self) -> list[str]:
         """The chosen heads, most needed first."""
-        return list(self.result["top"])
+        return list(self.result.top)
 
     @property
     def headline(self) -> str:
@@ -61,7 +63,7 @@ class Findings(Record):
         `high` (95 %), `q`, `top_chance`, `selected`, `critical`, `universal`; what is not known is
         NaN or None. The head's name is the index.
         """
-        return pd.DataFrame(self.result["heads"]).set_index("head")
+        return pd.DataFrame([head.as_dict() for head in self.result.heads]).set_index("head")
 
     def heatmap(self) -> Picture:
         """Draw the map of effects, layers by heads."""

@@ -12,12 +12,13 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import parquet
 
-from caploc.contents import read_contents
+from caploc.contents import read_file
 from caploc.errors import BadOption, StoreFailed, UserError
 from caploc.files import whole_path
 from caploc.folder import RESULT, ROWS, STUDIES, rows_file
 from caploc.heads import HeadGrid
 from caploc.progress import Progress, Silent
+from caploc.result import Result
 from caploc.store import Question, unpack
 from caploc.store.reading import reading
 from caploc.store.rows import matches, seal
@@ -63,11 +64,11 @@ class Known:
         known = cls()
         pattern = f"*/{RESULT}" if (folder / STUDIES).is_file() else RESULT
         for path in sorted(folder.glob(pattern)):
-            with suppress(UserError, KeyError, TypeError):
-                result = read_contents(path)
-                fingerprint = str(result["model"]["fingerprint"])
-                known.names[fingerprint] = str(result["model"]["name"])
-                known.grids[fingerprint] = HeadGrid(tuple(map(int, result["grid"]["heads"])))
+            with suppress(UserError):
+                result = read_file(path, Result)
+                fingerprint = str(result.model.fingerprint)
+                known.names[fingerprint] = result.model.name
+                known.grids[fingerprint] = result.grid.grid()
         return known
 
     def heads(self, question: Question, columns: Sequence[int]) -> list[str] | None:
@@ -100,10 +101,10 @@ class Own:
                 f"{folder} shares its rows with the studies beside it and holds no {RESULT}, which "
                 f"tells its own from theirs; finish the run, or name {path.parent} for all rows."
             )
-        result = read_contents(folder / RESULT)
-        model, others = result["model"], result["validation"].get("other_tasks", [])
-        tasks = frozenset([result["task"]["name"], *(other["name"] for other in others)])
-        return cls(str(model.get("fingerprint")), model.get("dtype"), tasks)
+        result = read_file(folder / RESULT, Result)
+        others = (other.name for other in result.validation.other_tasks)
+        tasks = frozenset([result.task.name, *others])
+        return cls(str(result.model.fingerprint), result.model.dtype, tasks)
 
     def has(self, question: Question) -> bool:
         """Whether a question is of the run's model and one of its tasks."""

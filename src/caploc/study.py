@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from caploc import designs
 from caploc.errors import BadOption
@@ -15,6 +14,7 @@ from caploc.lookup import pick
 from caploc.measurement import HeadModel, Meter, RowEngine, outcomes_by_example, search
 from caploc.progress import Progress, Silent
 from caploc.recovery.rows import is_binary
+from caploc.result import Estimand, Members, Validation
 from caploc.search import METHODS, Found, Problem, Settings, column_mask
 from caploc.search.adaptive import nothing_to_lose
 from caploc.search.plan import MOST_MASKS, MOST_ROWS
@@ -25,7 +25,6 @@ from caploc.validation import (
     Check,
     check_limit,
     compare,
-    describe_members,
     drop_idle_members,
     failures,
     held_out,
@@ -297,27 +296,36 @@ def validated(
         compare(meter, mask, left(meter.task, used if not place else set(), study.limit), progress)
         for place, meter in enumerate(meters)
     ]
-    broken = [failures(each.task, each.intact_rows, each.knocked_out_rows) for each in compared]
+    found = [failures(each.task, each.intact_rows, each.knocked_out_rows) for each in compared]
+    parts = [each.result(lost.plain()) for each, lost in zip(compared, found, strict=True)]
     rate = stages.found.diagnostics.get("rate", study.settings.rate)
+    held, random = held_out(check, stages.found, rate)
     return replace(
         stages,
-        comparisons=compared,
-        failures=broken,
-        held_out=held_out(check, stages.found, rate),
-        members=describe_members(check, measure_members(check, stages.found.chosen)),
+        comparison=compared[0],
+        labels=found[0].labels,
+        validation=Validation(
+            task=parts[0],
+            controls=random,
+            held_out=held,
+            other_tasks=parts[1:],
+            subsets=stages.subsets,
+            members=Members(
+                fresh=check.fresh,
+                examples=len(check.examples),
+                heads=measure_members(check, stages.found.chosen),
+            ),
+        ),
         estimand=estimand(study, stages.found),
     )
 
 
-def estimand(study: Study, found: Found) -> dict[str, Any]:
+def estimand(study: Study, found: Found) -> Estimand:
     """Which effects the map shows, at which rate, and for which the heads are named."""
     shown = found.estimate.estimand
+    rate = found.diagnostics.get("rate", study.settings.rate) if shown == AMONG else None
     together = METHODS[study.method].names_sets or study.seeks_set
-    return {
-        "heads": shown,
-        "rate": found.diagnostics.get("rate", study.settings.rate) if shown == AMONG else None,
-        "top": WITHIN if together else shown,
-    }
+    return Estimand(heads=shown, rate=rate, top=WITHIN if together else shown)
 
 
 def settled(study: Study, stages: Stages, check: Check) -> tuple[Stages, Check]:
@@ -332,14 +340,14 @@ def settled(study: Study, stages: Stages, check: Check) -> tuple[Stages, Check]:
     found, notes = replace(stages.found, chosen=judgement.named), stages.found.notes
     if judgement.examples:
         check = replace(check, examples=judgement.examples)
-        notes = [judgement.diagnostics["note"], *notes]
+        notes = [judgement.subsets.note, *notes]
     if study.seeks_set:
         kept = drop_idle_members(check, found.chosen)
         idle = [str(check.grid.heads[c]) for c in found.chosen if c not in kept]
         if idle:
             notes = [left_out(idle, check.fresh), *notes]
         found = replace(found, chosen=kept)
-    return replace(stages, found=replace(found, notes=notes), subsets=judgement.diagnostics), check
+    return replace(stages, found=replace(found, notes=notes), subsets=judgement.subsets), check
 
 
 def left_out(heads: Sequence[str], fresh: bool) -> str:

@@ -1,103 +1,98 @@
 """The tables that commands print: headings, rows and title from results."""
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from caploc import console
+from caploc.contents.files import Curve, TaskScores
 from caploc.report.failing import lost
 from caploc.report.method import duration
+from caploc.result import Change, Members, Result
+
+if TYPE_CHECKING:  # it would load torch, which help and completion do without
+    from caploc.studies.running import Outcome
 
 MOST_SHOWN = 25  # interactions
 
 
-def locate_table(results: list[dict[str, Any]]) -> tuple[list[str], list[list[str]], str]:
+def locate_table(results: Sequence[Result]) -> tuple[list[str], list[list[str]], str]:
     """Headings, rows and title of what `locate` found."""
-    others = [other["name"] for other in results[0]["validation"]["other_tasks"]]
+    others = [other.name for other in results[0].validation.other_tasks]
     headings = ["task", "method", "top heads", "intact", "knocked out", "random heads"]
     headings += [f"{name}, then" for name in others] + ["rows"]
     rows = []
     for result in results:
-        validation = result["validation"]
-        controls = validation["controls"]
-        intact, knocked_out = scores(validation)
-        rows.append(
-            [
-                result["task"]["name"],
-                result["method"]["name"],
-                " ".join(result["top"]) or "none found",
-                console.figure(intact),
-                console.figure(knocked_out),
-                console.figure(controls["mean"] if controls else None),
-                *(
-                    f"{console.figure(other['intact']['score'])} → "
-                    f"{console.figure(other['knocked_out']['score'])}"
-                    for other in validation["other_tasks"]
-                ),
-                f"{result['cost']['rows']:,}",
-            ]
-        )
-    return headings, rows, results[0]["model"]["name"]
+        top, *figures, count = summary_row(result)
+        pairs = [other.scores for other in result.validation.other_tasks]
+        then = [" → ".join(map(console.figure, pair)) for pair in pairs]
+        rows.append([result.task.name, result.method.name, top, *figures, *then, count])
+    return headings, rows, results[0].model.name
 
 
-def members_table(result: dict[str, Any]) -> tuple[list[str], list[list[str]], str]:
+def summary_row(result: Result) -> list[str]:
+    """The named heads, the scores intact, without them and without random ones, and the rows.
+
+    Scores are those on held-out examples, as of the controls, where there are any.
+    """
+    validation = result.validation
+    held_out, controls = validation.held_out, validation.controls
+    pair = validation.task.scores
+    if held_out and held_out.fresh:
+        pair = held_out.intact, held_out.knocked_out
+    figures = [*pair, controls.mean if controls else None]
+    rows = "–" if result.cost.rows is None else f"{result.cost.rows:,}"
+    return [" ".join(result.top) or "none found", *map(console.figure, figures), rows]
+
+
+def members_table(result: Result) -> tuple[list[str], list[list[str]], str]:
     """Headings, rows and title of what the named heads do alone and within their set."""
-    members = result["validation"]["members"]
+    members = result.validation.members or Members()
     headings = ["head", "alone", "95 % interval", "within the set", "95 % interval"]
     rows = []
-    for member in members["heads"]:
-        row = [member["head"]]
-        for effect in (member["alone"], member["within"]):
-            ends = (
-                f"{console.figure(effect['low'], True)} to {console.figure(effect['high'], True)}"
-            )
-            row += [console.figure(effect["effect"], True), ends]
+    for member in members.heads:
+        row = [member.head]
+        for effect in (member.alone, member.within):
+            ends = (console.figure(end, True) for end in (effect.low, effect.high))
+            row += [console.figure(effect.effect, True), " to ".join(ends)]
         rows.append(row)
-    kind = "fresh examples" if members["fresh"] else "examples that the search has seen"
-    title = f"{result['task']['name']}: effects of the named heads on {members['examples']} {kind}"
+    kind = "fresh examples" if members.fresh else "examples that the search has seen"
+    title = f"{result.task.name}: effects of the named heads on {members.examples} {kind}"
     return headings, rows, title
 
 
-def scores(validation: dict[str, Any]) -> tuple[float | None, float | None]:
-    """The score intact and knocked out on held-out examples, those of the controls; else on all."""
-    held_out = validation["held_out"]
-    if held_out["fresh"]:
-        return held_out["intact"], held_out["knocked_out"]
-    return validation["task"]["intact"]["score"], validation["task"]["knocked_out"]["score"]
-
-
-def evaluation_table(result: dict[str, Any]) -> tuple[list[str], list[list[str]], str]:
+def evaluation_table(found: TaskScores) -> tuple[list[str], list[list[str]], str]:
     """Headings, rows and title of what `evaluate` measured."""
     headings = ["task", "intact", "knocked out", "change", "examples", "lost"]
     rows = [
         [
-            row["name"],
-            console.with_error(row["intact"]),
-            console.with_error(row["knocked_out"]),
-            changed(row["change"]),
-            str(row["intact"]["examples"]),
-            lost(row["failures"]) or "–",
+            row.name,
+            console.with_error(row.intact),
+            console.with_error(row.knocked_out),
+            changed(row.change),
+            str(row.intact.examples if row.intact else None),
+            lost(row.failures) or "–",
         ]
-        for row in result["tasks"]
+        for row in found.tasks
     ]
-    heads = ", ".join(result["heads"]) or "nothing"
-    return headings, rows, f"{result['model']}, knocked out: {heads}"
+    heads = ", ".join(found.heads) or "nothing"
+    return headings, rows, f"{found.model}, knocked out: {heads}"
 
 
-def curve_table(drawn: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
+def curve_table(drawn: Curve) -> tuple[list[str], list[list[str]]]:
     """Headings and rows of a curve, one more head knocked out each row."""
-    names = list(drawn["curves"])
     rows = [
-        [head, *(console.figure(drawn["curves"][name][count]["score"]) for name in names)]
-        for count, head in enumerate(["none", *drawn["heads"]])
+        [head, *(console.figure(points[count].score) for points in drawn.curves.values())]
+        for count, head in enumerate(["none", *drawn.heads])
     ]
-    return ["knocked out, one more each line", *names], rows
+    return ["knocked out, one more each line", *drawn.curves], rows
 
 
-def changed(change: dict[str, Any] | None) -> str:
+def changed(change: Change | None) -> str:
     """A change of outcome and its standard error."""
-    if change is None:
+    if change is None or change.outcome is None:
         return "–"
-    error = "" if change["stderr"] is None else f" ± {change['stderr']:.3f}"
-    return f"{change['outcome']:+.3f}{error}"
+    error = "" if change.stderr is None else f" ± {change.stderr:.3f}"
+    return f"{change.outcome:+.3f}{error}"
 
 
 def interaction_table(told: dict[str, Any]) -> tuple[list[str], list[list[str]], str]:
@@ -189,28 +184,17 @@ def plan_table(expected: list[dict[str, Any]]) -> tuple[list[str], list[list[str
     return headings, rows, "From nothing, at rates that are assumed and not measured"
 
 
-def studies_table(outcomes: list[dict[str, Any]]) -> tuple[list[str], list[list[str]], str]:
+def studies_table(outcomes: "Sequence[Outcome]") -> tuple[list[str], list[list[str]], str]:
     """Headings, rows and title of what became of several studies."""
     headings = ["study", "", "top heads", "intact", "knocked out", "random heads", "rows"]
     rows = []
     for outcome in outcomes:
-        result = outcome["result"]
-        if result is None:
-            rows.append([outcome["study"], "failed", *["–"] * 5])
+        if outcome.result is None:
+            rows.append([outcome.name, "failed", *["–"] * 5])
             continue
-        controls, (intact, cut) = result["validation"]["controls"], scores(result["validation"])
-        rows.append(
-            [
-                outcome["study"],
-                "done before" if outcome["earlier"] else "done",
-                " ".join(result["top"]) or "none found",
-                console.figure(intact),
-                console.figure(cut),
-                console.figure(controls["mean"] if controls else None),
-                f"{result['cost']['rows']:,}",
-            ]
-        )
-    failed = sum(outcome["result"] is None for outcome in outcomes)
+        done = "done before" if outcome.earlier else "done"
+        rows.append([outcome.name, done, *summary_row(outcome.result)])
+    failed = sum(outcome.result is None for outcome in outcomes)
     return headings, rows, f"{len(outcomes) - failed} of {len(outcomes)} studies done"
 
 

@@ -16,6 +16,7 @@ from caploc.errors import BadOption
 from caploc.folder import flat
 from caploc.lookup import pick
 from caploc.progress import Progress
+from caploc.result import Result
 
 LOG = logging.getLogger(__name__)
 # the command line hushes everything else
@@ -161,7 +162,7 @@ class Tracked:
         if (tracker := self.listening) is not None:
             self.tried(lambda: tracker.log(figures, self.rows))
 
-    def found(self, result: Mapping[str, Any], files: Sequence[Path]) -> None:
+    def found(self, result: Result, files: Sequence[Path]) -> None:
         """Tell what was found, and hand over the files that say so."""
         self.point(figures_of(result))
         if (tracker := self.listening) is not None:
@@ -203,15 +204,14 @@ def opened(where: str, name: str, settings: Mapping[str, Any]) -> Tracker:
     return TRACKERS[module](module, project or PROJECT, name, said)
 
 
-def figures_of(result: Mapping[str, Any]) -> dict[str, float]:
+def figures_of(result: Result) -> dict[str, float]:
     """The figures of a result that one compares runs by; what is not known is left out."""
-    task = result["validation"]["task"]
+    task = result.validation.task
     told = {
-        "intact": task["intact"]["score"],
-        "knocked_out": (task["knocked_out"] or {}).get("score"),
-        "change_of_outcome": (task["change"] or {}).get("outcome"),
-        "heads_chosen": len(result["top"]),
-        "r2_held_out": result["fit"]["r2_held_out"],
-        **{f"cost_{key}": value for key, value in result["cost"].items()},
+        **dict(zip(("intact", "knocked_out"), task.scores, strict=True)),
+        "change_of_outcome": task.change.outcome if task.change else None,
+        "heads_chosen": len(result.top),
+        "r2_held_out": result.fit.r2_held_out,
+        **{f"cost_{key}": value for key, value in result.cost},
     }
     return {key: float(value) for key, value in told.items() if value is not None}

@@ -45,7 +45,7 @@ class Trials:
                 f"Universal heads are those of several tasks; got runs of {', '.join(names)}. Name "
                 "the folders of two or more runs, each of another task."
             )
-        if len({run.result["model"]["fingerprint"] for run in self.runs}) > 1:
+        if len({run.result.model.fingerprint for run in self.runs}) > 1:
             models = ", ".join(dict.fromkeys(run.study.model.name for run in self.runs))
             raise UserError(f"The runs are of different models ({models}); name runs of one.")
         if unknown := [task for task in self.families if task not in names]:
@@ -55,9 +55,9 @@ class Trials:
 
     def candidates(self) -> list[Head]:
         """Heads among the first of two runs or more, and those that a run saw break everything."""
-        named = Counter(name for run in self.runs for name in run.result["top"])
+        named = Counter(name for run in self.runs for name in run.result.top)
         often = [name for name, runs in named.most_common() if runs >= NAMED_BY]
-        critical = [name for run in self.runs for name in run.result["search"]["critical"]]
+        critical = [name for run in self.runs for name in run.result.search.critical]
         return [Head.parse(name) for name in dict.fromkeys([*often, *critical])]
 
 
@@ -74,7 +74,7 @@ def universal(
     first = trials.runs[0]
     tasks = [run.tasks()[0] for run in trials.runs]
     check_direction(tasks)
-    claimed = {"model": first.written["study"]["model"], "universal": [t.name for t in tasks]}
+    claimed = {"model": first.written.study["model"], "universal": [t.name for t in tasks]}
     with claim(folder, claimed, command) as store, first.answering() as engine:
         bench = Workbench(engine, store)
         measured = {
@@ -125,9 +125,9 @@ def tried(
     effects = {}
     for head in trials.candidates():
         mask = column_mask(grid.size, [grid.column(head)])
-        change = compare(meter, mask, examples, progress).as_dict()["change"]
-        if change is not None and change["stderr"] is not None:
-            effects[head] = universality.HeadCost(change["outcome"], change["stderr"])
+        change = compare(meter, mask, examples, progress).change
+        if change is not None and change.outcome is not None and change.stderr is not None:
+            effects[head] = universality.HeadCost(change.outcome, change.stderr)
     whole = meter.score(meter.under(column_mask(grid.size, []), examples, progress, "intact"))
     intact = universality.Intact(whole.score or 0.0, whole.stderr or 0.0, meter.task.chance)
     return intact, effects
@@ -135,7 +135,5 @@ def tried(
 
 def without(run: FinishedRun, struck: Sequence[str]) -> dict[str, Any]:
     """A run's first heads, and those that are left and follow once universal ones are out."""
-    top = run.result["top"]
-    needed = [row["head"] for row in run.result["heads"] if (row["effect"] or 0) < 0]
-    order = [head for head in dict.fromkeys([*top, *needed]) if head not in struck]
+    top, order = run.result.top, [head for head in run.result.ranking() if head not in struck]
     return {"task": run.study.task, "top": top, "own": order[: len(top)]}

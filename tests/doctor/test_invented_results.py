@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from caploc.contents import read_file
+from caploc.contents.files import RunFile
 from caploc.doctor import examine, repair
 from caploc.doctor.replay import find_disparities, recompute, summarize
 from caploc.folder import read_json, write_json
+from caploc.result import Result
 from caploc.search import Settings
 from caploc.study import Study, run
 from caploc.workbench import ModelOptions
@@ -58,9 +61,8 @@ def runs(tmp_path_factory):
 def again(runs):
     """What the rows of the css run give."""
     folder = runs("css")
-    found, _ = recompute(
-        folder / "rows.sqlite", read_json(folder / "run.json"), read_json(folder / "result.json")
-    )
+    written = read_file(folder / "run.json", RunFile)
+    found, _ = recompute(folder / "rows.sqlite", written, read_file(folder / "result.json", Result))
     return found
 
 

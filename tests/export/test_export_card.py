@@ -12,8 +12,18 @@ from markdown_it import MarkdownIt
 from caploc.export.card import CardContent, read_licence, write_card
 from caploc.export.verification import LogitAgreement
 from caploc.headfile import HeadFile
-from caploc.heads import Head, HeadGrid
+from caploc.heads import ALONE, Head, HeadGrid
 from caploc.models.sources import ModelSource
+from caploc.result import (
+    Estimand,
+    GridShape,
+    LocatedTask,
+    MethodSettings,
+    Model,
+    Result,
+    TaskComparison,
+    Validation,
+)
 
 GRID = HeadGrid((16,) * 6)
 AGREEMENT = LogitAgreement("AutoModelForCausalLM", "float32", "cpu", 77, 0.0, 0.0, 1.0)
@@ -41,7 +51,17 @@ def story(text, *, licence=None, commit=None):
     }
     file = HeadFile((Head(0, 1),), GRID, text, text, evidence)
     source = ModelSource(text, "/place", None, commit, ())
-    result = {"task": {"name": text, "metric": text, "higher_is_better": True}}
+    both = TaskComparison(name=text, metric=text, higher_is_better=True)
+    result = Result(
+        model=Model(name=text),
+        task=LocatedTask(name=text, metric=text, higher_is_better=True),
+        method=MethodSettings(name=text),
+        grid=GridShape(layers=6, heads=[16] * 6),
+        estimand=Estimand(heads=ALONE, top=ALONE),
+        heads=[],
+        top=[],
+        validation=Validation(task=both, other_tasks=[both]),
+    )
     return CardContent(
         kind="checkpoint", title=text, source=source, file=file, result=result,
         licence=licence or {}, agreements=[AGREEMENT], prompts=3, rewritten=[text], size=None,
@@ -110,7 +130,8 @@ def test_effects_are_in_the_unit_of_the_outcome_that_found_the_heads(task, unit,
     told = story("name")
     row = {"head": "L0H1", "effect": -0.5, "low": -0.6, "high": -0.4, "q": 0.01}
     told.file.evidence["heads"] = [row]
-    card = write_card(replace(told, result={"task": task})).replace("\u00a0", " ")
+    found = told.result.model_copy(update={"task": LocatedTask(name="name", **task)})
+    card = write_card(replace(told, result=found)).replace("\u00a0", " ")
     assert f"| head | effect alone, {unit} (95 % interval) | q |" in card
     assert f"| L0H1 | {effect} | 0.0100 |" in card
     score = "50 % ± 10 (of 100)" if task["metric"] == "acc" else "0.500 ± 0.10 (of 100)"

@@ -25,7 +25,7 @@ TASKS = tuple(name for name in own_names() if name.startswith("demo/"))
 
 def scores(model, heads, folder, limit=None):
     asked = Evaluation(ModelOptions(str(model)), heads, TASKS, limit=limit)
-    told = evaluate(asked, folder)["tasks"]
+    told = evaluate(asked, folder).as_dict()["tasks"]
     way = "knocked_out" if heads else "intact"
     return {row["name"]: row[way] | {"metric": row["metric"]} for row in told}
 

@@ -22,8 +22,8 @@ import hostile_folders
 from caploc.cache import Cache
 from caploc.cli.options import numbers, parse_families
 from caploc.comparison import compare
-from caploc.contents import FORMS, read_contents
-from caploc.contents.forms import ResultForm
+from caploc.contents import FORMS, read_contents, read_file
+from caploc.contents.files import Answers
 from caploc.doctor import examine, repair
 from caploc.errors import CaplocError
 from caploc.files import is_regular
@@ -50,6 +50,7 @@ from caploc.report.sureness import questions
 from caploc.report.units import outcome_unit
 from caploc.reproduce import read_preset
 from caploc.reproduce.cnl import read_cnl_preset
+from caploc.result import Result
 from caploc.rowfiles import write_rows
 from caploc.store import Store
 from caploc.store.checking import check
@@ -337,22 +338,22 @@ def results(data: bytes) -> None:
     """A result that passes as one can be shown, whatever else it holds."""
     choices = Choices(data)
     content = spoilt(sound("result.json"), choices)
-    result = read_contents(written(json.dumps(content).encode(), "result.json"))
-    ResultForm.model_validate(result)
+    result = read_file(written(json.dumps(content).encode(), "result.json"), Result)
     unit = outcome_unit(result)
     for show in (headline, second_sentence, questions, comparisons, head_map, method_facts):
         show(result)
     head_table(result)
     method_paragraphs(result)
-    answers = read_contents(written(json.dumps(sound("answers.json")).encode(), "answers.json"))
-    answer_rows(answers, unit)
+    answers = written(json.dumps(sound("answers.json")).encode(), "answers.json")
+    answer_rows(read_file(answers, Answers).root, unit)
 
 
 @target
 def answers(data: bytes) -> None:
     content = spoilt(sound("answers.json"), Choices(data))
-    rows = read_contents(written(json.dumps(content).encode(), "answers.json"))
-    answer_rows(rows, outcome_unit(sound("result.json")))
+    rows = read_file(written(json.dumps(content).encode(), "answers.json"), Answers)
+    sound_result = written(json.dumps(sound("result.json")).encode(), "result.json")
+    answer_rows(rows.root, outcome_unit(read_file(sound_result, Result)))
 
 
 @target

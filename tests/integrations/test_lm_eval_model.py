@@ -46,8 +46,8 @@ def theirs(kinds, limit, model):
 def ours(kinds, limit, heads, folder):
     """What `caploc evaluate` says with the heads knocked out, and intact."""
     wanted = Evaluation(ModelOptions("demo"), heads, tuple(kinds), TaskOptions(), limit)
-    told = evaluate(wanted, folder)["tasks"]
-    return [{row["name"]: row[way]["score"] for row in told} for way in ("knocked_out", "intact")]
+    told = evaluate(wanted, folder).tasks
+    return [{row.name: row.scores[side] for row in told} for side in (1, 0)]
 
 
 @pytest.mark.slow

@@ -25,6 +25,7 @@ from caploc.models.fetching import fetch_model
 from caploc.models.loading import check_model, load_model
 from caploc.models.sources import find_source
 from caploc.pretrained import PRETRAINED, cache, home, is_fetched
+from caploc.result import GridShape, Result
 from caploc.study import Study
 from caploc.workbench import ModelOptions
 
@@ -338,7 +339,10 @@ def test_of_two_that_find_a_damage_one_fetches_anew(unzipped, monkeypatch, lost)
 def test_the_heads_of_a_run_on_it_are_found_again(unzipped):
     fetch_model(NAME)
     grid = check_model(NAME)
-    written = {"grid": {"heads": grid.heads_per_layer, "group_sizes": grid.group_sizes}}
+    shape = GridShape(
+        layers=grid.layers, heads=list(grid.heads_per_layer), group_sizes=list(grid.group_sizes)
+    )
+    written = Result.model_construct(grid=shape)
     assert rebuild_grid(Study(ModelOptions(NAME), "demo/addition"), written) == grid
 
 

@@ -147,9 +147,9 @@ def test_a_universal_head_breaks_every_answer_of_both_tasks_through_the_engine(w
     model = written(FULL)
     tasks = (model.task(), model.task("other"))
     options = ModelOptions(str(model.folder), device="cpu")
-    results = evaluate(Evaluation(options, model.truth.universal[:1], tasks), tmp_path)["tasks"]
-    assert [task["intact"]["score"] for task in results] == pytest.approx([0.9, 1.0])
-    assert [task["knocked_out"]["score"] for task in results] == [0.0, 0.0]
+    results = evaluate(Evaluation(options, model.truth.universal[:1], tasks), tmp_path).tasks
+    assert [task.intact.score for task in results] == pytest.approx([0.9, 1.0])
+    assert [task.knocked_out.score for task in results] == [0.0, 0.0]
 
 
 @pytest.mark.slow
@@ -159,7 +159,7 @@ def test_one_shot_finds_exactly_the_planted_heads(written, tmp_path):
         ModelOptions(str(model.folder), device="cpu"), model.task(), "one-shot", controls=0, limit=5
     )
     result = run(study, tmp_path / "run").result
-    effects = {row["head"]: row["effect"] for row in result["heads"]}
+    effects = {row.head: row.effect for row in result.heads}
     planted = {str(head) for head in (*model.truth.needed, *model.truth.universal)}
     assert all(effects[head] <= -0.03 for head in planted)
     assert {effect for head, effect in effects.items() if head not in planted} == {0.0}

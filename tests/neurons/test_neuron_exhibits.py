@@ -12,11 +12,11 @@ from caploc.neurons.locating import locating_headline as located_headline
 from caploc.neurons.scores import Rule
 from caploc.neurons.sites import NeuronGrid
 from caploc.neurons.tuning import enhancing
+from caploc.result import Score
 from caploc.stats.chance import chance
 from caploc.stats.chance import specificity as specificity_of
 from caploc.stats.intervals import Interval, mean_interval
 from caploc.stats.threshold import Moments
-from caploc.tasks.task import Score
 
 NAN = float("nan")
 GRID = NeuronGrid((40, 30))
@@ -133,7 +133,7 @@ def judged(name, own, draws, score=0.5):
         *(lost(LAYERS, n, each, n / 10) for n, each in enumerate(draws)),
         lost(BOTTOM, 0, np.zeros(len(own)), None),
     ]
-    return Erased(name, len(own), Score(0.9, 0.1, len(own)), arms, held, held)
+    return Erased(name, len(own), Score.of(0.9, 0.1, len(own)), arms, held, held)
 
 
 DRAWS = [[n / 10, n / 10 + 0.1] for n in range(5)]

@@ -9,6 +9,8 @@ from dataclasses import replace
 import pytest
 from starlette.testclient import TestClient
 
+from caploc.contents import check_contents
+from caploc.contents.files import RunFile
 from caploc.export.card import evidence_of
 from caploc.finished import FinishedRun
 from caploc.headfile import read_heads
@@ -64,11 +66,17 @@ def run(playground, monkeypatch, tmp_path):
     """The playground opened on a run whose ranking is L3H12, L0H13, then L5H1."""
     score = {"score": 1.0, "stderr": None, "examples": 1}
     result = {
+        "model": {"name": "demo"},
+        "task": {"name": "demo/addition"},
+        "method": {"name": "css"},
+        "grid": {"layers": 6, "heads": [16] * 6},
         "heads": [{"head": head, "effect": -0.5} for head in ("L5H1", "L0H13", "L3H12")],
         "top": ["L3H12", "L0H13"],
         "validation": {"task": {"name": "demo/addition", "intact": score, "knocked_out": score}},
     }
-    run = FinishedRun(tmp_path, Study(ModelOptions("demo"), "demo/addition"), result, {})
+    study = Study(ModelOptions("demo"), "demo/addition")
+    found, _ = check_contents("result.json", result)
+    run = FinishedRun(tmp_path, study, found, RunFile(study={}))
     monkeypatch.setattr(playground, "setting", replace(playground.setting, runs=(run,)))
     return run
 

@@ -49,6 +49,6 @@ def test_without_l0h0_the_model_does_without_l0h6(bench, meter):
 def test_a_set_in_which_one_head_rescues_another_is_not_named_whole(bench, meter):
     check = Check(meter, bench.engine.loaded.grid, JUDGED, True, 0, 0, Silent())
     found = judge(check, [RESCUER, BREAKER])
-    assert found.named == [BREAKER] and found.diagnostics["p"] < 1e-3
-    drops = {tuple(row["heads"]): row["drop"] for row in found.diagnostics["tried"]}
+    assert found.named == [BREAKER] and found.subsets.p < 1e-3
+    drops = {tuple(row.heads): row.drop for row in found.subsets.tried}
     assert drops["L0H6",] > 0.7 > 0.4 > drops["L0H0", "L0H6"]

@@ -1,10 +1,12 @@
 """What a reader is told to do next."""
 
+from shaping import shaped
+
 from caploc.report.advice import next_steps
 
 
 def told(result):
-    return " ".join(f"{step.why} {step.command}" for step in next_steps(result, None))
+    return " ".join(f"{step.why} {step.command}" for step in next_steps(shaped(result), None))
 
 
 def test_a_set_is_not_told_that_its_ranking_is_unsure(sure):

@@ -1,10 +1,12 @@
 """What the model said before and after."""
 
 import pytest
+from shaping import shaped_answers
 
 from caploc.report.answers import LONGEST, Status, answer_rows, status_of
 from caploc.report.reading import inline, visible
 from caploc.report.units import ScoreKind, Unit
+from caploc.result import AnswerPair
 
 SHARE = Unit(ScoreKind.SHARE, "acc")
 
@@ -19,17 +21,17 @@ SHARE = Unit(ScoreKind.SHARE, "acc")
 def test_an_answer_is_judged_by_its_outcomes_then_by_its_text(before, after, status):
     answer = {"intact_outcome": before[0], "intact": before[1],
               "knocked_out_outcome": after[0], "knocked_out": after[1]}  # fmt: skip
-    assert status_of(answer, SHARE) is status
+    assert status_of(AnswerPair(**answer), SHARE) is status
 
 
 def test_a_log_probability_that_moves_under_the_same_text_is_no_change():
     answer = {"intact": "B", "knocked_out": "B", "intact_outcome": -1.0,
               "knocked_out_outcome": -1.1}  # fmt: skip
-    assert status_of(answer, Unit(ScoreKind.NATS, "acc")) is Status.UNCHANGED
+    assert status_of(AnswerPair(**answer), Unit(ScoreKind.NATS, "acc")) is Status.UNCHANGED
 
 
 def test_answers_that_differ_come_first(answers):
-    rows = answer_rows(answers, SHARE)
+    rows = answer_rows(shaped_answers(answers), SHARE)
     assert [(row.example, row.status) for row in rows] == [
         ("17", Status.BROKEN), ("3", Status.UNCHANGED),
     ]  # fmt: skip
@@ -39,7 +41,7 @@ def test_answers_that_differ_come_first(answers):
 
 def test_a_long_answer_keeps_the_place_where_it_departs(answers):
     answers[0].update(intact="x" * 9000, knocked_out="x" * 8999 + "yes", prompt="a" * 9000 + "?")
-    row = answer_rows(answers[:1], SHARE)[0]
+    row = answer_rows(shaped_answers(answers[:1]), SHARE)[0]
     assert row.knocked_out[1] == "yes" and row.intact[1] == "x"
     assert row.prompt.endswith("?") and "characters left out" in row.prompt
     assert len("".join(row.knocked_out)) < LONGEST + 100
@@ -47,7 +49,7 @@ def test_a_long_answer_keeps_the_place_where_it_departs(answers):
 
 def test_missing_texts_stay_missing(answers):
     answers[0].update(gold=None, intact=None, knocked_out=None)
-    row = answer_rows(answers[:1], SHARE)[0]
+    row = answer_rows(shaped_answers(answers[:1]), SHARE)[0]
     assert (row.gold, row.intact, row.knocked_out) == (None, None, None)
 
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from scipy import stats
+from shaping import shaped
 
 from caploc.report.stability import FACTORS, named_again, stability
 
@@ -31,10 +32,9 @@ def test_heads_without_doubt_are_named_again_by_any_run():
 
 def test_it_is_said_only_where_heads_are_named_by_effects_that_have_intervals(result):
     result["heads"] = [head for head in result["heads"] if head["effect"] is not None]
-    assert stability(result) and stability(result) == stability(result)
+    assert stability(shaped(result)) and stability(shaped(result)) == stability(shaped(result))
     result["method"]["name"] = "greedy"
-    assert stability(result) == []
+    assert stability(shaped(result)) == []
     result["method"]["name"] = "css"
     result["heads"][0]["low"] = None
-    assert stability(result) == []
-    assert stability({}) == []
+    assert stability(shaped(result)) == []

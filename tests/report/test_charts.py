@@ -1,9 +1,11 @@
 """Charts as Vega-Lite draws them."""
 
 import re
+from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
+from shaping import shaped, shaped_curve
 
 from caploc.heads import ALONE
 from caploc.report.charts import NARROW, WIDE, across, chart, rows_of
@@ -35,8 +37,8 @@ def marks(svg):
 
 
 def test_effects_lie_where_their_numbers_are(sure):
-    table = head_table(sure)
-    drawn = draw_effects(table.rows, outcome_unit(sure), ALONE)
+    table = head_table(shaped(sure))
+    drawn = draw_effects(table.rows, outcome_unit(shaped(sure)), ALONE)
     for svg in (drawn.wide, drawn.narrow):
         places = {note.split(":")[0]: place for note, place in marks(svg).items()}
         assert list(places) == ["L0H1", "L1H3", "L0H0", "L1H0"]
@@ -48,19 +50,20 @@ def test_effects_lie_where_their_numbers_are(sure):
 
 
 def test_notes_hold_the_numbers_as_the_table_writes_them(sure):
-    table = head_table(sure)
-    (first, *_) = marks(draw_effects(table.rows, outcome_unit(sure), ALONE).wide)
+    table = head_table(shaped(sure))
+    (first, *_) = marks(draw_effects(table.rows, outcome_unit(shaped(sure)), ALONE).wide)
     assert first == "L0H1: −41.0 points\n95 % interval −46.0 to −36.0"
 
 
 def test_without_effects_there_is_no_chart(result):
     for head in result["heads"]:
         head.update(effect=None, low=None, high=None)
-    assert draw_effects(head_table(result).rows, outcome_unit(result), ALONE) is None
+    rows = head_table(shaped(result)).rows
+    assert draw_effects(rows, outcome_unit(shaped(result)), ALONE) is None
 
 
 def test_a_share_is_drawn_on_a_whole_axis_and_every_draw_has_its_mark(sure):
-    (drawn,) = draw_scores(comparisons(sure))
+    (drawn,) = draw_scores(comparisons(shaped(sure)))
     found = marks(drawn.wide)
     assert sum("one draw" in note for note in found) == 4
     left, right = (
@@ -74,7 +77,7 @@ def test_a_share_is_drawn_on_a_whole_axis_and_every_draw_has_its_mark(sure):
 
 def test_scores_of_different_measures_have_charts_of_their_own(sure):
     sure["validation"]["other_tasks"][0]["metric"] = "bleu"
-    assert len(draw_scores(comparisons(sure))) == 2
+    assert len(draw_scores(comparisons(shaped(sure)))) == 2
 
 
 def test_the_curve_has_a_line_for_each_task_and_no_point_where_nothing_was_measured(result):
@@ -83,10 +86,9 @@ def test_the_curve_has_a_line_for_each_task_and_no_point_where_nothing_was_measu
         "heads": ["L0H1", "L1H3"],
         "curves": {"demo/addition": points, "demo/sentences": points},
     }
-    (one,) = draw_curve(drawn, units_by_task(result))
+    (one,) = draw_curve(shaped_curve(drawn), units_by_task(shaped(result)))
     found = marks(one.wide)
     assert len(found) == 4 and "demo/addition\n2 heads knocked out, last L1H3: 10 %" in found
-    assert draw_curve({}, {}) == []
 
 
 def test_a_ratio_lies_by_its_number_beside_one():
@@ -109,8 +111,9 @@ def test_rows_that_double_lie_evenly():
 
 
 def test_hostile_names_stay_text_in_a_chart(sure):
-    sure["heads"][0]["head"] = sure["top"][0] = HOSTILE
-    drawn = draw_effects(head_table(sure).rows, outcome_unit(sure), ALONE)
+    first, *others = head_table(shaped(sure)).rows
+    rows = [replace(first, head=HOSTILE), *others]
+    drawn = draw_effects(rows, outcome_unit(shaped(sure)), ALONE)
     for svg in (drawn.wide, drawn.narrow):
         tags = {element.tag for element in ElementTree.fromstring(svg).iter()}
         assert tags <= {"svg", "g", "path", "text", "line", "rect"}

@@ -1,10 +1,11 @@
 """Scores against the number of heads, as a figure and as a table."""
 
 import pytest
+from shaping import shaped_curve
 
-from caploc.report.curvetable import curve_table
 from caploc.report.pictures import Picture
 from caploc.report.plots import curve_specs
+from caploc.report.scores import curve_table
 from caploc.report.units import ScoreKind, Unit
 
 POINTS = [
@@ -19,7 +20,7 @@ def marks(spec):
 
 
 def test_each_task_has_a_line_and_missing_scores_have_no_point():
-    (spec,) = curve_specs(DRAWN, {})
+    (spec,) = curve_specs(shaped_curve(DRAWN), {})
     assert marks(spec) == [("demo/addition", 0, 0.9), ("a" * 99, 0, 0.9)]
 
 
@@ -34,7 +35,7 @@ def test_scores_of_another_measure_have_axes_of_their_own():
         task: [{"score": score, "stderr": score / 10} for score in scores]
         for task, scores in points.items()
     }
-    shares, plain = curve_specs({"heads": ["L0H1"], "curves": curves}, units)
+    shares, plain = curve_specs(shaped_curve({"heads": ["L0H1"], "curves": curves}), units)
     assert marks(shares) == [
         ("accuracy", 0, 100.0), ("accuracy", 1, 25.0), ("recall", 0, 50.0), ("recall", 1, 50.0),
     ]  # fmt: skip
@@ -48,7 +49,7 @@ def test_scores_of_another_measure_have_axes_of_their_own():
 def test_heads_are_counted_in_whole_numbers():
     many = [{"score": 0.9, "stderr": 0.01}] * 31
     for points, ticks in ((many[:3], [0, 1, 2]), (many, list(range(0, 31, 3)))):
-        (spec,) = curve_specs({"heads": [], "curves": {"a": points}}, {})
+        (spec,) = curve_specs(shaped_curve({"heads": [], "curves": {"a": points}}), {})
         assert spec["layer"][0]["encoding"]["x"]["axis"]["values"] == ticks
 
 
@@ -64,23 +65,23 @@ DEEP = "/home/someone/with/a/long/path/to/tasks/"
     ],
 )
 def test_each_line_has_a_name_of_its_own(tasks, names):
-    (spec,) = curve_specs({"heads": ["L0H1"], "curves": dict.fromkeys(tasks, POINTS)}, {})
+    (spec,) = curve_specs(shaped_curve(DRAWN | {"curves": dict.fromkeys(tasks, POINTS)}), {})
     assert [name for name, *_ in marks(spec)] == names
 
 
 def test_a_name_that_is_no_formula_is_shown_as_it_is():
     units = {"$\\frac{ $": Unit(ScoreKind.PLAIN, "$\\sqrt{")}
-    specs = curve_specs({"curves": {"$\\frac{ $": POINTS}}, units)
+    specs = curve_specs(shaped_curve(DRAWN | {"curves": {"$\\frac{ $": POINTS}}), units)
     assert Picture.of(specs).png().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize("curves", [{}, {"a": []}, {"a": [{"score": None, "stderr": None}]}])
 def test_a_curve_of_nothing_is_no_chart(curves):
-    assert curve_specs({"heads": [], "curves": curves}, {}) == []
+    assert curve_specs(shaped_curve({"heads": [], "curves": curves}), {}) == []
 
 
 def test_the_table_has_a_row_for_each_number_of_heads():
-    table = curve_table(DRAWN, {"demo/addition": Unit(ScoreKind.SHARE, "acc")})
+    table = curve_table(shaped_curve(DRAWN), {"demo/addition": Unit(ScoreKind.SHARE, "acc")})
     rows = [[cell.replace("\u00a0", " ") for cell in row] for row in table.rows]
     assert table.tasks == ["demo/addition", "a" * 99]
     assert rows == [
@@ -91,4 +92,7 @@ def test_the_table_has_a_row_for_each_number_of_heads():
 
 def test_a_task_with_fewer_points_leaves_its_cells_empty():
     short = {"heads": ["L0H1"], "curves": {"a": POINTS[:1], "b": [POINTS[0], POINTS[0]]}}
-    assert curve_table(short, {}).rows[1][2:] == ["not measured", "0.900 ±\u00a00.010"]
+    assert curve_table(shaped_curve(short), {}).rows[1][2:] == [
+        "not measured",
+        "0.900 ±\u00a00.010",
+    ]

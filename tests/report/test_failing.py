@@ -1,14 +1,16 @@
 """What was lost, in words."""
 
 import pytest
+from shaping import shaped
 
 from caploc.report.failing import lost
 from caploc.report.scores import comparisons
+from caploc.result import Failures
 
 
 def failures(verdict, **shares):
-    kinds = {kind.replace("_", " "): {"share": share} for kind, share in shares.items()}
-    return {"verdict": verdict, "categories": kinds}
+    kinds = {kind.replace("_", " "): {"count": 1, "share": share} for kind, share in shares.items()}
+    return Failures.model_validate({"verdict": verdict, "categories": kinds})
 
 
 @pytest.mark.parametrize(
@@ -25,7 +27,9 @@ def test_the_largest_kinds_of_harm_are_named(verdict, words):
     assert text == f"{words}: 40 % wrong content, 15 % loop, 10 % empty"
 
 
-@pytest.mark.parametrize("told", [None, {}, failures("unharmed", right=1.0), failures(None)])
+@pytest.mark.parametrize(
+    "told", [None, Failures(), failures("unharmed", right=1.0), failures(None)]
+)
 def test_nothing_is_said_where_nothing_was_lost(told):
     assert lost(told) == ""
 
@@ -36,8 +40,8 @@ def test_a_kind_cannot_write_into_the_page_or_break_the_line():
 
 def test_each_score_says_what_was_lost(result):
     told = failures("capability", right=0.5, wrong_content=0.5)
-    result["validation"]["task"]["failures"] = told
+    result["validation"]["task"]["failures"] = told.as_dict()
     for entry in result["validation"]["other_tasks"]:
-        entry["failures"] = failures("unharmed", right=1.0)
-    rows = comparisons(result)
+        entry["failures"] = failures("unharmed", right=1.0).as_dict()
+    rows = comparisons(shaped(result))
     assert [row.lost for row in rows if row.lost] == [lost(told)]

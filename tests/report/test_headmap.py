@@ -1,11 +1,13 @@
 """The map of all heads."""
 
+from shaping import shaped
+
 from caploc.report.colours import STEPS
 from caploc.report.headmap import head_map
 
 
 def cell(result, name):
-    cells = [cell for layer in head_map(result).layers for cell in layer]
+    cells = [cell for layer in head_map(shaped(result)).layers for cell in layer]
     return next(cell for cell in cells if str(cell.head) == name)
 
 
@@ -24,7 +26,7 @@ def test_below_zero_marks_the_needed_head_also_where_a_lower_score_is_better(res
     result["task"].update(metric="word_perplexity", higher_is_better=False)
     result["heads"][0]["effect"] = -3.0
     assert cell(result, "L0H1").shade == f"n{STEPS}"
-    assert (head_map(result).needed_end, head_map(result).helped_end) == (
+    assert (head_map(shaped(result)).needed_end, head_map(shaped(result)).helped_end) == (
         "−3.00\u00a0nats",
         "+3.00\u00a0nats",
     )
@@ -34,33 +36,29 @@ def test_an_unmeasured_head_is_not_a_head_without_effect(result):
     assert (cell(result, "L0H3").shade, cell(result, "L0H3").text) == ("u", "–")
     assert "not measured" in cell(result, "L0H3").note
     assert (cell(result, "L0H2").shade, cell(result, "L0H2").text) == ("z", "0")
-    assert head_map(result).unmeasured == 3  # two more are not among the result's heads
+    assert head_map(shaped(result)).unmeasured == 3  # two more are not among the result's heads
 
 
 def test_uneven_layers_and_layers_without_heads_keep_their_place(result):
     result["grid"] = {"layers": 3, "heads": [4, 0, 2], "group_sizes": [4, 1, 1]}
     result["heads"] = [head for head in result["heads"] if head["layer"] == 0]
-    drawn = head_map(result)
+    result["top"] = ["L0H1"]
+    drawn = head_map(shaped(result))
     assert [len(layer) for layer in drawn.layers] == [4, 0, 2]
     assert drawn.uneven and drawn.columns == 4
 
 
 def test_groups_are_set_apart(result):
-    starts = [cell.starts_group for cell in head_map(result).layers[0]]
+    starts = [cell.starts_group for cell in head_map(shaped(result)).layers[0]]
     assert starts == [False, False, True, False]
 
 
 def test_no_effect_at_all_leaves_the_scale_out(result):
     for head in result["heads"]:
         head["effect"] = None
-    drawn = head_map(result)
+    drawn = head_map(shaped(result))
     assert drawn.limit == 0 and drawn.needed_end == ""
     assert {cell.shade for layer in drawn.layers for cell in layer} == {"u"}
-
-
-def test_without_a_grid_the_heads_make_one(result):
-    result["grid"] = None
-    assert [len(layer) for layer in head_map(result).layers] == [4, 4]
 
 
 def test_a_cell_tells_what_the_search_says_of_its_head(sure):
@@ -76,8 +74,8 @@ def test_a_cell_tells_what_the_search_says_of_its_head(sure):
 def test_critical_and_universal_heads_and_candidates_are_marked(sure):
     marks = {name: cell(sure, name).marks for name in ("L0H1", "L1H3", "L0H0", "L1H0", "L0H2")}
     assert marks == {"L0H1": " t", "L1H3": " t c", "L0H0": " d", "L1H0": " c x", "L0H2": ""}
-    assert head_map(sure).marks == {"named", "critical", "universal", "candidate", "tied"}
+    assert head_map(shaped(sure)).marks == {"named", "critical", "universal", "candidate", "tied"}
 
 
 def test_a_map_without_a_search_has_no_such_marks(result):
-    assert head_map(result).marks == {"named"}
+    assert head_map(shaped(result)).marks == {"named"}

@@ -1,14 +1,16 @@
 """The table of the heads that count."""
 
+from shaping import shaped
+
 from caploc.report.headtable import HEADS_LISTED, head_table
 
 
 def rows(result):
-    return {row.head: row for row in head_table(result).rows}
+    return {row.head: row for row in head_table(shaped(result)).rows}
 
 
 def test_top_and_selected_heads_are_listed_with_what_is_known(result):
-    table = head_table(result)
+    table = head_table(shaped(result))
     assert [row.head for row in table.rows] == ["L0H1", "L1H3"]
     assert table.intervals and not table.q and not table.chances and not table.alone
     assert table.rows[0].interval == "−46.0 to −36.0"
@@ -19,7 +21,7 @@ def test_without_a_choice_the_most_needed_are_listed(result):
     result["top"] = []
     for head in result["heads"]:
         head["selected"] = None
-    table = head_table(result)
+    table = head_table(shaped(result))
     assert [row.head for row in table.rows][:2] == ["L0H1", "L1H3"]
     assert all(not row.standing.words for row in table.rows)
     assert "none of them named" in table.title
@@ -32,7 +34,7 @@ def test_a_selected_head_beyond_the_top_says_so(result):
 
 def test_the_named_come_first_in_their_order_then_candidates_and_those_left_out(sure):
     sure["top"] = ["L1H3", "L0H1"]
-    table = head_table(sure)
+    table = head_table(shaped(sure))
     assert [(row.rank, row.head) for row in table.rows] == [
         ("1", "L1H3"), ("2", "L0H1"), ("–", "L0H0"), ("–", "L1H0"),
     ]  # fmt: skip
@@ -41,7 +43,7 @@ def test_the_named_come_first_in_their_order_then_candidates_and_those_left_out(
     ]  # fmt: skip
     assert table.chances and table.alone and table.place == "the top 3"
     sure["search"]["goal"] = "set"
-    assert head_table(sure).place == "the top 3 alone"
+    assert head_table(shaped(sure)).place == "the top 3 alone"
 
 
 def test_chances_are_not_rounded_to_certainty_and_a_head_left_out_has_none(sure):
@@ -62,15 +64,14 @@ def test_what_was_checked_alone_says_on_what(sure):
 
 
 def test_the_script_gets_every_head_once_and_those_that_count_first(sure):
-    sure["heads"][2]["effect"] = float("-inf")
-    data = head_table(sure).as_data()
+    data = head_table(shaped(sure)).as_data()
     names = [row[1] for row in data["rows"]]
     assert data["count"] == 4 and names[:4] == ["L0H1", "L1H3", "L0H0", "L1H0"]
     assert sorted(names) == sorted(head["head"] for head in sure["heads"])
     assert [row[-1] for row in data["rows"]] == list(range(1, len(names) + 1))
     numbers = {row[1]: row[8:-1] for row in data["rows"]}
     assert numbers["L0H1"] == [-0.41, 0.997, None]
-    assert numbers["L0H0"][0] is None and numbers["L0H3"] == [None, 0.0, None]
+    assert numbers["L0H3"] == [None, 0.0, None]
 
 
 def test_effects_found_by_log_probability_are_nats(result):
@@ -79,8 +80,10 @@ def test_effects_found_by_log_probability_are_nats(result):
 
 
 def test_a_long_list_is_cut_and_says_by_how_much(result):
+    result["grid"] = {"layers": 1, "heads": [HEADS_LISTED + 3]}
+    result["top"] = []
     result["heads"] = [
         {**result["heads"][0], "head": f"L0H{index}", "index": index, "selected": True}
         for index in range(HEADS_LISTED + 3)
     ]
-    assert head_table(result).left_out == 3
+    assert head_table(shaped(result)).left_out == 3

@@ -9,16 +9,17 @@ import sys
 from pathlib import Path
 
 import pytest
+from shaping import shaped, shaped_answers
 
 from caploc.errors import UserError
 from caploc.report import write_report
 
-HOSTILE = "</script><script>alert(1)</script>\"'><img src=x onerror=alert(2)>\x00\x1b\u202e\ud800"
+HOSTILE = "</script><script>alert(1)</script>\"'><img src=x onerror=alert(2)>\x00\x1b\u202e"
 LOADING = {"src", "srcset", "data", "poster", "background", "action", "formaction"}
 
 
 def test_the_numbers_of_the_result_are_on_the_page(tmp_path, result, answers, read_page):
-    page = read_page(write_report(tmp_path, result, answers))
+    page = read_page(write_report(tmp_path, shaped(result), shaped_answers(answers)))
     assert page.source.startswith("<!doctype html>")
     for text in ("−41.0 points", "−46.0 to −36.0", "99 % ± 1", "12 % ± 1", "95 % ± 3.6",
                  "−87.0 points", "98 %", "97 %", "10,712", "123,456", "33.1 s", "ab12", "0.31",
@@ -28,7 +29,7 @@ def test_the_numbers_of_the_result_are_on_the_page(tmp_path, result, answers, re
 
 
 def test_how_sure_it_is_stands_on_the_page(tmp_path, sure, answers, read_page):
-    page = read_page(write_report(tmp_path, sure, answers))
+    page = read_page(write_report(tmp_path, shaped(sure), shaped_answers(answers)))
     text = page.text.replace("\u00a0", " ")
     for wanted in ("What to know", sure["search"]["notes"][0], "How sure is this?",
                    "65 %, wanted 85 %", "left out: universal", "up to 53 fresh", "> 99 %",
@@ -44,7 +45,7 @@ def test_a_page_without_a_search_or_heads_has_no_empty_section(
     tmp_path, result, answers, read_page
 ):
     result["top"] = []
-    page = read_page(write_report(tmp_path, result, answers))
+    page = read_page(write_report(tmp_path, shaped(result), shaped_answers(answers)))
     assert "How sure" not in page.text and "What to know" not in page.text
 
 
@@ -52,7 +53,7 @@ def test_heads_together_are_told_in_a_sentence_and_a_table_of_what_is_beyond_dou
     tmp_path, result, answers, read_page
 ):
     def write():
-        return read_page(write_report(tmp_path, result, answers)).text
+        return read_page(write_report(tmp_path, shaped(result), shaped_answers(answers))).text
 
     assert "rescues what another one breaks, was not measured" in write().replace("\n", " ")
     sentence = "Removing L0H1 alone costs 0.41; with L1H3 gone too it costs 0.02 in all."
@@ -88,22 +89,23 @@ def test_any_of_the_new_fields_may_be_missing(tmp_path, sure, answers, read_page
     part = sure
     for step in path:
         part = part[step]
-    for key, value in list(part.items()):
-        part[key] = None
-        text = read_page(write_report(tmp_path, sure, answers)).text
+    for key in part.keys() - {"task"}:
+        value = part.pop(key)
+        text = read_page(write_report(tmp_path, shaped(sure), shaped_answers(answers))).text
         assert "None" not in text and "nan" not in text.split()
-        del part[key]
-        assert read_page(write_report(tmp_path, sure, answers)).text == text
+        if not isinstance(value, list):
+            part[key] = None
+            page = read_page(write_report(tmp_path, shaped(sure), shaped_answers(answers)))
+            assert page.text == text
         part[key] = value
 
 
-def test_hostile_notes_and_names_of_heads_stay_text(tmp_path, sure, answers, read_page):
-    honest = read_page(write_report(tmp_path / "honest", sure, answers))
-    sure["search"].update(notes=[HOSTILE], shortlist=[HOSTILE, "L0H1"], tied=[HOSTILE])
-    sure["search"].update(goal=HOSTILE, stopped_by=HOSTILE, forecast={HOSTILE: 0.5})
-    sure["heads"][2]["head"] = HOSTILE
+def test_hostile_notes_stay_text(tmp_path, sure, answers, read_page):
+    honest = read_page(write_report(tmp_path / "honest", shaped(sure), shaped_answers(answers)))
+    sure["search"].update(notes=[HOSTILE], goal=HOSTILE, stopped_by=HOSTILE)
+    sure["search"].update(forecast={HOSTILE: 0.5})
     sure["validation"]["other_tasks"][0]["change"]["verdict"] = HOSTILE
-    page = read_page(write_report(tmp_path / "hostile", sure, answers))
+    page = read_page(write_report(tmp_path / "hostile", shaped(sure), shaped_answers(answers)))
     assert page.scripts == honest.scripts and len(page.scripts) == 1
     assert not page.having("img")
     assert not any(name.startswith("on") for _, names in page.elements for name in names)
@@ -111,16 +113,14 @@ def test_hostile_notes_and_names_of_heads_stay_text(tmp_path, sure, answers, rea
 
 
 def test_hostile_text_stays_text(tmp_path, result, answers, read_page):
-    honest = read_page(write_report(tmp_path / "honest", result, answers))
+    honest = read_page(write_report(tmp_path / "honest", shaped(result), shaped_answers(answers)))
     result["command"] = result["task"]["name"] = result["model"]["name"] = HOSTILE
     result["versions"] = result["method"] = {"name": HOSTILE, HOSTILE: HOSTILE}
     result["task"]["metric"] = result["fit"]["estimator"] = HOSTILE
-    result["top"][0] = result["heads"][0]["head"] = HOSTILE
     result["validation"]["other_tasks"][0]["name"] = HOSTILE
     for answer in answers:
         answer.update(dict.fromkeys(("prompt", "gold", "intact", "knocked_out"), HOSTILE))
-        answer["example"] = HOSTILE
-    page = read_page(write_report(tmp_path / "hostile", result, answers))
+    page = read_page(write_report(tmp_path / "hostile", shaped(result), shaped_answers(answers)))
     assert page.scripts == honest.scripts and len(page.scripts) == 1
     assert {tag for tag, _ in page.elements} <= {tag for tag, _ in honest.elements} | {"mark"}
     assert not any(name.startswith("on") for _, names in page.elements for name in names)
@@ -130,17 +130,17 @@ def test_hostile_text_stays_text(tmp_path, result, answers, read_page):
 
 def test_nothing_is_loaded_from_outside(tmp_path, result, answers, read_page):
     answers[0]["prompt"] = "see https://example.org/x.js"
-    page = read_page(write_report(tmp_path, result, answers))
+    page = read_page(write_report(tmp_path, shaped(result), shaped_answers(answers)))
     assert not [names for _, names in page.elements if LOADING & set(names)]
     links = [names["href"] for _, names in page.elements if "href" in names]
     assert all(link.startswith(("#", "figures/", "data:,")) for link in links)
     assert "url(" not in page.source and "@import" not in page.source
-    page_without_answers = read_page(write_report(tmp_path, result, []))
+    page_without_answers = read_page(write_report(tmp_path, shaped(result), []))
     assert not re.search(r"https?://|//[a-z]+\.", page_without_answers.source)
 
 
 def test_only_the_pages_own_script_may_run(tmp_path, result, answers, read_page):
-    page = read_page(write_report(tmp_path, result, answers))
+    page = read_page(write_report(tmp_path, shaped(result), shaped_answers(answers)))
     digest = base64.b64encode(hashlib.sha256(page.scripts[0].encode()).digest()).decode()
     (policy,) = page.having("meta", **{"http-equiv": "Content-Security-Policy"})
     assert f"script-src 'sha256-{digest}'" in policy["content"]
@@ -148,7 +148,7 @@ def test_only_the_pages_own_script_may_run(tmp_path, result, answers, read_page)
 
 
 def test_without_script_everything_but_the_filter_is_there(tmp_path, result, answers, read_page):
-    page = read_page(write_report(tmp_path, result, answers))
+    page = read_page(write_report(tmp_path, shaped(result), shaped_answers(answers)))
     assert "hidden" in page.having("form", id="filters")[0]
     assert [row["data-status"] for row in page.having("tr") if "data-status" in row] == [
         "broken", "unchanged",
@@ -157,7 +157,7 @@ def test_without_script_everything_but_the_filter_is_there(tmp_path, result, ans
 
 
 def test_the_page_can_be_walked_by_heading_and_label(tmp_path, result, answers, read_page):
-    page = read_page(write_report(tmp_path, result, answers))
+    page = read_page(write_report(tmp_path, shaped(result), shaped_answers(answers)))
     levels = [int(tag[1]) for tag, _ in page.elements if re.fullmatch("h[1-6]", tag)]
     assert levels[0] == 1 and levels.count(1) == 1
     assert all(after - before <= 1 for before, after in zip(levels, levels[1:], strict=False))
@@ -168,20 +168,18 @@ def test_the_page_can_be_walked_by_heading_and_label(tmp_path, result, answers, 
     assert set(targets) <= set(identifiers)
 
 
-@pytest.mark.parametrize(
-    "key", ["model", "method", "grid", "intact", "fit", "validation", "cost", "command", "versions"]
-)
+@pytest.mark.parametrize("key", ["intact", "fit", "cost", "command", "versions"])
 def test_a_missing_part_leaves_a_page(tmp_path, result, answers, read_page, key):
     result[key] = None
-    page = read_page(write_report(tmp_path, result, answers))
+    page = read_page(write_report(tmp_path, shaped(result), shaped_answers(answers)))
     assert "None" not in re.sub("None of", "", page.text) and "nan" not in page.text.split()
 
 
 def test_a_result_with_nothing_measured_shows_no_zero_percent(tmp_path, result, read_page):
     for head in result["heads"]:
         head.update(effect=None, low=None, high=None, selected=None)
-    result.update(intact=None, validation=None, top=[], fit=None)
-    page = read_page(write_report(tmp_path, result, []))
+    result.update(intact=None, validation={"task": {"name": "x"}}, top=[], fit=None)
+    page = read_page(write_report(tmp_path, shaped(result), []))
     scores = [text for text in page.text.split() if text == "0"]
     assert not scores
     assert "No answers were recorded." in page.text and "No effects were measured" in page.text
@@ -189,7 +187,7 @@ def test_a_result_with_nothing_measured_shows_no_zero_percent(tmp_path, result, 
 
 def test_layers_without_heads_are_gaps(tmp_path, result, read_page):
     result["grid"] = {"layers": 3, "heads": [4, 4, 0], "group_sizes": [2, 2, 1]}
-    page = read_page(write_report(tmp_path, result, []))
+    page = read_page(write_report(tmp_path, shaped(result), []))
     assert page.having("td", **{"class": "gap", "colspan": "4"})
     assert "no attention heads" in page.text
 
@@ -204,12 +202,13 @@ def test_a_large_run_stays_a_small_page(tmp_path, result, answers):
     ]
     long = {"prompt": "q " * 3000, "intact": "word " * 500, "knocked_out": "drow " * 500}
     many = [{**answers[1], **long, "example": number} for number in range(300)]
-    assert write_report(tmp_path, result, many).stat().st_size < 5_000_000
+    assert write_report(tmp_path, shaped(result), many).stat().st_size < 5_000_000
 
 
 def test_the_same_result_gives_the_same_page(tmp_path, result, answers):
-    first = write_report(tmp_path / "one", result, answers).read_bytes()
-    assert write_report(tmp_path / "two", result, answers).read_bytes() == first
+    first = write_report(tmp_path / "one", shaped(result), shaped_answers(answers)).read_bytes()
+    second = write_report(tmp_path / "two", shaped(result), shaped_answers(answers)).read_bytes()
+    assert first == second
 
 
 def test_the_report_needs_no_torch():
@@ -222,7 +221,7 @@ def test_the_five_questions_of_the_documentation_are_answered_where_it_says(
 ):
     text = (Path(__file__).parents[2] / "docs" / "report.md").read_text(encoding="utf-8")
     places = re.findall(r"^\|.*\?\s*\|\s*\[`#([\w-]+)`\]", text, re.MULTILINE)
-    page = read_page(write_report(tmp_path, sure, answers))
+    page = read_page(write_report(tmp_path, shaped(sure), shaped_answers(answers)))
     found = {names["id"] for _, names in page.elements if names.get("id")}
     assert len(places) == 5 and set(places) <= found
     others = re.findall(r"^- \*\*.*\*\* \(`#([\w-]+)`\)", text, re.MULTILINE)
@@ -233,7 +232,7 @@ def test_data_for_the_script_are_what_the_model_said_whatever_it_said(
     tmp_path, result, answers, read_page
 ):
     answers[0].update(prompt=HOSTILE, knocked_out=HOSTILE, intact="<!--<script>")
-    page = read_page(write_report(tmp_path, result, answers))
+    page = read_page(write_report(tmp_path, shaped(result), shaped_answers(answers)))
     rows = {row[0]: row for row in json.loads(page.data["answers-data"])}
     assert rows["3"][2] == rows["3"][5][0] + "".join(rows["3"][5][1:])
     assert "".join(rows["3"][4]) == "<!--<script>"
@@ -241,18 +240,20 @@ def test_data_for_the_script_are_what_the_model_said_whatever_it_said(
 
 
 def test_the_curve_is_on_the_page_once_it_was_measured(tmp_path, result, answers, read_page):
-    page = read_page(write_report(tmp_path, result, answers))
+    page = read_page(write_report(tmp_path, shaped(result), shaped_answers(answers)))
     assert "caploc curve DIR" in page.text
     points = [{"score": 0.99, "stderr": 0.01}, {"score": 0.4, "stderr": 0.05}]
     curve = {"heads": ["L0H1"], "curves": {"demo/addition": points}}
     (tmp_path / "curve.json").write_text(json.dumps(curve))
-    text = read_page(write_report(tmp_path, result, answers)).text.replace("\u00a0", " ")
+    text = read_page(write_report(tmp_path, shaped(result), shaped_answers(answers))).text.replace(
+        "\u00a0", " "
+    )
     assert "40 % ± 5" in text and "were not measured" not in text
 
 
 def test_next_steps_follow_from_the_verdict(tmp_path, sure, answers, read_page):
     def said():
-        return read_page(write_report(tmp_path, sure, answers)).text
+        return read_page(write_report(tmp_path, shaped(sure), shaped_answers(answers))).text
 
     carried = said()
     assert "caploc export DIR --to PATH" in carried and "--budget 4000" in carried

@@ -1,11 +1,14 @@
 """Scores before and after."""
 
+from shaping import shaped
+
 from caploc.report.scores import comparisons, interval, verdict
 from caploc.report.units import ScoreKind, Unit
+from caploc.result import Change
 
 
 def test_the_task_random_heads_and_other_tasks_are_compared(result):
-    rows = comparisons(result)
+    rows = comparisons(shaped(result))
     assert [row.name for row in rows] == [
         "demo/addition", "demo/addition, random heads instead", "demo/sentences",
     ]  # fmt: skip
@@ -21,13 +24,13 @@ def test_the_task_random_heads_and_other_tasks_are_compared(result):
 
 def test_missing_scores_draw_nothing_and_say_so(result):
     result["validation"]["task"]["knocked_out"] = {"score": None, "stderr": None, "examples": None}
-    row = comparisons(result)[0]
+    row = comparisons(shaped(result))[0]
     assert row.knocked_out == row.change == "not measured"
     assert row.points[1].score is None
 
 
 def test_held_out_examples_come_first_and_the_whole_task_after_the_random_heads(sure):
-    rows = comparisons(sure)
+    rows = comparisons(shaped(sure))
     assert [row.name for row in rows] == [
         "demo/addition, held-out examples", "demo/addition, random heads instead",
         "demo/addition, other heads of the same groups", "demo/addition", "demo/sentences",
@@ -45,20 +48,20 @@ def test_held_out_examples_come_first_and_the_whole_task_after_the_random_heads(
 
 def test_examples_of_the_search_are_not_called_held_out(sure):
     sure["validation"]["held_out"]["fresh"] = False
-    row = comparisons(sure)[0]
+    row = comparisons(shaped(sure))[0]
     assert "held-out" not in row.name and "that the heads were found on" in row.detail
 
 
 def test_without_a_head_nothing_was_knocked_out(sure):
     sure["top"] = []
-    rows = comparisons(sure)
+    rows = comparisons(shaped(sure))
     assert [row.name for row in rows] == ["demo/addition", "demo/sentences"]
     assert {row.knocked_out for row in rows} == {row.change for row in rows} == {"not measured"}
     assert {row.interval + row.verdict for row in rows} == {""}
 
 
 def test_changes_have_their_interval_and_verdict(sure):
-    rows = {row.name: row for row in comparisons(sure)}
+    rows = {row.name: row for row in comparisons(shaped(sure))}
     held_out, other = rows["demo/addition, held-out examples"], rows["demo/sentences"]
     assert (held_out.interval, held_out.verdict) == ("−86.0 to −70.0", "changed")
     assert (other.interval, other.verdict) == ("−4.0 to +2.0", "open")
@@ -66,12 +69,12 @@ def test_changes_have_their_interval_and_verdict(sure):
 
 
 def test_a_change_within_the_margin_says_the_margin():
-    said = verdict({"verdict": "unchanged", "margin": 0.03})
+    said = verdict(Change(verdict="unchanged", margin=0.03))
     assert said.replace("\u00a0", " ") == "unchanged within 3 points"
-    assert verdict({"verdict": "<b>"}) == verdict(None) == ""
+    assert verdict(Change(verdict="<b>")) == verdict(None) == ""
 
 
 def test_the_change_of_a_perplexity_is_in_nats():
     perplexity = Unit(ScoreKind.PLAIN, "word_perplexity", higher_is_better=False)
-    assert interval({"low": -0.5, "high": -0.1}, perplexity) == "−0.500 to −0.100\u00a0nats"
-    assert interval({"low": None, "high": -0.1}, perplexity) == ""
+    assert interval(Change(low=-0.5, high=-0.1), perplexity) == "−0.500 to −0.100\u00a0nats"
+    assert interval(Change(high=-0.1), perplexity) == ""

@@ -1,6 +1,7 @@
 """The section that says how sure the finding is."""
 
 import pytest
+from shaping import shaped
 
 from caploc.report.sureness import questions
 
@@ -11,7 +12,7 @@ def signs(result):
     """Every sign by its name: figure and reading."""
     return {
         sign.name: (sign.figure.replace("\u00a0", " "), sign.reading.replace("\u00a0", " "))
-        for question in questions(result)
+        for question in questions(shaped(result))
         for sign in question.signs
     }
 
@@ -21,7 +22,7 @@ def test_a_method_without_intervals_says_what_is_not_known(result):
         head.update(low=None, high=None)
     for search in (None, {"critical": [], "universal": [], "notes": []}):
         result["search"] = search
-        assert [question.title for question in questions(result)] == [MORE]
+        assert [question.title for question in questions(shaped(result))] == [MORE]
         assert signs(result)["Run again"][0] == "not known"
 
 
@@ -39,7 +40,7 @@ def test_a_method_with_intervals_says_what_another_run_would_name(result):
 
 def test_where_nothing_was_found_more_rows_are_not_discussed(result):
     result["top"] = []
-    assert questions(result) == []
+    assert questions(shaped(result)) == []
 
 
 def test_what_another_search_for_a_set_would_name_is_not_known(sure):
@@ -49,7 +50,7 @@ def test_what_another_search_for_a_set_would_name_is_not_known(sure):
 
 
 def test_every_question_is_answered(sure):
-    assert [question.title for question in questions(sure)] == [
+    assert [question.title for question in questions(shaped(sure))] == [
         "Are these the right heads?", MORE, "Does it hold on other examples?",
         "Do the effects add up?", "What else breaks?",
     ]  # fmt: skip
@@ -69,7 +70,7 @@ def test_the_search_says_its_recall_what_stopped_it_and_what_more_rows_would_giv
     )  # fmt: skip
     assert said["Ties"][0] == "2 heads" and "L0H0 and L1H0" in said["Ties"][1]
     assert said["Signal to noise"][0] == "2.9"
-    (drawing,) = [sign.drawing for sign in questions(sure)[1].signs if sign.drawing]
+    (drawing,) = [sign.drawing for sign in questions(shaped(sure))[1].signs if sign.drawing]
     assert "1 times the rows: 65" in drawing.summary and "4 times the rows: 76" in drawing.summary
 
 
@@ -121,7 +122,7 @@ def test_controls_without_a_spread_or_without_draws_are_said(sure):
 def test_without_heads_nothing_is_said_of_their_check(sure):
     sure["top"] = []
     sure["validation"]["held_out"].update(together=None)
-    assert [question.title for question in questions(sure)] == [
+    assert [question.title for question in questions(shaped(sure))] == [
         "Are these the right heads?", MORE, "Do the effects add up?",
     ]  # fmt: skip
 

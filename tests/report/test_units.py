@@ -3,8 +3,10 @@
 import math
 
 import pytest
+from shaping import shaped
 
 from caploc.report.units import NOT_MEASURED, ScoreKind, Unit, unit_of, unit_of_other
+from caploc.result import Score, TaskComparison
 
 SHARE = Unit(ScoreKind.SHARE, "acc")
 PLAIN = Unit(ScoreKind.PLAIN, "word_perplexity", higher_is_better=False)
@@ -58,18 +60,18 @@ def test_a_cell_shows_what_counts_beside_the_largest_effect(unit, value, limit, 
 )
 def test_only_known_shares_become_percentages(result, metric, kind):
     result["task"]["metric"] = metric
-    assert unit_of(result).kind is kind
+    assert unit_of(shaped(result)).kind is kind
 
 
 def test_an_accuracy_in_hundredths_is_not_multiplied_again(result):
     result["intact"]["score"] = 57.0
-    assert unit_of(result).kind is ScoreKind.PLAIN
+    assert unit_of(shaped(result)).kind is ScoreKind.PLAIN
 
 
 def test_another_task_may_have_another_kind_of_score():
     def kind(intact, knocked_out, **more):
-        entry = {"intact": {"score": intact}, "knocked_out": {"score": knocked_out}, **more}
-        return unit_of_other(entry, SHARE).kind
+        scores = {"intact": Score(score=intact), "knocked_out": Score(score=knocked_out)}
+        return unit_of_other(TaskComparison(name="x", **scores, **more), SHARE).kind
 
     assert kind(0.98, 0.97) is ScoreKind.SHARE
     assert kind(12.0, 13.0) is ScoreKind.PLAIN

@@ -15,6 +15,7 @@ from caploc.exhibits.exhibit import Exhibit
 from caploc.naming import default_folder
 from caploc.report.sentence import headline
 from caploc.report.templates import write_page
+from caploc.result import GridShape, LocatedTask, Result, TaskComparison, Validation
 from caploc.sweep import folder_name
 
 HOSTILE = (
@@ -108,5 +109,10 @@ def test_names_of_models_and_tasks_are_text_in_every_page(tmp_path):
 
 
 def test_a_headline_is_one_line():
-    result = {"task": {"name": "a\nb\x1b[2J"}, "model": {"name": "m"}, "grid": {"heads": [2]}}
+    result = Result.model_construct(
+        task=LocatedTask(name="a\nb\x1b[2J"),
+        grid=GridShape(layers=1, heads=[2]),
+        top=[],
+        validation=Validation(task=TaskComparison(name="a\nb\x1b[2J")),
+    )
     assert "\n" not in headline(result) and "\x1b" not in headline(result)

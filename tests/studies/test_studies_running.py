@@ -10,11 +10,21 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from caploc import findings
 from caploc.errors import BadOption, FolderTaken, StoreFailed
 from caploc.folder import versions
+from caploc.heads import AMONG
 from caploc.models import placement
 from caploc.progress import Silent
+from caploc.result import (
+    Estimand,
+    GridShape,
+    LocatedTask,
+    MethodSettings,
+    Model,
+    Result,
+    TaskComparison,
+    Validation,
+)
 from caploc.search import Settings
 from caploc.store import folder_lock
 from caploc.studies import run_studies
@@ -53,7 +63,7 @@ class Counter(Silent):
 
 def steady(result):
     """A result without what hangs on which rows ran together, and on the command."""
-    kept = {k: v for k, v in result.items() if k != "command"}
+    kept = {k: v for k, v in result.as_dict().items() if k != "command"}
     return kept | {"cost": {k: v for k, v in kept["cost"].items() if k not in UNSTEADY}}
 
 
@@ -102,8 +112,18 @@ def test_a_model_that_does_not_fit_fails_its_own_studies_only(tmp_path, monkeypa
     written = {"study": asdict(CSS.check()), "command": ""}
     (tmp_path / "done").mkdir()
     (tmp_path / "done" / "run.json").write_text(json.dumps(written))
-    result = {"schema": findings.SCHEMA, "versions": versions()}
-    (tmp_path / "done" / "result.json").write_text(json.dumps(result))
+    result = Result(
+        model=Model(name="demo"),
+        task=LocatedTask(name=CSS.task),
+        method=MethodSettings(name="css"),
+        grid=GridShape(layers=0, heads=[]),
+        estimand=Estimand(heads=AMONG, top=AMONG),
+        heads=[],
+        top=[],
+        validation=Validation(task=TaskComparison(name=CSS.task)),
+        versions=versions(),
+    )
+    (tmp_path / "done" / "result.json").write_text(json.dumps(result.as_dict()))
     assert finished(tmp_path / "done", CSS) == result
     monkeypatch.setattr(placement, "free_memory", lambda device: 0)
     assert finished(tmp_path / "done", CSS) == result
@@ -126,7 +146,7 @@ def test_each_study_finds_what_it_would_alone_and_shared_rows_are_measured_once(
         assert (tmp_path / "many" / name / "report.html").is_file()
     with sqlite3.connect(tmp_path / "many" / "rows.sqlite") as database:
         (stored,) = database.execute("SELECT count(*) FROM rows").fetchone()
-    used = [outcome.result["cost"]["rows"] for outcome in ran.outcomes if outcome.result]
+    used = [outcome.result.cost.rows for outcome in ran.outcomes if outcome.result]
     assert counter.measured == stored < sum(used)
     again = Counter()
     ran = run_studies(studies, tmp_path / "many", again, command="caploc run many.toml")

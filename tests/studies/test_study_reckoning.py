@@ -125,7 +125,7 @@ def test_a_plan_is_kept_by_the_run_and_a_finished_run_leaves_nothing_to_plan(tmp
         (stored,) = database.execute("SELECT count(*) FROM rows").fetchone()
     expected = plan.total()
     assert 0.5 * expected["rows"] < stored <= expected["rows"]
-    used = sum(outcome.result["cost"]["rows"] for outcome in ran.outcomes)
+    used = sum(outcome.result.cost.rows for outcome in ran.outcomes)
     assert used > stored  # rows that several studies need
     assert expected["tokens"] > 0 and expected["seconds"] > 0 and expected["memory"] > 2**27
     again = planned(studies, tmp_path, seconds=0.5)

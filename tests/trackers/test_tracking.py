@@ -11,22 +11,24 @@ import pytest
 
 from caploc.errors import BadOption, UnknownName
 from caploc.progress import Silent
+from caploc.result import Change, Fit, Result, RunCost, Score, TaskComparison, Validation
 from caploc.tracking import TRACKERS, Tracked, check_tracker, figures_of, tracked
 
 # of SQLAlchemy, about MLflow's use of it
 pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy")
-RESULT = {
-    "validation": {
-        "task": {
-            "intact": {"score": 0.9},
-            "knocked_out": {"score": 0.25},
-            "change": {"outcome": -0.65},
-        }
-    },
-    "top": ["L0H1", "L2H3"],
-    "fit": {"r2_held_out": None},
-    "cost": {"rows": 120, "forward_tokens": 900, "plain_tokens": 1000, "seconds": 1.5},
-}
+RESULT = Result.model_construct(
+    validation=Validation(
+        task=TaskComparison(
+            name="addition",
+            intact=Score(score=0.9),
+            knocked_out=Score(score=0.25),
+            change=Change(outcome=-0.65),
+        )
+    ),
+    top=["L0H1", "L2H3"],
+    fit=Fit(),
+    cost=RunCost(rows=120, forward_tokens=900, plain_tokens=1000, seconds=1.5),
+)
 STUDY = {"task": "demo/addition", "settings": {"budget": 2000}, "model": {"name": "demo"}}
 
 
@@ -271,7 +273,7 @@ def test_a_run_of_caploc_is_told_whole(tmp_path, monkeypatch):
     found = locate("demo", "demo/addition", **small, track="mlflow", out="run", quiet=True)
     (run,) = mlflow.search_runs(experiment_names=["caploc"], output_format="list")
     assert run.data.params["task"] == "demo/addition" and run.data.params["settings.masks"] == "10"
-    assert run.data.metrics["intact"] == found.result["validation"]["task"]["intact"]["score"]
-    assert run.data.metrics["cost_rows"] == found.result["cost"]["rows"]
+    assert run.data.metrics["intact"] == found.result.validation.task.intact.score
+    assert run.data.metrics["cost_rows"] == found.result.cost.rows
     names = {item.path for item in mlflow.artifacts.list_artifacts(run_id=run.info.run_id)}
     assert names == {"report.html", "result.json"}

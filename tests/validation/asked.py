@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 
+from caploc.result import Score
 from caploc.store import Row
 from caploc.tasks.requests import (
     Generate,
@@ -13,7 +14,7 @@ from caploc.tasks.requests import (
     Scored,
     responses_json,
 )
-from caploc.tasks.task import Score, Shown
+from caploc.tasks.task import Shown
 from caploc.validation.failures import failures
 
 LIMIT = 64
@@ -62,7 +63,7 @@ class Asked:
         return float(item)
 
     def score(self, examples, items):
-        return Score(float(np.mean(items)), None, len(items))
+        return Score.of(float(np.mean(items)), None, len(items))
 
     def first(self, limit):
         return list(range(limit or self.size))

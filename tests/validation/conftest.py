@@ -10,10 +10,10 @@ from caploc.heads import HeadGrid
 from caploc.measurement import Cost, Meter
 from caploc.progress import Silent
 from caploc.recovery import Estimate, Measurements
+from caploc.result import Score
 from caploc.search import Found
 from caploc.store import Question, Store
 from caploc.tasks.requests import Generate, Generated
-from caploc.tasks.task import Score
 from caploc.validation import Check
 
 NAN = "not scored"
@@ -47,7 +47,7 @@ class Sums:
 
     def score(self, examples, items):
         values = [float(item) for item in items if item != NAN]
-        return Score(float(np.mean(values)) if values else None, None, len(values))
+        return Score.of(float(np.mean(values)) if values else None, None, len(values))
 
     def first(self, limit):
         return list(range(limit or self.size))

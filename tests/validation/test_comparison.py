@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from caploc.store import Row
-from caploc.validation import change
+from caploc.validation import measure_change
 from caploc.validation.comparison import MARGIN, verdict
 
 
@@ -22,34 +22,34 @@ def rows(outcomes):
 def test_the_interval_is_that_of_the_paired_t_test():
     random = np.random.default_rng(0)
     before, after = random.normal(size=(2, 80))
-    found = change(rows(before), rows(after))
+    found = measure_change(rows(before), rows(after))
     test = stats.ttest_rel(after, before)
     low, high = test.confidence_interval(0.95)
-    assert found["outcome"] == pytest.approx(np.mean(after - before))
-    assert found["stderr"] == pytest.approx(stats.sem(after - before))
-    assert (found["low"], found["high"]) == pytest.approx((low, high))
-    assert found["examples"] == 80
-    assert found["margin"] is None and found["verdict"] == "open"
+    assert found.outcome == pytest.approx(np.mean(after - before))
+    assert found.stderr == pytest.approx(stats.sem(after - before))
+    assert (found.low, found.high) == pytest.approx((low, high))
+    assert found.examples == 80
+    assert found.margin is None and found.verdict == "open"
 
 
 def test_examples_are_paired_and_those_scored_once_are_left_out():
     nan = float("nan")
-    found = change(rows([1.0, nan, 0.0, 1.0, 1.0]), rows([0.0, 1.0, 0.0, nan, 0.0]))
-    assert found["examples"] == 3 and found["outcome"] == pytest.approx(-2 / 3)
-    assert change(rows([nan]), rows([1.0])) is None
+    found = measure_change(rows([1.0, nan, 0.0, 1.0, 1.0]), rows([0.0, 1.0, 0.0, nan, 0.0]))
+    assert found.examples == 3 and found.outcome == pytest.approx(-2 / 3)
+    assert measure_change(rows([nan]), rows([1.0])) is None
 
 
 def test_a_single_example_has_no_interval_and_proves_nothing():
-    found = change(rows([1.0]), rows([0.0]))
-    assert (found["stderr"], found["low"], found["high"]) == (None, None, None)
-    assert found["verdict"] == "open"
+    found = measure_change(rows([1.0]), rows([0.0]))
+    assert (found.stderr, found.low, found.high) == (None, None, None)
+    assert found.verdict == "open"
 
 
 def accuracy(right_before, right_after, examples):
     """The change of an accuracy by so many examples going wrong."""
     before = [float(number < right_before) for number in range(examples)]
     after = [float(number < right_after) for number in range(examples)]
-    return change(rows(before), rows(after))
+    return measure_change(rows(before), rows(after))
 
 
 @pytest.mark.parametrize(
@@ -66,38 +66,38 @@ def accuracy(right_before, right_after, examples):
 )
 def test_a_change_of_an_accuracy_is_judged_against_the_margin(right_after, examples, said):
     found = accuracy(examples, right_after, examples)
-    assert found["margin"] == MARGIN
-    assert found["verdict"] == said
+    assert found.margin == MARGIN
+    assert found.verdict == said
 
 
 def test_the_interval_of_an_accuracy_has_half_a_pair_more_of_each_kind():
     losses, gains, count = 20, 5, 100
     before = [1.0] * 60 + [0.0] * 40
     after = [0.0] * losses + [1.0] * 40 + [1.0] * gains + [0.0] * 35
-    found = change(rows(before), rows(after))
+    found = measure_change(rows(before), rows(after))
     larger = count + 2
     mean = (gains - losses) / larger
     error = np.sqrt(((gains + 0.5) + (losses + 0.5) - larger * mean**2) / larger**2)
     half = stats.t.ppf(0.975, count - 1) * error
-    assert (found["low"], found["high"]) == pytest.approx((mean - half, mean + half))
+    assert (found.low, found.high) == pytest.approx((mean - half, mean + half))
     plain = stats.ttest_rel(after, before).confidence_interval(0.95)
-    assert (found["low"], found["high"]) == pytest.approx(tuple(plain), abs=0.01)
+    assert (found.low, found.high) == pytest.approx(tuple(plain), abs=0.01)
 
 
 @pytest.mark.parametrize("examples", [2, 5, 20, 60])
 def test_few_examples_without_a_change_do_not_prove_that_there_is_none(examples):
     """The rule of three: what happens in 3 of n examples is missed once in 20."""
     found = accuracy(examples, examples, examples)
-    assert found["outcome"] == 0 and found["verdict"] == "open"
-    assert found["low"] == -found["high"]
-    assert stats.binom.pmf(0, examples, found["high"]) == pytest.approx(0.05)
+    assert found.outcome == 0 and found.verdict == "open"
+    assert found.low == -found.high
+    assert stats.binom.pmf(0, examples, found.high) == pytest.approx(0.05)
 
 
 @pytest.mark.parametrize(("examples", "said"), [(2, "open"), (30, "changed")])
 def test_examples_that_all_break_leave_room_for_one_that_does_not(examples, said):
     found = accuracy(examples, 0, examples)
-    assert found["low"] == found["outcome"] == -1 < found["high"]
-    assert found["verdict"] == said
+    assert found.low == found.outcome == -1 < found.high
+    assert found.verdict == said
 
 
 @pytest.mark.parametrize(
@@ -113,18 +113,18 @@ def test_the_interval_holds_the_true_change_as_often_as_it_says(loss, gain, exam
     covered = unchanged = 0
     for (losses, gains, same), time in zip(kinds.tolist(), times.tolist(), strict=True):
         before = [1.0] * losses + [0.0] * gains + [1.0] * same
-        found = change(rows(before), rows([0.0] * losses + [1.0] * (gains + same)))
-        covered += time * (found["low"] <= gain - loss <= found["high"])
-        unchanged += time * (found["verdict"] == "unchanged")
+        found = measure_change(rows(before), rows([0.0] * losses + [1.0] * (gains + same)))
+        covered += time * (found.low <= gain - loss <= found.high)
+        unchanged += time * (found.verdict == "unchanged")
     assert covered > 920
     assert unchanged < 80 or abs(gain - loss) < MARGIN
 
 
 def test_outcomes_that_are_no_accuracy_have_no_margin():
-    same = change(rows([-1.25, -2.5]), rows([-1.25, -2.5]))
-    assert (same["low"], same["high"], same["verdict"]) == (0.0, 0.0, "unchanged")
-    worse = change(rows([-1.0, -2.0, -1.5]), rows([-2.0, -3.1, -2.4]))
-    assert worse["margin"] is None and worse["verdict"] == "changed"
+    same = measure_change(rows([-1.25, -2.5]), rows([-1.25, -2.5]))
+    assert (same.low, same.high, same.verdict) == (0.0, 0.0, "unchanged")
+    worse = measure_change(rows([-1.0, -2.0, -1.5]), rows([-2.0, -3.1, -2.4]))
+    assert worse.margin is None and worse.verdict == "changed"
 
 
 @pytest.mark.parametrize(

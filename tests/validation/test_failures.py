@@ -240,4 +240,6 @@ def test_evenness_is_the_entropy_over_that_of_equal_choices():
     task = choosing([0, 0], choices=4)
     intact = choices_rows(task, [[-2.0] * 4, [-2.0] * 4])
     half = choices_rows(task, [[-1.0, -1.0, -900.0, -900.0]] * 2)  # two of four: one bit of two
-    assert failures(task, intact, half).likelihoods.evenness == pytest.approx((1.0, 0.5))
+    assert dict(failures(task, intact, half).likelihoods.evenness) == pytest.approx(
+        {"intact": 1.0, "knocked_out": 0.5}
+    )

@@ -1,13 +1,11 @@
 """What named heads do alone and within their set, on planted outcomes."""
 
-import json
-
 import numpy as np
 import pytest
 
 from caploc.heads import HeadGrid
 from caploc.recovery import paired
-from caploc.validation import describe_members, drop_idle_members, measure_members
+from caploc.validation import drop_idle_members, measure_members
 
 GRID = HeadGrid((8, 8))
 FIRST, SECOND, IDLE = 6, 2, 9
@@ -64,8 +62,7 @@ def test_what_could_not_be_scored_is_nothing_known(checking):
         return float("nan") if mask.any() else 1.0
 
     check = checking(unscored).check
-    told = json.loads(json.dumps(describe_members(check, measure_members(check, [FIRST]))))
+    (member,) = measure_members(check, [FIRST])
     nothing = {"effect": None, "low": None, "high": None}
-    assert told["heads"] == [{"head": "L0H6", "alone": nothing, "within": nothing}]
-    assert told["examples"] == 60 and told["fresh"] is True
+    assert member.as_dict() == {"head": "L0H6", "alone": nothing, "within": nothing}
     assert measure_members(check, []) == []

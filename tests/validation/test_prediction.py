@@ -15,21 +15,21 @@ def linear(mask, example):
 
 def test_effects_that_are_true_explain_everything(checking, found):
     told = predicted(checking(linear).check, found([0, 1], EFFECTS), 0.15)
-    assert told["r2"] == pytest.approx(1) and told["slope"] == pytest.approx(1)
-    assert told["ceiling"] == pytest.approx(1)
-    assert (told["masks"], told["examples"]) == (MASKS, EXAMPLES)
+    assert told.r2 == pytest.approx(1) and told.slope == pytest.approx(1)
+    assert told.ceiling == pytest.approx(1)
+    assert (told.masks, told.examples) == (MASKS, EXAMPLES)
 
 
 def test_effects_of_the_wrong_heads_explain_little(checking, found):
     wrong = {15 - head: value for head, value in EFFECTS.items()}
     told = predicted(checking(linear).check, found([15, 14], wrong), 0.15)
-    assert told["r2"] < 0.5
+    assert told.r2 < 0.5
 
 
 def test_effects_turned_around_have_a_slope_below_zero(checking, found):
     turned = {head: -value for head, value in EFFECTS.items()}
     told = predicted(checking(linear).check, found([0, 1], turned), 0.15)
-    assert told["slope"] == pytest.approx(-1)
+    assert told.slope == pytest.approx(-1)
 
 
 def test_noise_lowers_the_ceiling_and_no_truth_goes_far_beyond_it(checking, found):
@@ -39,8 +39,8 @@ def test_noise_lowers_the_ceiling_and_no_truth_goes_far_beyond_it(checking, foun
         return linear(mask, 0) + random.normal(scale=0.8)
 
     told = predicted(checking(noisy).check, found([0, 1], EFFECTS), 0.15)
-    assert 0.2 < told["ceiling"] < 0.9
-    assert told["r2"] < told["ceiling"] + 0.2
+    assert 0.2 < told.ceiling < 0.9
+    assert told.r2 < told.ceiling + 0.2
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,10 @@
 """A set beside its parts, on planted outcomes: a part is named only where it does more for sure."""
 
-import json
-
 import numpy as np
 import pytest
 
 from caploc.heads import HeadGrid
+from caploc.result import TriedSet
 from caploc.validation import judge
 from caploc.validation.subsets import LEVEL, parts, picked
 
@@ -25,7 +24,7 @@ def alone(mask, example):
 
 
 def by_heads(told):
-    return {tuple(row["heads"]): row for row in told["tried"]}
+    return {tuple(row.heads): row for row in told.tried}
 
 
 def test_parts_are_beginnings_single_heads_and_all_but_each_the_smallest_first():
@@ -41,17 +40,17 @@ def test_parts_are_beginnings_single_heads_and_all_but_each_the_smallest_first()
 def test_a_head_that_does_more_without_its_rescuer_replaces_the_set(checking, order):
     found = judge(checking(rescued).check, order)
     assert found.named == [BREAKER]
-    told = json.loads(json.dumps(found.diagnostics))
-    assert told["found"] == [str(GRID.heads[column]) for column in order]
-    assert told["named"] == told["picked"] == ["L0H6"]
-    assert told["p"] < LEVEL and told["fresh"] is True and told["examples"] == 60
-    assert len(told["tried"]) == 7
+    told = found.subsets
+    assert told.found == [str(GRID.heads[column]) for column in order]
+    assert told.named == told.picked == ["L0H6"]
+    assert told.p < LEVEL and told.fresh is True and told.examples == 60
+    assert len(told.tried) == 7
     tried = by_heads(told)
-    assert tried[("L0H6",)]["drop"] == pytest.approx(0.95)
-    assert tried[tuple(told["found"])] == {"heads": told["found"], "drop": 0, "stderr": 0}
-    assert 0.02 < tried[("L0H6",)]["stderr"] < 0.04
-    assert told["note"].startswith("Knocking out all 3 heads found (")
-    assert "leaves 0.90 of 0.90; L0H6 alone leaves 0.00, so it is named instead" in told["note"]
+    assert tried[("L0H6",)].drop == pytest.approx(0.95)
+    assert tried[tuple(told.found)] == TriedSet(heads=told.found, drop=0, stderr=0)
+    assert 0.02 < tried[("L0H6",)].stderr < 0.04
+    assert told.note.startswith("Knocking out all 3 heads found (")
+    assert "leaves 0.90 of 0.90; L0H6 alone leaves 0.00, so it is named instead" in told.note
 
 
 def test_what_replaces_the_set_was_picked_on_other_examples_than_it_is_judged_on(checking):
@@ -67,25 +66,25 @@ def test_what_replaces_the_set_was_picked_on_other_examples_than_it_is_judged_on
     for outcome in (there, elsewhere):
         kept = judge(checking(outcome).check, SEARCHED)
         assert kept.named == SEARCHED and kept.examples == []
-    assert judge(checking(there).check, SEARCHED).diagnostics["picked"] == ["L0H6"]
-    assert judge(checking(elsewhere).check, SEARCHED).diagnostics["picked"] is None
+    assert judge(checking(there).check, SEARCHED).subsets.picked == ["L0H6"]
+    assert judge(checking(elsewhere).check, SEARCHED).subsets.picked is None
 
 
 def test_a_set_that_does_more_than_its_parts_is_named_whole(checking):
     found = judge(checking(alone).check, SEARCHED)
     assert found.named == SEARCHED and found.examples == []
-    assert found.diagnostics["found"] == found.diagnostics["named"] == ["L0H6", "L0H2", "L1H1"]
-    assert found.diagnostics["note"] == (
+    assert found.subsets.found == found.subsets.named == ["L0H6", "L0H2", "L1H1"]
+    assert found.subsets.note == (
         "No part of all 3 heads found (L0H6, L0H2, L1H1) does more than all of them beyond doubt."
     )
-    tried = by_heads(found.diagnostics)
-    assert tried[("L0H6", "L1H1")]["drop"] == tried[("L0H6", "L0H2", "L1H1")]["drop"] == 0.75
+    tried = by_heads(found.subsets)
+    assert tried[("L0H6", "L1H1")].drop == tried[("L0H6", "L0H2", "L1H1")].drop == 0.75
 
 
 def test_a_part_that_does_as_much_does_not_replace_the_set(checking):
     """An idle head in the set may back up the others: only what does more for sure replaces it."""
     found = judge(checking(lambda mask, example: float(not mask[BREAKER])).check, SEARCHED)
-    assert found.named == SEARCHED and found.diagnostics["picked"] is None
+    assert found.named == SEARCHED and found.subsets.picked is None
 
 
 def test_a_part_that_does_a_little_more_by_chance_does_not_replace_the_set(checking):
@@ -96,7 +95,7 @@ def test_a_part_that_does_a_little_more_by_chance_does_not_replace_the_set(check
         return float(not mask[BREAKER] or not (example % 4 == 1 or more))
 
     found = judge(checking(little).check, SEARCHED)
-    assert found.diagnostics["picked"] == ["L0H6"] and LEVEL < found.diagnostics["p"] < 0.2
+    assert found.subsets.picked == ["L0H6"] and LEVEL < found.subsets.p < 0.2
     assert found.named == SEARCHED
 
 
@@ -107,7 +106,7 @@ def test_two_heads_replace_three_where_the_third_rescues(checking):
 
     found = judge(checking(pair).check, SEARCHED)
     assert found.named == [BREAKER, OTHER]
-    assert "L0H6 L1H1 without the others leave 0.00, so they are named" in found.diagnostics["note"]
+    assert "L0H6 L1H1 without the others leave 0.00, so they are named" in found.subsets.note
 
 
 def test_a_part_that_takes_nothing_from_the_intact_model_does_not_replace_the_set(checking):
@@ -117,7 +116,7 @@ def test_a_part_that_takes_nothing_from_the_intact_model_does_not_replace_the_se
         return float(example % 3 == 0 or (mask[BREAKER] and mask[RESCUER]))
 
     found = judge(checking(raising).check, SEARCHED)
-    assert found.diagnostics["p"] < LEVEL and found.named == SEARCHED
+    assert found.subsets.p < LEVEL and found.named == SEARCHED
 
 
 def test_measures_are_compared_too(checking):
@@ -126,8 +125,8 @@ def test_measures_are_compared_too(checking):
         return -1.0 - 0.1 * (example % 7) - lost * (1 + 0.1 * (example % 5))
 
     found = judge(checking(logprob).check, SEARCHED)
-    assert found.named == [BREAKER, OTHER] and found.diagnostics["p"] < 1e-6
-    assert by_heads(found.diagnostics)[("L0H6", "L1H1")]["drop"] == pytest.approx(4.5 * 1.2)
+    assert found.named == [BREAKER, OTHER] and found.subsets.p < 1e-6
+    assert by_heads(found.subsets)[("L0H6", "L1H1")].drop == pytest.approx(4.5 * 1.2)
 
 
 def test_one_head_costs_nothing_and_sets_are_asked_once(checking):
@@ -143,8 +142,8 @@ def test_one_head_costs_nothing_and_sets_are_asked_once(checking):
 def test_examples_that_the_search_saw_are_said_to_be(checking):
     for outcome in (rescued, alone):
         found = judge(checking(outcome, fresh=False).check, SEARCHED)
-        assert found.diagnostics["fresh"] is False
-        assert found.diagnostics["note"].endswith("the task has no others.")
+        assert found.subsets.fresh is False
+        assert found.subsets.note.endswith("the task has no others.")
 
 
 def test_answers_that_cannot_be_scored_are_left_out(checking):
@@ -153,11 +152,10 @@ def test_answers_that_cannot_be_scored_are_left_out(checking):
 
     found = judge(checking(holed).check, SEARCHED)
     assert found.named == [BREAKER]
-    assert by_heads(found.diagnostics)[("L0H2",)]["drop"] == 0
+    assert by_heads(found.subsets)[("L0H2",)].drop == 0
     nothing = judge(checking(lambda mask, example: None).check, SEARCHED)
     assert nothing.named == SEARCHED
-    assert nothing.diagnostics["tried"][0] == {"heads": ["L0H6", "L0H2", "L1H1"], "drop": None,
-                                       "stderr": None}  # fmt: skip
+    assert nothing.subsets.tried[0] == TriedSet(heads=["L0H6", "L0H2", "L1H1"])
 
 
 def test_parts_that_are_alike_hardly_ever_replace_a_set():

@@ -109,18 +109,18 @@ def test_two_nodes_give_the_result_of_one_process(cluster, tmp_path):
         other_tasks=("demo/sentences",),
     )  # fmt: skip
     workers = Workers(None, cluster.address, cpus=1)
-    single = run(study, tmp_path / "single").result
+    single = run(study, tmp_path / "single").result.as_dict()
     spread = Study(
         **study.__dict__ | {"model": ModelOptions("demo", device="cpu", workers=workers)}
     )
-    double = run(spread, tmp_path / "double").result
+    double = run(spread, tmp_path / "double").result.as_dict()
     for result in (single, double):
         for field in ("seconds", "forward_tokens"):
             assert result["cost"].pop(field) > 0
     assert double == single
     assert outcomes(tmp_path / "double") == outcomes(tmp_path / "single")
     # the rows of a run on a cluster are those that a run without workers goes on from
-    assert run(study, tmp_path / "double").result["cost"]["rows"] == single["cost"]["rows"]
+    assert run(study, tmp_path / "double").result.cost.rows == single["cost"]["rows"]
 
 
 def outcomes(folder):

@@ -64,11 +64,10 @@ def demo(
         ran = studies.run_studies(
             studies.read_studies(file).studies, folder, progress, command=command_line()
         )
-    told = [outcome.as_dict() for outcome in ran.outcomes]
     if as_json:
-        console.say_json(told)
+        console.say_json([outcome.as_dict() for outcome in ran.outcomes])
     else:
-        console.show_table(*tables.studies_table(told))
+        console.show_table(*tables.studies_table(ran.outcomes))
     for outcome in ran.failed:
         console.complain(f"{outcome.name}: {outcome.failure}")
     if not as_json:

@@ -201,15 +201,16 @@ def locate(
     tell_of_code([*map(placed, [*task, *(also or [])])])
     with console.progress(quiet or as_json) as progress:
         found = locate_all(studies, folder, progress, command=command_line())
+    results = [findings.result for findings in found.findings]
     if as_json:
-        results = [findings.result for findings in found.findings]
-        console.say_json(results[0] if len(results) == 1 else results)
+        written = [result.as_dict() for result in results]
+        console.say_json(written[0] if len(written) == 1 else written)
         return
-    console.show_table(*tables.locate_table([findings.result for findings in found.findings]))
-    for findings in found.findings:
-        if findings.result["top"]:
-            console.show_table(*tables.members_table(findings.result))
-    for findings in found.findings:
-        for note in findings.result["search"]["notes"]:
-            console.say(f"{findings.result['task']['name']}: {note}")
+    console.show_table(*tables.locate_table(results))
+    for result in results:
+        if result.top:
+            console.show_table(*tables.members_table(result))
+    for result in results:
+        for note in result.search.notes:
+            console.say(f"{result.task.name}: {note}")
     console.say(f"Report: {found.report}")

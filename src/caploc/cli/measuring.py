@@ -114,7 +114,7 @@ def evaluate(
     with console.progress(quiet or as_json) as progress:
         result = run(evaluation, folder, progress, command=command_line())
     if as_json:
-        console.say_json(result)
+        console.say_json(result.as_dict())
         return
     console.show_table(*tables.evaluation_table(result))
     console.say(f"Written: {folder / 'evaluation.json'}")
@@ -157,7 +157,7 @@ def curve(
     with console.progress(quiet or as_json) as progress:
         drawn = run(folder, most, limit, progress, may)
     if as_json:
-        console.say_json(drawn)
+        console.say_json(drawn.as_dict())
         return
     console.show_table(*tables.curve_table(drawn))
     console.say(f"Figure: {folder / 'figures' / 'curve.png'}")

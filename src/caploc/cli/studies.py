@@ -85,8 +85,7 @@ def run(
     if as_json:
         console.say_json([outcome.as_dict() for outcome in ran.outcomes])
     else:
-        told = [outcome.as_dict() for outcome in ran.outcomes]
-        console.show_table(*tables.studies_table(told))
+        console.show_table(*tables.studies_table(ran.outcomes))
         for outcome in ran.failed:
             console.complain(f"{outcome.name}: {outcome.failure}")
         console.say(f"Page: {ran.report}" if ran.report else f"No study was finished in {folder}.")

@@ -3,26 +3,25 @@
 A folder may come from anyone, by mail as well as from a run.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
-from caploc.contents.forms import (
-    SCHEMA,
-    AnswerForm,
+from caploc.contents.files import (
+    Answers,
     Curve,
+    Enhancement,
     Interactions,
-    ResultForm,
-    RunForm,
+    Neurons,
+    RunFile,
     Studies,
     Universal,
 )
-from caploc.contents.neuron_forms import Enhancement, Neurons
-from caploc.errors import UserError
+from caploc.errors import CaplocError, UserError
 from caploc.folder import (
     ANSWERS,
     CURVE,
@@ -35,20 +34,24 @@ from caploc.folder import (
     UNIVERSAL,
     read_json,
 )
+from caploc.heads import ALONE, AMONG, Head
+from caploc.result import SCHEMA, Result
 
 Kind = TypeVar("Kind")
+File = TypeVar("File", bound=BaseModel)
 QUOTED = 60  # characters of a value that a sentence repeats
+DRAWN = ("css", "csb", "css-search", "csb-search")  # methods whose effects are among others
 
-FORMS: Mapping[str, TypeAdapter[Any]] = {
-    RESULT: TypeAdapter(ResultForm),
-    ANSWERS: TypeAdapter(list[AnswerForm]),
-    CURVE: TypeAdapter(Curve),
-    INTERACTIONS: TypeAdapter(Interactions),
-    UNIVERSAL: TypeAdapter(Universal),
-    RUN: TypeAdapter(RunForm),
-    STUDIES: TypeAdapter(Studies),
-    NEURONS: TypeAdapter(Neurons),
-    ENHANCEMENT: TypeAdapter(Enhancement),
+FORMS: Mapping[str, type[BaseModel]] = {
+    RESULT: Result,
+    ANSWERS: Answers,
+    CURVE: Curve,
+    INTERACTIONS: Interactions,
+    UNIVERSAL: Universal,
+    RUN: RunFile,
+    STUDIES: Studies,
+    NEURONS: Neurons,
+    ENHANCEMENT: Enhancement,
 }
 
 
@@ -59,9 +62,74 @@ def read_contents(path: Path) -> Any:
         UserError: if it is not there, not readable, of a later version or not what is written.
     """
     content = read_json(path)
-    for fault in faults(path.name, content):
-        raise UserError(f"{path} {fault} `caploc doctor {path.parent}` says what is sound.")
+    parse(path, content)
     return content
+
+
+def read_file(path: Path, kind: type[File]) -> File:
+    """Read a file of a run folder; `kind` is what `FORMS` has for its name.
+
+    Raises:
+        UserError: as `read_contents`.
+    """
+    found = parse(path, read_json(path))
+    assert isinstance(found, kind)
+    return found
+
+
+def parse(path: Path, content: Any) -> BaseModel:
+    """Return the content of a file as what its name says.
+
+    Raises:
+        UserError: naming the first fault.
+    """
+    found, wrong = check_contents(path.name, content)
+    if found is None:
+        raise UserError(f"{path} {wrong[0]} `caploc doctor {path.parent}` says what is sound.")
+    return found
+
+
+def check_contents(name: str, content: Any) -> tuple[BaseModel | None, list[str]]:
+    """Return the content of the file of that name, or else what is wrong, the first thing first."""
+    schema = content.get("schema") if isinstance(content, dict) else None
+    if isinstance(schema, int) and schema > SCHEMA:
+        later = f"was written by a later version of caploc (schema {schema}, this one reads up to "
+        return None, [f"{later}{SCHEMA}); use that version."]
+    try:
+        return FORMS[name].model_validate(upgrade(name, content)), []
+    except ValidationError as error:
+        found = map(describe_fault, error.errors(include_url=False))
+        return None, [
+            f"is not what a run writes: {fault}; was it edited by hand?" for fault in found
+        ]
+
+
+def upgrade(name: str, content: Any) -> Any:
+    """Lift the `result.json` of an older version to today's form; other files stay.
+
+    Parts that were missing could be null then, no estimand was named, and the place of a head
+    could be said by its name alone.
+    """
+    if name != RESULT or not isinstance(content, dict):
+        return content
+    content = {part: value for part, value in content.items() if value is not None}
+    if isinstance(content.get("method"), dict):
+        shown = AMONG if content["method"].get("name") in DRAWN else ALONE
+        content = {"estimand": {"heads": shown, "top": shown}} | content
+    if isinstance(content.get("heads"), list):
+        content["heads"] = [place_of(entry) for entry in content["heads"]]
+    return content
+
+
+def place_of(entry: Any) -> Any:
+    """Add layer and index to the entry of a head whose name alone says them."""
+    if not isinstance(entry, dict) or None not in (entry.get("layer"), entry.get("index")):
+        return entry
+    try:
+        head = Head.parse(entry["head"])
+    except (CaplocError, KeyError, TypeError, AttributeError):
+        return entry
+    return entry | {"layer": head.layer, "index": head.index}
 
 
 def typed(value: Kind) -> Kind:
@@ -77,22 +145,6 @@ def typed(value: Kind) -> Kind:
         raise ValueError(describe_fault(error.errors(include_url=False)[0])) from None
     except RecursionError:
         raise ValueError("lists or tables nested beyond reason") from None
-
-
-def faults(name: str, content: Any) -> Iterator[str]:
-    """What is wrong with the content of the file of that name, the first thing first."""
-    schema = content.get("schema") if isinstance(content, dict) else None
-    if isinstance(schema, int) and schema > SCHEMA:
-        yield (
-            f"was written by a later version of caploc (schema {schema}, this one reads up to "
-            f"{SCHEMA}); use that version."
-        )
-        return
-    try:
-        FORMS[name].validate_python(content)
-    except ValidationError as error:
-        for fault in error.errors(include_url=False):
-            yield f"is not what a run writes: {describe_fault(fault)}; was it edited by hand?"
 
 
 def describe_fault(fault: ErrorDetails) -> str:

@@ -3,19 +3,17 @@
 import os
 import re
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
 
-from caploc.contents import FORMS, faults
-from caploc.contents.forms import SCHEMA as LATEST
+from caploc.contents import FORMS, check_contents
+from caploc.contents.files import RunFile
 from caploc.doctor.replay import NotRecomputed, RowsMissing, find_disparities, recompute, summarize
 from caploc.errors import UserError
 from caploc.files import is_regular
-from caploc.findings import SCHEMA as RESULT_SCHEMA
 from caploc.finished import restored
 from caploc.folder import (
     ANSWERS,
@@ -29,6 +27,8 @@ from caploc.folder import (
     rows_file,
     write_json,
 )
+from caploc.result import SCHEMA as LATEST
+from caploc.result import Result
 from caploc.store import SCHEMA, folder_lock
 from caploc.store.checking import Checked, check
 from caploc.store.salvage import Salvaged, salvage, spare
@@ -136,7 +136,7 @@ def examine(folder: Path) -> Examined:
         raise UserError(f"{folder} holds no {ROWS}; name the folder of a run.")
     heads: dict[str, int] = {}
     wanted: list[int] = []
-    results: list[tuple[Path, dict[str, Any], dict[str, Any]]] = []
+    results: list[tuple[Path, RunFile, Result]] = []
     names = studies_of(folder, found)
     runs = run_folders(folder)
     found.runs = len(set(names) - {run.name for run in runs})  # not begun
@@ -147,9 +147,9 @@ def examine(folder: Path) -> Examined:
         if written is not None and result is not None:
             results.append((run, written, result))
         if result is not None:
-            with suppress(KeyError, TypeError, ValueError, AttributeError, OverflowError):
-                heads[result["model"]["fingerprint"]] = int(sum(result["grid"]["heads"]))
-                wanted.append(int(result["cost"]["rows"]))
+            if result.model.fingerprint is not None:
+                heads[result.model.fingerprint] = sum(result.grid.heads)
+            wanted.append(result.cost.rows or 0)
     found.rows = check(found.rows_file, heads)
     found.missing = max([0, *(rows - found.rows.rows for rows in wanted)])
     if found.rows.sound:
@@ -171,12 +171,10 @@ def studies_of(folder: Path, found: Examined) -> list[str]:
     if not (folder / STUDIES).is_file():
         return []
     marked = read_json_files(folder, found).get(STUDIES)
-    return [] if marked is None else list(marked["studies"])
+    return [] if marked is None else list(marked.studies)
 
 
-def examine_run(
-    folder: Path, found: Examined
-) -> tuple[dict[str, Any] | None, dict[str, Any] | None, bool]:
+def examine_run(folder: Path, found: Examined) -> tuple[RunFile | None, Result | None, bool]:
     """Read a run's files; `run.json` and `result.json` if sound, and whether there are findings.
 
     `run.json` is None where it is no search for heads, or either file is missing or unsound.
@@ -185,31 +183,35 @@ def examine_run(
     if RUN not in contents:
         found.faults.append(f"{folder / RUN} is missing, which says what the run is")
         found.nameless.append(folder)
-    written, result = contents.get(RUN), contents.get(RESULT)
+    written, content = contents.get(RUN), contents.get(RESULT)
     findings = [name for name in contents if name not in (RUN, STUDIES)]
     finished = any(contents[name] is not None for name in findings)
-    own = (RESULT, ANSWERS) if isinstance(written, dict) and is_study(written.get("study")) else ()
+    own = (RESULT, ANSWERS) if written and is_study(written.study) else ()
     found.unchecked += [
         str(folder / name) for name in findings if name not in own and contents[name] is not None
     ]
-    if not isinstance(written, dict) or not isinstance(result, dict):
+    if written is None or content is None:
         return None, None, finished
+    result, wrong = check_contents(RESULT, content)
+    assert result is None or isinstance(result, Result)
     if not own:
         return None, result, finished
-    wrong = [f": {what}" for what in disagreements(written["study"], result)]
-    if spoilt(folder / RESULT, result, wrong, found):
+    schema = content.get("schema") if isinstance(content, dict) else None
+    if schema != LATEST:
+        wrong = [f"schema {schema!r}, not {LATEST}"]
+    elif result is not None:
+        wrong = list(disagreements(written.study, result))
+    if spoilt(folder / RESULT, content, [f": {what}" for what in wrong], found):
         return None, result, finished
     return written, result, finished
 
 
-def is_study(study: Any) -> bool:
+def is_study(study: dict[str, Any]) -> bool:
     """Tell whether run.json describes a search for heads."""
-    return isinstance(study, dict) and "kind" not in study and "settings" in study
+    return "kind" not in study and "settings" in study
 
 
-def compare_with_rows(
-    folder: Path, written: dict[str, Any], result: dict[str, Any], found: Examined
-) -> None:
+def compare_with_rows(folder: Path, written: RunFile, result: Result, found: Examined) -> None:
     """Note where a result, or the answers beside it, are not what the rows give."""
     try:
         again, answers = recompute(found.rows_file, written, result)
@@ -220,7 +222,7 @@ def compare_with_rows(
     except NotRecomputed as error:
         found.unchecked.append(f"{folder / RESULT} ({error})")
         return
-    compared: dict[str, tuple[Any, Any]] = {RESULT: (result, again)}
+    compared: dict[str, tuple[Any, Any]] = {RESULT: (read_json(folder / RESULT), again)}
     if is_regular(folder / ANSWERS) and folder / ANSWERS not in found.unreadable:
         compared[ANSWERS] = (read_json(folder / ANSWERS), answers)
     for name, (there, here) in compared.items():
@@ -231,16 +233,15 @@ def compare_with_rows(
 def read_json_files(folder: Path, found: Examined) -> dict[str, Any]:
     """Read the JSON files of a folder by name; one that is not what it should be is None, a fault.
 
-    A result is only read here: what it must be is in `run.json`.
+    Of a result this is only what was read: what it must be is in `run.json`.
     """
     found.places.append(folder)
     contents = {path.name: readable(path, found) for path in sorted(folder.glob("*.json"))}
     for name in sorted(contents.keys() & FORMS.keys() - {RESULT}):
-        if contents[name] is None:
-            continue
-        wrong = [f" {what}" for what in faults(name, contents[name])]
-        if spoilt(folder / name, contents[name], wrong, found):
-            contents[name] = None
+        if contents[name] is not None:
+            content, wrong = check_contents(name, contents[name])
+            spoilt(folder / name, contents[name], [f" {what}" for what in wrong], found)
+            contents[name] = content
     return contents
 
 
@@ -267,25 +268,19 @@ def readable(path: Path, found: Examined) -> Any:
         return None
 
 
-def disagreements(study: dict[str, Any], result: dict[str, Any]) -> Iterator[str]:
+def disagreements(study: dict[str, Any], result: Result) -> Iterator[str]:
     """Yield where a result is not that of the study beside it."""
-    if result.get("schema") != RESULT_SCHEMA:
-        yield f"schema {result.get('schema')!r}, not {RESULT_SCHEMA}"
-        return
-    if wrong := next(faults(RESULT, result), None):
-        yield wrong
-        return
     try:
         asked = restored(study)
-        pairs = {
-            "task": (result["task"]["name"], asked.task),
-            "method": (result["method"]["name"], asked.method),
-            "model": (result["model"]["name"], asked.model.name),
-            "seed": (result["seed"], asked.settings.seed),
-        }
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         yield f"it or run.json lacks {error}, or was written by another version of caploc"
         return
+    pairs = {
+        "task": (result.task.name, asked.task),
+        "method": (result.method.name, asked.method),
+        "model": (result.model.name, asked.model.name),
+        "seed": (result.seed, asked.settings.seed),
+    }
     for name, (there, here) in pairs.items():
         if there != here:
             yield f"{name} {there!r}, and run.json says {here!r}"

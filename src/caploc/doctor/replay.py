@@ -14,8 +14,9 @@ from typing import Any
 
 from huggingface_hub import try_to_load_from_cache
 
+from caploc.contents.files import RunFile
 from caploc.errors import CaplocError, UserError
-from caploc.findings import as_result, shown_answers
+from caploc.findings import build_result, shown_answers
 from caploc.finished import restored
 from caploc.folder import versions
 from caploc.heads import HeadGrid, Mask
@@ -26,6 +27,7 @@ from caploc.models.sources import is_hub_name
 from caploc.naming import at_home, is_file, is_folder
 from caploc.pretrained import DEMO, PRETRAINED
 from caploc.progress import Progress, Silent
+from caploc.result import Result
 from caploc.search import METHODS
 from caploc.store import Question
 from caploc.store.reading import stored_rows
@@ -79,7 +81,7 @@ class Replay(Workbench[HeadModel]):
 
 
 def recompute(
-    rows: Path, written: dict[str, Any], result: dict[str, Any]
+    rows: Path, written: RunFile, result: Result
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Return the contents of `result.json` and `answers.json` that a run's rows give.
 
@@ -91,16 +93,15 @@ def recompute(
         NotRecomputed: if rows are missing, the run is another version's, or its tasks cannot be
             loaded here.
     """
-    if result.get("versions") != versions():
+    if result.versions != versions():
         raise NotRecomputed("it was written by other versions of caploc or its libraries")
-    study = replace(restored(written["study"]), track=None)
+    study = replace(restored(written.study), track=None)
     allowed = Allowed(code=True)  # every row is there, so that no program is run
     try:
         allowed.check("The run", study.model, study.options, (study.task, *study.other_tasks))
         grid = rebuild_grid(study, result)
         check_sizes(study, grid)
-        group = (result.get("search") or {}).get("group")
-        settings = replace(study.settings, group=group or study.settings.group)
+        settings = replace(study.settings, group=result.search.group or study.settings.group)
         study = replace(study, settings=settings)
         settings.check()
         study.options.check()
@@ -113,16 +114,15 @@ def recompute(
         raise NotRecomputed(str(error).rstrip(".")) from error
 
 
-def rebuild_grid(study: Study, result: dict[str, Any]) -> HeadGrid:
+def rebuild_grid(study: Study, result: Result) -> HeadGrid:
     """Return the grid of the run's model, from its configuration if that lies on this machine.
 
     Raises:
         NotRecomputed: if it does not, or if the result says another one.
     """
-    stated = HeadGrid(tuple(result["grid"]["heads"]), tuple(result["grid"]["group_sizes"]))
     model = replace(at_hand(study.model), device=SPREAD, quantize=None, trust_remote_code=False)
     grid = check_model(**model.loading())
-    if grid != stated:
+    if grid != result.grid.grid():
         raise NotRecomputed(
             f"the model {study.model.name} on this machine has other heads than its grid"
         )
@@ -161,7 +161,7 @@ def check_sizes(study: Study, grid: HeadGrid) -> None:
 
 
 def replayed(
-    study: Study, tasks: list[Task], rows: Path, grid: HeadGrid, result: dict[str, Any]
+    study: Study, tasks: list[Task], rows: Path, grid: HeadGrid, result: Result
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Go through a study's stages on stored rows; what they leave, as files hold it.
 
@@ -169,18 +169,14 @@ def replayed(
         CaplocError: if a row is missing, or the tasks have not the examples that it wants.
     """
     study.check_examples(tasks[0].size)
-    model = Unloaded(
-        study.model.name, result["model"]["fingerprint"], grid, result["model"]["dtype"]
-    )
+    said = result.model
+    model = Unloaded(study.model.name, said.fingerprint or "", grid, said.dtype or "")
     bench = Replay(Absent(model), store=None, path=rows)  # type: ignore[arg-type]
     stages = locate(study, bench, tasks, Silent())
     stages = validated(study, bench, stages, tasks, Silent())
     fields = asdict(study) | {"draws_masks": METHODS[study.method].draws_masks}
-    found = as_result(fields, stages, bench.cost)
-    again: tuple[dict[str, Any], list[dict[str, Any]]] = json.loads(
-        json.dumps((found, shown_answers(stages)))
-    )
-    return again
+    found = build_result(fields, stages, bench.cost, "")
+    return found.as_dict(), [answer.as_dict() for answer in shown_answers(stages)]
 
 
 def find_disparities(there: Any, here: Any, where: str = "") -> Iterator[str]:

@@ -1,7 +1,7 @@
 """The model card: what was cut, what a run says for it, what not, and how it was checked."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -10,7 +10,8 @@ from typing import Any
 from huggingface_hub import ModelCard, ModelCardData
 from jinja2 import Environment, StrictUndefined, Template
 
-from caploc.contents import read_contents
+from caploc.contents import read_file
+from caploc.contents.files import Answers, Curve
 from caploc.exhibits.markdown import escaped
 from caploc.export.verification import LogitAgreement
 from caploc.export.weights import AdapterSize
@@ -19,14 +20,17 @@ from caploc.folder import ANSWERS, CURVE
 from caploc.headfile import HeadFile
 from caploc.heads import Head
 from caploc.models.sources import ModelSource
-from caploc.report.reading import Result, at, known, number_at, visible
+from caploc.report.reading import visible
 from caploc.report.units import Unit, outcome_unit, significant, unit_of, unit_of_other
+from caploc.result import Record, Result, Score
 
 TEMPLATE = "card.md.jinja"
 TAGS = ("caploc", "attention-heads", "ablation", "interpretability")
 LICENCE_FIELDS = ("license", "license_name", "license_link")
 RELATION = {"checkpoint": "finetune", "lora": "adapter"}
 SCORES = ("name", "metric", "higher_is_better", "intact", "knocked_out", "change")
+HELD_OUT = ("fresh", "examples", "intact", "knocked_out", "change")
+EFFECT = ("head", "effect", "low", "high", "q", "universal")
 
 
 def evidence_of(run: FinishedRun, heads: Sequence[Head]) -> dict[str, Any]:
@@ -36,43 +40,45 @@ def evidence_of(run: FinishedRun, heads: Sequence[Head]) -> dict[str, Any]:
     where `caploc curve` measured it.
     """
     result, names = run.result, [str(head) for head in heads]
-    own = set(names) == set(result["top"])
-    validation = result["validation"]
-    main, others = _scores(validation["task"]), at(validation, "other_tasks") or []
+    own = set(names) == set(result.top)
+    validation, held_out = result.validation, result.validation.held_out
+    main = validation.task
     if not own:
-        main |= {"knocked_out": _on_curve(run, names), "change": None}
-    keys = ("fresh", "examples", "intact", "knocked_out", "change")
-    held_out = {key: at(validation, "held_out", key) for key in keys}
+        main = main.model_copy(update={"knocked_out": _on_curve(run, names), "change": None})
+    if not own or (held_out and held_out.knocked_out is None):
+        held_out = None
+    by_name = {entry.head: entry for entry in result.heads}
+    others = [_fields(other, SCORES) for other in validation.other_tasks]
     return {
-        "task": main,
-        "examples_held_out": held_out if own and held_out["knocked_out"] is not None else None,
-        "controls": at(validation, "controls") if own else None,
-        "other_tasks": [_scores(other) for other in others] if own else None,
-        "heads": [_row(result, name) for name in names],
-        "run_named": list(result["top"]),
-        "dtype": at(result, "model", "dtype"),
-        "rows": at(result, "cost", "rows"),
-        **{key: at(result, key) for key in ("method", "fit", "seed", "command", "versions")},
+        "task": _fields(main, SCORES),
+        "examples_held_out": _fields(held_out, HELD_OUT) if held_out else None,
+        "controls": validation.controls.as_dict() if own and validation.controls else None,
+        "other_tasks": others if own else None,
+        "heads": [{**_fields(by_name.get(name), EFFECT), "head": name} for name in names],
+        "run_named": result.top,
+        "dtype": result.model.dtype,
+        "rows": result.cost.rows,
+        "method": result.method.as_dict(),
+        "fit": result.fit.as_dict(),
+        "seed": result.seed,
+        "command": result.command,
+        "versions": result.versions,
     }
 
 
-def _scores(part: Any) -> dict[str, Any]:
-    return {key: at(part, key) for key in SCORES}
+def _fields(part: Record | None, names: Sequence[str]) -> dict[str, Any]:
+    """Return some fields of a part as files hold them, None for those that are not there."""
+    written = part.as_dict() if part else {}
+    return {name: written.get(name) for name in names}
 
 
-def _row(result: Result, name: str) -> dict[str, Any]:
-    keys = ("head", "effect", "low", "high", "q", "universal")
-    row = next((row for row in result["heads"] if row["head"] == name), {"head": name})
-    return {key: row.get(key) for key in keys}
-
-
-def _on_curve(run: FinishedRun, names: Sequence[str]) -> Any:
+def _on_curve(run: FinishedRun, names: Sequence[str]) -> Score | None:
     """Return the score with these heads knocked out, where `caploc curve` measured it."""
     if not (run.folder / CURVE).exists():
         return None
-    curve = read_contents(run.folder / CURVE)
-    points = curve["curves"].get(run.result["task"]["name"], [])
-    same = set(curve["heads"][: len(names)]) == set(names)
+    curve = read_file(run.folder / CURVE, Curve)
+    points = curve.curves.get(run.result.task.name, [])
+    same = set(curve.heads[: len(names)]) == set(names)
     return points[len(names)] if same and len(points) > len(names) else None
 
 
@@ -80,8 +86,8 @@ def prompts_of(run: FinishedRun) -> list[str]:
     """List prompts of the run's task, to compare models on; none if the run kept no answers."""
     if not (run.folder / ANSWERS).exists():
         return []
-    answers = read_contents(run.folder / ANSWERS)
-    return [answer["prompt"] for answer in answers if answer.get("prompt")]
+    answers = read_file(run.folder / ANSWERS, Answers).root
+    return [answer.prompt for answer in answers if answer.prompt]
 
 
 def read_licence(text: str) -> dict[str, str]:
@@ -115,7 +121,7 @@ def write_card(content: CardContent) -> str:
     """Write the text of README.md: metadata for the Hub, then the card."""
     units: dict[str, Any] = {}
     if content.result is not None:  # the effects may be of another signal than the scores
-        main, others = unit_of(content.result), at(content.file.evidence, "other_tasks") or []
+        main, others = unit_of(content.result), content.result.validation.other_tasks
         units = {"main": main, "effects": outcome_unit(content.result)}
         units["others"] = [unit_of_other(other, main) for other in others]
     body = _template().render(
@@ -151,27 +157,27 @@ class _Code(str):
     __slots__ = ()
 
 
-def _measured(unit: Unit, part: Any) -> _Figure:
+def _measured(unit: Unit, part: Mapping[str, Any] | None) -> _Figure:
     """Write a score with its standard error and its number of examples, where it has them."""
-    value, error = number_at(part, "score"), number_at(part, "stderr")
-    text = unit.score(value)
-    if value is not None and error is not None:
-        text += f" ± {unit.error(error)}"
-    examples = number_at(part, "examples")
-    return _Figure(text if examples is None or value is None else f"{text} (of {examples:,.0f})")
+    found = Score.model_validate(part or {})
+    text = unit.score(found.score)
+    if found.score is not None and found.stderr is not None:
+        text += f" ± {unit.error(found.stderr)}"
+    alone = found.examples is None or found.score is None
+    return _Figure(text if alone else f"{text} (of {found.examples:,})")
 
 
-def _interval(unit: Unit, part: Any) -> _Figure:
+def _interval(unit: Unit, part: Mapping[str, Any]) -> _Figure:
     """Write an effect with its interval."""
-    effect, low, high = (known(at(part, name)) for name in ("effect", "low", "high"))
+    effect, low, high = (part[name] for name in ("effect", "low", "high"))
     text = unit.effect(effect)
     if low is None or high is None:
         return _Figure(text)
     return _Figure(f"{text} ({unit.bare_effect(low)} to {unit.bare_effect(high)})")
 
 
-def _figure(unit: Unit, value: Any) -> _Figure:
-    return _Figure(unit.score(known(value)))
+def _figure(unit: Unit, value: float | None) -> _Figure:
+    return _Figure(unit.score(value))
 
 
 def _code(command: Any) -> _Code:

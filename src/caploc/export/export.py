@@ -33,7 +33,7 @@ from caploc.heads import Head, HeadGrid
 from caploc.models.loading import convert, load_model
 from caploc.models.sources import WEIGHTS, ModelSource
 from caploc.progress import Progress, Silent
-from caploc.report.reading import at, called
+from caploc.report.reading import called
 from caploc.workbench import Allowed, ModelOptions
 
 try:
@@ -94,7 +94,7 @@ class ExportRequest:
         return Export(model, named, self.kind, self.target, run=run, **where)  # type: ignore[arg-type]
 
     def _top(self, run: FinishedRun) -> tuple[Head, ...]:
-        named = tuple(Head.parse(name) for name in run.result["top"])
+        named = tuple(Head.parse(name) for name in run.result.top)
         if not named:
             raise UserError(
                 f"The run in {run.folder} named no head, so there is none to export; name heads "
@@ -185,7 +185,7 @@ class Export:
                 f"{source.name} holds an adapter beside its weights, which transformers would add "
                 "to what is exported; merge it (merge_and_unload) and export the merged model."
             )
-        if self.run and at(self.run.result, "model", "fingerprint") != source.fingerprint():
+        if self.run and self.run.result.model.fingerprint != source.fingerprint():
             raise ModelRefused(
                 f"The model {source.name} has changed since the run in {self.run.folder}; run "
                 "`caploc locate` into a new folder."

@@ -43,9 +43,9 @@ from caploc.neurons.study import (
     run_command,
 )
 from caploc.progress import Progress
+from caploc.result import Score
 from caploc.stats.chance import Specificity, bottom, layer_matched, specificity, uniform
 from caploc.stats.intervals import Interval, JsonRecord, mean_interval, paired_interval
-from caploc.tasks.task import Score
 from caploc.workbench import Allowed
 
 LOCATED, UNIFORM, LAYERS, BOTTOM = "located", "random", "random in layers", "bottom"

@@ -25,7 +25,6 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from caploc.errors import BadOption, CaplocError
-from caploc.evaluation import order
 from caploc.finished import FinishedRun
 from caploc.headfile import NAME
 from caploc.playground.hosts import HostGuard
@@ -266,8 +265,8 @@ def lay_out_run(run: FinishedRun) -> dict[str, Any]:
         "name": inline(run.folder.name),
         "task": run.study.task,
         "sentence": headline(run.result),
-        "order": order(run.result),
-        "top": len(run.result["top"]),
+        "order": run.result.ranking(),
+        "top": len(run.result.top),
         # each head's colour, effect and note, layer by layer
         "cells": [
             [{"shade": cell.shade, "text": cell.text, "note": cell.note} for cell in layer]

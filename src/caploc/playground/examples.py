@@ -7,7 +7,7 @@ from typing import Any
 
 from caploc.errors import BadOption
 from caploc.playground.tokens import SIDES, Event
-from caploc.report.units import ScoreKind, unit_of
+from caploc.report.units import ScoreKind, unit_of_metric
 from caploc.tasks.requests import Generate, Generated, LogLikelihood, Request, Response, Scored
 from caploc.tasks.task import Task
 
@@ -83,15 +83,7 @@ class DrawnExample:
         """One side's answer and its score, in words and as right, wrong or neither."""
         item = self.task.item(self.number, responses)
         score = self.task.score([self.number], [item]).score
-        unit = unit_of(
-            {
-                "task": {
-                    "metric": self.task.metric,
-                    "higher_is_better": self.task.higher_is_better,
-                },
-                "intact": {"score": score},
-            }
-        )
+        unit = unit_of_metric(self.task.metric, [score], self.task.higher_is_better)
         mark = None
         if unit.kind is ScoreKind.SHARE and score in (0, 1):
             mark = "right" if score == 1 else "wrong"

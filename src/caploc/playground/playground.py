@@ -13,7 +13,6 @@ import torch
 
 from caploc.engine import BatchEngine, chat_template
 from caploc.errors import BadOption, CaplocError
-from caploc.evaluation import order
 from caploc.export.card import evidence_of
 from caploc.headfile import NAME, HeadFile, write_heads
 from caploc.heads import Head
@@ -224,7 +223,7 @@ class Playground:
             if not 0 <= number < len(self.setting.runs):
                 raise BadOption(f"run: there are {len(self.setting.runs)} here, none is {number}.")
             run = self.setting.runs[number]
-            first = tuple(Head.parse(name) for name in order(run.result)[: len(heads)])
+            first = tuple(Head.parse(name) for name in run.result.ranking()[: len(heads)])
             if set(first) == set(heads):
                 return first, evidence_of(run, first)
         return tuple(sorted(heads, key=self.loaded.grid.column)), {}

@@ -58,7 +58,7 @@ def open_runs(folder: Path, allowed: Allowed | None = None) -> tuple[FinishedRun
     below = sorted(path.parent for path in folder.glob(f"*/{RESULT}"))
     folders = [folder] if (folder / RESULT).exists() or not below else below
     runs = tuple(FinishedRun.read(each, allowed) for each in folders)
-    models = {run.result["model"]["fingerprint"] for run in runs}
+    models = {run.result.model.fingerprint for run in runs}
     if len(models) > 1:
         raise UserError(
             f"The runs in {folder} are of {len(models)} models; name the folder of one run."

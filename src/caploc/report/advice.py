@@ -1,11 +1,11 @@
 """What to do next: steps that follow from what was found, each with its command."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from caploc.report.reading import Result, at, called, listed, number_at
+from caploc.contents.files import Curve
+from caploc.report.reading import called, listed
 from caploc.report.sentence import HeadlineVerdict, check_of
+from caploc.result import JointDrop, Result
 
 WEAK = (
     HeadlineVerdict.NOISE,
@@ -23,7 +23,7 @@ class Step:
     command: str = ""
 
 
-def next_steps(result: Result, curve: Mapping[str, Any] | None) -> list[Step]:
+def next_steps(result: Result, curve: Curve | None) -> list[Step]:
     """The steps, those that mend a doubt first."""
     verdict = check_of(result).verdict
     steps = _doubts(result, verdict)
@@ -37,7 +37,7 @@ def _doubts(result: Result, verdict: HeadlineVerdict) -> list[Step]:
     steps = []
     if verdict is HeadlineVerdict.NO_HEADS:
         finer = "A finer outcome shows smaller effects: take --outcome logprob. "
-        tried = at(result, "task", "outcome") == "logprob"
+        tried = result.task.outcome == "logprob"
         steps.append(
             Step(
                 f"No head stands out. {'' if tried else finer}More rows (--budget) show smaller "
@@ -63,40 +63,39 @@ def _doubts(result: Result, verdict: HeadlineVerdict) -> list[Step]:
 
 def _of_set(result: Result) -> bool:
     """Whether the search looked for the set that breaks most."""
-    return bool(at(result, "search", "goal") == "set")
+    return result.search.goal == "set"
 
 
 def _once_more(result: Result, option: str) -> str:
     """How to measure again with an option, from what the run was started by."""
-    if str(at(result, "command") or "").startswith("caploc locate "):
+    if (result.command or "").startswith("caploc locate "):
         return f"add {option} and a new --out to the command below"
     return f"as `caploc locate` does with {option}"
 
 
 def _more_rows(result: Result) -> Step | None:
-    search = at(result, "search")
-    expected, wanted = (number_at(search, f"{which}_recall") for which in ("expected", "wanted"))
-    budget = number_at(search, "budget")
+    search = result.search
+    expected, wanted, budget = search.expected_recall, search.wanted_recall, search.budget
     if expected is None or wanted is None or expected >= wanted or budget is None:
         return None
     if _of_set(result):
         return None  # the expected recall is of single heads
     return Step(
         "The ranking is less sure than was wanted. Run again with twice the rows: "
-        f"{_once_more(result, f'--budget {2 * budget:.0f}')}."
+        f"{_once_more(result, f'--budget {2 * budget}')}."
     )
 
 
 def _unchecked(result: Result) -> Step | None:
-    validation = at(result, "validation")
-    if not at(result, "top"):
+    validation = result.validation
+    if not result.top:
         return None
-    if not at(validation, "controls"):
+    if not validation.controls:
         return Step(
             "Random heads were not tried. Run again to see what they do: "
             f"{_once_more(result, '--controls 20')}."
         )
-    if at(validation, "held_out", "fresh") is False:
+    if validation.held_out and validation.held_out.fresh is False:
         return Step(
             "The check used examples that the search had seen. Run again with more examples of "
             "the task, so that some are left over."
@@ -104,13 +103,13 @@ def _unchecked(result: Result) -> Step | None:
     return None
 
 
-def _uses(result: Result, curve: Mapping[str, Any] | None) -> list[Step]:
+def _uses(result: Result, curve: Curve | None) -> list[Step]:
     """What heads that carry the task are good for."""
     steps = []
     hurt = [
-        called(at(entry, "name"))
-        for entry in at(result, "validation", "other_tasks") or ()
-        if at(entry, "change", "verdict") == "changed"
+        called(entry.name)
+        for entry in result.validation.other_tasks
+        if entry.change and entry.change.verdict == "changed"
     ]
     if hurt:
         steps.append(
@@ -122,18 +121,16 @@ def _uses(result: Result, curve: Mapping[str, Any] | None) -> list[Step]:
         )
     if curve is None:
         steps.append(Step("See how many of these heads it takes.", "caploc curve DIR"))
-    low, high = (
-        number_at(result, "validation", "held_out", "together", end) for end in ("low", "high")
-    )
-    found, named = (at(result, "validation", "subsets", key) for key in ("found", "named"))
-    if found != named:
+    held_out, subsets = result.validation.held_out, result.validation.subsets
+    together = (held_out and held_out.together) or JointDrop()
+    if subsets and subsets.found != subsets.named:
         steps.append(
             Step(
                 "Fewer heads do more than all that were found: see whose absence rescues what.",
                 "caploc interactions DIR",
             )
         )
-    elif (low is not None and low > 1) or (high is not None and high < 1):
+    elif (together.low or 0) > 1 or (together.high is not None and together.high < 1):
         steps.append(
             Step(
                 "Effects do not add up: see which heads stand in for each other.",

@@ -1,14 +1,15 @@
 """What the model said before and after, example by example, those that changed first."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from os.path import commonprefix
 from typing import Any
 
 from caploc.report.differences import Parts, differences
-from caploc.report.reading import at, clipped, inline, known, visible
+from caploc.report.reading import clipped, inline, visible
 from caploc.report.units import ScoreKind, Unit, significant
+from caploc.result import AnswerPair
 
 TEXT_BUDGET = 2_000_000  # characters of all answers together, which keeps the page a few MB
 SHORTEST, LONGEST = 200, 4_000  # to which one text may be cut
@@ -43,7 +44,7 @@ class ShownAnswer:
         return [*texts, self.intact, self.knocked_out, self.outcomes, self.kind]
 
 
-def answer_rows(answers: Sequence[Mapping[str, Any]], unit: Unit) -> list[ShownAnswer]:
+def answer_rows(answers: Sequence[AnswerPair], unit: Unit) -> list[ShownAnswer]:
     """Turn the answers of a run into rows: broken, gained, reworded, then the rest."""
     limit = max(SHORTEST, min(LONGEST, TEXT_BUDGET // (4 * max(1, len(answers)))))
     order = list(Status)
@@ -51,14 +52,14 @@ def answer_rows(answers: Sequence[Mapping[str, Any]], unit: Unit) -> list[ShownA
     return sorted(rows, key=lambda row: order.index(row.status))
 
 
-def status_of(answer: Mapping[str, Any], unit: Unit) -> Status:
+def status_of(answer: AnswerPair, unit: Unit) -> Status:
     """Compare the two answers to one example.
 
     Log-probabilities never come out exactly alike, so there an answer whose text is the same is
     unchanged whatever its outcome.
     """
-    before, after = (known(answer.get(f"{when}_outcome")) for when in ("intact", "knocked_out"))
-    texts = answer.get("intact"), answer.get("knocked_out")
+    before, after = answer.intact_outcome, answer.knocked_out_outcome
+    texts = answer.intact, answer.knocked_out
     if None in texts and (before is None or after is None):
         return Status.UNKNOWN
     same_text = texts[0] == texts[1] and None not in texts
@@ -72,19 +73,18 @@ def status_of(answer: Mapping[str, Any], unit: Unit) -> Status:
     return Status.UNCHANGED if None in texts or same_text else Status.REWORDED
 
 
-def _row(answer: Mapping[str, Any], unit: Unit, limit: int) -> ShownAnswer:
-    intact, knocked_out = (_said(at(answer, when)) for when in ("intact", "knocked_out"))
-    parts = _parts(intact, knocked_out, limit)
-    gold = _said(at(answer, "gold"))
+def _row(answer: AnswerPair, unit: Unit, limit: int) -> ShownAnswer:
+    parts = _parts(_said(answer.intact), _said(answer.knocked_out), limit)
+    gold = _said(answer.gold)
     return ShownAnswer(
-        example=visible(at(answer, "example")),
+        example=visible(answer.example),
         status=status_of(answer, unit),
-        prompt=clipped(visible(at(answer, "prompt")), limit, keep_end=True),
+        prompt=clipped(visible(answer.prompt), limit, keep_end=True),
         gold=None if gold is None else clipped(gold, limit),
         intact=parts[0],
         knocked_out=parts[1],
         outcomes=_outcomes(answer),
-        kind="" if at(answer, "kind") in (None, "right") else inline(at(answer, "kind")),
+        kind="" if answer.kind == "right" else inline(answer.kind),
     )
 
 
@@ -107,14 +107,14 @@ def _around_change(before: str, after: str, limit: int) -> tuple[str, str]:
     return cut[0], cut[1]
 
 
-def _said(text: Any) -> str | None:
+def _said(text: str | None) -> str | None:
     """Line breaks get a mark: whether an answer ends in one can decide its score."""
     return None if text is None else visible(text).replace("\n", "↵\n")
 
 
-def _outcomes(answer: Mapping[str, Any]) -> str:
-    before, after = (known(answer.get(f"{when}_outcome")) for when in ("intact", "knocked_out"))
-    return " → ".join("–" if outcome is None else _plain(outcome) for outcome in (before, after))
+def _outcomes(answer: AnswerPair) -> str:
+    outcomes = answer.intact_outcome, answer.knocked_out_outcome
+    return " → ".join("–" if outcome is None else _plain(outcome) for outcome in outcomes)
 
 
 def _plain(outcome: float) -> str:

@@ -1,15 +1,14 @@
 """The map of all heads, layer by layer: what each cell shows and says."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from caploc.heads import Head, HeadGrid
 from caploc.report import colours
-from caploc.report.reading import Result, at, finite, known
+from caploc.report.reading import finite
 from caploc.report.standing import MEANINGS, Standing, Standings, standings
 from caploc.report.units import Unit, outcome_unit
+from caploc.result import Bounded, HeadEffect, Result
 
 DENSE = 24  # columns from which a cell is too narrow for its number
 
@@ -80,9 +79,9 @@ class HeadMap:
 
 def head_map(result: Result) -> HeadMap:
     """Lay the heads of a result out by layer, coloured by effect around zero."""
-    unit, grid = outcome_unit(result), grid_of(result)
+    unit, grid = outcome_unit(result), result.grid.grid()
     entries = by_head(result)
-    effects = {head: known(at(entry, "effect")) for head, entry in entries.items()}
+    effects = {head: entry.effect for head, entry in entries.items()}
     limit = max((abs(effect) for effect in finite(effects.values())), default=0.0)
     around = _Around(unit, grid, limit, standings(result))
     cells = [_cell(head, entries.get(head), around) for head in grid.heads]
@@ -97,31 +96,9 @@ def head_map(result: Result) -> HeadMap:
     )
 
 
-def by_head(result: Result) -> dict[Head, Any]:
+def by_head(result: Result) -> dict[Head, HeadEffect]:
     """Return the entries of a result by their head."""
-    return {place_of(entry): entry for entry in at(result, "heads") or ()}
-
-
-def place_of(entry: Any) -> Head:
-    """Where an entry's head lies; its name tells where layer and index are missing."""
-    layer, index = at(entry, "layer"), at(entry, "index")
-    if layer is None or index is None:
-        return Head.parse(str(at(entry, "head")))
-    return Head(int(layer), int(index))
-
-
-def grid_of(result: Result) -> HeadGrid:
-    """Return the grid of a result; without one, the smallest that holds its heads."""
-    counts = tuple(int(count) for count in at(result, "grid", "heads") or ())
-    if not counts:
-        heads = by_head(result)
-        layers = 1 + max((head.layer for head in heads), default=-1)
-        counts = tuple(
-            1 + max((head.index for head in heads if head.layer == layer), default=-1)
-            for layer in range(layers)
-        )
-    sizes = tuple(int(size or 1) for size in at(result, "grid", "group_sizes") or ())
-    return HeadGrid(counts, sizes if len(sizes) == len(counts) else ())
+    return {entry.place: entry for entry in result.heads}
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,9 +111,9 @@ class _Around:
     known_of: Standings
 
 
-def _cell(head: Head, entry: Mapping[str, Any] | None, around: _Around) -> Cell:
+def _cell(head: Head, entry: HeadEffect | None, around: _Around) -> Cell:
     unit, grid = around.unit, around.grid
-    effect = known(at(entry, "effect"))
+    effect = entry.effect if entry else None
     standing = around.known_of.of(str(head), entry)
     group = grid.group(head)
     shade = "u"
@@ -152,11 +129,9 @@ def _cell(head: Head, entry: Mapping[str, Any] | None, around: _Around) -> Cell:
     )
 
 
-def _note(
-    head: Head, entry: Mapping[str, Any] | None, around: _Around, standing: Standing
-) -> list[str]:
-    unit, effect = around.unit, known(at(entry, "effect"))
-    lines = [f"{head}: {unit.effect(effect)}"]
+def _note(head: Head, entry: HeadEffect | None, around: _Around, standing: Standing) -> list[str]:
+    unit = around.unit
+    lines = [f"{head}: {unit.effect(entry.effect if entry else None)}"]
     interval = interval_text(entry, unit)
     if interval:
         lines.append(f"95 % interval {interval}")
@@ -188,9 +163,8 @@ def _group_note(head: Head, grid: HeadGrid) -> list[str]:
     return [f"key-value group {group} (H{group * size}–H{last})"]
 
 
-def interval_text(entry: Mapping[str, Any] | None, unit: Unit) -> str:
+def interval_text(effect: Bounded | None, unit: Unit) -> str:
     """Write `−45.1 to −37.0`, or nothing where an end is missing."""
-    low, high = known(at(entry, "low")), known(at(entry, "high"))
-    if low is None or high is None:
+    if effect is None or effect.low is None or effect.high is None:
         return ""
-    return f"{unit.bare_effect(low)} to {unit.bare_effect(high)}"
+    return f"{unit.bare_effect(effect.low)} to {unit.bare_effect(effect.high)}"

@@ -4,9 +4,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from caploc.report.headmap import interval_text
-from caploc.report.reading import Result, at, finite, inline, known
+from caploc.report.reading import inline
 from caploc.report.standing import Standing, Standings, standings
 from caploc.report.units import Unit, outcome_unit
+from caploc.result import HeadEffect, Result
 
 HEADS_LISTED = 24  # rows without a script, which shows all heads a page at a time
 LIKELIEST = 10  # rows if no head stands out
@@ -33,8 +34,7 @@ class HeadRow:
         stands = self.standing
         words = ", ".join(stands.words)
         texts = [self.effect, self.interval, stands.chance, stands.alone, self.q, words]
-        # JSON knows no endless number.
-        numbers = [next(iter(finite([n])), None) for n in (self.number, self.chance, self.q_number)]
+        numbers = [self.number, self.chance, self.q_number]
         return [self.rank, self.head, *(text or "–" for text in texts), *numbers]
 
 
@@ -79,9 +79,9 @@ def head_table(result: Result) -> HeadTable:
     If there are none of these, the ten most needed.
     """
     known_of, unit = standings(result), outcome_unit(result)
-    entries = list(at(result, "heads") or ())
+    entries = result.heads
     chosen = _chosen(entries, known_of)
-    chosen = chosen or [e for e in entries if known(at(e, "effect")) is not None][:LIKELIEST]
+    chosen = chosen or [entry for entry in entries if entry.effect is not None][:LIKELIEST]
     others = [entry for entry in entries if not any(entry is one for one in chosen)]
     every = [_row(number, e, known_of, unit) for number, e in enumerate([*chosen, *others], 1)]
     rows = every[: min(len(chosen), HEADS_LISTED)]
@@ -98,9 +98,9 @@ def head_table(result: Result) -> HeadTable:
     )
 
 
-def _chosen(entries: list[Any], known_of: Standings) -> list[Any]:
+def _chosen(entries: list[HeadEffect], known_of: Standings) -> list[HeadEffect]:
     """The top in its own order, then all others that have a standing."""
-    by_name = {str(at(entry, "head")): entry for entry in entries}
+    by_name = {entry.head: entry for entry in entries}
     top = [by_name[name] for name in known_of.top if name in by_name]
     others = [
         entry
@@ -110,20 +110,19 @@ def _chosen(entries: list[Any], known_of: Standings) -> list[Any]:
     return top + others
 
 
-def _row(number: int, entry: Any, known_of: Standings, unit: Unit) -> HeadRow:
-    name, effect = str(at(entry, "head")), known(at(entry, "effect"))
-    low, high, q = (known(at(entry, field)) for field in ("low", "high", "q"))
-    standing = known_of.of(name, entry)
+def _row(rank: int, entry: HeadEffect, known_of: Standings, unit: Unit) -> HeadRow:
+    standing, q = known_of.of(entry.head, entry), entry.q
+    ends = (entry.low, entry.high) if None not in (entry.low, entry.high) else (None, None)
     return HeadRow(
-        rank=str(number) if standing.named or not known_of.top else "–",
-        head=inline(name),
-        effect=unit.effect(effect),
+        rank=str(rank) if standing.named or not known_of.top else "–",
+        head=inline(entry.head),
+        effect=unit.effect(entry.effect),
         interval=interval_text(entry, unit) or "–",
         q="–" if q is None else "<\u00a00.001" if q < 0.001 else f"{q:.2g}",
         standing=standing,
-        number=effect,
-        low=None if high is None else low,
-        high=None if low is None else high,
+        number=entry.effect,
+        low=ends[0],
+        high=ends[1],
         q_number=q,
-        chance=known(at(entry, "top_chance")) if standing.chance else None,
+        chance=entry.top_chance if standing.chance else None,
     )

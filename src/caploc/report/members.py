@@ -1,30 +1,19 @@
 """Which effect a result shows, and what its named heads do alone and within their set."""
 
 from dataclasses import dataclass
-from typing import Any
 
-from caploc.heads import ALONE, AMONG
+from caploc.heads import ALONE
 from caploc.report.headmap import interval_text
-from caploc.report.reading import Result, at, inline, number_at
+from caploc.report.reading import inline
 from caploc.report.units import Unit, unit_of
-
-DRAWN = ("css", "csb", "css-search", "csb-search")  # of older files, which name no estimand
-
-
-def estimand_of(result: Result) -> str:
-    """`alone` or `among others`: what the effects of a result are effects of."""
-    named = at(result, "estimand", "heads")
-    if named:
-        return str(named)
-    return AMONG if at(result, "method", "name") in DRAWN else ALONE
+from caploc.result import Estimand, Member, Result
 
 
-def describe_estimand(result: Result) -> str:
+def describe_estimand(estimand: Estimand) -> str:
     """The end of a sentence that begins with `what the score changes when a head is`."""
-    if estimand_of(result) == ALONE:
+    if estimand.heads == ALONE:
         return "knocked out alone"
-    rate = number_at(result, "estimand", "rate")
-    share = f"{100 * rate:.3g}\u00a0% of all heads" if rate else "other heads"
+    share = f"{100 * estimand.rate:.3g}\u00a0% of all heads" if estimand.rate else "other heads"
     return f"knocked out among others ({share}, drawn at random)"
 
 
@@ -41,14 +30,13 @@ class MemberRow:
 
 def member_rows(result: Result) -> list[MemberRow]:
     """The named heads, if they are several: of one alone, the two effects are the same."""
-    heads = at(result, "validation", "members", "heads") or ()
+    members = result.validation.members
     unit = unit_of(result)
-    return [_row(entry, unit) for entry in heads] if len(heads) > 1 else []
+    return [_row(each, unit) for each in members.heads] if members and members.heads[1:] else []
 
 
-def _row(entry: Any, unit: Unit) -> MemberRow:
+def _row(member: Member, unit: Unit) -> MemberRow:
     texts = []
-    for kind in ("alone", "within"):
-        effect = at(entry, kind)
-        texts += [unit.effect(number_at(effect, "effect")), interval_text(effect, unit) or "–"]
-    return MemberRow(inline(at(entry, "head")), *texts)
+    for effect in (member.alone, member.within):
+        texts += [unit.effect(effect.effect), interval_text(effect, unit) or "–"]
+    return MemberRow(inline(member.head), *texts)

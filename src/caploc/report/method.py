@@ -1,10 +1,9 @@
 """How the heads were found, in words with the run's numbers filled in."""
 
-from typing import Any
-
 from caploc.report.members import describe_estimand
-from caploc.report.reading import Result, at, called, counted, inline, listed, number_at
+from caploc.report.reading import called, counted, inline, listed
 from caploc.report.units import ScoreKind, outcome_unit, significant
+from caploc.result import HeldOut, Result, RunCost, Subsets, Validation
 
 KNOCKOUT = (
     "A head is knocked out by setting its output to zero before the attention output projection, "
@@ -65,13 +64,12 @@ def method_paragraphs(result: Result) -> list[str]:
 
 
 def _design(result: Result) -> str:
-    method, search = at(result, "method"), at(result, "search")
-    name = str(at(method, "name") or "")
-    masks = number_at(result, "fit", "masks") or number_at(method, "masks")
-    rate = number_at(method, "rate") or number_at(search, "rate")
-    examples = number_at(method, "examples") or number_at(result, "task", "examples")
-    group = number_at(search, "group") or 1
-    name = "likelihood" if at(search, "opening") == "likelihood" else name
+    method, search = result.method, result.search
+    masks = result.fit.masks or method.masks
+    rate = method.rate or search.rate
+    examples = method.examples or result.task.examples
+    group = search.group or 1
+    name = "likelihood" if search.opening == "likelihood" else method.name
     return DESIGNS.get(name, UNLISTED).format(
         name=inline(name) or "of this run",
         masks=counted(masks, "random group") if masks else "Random groups",
@@ -84,14 +82,13 @@ def _design(result: Result) -> str:
 
 def _choosing(result: Result) -> str:
     """How an adaptive search came from its rows to the heads that it names."""
-    search = at(result, "search")
-    shortlist, checked = at(search, "shortlist"), number_at(search, "checked_on")
+    search = result.search
+    shortlist, checked = search.shortlist, search.checked_on
     if shortlist is None:
         return ""
     kind = {True: "that the groups were not tried on", False: "that the groups were tried on too"}
-    where = kind.get(at(search, "fresh"), "")
-    goal = str(at(search, "goal"))
-    goal += ", likelihood" if at(search, "opening") == "likelihood" else ""
+    where = "" if search.fresh is None else kind[search.fresh]
+    goal = f"{search.goal}{', likelihood' if search.opening == 'likelihood' else ''}"
     return CHOOSING.get(goal, CHOOSING["heads"]).format(
         shortlist=f", {len(shortlist)} of them," if shortlist else "",
         checked=f" on {counted(checked, 'example')} {where}".rstrip() if checked else "",
@@ -99,24 +96,26 @@ def _choosing(result: Result) -> str:
 
 
 def _fit(result: Result) -> str:
-    fit = at(result, "fit")
-    estimator = at(fit, "estimator")
+    fit = result.fit
+    estimator = fit.estimator
     if not estimator:
         return ""
-    rows, masks = number_at(fit, "rows"), number_at(fit, "masks")
+    rows, masks = fit.rows, fit.masks
     source = " from " + counted(rows, "row") if rows else ""
     source += f" under {counted(masks, 'mask')}" if rows and masks else ""
     outcome = " (here the log-probability)" if outcome_unit(result).kind is ScoreKind.NATS else ""
     return (
         f"The estimator {inline(estimator)} worked out each head's effect{source}. An effect is "
-        f"what the score{outcome} changes when the head is {describe_estimand(result)}; on this "
-        f"page, orange marks the heads that the task needs. {_explained(result)}"
+        f"what the score{outcome} changes when the head is "
+        f"{describe_estimand(result.estimand)}; on this page, orange marks the heads that the task "
+        f"needs. {_explained(result)}"
     )
 
 
 def _explained(result: Result) -> str:
-    r2 = number_at(result, "validation", "held_out", "prediction", "r2")
-    r2 = number_at(result, "fit", "r2_held_out") if r2 is None else r2
+    held_out = result.validation.held_out
+    r2 = held_out.prediction.r2 if held_out and held_out.prediction else None
+    r2 = result.fit.r2_held_out if r2 is None else r2
     if r2 is None:
         return "How well these effects predict masks that were not fitted was not measured."
     if r2 <= 0:
@@ -131,89 +130,78 @@ def _explained(result: Result) -> str:
 
 
 def _check(result: Result) -> str:
-    top = at(result, "top") or ()
-    validation = at(result, "validation")
-    if not top or not at(validation, "task"):
+    top, validation = result.top, result.validation
+    if not top:
         return ""
     which = "that head was" if len(top) == 1 else f"the top {len(top)} heads were"
-    text = f"{_parts(validation)}To check the finding, {which} knocked out on "
-    text += _examples(validation)
-    controls = at(validation, "controls")
-    draws = number_at(controls, "draws")
-    if draws:
+    text = _parts(validation.subsets) if validation.subsets else ""
+    text += f"To check the finding, {which} knocked out on {_examples(validation)}"
+    if validation.controls and (draws := validation.controls.draws):
         text += f", and so were as many random heads, layer by layer, in {counted(draws, 'draw')}"
-    others = len(at(validation, "other_tasks") or ())
-    if others:
+    if others := len(validation.other_tasks):
         text += f"; {counted(others, 'other task')} show what else breaks"
     return f"{text}. ± is one standard error unless the row says otherwise."
 
 
-def _parts(validation: Any) -> str:
-    """How the set as found was held against its parts; empty if it had none."""
-    subsets = at(validation, "subsets")
-    if not subsets:
-        return ""
-    examples = number_at(subsets, "examples")
-    where = f" on {counted(examples, 'example')}" if examples else ""
+def _parts(subsets: Subsets) -> str:
+    """How the set as found was held against its parts."""
+    where = f" on {counted(subsets.examples, 'example')}" if subsets.examples else ""
     return (
-        f"The {counted(len(at(subsets, 'found') or ()), 'head')} found were knocked out together"
+        f"The {counted(len(subsets.found), 'head')} found were knocked out together"
         f"{where}, and so were parts of them: each beginning of their ranking, each head alone and "
         "all but each. On every other example the most damaging part was picked; it is named "
         "instead of the whole if it did more on the examples between (one-sided, 5\u00a0%). "
     )
 
 
-def _examples(validation: Any) -> str:
+def _examples(validation: Validation) -> str:
     """Held-out examples where there are any, and then the task as it comes."""
-    examples = number_at(validation, "task", "knocked_out", "examples")
+    knocked_out, held_out = validation.task.knocked_out, validation.held_out or HeldOut()
+    examples = knocked_out.examples if knocked_out else None
     whole = counted(examples, "example") if examples else "the task"
-    fresh = number_at(validation, "held_out", "examples")
-    if at(validation, "held_out", "fresh") is not True or not fresh:
+    if not held_out.fresh or not held_out.examples:
         return whole
-    return f"{counted(fresh, 'held-out example')} (and on {whole} of the task as they come)"
+    fresh = counted(held_out.examples, "held-out example")
+    return f"{fresh} (and on {whole} of the task as they come)"
 
 
 def _software(result: Result) -> str:
     """What a paper says of the software: versions, number format, seed, and what it cost."""
-    recorded = at(result, "versions")
-    names = [f"{inline(n)} {inline(v)}" for n, v in (recorded or {}).items() if v is not None]
+    names = [f"{inline(n)} {inline(v)}" for n, v in result.versions.items() if v is not None]
     if not names:
         return ""
-    seed, rows = at(result, "seed"), number_at(result, "cost", "rows")
-    dtype, fingerprint = at(result, "model", "dtype"), at(result, "model", "fingerprint")
-    model = called(at(result, "model", "name") or "the model")
+    seed, rows, model = result.seed, result.cost.rows, result.model
     text = f"Computed with {listed(names)}"
-    text += f", seed {inline(seed)}" if seed is not None else ""
-    text += f", {model} in {inline(dtype)}" if dtype else ""
-    text += f" (weights {inline(fingerprint)})" if fingerprint else ""
+    text += f", seed {seed}" if seed is not None else ""
+    text += f", {called(model.name)} in {inline(model.dtype)}" if model.dtype else ""
+    text += f" (weights {inline(model.fingerprint)})" if model.fingerprint else ""
     return text + (f"; {counted(rows, 'row')} in all." if rows else ".")
 
 
 def facts(result: Result) -> list[tuple[str, str]]:
     """Name and value of what it takes to run this again, and what it cost."""
-    cost, model = at(result, "cost"), at(result, "model")
-    rows = [
-        ("Model", at(model, "name")),
-        ("Fingerprint", at(model, "fingerprint")),
-        ("Number format", at(model, "dtype")),
-        ("Task", at(result, "task", "name")),
-        ("Metric", at(result, "task", "metric")),
-        ("Examples of the task", _count(result, "task", "examples")),
-        ("Seed", at(result, "seed")),
-        ("Rows measured", _count(cost, "rows")),
+    cost, model, task = result.cost, result.model, result.task
+    rows: list[tuple[str, object]] = [
+        ("Model", model.name),
+        ("Fingerprint", model.fingerprint),
+        ("Number format", model.dtype),
+        ("Task", task.name),
+        ("Metric", task.metric),
+        ("Examples of the task", _count(task.examples)),
+        ("Seed", result.seed),
+        ("Rows measured", _count(cost.rows)),
         ("Forward tokens", _tokens(cost)),
-        ("Time", duration(number_at(cost, "seconds"))),
+        ("Time", duration(cost.seconds)),
     ]
-    for key, value in (at(result, "method") or {}).items():
+    for key, value in result.method:
         if value is not None:  # a setting that the method does not use
-            rows.append(("Method" if key == "name" else f"Method: {inline(key)}", value))
+            rows.append(("Method" if key == "name" else f"Method: {key}", value))
     return [(name, "not recorded" if value is None else inline(value)) for name, value in rows]
 
 
 def versions(result: Result) -> list[tuple[str, str]]:
     """Name and version of the software that the run used."""
-    recorded = at(result, "versions") or {}
-    return [(inline(name), inline(version)) for name, version in recorded.items()]
+    return [(inline(name), inline(version)) for name, version in result.versions.items()]
 
 
 def duration(seconds: float | None) -> str | None:
@@ -228,15 +216,13 @@ def duration(seconds: float | None) -> str | None:
     return f"{minutes // 60:,}\u00a0h {minutes % 60}\u00a0min"
 
 
-def _tokens(cost: Any) -> str | None:
+def _tokens(cost: RunCost) -> str | None:
     """Tokens run, and how many fewer they are than those of every row run alone."""
-    count = _count(cost, "forward_tokens")
-    run, alone = number_at(cost, "forward_tokens"), number_at(cost, "plain_tokens")
+    run, alone = cost.forward_tokens, cost.plain_tokens
     if run is None or not alone:
-        return count
-    return f"{count}, {1 - run / alone:.0%} fewer than row by row ({alone:,.0f})"
+        return _count(run)
+    return f"{run:,.0f}, {1 - run / alone:.0%} fewer than row by row ({alone:,.0f})"
 
 
-def _count(source: Any, *path: str) -> str | None:
-    value = number_at(source, *path)
+def _count(value: float | None) -> str | None:
     return None if value is None else f"{value:,.0f}"

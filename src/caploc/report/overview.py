@@ -12,21 +12,12 @@ from caploc.report import colours
 from caploc.report.headmap import HeadMap, by_head, head_map
 from caploc.report.method import duration
 from caploc.report.pictures import FIGURES, write_matrices
-from caploc.report.reading import (
-    Result,
-    at,
-    called,
-    finite,
-    inline,
-    known,
-    listed,
-    number_at,
-    visible,
-)
+from caploc.report.reading import called, finite, inline, listed, visible
 from caploc.report.sentence import HeadlineVerdict, check_of
 from caploc.report.sidebyside import comparison_headline, parts
 from caploc.report.templates import COMPARE, write_page
 from caploc.report.units import SPACE, Unit, outcome_unit, unit_of_other
+from caploc.result import HeadEffect, Result
 
 VERDICTS = {
     HeadlineVerdict.NO_HEADS: "no head found",
@@ -84,6 +75,16 @@ class ComparedRun:
     folder: Path
     result: Result
 
+    @property
+    def weights(self) -> tuple[str, str | None]:
+        """What two runs of one model have in common: heads of others are not the same heads."""
+        return self.result.model.name, self.result.model.fingerprint
+
+    @property
+    def top_heads(self) -> list[Head]:
+        """The heads that the run names, where it has an effect of them."""
+        return [entry.place for entry in self.result.heads if entry.head in self.result.top]
+
 
 def write_comparison(
     folder: Path, compared: Sequence[ComparedRun], told: Mapping[str, Any]
@@ -100,8 +101,8 @@ def write_comparison(
     """
     runs = [_run(folder, one) for one in compared]
     results = [one.result for one in compared]
-    models = list(dict.fromkeys(_model_key(result) for result in results))
-    chosen = [[result for result in results if _model_key(result) == key] for key in models]
+    models = list(dict.fromkeys(one.weights for one in compared))
+    chosen = [[one.result for one in compared if one.weights == key] for key in models]
     figures = write_matrices(folder / FIGURES, told)
     return write_page(
         folder,
@@ -114,79 +115,70 @@ def write_comparison(
         held_out=any(check_of(result).held_out for result in results),
         parts=parts(told, {one.name: one.result for one in compared}),
         figures=figures,
-        command=visible(at(told, "command") or ""),
+        command=visible(told["command"]),
     )
-
-
-def _model_key(result: Result) -> tuple[str, str]:
-    """Heads of two models are not the same heads, even where they share a name."""
-    return str(at(result, "model", "name")), str(at(result, "model", "fingerprint"))
 
 
 def _run(folder: Path, one: ComparedRun) -> RunRow:
     result = one.result
     check = check_of(result)
     way = relpath(one.folder, folder).replace("\\", "/")
-    rows = number_at(result, "cost", "rows")
+    rows = result.cost.rows
     return RunRow(
         # The leading dot keeps a folder named like `javascript:` from being taken for a scheme.
         link=f"./{quote(way, errors='replace')}/report.html",
         task=check.task,
-        model=called(at(result, "model", "name") or "not recorded"),
-        method=inline(at(result, "method", "name") or "not recorded"),
+        model=called(result.model.name),
+        method=inline(result.method.name),
         intact=check.unit.score(check.intact),
         knocked_out=check.unit.score(check.knocked_out),
         verdict=VERDICTS[check.verdict],
         general=_general(result, check.unit),
         top=listed(check.top) or "none",
         rows="not recorded" if rows is None else f"{rows:,.0f}",
-        time=duration(number_at(result, "cost", "seconds")) or "not recorded",
+        time=duration(result.cost.seconds) or "not recorded",
         map=head_map(result),
     )
 
 
 def _general(result: Result, main: Unit) -> list[str]:
     texts = []
-    for entry in at(result, "validation", "other_tasks") or ():
-        unit = unit_of_other(entry, main)
-        scores = [unit.score(number_at(entry, when, "score")) for when in ("intact", "knocked_out")]
-        texts.append(f"{called(at(entry, 'name'))}: {f'{SPACE}→{SPACE}'.join(scores)}")
+    for entry in result.validation.other_tasks:
+        scores = map(unit_of_other(entry, main).score, entry.scores)
+        texts.append(f"{called(entry.name)}: {f'{SPACE}→{SPACE}'.join(scores)}")
     return texts
 
 
 def _matrix(results: Sequence[Result]) -> Matrix:
-    names = {name for result in results for name in at(result, "top") or ()}
+    names = {name for result in results for name in result.top}
     heads = sorted(
-        head
-        for result in results
-        for head, entry in by_head(result).items()
-        if at(entry, "head") in names
+        head for result in results for head, entry in by_head(result).items() if entry.head in names
     )
     columns = list(dict.fromkeys(heads))
-    several = len({at(result, "method", "name") for result in results}) > 1
+    several = len({result.method.name for result in results}) > 1
     return Matrix(
-        model=called(at(results[0], "model", "name") or "a model"),
+        model=called(results[0].model.name),
         heads=columns,
         rows=[(_label(result, several), _shades(result, columns)) for result in results],
     )
 
 
 def _label(result: Result, several_methods: bool) -> str:
-    task = called(at(result, "task", "name") or "a task")
-    return f"{task} · {inline(at(result, 'method', 'name'))}" if several_methods else task
+    task = called(result.task.name)
+    return f"{task} · {inline(result.method.name)}" if several_methods else task
 
 
 def _shades(result: Result, heads: Sequence[Head]) -> list[Shaded]:
     """Shade the heads by their effect, relative to the largest of the whole run."""
     unit, entries = outcome_unit(result), by_head(result)
-    values = finite(known(at(entry, "effect")) for entry in entries.values())
+    values = finite(entry.effect for entry in entries.values())
     limit = max(map(abs, values), default=0.0)
-    top = set(at(result, "top") or ())
+    top = set(result.top)
     return [_shaded(head, entries.get(head), unit, limit, str(head) in top) for head in heads]
 
 
-def _shaded(head: Head, entry: Any, unit: Unit, limit: float, top: bool) -> Shaded:
-    effect = known(at(entry, "effect"))
+def _shaded(head: Head, entry: HeadEffect | None, unit: Unit, limit: float, top: bool) -> Shaded:
+    effect = entry.effect if entry else None
     if effect is None:
         return Shaded("u", "–", f"{head}: not measured", top)
     shade = colours.name(colours.step(unit.harm(effect), limit))

@@ -1,33 +1,32 @@
 """The page of one run."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from caploc.contents import read_contents
+from caploc.contents import read_file
+from caploc.contents.files import Answers, Curve, Interactions
+from caploc.contents.reading import File
 from caploc.folder import ANSWERS, CURVE, INTERACTIONS, RESULT, refuse_links
 from caploc.report import colours
 from caploc.report.advice import next_steps
 from caploc.report.answers import Status, answer_rows
 from caploc.report.contrasts import contrasts_of
-from caploc.report.curvetable import curve_table
 from caploc.report.headmap import head_map
 from caploc.report.headtable import head_table
-from caploc.report.members import describe_estimand, estimand_of, member_rows
+from caploc.report.members import describe_estimand, member_rows
 from caploc.report.method import facts, method_paragraphs, versions
 from caploc.report.pictures import FIGURES, drawn_figures, write_figures
 from caploc.report.plots import draw_curve, draw_effects, draw_scores, units_by_task
-from caploc.report.reading import Result, at, called, counted, inline, number_at, visible
-from caploc.report.scores import comparisons
+from caploc.report.reading import called, counted, inline, visible
+from caploc.report.scores import comparisons, curve_table
 from caploc.report.sentence import headline, second_sentence
 from caploc.report.sureness import questions
 from caploc.report.templates import write_page
 from caploc.report.units import outcome_unit
+from caploc.result import AnswerPair, Members, Result
 
-Answers = Sequence[Mapping[str, Any]]
 
-
-def write_report(folder: Path, result: Result, answers: Answers) -> Path:
+def write_report(folder: Path, result: Result, answers: Sequence[AnswerPair]) -> Path:
     """Write the page of a run, `report.html`; it shows what else lies in the folder.
 
     That is the curve of `caploc curve`, the contrasts of `caploc interactions`, and links to
@@ -43,7 +42,8 @@ def write_report(folder: Path, result: Result, answers: Answers) -> Path:
         OSError: if the folder or a file in it cannot be written.
         UserError: if curve.json or interactions.json cannot be read.
     """
-    curve, told = curve_of(folder), contents_of(folder, INTERACTIONS)
+    curve, found = curve_of(folder), _found(folder / INTERACTIONS, Interactions)
+    members = result.validation.members or Members()
     unit = outcome_unit(result)
     rows = answer_rows(answers, unit)
     counts = {status.value: sum(row.status is status for row in rows) for status in Status}
@@ -52,32 +52,32 @@ def write_report(folder: Path, result: Result, answers: Answers) -> Path:
     return write_page(
         folder,
         "report.html.j2",
-        task=called(at(result, "task", "name") or "a task"),
-        model=called(at(result, "model", "name") or "a model"),
+        task=called(result.task.name),
+        model=called(result.model.name),
         headline=headline(result),
         second_sentence=second_sentence(result),
-        notes=[inline(note) for note in at(result, "search", "notes") or ()],
+        notes=[inline(note) for note in result.search.notes],
         steps_next=next_steps(result, curve),
         questions=questions(result),
         comparisons=compared,
         score_charts=draw_scores(compared),
-        curve_charts=draw_curve(curve or {}, units),
+        curve_charts=draw_curve(curve, units) if curve else [],
         curve=curve_table(curve, units) if curve else None,
-        contrasts=contrasts_of(told, result) if told else None,
+        contrasts=contrasts_of(found, result) if found else None,
         map=head_map(result),
         table=table,
-        effects_chart=draw_effects(table.rows, unit, estimand_of(result)),
-        estimand=describe_estimand(result),
-        estimand_name=estimand_of(result),
+        effects_chart=draw_effects(table.rows, unit, result.estimand.heads),
+        estimand=describe_estimand(result.estimand),
+        estimand_name=result.estimand.heads,
         members=member_rows(result),
-        members_on=counted(number_at(result, "validation", "members", "examples") or 0, "example"),
+        members_on=counted(members.examples or 0, "example"),
         unit=unit,
         steps=colours.STEPS,
         answers=rows,
         every_answer=[row.as_list() for row in rows],
         counts=counts,
         method=method_paragraphs(result),
-        command=visible(at(result, "command") or "not recorded"),
+        command=visible(result.command or "not recorded"),
         facts=facts(result),
         versions=versions(result),
         figures=drawn_figures(folder),
@@ -92,27 +92,19 @@ def rewrite_page(folder: Path) -> Path:
         OSError: if a file cannot be written.
     """
     refuse_links(folder)
-    result, answers = read_contents(folder / RESULT), read_contents(folder / ANSWERS)
+    result, answers = read_file(folder / RESULT, Result), read_file(folder / ANSWERS, Answers)
     write_figures(folder / FIGURES, result, curve_of(folder))
-    return write_report(folder, result, answers)
+    return write_report(folder, result, answers.root)
 
 
-def curve_of(folder: Path) -> Mapping[str, Any] | None:
+def curve_of(folder: Path) -> Curve | None:
     """The content of curve.json, where there is one.
 
     Raises:
         UserError: if it cannot be read.
     """
-    return contents_of(folder, CURVE)
+    return _found(folder / CURVE, Curve)
 
 
-def contents_of(folder: Path, name: str) -> Mapping[str, Any] | None:
-    """The content of a file of the folder, where there is one.
-
-    Raises:
-        UserError: if it cannot be read.
-    """
-    content: Mapping[str, Any] | None = None
-    if (folder / name).exists():
-        content = read_contents(folder / name)
-    return content
+def _found(path: Path, kind: type[File]) -> File | None:
+    return read_file(path, kind) if path.exists() else None

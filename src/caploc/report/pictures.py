@@ -10,16 +10,17 @@ from typing import Any
 
 import vl_convert
 
+from caploc.contents.files import Curve
 from caploc.report import colours
 from caploc.report.charts import CONFIG, Spec, learn_font, rows_of
-from caploc.report.headmap import by_head, grid_of
+from caploc.report.headmap import by_head
 from caploc.report.headtable import head_table
-from caploc.report.members import estimand_of
 from caploc.report.plots import curve_specs, effects_spec, scores_specs, units_by_task
-from caploc.report.reading import Result, at, called, inline, known
+from caploc.report.reading import called, inline
 from caploc.report.scores import comparisons
 from caploc.report.standing import Standing, standings
 from caploc.report.units import Unit, outcome_unit
+from caploc.result import Result
 
 FIGURES = "figures"  # folder of a run
 NAMES = ("heads", "effects", "scores", "curve")
@@ -47,7 +48,7 @@ PRINT = {
 }
 
 
-def write_figures(folder: Path, result: Result, curve: Mapping[str, Any] | None) -> None:
+def write_figures(folder: Path, result: Result, curve: Curve | None) -> None:
     """Write the figures of a run into `folder`, each as PNG and as PDF.
 
     `heads` is the map, `effects` the listed heads with intervals, `scores` the task before and
@@ -57,7 +58,7 @@ def write_figures(folder: Path, result: Result, curve: Mapping[str, Any] | None)
         OSError: if the folder or a file cannot be written.
     """
     rows, units = head_table(result).rows, units_by_task(result)
-    effects = effects_spec(rows, outcome_unit(result), estimand_of(result))
+    effects = effects_spec(rows, outcome_unit(result), result.estimand.heads)
     parts = {
         "heads": [heads_spec(result)],
         "effects": [] if effects is None else [effects],
@@ -141,18 +142,19 @@ def shortened(text: Any, limit: int = LONGEST) -> str:
 
 def heads_spec(result: Result) -> Spec:
     """The map of effects, layers by heads; marks say what is known of a head besides."""
-    unit, grid, entries = outcome_unit(result), grid_of(result), by_head(result)
+    unit, grid, entries = outcome_unit(result), result.grid.grid(), by_head(result)
     known_of = standings(result)
     cells = []
     for head in grid.heads:
-        effect = known(at(entries.get(head), "effect"))
-        mark = _mark(known_of.of(str(head), entries.get(head)))
+        entry = entries.get(head)
+        effect = entry.effect if entry else None
+        mark = _mark(known_of.of(str(head), entry))
         shown = None if effect is None else unit.factor * effect
         cells.append({"layer": head.layer, "head": head.index, "mark": mark, "effect": shown})
     size = max(grid.layers, *grid.heads_per_layer, 1)
     step = CELL if size <= MOST_LARGE else SMALL_CELL
-    task, model = called(at(result, "task", "name")), called(at(result, "model", "name"))
-    title = shortened(f"{task or 'a task'} in {model or 'a model'}")
+    task, model = called(result.task.name), called(result.model.name)
+    title = shortened(f"{task} in {model}")
     marks = [text for text in MARKS if any(cell["mark"] == text for cell in cells)]
     unmeasured = ["–: not measured"] if any(cell["effect"] is None for cell in cells) else []
     axis = {"labelAngle": 0, "labelOverlap": "greedy", "ticks": False, "domain": False}
@@ -234,7 +236,7 @@ def matrix_spec(matrix: Mapping[str, Any], tops: Mapping[str, Sequence[str]]) ->
     columns = _widest(matrix)
     cells = []
     for row in matrix["rows"]:
-        effects = [known(effect) for effect in row["effects"]]
+        effects = row["effects"]
         limit = max((abs(effect) for effect in effects if effect is not None), default=0) or 1.0
         for column in columns:
             effect, head = effects[column], matrix["heads"][column]
@@ -272,7 +274,7 @@ def _widest(matrix: Mapping[str, Any]) -> list[int]:
     """Columns to draw, in their own order: all, or those of the largest effects."""
 
     def largest(column: int) -> float:
-        effects = [known(row["effects"][column]) for row in matrix["rows"]]
+        effects = [row["effects"][column] for row in matrix["rows"]]
         return max((abs(effect) for effect in effects if effect is not None), default=0.0)
 
     every = range(len(matrix["heads"]))

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from caploc.contents.files import Curve
 from caploc.report.charts import (
     NOTE,
     ROW,
@@ -15,9 +16,10 @@ from caploc.report.charts import (
     rows_of,
 )
 from caploc.report.headtable import HeadRow
-from caploc.report.reading import Result, at, called_apart, counted, finite, number_at
+from caploc.report.reading import called_apart, counted, finite
 from caploc.report.scores import ScoreRow
 from caploc.report.units import ScoreKind, Unit, unit_of, unit_of_other
+from caploc.result import Result, Score
 
 RULE = {"type": "rule", "aria": False}  # says nothing of its own at the pointer
 LINE = {"type": "line", "aria": False}
@@ -188,38 +190,37 @@ def _ticks(
 def units_by_task(result: Result) -> dict[str, Unit]:
     """How the scores of each task of the run are written."""
     main = unit_of(result)
-    units = {str(at(result, "task", "name")): main}
-    for entry in at(result, "validation", "other_tasks") or ():
-        units.setdefault(str(at(entry, "name")), unit_of_other(entry, main))
+    units = {result.task.name: main}
+    for entry in result.validation.other_tasks:
+        units.setdefault(entry.name, unit_of_other(entry, main))
     return units
 
 
-def draw_curve(drawn: Mapping[str, Any], units: Mapping[str, Unit]) -> list[Chart]:
+def draw_curve(drawn: Curve, units: Mapping[str, Unit]) -> list[Chart]:
     """Draw `curve_specs` for the page."""
     summary = "Scores with 0, 1, 2 and more heads knocked out; the numbers are in the table below."
     return [chart(summary, spec) for spec in curve_specs(drawn, units)]
 
 
-def curve_specs(drawn: Mapping[str, Any], units: Mapping[str, Unit]) -> list[Spec]:
+def curve_specs(drawn: Curve, units: Mapping[str, Unit]) -> list[Spec]:
     """Score against number of heads knocked out, a line a task and a chart for each unit."""
-    heads = [str(head) for head in at(drawn, "heads") or ()]
-    curves = at(drawn, "curves") or {}
+    curves = drawn.curves
     kinds: dict[tuple[ScoreKind, str], list[dict[str, Any]]] = {}
     names = called_apart(curves)
     for task, points in curves.items():
         unit = units.get(task) or Unit(ScoreKind.PLAIN, "score")
-        values = _curve_points(names[task], points, heads, unit)
+        values = _curve_points(names[task], points, drawn.heads, unit)
         kinds.setdefault((unit.kind, unit.measure), []).extend(values)
     return [_curve(values, kind) for kind, values in kinds.items() if values]
 
 
 def _curve_points(
-    task: str, points: Sequence[Mapping[str, Any]], heads: Sequence[str], unit: Unit
+    task: str, points: Sequence[Score], heads: Sequence[str], unit: Unit
 ) -> list[dict[str, Any]]:
     values = []
     for count, point in enumerate(points):
-        score, error = number_at(point, "score"), number_at(point, "stderr") or 0.0
-        if score is None or not finite([score]):
+        score, error = point.score, point.stderr or 0.0
+        if score is None:
             continue
         last = f", last {heads[count - 1]}" if 0 < count <= len(heads) else ""
         values.append(

@@ -1,11 +1,9 @@
-"""Take values out of a result, where anything may be missing, and make any text safe to show."""
+"""Make any text safe to show, and write counts and lists."""
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
-
-Result = Mapping[str, Any]  # the content of result.json
 
 NUMERALS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 NAMES_SHOWN = 8  # a sentence with more head names than this is no longer read
@@ -16,27 +14,6 @@ UNSEEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e"
     "\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]"
 )
-
-
-def at(source: Any, *path: str) -> Any:
-    """Return `source[path[0]][path[1]]...`, or None as soon as a step is missing."""
-    for step in path:
-        if not isinstance(source, Mapping):
-            return None
-        source = source.get(step)
-    return source
-
-
-def known(value: Any) -> float | None:
-    """Return the number, or None where there is none (None, NaN or not a number at all)."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return None if math.isnan(value) else float(value)
-
-
-def number_at(source: Any, *path: str) -> float | None:
-    """Return the number at the path, or None where it is missing."""
-    return known(at(source, *path))
 
 
 def visible(text: Any) -> str:

@@ -1,28 +1,21 @@
-"""Scores before and after: the task, random heads instead, and other tasks."""
+"""Scores before and after: the task, random heads instead, other tasks, one more head each time."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
+from caploc.contents.files import Curve
 from caploc.report.failing import lost
-from caploc.report.reading import (
-    Result,
-    at,
-    called,
-    called_apart,
-    counted,
-    finite,
-    known,
-    number_at,
-)
+from caploc.report.reading import called, called_apart, counted, finite, inline
 from caploc.report.units import (
     NOT_MEASURED,
     SPACE,
+    ScoreKind,
     Unit,
     unit_of,
     unit_of_other,
     unit_of_outcomes,
 )
+from caploc.result import Bounded, Change, HeldOut, Result, Score, Spread, TaskComparison
 
 VERDICTS = ("changed", "unchanged", "open")
 
@@ -59,152 +52,108 @@ def comparisons(result: Result) -> list[ScoreRow]:
     Rows that were not measured are left out, but for the task itself; and where no head was named,
     nothing was knocked out.
     """
-    validation, unit = at(result, "validation"), unit_of(result)
-    if not at(result, "top"):
-        return _intact_only(result, unit)
-    controls, held_out = at(validation, "controls"), at(validation, "held_out")
-    name = called(at(result, "task", "name") or "the task")
-    whole = (at(validation, "task", "intact") or at(result, "intact")), at(validation, "task")
-    whole_row = _whole(name, whole, unit)
-    rows = [_held_out(name, held_out, unit)] if held_out else [whole_row]
+    validation, unit = result.validation, unit_of(result)
+    controls, held_out, task = validation.controls, validation.held_out, validation.task
+    name = called(result.task.name)
+    intact = task.intact or result.intact
+    if not result.top:
+        without = {"knocked_out": None, "change": None}
+        others = [other.model_copy(update=without) for other in validation.other_tasks]
+        alone = TaskComparison(name=name, intact=intact)
+        return [_compared(name, alone, unit), *_others(others, unit)]
+    whole = _compared(name, task.model_copy(update={"intact": intact}), unit)
+    rows = [_held_out(name, held_out, unit)] if held_out else [whole]
     if controls:
-        intact = at(held_out, "intact") if held_out else at(whole[0], "score")
-        rows += _random_heads(name, known(intact), controls, unit)
-    if held_out and at(validation, "task"):
-        detail = f"{whole_row.detail}, those of the search among them".removeprefix(", ")
-        rows.append(replace(whole_row, short="all examples", detail=detail))
-    return rows + _others(at(validation, "other_tasks") or (), unit)
+        before = held_out.intact if held_out else intact.score
+        random = _drawn(controls, before, "of as many in each layer", unit)
+        rows.append(replace(random, name=f"{name}, random heads instead", short="random heads"))
+        if controls.same_groups:
+            same = "of the named heads' key-value groups"
+            near = _drawn(controls.same_groups, before, same, unit)
+            long = f"{name}, other heads of the same groups"
+            rows.append(replace(near, name=long, short="same groups"))
+    if held_out:
+        detail = f"{whole.detail}, those of the search among them".removeprefix(", ")
+        rows.append(replace(whole, short="all examples", detail=detail))
+    return rows + _others(validation.other_tasks, unit)
 
 
-def _intact_only(result: Result, unit: Unit) -> list[ScoreRow]:
-    """The task and the other tasks, with no head to knock out."""
-    name = called(at(result, "task", "name") or "the task")
-    intact = at(result, "validation", "task", "intact") or at(result, "intact")
-    rows = [_compared(name, intact, None, unit)]
-    others = at(result, "validation", "other_tasks") or ()
-    return rows + _others([{**one, "knocked_out": None, "change": None} for one in others], unit)
-
-
-def _held_out(name: str, held_out: Any, unit: Unit) -> ScoreRow:
-    before, after = (number_at(held_out, when) for when in ("intact", "knocked_out"))
-    examples = number_at(held_out, "examples")
-    fresh = at(held_out, "fresh") is True
-    kind = "that no search saw" if fresh else "that the heads were found on"
-    change = at(held_out, "change")
+def _held_out(name: str, held_out: HeldOut, unit: Unit) -> ScoreRow:
+    before, after, examples = held_out.intact, held_out.knocked_out, held_out.examples
+    kind = "that no search saw" if held_out.fresh else "that the heads were found on"
     return ScoreRow(
-        name=f"{name}, held-out examples" if fresh else f"{name}, examples of the search",
-        short="held-out examples" if fresh else "search examples",
+        name=f"{name}, {'held-out examples' if held_out.fresh else 'examples of the search'}",
+        short="held-out examples" if held_out.fresh else "search examples",
         detail=f"{counted(examples, 'example')} {kind}" if examples else kind,
         intact=unit.score(before),
         knocked_out=unit.score(after),
         change=_change(before, after, unit),
-        interval=interval(change, unit),
-        verdict=verdict(change),
+        interval=interval(held_out.change, unit),
+        verdict=verdict(held_out.change),
         unit=unit,
         points=(Point(before), Point(after)),
         draws=[],
     )
 
 
-def _whole(name: str, scores: tuple[Any, Any], unit: Unit) -> ScoreRow:
-    row = _compared(name, scores[0], at(scores[1], "knocked_out"), unit)
-    return told_more(row, scores[1], unit)
+def _others(entries: Sequence[TaskComparison], main: Unit) -> list[ScoreRow]:
+    short = called_apart([entry.name for entry in entries])
+    return [_compared(short[e.name], e, unit_of_other(e, main)) for e in entries]
 
 
-def told_more(row: ScoreRow, entry: Any, unit: Unit) -> ScoreRow:
-    """The same with the interval of the change, the verdict on it, and what was lost."""
-    change = at(entry, "change")
-    return replace(
-        row,
-        interval=interval(change, unit),
-        verdict=verdict(change),
-        lost=lost(at(entry, "failures")),
-    )
-
-
-def _others(entries: Sequence[Any], main: Unit) -> list[ScoreRow]:
-    names = [str(at(entry, "name") or "another task") for entry in entries]
-    short = called_apart(names)
-    return [_other(entry, short[name], main) for entry, name in zip(entries, names, strict=True)]
-
-
-def _other(entry: Any, name: str, main: Unit) -> ScoreRow:
-    unit = unit_of_other(entry, main)
-    pair = at(entry, "intact"), at(entry, "knocked_out")
-    row = _compared(name, *pair, unit)
-    return told_more(row, entry, unit)
-
-
-def interval(change: Any, unit: Unit) -> str:
+def interval(change: Bounded | None, unit: Unit) -> str:
     """Write the 95 % interval of a change of outcomes, whose unit may not be the score's."""
-    low, high = number_at(change, "low"), number_at(change, "high")
-    if low is None or high is None:
+    if change is None or change.low is None or change.high is None:
         return ""
     own = unit_of_outcomes(unit)
-    ends = f"{own.bare_effect(low)} to {own.bare_effect(high)}"
+    ends = f"{own.bare_effect(change.low)} to {own.bare_effect(change.high)}"
     return ends if own == unit else f"{ends}{SPACE}{own.axis}"
 
 
-def verdict(change: Any) -> str:
+def verdict(change: Change | None) -> str:
     """Write what an interval says: changed, unchanged within a margin, or open."""
-    said = str(at(change, "verdict") or "")
-    margin = number_at(change, "margin")
-    if said == "unchanged" and margin is not None:
-        return f"unchanged within {100 * margin:.3g}{SPACE}points"
-    return said if said in VERDICTS else ""
+    if change is None or change.verdict not in VERDICTS:
+        return ""
+    if change.verdict == "unchanged" and change.margin is not None:
+        return f"unchanged within {100 * change.margin:.3g}{SPACE}points"
+    return change.verdict
 
 
-def _compared(name: str, intact: Any, knocked_out: Any, unit: Unit) -> ScoreRow:
-    before, after = number_at(intact, "score"), number_at(knocked_out, "score")
-    examples = number_at(knocked_out, "examples") or number_at(intact, "examples")
+def _compared(name: str, entry: TaskComparison, unit: Unit) -> ScoreRow:
+    """A task's scores, the interval of their change, the verdict on it, and what was lost."""
+    before, after = entry.intact or Score(), entry.knocked_out or Score()
+    examples = after.examples or before.examples
     return ScoreRow(
         name=name,
         short=name,
-        detail=f"{examples:,.0f} examples" if examples else "",
-        intact=with_error(before, number_at(intact, "stderr"), unit),
-        knocked_out=with_error(after, number_at(knocked_out, "stderr"), unit),
-        change=_change(before, after, unit),
-        interval="",
-        verdict="",
+        detail=f"{examples:,} examples" if examples else "",
+        intact=with_error(before.score, before.stderr, unit),
+        knocked_out=with_error(after.score, after.stderr, unit),
+        change=_change(before.score, after.score, unit),
+        interval=interval(entry.change, unit),
+        verdict=verdict(entry.change),
         unit=unit,
-        points=(_point(intact), _point(knocked_out)),
+        points=(Point(before.score, before.stderr), Point(after.score, after.stderr)),
         draws=[],
+        lost=lost(entry.failures),
     )
 
 
-def _random_heads(name: str, intact: float | None, controls: Any, unit: Unit) -> list[ScoreRow]:
-    """Random heads of the same layers, and where it was measured, of the same groups."""
-    rows = [
-        ("random heads instead", "random heads", controls, "of as many in each layer"),
-        (
-            "other heads of the same groups",
-            "same groups",
-            at(controls, "same_groups"),
-            "of the named heads' key-value groups",
-        ),
-    ]
-    return [
-        replace(_drawn(draws, intact, kind, unit), name=f"{name}, {long}", short=short)
-        for long, short, draws, kind in rows
-        if draws
-    ]
-
-
-def _drawn(controls: Any, intact: float | None, kind: str, unit: Unit) -> ScoreRow:
-    mean, spread = number_at(controls, "mean"), number_at(controls, "sd")
-    scores = finite(known(score) for score in at(controls, "scores") or ())
-    detail = f"{counted(number_at(controls, 'draws') or len(scores), 'draw')} {kind}"
+def _drawn(draws: Spread, intact: float | None, kind: str, unit: Unit) -> ScoreRow:
+    """Random heads instead of the named ones."""
+    scores = finite(draws.scores)
+    detail = f"{counted(draws.draws or len(scores), 'draw')} {kind}"
     return ScoreRow(
         name="",
         short="",
-        detail=detail if spread is None else f"{detail}; ± is their standard deviation",
+        detail=detail if draws.sd is None else f"{detail}; ± is their standard deviation",
         intact=unit.score(intact),
-        knocked_out=with_error(mean, spread, unit),
-        change=_change(intact, mean, unit),
+        knocked_out=with_error(draws.mean, draws.sd, unit),
+        change=_change(intact, draws.mean, unit),
         interval="",
         verdict="",
         unit=unit,
-        points=(Point(intact), Point(mean, spread)),
+        points=(Point(intact), Point(draws.mean, draws.sd)),
         draws=scores,
     )
 
@@ -222,5 +171,26 @@ def _change(before: float | None, after: float | None, unit: Unit) -> str:
     return unit.effect(after - before)
 
 
-def _point(score: Any) -> Point:
-    return Point(number_at(score, "score"), number_at(score, "stderr"))
+@dataclass(frozen=True, slots=True)
+class CurveTable:
+    """A column a task, a row for each number of heads."""
+
+    tasks: list[str]
+    rows: list[list[str]]  # how many heads, the last of them, the score of each task
+
+
+def curve_table(curve: Curve, units: Mapping[str, Unit]) -> CurveTable:
+    """Write the content of curve.json; `units` say how each task's scores are written."""
+    curves = curve.curves
+    heads = ["none", *map(inline, curve.heads)]
+    rows = [
+        [str(count), head, *(score_at(curves[task], count, units.get(task)) for task in curves)]
+        for count, head in enumerate(heads)
+    ]
+    return CurveTable(list(called_apart(curves).values()), rows)
+
+
+def score_at(points: Sequence[Score], count: int, unit: Unit | None) -> str:
+    """The score with `count` heads knocked out, and its standard error."""
+    point = points[count] if count < len(points) else Score()
+    return with_error(point.score, point.stderr, unit or Unit(ScoreKind.PLAIN, "score"))

@@ -1,23 +1,12 @@
 """The answer in a sentence or two, worded by what was found."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Any
 
-from caploc.report.reading import (
-    Result,
-    at,
-    called,
-    counted,
-    finite,
-    known,
-    listed,
-    number_at,
-    numeral,
-)
+from caploc.report.reading import called, counted, finite, listed, numeral
 from caploc.report.units import Unit, significant, unit_of, unit_of_other
+from caploc.result import Change, Controls, Result, Score
 
 # 95 % of a normal distribution. The two runs share their examples, so the true error of their
 # difference is smaller; we would rather call a real drop noise than the reverse.
@@ -79,62 +68,42 @@ class HeldOutClaim:
 
 def check_of(result: Result) -> HeldOutClaim:
     """Gather what the verdict rests on; a score missing in the check is taken from the search."""
-    part, held_out = _basis(result)
-    controls = at(result, "validation", "controls")
-    scores = [known(score) for score in at(controls, "scores") or [at(controls, "mean")]]
-    counts = at(result, "grid", "heads") or ()
-    intact, knocked_out = part.get("intact"), part.get("knocked_out")
-    intact = number_at(result, "intact", "score") if intact is None else intact
+    validation = result.validation
+    whole, fresh, controls = validation.task, validation.held_out, validation.controls
+    scores, change, held_out = (whole.intact, whole.knocked_out), whole.change, 0
+    if fresh and fresh.fresh and fresh.knocked_out is not None:
+        scores = Score(score=fresh.intact), Score(score=fresh.knocked_out)
+        change, held_out = fresh.change, fresh.examples or 0
+    before, after = (score or Score() for score in scores)
+    intact = result.intact.score if before.score is None else before.score
+    beside = intact, after.score  # on the examples of the controls, which may be others
+    if fresh and controls and None not in (fresh.intact, controls.chosen):
+        beside = fresh.intact, controls.chosen
+    change = change or Change()
     return HeldOutClaim(
         unit=unit_of(result),
-        task=called(at(result, "task", "name") or "the task"),
-        top=[str(name) for name in at(result, "top") or ()],
-        heads=sum(counts) or len(at(result, "heads") or ()),
+        task=called(result.task.name),
+        top=result.top,
+        heads=sum(result.grid.heads),
         intact=intact,
-        knocked_out=knocked_out,
+        knocked_out=after.score,
         held_out=held_out,
-        noise=_noise(part, intact, knocked_out),
-        slight=_slight(part),
-        beside=_beside(result, intact, knocked_out),
-        random=finite(scores),
+        noise=_noise(change, intact, after.score, finite((before.stderr, after.stderr))),
+        slight=change.margin if change.verdict == "unchanged" else None,
+        beside=beside,
+        random=finite(controls.scores or [controls.mean]) if controls else [],
     )
 
 
-def _basis(result: Result) -> tuple[dict[str, Any], int]:
-    """Both scores, their errors and their change; how many held-out examples they are of."""
-    fresh, whole = at(result, "validation", "held_out"), at(result, "validation", "task")
-    if at(fresh, "fresh") is True and number_at(fresh, "knocked_out") is not None:
-        scores = {when: number_at(fresh, when) for when in ("intact", "knocked_out")}
-        examples = int(number_at(fresh, "examples") or 0)
-        return scores | {"change": at(fresh, "change")}, examples
-    scores = {when: number_at(whole, when, "score") for when in ("intact", "knocked_out")}
-    errors = [number_at(whole, when, "stderr") for when in ("intact", "knocked_out")]
-    return scores | {"change": at(whole, "change"), "errors": errors}, 0
-
-
-def _beside(
-    result: Result, intact: float | None, knocked_out: float | None
-) -> tuple[float | None, float | None]:
-    """Both scores on the examples of the controls, which may be others than the verdict's."""
-    chosen = number_at(result, "validation", "controls", "chosen")
-    same = number_at(result, "validation", "held_out", "intact")
-    return (intact, knocked_out) if chosen is None or same is None else (same, chosen)
-
-
-def _noise(part: Mapping[str, Any], intact: float | None, knocked_out: float | None) -> bool:
+def _noise(
+    change: Change, intact: float | None, knocked_out: float | None, errors: list[float]
+) -> bool:
     """Outcomes are better when higher: an interval that reaches above 0 is no sure loss."""
-    high = number_at(part, "change", "high")
-    if high is not None:
-        return high >= 0
-    present = finite(part.get("errors") or ())
-    if not present or intact is None or knocked_out is None:
+    if change.high is not None:
+        return change.high >= 0
+    if not errors or intact is None or knocked_out is None:
         return False
-    return abs(knocked_out - intact) <= NOISE_WIDTH * math.hypot(*present)
-
-
-def _slight(part: Mapping[str, Any]) -> float | None:
-    unchanged = at(part, "change", "verdict") == "unchanged"
-    return number_at(part, "change", "margin") if unchanged else None
+    return abs(knocked_out - intact) <= NOISE_WIDTH * math.hypot(*errors)
 
 
 def headline(result: Result) -> str:
@@ -209,17 +178,16 @@ def _moves(check: HeldOutClaim) -> str:
 
 def _others(result: Result, main: Unit) -> str:
     clauses = []
-    for entry in at(result, "validation", "other_tasks") or ():
-        before = number_at(entry, "intact", "score")
-        after = number_at(entry, "knocked_out", "score")
+    for entry in result.validation.other_tasks:
+        before, after = entry.scores
         if before is None or after is None:
             continue
         unit = unit_of_other(entry, main)
         texts = unit.score(before), unit.score(after)
         same = texts[0] == texts[1]
         moves = f"stays at {texts[1]}" if same else f"goes from {' to '.join(texts)}"
-        chance = "" if same or at(entry, "change", "verdict") != "open" else ", which may be chance"
-        clauses.append(f"{called(at(entry, 'name'))} {moves}{chance}")
+        open_ = not same and entry.change and entry.change.verdict == "open"
+        clauses.append(f"{called(entry.name)} {moves}{', which may be chance' if open_ else ''}")
     return f", while {listed(clauses[:2])}" if clauses else ""
 
 
@@ -233,12 +201,12 @@ def second_sentence(result: Result) -> str:
 
 
 def _random(check: HeldOutClaim, result: Result) -> str:
-    if not check.random:
+    controls = result.validation.controls
+    if not controls or not check.random:
         return "Random heads were not tried instead, so how special these heads are is open."
-    controls = at(result, "validation", "controls")
-    mean = number_at(controls, "mean")
+    mean = controls.mean
     mean = sum(check.random) / len(check.random) if mean is None else mean
-    draws = int(number_at(controls, "draws") or len(check.random))
+    draws = controls.draws or len(check.random)
     a_head = "a random head" if len(check.top) == 1 else f"{numeral(len(check.top))} random heads"
     average = " on average" if draws > 1 else ""
     return (
@@ -247,10 +215,10 @@ def _random(check: HeldOutClaim, result: Result) -> str:
     )
 
 
-def _beside_random(check: HeldOutClaim, controls: Any) -> str:
+def _beside_random(check: HeldOutClaim, controls: Controls) -> str:
     """How far off the named heads lie, or their score where it is of other examples."""
     named = "that head" if len(check.top) == 1 else "the named heads"
-    chosen, deviations = check.beside[1], number_at(controls, "deviations")
+    chosen, deviations = check.beside[1], controls.deviations
     if not check.held_out and chosen is not None and chosen != check.knocked_out:
         return f", where it is {check.unit.score(chosen)} without {named}"
     if deviations is None:
@@ -263,7 +231,7 @@ def _beside_random(check: HeldOutClaim, controls: Any) -> str:
 def _used_before(check: HeldOutClaim, result: Result) -> str:
     if check.held_out:
         return "The search for candidates used other examples."
-    if at(result, "validation", "held_out", "fresh") is False:
+    if result.validation.held_out and result.validation.held_out.fresh is False:
         return "The heads were found on some of these examples: the drop may be overstated."
     return ""
 

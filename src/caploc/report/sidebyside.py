@@ -7,13 +7,14 @@ from typing import Any
 from caploc.report.charts import NOTE, ROW, Chart, across, by_series, chart, named_rows, rows_of
 from caploc.report.method import duration
 from caploc.report.plots import POINT
-from caploc.report.reading import at, called, counted, inline, listed, numeral
+from caploc.report.reading import called, counted, inline, listed, numeral
 from caploc.report.sentence import check_of
 from caploc.report.standing import percent
 from caploc.report.units import significant
+from caploc.result import Result
 
 Told = Mapping[str, Any]  # the content of compare.json, or a part of it
-Results = Mapping[str, Any]  # the result of each run, by its name
+Results = Mapping[str, Result]  # of each run, by its name
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +39,14 @@ class PagePart:
 
 def comparison_headline(told: Told) -> str:
     """The answer: what the runs have in common."""
-    runs = at(told, "runs") or ()
+    runs = told["runs"]
     if not runs:
         return "There are no runs here yet."
     tasks, models, methods = (
-        list(dict.fromkeys(str(at(run, field)) for run in runs))
+        list(dict.fromkeys(str(run[field]) for run in runs))
         for field in ("task", "model", "method")
     )
-    weights = {(at(run, "model"), at(run, "fingerprint")) for run in runs}
+    weights = {(run["model"], run["fingerprint"]) for run in runs}
     if len(weights) > 1:
         what = f"{_capital(numeral(len(weights)))} models on {_these(tasks, 'task')}"
         return f"{what}: where their heads lie, and what they carry."
@@ -61,8 +62,8 @@ def _these(names: Sequence[str], noun: str) -> str:
 
 
 def _tasks_headline(told: Told, tasks: Sequence[str], model: str) -> str:
-    rows = at(at(told, "models")[0], "shared") or ()
-    most = [row for row in rows if at(row, "heads")]
+    rows = told["models"][0]["shared"]
+    most = [row for row in rows if row["heads"]]
     start = f"{_capital(_these(tasks, 'task'))} in {called(model)}: "
     if not most:
         return f"{start}no head is among the top of two of them."
@@ -100,9 +101,9 @@ def _capital(text: str) -> str:
 
 def parts(told: Told, results: Results) -> list[PagePart]:
     """What is held against each other: methods, heads that tasks share, models."""
-    found = [one_question(each, told, results) for each in at(told, "methods") or ()]
-    found += [shared_heads(each) for each in at(told, "models") or () if at(each, "shared")]
-    found += [one_task(each, told, results) for each in at(told, "across") or ()]
+    found = [one_question(each, told, results) for each in told["methods"]]
+    found += [shared_heads(each) for each in told["models"] if each["shared"]]
+    found += [one_task(each, told, results) for each in told["across"]]
     return found
 
 
@@ -146,7 +147,7 @@ CHANCE = (
 )
 
 
-def _method_line(row: Mapping[str, Any], label: str, result: Any) -> list[str]:
+def _method_line(row: Mapping[str, Any], label: str, result: Result) -> list[str]:
     unit = check_of(result).unit
     rows = row["rows"]
     return [

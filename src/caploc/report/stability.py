@@ -4,7 +4,7 @@ import numpy as np
 from jaxtyping import Float
 
 from caploc.designs import generator
-from caploc.report.reading import Result, at, known
+from caploc.result import Result
 
 FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)  # rows of the other run, as multiples of this one's
 DRAWS = 2_000
@@ -24,11 +24,11 @@ def stability(result: Result, *, seed: int = 0) -> list[tuple[float, float]]:
         Pairs of factor and share, for `FACTORS`; empty where heads are not named by their effects
         alone, or where effects have no intervals.
     """
-    if at(result, "method", "name") not in BY_EFFECT:
+    if result.method.name not in BY_EFFECT:
         return []
-    entries = [e for e in at(result, "heads") or () if known(at(e, "effect")) is not None]
-    columns = [[known(at(e, field)) for e in entries] for field in ("effect", "low", "high")]
-    named = np.array([at(e, "head") in set(at(result, "top") or ()) for e in entries], dtype=bool)
+    measured = [entry for entry in result.heads if entry.effect is not None]
+    columns = [[getattr(e, field) for e in measured] for field in ("effect", "low", "high")]
+    named = np.array([entry.head in result.top for entry in measured], dtype=bool)
     if not named.any() or any(value is None for column in columns for value in column):
         return []
     effect, low, high = (np.array(column, dtype=float) for column in columns)

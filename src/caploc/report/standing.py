@@ -1,10 +1,8 @@
 """Where a head stands: what the search and the check say of it, for the map and the table alike."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from caploc.report.reading import Result, at, known, number_at
+from caploc.result import HeadEffect, Result, Search
 
 MEANINGS = {
     "named": "knocked out in the check",
@@ -52,19 +50,19 @@ class Standings:
     critical: set[str]
     universal: set[str]
     alone: str
-    goal: str
+    goal: str | None
 
-    def of(self, name: str, entry: Mapping[str, Any] | None) -> Standing:
+    def of(self, name: str, entry: HeadEffect | None) -> Standing:
         """Where the head of this name and entry stands."""
-        named, universal = name in self.top, at(entry, "universal")
+        named, universal = name in self.top, entry.universal if entry else None
         left_out = (universal is True or name in self.universal) and not named
-        chance = None if left_out else known(at(entry, "top_chance"))
+        chance = None if left_out or not entry else entry.top_chance
         return Standing(
             named=named,
-            selected=at(entry, "selected") is True,
+            selected=bool(entry and entry.selected),
             candidate=name in self.shortlist and not named,
             tied=name in self.tied,
-            critical=at(entry, "critical") is True or name in self.critical,
+            critical=bool(entry and entry.critical) or name in self.critical,
             universal=True if name in self.universal else universal,
             chance="" if chance is None else percent(chance),
             alone="" if left_out else self.alone_of(name),
@@ -85,27 +83,26 @@ class Standings:
 
 def standings(result: Result) -> Standings:
     """Gather what a result says of its heads; results without a search say little."""
-    search = at(result, "search")
-    wanted = number_at(result, "method", "top")
+    search = result.search
     return Standings(
-        top=[str(name) for name in at(result, "top") or ()],
-        wanted=None if wanted is None else int(wanted),
-        shortlist=[str(name) for name in at(search, "shortlist") or ()],
-        tied={str(name) for name in at(search, "tied") or ()},
-        critical={str(name) for name in at(search, "critical") or ()},
-        universal={str(name) for name in at(search, "universal") or ()},
+        top=result.top,
+        wanted=result.method.top,
+        shortlist=search.shortlist or [],
+        tied=set(search.tied or []),
+        critical=set(search.critical),
+        universal=set(search.universal),
         alone=_alone(search),
-        goal=str(at(search, "goal")),
+        goal=search.goal,
     )
 
 
-def _alone(search: Any) -> str:
+def _alone(search: Search) -> str:
     """The heads at the border of the top are tried on more examples than the others."""
-    count = number_at(search, "checked_on")
+    count = search.checked_on
     if not count:
         return "no" if count == 0 else "yes"
-    kind = {True: " fresh", False: " used before"}.get(at(search, "fresh"), "")
-    return f"up to {count:,.0f}{kind}"
+    kind = {True: " fresh", False: " used before"}.get(search.fresh, "")  # type: ignore[arg-type]
+    return f"up to {count:,}{kind}"
 
 
 def percent(share: float) -> str:

@@ -1,24 +1,26 @@
 """How sure the finding is: each sign with its figure and how to read it."""
 
 from dataclasses import dataclass
-from typing import Any
 
 from caploc.report.charts import Chart
 from caploc.report.plots import draw_ratio, draw_shares
-from caploc.report.reading import (
-    Result,
-    at,
-    called,
-    counted,
-    inline,
-    known,
-    listed,
-    number_at,
-)
+from caploc.report.reading import called, counted, inline, listed
 from caploc.report.scores import interval, verdict
 from caploc.report.stability import stability
 from caploc.report.standing import percent
 from caploc.report.units import SPACE, Unit, significant, unit_of, unit_of_other, unit_of_outcomes
+from caploc.result import (
+    Change,
+    Controls,
+    HeldOut,
+    JointDrop,
+    Prediction,
+    Result,
+    Search,
+    Spread,
+    Subsets,
+    TaskComparison,
+)
 
 LITTLE = 0.05  # a share of the heads by which an answer hardly changes
 AGAIN = ((1.0, "as many"), (4.0, "four times"))
@@ -64,11 +66,11 @@ def questions(result: Result) -> list[ReaderQuestion]:
 
 
 def _search_signs(result: Result) -> list[Sign]:
-    search = at(result, "search")
-    if number_at(search, "expected_recall") is None:
+    search = result.search
+    if search.expected_recall is None:
         return []
     signs: list[Sign | None] = [_signal(search)]
-    if at(search, "goal") == "set":
+    if search.goal == "set":
         signs.insert(0, _set_sign())
     else:
         signs.insert(0, _recall(result))
@@ -86,10 +88,9 @@ def _set_sign() -> Sign:
 
 
 def _recall(result: Result) -> Sign:
-    search = at(result, "search")
-    recall, wanted = (number_at(search, f"{which}_recall") for which in ("expected", "wanted"))
-    top = number_at(result, "method", "top")
-    which = f"the {top:,.0f} heads that matter most" if top else "the heads that matter most"
+    recall, wanted = result.search.expected_recall, result.search.wanted_recall
+    top = result.method.top
+    which = f"the {top:,} heads that matter most" if top else "the heads that matter most"
     reach = "" if wanted is None else f" The search stops at {percent(wanted)}."
     return Sign(
         "Expected recall",
@@ -107,32 +108,25 @@ def _another_set() -> Sign:
     )
 
 
-def _forecasts(search: Any) -> list[tuple[str, float]]:
-    """How many times the rows, and the recall then expected."""
-    forecast = at(search, "forecast") or {}
-    pairs = [(str(factor), known(value)) for factor, value in forecast.items()]
-    return [(factor, value) for factor, value in pairs if value is not None]
-
-
 def _rows_signs(result: Result) -> list[Sign]:
     """What the run spent, and what it would have named with more."""
-    search = at(result, "search")
+    search = result.search
     signs = [_forecast(search), _stopped(search)]
-    if at(result, "top") and at(search, "expected_recall") is None:
+    if result.top and search.expected_recall is None:
         signs.insert(0, _again(result))
-    elif at(search, "goal") == "set":
+    elif search.goal == "set":
         signs.insert(0, _another_set())
     return [sign for sign in signs if sign is not None]
 
 
-def _forecast(search: Any) -> Sign | None:
-    forecasts = _forecasts(search)
-    now = number_at(search, "expected_recall")
-    if not forecasts or now is None or at(search, "goal") == "set":
+def _forecast(search: Search) -> Sign | None:
+    forecasts = [(f, value) for f, value in (search.forecast or {}).items() if value is not None]
+    now = search.expected_recall
+    if not forecasts or now is None or search.goal == "set":
         return None
     words = {"2": "twice", "4": "four times"}
     said = [f"{percent(v)} with {words.get(f, f'{f} times')}" for f, v in forecasts]
-    wanted, best = number_at(search, "wanted_recall"), max(value for _, value in forecasts)
+    wanted, best = search.wanted_recall, max(value for _, value in forecasts)
     gain = best - now
     reading = (
         "More rows would hardly change which heads are named."
@@ -161,7 +155,7 @@ def _again(result: Result) -> Sign:
             "run would name cannot be worked out; a run with another --seed shows it.",
         )
     by_factor = dict(shares)
-    count = len(at(result, "top") or ())
+    count = len(result.top)
     again = listed([f"{count * by_factor[f]:.1f} with {w}" for f, w in AGAIN])
     more = by_factor[4.0] - by_factor[1.0]
     reading = (
@@ -179,11 +173,11 @@ def _again(result: Result) -> Sign:
     )
 
 
-def _stopped(search: Any) -> Sign | None:
-    rows, budget = number_at(search, "rows"), number_at(search, "budget")
+def _stopped(search: Search) -> Sign | None:
+    rows, budget = search.rows, search.budget
     if rows is None:
         return None
-    of = "" if budget is None else f" of {budget:,.0f}"
+    of = "" if budget is None else f" of {budget:,}"
     reasons = {
         "recall": "The search stopped early because the expected recall had reached what was "
         "wanted.",
@@ -191,12 +185,12 @@ def _stopped(search: Any) -> Sign | None:
         "examples": "The search stopped because the heads in question were tried on all examples "
         "that there are for it.",
     }
-    why = reasons.get(str(at(search, "stopped_by")), "What stopped the search is not recorded.")
-    return Sign("Rows spent", f"{rows:,.0f}{of}", why)
+    why = reasons.get(search.stopped_by or "", "What stopped the search is not recorded.")
+    return Sign("Rows spent", f"{rows:,}{of}", why)
 
 
-def _ties(search: Any) -> Sign | None:
-    tied = at(search, "tied")
+def _ties(search: Search) -> Sign | None:
+    tied = search.tied
     if tied is None:
         return None
     if not tied:
@@ -206,13 +200,13 @@ def _ties(search: Any) -> Sign | None:
     return Sign(
         "Ties",
         counted(len(tied), "head"),
-        f"{listed([str(name) for name in tied])} lie at the border of the top and differ by less "
+        f"{listed(tied)} lie at the border of the top and differ by less "
         "than a point: which of them is named is next to chance, and no budget would settle it.",
     )
 
 
-def _signal(search: Any) -> Sign | None:
-    ratio = number_at(search, "signal_to_noise")
+def _signal(search: Search) -> Sign | None:
+    ratio = search.signal_to_noise
     if ratio is None:
         return None
     small = "" if ratio >= 1 else " At less than 1 the ranking is mostly noise."
@@ -225,55 +219,53 @@ def _signal(search: Any) -> Sign | None:
 
 def _check_signs(result: Result) -> list[Sign]:
     """Signs on held-out examples; none of them means anything without heads."""
-    held_out, controls = (at(result, "validation", part) for part in ("held_out", "controls"))
-    if not held_out or not at(result, "top"):
+    held_out, controls = result.validation.held_out, result.validation.controls
+    if not held_out or not result.top:
         return []
     unit = unit_of(result)
     signs = [_held_out(held_out, unit), _random(controls, unit)]
-    same = at(controls, "same_groups")
-    if same:
-        signs.append(_same_groups(same, unit))
+    if controls and controls.same_groups:
+        signs.append(_same_groups(controls.same_groups, unit))
     return signs
 
 
-def _held_out(held_out: Any, unit: Unit) -> Sign:
-    before, after = (number_at(held_out, when) for when in ("intact", "knocked_out"))
-    examples = number_at(held_out, "examples")
+def _held_out(held_out: HeldOut, unit: Unit) -> Sign:
+    examples = held_out.examples
     count = counted(examples, "example") if examples else "examples"
-    if at(held_out, "fresh") is True:
+    if held_out.fresh:
         name, where = "Held-out examples", f"On {count} that the search for candidates never used"
     else:
         name = "Examples of the search"
         where = f"The task has none left over, so on {count} that the heads were found on"
-    figure = f"{unit.score(before)} → {unit.score(after)}"
-    return Sign(name, figure, f"{where}, {_changed(at(held_out, 'change'), unit)}")
+    figure = f"{unit.score(held_out.intact)} → {unit.score(held_out.knocked_out)}"
+    return Sign(name, figure, f"{where}, {_changed(held_out.change, unit)}")
 
 
-def _changed(change: Any, unit: Unit) -> str:
+def _changed(change: Change | None, unit: Unit) -> str:
     """Write a change of outcomes with its interval, and what it says."""
-    mean = number_at(change, "outcome")
-    if mean is None:
+    if change is None or change.outcome is None:
         return "the change was not measured."
     ends = interval(change, unit)
     within = f" (95{SPACE}% interval {ends})" if ends else ""
     said = verdict(change)
     reading = READINGS.get(said, f"{said}." if said else "")
-    return f"the change is {unit_of_outcomes(unit).effect(mean)}{within}: {reading}".rstrip(": ")
+    mean = unit_of_outcomes(unit).effect(change.outcome)
+    return f"the change is {mean}{within}: {reading}".rstrip(": ")
 
 
-def _random(controls: Any, unit: Unit) -> Sign:
+def _random(controls: Controls | None, unit: Unit) -> Sign:
     if not controls:
         return Sign("Random heads", "not measured", "No random heads were tried instead.")
     how = (
         "The draws are all alike, so how far from them is far cannot be said."
-        if number_at(controls, "deviations") is None
+        if controls.deviations is None
         else "The figure says how far the score without the named heads lies from these, in "
         "standard deviations of the draws."
     )
     return Sign("Random heads", _distance(controls, unit), f"{_draws(controls, unit)} {how}")
 
 
-def _same_groups(same: Any, unit: Unit) -> Sign:
+def _same_groups(same: Spread, unit: Unit) -> Sign:
     return Sign(
         "Neighbours in the groups",
         _distance(same, unit),
@@ -282,76 +274,69 @@ def _same_groups(same: Any, unit: Unit) -> Sign:
     )
 
 
-def _draws(controls: Any, unit: Unit) -> str:
-    mean, spread = number_at(controls, "mean"), number_at(controls, "sd")
-    draws, heads = number_at(controls, "draws"), number_at(controls, "heads")
-    error = "" if not spread else f" ±{SPACE}{unit.error(spread)}"
-    kind = "" if heads is None else f" of {counted(heads, 'head')}"
+def _draws(spread: Spread, unit: Unit) -> str:
+    draws = spread.draws
+    error = "" if not spread.sd else f" ±{SPACE}{unit.error(spread.sd)}"
+    kind = "" if spread.heads is None else f" of {counted(spread.heads, 'head')}"
     count = counted(draws, "draw") if draws else "the draws"
     verb = "leaves" if draws == 1 else "leave"
-    return f"{count}{kind} {verb} a score of {unit.score(mean)}{error} on the same examples."
+    return f"{count}{kind} {verb} a score of {unit.score(spread.mean)}{error} on the same examples."
 
 
-def _distance(controls: Any, unit: Unit) -> str:
-    deviations = number_at(controls, "deviations")
+def _distance(spread: Spread, unit: Unit) -> str:
+    deviations = spread.deviations
     if deviations is None:
-        return unit.score(number_at(controls, "mean"))
+        return unit.score(spread.mean)
     side = "below" if deviations > 0 else "above"
     return f"{significant(abs(deviations), 2)}{SPACE}sd {side}"
 
 
-def _parts(subsets: Any) -> Sign:
-    found, named = (at(subsets, key) or () for key in ("found", "named"))
-    figure = counted(len(named), "head") if len(named) < len(found) else "the whole"
-    return Sign("Most damaging part", figure, inline(at(subsets, "note")))
+def _parts(subsets: Subsets) -> Sign:
+    count = len(subsets.named)
+    figure = counted(count, "head") if count < len(subsets.found) else "the whole"
+    return Sign("Most damaging part", figure, inline(subsets.note))
 
 
 def _adding_signs(result: Result) -> list[Sign]:
-    prediction = at(result, "validation", "held_out", "prediction")
-    together = at(result, "validation", "held_out", "together")
-    signs = [_prediction(prediction)] if number_at(prediction, "r2") is not None else []
-    if number_at(together, "joint_drop") is not None:
+    held_out, subsets = result.validation.held_out or HeldOut(), result.validation.subsets
+    prediction, together = held_out.prediction, held_out.together
+    signs = []
+    if prediction and prediction.r2 is not None:
+        signs.append(_prediction(prediction, prediction.r2))
+    if together and together.joint_drop is not None:
         signs.append(_together(together, unit_of_outcomes(unit_of(result))))
-    subsets = at(result, "validation", "subsets")
     if subsets:
         signs.append(_parts(subsets))
     return signs
 
 
-def _prediction(prediction: Any) -> Sign:
-    r2, ceiling = (number_at(prediction, key) or 0.0 for key in ("r2", "ceiling"))
-    masks, examples = number_at(prediction, "masks"), number_at(prediction, "examples")
+def _prediction(prediction: Prediction, r2: float) -> Sign:
+    masks, examples, ceiling = prediction.masks, prediction.examples, prediction.ceiling
     sample = counted(masks, "held-out mask") if masks else "held-out masks"
     few = f", on {counted(examples, 'example')} each" if examples else ""
-    known_ceiling = number_at(prediction, "ceiling") is not None
-    noise = (
-        f"Noise of so few examples leaves about {significant(ceiling, 2)} to the best prediction."
-        if known_ceiling
-        else "How much of it is noise was not measured."
-    )
+    noise, beside = "How much of it is noise was not measured.", ""
+    if ceiling is not None:
+        best = significant(ceiling, 2)
+        noise = f"Noise of so few examples leaves about {best} to the best prediction."
+        beside = f", ceiling {best}"
+    nothing = prediction.slope is not None and prediction.slope <= 0
+    slope = " But masks cost less where the effects say more: they predict nothing."
     return Sign(
         "R² on held-out masks",
-        significant(r2, 2) + (f", ceiling {significant(ceiling, 2)}" if known_ceiling else ""),
+        significant(r2, 2) + beside,
         f"Adding up the effects of a mask's heads explains {percent(r2)} of the variance of "
-        f"{sample}{few}. {noise}{_slope(prediction)} {NOTHING_PROVEN}",
+        f"{sample}{few}. {noise}{slope if nothing else ''} {NOTHING_PROVEN}",
     )
 
 
-def _slope(prediction: Any) -> str:
-    slope = number_at(prediction, "slope")
-    if slope is None or slope > 0:
-        return ""
-    return " But masks cost less where the effects say more: they predict nothing."
-
-
-def _together(together: Any, unit: Unit) -> Sign:
-    ratio, low, high = (number_at(together, key) for key in ("ratio", "low", "high"))
-    joint, summed = (number_at(together, key) for key in ("joint_drop", "sum_of_drops"))
+def _together(together: JointDrop, unit: Unit) -> Sign:
+    ratio, low, high = together.ratio, together.low, together.high
     ends = "" if low is None or high is None else f" ({_ratio(low)} to {_ratio(high)})"
+    joint, summed = _drop(together.joint_drop, unit), _drop(together.sum_of_drops, unit)
     return Sign(
         "Drop together over drops alone",
         _ratio(ratio) + ends,
-        f"Together {_drop(joint, unit)}, one at a time {_drop(summed, unit)} in all. "
+        f"Together {joint}, one at a time {summed} in all. "
         f"{_ratio_reading(low, high)} Below 1, heads do the same work or little is left to lose; "
         "above 1, they stand in for each other.",
         None if ratio is None else draw_ratio(ratio, low, high),
@@ -378,17 +363,14 @@ def _ratio_reading(low: float | None, high: float | None) -> str:
 
 def _other_signs(result: Result) -> list[Sign]:
     main = unit_of(result)
-    entries = at(result, "validation", "other_tasks") or ()
-    known_changes = [entry for entry in entries if at(entry, "change") and at(result, "top")]
-    return [_other(entry, unit_of_other(entry, main)) for entry in known_changes]
+    entries = result.validation.other_tasks if result.top else []
+    return [_other(each, each.change, unit_of_other(each, main)) for each in entries if each.change]
 
 
-def _other(entry: Any, unit: Unit) -> Sign:
-    change = at(entry, "change")
-    examples = number_at(change, "examples")
-    where = f"On {counted(examples, 'example')}, " if examples else "Here "
+def _other(entry: TaskComparison, change: Change, unit: Unit) -> Sign:
+    where = f"On {counted(change.examples, 'example')}, " if change.examples else "Here "
     return Sign(
-        called(at(entry, "name") or "another task"),
+        called(entry.name),
         verdict(change) or "not measured",
         f"{where}{_changed(change, unit)}",
     )

@@ -5,9 +5,9 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
 
-from caploc.report.reading import Result, at, finite, inline, known, number_at
+from caploc.report.reading import finite, inline
+from caploc.result import Result, TaskComparison
 
 NOT_MEASURED = "not measured"
 SPACE = "\u00a0"  # a number and its unit stay on one line
@@ -139,7 +139,7 @@ def _joined(number: str, unit: str) -> str:
 def outcome_unit(result: Result) -> Unit:
     """Return how effects, and the outcomes that found the heads, are written; higher is better."""
     scores = unit_of(result)
-    if at(result, "task", "outcome") == "logprob":
+    if result.task.outcome == "logprob":
         return Unit(ScoreKind.NATS, scores.metric)
     return unit_of_outcomes(scores)
 
@@ -159,32 +159,32 @@ def unit_of_outcomes(scores: Unit) -> Unit:
 
 def unit_of(result: Result) -> Unit:
     """Return how the located task's own scores are written."""
-    task = at(result, "task")
-    metric = str(at(task, "metric") or "score")
-    higher_is_better = at(task, "higher_is_better") is not False
-    validation = at(result, "validation")
-    found_by_metric = at(task, "outcome") != "logprob"
+    task, checked = result.task, result.validation
     scores = [
-        number_at(result, "intact", "score") if found_by_metric else None,
-        number_at(validation, "task", "intact", "score"),
-        number_at(validation, "task", "knocked_out", "score"),
-        number_at(validation, "held_out", "knocked_out"),
-        *(known(score) for score in at(validation, "controls", "scores") or ()),
+        *(() if task.outcome == "logprob" else [result.intact.score]),
+        *checked.task.scores,
+        *([checked.held_out.knocked_out] if checked.held_out else ()),
+        *(checked.controls.scores if checked.controls else ()),
     ]
+    return unit_of_metric(task.metric or "score", scores, task.higher_is_better is not False)
+
+
+def unit_of_metric(
+    metric: str, scores: Iterable[float | None], higher_is_better: bool = True
+) -> Unit:
+    """Return how the scores of a metric are written, of which these are some."""
     return Unit(_kind(metric, scores), metric, higher_is_better)
 
 
-def unit_of_other(entry: Any, main: Unit) -> Unit:
+def unit_of_other(entry: TaskComparison, main: Unit) -> Unit:
     """Return how another task's scores are written.
 
     An entry that names no metric is taken for a share of examples if the located task's score
     is one too and both its numbers could be; otherwise its numbers are shown as they are.
     """
-    scores = [number_at(entry, when, "score") for when in ("intact", "knocked_out")]
-    higher_is_better = at(entry, "higher_is_better") is not False
-    metric = at(entry, "metric")
-    if metric:
-        return Unit(_kind(str(metric), scores), str(metric), higher_is_better)
+    scores, higher_is_better = entry.scores, entry.higher_is_better is not False
+    if entry.metric:
+        return unit_of_metric(entry.metric, scores, higher_is_better)
     is_share = main.kind is ScoreKind.SHARE and _fit_a_share(scores)
     return Unit(ScoreKind.SHARE if is_share else ScoreKind.PLAIN, "score", higher_is_better)
 

@@ -19,6 +19,7 @@ from caploc.models.loading import LoadedModel
 from caploc.models.sources import find_source
 from caploc.progress import Progress
 from caploc.reproduce.preset import Benchmark, Preset, PresetModel, SearchSpec
+from caploc.result import Change
 from caploc.search import METHODS, Found, Problem, Search
 from caploc.stats.shared import DRAWS
 from caploc.store import Store
@@ -252,7 +253,7 @@ def tallied(search: Search, problem: Problem, tally: list[int]) -> Search:
 def scored(comparison: Comparison) -> ScoredTask:
     """The score and its paired change."""
     intact, cut = comparison.intact, comparison.knocked_out
-    change = comparison.as_dict()["change"] or {"stderr": None}
+    change = comparison.change or Change()
     before, after = finite(intact.score), finite(cut.score)
     return ScoredTask(
         intact=before,
@@ -260,8 +261,8 @@ def scored(comparison: Comparison) -> ScoredTask:
         score=after,
         stderr=finite(cut.stderr),
         drop=None if before is None or after is None else before - after,
-        drop_stderr=finite(change["stderr"]),
-        examples=cut.examples,
+        drop_stderr=finite(change.stderr),
+        examples=cut.examples or 0,
         chance=comparison.task.chance,
     )
 

@@ -20,11 +20,12 @@ from caploc.findings import Stages
 from caploc.heads import Mask
 from caploc.measurement import Cost, HeadModel, Meter
 from caploc.progress import Progress, Silent
+from caploc.result import Score
 from caploc.store import Question, Row
 from caploc.store.reading import Known, stored_rows
 from caploc.study import CHECKED, Study, locate, validated
 from caploc.tasks.requests import Generate, Generated, Request, Response, Scored, responses_json
-from caploc.tasks.task import Score, Task
+from caploc.tasks.task import Task
 from caploc.workbench import Workbench
 
 NEVER = 2.0  # a recall that no search expects
@@ -89,7 +90,7 @@ class Pretended(Meter):
     def score(self, rows: Sequence[Row]) -> Score:
         """The mean outcome, whatever the task would make of it."""
         scored = [row.outcome for row in rows if not math.isnan(row.outcome)]
-        return Score(float(np.mean(scored)) if scored else None, None, len(scored))
+        return Score.of(float(np.mean(scored)) if scored else None, None, len(scored))
 
 
 def chance(*texts: str) -> float:

@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from caploc.comparison import compare
+from caploc.contents import read_file
+from caploc.contents.files import RunFile
 from caploc.errors import CaplocError, OutOfMemory, UserError
-from caploc.findings import SCHEMA as RESULT_SCHEMA
 from caploc.findings import StudyFindings
-from caploc.folder import RESULT, RUN, question, read_json, versions
+from caploc.folder import RESULT, RUN, question, versions
 from caploc.progress import Progress, Silent
 from caploc.report import rewrite_page
 from caploc.report.templates import COMPARE, REPORT
+from caploc.result import Result
 from caploc.studies.expanding import grid_of
 from caploc.study import Study
 from caploc.sweep import located
@@ -27,7 +29,7 @@ class Outcome:
     """What became of a study: `result` as in result.json, or the sentence of why it failed."""
 
     name: str
-    result: dict[str, Any] | None = None
+    result: Result | None = None
     failure: str | None = None
     earlier: bool = False  # it was finished before
 
@@ -35,7 +37,7 @@ class Outcome:
         """As JSON has it."""
         return {
             "study": self.name,
-            "result": self.result,
+            "result": None if self.result is None else self.result.as_dict(),
             "failure": self.failure,
             "earlier": self.earlier,
         }
@@ -88,18 +90,17 @@ def run_studies(
     return Ran(ordered, folder / COMPARE if done else None)
 
 
-def finished(folder: Path, study: Study) -> dict[str, Any] | None:
+def finished(folder: Path, study: Study) -> Result | None:
     """The result in the folder, if it is this study's, of these versions and readable."""
     if not (folder / RESULT).is_file() or not (folder / RUN).is_file():
         return None
     try:
-        written, result = read_json(folder / RUN), read_json(folder / RESULT)
+        written, result = read_file(folder / RUN, RunFile), read_file(folder / RESULT, Result)
         wanted = json.loads(json.dumps(asdict(budgeted(study))))
-        same = question(written["study"]) == question(wanted)
-        current = result["schema"] == RESULT_SCHEMA and result["versions"] == versions()
-    except (UserError, KeyError, TypeError, AttributeError):
+        same = question(written.study) == question(wanted)
+    except UserError:
         return None
-    return result if same and current else None
+    return result if same and result.versions == versions() else None
 
 
 def budgeted(study: Study) -> Study:

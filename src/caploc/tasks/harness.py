@@ -9,9 +9,10 @@ from typing import Any
 from lm_eval.api.group import Group
 
 from caploc.errors import BadOption
+from caploc.result import Score
 from caploc.tasks.leaf import LIKELIHOOD_METRICS, PAIR_METRICS, Leaf
 from caploc.tasks.requests import Generate, LogLikelihood, Request, Response, Rolling, Scored
-from caploc.tasks.task import Score, Shown
+from caploc.tasks.task import Shown
 
 
 class HarnessTask:
@@ -130,7 +131,7 @@ class HarnessTask:
         for example, item in zip(examples, items, strict=True):
             by_leaf[self.places[example][0].name].append(item)
         if self.group is None and len(self.leaves) == 1:
-            return Score(*self.leaves[0].aggregate(items), len(items))
+            return Score.of(*self.leaves[0].aggregate(items), len(items))
         metrics: dict[str, dict[str, Any]] = {}
         for leaf in self.leaves:
             if own := by_leaf[leaf.name]:
@@ -146,7 +147,7 @@ class HarnessTask:
                 [metric[value_key] for metric in metrics.values()],
                 [read_stderr(metric[stderr_key]) for metric in metrics.values()],
             )
-        return Score(value, read_stderr(stderr), len(items))
+        return Score.of(value, read_stderr(stderr), len(items))
 
     def show(self, example: int, responses: Sequence[Response]) -> Shown:
         leaf, doc = self.places[example]
@@ -239,7 +240,7 @@ class Mixture:
             if numbers
         ]
         mean, stderr = mean_of_scores([s.score for s in scores], [s.stderr for s in scores])
-        return Score(mean, stderr, len(items))
+        return Score.of(mean, stderr, len(items))
 
     def show(self, example: int, responses: Sequence[Response]) -> Shown:
         part, place = self.places[example]
@@ -291,12 +292,12 @@ def mean_score(items: Sequence[float]) -> Score:
     """Plain mean with its standard error."""
     count = len(items)
     if not count:
-        return Score(None, None, 0)
+        return Score.of(None, None, 0)
     mean = sum(items) / count
     if count == 1:
-        return Score(mean, None, 1)
+        return Score.of(mean, None, 1)
     variance = sum((item - mean) ** 2 for item in items) / (count - 1)
-    return Score(mean, (variance / count) ** 0.5, count)
+    return Score.of(mean, (variance / count) ** 0.5, count)
 
 
 def digest_json(value: Any) -> str:

@@ -4,19 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
+from caploc.result import Score
 from caploc.tasks.requests import Request, Response
-
-
-@dataclass(frozen=True, slots=True)
-class Score:
-    """A task's score over some examples, with the standard error over examples.
-
-    `score` and `stderr` are None where they are not defined (no example; no formula).
-    """
-
-    score: float | None
-    stderr: float | None
-    examples: int
 
 
 @dataclass(frozen=True, slots=True)

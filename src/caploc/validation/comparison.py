@@ -1,9 +1,7 @@
 """A task's score with no head and with the chosen heads knocked out, on the same examples."""
 
-import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,8 +10,9 @@ from caploc.heads import Mask
 from caploc.measurement import Meter, outcomes_by_example
 from caploc.progress import Progress
 from caploc.recovery import paired
+from caploc.result import Change, Failures, Score, TaskComparison, number
 from caploc.store import Row
-from caploc.tasks.task import Score, Task
+from caploc.tasks.task import Task
 
 MARGIN = 0.03  # change of an accuracy that counts as none
 
@@ -28,16 +27,22 @@ class Comparison:
     intact_rows: list[Row]
     knocked_out_rows: list[Row]
 
-    def as_dict(self) -> dict[str, Any]:
-        """The part of `result.json` that tells of this task."""
-        return {
-            "name": self.task.name,
-            "metric": self.task.metric,
-            "higher_is_better": self.task.higher_is_better,
-            "intact": asdict(self.intact),
-            "knocked_out": asdict(self.knocked_out),
-            "change": change(self.intact_rows, self.knocked_out_rows),
-        }
+    @property
+    def change(self) -> Change | None:
+        """What the knockout changes; None if no example was scored in both."""
+        return measure_change(self.intact_rows, self.knocked_out_rows)
+
+    def result(self, failures: Failures | None) -> TaskComparison:
+        """The part of a result that tells of this task."""
+        return TaskComparison(
+            name=self.task.name,
+            metric=self.task.metric,
+            higher_is_better=self.task.higher_is_better,
+            intact=self.intact,
+            knocked_out=self.knocked_out,
+            change=self.change,
+            failures=failures,
+        )
 
 
 def compare(
@@ -49,7 +54,7 @@ def compare(
     return Comparison(meter.task, meter.score(intact), meter.score(cut), intact, cut)
 
 
-def change(intact: Sequence[Row], knocked_out: Sequence[Row]) -> dict[str, Any] | None:
+def measure_change(intact: Sequence[Row], knocked_out: Sequence[Row]) -> Change | None:
     """Mean change of the outcome over examples scored in both, with its 95 % interval.
 
     `low` and `high` are those of `paired`; they and `stderr` are None with a single example.
@@ -65,15 +70,15 @@ def change(intact: Sequence[Row], knocked_out: Sequence[Row]) -> dict[str, Any] 
     stderr = float(differences.std(ddof=1)) / count**0.5 if count > 1 else None
     binary = set(before.values()) | set(after.values()) <= {0.0, 1.0}
     mean, low, high, _ = paired(differences, binary=binary)
-    return {
-        "outcome": mean,
-        "stderr": stderr,
-        "low": number(low),
-        "high": number(high),
-        "margin": MARGIN if binary else None,
-        "verdict": verdict(low, high, MARGIN if binary else 0.0),
-        "examples": count,
-    }
+    return Change(
+        outcome=mean,
+        stderr=stderr,
+        low=number(low),
+        high=number(high),
+        margin=MARGIN if binary else None,
+        verdict=verdict(low, high, MARGIN if binary else 0.0),
+        examples=count,
+    )
 
 
 def verdict(low: float, high: float, margin: float) -> str:
@@ -81,11 +86,6 @@ def verdict(low: float, high: float, margin: float) -> str:
     if low > 0 or high < 0:
         return "changed" if max(-low, high) > margin else "unchanged"
     return "unchanged" if low >= -margin and high <= margin else "open"
-
-
-def number(value: float) -> float | None:
-    """A number as JSON keeps it: None for NaN."""
-    return None if math.isnan(value) else float(value)
 
 
 def check_limit(limit: int | None) -> None:

@@ -8,19 +8,21 @@ question the same or finds every choice absurd. This module reads the answers: e
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
 from statistics import fmean as mean
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
+from pydantic import Field
 from scipy import stats
 from scipy.special import log_softmax
 
+from caploc.result import AnswerPair, BeforeAfter, Common, Failures, Likelihoods, Share
 from caploc.store import Row
 from caploc.tasks.requests import Generate, Response, Scored, responses_from_json
 from caploc.tasks.task import Task
 from caploc.validation.categories import Answered, Case, Category, Labels, written
 from caploc.validation.comparison import MARGIN
+from caploc.validation.concentration import Overused
 
 MOSTLY = 2 / 3  # of the harm, for a verdict that names one kind
 FEWEST = 5  # examples harmed, below which their kinds are no majority of anything
@@ -35,110 +37,19 @@ class Extracts(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class FailureShare:
-    """Some of a number of examples, and their share with its 95 % interval (Wilson's).
+class LabelledFailures(Failures):
+    """What became of a task's answers, with every example's category, `not scored` included."""
 
-    The share is None of no examples.
-    """
+    labels: dict[int, Category] = Field(exclude=True)
 
-    count: int
-    share: float | None
-    low: float | None
-    high: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class Common:
-    """An answer that far too many examples got; `usual` is the share that would be no surprise.
-
-    Of a multiple choice it is the choice's position, from 1, among `choices`; else `choices` is
-    None, and the answer is in lower case and without the marks around it.
-    """
-
-    answer: str | int
-    choices: int | None
-    count: int
-    share: float
-    usual: float
-
-
-@dataclass(frozen=True, slots=True)
-class Likelihoods:
-    """Means over examples whose texts were scored, intact and knocked out.
-
-    `nats` is the log-probability of a token of the likeliest choice (or of the only text);
-    `evenness` the entropy of the choices in units of the greatest, from 0 (one is certain) to 1
-    (all are alike), None where there is no choice.
-    """
-
-    nats: tuple[float, float]
-    evenness: tuple[float, float] | None
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """One example of a category, as a reader sees it; a text that is missing is None."""
-
-    example: int
-    prompt: str
-    gold: str | None
-    intact: str
-    knocked_out: str
-
-
-@dataclass(frozen=True)
-class Failures:
-    """What became of a task's answers.
-
-    `examples` are those scored in both, and shares are of them; `unscored` are the rest of those
-    asked in both. `harmed` counts the broken ones, and those newly wrong as far as they outnumber
-    those newly right; `broken` is the part of the harmed whose answers are broken. `categories`
-    and `samples` lack what did not occur; `labels` has every example's, `not scored` included.
-
-    `verdict` is `unharmed` (harmed are at most `MARGIN` of the examples), `speech` (at least two
-    thirds of the harm is broken answers), `capability` (at most one third is), or `mixed`. It is
-    None where that cannot be told: no example, fewer than `FEWEST` harmed, or more than a third of
-    the harm lies in short gold texts of which only the likelihood is known (`missed`).
-    """
-
-    task: str
-    examples: int
-    unscored: int
-    verdict: str | None
-    harmed: FailureShare
-    broken: FailureShare
-    categories: dict[Category, FailureShare]
-    common: list[Common]
-    likelihoods: Likelihoods | None
-    samples: dict[Category, list[Sample]]
-    labels: dict[int, Category]
-
-    def as_dict(self) -> dict[str, Any]:
-        """As result files hold it: plain values, missing is None; the labels are left out."""
-        return {
-            "task": self.task,
-            "examples": self.examples,
-            "unscored": self.unscored,
-            "verdict": self.verdict,
-            "harmed": asdict(self.harmed),
-            "broken": asdict(self.broken),
-            "categories": {
-                str(category): {"broken": category.broken, **asdict(part)}
-                for category, part in self.categories.items()
-            },
-            "common": [asdict(common) for common in self.common],
-            "likelihoods": as_lists(self.likelihoods),
-            "samples": {
-                str(category): [asdict(sample) for sample in samples]
-                for category, samples in self.samples.items()
-            },
-        }
+    def plain(self) -> Failures:
+        """Return what is written of it."""
+        return Failures(**{name: getattr(self, name) for name in Failures.model_fields})
 
 
 def failures(
     task: Task, intact: Sequence[Row], knocked_out: Sequence[Row], shown: int = 3
-) -> Failures:
+) -> LabelledFailures:
     """Give every example that is in both sets of rows a category, and the set a verdict.
 
     The task must be the one that the rows were measured with. Of each category the first `shown`
@@ -153,18 +64,19 @@ def failures(
     newly = net_losses(scored, given, labels)
     broken = sum(count for category, count in counts.items() if category.broken)
     harmed = broken + sum(newly.values())
-    return Failures(
+    return LabelledFailures(
         task=task.name,
         examples=len(scored),
         unscored=len(cases) - len(scored),
         verdict=verdict(len(scored), broken, newly),
         harmed=part(harmed, len(scored)),
         broken=part(broken, harmed),
-        categories={c: part(counts[c], len(scored)) for c in kinds},
+        categories={c.value: part(counts[c], len(scored), broken=c.broken) for c in kinds},
         common=commons(labels),
         likelihoods=likelihoods(scored),
         samples={
-            c: samples(task, [k for k in scored if given[k.example] is c], shown) for c in kinds
+            c.value: samples(task, [k for k in scored if given[k.example] is c], shown)
+            for c in kinds
         },
         labels={case.example: given.get(case.example, Category.UNSCORED) for case in cases},
     )
@@ -228,7 +140,13 @@ def net_losses(
 
 
 def verdict(examples: int, broken: int, newly: Mapping[Category, int]) -> str | None:
-    """What the harm says of the model; see `Failures`."""
+    """What the harm says of the model.
+
+    `unharmed`: harmed are at most `MARGIN` of the examples; `speech`: at least two thirds of the
+    harm is broken answers; `capability`: at most one third is; `mixed`. None where that cannot be
+    told: no example, fewer than `FEWEST` harmed, or more than a third of the harm lies in short
+    gold texts of which only the likelihood is known (`missed`).
+    """
     harmed = broken + sum(newly.values())
     if not examples:
         return None
@@ -242,21 +160,23 @@ def verdict(examples: int, broken: int, newly: Mapping[Category, int]) -> str | 
     return "capability" if share <= 1 - MOSTLY else "mixed"
 
 
-def part(count: int, whole: int) -> FailureShare:
+def part(count: int, whole: int, **kind: bool) -> Share:
     """A count as a share of a whole."""
     if not whole:
-        return FailureShare(count, None, None, None)
+        return Share(**kind, count=count, share=None, low=None, high=None)
     interval = stats.binomtest(count, whole).proportion_ci(0.95, method="wilson")
-    return FailureShare(count, count / whole, float(interval.low), float(interval.high))
+    low, high = float(interval.low), float(interval.high)
+    return Share(**kind, count=count, share=count / whole, low=low, high=high)
 
 
 def commons(labels: Labels) -> list[Common]:
     """The answers and choices that are given far too often."""
-    answers = [Common(f.answer, None, f.count, f.share, f.usual) for f in labels.answers]
-    return answers + [
-        Common(found.answer + 1, choices, found.count, found.share, found.usual)
-        for choices, overused in labels.picks.items()
-        for found in overused
+    found: list[tuple[str | int, int | None, Overused[Any]]]
+    found = [(each.answer, None, each) for each in labels.answers]
+    found += [(each.answer + 1, n, each) for n, every in labels.picks.items() for each in every]
+    return [
+        Common(answer=answer, choices=n, count=each.count, share=each.share, usual=each.usual)
+        for answer, n, each in found
     ]
 
 
@@ -270,7 +190,10 @@ def likelihoods(cases: Sequence[Case]) -> Likelihoods | None:
     nats = [mean(answer.likelihood for answer in answers) for answers in zip(*pairs, strict=True)]
     choices = [pair for pair in pairs if len(pair[0].responses) > 1]
     even = [mean(map(evenness, answers)) for answers in zip(*choices, strict=True)]
-    return Likelihoods((nats[0], nats[1]), (even[0], even[1]) if choices else None)
+    return Likelihoods(
+        nats=BeforeAfter(intact=nats[0], knocked_out=nats[1]),
+        evenness=BeforeAfter(intact=even[0], knocked_out=even[1]) if choices else None,
+    )
 
 
 def evenness(answer: Answered) -> float:
@@ -280,21 +203,24 @@ def evenness(answer: Answered) -> float:
     return float(-(np.exp(logs) * logs).sum() / math.log(len(scored)))
 
 
-def samples(task: Task, cases: Sequence[Case], shown: int) -> list[Sample]:
+def samples(task: Task, cases: Sequence[Case], shown: int) -> list[AnswerPair]:
     """The first of these cases in words."""
-    found = []
-    for case in cases[:shown]:
-        before, after = (
-            task.show(case.example, answer.responses) for answer in (case.intact, case.knocked_out)
-        )
-        found.append(Sample(case.example, before.prompt, before.gold, before.answer, after.answer))
-    return found
+    return [
+        answer_pair(task, case.example, case.intact.responses, case.knocked_out.responses)
+        for case in cases[:shown]
+    ]
 
 
-def as_lists(told: Likelihoods | None) -> dict[str, Any] | None:
-    """Likelihoods as JSON keeps them, by what was knocked out."""
-    if told is None:
-        return None
-    names = ("intact", "knocked_out")
-    even = None if told.evenness is None else dict(zip(names, told.evenness, strict=True))
-    return {"nats": dict(zip(names, told.nats, strict=True)), "evenness": even}
+def answer_pair(
+    task: Task, example: int, intact: Sequence[Response], cut: Sequence[Response], **more: Any
+) -> AnswerPair:
+    """An example in words, as it was answered before and after; `more` are further fields."""
+    before, after = task.show(example, intact), task.show(example, cut)
+    return AnswerPair(
+        example=example,
+        prompt=before.prompt,
+        gold=before.gold,
+        intact=before.answer,
+        knocked_out=after.answer,
+        **more,
+    )

@@ -5,40 +5,40 @@ sets of other heads, and masks that the effects should predict.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from caploc import designs
 from caploc.heads import Mask
+from caploc.result import Controls, HeldOut, JointDrop, Spread, number
 from caploc.search import Found, column_mask
 from caploc.validation.check import Check, scored
-from caploc.validation.comparison import change, compare, number
+from caploc.validation.comparison import compare
 from caploc.validation.prediction import predicted
 
 RESAMPLES = 2000  # of the bootstrap over examples
 CONFIDENCE = 95.0
 
 
-def held_out(check: Check, found: Found, rate: float) -> dict[str, Any]:
-    """Everything that is checked on these examples, as `result.json` keeps it."""
+def held_out(check: Check, found: Found, rate: float) -> tuple[HeldOut, Controls | None]:
+    """Everything that is checked on these examples."""
     chosen = column_mask(check.grid.size, found.chosen)
     compared = compare(check.meter, chosen, check.examples, check.progress)
     shortlist = chosen.copy()
     shortlist[[*found.diagnostics.get("shortlist", []), *found.critical]] = True
-    return {
-        "fresh": check.fresh,
-        "examples": len(check.examples),
-        "intact": compared.intact.score,
-        "knocked_out": compared.knocked_out.score,
-        "change": change(compared.intact_rows, compared.knocked_out_rows),
-        "controls": controls(check, chosen, shortlist, compared.knocked_out.score),
-        "together": together(check, found.chosen),
-        "prediction": predicted(check, found, rate) if check.draws else None,
-    }
+    random = controls(check, chosen, shortlist, compared.knocked_out.score)
+    return HeldOut(
+        fresh=check.fresh,
+        examples=len(check.examples),
+        intact=compared.intact.score,
+        knocked_out=compared.knocked_out.score,
+        change=compared.change,
+        together=together(check, found.chosen),
+        prediction=predicted(check, found, rate) if check.draws else None,
+    ), random
 
 
-def controls(check: Check, chosen: Mask, avoid: Mask, score: float | None) -> dict[str, Any] | None:
+def controls(check: Check, chosen: Mask, avoid: Mask, score: float | None) -> Controls | None:
     """Scores without random other heads, as many in each layer; None without draws or heads.
 
     Where query heads share key-value heads, further draws come from the same groups as the chosen
@@ -52,22 +52,20 @@ def controls(check: Check, chosen: Mask, avoid: Mask, score: float | None) -> di
     )
     if not masks.any(axis=1).all():
         return None
-    result = spread(check.scores(masks, "random controls"), score)
+    random = spread(check.scores(masks, "random controls"), score)
     groups = [list(columns) for columns in check.grid.groups if len(columns) > 1]
     near = np.unique(designs.neighbours(chosen, groups, check.draws, seed=check.seed + 1), axis=0)
     same = None
     if len(near):
         scores = check.scores(near, "controls of the same groups")
-        same = spread(scores, score) | {"heads": int(near[0].sum())}
-    return {"examples": len(check.examples), "chosen": score} | result | {"same_groups": same}
+        same = spread(scores, score).model_copy(update={"heads": int(near[0].sum())})
+    return Controls(
+        examples=len(check.examples), chosen=score, **random.as_dict(), same_groups=same
+    )
 
 
-def spread(scores: list[float | None], chosen: float | None) -> dict[str, Any]:
-    """Scores of controls, and how far the chosen heads' score lies below them.
-
-    `deviations` is that distance in standard deviations of the controls; None if they are all the
-    same.
-    """
+def spread(scores: list[float | None], chosen: float | None) -> Spread:
+    """Scores of random draws, and how far the chosen heads' score lies below them."""
     known = np.array([score for score in scores if score is not None], dtype=float)
     mean = float(known.mean()) if known.size else None
     deviation = float(known.std(ddof=1)) if known.size > 1 else None
@@ -76,16 +74,10 @@ def spread(scores: list[float | None], chosen: float | None) -> dict[str, Any]:
     far = None
     if mean is not None and deviation and chosen is not None:
         far = (mean - chosen) / deviation
-    return {
-        "draws": len(scores),
-        "scores": scores,
-        "mean": mean,
-        "sd": deviation,
-        "deviations": far,
-    }
+    return Spread(draws=len(scores), scores=scores, mean=mean, sd=deviation, deviations=far)
 
 
-def together(check: Check, chosen: Sequence[int]) -> dict[str, Any] | None:
+def together(check: Check, chosen: Sequence[int]) -> JointDrop | None:
     """The drop of all chosen heads together over the sum of their drops alone.
 
     The interval is a bootstrap over examples, each drawn with all its outcomes. Below 1 the heads
@@ -103,11 +95,11 @@ def together(check: Check, chosen: Sequence[int]) -> dict[str, Any] | None:
     joint, summed = outcomes[0] - outcomes[-1], (outcomes[0] - outcomes[1:-1]).sum(axis=0)
     drops = {"joint_drop": float(joint.mean()), "sum_of_drops": float(summed.mean())}
     if not summed.mean() > 0:
-        return drops | {"ratio": None, "low": None, "high": None}
+        return JointDrop(**drops, ratio=None, low=None, high=None)
     draw = designs.generator(check.seed).integers(0, len(joint), (RESAMPLES, len(joint)))
     below = summed[draw].mean(axis=1)
     ratios = joint[draw].mean(axis=1)[below > 0] / below[below > 0]
     tail = (100 - CONFIDENCE) / 2
     low, high = np.percentile(ratios, [tail, 100 - tail]) if ratios.size else (np.nan, np.nan)
     ratio = float(joint.mean() / summed.mean())
-    return drops | {"ratio": ratio, "low": number(low), "high": number(high)}
+    return JointDrop(**drops, ratio=ratio, low=number(low), high=number(high))

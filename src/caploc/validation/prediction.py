@@ -1,14 +1,12 @@
 """Do the effects, added up, predict masks that they were not fitted to?"""
 
-from typing import Any
-
 import numpy as np
 
 from caploc import designs
 from caploc.recovery import noise_ceiling
+from caploc.result import Prediction, number
 from caploc.search import Found
 from caploc.validation.check import Check, scored
-from caploc.validation.comparison import number
 
 MASKS = 30
 EXAMPLES = 20
@@ -16,7 +14,7 @@ SHARE = 0.5  # of the masks that hold heads of the shortlist on purpose
 FEWEST = 10  # masks with distinct predictions, below which R² means little
 
 
-def predicted(check: Check, found: Found, rate: float) -> dict[str, Any] | None:
+def predicted(check: Check, found: Found, rate: float) -> Prediction | None:
     """R² of the mask means on the sum of their heads' effects, beside its noise ceiling.
 
     Slope and intercept are fitted: effects are those of single heads, and several gone at once may
@@ -36,13 +34,13 @@ def predicted(check: Check, found: Found, rate: float) -> dict[str, Any] | None:
     if np.ptp(means) == 0 or len(np.unique(prediction)) < FEWEST:
         return None
     slope = float(np.cov(prediction, means)[0, 1] / prediction.var(ddof=1))
-    return {
-        "r2": float(np.corrcoef(prediction, means)[0, 1] ** 2),
-        "ceiling": number(noise_ceiling(outcomes)),
-        "slope": slope,
-        "masks": len(masks),
-        "examples": outcomes.shape[1],
-    }
+    return Prediction(
+        r2=float(np.corrcoef(prediction, means)[0, 1] ** 2),
+        ceiling=number(noise_ceiling(outcomes)),
+        slope=slope,
+        masks=len(masks),
+        examples=outcomes.shape[1],
+    )
 
 
 def drawn(check: Check, found: Found, rate: float) -> np.ndarray:

@@ -8,29 +8,28 @@ named instead of the whole if on the other half it does more beyond doubt.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
 from caploc.recovery.paired import falls
+from caploc.result import Subsets, TriedSet, number
 from caploc.search import column_mask
 from caploc.search.optimism import mean_loss
 from caploc.validation.check import Check
-from caploc.validation.comparison import number
 
 LEVEL = 0.05  # of the one-sided test that a part must pass to be named instead of the whole
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """What became of a set: the columns to name, and how `result.json` tells of it.
+    """What became of a set: the columns to name, and what a result tells of it.
 
     `examples` are those on which a part was found to do more; none if the whole is named.
     """
 
     named: list[int]
-    diagnostics: dict[str, Any]
+    subsets: Subsets
     examples: list[int]
 
 
@@ -64,19 +63,20 @@ def judge(check: Check, chosen: Sequence[int]) -> Judgement | None:
     replaced = pick is not None and pick.replaces
     named = list(sets[pick.place] if pick is not None and replaced else chosen)
     names = [[str(check.grid.heads[column]) for column in columns] for columns in sets]
-    told = {
-        "found": names[0],
-        "named": [str(check.grid.heads[column]) for column in named],
-        "fresh": check.fresh,
-        "examples": len(check.examples),
-        "tried": [
-            {"heads": heads} | figures(intact - outcome)
-            for heads, outcome in zip(names, outcomes, strict=True)
+    losses = [mean_loss(intact - outcome) for outcome in outcomes]
+    told = Subsets(
+        found=names[0],
+        named=[str(check.grid.heads[column]) for column in named],
+        fresh=check.fresh,
+        examples=len(check.examples),
+        tried=[
+            TriedSet(heads=heads, drop=number(drop), stderr=number(stderr))
+            for heads, (drop, stderr) in zip(names, losses, strict=True)
         ],
-        "picked": None if pick is None else names[pick.place],
-        "p": None if pick is None else number(pick.p),
-        "note": note(check, names, pick),
-    }
+        picked=None if pick is None else names[pick.place],
+        p=None if pick is None else number(pick.p),
+        note=note(check, names, pick),
+    )
     return Judgement(named, told, list(check.examples)[1::2] if replaced else [])
 
 
@@ -109,12 +109,6 @@ def picked(
     binary = bool(np.isin([before, whole, part], (0.0, 1.0)).all())
     left = (float(before.mean()), float(whole.mean()), float(part.mean()))
     return Pick(place, falls(part - whole, binary=binary), left)
-
-
-def figures(losses: Float[np.ndarray, " examples"]) -> dict[str, float | None]:
-    """The mean loss and its standard error."""
-    drop, stderr = mean_loss(losses)
-    return {"drop": number(drop), "stderr": number(stderr)}
 
 
 def note(check: Check, names: Sequence[Sequence[str]], pick: Pick | None) -> str:

@@ -1,6 +1,6 @@
 """A stranger's check on SmolLM2: each named head is removed alone on 200 examples nobody looked at.
 
-`TASKS=past,upper SEEDS=5 make test-real TESTS=tests/real/test_repetition.py` runs more of them.
+`TASKS=past,upper SEEDS=5 make test-real TESTS=tests/real/test_strangers_check.py` runs more.
 """
 
 import os

@@ -1,0 +1,20 @@
+"""Write the JSON Schema of result.json into docs/, from the records that make it.
+
+python scripts/schema.py
+"""
+
+import json
+from pathlib import Path
+
+from caploc.result import Result
+
+FILE = Path(__file__).parents[1] / "docs" / "result.schema.json"
+
+
+def schema_text() -> str:
+    """Return the schema as the file holds it."""
+    return json.dumps(Result.model_json_schema(), indent=1) + "\n"
+
+
+if __name__ == "__main__":
+    FILE.write_text(schema_text(), encoding="utf-8")

@@ -1,0 +1,489 @@
+"""What a study found: the one description of `result.json`, built, written, read and shown.
+
+Missing is None, never 0 or NaN. Strict: `"5"` is no number, and sizes are those that models have.
+Fields that are not named here are left out when a file is read.
+"""
+
+import math
+from typing import Annotated, Any, Protocol, Self
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+
+from caploc.errors import CaplocError
+from caploc.heads import Head, HeadGrid
+
+SCHEMA = 1  # of every file that is made of these records
+MOST_PARTS = 1_000_000_000  # of a grid: beyond any model's neurons
+MOST_HEADS = 1_000_000
+
+Name = Annotated[str, StringConstraints(max_length=100_000)]
+PartName = Annotated[str, StringConstraints(pattern=r"^L\d{1,6}[HN]\d{1,9}$")]
+Count = Annotated[int, Field(ge=0, le=2**63)]
+Size = Annotated[int, Field(ge=0, le=MOST_PARTS)]
+Number = Annotated[float, Field(allow_inf_nan=False)]
+
+
+def number(value: float | None) -> float | None:
+    """Return a number as files keep it: None for NaN."""
+    return None if value is None or math.isnan(value) else float(value)
+
+
+class Record(BaseModel):
+    """A part of a file."""
+
+    model_config = ConfigDict(extra="ignore", strict=True, frozen=True, protected_namespaces=())
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return what is written: plain values of the fields that were set."""
+        return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
+
+
+class Document(Record):
+    """A whole file, which says its schema."""
+
+    schema_: int = Field(SCHEMA, alias="schema")
+
+
+class Score(Record):
+    """A task's score over some examples, with the standard error over examples.
+
+    Both are None where they are not defined (no example; no formula; no finite number).
+    """
+
+    score: Number | None = None
+    stderr: Number | None = None
+    examples: Count | None = None
+
+    @classmethod
+    def of(cls, score: float | None, stderr: float | None, examples: int) -> Self:
+        """Return the score of so many examples."""
+        finite = (
+            None if value is None or not math.isfinite(value) else value
+            for value in (score, stderr)
+        )
+        return cls(**dict(zip(("score", "stderr"), finite, strict=True)), examples=examples)
+
+
+class Bounded(Protocol):
+    """What has an interval, if its ends are known."""
+
+    @property
+    def low(self) -> float | None:
+        """The lower end."""
+
+    @property
+    def high(self) -> float | None:
+        """The upper end."""
+
+
+class Change(Record):
+    """A mean change of outcomes with its 95 % interval, and what that says.
+
+    `verdict` is `changed` beyond doubt, `unchanged` within `margin` for sure, or `open`.
+    """
+
+    outcome: Number | None = None
+    stderr: Number | None = None
+    low: Number | None = None
+    high: Number | None = None
+    margin: Number | None = None
+    verdict: Name | None = None
+    examples: Count | None = None
+
+
+class Share(Record):
+    """Some of a number of examples, and their share with its 95 % interval (Wilson's).
+
+    The share is None of no examples; `broken` is said of categories of answers only.
+    """
+
+    broken: bool | None = None
+    count: Count
+    share: Number | None = None
+    low: Number | None = None
+    high: Number | None = None
+
+
+class AnswerPair(Record):
+    """An example, answered with and without the chosen heads, as a reader sees it."""
+
+    example: Count | None = None
+    prompt: str | None = None
+    gold: str | None = None
+    intact: str | None = None
+    knocked_out: str | None = None
+    intact_outcome: Number | None = None
+    knocked_out_outcome: Number | None = None
+    kind: Name | None = None
+
+
+class Common(Record):
+    """An answer that far too many examples got; `usual` is the share that would be no surprise.
+
+    Of a multiple choice it is the choice's position, from 1, among `choices`; else `choices` is
+    None, and the answer is in lower case and without the marks around it.
+    """
+
+    answer: Name | int
+    choices: Count | None = None
+    count: Count
+    share: Number
+    usual: Number
+
+
+class BeforeAfter(Record):
+    """A figure of the intact model and of the knocked-out one."""
+
+    intact: Number | None = None
+    knocked_out: Number | None = None
+
+
+class Likelihoods(Record):
+    """Means over examples whose texts were scored.
+
+    `nats` is the log-probability of a token of the likeliest choice (or of the only text);
+    `evenness` the entropy of the choices in units of the greatest, from 0 (one is certain) to 1
+    (all are alike), None where there is no choice.
+    """
+
+    nats: BeforeAfter
+    evenness: BeforeAfter | None = None
+
+
+class Failures(Record):
+    """What became of a task's answers.
+
+    `examples` are those scored in both, and shares are of them; `unscored` are the rest of those
+    asked in both. `harmed` counts the broken ones, and those newly wrong as far as they outnumber
+    those newly right; `broken` is the part of the harmed whose answers are broken. `categories`
+    and `samples` lack what did not occur.
+
+    `verdict` is `unharmed`, `speech` (most of the harm is broken answers), `capability` (little of
+    it is), `mixed`, or None where that cannot be told.
+    """
+
+    task: Name | None = None
+    examples: Count | None = None
+    unscored: Count | None = None
+    verdict: Name | None = None
+    harmed: Share | None = None
+    broken: Share | None = None
+    categories: dict[Name, Share] = {}
+    common: list[Common] = []
+    likelihoods: Likelihoods | None = None
+    samples: dict[Name, list[AnswerPair]] = {}
+
+
+class TaskComparison(Record):
+    """A task's scores before and after, on the same examples, and what was lost."""
+
+    name: Name
+    metric: Name | None = None
+    higher_is_better: bool | None = None
+    intact: Score | None = None
+    knocked_out: Score | None = None
+    change: Change | None = None
+    failures: Failures | None = None
+
+    @property
+    def scores(self) -> tuple[float | None, float | None]:
+        """The scores intact and knocked out, None where one was not measured."""
+        intact, knocked_out = self.intact or Score(), self.knocked_out or Score()
+        return intact.score, knocked_out.score
+
+
+class Spread(Record):
+    """Scores of random draws of heads, and how far the chosen heads' score lies below them.
+
+    `deviations` is that distance in standard deviations of the draws, None if they are all the
+    same; `heads` is the number of heads of a draw, where it is not that of the chosen ones.
+    """
+
+    draws: Count | None = None
+    scores: list[Number | None] = []
+    mean: Number | None = None
+    sd: Number | None = None
+    deviations: Number | None = None
+    heads: Count | None = None
+
+
+class Controls(Spread):
+    """Random heads, as many in each layer; `same_groups` are of the same key-value groups."""
+
+    examples: Count | None = None
+    chosen: Number | None = None
+    same_groups: Spread | None = None
+
+
+class JointDrop(Record):
+    """The drop of all heads at once over the sum of each one's."""
+
+    joint_drop: Number | None = None
+    sum_of_drops: Number | None = None
+    ratio: Number | None = None
+    low: Number | None = None
+    high: Number | None = None
+
+
+class Prediction(Record):
+    """How well effects foretell the scores under masks that were not fitted."""
+
+    r2: Number | None = None
+    ceiling: Number | None = None
+    slope: Number | None = None
+    masks: Count | None = None
+    examples: Count | None = None
+
+
+class HeldOut(Record):
+    """The check on examples that, if `fresh`, no search saw."""
+
+    fresh: bool | None = None
+    examples: Count | None = None
+    intact: Number | None = None
+    knocked_out: Number | None = None
+    change: Change | None = None
+    together: JointDrop | None = None
+    prediction: Prediction | None = None
+
+
+class TriedSet(Record):
+    """A set of heads, and what its loss costs."""
+
+    heads: list[PartName]
+    drop: Number | None = None
+    stderr: Number | None = None
+
+
+class Subsets(Record):
+    """The set as found beside its parts, and which of them is named."""
+
+    found: list[PartName]
+    named: list[PartName]
+    fresh: bool | None = None
+    examples: Count | None = None
+    tried: list[TriedSet] = []
+    picked: list[PartName] | None = None
+    p: Number | None = None
+    note: Name = ""
+
+
+class Effect(Record):
+    """A mean change of the outcome and its 95 % interval; None where it could not be told."""
+
+    effect: Number | None = None
+    low: Number | None = None
+    high: Number | None = None
+
+
+class Member(Record):
+    """A named head's effect alone, and its share of what all named heads do together."""
+
+    head: PartName
+    alone: Effect
+    within: Effect
+
+
+class Members(Record):
+    """The named heads, all on the same examples."""
+
+    fresh: bool | None = None
+    examples: Count | None = None
+    heads: list[Member] = []
+
+
+class Validation(Record):
+    """What was checked of the named heads."""
+
+    task: TaskComparison
+    controls: Controls | None = None
+    held_out: HeldOut | None = None
+    other_tasks: list[TaskComparison] = []
+    subsets: Subsets | None = None
+    members: Members | None = None
+
+
+class Model(Record):
+    """Which model it was."""
+
+    name: Name
+    fingerprint: Name | None = None
+    dtype: Name | None = None
+    device: Name | None = None
+
+
+class LocatedTask(Record):
+    """Which task the heads were found on; `outcome` is the kind of what found them."""
+
+    name: Name
+    metric: Name | None = None
+    outcome: Name | None = None
+    examples: Count | None = None
+    higher_is_better: bool | None = None
+
+
+class MethodSettings(Record):
+    """The method and the settings it used; those it does not use are None."""
+
+    name: Name
+    masks: Count | None = None
+    rate: Number | None = None
+    top: Count | None = None
+    goal: Name | None = None
+    examples: Count | None = None
+
+
+class GridShape(Record):
+    """The heads of each layer, and how many of them share a key-value head."""
+
+    layers: Size
+    heads: list[Size]
+    group_sizes: list[Annotated[int, Field(ge=1, le=MOST_PARTS)]] = []
+
+    @model_validator(mode="after")
+    def agree(self) -> Self:
+        """Hold one number for each layer, and not more heads than a mask may have."""
+        if len(self.heads) != self.layers or len(self.group_sizes) not in (0, self.layers):
+            raise ValueError(f"heads and group_sizes must hold {self.layers} numbers, as layers")
+        if sum(self.heads) > MOST_HEADS:
+            raise ValueError(f"a grid of {sum(self.heads):,} heads is none of a model")
+        return self
+
+    def grid(self) -> HeadGrid:
+        """Return the grid, as masks are over it."""
+        return HeadGrid(tuple(self.heads), tuple(self.group_sizes))
+
+
+class Estimand(Record):
+    """Which effects the heads have, at which rate of others gone, and for which some are named."""
+
+    heads: Name
+    rate: Number | None = None
+    top: Name
+
+
+class HeadEffect(Record):
+    """One head, and what the run says of it; an effect that was not measured is null."""
+
+    head: PartName
+    layer: Count
+    index: Count
+    effect: Number | None
+    low: Number | None = None
+    high: Number | None = None
+    q: Number | None = None
+    top_chance: Number | None = None
+    selected: bool | None = None
+    critical: bool | None = None
+    universal: bool | None = None
+
+    @property
+    def place(self) -> Head:
+        """Where the head lies."""
+        return Head(self.layer, self.index)
+
+
+class Fit(Record):
+    """The regression."""
+
+    estimator: Name | None = None
+    r2_held_out: Number | None = None
+    noise_ceiling: Number | None = None
+    masks: Count | None = None
+    rows: Count | None = None
+
+
+class SettingOutcome(TriedSet):
+    """One setting of a search over settings, and what its heads cost where they were found."""
+
+    masks: Count
+    rate: Number
+    held_out_drop: Number | None = None
+    held_out_stderr: Number | None = None
+
+
+class Excess(Record):
+    """How much more a choice seems to cost where it was made than on fresh examples."""
+
+    value: Number
+    stderr: Number
+    low: Number
+    high: Number
+
+
+class Search(Record):
+    """What the search says of itself; each method has figures of its own."""
+
+    goal: Name | None = None
+    offered: Count | None = None
+    budget: Count | None = None
+    rows: Count | None = None
+    opening: Name | None = None
+    stopped_by: Name | None = None
+    expected_recall: Number | None = None
+    wanted_recall: Number | None = None
+    forecast: dict[Name, Number | None] | None = None
+    rate: Number | None = None
+    group: Count | None = None
+    scale: Number | None = None
+    signal_to_noise: Number | None = None
+    shortlist: list[PartName] | None = None
+    chosen_on: Count | None = None
+    checked_on: Count | None = None
+    fresh: bool | None = None
+    tied: list[PartName] | None = None
+    settings: list[SettingOutcome] | None = None
+    chosen: Count | None = None
+    masks: Count | None = None
+    optimism: Excess | None = None
+    choosing: Excess | None = None
+    critical: list[PartName] = []
+    universal: list[PartName] = []
+    notes: list[str] = []
+
+
+class RunCost(Record):
+    """What the rows took; tokens in units of a pass through all layers."""
+
+    rows: Count | None = None
+    forward_tokens: Count | Number | None = None
+    plain_tokens: Count | Number | None = None
+    seconds: Number | None = None
+
+
+class Result(Document):
+    """The content of result.json; `heads` are all heads, the most needed first."""
+
+    model: Model
+    task: LocatedTask
+    method: MethodSettings
+    seed: int | None = None
+    grid: GridShape
+    intact: Score = Score()
+    estimand: Estimand
+    heads: list[HeadEffect]
+    top: list[PartName]
+    fit: Fit = Fit()
+    search: Search = Search()
+    validation: Validation
+    cost: RunCost = RunCost()
+    command: str | None = None
+    versions: dict[str, str | None] = {}
+
+    @model_validator(mode="after")
+    def known(self) -> Self:
+        """Name no head but those of the grid, each where its name says."""
+        for entry in self.heads:
+            place = f"L{entry.layer}H{entry.index}"
+            if entry.head != place:
+                raise ValueError(f"head {entry.head} is said to lie at {place}")
+        try:
+            self.grid.grid().named_in([*(entry.head for entry in self.heads), *self.top])
+        except CaplocError as error:
+            raise ValueError(str(error).rstrip(".")) from None
+        return self
+
+    def ranking(self) -> list[str]:
+        """Return the heads to knock out one after another: those named, then the next needed."""
+        needed = [entry.head for entry in self.heads if (entry.effect or 0) < 0]
+        return list(dict.fromkeys([*self.top, *needed]))

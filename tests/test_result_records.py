@@ -1,0 +1,106 @@
+"""The one description of result.json: what it takes, what it refuses, what older files become."""
+
+import copy
+import json
+import math
+
+import pytest
+
+from caploc.contents import check_contents, read_file
+from caploc.errors import UserError
+from caploc.heads import ALONE, AMONG
+from caploc.result import Result, Score
+
+EFFECT = {"effect": -0.5, "low": -0.6, "high": -0.4, "q": 0.01}
+RESULT = {
+    "schema": 1,
+    "model": {"name": "demo", "fingerprint": "ab", "dtype": "float32", "device": "cpu"},
+    "task": {"name": "demo/addition", "metric": "exact_match"},
+    "method": {"name": "css", "rate": 0.05},
+    "seed": 3,
+    "grid": {"layers": 2, "heads": [2, 2], "group_sizes": [1, 1]},
+    "intact": {"score": 1.0, "stderr": 0.0, "examples": 100},
+    "estimand": {"heads": AMONG, "rate": 0.05, "top": AMONG},
+    "heads": [{"head": "L0H1", "layer": 0, "index": 1} | EFFECT],
+    "top": ["L0H1"],
+    "search": {"critical": [], "universal": [], "notes": []},
+    "validation": {"task": {"name": "demo/addition"}, "controls": None, "other_tasks": []},
+    "cost": {"rows": 10, "forward_tokens": 123},
+}
+
+
+@pytest.fixture
+def content():
+    return copy.deepcopy(RESULT)
+
+
+def taken(content):
+    found, wrong = check_contents("result.json", content)
+    assert not wrong, wrong
+    return found
+
+
+def test_what_is_written_is_what_was_read(content):
+    assert taken(content).as_dict() == RESULT
+    assert json.dumps(taken(content).as_dict()["cost"]) == '{"rows": 10, "forward_tokens": 123}'
+
+
+def test_a_field_of_a_stranger_is_left_out(content):
+    content["evil"] = content["model"]["evil"] = content["heads"][0]["evil"] = "rm -rf"
+    assert taken(content).as_dict() == RESULT
+
+
+@pytest.mark.parametrize(("method", "effects"), [("css", AMONG), ("one-shot", ALONE)])
+def test_an_older_file_names_no_estimand_and_places_heads_by_name(content, method, effects):
+    content["method"]["name"] = method
+    del content["estimand"], content["heads"][0]["layer"], content["heads"][0]["index"]
+    content.update(search=None, cost=None, intact=None)
+    found = taken(content)
+    assert found.estimand.heads == effects and found.estimand.rate is None
+    assert str(found.heads[0].place) == "L0H1"
+    assert found.search.notes == [] and found.cost.rows is found.intact.score is None
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        (("heads", 0, "effect"), math.nan, "heads[0].effect is nan"),
+        (("heads", 0, "effect"), "5", "heads[0].effect is '5' and must be a valid number"),
+        (("heads", 0, "effect"), True, "heads[0].effect is True"),
+        (("heads", 0, "head"), "<b>", "heads[0].head is '<b>'"),
+        (("heads", 0, "index"), 0, "head L0H1 is said to lie at L0H0"),
+        (("top",), ["L7H7"], "There is no head L7H7"),
+        (("top",), ["L0H1"] * 2 + ["L0N1"], "'L0N1'"),
+        (("grid", "heads"), [10**9, 10**9], "a grid of 2,000,000,000 heads is none of a model"),
+        (("grid", "layers"), 3, "must hold 3 numbers"),
+        (("cost", "rows"), -1, "cost.rows is -1"),
+        (("schema",), 2, "was written by a later version of caploc"),
+        (("validation", "task"), None, "validation.task is None"),
+        (("intact", "score"), math.inf, "intact.score is inf"),
+    ],
+)
+def test_what_no_run_writes_is_refused(content, path, value, said):
+    *parents, last = path
+    part = content
+    for step in parents:
+        part = part[step]
+    part[last] = value
+    found, wrong = check_contents("result.json", content)
+    assert found is None and said in wrong[0]
+
+
+def test_a_file_that_cannot_be_taken_is_named(content, tmp_path):
+    del content["top"]
+    (tmp_path / "result.json").write_text(json.dumps(content))
+    with pytest.raises(UserError, match=r"result\.json is not what a run writes: top is missing"):
+        read_file(tmp_path / "result.json", Result)
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, None])
+def test_a_score_that_is_no_number_is_missing(number):
+    assert Score.of(number, number, 3) == Score(score=None, stderr=None, examples=3)
+
+
+def test_a_records_fields_are_not_changed(content):
+    with pytest.raises(ValueError, match="frozen"):
+        taken(content).top = []
