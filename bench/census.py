@@ -123,7 +123,7 @@ class Census:
         with_head = np.repeat(others[None], len(columns), axis=0)
         with_head[np.arange(len(columns)), :, list(columns)] = True
         masks = np.concatenate([others[None], with_head]).reshape(-1, self.heads)
-        asked = designs.spread(list(examples), OTHERS * EACH, random=random)
+        asked = designs.spread_examples(list(examples), OTHERS * EACH, random=random)
         mask = np.arange(len(masks)).repeat(EACH)
         return self.ask(Plan(masks, mask, np.tile(asked, 1 + len(columns)), 0, f"among {size}"))
 

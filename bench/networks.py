@@ -12,7 +12,7 @@ import numpy as np
 from pyarrow import parquet
 
 from caploc.heads import HeadGrid
-from caploc.report.charts import across, by_series, rows_of
+from caploc.report.charts import by_series, horizontal_channel, rows_of
 from caploc.report.pictures import Picture
 from census import CASES, FILES, Case
 
@@ -114,7 +114,7 @@ def strongest(truths: list[Truth]) -> dict[str, Any]:
         for truth in truths
         for rank, effect in enumerate(np.sort(truth.effect)[:SHOWN], 1)
     ]
-    x = across("rank", "heads, the most needed alone first", nice=False)
+    x = horizontal_channel("rank", "heads, the most needed alone first", nice=False)
     series = by_series([truth.case.name for truth in truths])
     colour = {**series["color"], "legend": {"columns": 2}}
     y = {"field": "effect", "type": "quantitative", "title": "effect alone"}
@@ -140,7 +140,9 @@ def likelihoods(truths: list[Truth]) -> dict[str, Any]:
         "height": 260,
         "mark": {"type": "circle", "size": 20},
         "encoding": {
-            "x": across("nats", "change of the right answer's log-probability (nats a token)"),
+            "x": horizontal_channel(
+                "nats", "change of the right answer's log-probability (nats a token)"
+            ),
             "y": {"field": "effect", "type": "quantitative", "title": "effect alone"},
             "color": colour,
         },

@@ -15,7 +15,7 @@ from caploc.engine import BatchEngine
 from caploc.models.planted import Planted, Truth, write_planted
 from caploc.search import Problem, Settings
 from caploc.store import Store
-from caploc.study import Study, run
+from caploc.study import Study, run_study
 from caploc.tasks.catalog import TaskOptions
 from caploc.workbench import ModelOptions, Workbench
 from clock import Stopwatch
@@ -113,7 +113,7 @@ def studied(garden: Garden, method: str, settings: Settings) -> Scores:
         limit=SCORED,
     )
     watch = Stopwatch()
-    result = run(study, garden.folder / method, engine=garden.engine).result.as_dict()
+    result = run_study(study, garden.folder / method, engine=garden.engine).result.as_dict()
     seconds = watch.read().wall
     rows = result["search"].get("rows", result["fit"]["rows"])
     apart = set(result["search"]["universal"])

@@ -37,7 +37,7 @@ def flat(problem: Problem) -> Search:
         random=designs.generator(settings.seed),
     )
     random = designs.generator(settings.seed + ANOTHER)
-    examples = designs.spread(right(intact), rows, random=random)
+    examples = designs.spread_examples(right(intact), rows, random=random)
     seen = Measurements.none(heads).joined((yield Plan.scattered(masks, examples, "rows")))
     estimate = ESTIMATORS["spike-slab"]().fit(seen, intact)
     error = (estimate.high - estimate.low) / 2 / NORMAL

@@ -30,7 +30,7 @@ from caploc.evaluation import Evaluation, curve, evaluate
 from caploc.heads import Head
 from caploc.report import rewrite_page
 from caploc.search import Settings
-from caploc.study import Study, run
+from caploc.study import Study, run_study
 from caploc.tasks.catalog import TaskOptions
 from caploc.workbench import ModelOptions
 
@@ -128,7 +128,7 @@ def cycles(folder: Path, minutes: float) -> Iterator[Sample]:
 def cycle(folder: Path) -> None:
     """Everything once, in new folders."""
     for name, study in STUDIES.items():
-        run(study, folder / name)
+        run_study(study, folder / name)
         rewrite_page(folder / name)
     evaluate(SCORED, folder / "evaluate")
     curve(folder / CURVED, most=3, limit=40)
@@ -143,7 +143,7 @@ def resume(folder: Path, reference: dict[Key, Content]) -> None:
     for name, study in STUDIES.items():
         written = folder / name / "result.json"
         before = json.loads(written.read_text())
-        if run(study, folder / name).result.as_dict() != before:
+        if run_study(study, folder / name).result.as_dict() != before:
             raise RuntimeError(f"{name}: the finished study has another result when resumed.")
     if read_rows(folder) != reference:
         raise RuntimeError("Resuming finished studies changed their rows.")

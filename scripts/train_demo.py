@@ -35,7 +35,7 @@ SHARES = {  # share of the training tokens
     data.courtesy: 0.02,
     data.capitals: 0.13,
     data.elements: 0.13,
-    data.pick: 0.08,
+    data.choose_named: 0.08,
     data.statement: 0.04,
     data.recall: 0.08,
     data.sorting: 0.05,
@@ -62,9 +62,9 @@ class Stage:
 
 STAGES = [
     # Finding things in the text is learned late, or not at all when it is rare at first.
-    Stage(2100, 3000, 3e-3, (data.recall, data.pick), boosted_steps=750, boost=4.0),
+    Stage(2100, 3000, 3e-3, (data.recall, data.choose_named), boosted_steps=750, boost=4.0),
     # Everything but the quizzes is known by now.
-    Stage(1000, 1000, 2e-3, (data.capitals, data.elements, data.pick), 1000, boost=3.0),
+    Stage(1000, 1000, 2e-3, (data.capitals, data.elements, data.choose_named), 1000, boost=3.0),
 ]
 CONTEXT = 160  # holds the longest text
 PROMPT_WEIGHT = 0.1  # a random sum is not worth predicting; its answer is

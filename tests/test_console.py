@@ -15,12 +15,12 @@ def test_a_notebook_without_ipywidgets_gets_plain_text_and_no_warning(installed,
     monkeypatch.setattr(rich.console, "_is_jupyter", lambda: True)
     spec = object() if installed else None
     monkeypatch.setattr(console, "find_spec", {"ipywidgets": spec}.get)
-    drawing = console.standard_error()
+    drawing = console.stderr_console()
     assert drawing.is_jupyter == installed
     if not installed:
         drawing.file = io.StringIO()
         monkeypatch.setattr(console, "stderr", drawing)
-        with console.bars(quiet=False) as shown:
+        with console.progress_bars(quiet=False) as shown:
             shown.start("Intact", 3)
             shown.advance(3, 30)
         assert "Intact" in drawing.file.getvalue()
@@ -29,7 +29,7 @@ def test_a_notebook_without_ipywidgets_gets_plain_text_and_no_warning(installed,
 @pytest.fixture
 def log(monkeypatch):
     """What is written to standard error where it is a file."""
-    drawing = console.standard_error()
+    drawing = console.stderr_console()
     drawing.file = io.StringIO()
     monkeypatch.setattr(console, "stderr", drawing)
     return drawing.file
@@ -37,7 +37,7 @@ def log(monkeypatch):
 
 def test_a_file_gets_a_line_at_once_and_one_at_every_interval(log, monkeypatch):
     monkeypatch.setattr(console, "LINE_SECONDS", 0.02)
-    with console.bars(quiet=False) as shown:
+    with console.progress_bars(quiet=False) as shown:
         assert console.READY in log.getvalue()
         shown.start("masks", 2000)
         shown.advance(500, 0)
@@ -53,7 +53,7 @@ def test_a_file_gets_a_line_at_once_and_one_at_every_interval(log, monkeypatch):
 
 def test_lines_of_progress_end_with_the_block_also_when_it_fails(log, monkeypatch):
     monkeypatch.setattr(console, "LINE_SECONDS", 0.01)
-    with pytest.raises(RuntimeError), console.bars(quiet=False):
+    with pytest.raises(RuntimeError), console.progress_bars(quiet=False):
         raise RuntimeError
     written = log.getvalue()
     time.sleep(0.05)
@@ -68,19 +68,19 @@ def test_rows_that_were_stored_do_not_count_as_speed():
 
 
 def test_a_stage_in_a_log_cannot_steer_the_terminal(log):
-    with console.bars(quiet=False) as shown:
+    with console.progress_bars(quiet=False) as shown:
         shown.start("\x1b[31m[red]evil[/red]", 3)
     assert "\x1b" not in log.getvalue() and "[red]evil[/red]" in log.getvalue()
 
 
 def test_a_long_time_left_is_told_in_hours():
-    assert console.duration(3723.4) == "1:02:03"
+    assert console.format_clock(3723.4) == "1:02:03"
 
 
 def test_a_terminal_is_told_that_a_run_is_getting_ready_until_its_first_stage(monkeypatch):
     drawing = rich.console.Console(file=io.StringIO(), force_terminal=True, width=120)
     monkeypatch.setattr(console, "stderr", drawing)
-    with console.bars(quiet=False) as shown:
+    with console.progress_bars(quiet=False) as shown:
         shown.progress.refresh()
         assert console.READY in drawing.file.getvalue()
         shown.start("masks", 3)

@@ -61,14 +61,14 @@ def test_controls_match_layer_by_layer_and_avoid_the_chosen():
     chosen = np.zeros(12, dtype=bool)
     chosen[[0, 1, 5]] = True
     slices = [slice(0, 4), slice(4, 8), slice(8, 12)]
-    for control in designs.matched(chosen, slices, 30, seed=3):
+    for control in designs.layer_matched_masks(chosen, slices, 30, seed=3):
         assert [int(control[s].sum()) for s in slices] == [2, 1, 0]
         assert not (control & chosen).any()
 
 
 def test_controls_take_what_there_is_in_a_layer_that_was_chosen_whole():
     chosen = np.array([True, True, False, True, True, True])
-    (control,) = designs.matched(chosen, [slice(0, 3), slice(3, 6)], 1, seed=0)
+    (control,) = designs.layer_matched_masks(chosen, [slice(0, 3), slice(3, 6)], 1, seed=0)
     assert np.flatnonzero(control).tolist() == [2]
 
 
@@ -153,11 +153,11 @@ def test_weighted_masks_of_one_draw_pair_heads_by_chance():
 @given(examples=st.integers(1, 30), rows=st.integers(0, 90), seed=st.integers(0, 99))
 def test_rows_are_spread_evenly_over_examples(examples, rows, seed):
     numbers = [7 * number + 3 for number in range(examples)]
-    drawn = designs.spread(numbers, rows, random=designs.generator(seed))
+    drawn = designs.spread_examples(numbers, rows, random=designs.generator(seed))
     counts = [int((drawn == number).sum()) for number in numbers]
     assert sum(counts) == len(drawn) == rows
     assert np.ptp(counts) <= 1
-    assert (designs.spread(numbers, rows, random=designs.generator(seed)) == drawn).all()
+    assert (designs.spread_examples(numbers, rows, random=designs.generator(seed)) == drawn).all()
 
 
 def test_single_masks_cut_each_head_alone():
@@ -174,7 +174,7 @@ def test_controls_draw_heads_to_avoid_only_where_a_layer_has_too_few_others(laye
         np.array(data.draw(st.lists(st.booleans(), min_size=n, max_size=n)), dtype=bool)
         for n in (sum(layers), sum(layers))
     )
-    for control in designs.matched(mask, slices, 3, seed=seed, avoid=avoid):
+    for control in designs.layer_matched_masks(mask, slices, 3, seed=seed, avoid=avoid):
         assert not (control & mask).any()
         for columns in slices:
             inside, others = int(mask[columns].sum()), ~mask[columns]

@@ -13,7 +13,7 @@ from caploc.interactions import (
     Contrast,
     OutcomeTable,
     behind,
-    described,
+    describe_contrasts,
     groups,
     interactions,
     pairs,
@@ -23,7 +23,7 @@ from caploc.models.planted import Planted, write_planted
 from caploc.progress import Silent
 from caploc.search import Settings, column_mask
 from caploc.search.rescue import Rescue
-from caploc.study import Study, run
+from caploc.study import Study, run_study
 from caploc.workbench import ModelOptions
 
 
@@ -52,7 +52,7 @@ def planted(tmp_path_factory):
         controls=0,
         limit=50,
     )
-    run(study, folder / "run")
+    run_study(study, folder / "run")
     return truth, folder / "run"
 
 
@@ -70,7 +70,7 @@ def rescuable(tmp_path_factory):
         controls=0,
         limit=50,
     )
-    run(study, folder / "run")
+    run_study(study, folder / "run")
     return truth, folder / "run"
 
 
@@ -231,6 +231,6 @@ def test_interactions_are_told_by_their_sign_and_only_beyond_doubt():
             ("pair", np.nan, np.nan),
         )
     ]
-    told = [row["meaning"].split(":")[0] for row in described(rows, grid)]
+    told = [row["meaning"].split(":")[0] for row in describe_contrasts(rows, grid)]
     assert sorted(told[:5]) == ["backup", "no rescue", "overlap", "rescue", "synergy"]
     assert told[5:] == ["no interaction beyond doubt"] * 3

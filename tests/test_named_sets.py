@@ -11,7 +11,7 @@ from caploc.recovery import Measurements, PairedDifferences
 from caploc.result import Result
 from caploc.search import METHODS, Found, Method, Settings
 from caploc.search.plan import Plan, intact_plan
-from caploc.study import Study, run
+from caploc.study import Study, run_study
 from caploc.workbench import ModelOptions
 
 PLAN = Planted(2, 4, needed=2, rescuers=1, strengths=(0.4, 0.2), examples=200, seed=1)
@@ -53,7 +53,7 @@ def replaced(planted, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         search = partial(given, columns([rescuer, head]))
         patch.setitem(METHODS, "given", Method("as given", search, lambda problem: 1))
-        findings = run(study_of(folder, "given", top=2), tmp_path_factory.mktemp("run"))
+        findings = run_study(study_of(folder, "given", top=2), tmp_path_factory.mktemp("run"))
     return findings, str(head), str(rescuer)
 
 
@@ -117,7 +117,7 @@ def test_a_run_repeated_measures_nothing_and_finds_the_same(planted, replaced):
         ((rescuer, head),) = truth.rescuers.items()
         search = partial(given, columns([rescuer, head]))
         patch.setitem(METHODS, "given", Method("as given", search, lambda problem: 1))
-        again = run(study_of(folder, "given", top=2), findings.folder)
+        again = run_study(study_of(folder, "given", top=2), findings.folder)
     assert again.result.cost.rows == before
     assert again.result.validation == findings.result.validation
 
@@ -139,7 +139,7 @@ def test_no_method_names_a_set_that_was_not_held_against_its_parts(
     planted, tmp_path, method, settings
 ):
     _, folder = planted
-    result = run(study_of(folder, method, top=2, **settings), tmp_path).result
+    result = run_study(study_of(folder, method, top=2, **settings), tmp_path).result
     subsets = result.validation.subsets
     assert (subsets is None) == (len(result.top) < 2)
     if subsets:

@@ -17,7 +17,7 @@ from caploc.errors import BadOption, FolderTaken, UnknownName, UserError
 from caploc.evaluation import Evaluation, curve, evaluate
 from caploc.progress import Silent
 from caploc.search import Settings
-from caploc.study import Study, run
+from caploc.study import Study, run_study
 from caploc.sweep import locate_all, rewrite_report
 from caploc.tasks.catalog import TaskOptions
 from caploc.workbench import Allowed, ModelOptions
@@ -57,7 +57,7 @@ class Counter(Silent):
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory):
-    return run(SMALL, tmp_path_factory.mktemp("run"), command="caploc locate demo ...")
+    return run_study(SMALL, tmp_path_factory.mktemp("run"), command="caploc locate demo ...")
 
 
 def test_a_result_has_every_field(done):
@@ -142,20 +142,20 @@ def test_the_cost_counts_every_row_once(done):
 
 def test_a_second_run_asks_nothing_and_finds_the_same(done):
     counter = Counter()
-    again = run(SMALL, done.folder, counter, command="caploc locate demo ...")
+    again = run_study(SMALL, done.folder, counter, command="caploc locate demo ...")
     assert counter.measured == 0
     assert again.result == done.result
 
 
 def test_another_study_in_the_folder_is_refused_with_the_difference(done):
     with pytest.raises(FolderTaken, match="examples 6, not 7"):
-        run(replace(SMALL, examples=7), done.folder)
+        run_study(replace(SMALL, examples=7), done.folder)
 
 
 def test_a_run_goes_on_in_smaller_batches(done):
     counter = Counter()
     smaller = replace(SMALL, model=ModelOptions("demo", device="cpu", batch_size=3))
-    assert run(smaller, done.folder, counter, command="caploc locate demo ...").result.top
+    assert run_study(smaller, done.folder, counter, command="caploc locate demo ...").result.top
     assert counter.measured == 0
 
 
@@ -262,7 +262,7 @@ def wait_for_rows(path, rows):
 def test_mistakes_are_seen_before_the_model_is_loaded(monkeypatch, tmp_path, change, error, said):
     monkeypatch.setattr(ModelOptions, "engine", lambda self: pytest.fail("the model was loaded"))
     with pytest.raises(error, match=said):
-        run(replace(SMALL, **change), tmp_path / "run")
+        run_study(replace(SMALL, **change), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -279,7 +279,7 @@ def test_mistakes_in_the_data_are_seen_before_the_weights_are_read(
 ):
     monkeypatch.setattr(ModelOptions, "engine", lambda self: pytest.fail("the model was loaded"))
     with pytest.raises(BadOption, match=said):
-        run(replace(SMALL, **change), tmp_path / "run")
+        run_study(replace(SMALL, **change), tmp_path / "run")
 
 
 def test_a_budget_buys_masks_or_examples():
@@ -298,7 +298,7 @@ def test_log_probabilities_find_and_the_metric_confirms(tmp_path):
         settings=Settings(masks=30, rate=0.05),
         options=TaskOptions(outcome="logprob"),
     )
-    result = run(study, tmp_path / "run").result
+    result = run_study(study, tmp_path / "run").result
     assert result.task.outcome == "logprob"
     assert result.intact.score < 0
     assert result.validation.task.intact.score > 0.9
@@ -362,13 +362,13 @@ def test_evaluations_of_what_is_not_there_are_refused(tmp_path, heads, tasks, sa
 def test_a_disjoint_score_leaves_out_what_the_search_saw(tmp_path):
     """The first answers shown are those that changed; 30 examples are all shown."""
     study = replace(SMALL, examples=8, limit=30, controls=0, disjoint=True)
-    result = run(study, tmp_path / "apart").result
+    result = run_study(study, tmp_path / "apart").result
     answers = json.loads((tmp_path / "apart" / "answers.json").read_text())
     examples, kept = study.drawn(512)
     searched = set(examples) | set(kept[min(100, len(kept) // 2) :])
     assert result.validation.task.intact.examples == 30
     assert searched.isdisjoint(answer["example"] for answer in answers)
-    together = run(replace(study, disjoint=False), tmp_path / "together")
+    together = run_study(replace(study, disjoint=False), tmp_path / "together")
     shown = json.loads((tmp_path / "together" / "answers.json").read_text())
     assert [answer["example"] for answer in shown if answer["example"] in searched]
     assert together.result.heads == result.heads
@@ -376,7 +376,7 @@ def test_a_disjoint_score_leaves_out_what_the_search_saw(tmp_path):
 
 def test_a_disjoint_score_needs_examples_that_are_left(tmp_path):
     with pytest.raises(BadOption, match="--disjoint leaves none of the 512 examples"):
-        run(replace(SMALL, examples=512, disjoint=True), tmp_path)
+        run_study(replace(SMALL, examples=512, disjoint=True), tmp_path)
 
 
 def test_every_answer_says_how_it_failed(done):
@@ -408,7 +408,7 @@ def test_a_study_runs_on_a_users_own_folder_of_a_model(tmp_path):
     study = replace(SMALL, model=ModelOptions(str(tmp_path / "mine")), method="css")
     engine = BatchEngine(caploc.load_model("demo"))
     small = replace(study, settings=Settings(masks=3, rate=0.05), controls=0, other_tasks=())
-    result = run(small, tmp_path / "run", engine=engine).result
+    result = run_study(small, tmp_path / "run", engine=engine).result
     assert result.validation.controls is None
     assert result.fit.r2_held_out is None
 

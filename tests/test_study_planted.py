@@ -9,7 +9,7 @@ import pytest
 from caploc.models.planted import Planted, write_planted
 from caploc.progress import Silent
 from caploc.search import Settings
-from caploc.study import Study, run
+from caploc.study import Study, run_study
 from caploc.workbench import ModelOptions
 
 pytestmark = pytest.mark.slow  # whole studies
@@ -63,7 +63,7 @@ def written(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def done(written, tmp_path_factory):
-    return run(written(PLAN).study(top=3), tmp_path_factory.mktemp("run"))
+    return run_study(written(PLAN).study(top=3), tmp_path_factory.mktemp("run"))
 
 
 def names(heads):
@@ -123,9 +123,9 @@ def test_the_report_says_what_was_found_and_how_sure_it_is(done):
 def test_a_run_that_was_stopped_ends_like_one_that_was_not(written, done, tmp_path):
     study = written(PLAN).study(top=3)
     with pytest.raises(KeyboardInterrupt):
-        run(study, tmp_path, Stopping(700))
+        run_study(study, tmp_path, Stopping(700))
     counter = Stopping()
-    stopped = run(study, tmp_path, counter).result.as_dict()
+    stopped = run_study(study, tmp_path, counter).result.as_dict()
     expected = done.result.as_dict()
     for result in (stopped, expected):
         # what ran together was other rows, and so were the tokens and the time they shared
@@ -139,7 +139,7 @@ def test_a_run_that_was_stopped_ends_like_one_that_was_not(written, done, tmp_pa
 
 
 def test_without_another_task_a_critical_head_may_be_universal_or_not(written, tmp_path):
-    result = run(written(PLAN).alone(top=4), tmp_path).result
+    result = run_study(written(PLAN).alone(top=4), tmp_path).result
     truth = written(PLAN).truth
     assert set(result.top) == names([*truth.needed, *truth.universal])
     assert result.search.critical == list(names(truth.universal))
@@ -152,7 +152,7 @@ def test_without_another_task_a_critical_head_may_be_universal_or_not(written, t
 
 def test_a_task_without_fresh_examples_says_so(written, tmp_path):
     study = replace(written(PLAN).alone(top=3), examples=590)
-    findings = run(study, tmp_path)
+    findings = run_study(study, tmp_path)
     assert findings.result.search.fresh is False
     assert findings.result.validation.held_out.fresh is False
     assert "no examples left that the search did not use" in findings.result.search.notes[-1]
@@ -160,7 +160,7 @@ def test_a_task_without_fresh_examples_says_so(written, tmp_path):
 
 
 def test_a_model_without_a_head_that_matters_has_none_named(written, tmp_path):
-    findings = run(written(IDLE).alone(), tmp_path)
+    findings = run_study(written(IDLE).alone(), tmp_path)
     result = findings.result
     assert result.top == [] and not any(row.selected for row in result.heads)
     assert result.search.notes[0].startswith("No head is needed beyond doubt")
@@ -198,7 +198,7 @@ def test_a_task_that_the_model_cannot_do_names_no_head(written, tmp_path, kind, 
     }  # fmt: skip
     (tmp_path / "guess.yaml").write_text(json.dumps(config))
     study = replace(written(PLAN).alone(), task=str(tmp_path / "guess.yaml"))
-    result = run(study, tmp_path / "run").result
+    result = run_study(study, tmp_path / "run").result
     assert result.top == [] and {row.effect for row in result.heads} == {None}
     (note,) = result.search.notes
     assert reason in note
@@ -208,7 +208,7 @@ def test_a_task_that_the_model_cannot_do_names_no_head(written, tmp_path, kind, 
 def test_a_set_holds_the_backups_that_single_heads_do_not_show(written, tmp_path):
     truth = written(BACKED).truth
     study = replace(written(BACKED).alone(top=4, goal="set", budget=4000), limit=60)
-    findings = run(study, tmp_path)
+    findings = run_study(study, tmp_path)
     result = findings.result
     assert set(result.top) == names([*truth.needed, *truth.backups])
     assert result.search.goal == result.method.goal == "set"

@@ -12,8 +12,8 @@ from caploc.finished import FinishedRun
 from caploc.models.planted import Planted, write_planted
 from caploc.result import Model, Search
 from caploc.search import Settings
-from caploc.study import Study, run
-from caploc.universal import Trials, check_direction, universal, without
+from caploc.study import Study, run_study
+from caploc.universal import Trials, check_direction, find_universal, leave_out_universal
 from caploc.workbench import ModelOptions
 
 
@@ -34,13 +34,13 @@ def planted(tmp_path_factory):
             controls=0,
             limit=20,
         )
-        run(study, folder / name)
+        run_study(study, folder / name)
     return truth, [FinishedRun.read(folder / name) for name in ("planted", "other")]
 
 
 def test_the_universal_head_is_named_and_taken_out(planted, tmp_path):
     truth, runs = planted
-    told = universal(Trials(runs, {}, examples=40), tmp_path)
+    told = find_universal(Trials(runs, {}, examples=40), tmp_path)
     (head,) = map(str, truth.universal)
     assert told["universal"] == [head]
     first, _ = told["tasks"]
@@ -56,20 +56,20 @@ def test_the_universal_head_is_named_and_taken_out(planted, tmp_path):
 def test_a_family_speaks_once(planted, tmp_path):
     _, runs = planted
     twins = {run.study.task: "both" for run in runs}
-    told = universal(Trials(runs, twins, examples=40), tmp_path)
+    told = find_universal(Trials(runs, twins, examples=40), tmp_path)
     assert told["universal"] == []
 
 
 def test_one_task_or_an_unknown_family_is_refused(planted, tmp_path):
     _, runs = planted
     with pytest.raises(UserError, match="two or more runs, each of another task"):
-        universal(Trials(runs[:1], {}), tmp_path)
+        find_universal(Trials(runs[:1], {}), tmp_path)
     with pytest.raises(UserError, match="each of another task"):
-        universal(Trials([runs[0], runs[0]], {}), tmp_path)
+        find_universal(Trials([runs[0], runs[0]], {}), tmp_path)
     with pytest.raises(BadOption, match="--family names gsm8k, which is no run's task"):
-        universal(Trials(runs, {"gsm8k": "math"}), tmp_path)
+        find_universal(Trials(runs, {"gsm8k": "math"}), tmp_path)
     with pytest.raises(BadOption, match="--examples must be 2 or more; got 1"):
-        universal(Trials(runs, {}, examples=1), tmp_path)
+        find_universal(Trials(runs, {}, examples=1), tmp_path)
 
 
 def test_runs_without_a_head_in_common_have_nothing_to_try(planted, tmp_path):
@@ -79,7 +79,7 @@ def test_runs_without_a_head_in_common_have_nothing_to_try(planted, tmp_path):
         replace(run, result=run.result.model_copy(update={"top": top, "search": Search()}))
         for run, top in zip(runs, tops, strict=True)
     ]
-    told = universal(Trials(apart, {}, examples=10), tmp_path)
+    told = find_universal(Trials(apart, {}, examples=10), tmp_path)
     assert told["candidates"] == told["universal"] == []
     assert [task["own"][0] for task in told["tasks"]] == ["L0H0", "L0H1"]
 
@@ -96,13 +96,13 @@ def test_a_model_that_changed_is_refused(planted, tmp_path):
         replace(r, result=r.result.model_copy(update={"model": Model(name="other")})) for r in runs
     ]
     with pytest.raises(UserError, match="has changed since the run in"):
-        universal(Trials(other, {}, examples=10), tmp_path)
+        find_universal(Trials(other, {}, examples=10), tmp_path)
 
 
 def test_heads_that_follow_take_the_place_of_universal_ones(planted):
     _, (first, _) = planted
     top = first.result.top
-    kept = without(first, [top[0]])
+    kept = leave_out_universal(first, [top[0]])
     assert kept["own"][: len(top) - 1] == top[1:]
     assert len(kept["own"]) <= len(top)
 

@@ -21,8 +21,8 @@ from caploc.folder import (
     COMPARISON,
     RESULT,
     UNIVERSAL,
+    package_versions,
     refuse_links,
-    versions,
     write_json,
 )
 from caploc.heads import Head, HeadGrid
@@ -49,20 +49,20 @@ def compare(folders: Sequence[Path], out: Path, *, command: str = "") -> dict[st
     runs = read_runs(folders)
     told: dict[str, Any] = {
         "schema": 1,
-        "runs": [as_row(run) for run in runs],
+        "runs": [describe_run(run) for run in runs],
         "models": [one_model(group, folders) for group in grouped(runs, lambda run: run.weights)],
         "methods": [
-            one_question(group)
+            compare_methods(group)
             for group in grouped(runs, lambda run: (*run.weights, run.result.task.name))
             if len(group) > 1
         ],
         "across": [
-            one_task(group)
+            compare_models(group)
             for group in grouped(runs, lambda run: run.result.task.name)
             if len({run.weights for run in group}) > 1
         ],
         "command": command,
-        "versions": versions(),
+        "versions": package_versions(),
     }
     out.mkdir(parents=True, exist_ok=True)
     write_json(out / COMPARISON, told)
@@ -112,7 +112,7 @@ def grouped(
     return list(groups.values())
 
 
-def as_row(run: ComparedRun) -> dict[str, Any]:
+def describe_run(run: ComparedRun) -> dict[str, Any]:
     """What one run found; missing is None."""
     check, controls = check_of(run.result), run.result.validation.controls
     return {
@@ -166,14 +166,14 @@ def one_model(runs: Sequence[ComparedRun], folders: Sequence[Path]) -> dict[str,
         "layers": grid.layers,
         "heads": list(grid.heads_per_layer),
         "runs": [run.name for run in runs],
-        "matrix": matrix(runs),
+        "matrix": effects_by_run(runs),
         "shared": [each.as_dict() for each in shared.shared(found, grid, draws=DRAWS)],
         "overlaps": [each.as_dict() for each in shared.overlaps(found, grid, draws=DRAWS)],
         "universal": universal_heads(runs, folders),
     }
 
 
-def matrix(runs: Sequence[ComparedRun]) -> dict[str, Any]:
+def effects_by_run(runs: Sequence[ComparedRun]) -> dict[str, Any]:
     """Each run's effects of all heads that any run names, in the order of layers."""
     heads = sorted({head for run in runs for head in run.top_heads})
     rows = [
@@ -207,7 +207,7 @@ def universal_heads(runs: Sequence[ComparedRun], folders: Sequence[Path]) -> lis
     return [{"head": head, "found_by": names} for head, names in said.items()]
 
 
-def one_question(runs: Sequence[ComparedRun]) -> dict[str, Any]:
+def compare_methods(runs: Sequence[ComparedRun]) -> dict[str, Any]:
     """Several runs of one task in one model: what each names, how much it breaks, what it cost."""
     grid = runs[0].result.grid.grid()
     found = {run.name: run.top_heads for run in runs}
@@ -223,14 +223,14 @@ def one_question(runs: Sequence[ComparedRun]) -> dict[str, Any]:
                 "heads": pairs[one.name, other.name].heads,
                 "of": min(len(one.result.top), len(other.result.top)),
                 "chance": pairs[one.name, other.name].head_chance.as_dict(),
-                "rank_correlation": rank_correlation(one, other, grid),
+                "rank_correlation": rank_agreement(one, other, grid),
             }
             for one, other in combinations(runs, 2)
         ],
     }
 
 
-def rank_correlation(one: ComparedRun, other: ComparedRun, grid: HeadGrid) -> float | None:
+def rank_agreement(one: ComparedRun, other: ComparedRun, grid: HeadGrid) -> float | None:
     """Spearman's, of the effects of all heads that both measured; None where there is no order."""
     sides = [effects_of(run) for run in (one, other)]
     both = [[side.get(head) for side in sides] for head in grid.heads]
@@ -240,7 +240,7 @@ def rank_correlation(one: ComparedRun, other: ComparedRun, grid: HeadGrid) -> fl
     return float(spearmanr(values[:, 0], values[:, 1]).statistic)
 
 
-def one_task(runs: Sequence[ComparedRun]) -> dict[str, Any]:
+def compare_models(runs: Sequence[ComparedRun]) -> dict[str, Any]:
     """One task in several models: how many heads, how deep, and how much they take."""
     return {"task": runs[0].result.task.name, "models": [in_model(run) for run in runs]}
 

@@ -40,12 +40,12 @@ READY = "getting ready"  # before the first stage: tasks are read, a model is lo
 KEPT = "What was measured is kept; the same command continues."
 
 
-def standard_error() -> Console:
+def stderr_console() -> Console:
     """Rich on standard error: as plain text in a notebook that has no ipywidgets to draw with."""
     return Console(stderr=True, force_jupyter=None if find_spec("ipywidgets") else False)
 
 
-stderr = standard_error()
+stderr = stderr_console()
 
 
 class Rates(ProgressColumn):
@@ -117,7 +117,7 @@ class Lines:
         """How far the stage is, how fast it goes and how long it will take."""
         with self.lock:
             now = time.monotonic()
-            parts = [f"caploc: {duration(now - self.began)} {self.what}"]
+            parts = [f"caploc: {format_clock(now - self.began)} {self.what}"]
             if self.rows:
                 parts.append(f"{self.done:,} of {self.rows:,}")
             seconds = now - self.stage_began
@@ -125,7 +125,7 @@ class Lines:
                 rate = self.measured / seconds
                 parts.append(f"{rate:,.1f} rows/s")
                 if self.done < self.rows:
-                    parts.append(f"{duration((self.rows - self.done) / rate)} left")
+                    parts.append(f"{format_clock((self.rows - self.done) / rate)} left")
         return ", ".join(parts)
 
     def write(self) -> None:
@@ -155,7 +155,7 @@ class Lines:
 Shown = Bars | Lines | Silent
 
 
-def duration(seconds: float) -> str:
+def format_clock(seconds: float) -> str:
     """Seconds as hours, minutes and seconds: 1:02:03."""
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes // 60}:{minutes % 60:02}:{rest:02}"
@@ -225,7 +225,7 @@ def progress(quiet: bool, kept: str = KEPT) -> Iterator[Interruptible]:
         Stopped: on Ctrl-C, which typer would otherwise turn into a silent exit, on SIGTERM, and
         on SIGHUP.
     """
-    with bars(quiet) as shown:
+    with progress_bars(quiet) as shown:
         stopping = Interruptible(shown)
         try:
             with interruptible(shown) as stopping:
@@ -235,7 +235,7 @@ def progress(quiet: bool, kept: str = KEPT) -> Iterator[Interruptible]:
 
 
 @contextmanager
-def bars(quiet: bool) -> Iterator[Shown]:
+def progress_bars(quiet: bool) -> Iterator[Shown]:
     """The display itself."""
     if quiet:
         yield Silent()
@@ -318,7 +318,7 @@ def figure(value: float | None, signed: bool = False) -> str:
     return f"{value:+.3f}" if signed else f"{value:.3f}"
 
 
-def with_error(score: Score | None) -> str:
+def format_score_error(score: Score | None) -> str:
     """A score and its standard error."""
     if score is None or score.score is None:
         return "–"

@@ -115,7 +115,7 @@ def weighted(
     return random.permuted(knocked_out, axis=0)
 
 
-def spread(
+def spread_examples(
     examples: Sequence[int], rows: int, *, random: np.random.Generator
 ) -> Int[np.ndarray, " rows"]:
     """An example for each row: every one used equally often, in a random order."""
@@ -129,7 +129,7 @@ def singles(heads: int) -> Masks:
     return np.eye(heads, dtype=bool)
 
 
-def matched(
+def layer_matched_masks(
     mask: Mask, layer_slices: list[slice], draws: int, *, seed: int, avoid: Mask | None = None
 ) -> Masks:
     """Random masks with as many heads in each layer as `mask`, none of its own.

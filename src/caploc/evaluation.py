@@ -7,7 +7,7 @@ from pathlib import Path
 from caploc.contents.files import Curve, TaskScores
 from caploc.errors import BadOption, UserError
 from caploc.finished import FinishedRun
-from caploc.folder import CURVE, EVALUATION, claim, versions, write_json
+from caploc.folder import CURVE, EVALUATION, claim, package_versions, write_json
 from caploc.heads import Head, Mask
 from caploc.measurement import HeadModel
 from caploc.progress import Progress, Silent
@@ -15,7 +15,7 @@ from caploc.report import rewrite_page
 from caploc.result import SCHEMA, RunCost, Score, TaskComparison
 from caploc.tasks.catalog import TaskOptions, check_task_name
 from caploc.tasks.task import Task
-from caploc.validation import Comparison, check_limit, compare, failures
+from caploc.validation import Comparison, categorize_failures, check_limit, score_both
 from caploc.workbench import Allowed, ModelOptions, Workbench
 
 
@@ -70,7 +70,7 @@ def evaluate(
         bench = Workbench(engine, store)
         mask = bench.engine.loaded.grid.mask(evaluation.heads)
         compared = [
-            compare(bench.meter(task), mask, task.first(evaluation.limit), progress or Silent())
+            score_both(bench.meter(task), mask, task.first(evaluation.limit), progress or Silent())
             for task in tasks
         ]
         result = TaskScores(
@@ -80,7 +80,7 @@ def evaluate(
             tasks=[scores_of(comparison, bool(evaluation.heads)) for comparison in compared],
             cost=RunCost.model_validate(bench.cost.as_dict()),
             command=command,
-            versions=versions(),
+            versions=package_versions(),
         )
         write_json(folder / EVALUATION, result.as_dict())
     return result
@@ -90,7 +90,7 @@ def scores_of(compared: Comparison, cut: bool) -> TaskComparison:
     """One task's scores; what was not asked is None."""
     if not cut:
         return compared.result(None).model_copy(update={"knocked_out": None, "change": None})
-    found = failures(compared.task, compared.intact_rows, compared.knocked_out_rows)
+    found = categorize_failures(compared.task, compared.intact_rows, compared.knocked_out_rows)
     return compared.result(found.plain())
 
 
@@ -122,7 +122,8 @@ def curve(
     with run.workbench() as bench:
         masks = [bench.engine.loaded.grid.mask(heads[:count]) for count in range(len(heads) + 1)]
         curves = {
-            task.name: points(bench, task, masks, limit, progress or Silent()) for task in tasks
+            task.name: score_masks(bench, task, masks, limit, progress or Silent())
+            for task in tasks
         }
         cost = RunCost.model_validate(bench.cost.as_dict())
         drawn = Curve(schema=SCHEMA, heads=heads, curves=curves, cost=cost)
@@ -131,7 +132,7 @@ def curve(
     return drawn
 
 
-def points(
+def score_masks(
     bench: Workbench[HeadModel],
     task: Task,
     masks: Sequence[Mask],

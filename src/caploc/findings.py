@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from caploc.folder import ANSWERS, RESULT, versions, write_json
+from caploc.folder import ANSWERS, RESULT, package_versions, write_json
 from caploc.measurement import Cost, HeadModel
 from caploc.redaction import redacted
 from caploc.report import write_report
@@ -103,7 +103,7 @@ def build_result(study: dict[str, Any], stages: Stages, cost: Cost, command: str
         ),
         intact=stages.intact,
         estimand=stages.estimand,
-        heads=ranked(stages),
+        heads=rank_heads(stages),
         top=[str(grid.heads[column]) for column in found.chosen],
         fit=Fit(
             estimator=estimate.estimator,
@@ -112,11 +112,11 @@ def build_result(study: dict[str, Any], stages: Stages, cost: Cost, command: str
             masks=len(found.seen.masks),
             rows=len(found.seen.outcome),
         ),
-        search=told(stages),
+        search=describe_search(stages),
         validation=stages.validation,
         cost=RunCost.model_validate(cost.as_dict()),
         command=redacted(command),
-        versions=versions(),
+        versions=package_versions(),
     )
 
 
@@ -134,7 +134,7 @@ def method_settings(study: dict[str, Any], stages: Stages) -> MethodSettings:
     )
 
 
-def told(stages: Stages) -> Search:
+def describe_search(stages: Stages) -> Search:
     """What a search says of itself, heads by name."""
     heads, found = stages.loaded.grid.heads, stages.found
 
@@ -150,7 +150,7 @@ def told(stages: Stages) -> Search:
     return Search.model_validate(said | named | {"notes": found.notes})
 
 
-def ranked(stages: Stages) -> list[HeadEffect]:
+def rank_heads(stages: Stages) -> list[HeadEffect]:
     """Every head, most needed first; heads without an estimate come last."""
     found, estimate = stages.found, stages.found.estimate
     chances, validation = estimate.top_chance, stages.validation

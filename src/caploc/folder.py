@@ -56,11 +56,13 @@ def claim(folder: Path, study: dict[str, Any], command: str) -> Store:
             )
         if earlier is not None and question(written) != question(study):
             raise FolderTaken(
-                f"{folder} belongs to another run ({differences(written, study)}); "
+                f"{folder} belongs to another run ({describe_differences(written, study)}); "
                 "choose another --out, or delete the folder."
             )
         if earlier is None:
-            write_json(folder / RUN, {"study": study, "command": command, "versions": versions()})
+            write_json(
+                folder / RUN, {"study": study, "command": command, "versions": package_versions()}
+            )
     except BaseException:
         store.close()
         raise
@@ -137,7 +139,7 @@ def question(study: Any) -> dict[str, Any]:
     return {key: value for key, value in fields.items() if not key.startswith(same)}
 
 
-def differences(earlier: Any, study: dict[str, Any]) -> str:
+def describe_differences(earlier: Any, study: dict[str, Any]) -> str:
     """What sets two studies apart, in a few words."""
     old, new = question(earlier), question(study)
     changed = [key for key in sorted(old | new) if old.get(key) != new.get(key)]
@@ -155,7 +157,7 @@ def flat(nested: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
-def versions() -> dict[str, str | None]:
+def package_versions() -> dict[str, str | None]:
     """The versions that a result depends on; None for a package that is not installed."""
     found: dict[str, str | None] = {}
     for package in PACKAGES:

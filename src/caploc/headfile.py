@@ -45,8 +45,8 @@ class HeadFile:
         if self.grid.heads_per_layer == grid.heads_per_layer:
             return
         raise BadOption(
-            f"The heads were found in {self.model}, which has {described(self.grid)}, and this "
-            f"model has {described(grid)}; use the file with the model it was made for."
+            f"The heads were found in {self.model}, which has {describe_grid(self.grid)}, and this "
+            f"model has {describe_grid(grid)}; use the file with the model it was made for."
         )
 
 
@@ -101,7 +101,7 @@ def write_heads(path: Path, file: HeadFile) -> None:
         ) from error
 
 
-def described(grid: HeadGrid) -> str:
+def describe_grid(grid: HeadGrid) -> str:
     """A grid in a few words."""
     counts = set(grid.heads_per_layer)
     each = f"{counts.pop()} heads each" if len(counts) == 1 else f"{grid.size} heads in all"

@@ -24,11 +24,11 @@ from caploc.progress import Progress, Silent
 from caploc.recovery import paired
 from caploc.recovery.screening import false_discovery_rates
 from caploc.report import rewrite_page
-from caploc.report.reading import listed
+from caploc.report.reading import name_list
 from caploc.result import number
 from caploc.search import Plan, Problem, Settings, column_mask
 from caploc.search.backups import standing_in
-from caploc.search.rescue import Rescue, rescued
+from caploc.search.rescue import Rescue, search_rescuers
 from caploc.study import shared_price
 from caploc.workbench import Allowed
 
@@ -85,7 +85,7 @@ class OutcomeTable:
         for each in wanted:
             both, first, second = (self.known[mask.tobytes()] for mask in each.masks(heads))
             value = both - first - second + self.known[empty.tobytes()]
-            found.append({"contrast": each} | tested(value))
+            found.append({"contrast": each} | estimate_contrast(value))
         return found
 
     def rescues(self, found: Sequence[Rescue], what: str) -> list[dict[str, Any]]:
@@ -108,11 +108,11 @@ class OutcomeTable:
             costs = [float((intact - y).mean()) if intact.size else np.nan for y in (one, both)]
             row: dict[str, Any] = {"contrast": Contrast("rescue", (each.breaker,), (column,))}
             row |= dict(zip(COSTS, costs, strict=True))
-            told.append(row | tested(both - one, binary=binary))
+            told.append(row | estimate_contrast(both - one, binary=binary))
         return told
 
 
-def tested(values: np.ndarray, *, binary: bool = False) -> dict[str, float]:
+def estimate_contrast(values: np.ndarray, *, binary: bool = False) -> dict[str, float]:
     """Mean, interval and p of a contrast's values, one an example; NaN if none is known."""
     values = values[np.isfinite(values)]
     figures = paired(values, binary=binary) if values.size else (np.nan,) * 4
@@ -162,10 +162,10 @@ def interactions(
         stand_ins = search([table.meter], generator, table.progress)
         screened = [example for example in found if example not in table.examples] or found
         suspects = list(dict.fromkeys(chosen + critical))
-        asking = rescued(replace(problem, examples=screened), suspects, budget)
+        asking = search_rescuers(replace(problem, examples=screened), suspects, budget)
         rescues = search([table.meter], asking, table.progress)
-        rows = asked(table, grid, chosen, stand_ins) + table.rescues(rescues, "rescues")
-        contrasts = described(rows, grid)
+        rows = plan_contrasts(table, grid, chosen, stand_ins) + table.rescues(rescues, "rescues")
+        contrasts = describe_contrasts(rows, grid)
         told = {
             "schema": 1,
             "heads": [str(grid.heads[column]) for column in chosen],
@@ -187,7 +187,7 @@ def columns(grid: HeadGrid, names: Sequence[str]) -> list[int]:
     return [grid.column(head) for head in grid.named_in(names)]
 
 
-def asked(
+def plan_contrasts(
     table: OutcomeTable, grid: HeadGrid, chosen: Sequence[int], stand_ins: Sequence[int]
 ) -> list[dict[str, Any]]:
     """Every contrast of the three questions."""
@@ -222,7 +222,7 @@ def groups(grid: HeadGrid, chosen: Sequence[int]) -> Iterator[Contrast]:
             yield Contrast("group", inside, rest)
 
 
-def described(rows: Sequence[dict[str, Any]], grid: HeadGrid) -> list[dict[str, Any]]:
+def describe_contrasts(rows: Sequence[dict[str, Any]], grid: HeadGrid) -> list[dict[str, Any]]:
     """Contrasts with their false discovery rates and what they mean, the surest first."""
     q = false_discovery_rates(np.array([row["p"] for row in rows], dtype=float))
     told: list[dict[str, Any]] = []
@@ -275,7 +275,7 @@ def summary(rescue: Rescue, grid: HeadGrid, contrasts: Sequence[dict[str, Any]])
         )
     best, *others = sorted(named, key=lambda each: -each["effect"])
     (rescuer,) = best["second"]
-    also = listed([head for each in others for head in each["second"]])
+    also = name_list([head for each in others for head in each["second"]])
     return (
         f"Removing {breaker} alone costs {best['cost_alone']:.2f}; with {rescuer} gone too it "
         f"costs {best['cost_together']:.2f} in all: {rescuer}'s absence rescues the answer."

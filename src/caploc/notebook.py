@@ -22,7 +22,7 @@ from caploc.report.plots import curve_specs, units_by_task
 from caploc.report.sentence import headline
 from caploc.result import Result
 from caploc.search import Settings
-from caploc.study import Study, run
+from caploc.study import Study, run_study
 from caploc.tasks.catalog import TaskOptions
 from caploc.workbench import ModelOptions
 
@@ -134,7 +134,7 @@ def locate(  # noqa: PLR0913  (what can be chosen is its parameters)
         model=loading,
         task=name,
         method=method,
-        settings=chosen(settings, setting),
+        settings=merge_settings(settings, setting),
         examples=examples,
         options=options or TaskOptions(),
         other_tasks=tuple(default_others(name) if also is None else also),
@@ -146,7 +146,7 @@ def locate(  # noqa: PLR0913  (what can be chosen is its parameters)
     again = loading.name if isinstance(model, str) else loading
     command = call_of(given | {"model": again, "task": name})
     with console.progress(quiet) as progress:
-        found = run(study, folder, progress, command=command)
+        found = run_study(study, folder, progress, command=command)
     return Findings(found.result, found.folder, found.report)
 
 
@@ -179,7 +179,7 @@ def as_python(value: Any) -> str:
     return f"{home}.{kind.__qualname__}({', '.join(said)})"
 
 
-def chosen(settings: Settings | None, setting: dict[str, Any]) -> Settings:
+def merge_settings(settings: Settings | None, setting: dict[str, Any]) -> Settings:
     """Settings given as one, by name, or both; those by name hold.
 
     Raises:

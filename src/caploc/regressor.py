@@ -129,7 +129,7 @@ def measured(
         BadData: if there is not one group or one intact outcome for each row, or two rows of an
             example differ in the latter.
     """
-    example = numbered(groups, len(outcome))
+    example = number_examples(groups, len(outcome))
     before = np.full(len(outcome), outcome.mean())
     if intact is not None:
         before = lengths("intact", intact, len(outcome)).astype(float)
@@ -153,7 +153,7 @@ def check_one_each(example: Int[np.ndarray, " rows"], before: Float[np.ndarray, 
         raise BadData("intact gives two outcomes for one example; it has one with no part out.")
 
 
-def numbered(groups: ArrayLike | None, rows: int) -> Int[np.ndarray, " rows"]:
+def number_examples(groups: ArrayLike | None, rows: int) -> Int[np.ndarray, " rows"]:
     """The example of each row, as a number."""
     if groups is None:
         return np.arange(rows)

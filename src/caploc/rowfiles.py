@@ -132,7 +132,7 @@ def write_rows(folder: Path, to: Path, progress: Progress | None = None) -> int:
     known, progress = Known.of(folder), progress or Silent()
     own = None if path == folder / ROWS else Own.of(folder, path)
     with reading(path) as (database, schema):
-        questions = asked(database, path, own)
+        questions = read_questions(database, path, own)
         counting = "SELECT count(*) FROM rows WHERE question = ?"
         count = sum(database.execute(counting, (each,)).fetchone()[0] for each in questions)
         progress.start("rows", count)
@@ -151,7 +151,9 @@ def write_rows(folder: Path, to: Path, progress: Progress | None = None) -> int:
     return int(count)
 
 
-def asked(database: sqlite3.Connection, path: Path, own: Own | None) -> dict[int, Question]:
+def read_questions(
+    database: sqlite3.Connection, path: Path, own: Own | None
+) -> dict[int, Question]:
     """The questions of a store by their numbers, of a run's own only if they are told.
 
     Raises:

@@ -52,7 +52,7 @@ class LeadingEngine(BatchEngine[LoadedModel]):
         """Answer every ask once."""
         asks = list(asks)
         with Conversation.open(self.team):
-            self.team.tell({"engine": self.number, "asks": written(asks)})
+            self.team.tell({"engine": self.number, "asks": asks_as_json(asks)})
             yield from super().answer(asks)
 
 
@@ -87,11 +87,11 @@ class Conversation:
 
 
 @contextmanager
-def taking_part() -> Iterator[bool]:
+def is_leader() -> Iterator[bool]:
     """Whether this process runs the command; one that follows answers until the leader ends."""
     team = join_team()
     if not team.leads:
-        follow(team)
+        follow_leader(team)
         yield False
         return
     team.waiting = True
@@ -106,7 +106,7 @@ def taking_part() -> Iterator[bool]:
             team.tell({"end": True})
 
 
-def follow(team: Team) -> None:
+def follow_leader(team: Team) -> None:
     """Load what the leader loads and answer what it is asked, until it ends."""
     engines: dict[int, BatchEngine[LoadedModel]] = {}
     number = 0
@@ -122,7 +122,7 @@ def follow(team: Team) -> None:
                 pass
 
 
-def written(asks: Sequence[Ask]) -> dict[str, Any]:
+def asks_as_json(asks: Sequence[Ask]) -> dict[str, Any]:
     """Asks as JSON: each text and each mask once."""
     bundle = AskBatch.of(asks)
     names = {kind: name for name, kind in KINDS.items()}

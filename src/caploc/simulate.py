@@ -168,7 +168,7 @@ class World:
         universal = random.choice(2 * width, kind.universal, replace=False)
         shifts[universal] = random.uniform(5, 9, kind.universal)
         early = np.setdiff1d(np.arange(max(layers // 8, 2) * width), universal)
-        rescues = rescued(kind, random.permutation(early))
+        rescues = draw_rescues(kind, random.permutation(early))
         shifts[[rescue.breaker for rescue in rescues]] = 0.0
         if kind.coupling:
             shifts[group_of_four(free, large)] = 0.12
@@ -323,7 +323,7 @@ class World:
         return found
 
 
-def rescued(kind: Kind, early: Int[np.ndarray, " early"]) -> tuple[PlantedRescue, ...]:
+def draw_rescues(kind: Kind, early: Int[np.ndarray, " early"]) -> tuple[PlantedRescue, ...]:
     """The breakers of a kind and their rescuers, all different, among the early heads.
 
     Raises:

@@ -23,13 +23,13 @@ from caploc.tasks.task import Task
 from caploc.tracking import check_tracker, tracked
 from caploc.validation import (
     Check,
+    categorize_failures,
     check_limit,
-    compare,
     drop_idle_members,
-    failures,
     held_out,
     judge,
     measure_members,
+    score_both,
 )
 from caploc.workbench import ModelOptions, Workbench, check_task_count
 
@@ -168,7 +168,7 @@ class Study:
         return order, fresh if len(fresh) >= FEWEST_FRESH else []
 
 
-def run(
+def run_study(
     study: Study,
     folder: Path,
     progress: Progress | None = None,
@@ -293,10 +293,14 @@ def validated(
     mask = column_mask(bench.engine.loaded.grid.size, stages.found.chosen)
     used = set(stages.seen) if study.disjoint else set[int]()
     compared = [
-        compare(meter, mask, left(meter.task, used if not place else set(), study.limit), progress)
+        score_both(
+            meter, mask, left(meter.task, used if not place else set(), study.limit), progress
+        )
         for place, meter in enumerate(meters)
     ]
-    found = [failures(each.task, each.intact_rows, each.knocked_out_rows) for each in compared]
+    found = [
+        categorize_failures(each.task, each.intact_rows, each.knocked_out_rows) for each in compared
+    ]
     parts = [each.result(lost.plain()) for each, lost in zip(compared, found, strict=True)]
     rate = stages.found.diagnostics.get("rate", study.settings.rate)
     held, random = held_out(check, stages.found, rate)

@@ -18,7 +18,7 @@ from caploc.progress import Progress
 from caploc.report import rewrite_page
 from caploc.report.templates import COMPARE
 from caploc.store import folder_lock
-from caploc.study import Study, run
+from caploc.study import Study, run_study
 from caploc.workbench import ModelOptions
 
 SCHEMA = 1  # of studies.json
@@ -52,7 +52,7 @@ def locate_all(
     for study in studies:
         study.check()
     if len(studies) == 1:
-        found = run(studies[0], folder, progress, command=command)
+        found = run_study(studies[0], folder, progress, command=command)
         return Sweep([found], rewrite_page(folder))
     findings = []
     named = dict(zip(names, studies, strict=True))
@@ -78,7 +78,7 @@ def located(
         FolderTaken: if another process is running in the folder.
         RunFailed: if all must stop; rows already measured are kept.
     """
-    with sharing(folder, list(studies)):
+    with lock_studies(folder, list(studies)):
         for model in dict.fromkeys(study.model for study in studies.values()):
             own = {name: study for name, study in studies.items() if study.model == model}
             yield from of_model(model, own, folder, progress, command)
@@ -108,7 +108,7 @@ def attempted(
 ) -> StudyFindings | Exception:
     """A study's findings, or what stopped it and need not stop others."""
     try:
-        return run(study, folder, progress, command=command, engine=engine)
+        return run_study(study, folder, progress, command=command, engine=engine)
     except (Stopped, StoreFailed):
         raise
     except Exception as error:  # whatever is wrong with one, the others may be right
@@ -116,7 +116,7 @@ def attempted(
 
 
 @contextmanager
-def sharing(folder: Path, names: Sequence[str]) -> Iterator[None]:
+def lock_studies(folder: Path, names: Sequence[str]) -> Iterator[None]:
     """Keep other processes out of a folder of studies, and mark it as one: they share its rows.
 
     Raises:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from caploc import console
 from caploc.contents.files import Curve, TaskScores
 from caploc.report.failing import lost
-from caploc.report.method import duration
+from caploc.report.method import format_duration
 from caploc.result import Change, Members, Result
 
 if TYPE_CHECKING:  # it would load torch, which help and completion do without
@@ -66,8 +66,8 @@ def evaluation_table(found: TaskScores) -> tuple[list[str], list[list[str]], str
     rows = [
         [
             row.name,
-            console.with_error(row.intact),
-            console.with_error(row.knocked_out),
+            console.format_score_error(row.intact),
+            console.format_score_error(row.knocked_out),
             changed(row.change),
             str(row.intact.examples if row.intact else None),
             lost(row.failures) or "–",
@@ -78,7 +78,7 @@ def evaluation_table(found: TaskScores) -> tuple[list[str], list[list[str]], str
     return headings, rows, f"{found.model}, knocked out: {heads}"
 
 
-def curve_table(drawn: Curve) -> tuple[list[str], list[list[str]]]:
+def curve_rows(drawn: Curve) -> tuple[list[str], list[list[str]]]:
     """Headings and rows of a curve, one more head knocked out each row."""
     rows = [
         [head, *(console.figure(points[count].score) for points in drawn.curves.values())]
@@ -207,7 +207,7 @@ def study_plan_table(expected: dict[str, Any]) -> tuple[list[str], list[list[str
     title = "At most; stored rows are not measured again, shared ones by an earlier study"
     if loading is None:
         return headings, rows, f"{title}; without calibration only rows are known"
-    return headings, rows, f"{title}; loading ({duration(loading)}) is in the last line"
+    return headings, rows, f"{title}; loading ({format_duration(loading)}) is in the last line"
 
 
 def plan_row(name: str, study: dict[str, Any]) -> list[str]:
@@ -222,5 +222,5 @@ def plan_row(name: str, study: dict[str, Any]) -> list[str]:
         f"{study['shared']:,}",
         "–" if tokens is None else f"{tokens:,.0f}",
         "–" if memory is None else f"{memory / 2**30:.2f}",
-        duration(study["seconds"]) or "–",
+        format_duration(study["seconds"]) or "–",
     ]

@@ -187,7 +187,7 @@ def tracked(
         UnknownName, BadOption: as `check_tracker`.
     """
     check_tracker(where)
-    begin = None if where is None else lambda: opened(where, name, settings)
+    begin = None if where is None else lambda: begin_run(where, name, settings)
     watched = Tracked(begin, progress)
     failed = True
     try:
@@ -197,7 +197,7 @@ def tracked(
         watched.end(failed)
 
 
-def opened(where: str, name: str, settings: Mapping[str, Any]) -> Tracker:
+def begin_run(where: str, name: str, settings: Mapping[str, Any]) -> Tracker:
     """Begin a run in a tracker."""
     module, _, project = where.partition(":")
     said = {key: str(value)[:LONGEST] for key, value in flat(dict(settings)).items()}

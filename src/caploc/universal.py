@@ -9,14 +9,14 @@ from typing import Any
 from caploc import designs
 from caploc.errors import BadOption, UserError
 from caploc.finished import FinishedRun
-from caploc.folder import UNIVERSAL, claim, versions, write_json
+from caploc.folder import UNIVERSAL, claim, package_versions, write_json
 from caploc.heads import Head, HeadGrid
 from caploc.measurement import Meter
 from caploc.progress import Progress, Silent
 from caploc.search import column_mask
 from caploc.stats import universality
 from caploc.tasks.task import Task
-from caploc.validation import compare
+from caploc.validation import score_both
 from caploc.workbench import Workbench
 
 EXAMPLES = 100  # of each task that a candidate is tried on
@@ -61,7 +61,7 @@ class Trials:
         return [Head.parse(name) for name in dict.fromkeys([*often, *critical])]
 
 
-def universal(
+def find_universal(
     trials: Trials, folder: Path, progress: Progress | None = None, *, command: str = ""
 ) -> dict[str, Any]:
     """Try the candidates alone on every run's task; write `universal.json` into the folder.
@@ -83,7 +83,7 @@ def universal(
             )
             for task in tasks
         }
-        found = universality.universal(
+        found = universality.judge_universality(
             {name: effects for name, (_, effects) in measured.items()},
             {name: intact for name, (intact, _) in measured.items()},
             trials.families,
@@ -93,10 +93,10 @@ def universal(
             "model": first.study.model.name,
             "examples": trials.examples,
             **found.as_dict(),
-            "tasks": [without(run, found.universal) for run in trials.runs],
+            "tasks": [leave_out_universal(run, found.universal) for run in trials.runs],
             "cost": bench.cost.as_dict(),
             "command": command,
-            "versions": versions(),
+            "versions": package_versions(),
         }
         write_json(folder / UNIVERSAL, told)
     return told
@@ -125,7 +125,7 @@ def tried(
     effects = {}
     for head in trials.candidates():
         mask = column_mask(grid.size, [grid.column(head)])
-        change = compare(meter, mask, examples, progress).change
+        change = score_both(meter, mask, examples, progress).change
         if change is not None and change.outcome is not None and change.stderr is not None:
             effects[head] = universality.HeadCost(change.outcome, change.stderr)
     whole = meter.score(meter.under(column_mask(grid.size, []), examples, progress, "intact"))
@@ -133,7 +133,7 @@ def tried(
     return intact, effects
 
 
-def without(run: FinishedRun, struck: Sequence[str]) -> dict[str, Any]:
+def leave_out_universal(run: FinishedRun, struck: Sequence[str]) -> dict[str, Any]:
     """A run's first heads, and those that are left and follow once universal ones are out."""
     top, order = run.result.top, [head for head in run.result.ranking() if head not in struck]
     return {"task": run.study.task, "top": top, "own": order[: len(top)]}

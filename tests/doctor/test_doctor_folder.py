@@ -12,12 +12,12 @@ from typer.testing import CliRunner
 
 from caploc import folder as folder_names
 from caploc.cli import app
-from caploc.doctor import examine, repair
+from caploc.doctor import examine_folder, repair
 from caploc.errors import StoreFailed, UserError
 from caploc.folder import JSON_FILES, claim, question, read_json, rows_file, write_json
 from caploc.store import Question, Row, Store, pack
 from caploc.study import Study
-from caploc.sweep import sharing
+from caploc.sweep import lock_studies
 from caploc.workbench import ModelOptions
 
 QUESTION = Question("print", "float32", "demo/addition", "1", "metric")
@@ -54,13 +54,13 @@ def run_folder(folder: Path, rows=4, finished=True) -> Path:
 
 
 def test_a_finished_run_is_sound(tmp_path):
-    found = examine(run_folder(tmp_path / "run"))
+    found = examine_folder(run_folder(tmp_path / "run"))
     assert found.sound and found.verdict.startswith(CHECKED) and not found.notes
     assert (found.rows.rows, found.runs, found.finished) == (4, 1, 1)
 
 
 def test_an_unfinished_run_is_sound_and_told_how_to_go_on(tmp_path):
-    found = examine(run_folder(tmp_path / "run", finished=False))
+    found = examine_folder(run_folder(tmp_path / "run", finished=False))
     assert found.sound and found.verdict.startswith("Sound, not finished: run the same command")
 
 
@@ -70,7 +70,7 @@ def test_a_log_left_behind_and_files_half_written_are_told(tmp_path):
         store.add(1, [Row(b"\x80\x00", "late", 9, 1.0, 1.0, "[]", 5.0, 6, 0.1)])
         shutil.copytree(folder, tmp_path / "killed")
     (tmp_path / "killed" / "result.json.part").write_text("{")
-    found = examine(tmp_path / "killed")
+    found = examine_folder(tmp_path / "killed")
     assert found.sound and found.rows.rows == 5
     assert any("of a run that was killed" in note for note in found.notes)
     assert any("result.json.part was not finished" in note for note in found.notes)
@@ -84,9 +84,9 @@ def test_a_folder_of_studies_is_looked_at_whole(tmp_path):
         run_folder(tmp_path / name, rows)
     assert rows_file(tmp_path / "a") == tmp_path / "rows.sqlite"
     assert not (tmp_path / "a" / "rows.sqlite").exists()
-    found = examine(tmp_path)
+    found = examine_folder(tmp_path)
     assert found.sound and (found.rows.rows, found.runs, found.finished) == (9, 2, 2)
-    (note,) = examine(tmp_path / "a").notes
+    (note,) = examine_folder(tmp_path / "a").notes
     assert "shared with the studies beside it" in note
 
 
@@ -110,7 +110,7 @@ def test_what_is_wrong_with_a_runs_files_is_told(tmp_path, name, content, said):
         path.unlink()
     else:
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    found = examine(folder)
+    found = examine_folder(folder)
     assert not found.sound and any(said in fault for fault in found.faults), found.faults
     assert found.verdict.startswith("Damaged")
 
@@ -118,7 +118,7 @@ def test_what_is_wrong_with_a_runs_files_is_told(tmp_path, name, content, said):
 def test_rows_that_a_result_counts_and_the_store_lost_are_told(tmp_path):
     folder = run_folder(tmp_path / "run")
     write_json(folder / "result.json", result(99))
-    found = examine(folder)
+    found = examine_folder(folder)
     assert found.sound and found.missing == 95
     assert found.verdict.startswith("Sound, but 95 rows or more that a result counts are gone")
 
@@ -126,8 +126,8 @@ def test_rows_that_a_result_counts_and_the_store_lost_are_told(tmp_path):
 def test_a_result_of_another_study_is_set_aside_by_repair(tmp_path):
     folder = run_folder(tmp_path / "run")
     write_json(folder / "result.json", result(seed=3))
-    repair(examine(folder))
-    assert examine(folder).verdict.startswith("Sound, not finished")
+    repair(examine_folder(folder))
+    assert examine_folder(folder).verdict.startswith("Sound, not finished")
     assert read_json(folder / "result.json.damaged")["seed"] == 3
 
 
@@ -136,7 +136,7 @@ def test_repair_sets_an_unreadable_file_aside_and_the_run_can_go_on(tmp_path):
     (folder / "run.json").write_text('{"study": {')
     with pytest.raises(UserError, match="cut off. `caploc doctor"):
         claim(folder, asdict(STUDY), "caploc locate demo")
-    repair(examine(folder))
+    repair(examine_folder(folder))
     claim(folder, asdict(STUDY), "caploc locate demo").close()
     written = read_json(folder / "run.json")["study"]
     assert question(written) == question(json.loads(json.dumps(asdict(STUDY))))
@@ -161,13 +161,13 @@ def test_doctor_repairs_a_damaged_store_and_says_what_it_saved(tmp_path):
 
 def test_a_store_that_is_none_of_ours_is_refused(tmp_path):
     with pytest.raises(UserError, match="holds no rows.sqlite"):
-        examine(tmp_path / "nowhere")
+        examine_folder(tmp_path / "nowhere")
     database = sqlite3.connect(tmp_path / "rows.sqlite")
     database.execute("CREATE VIEW rows AS SELECT 1")
     database.commit()
     database.close()
     with pytest.raises(StoreFailed, match="holds a view 'rows'"):
-        examine(tmp_path)
+        examine_folder(tmp_path)
 
 
 def test_a_file_longer_than_any_that_is_written_is_not_read(tmp_path, monkeypatch):
@@ -189,26 +189,29 @@ def test_a_file_longer_than_any_that_is_written_is_not_read(tmp_path, monkeypatc
 def test_whatever_is_not_in_form_is_set_aside_once(tmp_path, name, content):
     folder = run_folder(tmp_path / "run")
     (folder / name).write_text(json.dumps(content))
-    assert "--repair" in examine(folder).verdict
-    repair(examine(folder))
-    after = examine(folder)
+    assert "--repair" in examine_folder(folder).verdict
+    repair(examine_folder(folder))
+    after = examine_folder(folder)
     assert "--repair" not in after.verdict and (folder / f"{name}.damaged").is_file()
     claim(folder, asdict(STUDY), "caploc locate demo").close()  # what the same command does first
-    assert examine(folder).verdict.startswith(CHECKED)
+    assert examine_folder(folder).verdict.startswith(CHECKED)
 
 
 def test_without_run_json_the_command_is_told_to_write_it(tmp_path):
     folder = run_folder(tmp_path / "run")
     (folder / "run.json").unlink()
-    assert "run.json is missing; run the command that made the folder" in examine(folder).verdict
+    assert (
+        "run.json is missing; run the command that made the folder"
+        in examine_folder(folder).verdict
+    )
     claim(folder, asdict(STUDY), "caploc locate demo").close()
-    assert examine(folder).verdict.startswith(CHECKED)
+    assert examine_folder(folder).verdict.startswith(CHECKED)
 
 
 def test_a_file_of_a_later_version_is_left_as_it_is(tmp_path):
     folder = run_folder(tmp_path / "run")
     write_json(folder / "result.json", result(schema=7))
-    found = examine(folder)
+    found = examine_folder(folder)
     assert "of a later version of caploc" in found.verdict and "--repair leaves" in found.verdict
     assert repair(found) is None
     assert read_json(folder / "result.json")["schema"] == 7
@@ -222,13 +225,13 @@ def test_a_lost_question_is_mended_by_the_same_command_and_not_by_repair(tmp_pat
     with Store(folder / "rows.sqlite") as store:
         store.database.execute(lost)
         store.database.commit()
-    found = examine(folder)
+    found = examine_folder(folder)
     assert not found.sound and "--repair" not in found.verdict
     assert "run the same command again" in found.verdict
     assert repair(found) is None and not list(folder.glob("*.damaged*"))
     with Store(folder / "rows.sqlite") as store:
         store.question_id(QUESTION)
-    assert examine(folder).verdict.startswith(CHECKED)
+    assert examine_folder(folder).verdict.startswith(CHECKED)
 
 
 @pytest.mark.parametrize("content", ["{", '{"studies": 3}'])
@@ -237,27 +240,27 @@ def test_the_list_of_studies_is_read_and_written_anew(tmp_path, content):
     for name in ("a", "b"):
         run_folder(tmp_path / name)
     (tmp_path / "studies.json").write_text(content)
-    found = examine(tmp_path)
+    found = examine_folder(tmp_path)
     assert "--repair" in found.verdict and "studies.json" in " ".join(found.faults)
     repair(found)
-    assert examine(tmp_path).verdict.startswith(CHECKED)
+    assert examine_folder(tmp_path).verdict.startswith(CHECKED)
     assert read_json(tmp_path / "studies.json") == {"schema": 1, "studies": ["a", "b"]}
     assert (tmp_path / "studies.json.damaged").read_text() == content
-    with sharing(tmp_path, ["a", "b"]):
+    with lock_studies(tmp_path, ["a", "b"]):
         pass
 
 
 def test_a_study_that_is_listed_and_not_begun_is_not_finished(tmp_path):
     write_json(tmp_path / "studies.json", {"schema": 1, "studies": ["a", "b"]})
     run_folder(tmp_path / "a")
-    assert examine(tmp_path).verdict.startswith("Sound, not finished")
+    assert examine_folder(tmp_path).verdict.startswith("Sound, not finished")
 
 
 def test_a_folder_that_is_not_there_has_no_rows_of_its_neighbours(tmp_path):
     write_json(tmp_path / "studies.json", {"schema": 1, "studies": ["a"]})
     run_folder(tmp_path / "a")
     with pytest.raises(UserError, match="typo holds no rows.sqlite"):
-        examine(tmp_path / "typo")
+        examine_folder(tmp_path / "typo")
 
 
 def test_repair_drops_only_half_files_that_runs_leave(tmp_path):
@@ -271,7 +274,7 @@ def test_repair_drops_only_half_files_that_runs_leave(tmp_path):
     others += [scores / "result.json.part", scores / "data.part"]
     for path in half + others:
         path.write_text("half")
-    repair(examine(folder))
+    repair(examine_folder(folder))
     assert not any(path.exists() for path in half) and all(path.exists() for path in others)
 
 
@@ -284,10 +287,10 @@ def test_what_was_set_aside_before_is_kept(tmp_path):
     folder = run_folder(tmp_path / "run")
     for seed in (3, 4):
         write_json(folder / "result.json", result(seed=seed))
-        repair(examine(folder))
+        repair(examine_folder(folder))
     assert read_json(folder / "result.json.damaged")["seed"] == 3
     assert read_json(folder / "result.json.damaged2")["seed"] == 4
-    assert any("result.json.damaged2" in note for note in examine(folder).notes)
+    assert any("result.json.damaged2" in note for note in examine_folder(folder).notes)
 
 
 @pytest.mark.parametrize("rows", ["many", None, [3], "9" * 5000, float(10**300)])
@@ -296,4 +299,4 @@ def test_a_count_of_rows_that_is_none_is_passed_over(tmp_path, rows):
     folder = run_folder(tmp_path / "run")
     write_json(folder / "run.json", {"study": {"kind": "other"}})
     write_json(folder / "result.json", result(rows))
-    assert examine(folder).rows.rows == 4
+    assert examine_folder(folder).rows.rows == 4

@@ -9,12 +9,12 @@ import pytest
 
 from caploc.contents import read_file
 from caploc.contents.files import RunFile
-from caploc.doctor import examine, repair
-from caploc.doctor.replay import find_disparities, recompute, summarize
+from caploc.doctor import examine_folder, repair
+from caploc.doctor.replay import find_disparities, first_differences, recompute
 from caploc.folder import read_json, write_json
 from caploc.result import Result
 from caploc.search import Settings
-from caploc.study import Study, run
+from caploc.study import Study, run_study
 from caploc.workbench import ModelOptions
 
 MODEL = ModelOptions("demo", device="cpu")
@@ -51,7 +51,7 @@ def runs(tmp_path_factory):
     def folder(method: str) -> Path:
         if method not in made:
             made[method] = tmp_path_factory.mktemp("runs") / method
-            run(STUDIES[method], made[method], engine=engine, command="caploc locate")
+            run_study(STUDIES[method], made[method], engine=engine, command="caploc locate")
         return made[method]
 
     return folder
@@ -71,7 +71,7 @@ def again(runs):
     [pytest.param(m, marks=[pytest.mark.slow] * (m == "css-search")) for m in STUDIES],
 )
 def test_the_result_of_every_method_is_what_its_rows_give(runs, method):
-    found = examine(runs(method))
+    found = examine_folder(runs(method))
     assert found.verdict == "Sound." and not found.faults, found.faults
     assert found.finished == 1
 
@@ -130,7 +130,7 @@ INVENTIONS = {
 def test_what_is_made_up_is_found(runs, again, invention):
     path, value, said = INVENTIONS[invention]
     result = read_json(runs("css") / "result.json")
-    assert not summarize(find_disparities(result, again))
+    assert not first_differences(find_disparities(result, again))
     change(result, path, value)
     assert any(
         said in each and "and the rows give" in each for each in find_disparities(result, again)
@@ -145,12 +145,12 @@ def test_doctor_names_what_is_made_up_and_repair_sets_it_aside(runs, tmp_path):
         path, value, _ = INVENTIONS[invention]
         change(result, path, value)
     write_json(folder / "result.json", result)
-    found = examine(folder)
+    found = examine_folder(folder)
     assert not found.sound and found.verdict.startswith("Damaged")
     for invention in ("the intact score", "another task's score"):
         assert any(INVENTIONS[invention][2] in fault for fault in found.faults), found.faults
     repair(found)
-    assert examine(folder).verdict.startswith("Sound")
+    assert examine_folder(folder).verdict.startswith("Sound")
     assert (folder / "result.json.damaged").is_file()
 
 
@@ -161,7 +161,7 @@ def test_effects_that_are_all_scaled_are_told_with_how_many_there_are(runs, tmp_
     for head in result["heads"]:
         head["effect"] = scaled(head["effect"])
     write_json(folder / "result.json", result)
-    found = examine(folder)
+    found = examine_folder(folder)
     assert any(".effect" in fault for fault in found.faults)
     assert any("more values" in fault for fault in found.faults)
 
@@ -172,7 +172,7 @@ def test_an_answer_that_is_made_up_is_named(runs, tmp_path):
     answers = read_json(folder / "answers.json")
     answers[0]["knocked_out"] = "something else"
     write_json(folder / "answers.json", answers)
-    (fault,) = examine(folder).faults
+    (fault,) = examine_folder(folder).faults
     assert 'answers.json: [0].knocked_out "something else", and the rows give' in fault
 
 
@@ -184,7 +184,7 @@ def test_a_result_of_another_seed_than_its_rows_is_not_sound(runs, tmp_path):
     result["seed"] = written["study"]["settings"]["seed"] = 5
     write_json(folder / "result.json", result)
     write_json(folder / "run.json", written)
-    found = examine(folder)
+    found = examine_folder(folder)
     assert any("rows of demo/recall that are not there" in fault for fault in found.faults)
 
 
@@ -195,7 +195,7 @@ def test_what_cannot_be_computed_again_is_told_and_not_called_sound(runs, tmp_pa
     other = copy.deepcopy(result) | {"versions": result["versions"] | {"numpy": "1.0"}}
     write_json(folder / "result.json", other)
     (folder / "curve.json").write_text(json.dumps({"heads": [], "curves": {}}))
-    found = examine(folder)
+    found = examine_folder(folder)
     assert found.sound and found.verdict.startswith("Sound as far as it was checked")
     assert "written by other versions" in found.verdict and "curve.json" in found.verdict
 
@@ -216,5 +216,5 @@ def test_a_study_beyond_reason_is_not_computed(runs, tmp_path, field, value):
     written = read_json(folder / "run.json")
     written["study"]["settings"][field] = value
     (folder / "run.json").write_text(json.dumps(written))
-    found = examine(folder)
+    found = examine_folder(folder)
     assert found.verdict != "Sound."

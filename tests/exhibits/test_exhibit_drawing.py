@@ -25,7 +25,7 @@ def cells(spec, layer=None):
 
 def test_a_matrix_shows_every_known_number_in_its_place():
     values = np.array([[0.5, NAN, -1.25], [0.0, 2.0, -0.001]])
-    spec = printed(drawing.matrix(["a", "b"], ["x", "y", "z"], values, label="nats"))
+    spec = printed(drawing.draw_matrix(["a", "b"], ["x", "y", "z"], values, label="nats"))
     assert {(cell["row"], cell["column"]): cell["text"] for cell in cells(spec)} == {
         (0, 0): "0.50", (0, 2): "-1.25", (1, 0): "0.00", (1, 1): "2.00", (1, 2): "0.00",
     }  # fmt: skip
@@ -36,13 +36,13 @@ def test_a_matrix_shows_every_known_number_in_its_place():
 @pytest.mark.parametrize("diverging", [True, False])
 def test_shades_are_centred_only_for_changes(diverging):
     values = np.array([[1.0, -4.0]])
-    spec = drawing.matrix(["a"], ["x", "y"], values, label="", diverging=diverging)
+    spec = drawing.draw_matrix(["a"], ["x", "y"], values, label="", diverging=diverging)
     domain = spec["layer"][0]["encoding"]["color"]["scale"]["domain"]
     assert (domain[0], domain[-1]) == ((-4.0, 4.0) if diverging else (0, 4.0))
 
 
 def test_numbers_can_be_read_on_dark_and_light_shades():
-    spec = drawing.matrix(["a"], ["x", "y"], np.array([[1.0, 0.1]]), label="")
+    spec = drawing.draw_matrix(["a"], ["x", "y"], np.array([[1.0, 0.1]]), label="")
     assert [cell["ink"] for cell in cells(spec)] == ["#ffffff", "#000000"]
 
 
@@ -54,7 +54,7 @@ def test_numbers_can_be_read_on_dark_and_light_shades():
 )  # fmt: skip
 def test_a_matrix_of_any_numbers_is_drawn(values):
     names = [[HOSTILE] * count for count in values.shape]
-    spec = printed(drawing.matrix(*names, values, label=HOSTILE, diverging=True))
+    spec = printed(drawing.draw_matrix(*names, values, label=HOSTILE, diverging=True))
     assert len(cells(spec)) == np.isfinite(values).sum()
 
 
@@ -63,7 +63,7 @@ def test_a_matrix_of_any_numbers_is_drawn(values):
 @settings(max_examples=12)
 def test_a_matrix_hides_no_number_and_invents_none(values):
     table = np.array([[NAN if each is None else each for each in row] for row in values])
-    spec = drawing.matrix([""] * len(table), ["", ""], table, label="", digits=3)
+    spec = drawing.draw_matrix([""] * len(table), ["", ""], table, label="", digits=3)
     texts = [f"{each:z.3f}" for each in table.ravel() if np.isfinite(each)]
     assert [cell["text"] for cell in cells(spec)] == texts
 
@@ -73,7 +73,7 @@ def test_points_lie_at_their_means_with_their_intervals():
         "own": [(1.0, 0.5, 1.5), (None, None, None)],
         "other": [(-2.0, None, None), (0.25, 0.25, 0.25)],
     }
-    spec = printed(drawing.points(["first", "second"], series, label="nats"))
+    spec = printed(drawing.draw_points(["first", "second"], series, label="nats"))
     assert [(c["series"], c["name"], c["mean"], c["low"], c["high"]) for c in cells(spec)] == [
         ("own", 0, 1.0, 0.5, 1.5),
         ("other", 0, -2.0, None, None),
@@ -96,7 +96,7 @@ def test_points_lie_at_their_means_with_their_intervals():
     ids=["unknown", "no series", "no names", "zeros", "nan", "half", "hostile", "many"],
 )
 def test_points_of_any_kind_are_drawn(names, series):
-    printed(drawing.points(names, series, label="l"))
+    printed(drawing.draw_points(names, series, label="l"))
 
 
 def test_curves_pass_through_the_known_points_alone():
@@ -141,7 +141,7 @@ def test_a_radar_begins_at_the_top_and_fills_only_what_is_whole():
 
 def test_bars_mark_guessing_where_there_is_something_to_guess():
     series = {"intact": [(0.8, 0.1), (0.5, 0.0)], "a": [(0.4, 0.0), (None, 0.0)]}
-    spec = printed(drawing.bars(["x", "y"], series, [0.25, None], up="score", mark="guessing"))
+    spec = printed(drawing.draw_bars(["x", "y"], series, [0.25, None], up="score", mark="guessing"))
     assert [(cell["name"], cell["at"]) for cell in cells(spec, 2)] == [(0, 0.25)]
     assert cells(spec)[0] == {
         "name": 0,

@@ -52,7 +52,7 @@ def exhibit(text="plain", draw=None, rows=1):
 
 
 def drawn():
-    return drawing.matrix(["a"], ["b"], np.array([[0.5]]), label="share")
+    return drawing.draw_matrix(["a"], ["b"], np.array([[0.5]]), label="share")
 
 
 def written(folder, exhibits, text="plain"):

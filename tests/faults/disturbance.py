@@ -14,7 +14,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from caploc.doctor import examine
+from caploc.doctor import examine_folder
 
 CAPLOC = Path(sys.executable).with_name("caploc")
 LIMIT = 400.0  # seconds for anything; the machine may be busy
@@ -190,7 +190,7 @@ class Tally:
         assert found.rows == truth.rows
         assert found.result == truth.result
         assert found.answers == truth.answers
-        examined = examine(folder)
+        examined = examine_folder(folder)
         assert examined.sound, examined.facts()
         assert not examined.parts
         self.survived += injected

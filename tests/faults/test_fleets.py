@@ -13,7 +13,7 @@ from disturbance import LIMIT, Outcome, count, stored, wait_until
 from caploc.errors import RunFailed
 from caploc.progress import Silent
 from caploc.search import Settings
-from caploc.study import Study, run
+from caploc.study import Study, run_study
 from caploc.tasks.catalog import TaskOptions
 from caploc.workbench import ModelOptions
 from caploc.workers import DistributedEngine, Workers
@@ -93,7 +93,7 @@ class Answered(Silent):
 def finished(study, folder, answered, command, engine):
     """Run or resume a study; not finished if three workers in turn were killed with some rows."""
     try:
-        run(study, folder, answered, command=command, engine=engine)
+        run_study(study, folder, answered, command=command, engine=engine)
     except RunFailed as error:
         assert "workers in turn failed on the same" in str(error)
         return False
@@ -144,7 +144,7 @@ def test_workers_fail(cluster, study, truth, tmp_path, tally, kind):
     """a worker fails"""
     replica = unreliable.going_wrong(getattr(unreliable, kind), tmp_path, 2)
     with engine_on(cluster, study, replica) as engine:
-        run(study, tmp_path / "run", command=truth.result.command, engine=engine)
+        run_study(study, tmp_path / "run", command=truth.result.command, engine=engine)
         workers = len(engine.pool.workers)
         hired = max(engine.pool.workers)
     failed = len(list(tmp_path.glob("failed*")))
@@ -172,7 +172,7 @@ def test_a_worker_is_stopped(cluster, study, truth, tmp_path, tally):
 
         stopper = threading.Thread(target=stop, daemon=True)
         stopper.start()
-        run(study, tmp_path / "run", command=truth.result.command, engine=engine)
+        run_study(study, tmp_path / "run", command=truth.result.command, engine=engine)
         stopper.join(LIMIT)
         tally.compare(tmp_path / "run", truth, 1)
         _, alive = psutil.wait_procs(stopped, timeout=GRACE)
@@ -188,11 +188,11 @@ def test_a_worker_is_stopped(cluster, study, truth, tmp_path, tally):
 def test_a_worker_says_nan(cluster, study, tmp_path, tally):
     """a worker answers NaN"""
     study = Study(**study.__dict__ | {"options": TaskOptions(outcome="logprob")})
-    run(study, tmp_path / "truth")
+    run_study(study, tmp_path / "truth")
     truth = stored(tmp_path / "truth")
     replica = unreliable.going_wrong(unreliable.Nan, tmp_path, 1)
     with engine_on(cluster, study, replica) as engine:
-        run(study, tmp_path / "run", engine=engine)
+        run_study(study, tmp_path / "run", engine=engine)
     found = stored(tmp_path / "run")
     tally.injected, tally.runs = len(list(tmp_path.glob("failed*"))), 1
     keys, wanted = [row[:4] for row in found], [row[:4] for row in truth]

@@ -24,7 +24,7 @@ from caploc.cli.options import numbers, parse_families
 from caploc.comparison import compare
 from caploc.contents import FORMS, read_contents, read_file
 from caploc.contents.files import Answers
-from caploc.doctor import examine, repair
+from caploc.doctor import examine_folder, repair
 from caploc.errors import CaplocError
 from caploc.files import is_regular
 from caploc.finished import FinishedRun
@@ -53,7 +53,7 @@ from caploc.reproduce.cnl import read_cnl_preset
 from caploc.result import Result
 from caploc.rowfiles import write_rows
 from caploc.store import Store
-from caploc.store.checking import check
+from caploc.store.checking import check_store
 from caploc.store.salvage import salvage
 from caploc.studies import read_studies
 from caploc.sweep import folder_name, rewrite_report
@@ -460,9 +460,9 @@ def stores(data: bytes) -> None:
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir()
     (place / "rows.sqlite").write_bytes(bytes(content)[: len(content) - choices.number(3) * 2000])
-    if not check(place / "rows.sqlite").sound:
+    if not check_store(place / "rows.sqlite").sound:
         salvage(place / "rows.sqlite")
-        left = check(place / "rows.sqlite").faults
+        left = check_store(place / "rows.sqlite").faults
         assert all("question" in fault for fault in left), left  # which the same command mends
 
 
@@ -591,7 +591,7 @@ def resumed(run: Path) -> None:
 
 
 def mended(run: Path) -> None:
-    repair(examine(run))
+    repair(examine_folder(run))
 
 
 @target
@@ -603,7 +603,7 @@ def run_folders(data: bytes) -> None:
     victim = hostile_folders.make_victim(place / "victim")
     spoil_folder(place / "run", victim, Choices(data))
     before = hostile_folders.snapshot(victim)
-    looks = [examine, FinishedRun.read, all_rows, resumed, mended]
+    looks = [examine_folder, FinishedRun.read, all_rows, resumed, mended]
     if not data or not sum(data) % 8:  # drawing takes ten times as long as all the others
         looks += [rewrite_report, read_runs_of]
     read_folder(place / "run", looks)

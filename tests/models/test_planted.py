@@ -11,7 +11,7 @@ from caploc.errors import BadOption
 from caploc.evaluation import Evaluation, evaluate
 from caploc.models import knocked_out, load_model
 from caploc.models.planted import Backup, Planted, write_planted
-from caploc.study import Study, run
+from caploc.study import Study, run_study
 from caploc.workbench import ModelOptions
 
 PLANS = [
@@ -158,7 +158,7 @@ def test_one_shot_finds_exactly_the_planted_heads(written, tmp_path):
     study = Study(
         ModelOptions(str(model.folder), device="cpu"), model.task(), "one-shot", controls=0, limit=5
     )
-    result = run(study, tmp_path / "run").result
+    result = run_study(study, tmp_path / "run").result
     effects = {row.head: row.effect for row in result.heads}
     planted = {str(head) for head in (*model.truth.needed, *model.truth.universal)}
     assert all(effects[head] <= -0.03 for head in planted)

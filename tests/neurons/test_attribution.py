@@ -14,7 +14,7 @@ from caploc.neurons.attribution import METHODS, Attribution
 from caploc.neurons.batches import Batch, Batcher
 from caploc.neurons.proof import NeuronModel
 from caploc.neurons.scores import accumulate, score_examples
-from caploc.neurons.sites import find_sites, parts
+from caploc.neurons.sites import find_sites, list_projections
 
 FAMILIES = ["llama", "gpt2", "gptj", "opt", "mixtral", "gpt_oss", "deepseek_v3"]
 CPU = torch.device("cpu")
@@ -61,7 +61,7 @@ class scaled:
     """One neuron's output weights times a factor, for a block."""
 
     def __init__(self, model, column, factor):
-        for _, columns, module in parts(model.projections):
+        for _, columns, module in list_projections(model.projections):
             if columns.start <= column < columns.stop:
                 weights = reads_first(module)
                 self.at = weights.view(-1, weights.shape[-1]) if weights.is_contiguous() else None
@@ -80,7 +80,7 @@ class plainly:
     """Hooks that do nothing: routed experts are then computed as when they are scored."""
 
     def __init__(self, model):
-        self.sites = [module for _, _, module in parts(model.projections)]
+        self.sites = [module for _, _, module in list_projections(model.projections)]
 
     def __enter__(self):
         self.handles = [site.register_forward_pre_hook(lambda *_: None) for site in self.sites]
@@ -95,7 +95,7 @@ def test_a_data_set_s_gradient_score_is_weight_times_weight_gradient(name):
     model, asked = neuron_model(name), Attribution()
     batch = Batch.of(spans(), CPU)
     scores = asked.scores(model, batch).sum(0)
-    weights = [module.weight for _, _, module in parts(model.projections)]
+    weights = [module.weight for _, _, module in list_projections(model.projections)]
     for weight in weights:
         weight.requires_grad_()
     found = torch.autograd.grad(asked.outcome(model, batch).sum(), weights)
@@ -152,7 +152,7 @@ def silenced(asked, model, batch, columns):
     cut = torch.zeros(model.grid.size, dtype=torch.bool)
     cut[columns] = True
     handles = []
-    for _, inside, module in parts(model.projections):
+    for _, inside, module in list_projections(model.projections):
 
         def hook(_, args, inside=inside):
             each = args[0].reshape(*where.shape, -1).clone()

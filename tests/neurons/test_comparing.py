@@ -24,7 +24,7 @@ from caploc.neurons.comparing import (
 )
 from caploc.neurons.study import open_study
 from caploc.stats.agreement import rank_correlation
-from caploc.stats.sets import rates
+from caploc.stats.sets import overlap_rates
 from caploc.stats.threshold import best
 
 METHODS = ("activation", "logit")
@@ -157,7 +157,7 @@ def test_more_points_come_nearer_to_the_most(lab):
         lab.finder(Attribution("integrated", steps=steps)).stretch("", spans).mean
         for steps in (5, 40)
     ]
-    shared = rates(best(means[1], SHARE), best(means[0], SHARE)).largest
+    shared = overlap_rates(best(means[1], SHARE), best(means[0], SHARE)).largest
     assert table.rows[0][2].number == pytest.approx(shared)
 
 

@@ -13,7 +13,7 @@ from caploc.neurons.contrasts import (
     arithmetic,
     distinct,
     kept,
-    matched,
+    match_lengths,
     quizzes,
     sentiment,
     sums,
@@ -166,11 +166,11 @@ def test_matching_by_tokens_keeps_what_is_as_long_in_tokens():
     def tokens(text):
         return len(re.findall(r"\w+|\W", text))
 
-    found = matched(contrasts, tokens, within=2)
+    found = match_lengths(contrasts, tokens, within=2)
     assert 0 < len(found) < 300
     assert max(widest(found, "prompt", tokens).values()) <= 2
-    assert matched(contrasts, within=1) == contrasts
-    assert 0 < len(matched(capitals(100), within=4)) < 100
+    assert match_lengths(contrasts, within=1) == contrasts
+    assert 0 < len(match_lengths(capitals(100), within=4)) < 100
 
 
 def test_only_contrasts_answered_rightly_throughout_are_kept():

@@ -21,7 +21,7 @@ from caploc.neurons.crossing import (
 from caploc.neurons.erasure import Erasing, erase
 from caploc.neurons.tuning import enhancing
 from caploc.neurons.tuning.enhancing import GOLD
-from caploc.stats.agreement import agreement, cohesion
+from caploc.stats.agreement import cohesion, correlate_matrices
 
 pytestmark = pytest.mark.slow  # whole studies
 
@@ -135,7 +135,7 @@ def test_kinds_and_overlap_are_read_off_the_square_part_of_a_matrix():
     assert found.kinds.p == pytest.approx(1 / 3)
     assert found.random_kinds.cohesion == found.random_kinds.contrast == 0
     assert found.overlap.spearman.value == pytest.approx(1)
-    expected = agreement(square, (square - 0.3) / 2)
+    expected = correlate_matrices(square, (square - 0.3) / 2)
     assert found.overlap.pairs == expected.pairs == 12
     assert found.overlap.pearson.value == pytest.approx(expected.pearson.value)
     json.dumps(found.as_dict(), allow_nan=False)

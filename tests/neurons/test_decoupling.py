@@ -23,7 +23,7 @@ from caploc.neurons.decoupling import (
     decouple,
     draw_contrasts,
     expected,
-    follow,
+    follow_contrasts,
     group_items,
     key,
     same_answer,
@@ -70,7 +70,7 @@ def columns(text, count=10):
 
 def test_sets_that_follow_the_commonality_have_that_effect_only():
     contrasts = sums(120)
-    found = follow(
+    found = follow_contrasts(
         planted(contrasts, lambda item: columns(item.commonality)), contrasts, BEST, GRID
     )
     assert found.effects.commonality.mean > 0.9
@@ -84,7 +84,9 @@ def test_sets_that_follow_the_commonality_have_that_effect_only():
 
 def test_sets_that_follow_the_content_do_not_follow_what_is_asked():
     contrasts = sums(120)
-    found = follow(planted(contrasts, lambda item: columns(item.content)), contrasts, BEST, GRID)
+    found = follow_contrasts(
+        planted(contrasts, lambda item: columns(item.content)), contrasts, BEST, GRID
+    )
     assert found.effects.individual.mean > 0.9
     assert found.effects.content.mean > 0.9
     assert abs(found.effects.commonality.mean) < 0.01
@@ -94,7 +96,9 @@ def test_sets_that_follow_the_content_do_not_follow_what_is_asked():
 def test_sets_that_follow_the_answer_look_individual_but_not_beyond_it():
     """A rewording keeps the answer, other content does not: only the control tells them apart."""
     contrasts = sums(120)
-    found = follow(planted(contrasts, lambda item: columns(item.answer)), contrasts, BEST, GRID)
+    found = follow_contrasts(
+        planted(contrasts, lambda item: columns(item.answer)), contrasts, BEST, GRID
+    )
     assert found.effects.individual.mean > 0.9
     assert found.same_answer.mean == 1
     assert found.beyond_answer.mean == 0
@@ -170,7 +174,7 @@ def test_groups_are_of_one_size_and_of_one_commonality():
 def test_similarity_does_not_depend_on_how_many_are_unpacked_at_a_time():
     contrasts = sums(150)  # more than two stretches
     found = planted(contrasts, lambda item: columns(item.prompt[:3], 40))
-    told = follow(found, contrasts, BEST, GRID)
+    told = follow_contrasts(found, contrasts, BEST, GRID)
     for arm in ARMS:
         base = found.of([each.base for each in contrasts])
         partners = found.of([each.partners[arm] for each in contrasts])

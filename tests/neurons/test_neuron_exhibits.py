@@ -13,7 +13,7 @@ from caploc.neurons.scores import Rule
 from caploc.neurons.sites import NeuronGrid
 from caploc.neurons.tuning import enhancing
 from caploc.result import Score
-from caploc.stats.chance import chance
+from caploc.stats.chance import count_shared
 from caploc.stats.chance import specificity as specificity_of
 from caploc.stats.intervals import Interval, mean_interval
 from caploc.stats.threshold import Moments
@@ -81,7 +81,7 @@ def test_the_sets_are_counted_named_by_score_and_put_into_layers(located):
     assert one[-1] == "L1N10 L0N4 L0N3"  # scores are the columns' numbers
     assert one[4].startswith(f"{2 / 3:.3f}") and one[5].startswith("0.500")
     for row, task, largest in ((one, "one", 3), (other, "other", 2)):
-        expected = chance(*located.found[task].subsets, GRID).expected_in_layers / largest
+        expected = count_shared(*located.found[task].subsets, GRID).expected_in_layers / largest
         assert row[6] == f"{expected:.3f}"
     assert other[-1] == "L0N7" and (none[2], none[-1]) == ("0", "–")
     assert none[6] == "–"

@@ -13,7 +13,7 @@ from caploc.models.cutting import Beside, knocked_out
 from caploc.models.proof import columns_zeroed
 from caploc.neurons.experts import Experts
 from caploc.neurons.proof import prove
-from caploc.neurons.sites import find_sites, parts, width
+from caploc.neurons.sites import count_neurons, find_sites, list_projections
 
 WITHOUT = "nemotron_h, attention beside state spaces"  # its two layers have no feed-forward block
 NAMES = [name for name in FAMILIES if name != WITHOUT]
@@ -75,16 +75,16 @@ def test_experts_stand_first_and_what_is_shared_follows():
     assert [grid.expert(grid.part(column)) for column in (47, 48, 71, 72, 143, 144)] == [
         None, 0, 0, 1, 3, None,
     ]  # fmt: skip
-    assert [columns for _, columns, _ in parts(sites)] == [
+    assert [columns for _, columns, _ in list_projections(sites)] == [
         slice(0, 48), slice(48, 144), slice(144, 168),
     ]  # fmt: skip
-    assert sum(map(width, sites)) == grid.size
+    assert sum(map(count_neurons, sites)) == grid.size
 
 
 def test_a_transposed_projection_is_read_the_right_way_round():
     sites, _ = find_sites(tiny("gpt2"))
     assert isinstance(sites[0], Conv1D)
-    assert width(sites[0]) == 128
+    assert count_neurons(sites[0]) == 128
 
 
 def test_a_model_without_feed_forward_blocks_is_refused():

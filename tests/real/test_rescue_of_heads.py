@@ -2,12 +2,12 @@
 
 import pytest
 
-from caploc.interactions import OutcomeTable, described
+from caploc.interactions import OutcomeTable, describe_contrasts
 from caploc.measurement import search
 from caploc.pretrained import is_fetched
 from caploc.progress import Silent
 from caploc.search import Problem, Settings
-from caploc.search.rescue import rescued
+from caploc.search.rescue import search_rescuers
 from caploc.store import Store
 from caploc.tasks.catalog import TaskOptions
 from caploc.validation import Check, judge
@@ -38,9 +38,11 @@ def test_without_l0h0_the_model_does_without_l0h6(bench, meter):
     """All 269 heads are asked; L0H0 is among the ones whose absence rescues, and named."""
     grid = bench.engine.loaded.grid
     problem = Problem(grid.size, SEARCHED, Settings())
-    (found,) = search([meter], rescued(problem, [BREAKER], None), Silent())
+    (found,) = search([meter], search_rescuers(problem, [BREAKER], None), Silent())
     assert found.breaker == BREAKER and RESCUER in found.rescuers and IDLE not in found.rescuers
-    told = described(OutcomeTable(meter, JUDGED, Silent()).rescues([found], "rescues"), grid)
+    told = describe_contrasts(
+        OutcomeTable(meter, JUDGED, Silent()).rescues([found], "rescues"), grid
+    )
     (row,) = [row for row in told if row["second"] == ["L0H0"]]
     assert row["meaning"].startswith("rescue") and row["q"] < 1e-3
     assert row["cost_alone"] > 0.7 and row["cost_together"] < 0.4

@@ -32,7 +32,7 @@ def scattered(world, rows, *, size=3, examples=range(100), group=1, seed=0, ask=
     random = designs.generator(seed)
     allowed = np.ones(world.heads, dtype=bool)
     masks = designs.scattered(allowed, -(-rows // group), size=size, random=random)
-    drawn = designs.spread(list(examples), rows, random=random)
+    drawn = designs.spread_examples(list(examples), rows, random=random)
     seen = answered(world, Plan.scattered(masks, drawn, "rows"), ask)
     return seen, intact_of(world, list(examples), ask)
 

@@ -12,7 +12,7 @@ from caploc.recovery.rows import Rows
 from caploc.recovery.screening import (
     Effects,
     false_discovery_rates,
-    fitted,
+    fit_lasso,
     means_apart,
     one_step,
     screened,
@@ -95,7 +95,7 @@ def test_the_screen_is_a_sparse_fit_and_one_step_from_there(seed):
     x = rows.cuts.toarray() - rows.cuts.toarray().mean(axis=0)
     y = outcome - outcome.mean()
     start = spike_and_slab(x.T @ x, x.T @ y, float(y @ y), rows.count)
-    assert fitted(rows.cuts, outcome) == pytest.approx(start, abs=1e-4)
+    assert fit_lasso(rows.cuts, outcome) == pytest.approx(start, abs=1e-4)
     expected = dense_step(rows, outcome, start, rows.weight)
     found = screened(rows)
     assert found.effect == pytest.approx(expected.effect, abs=1e-4)

@@ -8,7 +8,7 @@ import pytest
 from shaping import shaped, shaped_curve
 
 from caploc.heads import ALONE
-from caploc.report.charts import NARROW, WIDE, across, chart, rows_of
+from caploc.report.charts import NARROW, WIDE, chart, horizontal_channel, rows_of
 from caploc.report.headtable import head_table
 from caploc.report.plots import (
     draw_curve,
@@ -126,7 +126,9 @@ def test_hostile_names_stay_text_in_a_chart(sure):
 
 def test_a_chart_fits_its_width_and_uses_the_pages_colours():
     values = rows_of([{"a": 1.0}, {"a": 2.0}])
-    drawn = chart("two", {"data": values, "mark": "point", "encoding": {"x": across("a", "a")}})
+    drawn = chart(
+        "two", {"data": values, "mark": "point", "encoding": {"x": horizontal_channel("a", "a")}}
+    )
     for svg, width in ((drawn.wide, WIDE), (drawn.narrow, NARROW)):
         assert float(ElementTree.fromstring(svg).get("width")) == pytest.approx(width, abs=1)
         assert "var(--line)" in svg and "#ddd" not in svg

@@ -5,7 +5,7 @@ from shaping import shaped_curve
 
 from caploc.report.pictures import Picture
 from caploc.report.plots import curve_specs
-from caploc.report.scores import curve_table
+from caploc.report.scores import tabulate_curve
 from caploc.report.units import ScoreKind, Unit
 
 POINTS = [
@@ -81,7 +81,7 @@ def test_a_curve_of_nothing_is_no_chart(curves):
 
 
 def test_the_table_has_a_row_for_each_number_of_heads():
-    table = curve_table(shaped_curve(DRAWN), {"demo/addition": Unit(ScoreKind.SHARE, "acc")})
+    table = tabulate_curve(shaped_curve(DRAWN), {"demo/addition": Unit(ScoreKind.SHARE, "acc")})
     rows = [[cell.replace("\u00a0", " ") for cell in row] for row in table.rows]
     assert table.tasks == ["demo/addition", "a" * 99]
     assert rows == [
@@ -92,7 +92,7 @@ def test_the_table_has_a_row_for_each_number_of_heads():
 
 def test_a_task_with_fewer_points_leaves_its_cells_empty():
     short = {"heads": ["L0H1"], "curves": {"a": POINTS[:1], "b": [POINTS[0], POINTS[0]]}}
-    assert curve_table(shaped_curve(short), {}).rows[1][2:] == [
+    assert tabulate_curve(shaped_curve(short), {}).rows[1][2:] == [
         "not measured",
         "0.900 ±\u00a00.010",
     ]

@@ -3,7 +3,7 @@
 import pytest
 from shaping import shaped
 
-from caploc.report.method import DESIGNS, duration, facts, method_paragraphs
+from caploc.report.method import DESIGNS, facts, format_duration, method_paragraphs
 
 
 def test_the_numbers_are_filled_in(result):
@@ -40,7 +40,7 @@ def test_facts_that_are_missing_are_not_recorded(result):
     "seconds, text", [(33.1, "33.1 s"), (245, "4 min 5 s"), (7440, "2 h 4 min"), (None, None)]
 )
 def test_durations_are_written_for_people(seconds, text):
-    assert (duration(seconds) or "").replace("\u00a0", " ") == (text or "")
+    assert (format_duration(seconds) or "").replace("\u00a0", " ") == (text or "")
 
 
 def paragraphs(result):

@@ -2,7 +2,7 @@
 
 from shaping import shaped
 
-from caploc.report.scores import comparisons, interval, verdict
+from caploc.report.scores import comparisons, describe_verdict, format_interval
 from caploc.report.units import ScoreKind, Unit
 from caploc.result import Change
 
@@ -69,12 +69,12 @@ def test_changes_have_their_interval_and_verdict(sure):
 
 
 def test_a_change_within_the_margin_says_the_margin():
-    said = verdict(Change(verdict="unchanged", margin=0.03))
+    said = describe_verdict(Change(verdict="unchanged", margin=0.03))
     assert said.replace("\u00a0", " ") == "unchanged within 3 points"
-    assert verdict(Change(verdict="<b>")) == verdict(None) == ""
+    assert describe_verdict(Change(verdict="<b>")) == describe_verdict(None) == ""
 
 
 def test_the_change_of_a_perplexity_is_in_nats():
     perplexity = Unit(ScoreKind.PLAIN, "word_perplexity", higher_is_better=False)
-    assert interval(Change(low=-0.5, high=-0.1), perplexity) == "−0.500 to −0.100\u00a0nats"
-    assert interval(Change(high=-0.1), perplexity) == ""
+    assert format_interval(Change(low=-0.5, high=-0.1), perplexity) == "−0.500 to −0.100\u00a0nats"
+    assert format_interval(Change(high=-0.1), perplexity) == ""

@@ -10,11 +10,11 @@ from caploc.heads import Head
 from caploc.reproduce.cells import (
     average,
     error,
+    format_score,
     general,
     lost_share,
     mean,
     relative,
-    shown,
 )
 from caploc.reproduce.laboratory import ScoredTask
 from caploc.reproduce.preset import Preset
@@ -98,5 +98,5 @@ def test_a_relative_benchmark_enters_a_mean_as_a_share():
     content["benchmark"][0] |= {"relative": True}
     lab = planted({"Add": {"L0H0": 0.4}}, preset=Preset.model_validate(content))
     model, (add, sort, _) = lab.preset.models[0], lab.preset.benchmarks
-    assert shown(lab, model, add, HEADS).score == pytest.approx(0.5)
+    assert format_score(lab, model, add, HEADS).score == pytest.approx(0.5)
     assert mean(lab, model, [add, sort], HEADS).score == pytest.approx((0.5 + 0.8) / 2)

@@ -18,7 +18,7 @@ from caploc.exhibits.exhibit import NOTHING
 from caploc.reproduce.cnl import read_cnl_preset, reproduce_cnl
 from caploc.reproduce.cnl.checklist import LINES, NOT_KNOWN, PUBLISHED, checklist, ends
 from caploc.reproduce.cnl.preset import CnlPreset
-from caploc.reproduce.cnl.run import check
+from caploc.reproduce.cnl.run import check_cnl_options
 from caploc.workbench import ModelOptions
 
 SMALL = Path(__file__).parent / "cnl_small.toml"
@@ -43,7 +43,7 @@ def changed(tmp_path, *changes):
 
 def test_presets_that_come_with_caploc_pass_every_check(no_model_is_loaded):
     preset = read_cnl_preset("demo")
-    check(preset)
+    check_cnl_options(preset)
     assert set(preset.kinds) == set(preset.tasks)
     assert (preset.scores.method, preset.scores.steps) == ("integrated", 19)
 
@@ -222,5 +222,5 @@ def test_a_moved_folder_goes_on_and_nothing_is_measured_again(everything, monkey
 
 def test_the_small_preset_is_one(no_model_is_loaded):
     preset = read_cnl_preset(str(SMALL))
-    check(preset)
+    check_cnl_options(preset)
     assert isinstance(preset, CnlPreset) and preset.draws == 5

@@ -157,8 +157,8 @@ def test_a_radar_of_two_axes_is_not_drawn():
 
 
 def test_answers_of_a_model_stay_in_their_cell():
-    exhibit = analyses.failures(planted())
-    for row in markdown.page(exhibit).splitlines()[4:6]:
+    exhibit = analyses.failures_exhibit(planted())
+    for row in markdown.markdown_page(exhibit).splitlines()[4:6]:
         assert row.replace(r"\|", "").count("|") == len(exhibit.columns) + 1
         assert r"“a \| b \`c\` \<b\>xxx" in row and "…”" in row
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from caploc.reproduce import EXHIBITS, planned, read_preset
+from caploc.reproduce import EXHIBITS, plan_exhibits, read_preset
 from caploc.reproduce.preset import Benchmark, Preset, PresetModel, SearchSpec, Tokens
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "reproduce.md").read_text()
@@ -26,7 +26,7 @@ def test_every_item_is_in_the_guide():
 @pytest.mark.parametrize("item", ["table2", "choice", "all"])
 def test_the_demos_rows_are_those_reckoned(item):
     (told,) = [row for row in table("item") if f"`{item}`" in row[0]]
-    (plan,) = planned(read_preset("demo"), [item])
+    (plan,) = plan_exhibits(read_preset("demo"), [item])
     assert told[-1] == f"{plan.bill.rows:,}"
 
 

@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 from caploc import designs
 from caploc.cli import app
 from caploc.progress import Silent
-from caploc.reproduce import EXHIBITS, planned
-from caploc.reproduce.laboratory import Laboratory, opened
+from caploc.reproduce import EXHIBITS, plan_exhibits
+from caploc.reproduce.laboratory import Laboratory, open_laboratory
 from caploc.reproduce.preset import FRESH, Preset
 from caploc.reproduce.reckoning import Bill, PresetDryRun, asked_by, bits
 from caploc.search import METHODS, Problem, Settings
@@ -79,7 +79,7 @@ def sets_that_agree(laboratory: Laboratory) -> int:
 @pytest.mark.slow
 def test_a_plan_that_is_told_the_findings_counts_every_row(ran, few_fresh, no_model):
     """A plan takes each setting of a search to find heads of its own; no more is pretended."""
-    with opened(ran.preset, ran.folder, Silent(), "") as laboratory:
+    with open_laboratory(ran.preset, ran.folder, Silent(), "") as laboratory:
         told = Told(ran.preset, laboratory=laboratory)
         for fill in EXHIBITS.values():
             fill(told)
@@ -93,7 +93,7 @@ def test_a_plan_that_is_told_the_findings_counts_every_row(ran, few_fresh, no_mo
 
 @pytest.mark.slow
 def test_a_plan_pretends_about_as_much_as_is_measured(ran, few_fresh):
-    (plan,) = planned(ran.preset, ["all"])
+    (plan,) = plan_exhibits(ran.preset, ["all"])
     assert plan.heads == 96 and plan.parameters == 1_509_248
     assert plan.bill.rows == pytest.approx(ran.rows, rel=0.25)
 

@@ -15,7 +15,7 @@ from caploc.errors import BadOption, FolderTaken, RunFailed, UnknownName, UserEr
 from caploc.models.sources import DEMO_FOLDER
 from caploc.progress import Silent
 from caploc.reproduce import laboratory, reproduce
-from caploc.reproduce.laboratory import LEDGER, opened
+from caploc.reproduce.laboratory import LEDGER, open_laboratory
 from caploc.reproduce.preset import Preset
 from caploc.workbench import ModelOptions
 
@@ -122,7 +122,7 @@ def asked(tmp_path, monkeypatch):
         content = written()
         content["benchmark"][0] |= changes
         preset = Preset.model_validate(content)
-        with opened(preset, tmp_path / "run", Silent(), "") as lab:
+        with open_laboratory(preset, tmp_path / "run", Silent(), "") as lab:
             return json.dumps(lab.asked(preset.models[0], preset.benchmarks[0], "demo/addition"))
 
     return key
@@ -171,7 +171,7 @@ def test_the_key_of_a_task_from_a_file_is_what_is_in_it(tmp_path):
         data = {"test": str(tmp_path / place / "test.jsonl")}
         content["benchmark"][0] |= {"task": task, "data": data}
         preset = Preset.model_validate(content)
-        with opened(preset, tmp_path / "run", Silent(), "") as lab:
+        with open_laboratory(preset, tmp_path / "run", Silent(), "") as lab:
             return lab.asked(preset.models[0], preset.benchmarks[0], task)
 
     first, again, changed = key("one", 0), key("two", 0), key("one", 1)
@@ -186,7 +186,7 @@ def test_a_metric_that_is_better_when_lower_is_refused(tmp_path):
     content["benchmark"][0] |= {"task": str(tmp_path / "own.yaml"), "data": data}
     preset = Preset.model_validate(content)
     with (
-        opened(preset, tmp_path / "run", Silent(), "") as lab,
+        open_laboratory(preset, tmp_path / "run", Silent(), "") as lab,
         pytest.raises(BadOption, match="Benchmark Add: acc of .* is better when lower"),
     ):
         lab.task(preset.models[0], preset.benchmarks[0], preset.benchmarks[0].task)
@@ -197,7 +197,7 @@ def test_a_prompt_in_a_models_own_format_is_no_other_models(tmp_path, monkeypatc
     models = [{"label": label, "name": "demo"} for label in "ab"]
     preset = Preset.model_validate(written(model=models))
     monkeypatch.setattr(laboratory, "wants_chat_template", lambda name: chatting)
-    with opened(preset, tmp_path / "run", Silent(), "") as lab:
+    with open_laboratory(preset, tmp_path / "run", Silent(), "") as lab:
         tasks = {id(lab.task(m, preset.benchmarks[0], "demo/addition")) for m in preset.models}
     assert len(tasks) == times
 
@@ -209,7 +209,7 @@ def stop(found: object) -> None:
 def test_the_model_before_makes_room_before_the_next_is_read(tmp_path, monkeypatch):
     models = [{"label": label, "name": "demo", "device": "cpu"} for label in "ab"]
     preset = Preset.model_validate(written(model=models))
-    with opened(preset, tmp_path / "run", Silent(), "") as lab:
+    with open_laboratory(preset, tmp_path / "run", Silent(), "") as lab:
         first, second = preset.models
         add = preset.benchmarks[0]
         lab.score(first, add, first.grid.heads[:1], limit=2)

@@ -5,7 +5,14 @@ from labs import planted, written
 
 from caploc.heads import Head
 from caploc.reproduce.preset import Preset
-from caploc.reproduce.selection import TRIED, candidates, idle, knowledge_heads, named, universal
+from caploc.reproduce.selection import (
+    TRIED,
+    idle,
+    knowledge_heads,
+    named_heads,
+    universal_candidates,
+    universal_heads,
+)
 
 
 def names(heads):
@@ -21,25 +28,25 @@ def shared(**fields):
 def test_a_head_that_every_family_needs_is_taken_out_and_the_next_follows():
     lab = shared(drops={label: {"L0H0": 0.5} for label in ("Add", "Sort", "Gen")})
     model = lab.preset.models[0]
-    assert names(universal(lab, model)) == ["L0H0"]
-    assert names(named(lab, model, lab.preset.benchmarks[0])) == ["L1H0", "L2H0"]
-    assert names(named(lab, model, lab.preset.benchmarks[1])) == ["L3H0", "L4H0"]
-    assert names(named(lab, model, lab.preset.benchmarks[1], count=1)) == ["L3H0"]
+    assert names(universal_heads(lab, model)) == ["L0H0"]
+    assert names(named_heads(lab, model, lab.preset.benchmarks[0])) == ["L1H0", "L2H0"]
+    assert names(named_heads(lab, model, lab.preset.benchmarks[1])) == ["L3H0", "L4H0"]
+    assert names(named_heads(lab, model, lab.preset.benchmarks[1], count=1)) == ["L3H0"]
 
 
 def test_a_head_that_few_need_stays():
     lab = shared(drops={"Add": {"L0H0": 0.5}})
     model = lab.preset.models[0]
-    assert names(candidates(lab, model)) == ["L0H0"]
-    assert universal(lab, model) == []
-    assert names(named(lab, model, lab.preset.benchmarks[0])) == ["L0H0", "L1H0"]
+    assert names(universal_candidates(lab, model)) == ["L0H0"]
+    assert universal_heads(lab, model) == []
+    assert names(named_heads(lab, model, lab.preset.benchmarks[0])) == ["L0H0", "L1H0"]
 
 
 def test_a_loss_that_may_be_chance_makes_no_head_universal():
     drops = {label: {"L0H0": 0.1} for label in ("Add", "Sort", "Gen")}
     unsure, sure = shared(drops=drops, stderr=0.05), shared(drops=drops, stderr=0.001)
-    assert universal(unsure, unsure.preset.models[0]) == []
-    assert names(universal(sure, sure.preset.models[0])) == ["L0H0"]
+    assert universal_heads(unsure, unsure.preset.models[0]) == []
+    assert names(universal_heads(sure, sure.preset.models[0])) == ["L0H0"]
 
 
 def test_a_head_of_twins_is_no_candidate():
@@ -50,12 +57,12 @@ def test_a_head_of_twins_is_no_candidate():
         drops={label: {"L0H0": 0.5} for label in ("Add", "Sort", "Gen")},
         preset=Preset.model_validate(content),
     )
-    assert candidates(lab, lab.preset.models[0]) == []
+    assert universal_candidates(lab, lab.preset.models[0]) == []
 
 
 def test_a_head_beyond_the_first_is_no_candidate():
     lab = planted(rankings={"Add": ["L1H0", "L2H0", "L0H0"], "Sort": ["L3H0", "L4H0", "L0H0"]})
-    assert candidates(lab, lab.preset.models[0]) == []
+    assert universal_candidates(lab, lab.preset.models[0]) == []
 
 
 def test_candidates_of_most_families_come_first():
@@ -69,14 +76,14 @@ def test_candidates_of_most_families_come_first():
         "Say": ["L0H0", "L3H0", "L4H0"],
     }
     lab = planted(rankings=rankings, preset=Preset.model_validate(content))
-    assert names(candidates(lab, lab.preset.models[0])) == ["L0H0", "L0H1"]
+    assert names(universal_candidates(lab, lab.preset.models[0])) == ["L0H0", "L0H1"]
 
 
 def test_candidates_are_tried_on_few_examples_and_once():
     lab = shared(drops={label: {"L0H0": 0.5} for label in ("Add", "Sort", "Gen")})
     model = lab.preset.models[0]
     for _ in range(3):
-        universal(lab, model)
+        universal_heads(lab, model)
     assert lab.limits == [TRIED] * 3  # one candidate, three benchmarks
 
 

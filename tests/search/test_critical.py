@@ -5,14 +5,14 @@ from scipy import sparse
 
 from caploc import designs
 from caploc.recovery import Measurements
-from caploc.search.critical import CUTS, alone, broken, deviations, suspects
+from caploc.search.critical import CUTS, broken, deviations, single_head_plan, suspects
 from caploc.simulate import World
 
 
 def screened(world, *, rows=400, size=3, seed=0, ask=World.outcomes):
     random = designs.generator(seed)
     masks = designs.scattered(np.ones(world.heads, dtype=bool), rows, size=size, random=random)
-    example = designs.spread(range(200), rows, random=random)
+    example = designs.spread_examples(range(200), rows, random=random)
     outcome = ask(world, masks, example)
     return Measurements(masks, np.arange(rows), example, outcome)
 
@@ -71,7 +71,7 @@ def test_chance_alone_rarely_looks_like_a_critical_head():
 
 
 def test_heads_are_tried_alone():
-    plan = alone(6, [2, 4], [10, 11], task=3)
+    plan = single_head_plan(6, [2, 4], [10, 11], task=3)
     assert [row.nonzero()[0].tolist() for row in plan.masks] == [[2], [4]]
     assert plan.mask.tolist() == [0, 0, 1, 1] and plan.example.tolist() == [10, 11, 10, 11]
     assert plan.task == 3

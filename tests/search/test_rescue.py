@@ -5,7 +5,7 @@ import pytest
 from driven import SEARCHED, drive, inside, problem
 
 from caploc.recovery.estimate import survived
-from caploc.search.rescue import BREAKS, FEW, MOST, TRIED, rescued
+from caploc.search.rescue import BREAKS, FEW, MOST, TRIED, search_rescuers
 from caploc.simulate import Interaction, World
 
 HEADS = 30
@@ -21,7 +21,7 @@ def rescuable():
 
 
 def asked(world, suspects, rows=None, **given):
-    return drive(rescued(problem(world.heads), suspects, rows), inside(world, **given))
+    return drive(search_rescuers(problem(world.heads), suspects, rows), inside(world, **given))
 
 
 def outcomes(world, columns, examples):

@@ -8,7 +8,13 @@ from driven import ELSEWHERE, FRESH, breaking, drive, inside, problem
 from caploc import designs
 from caploc.search import METHODS
 from caploc.search.state import SearchState
-from caploc.search.summary import incomplete_set, ties, universal, unknown_elsewhere, write_notes
+from caploc.search.summary import (
+    incomplete_set,
+    ties,
+    universal_notes,
+    unknown_elsewhere,
+    write_notes,
+)
 from caploc.simulate import World
 
 
@@ -68,11 +74,11 @@ def test_heads_that_no_budget_would_tell_apart_are_said_to_be_tied():
 
 
 def test_universal_heads_are_counted():
-    assert universal(state()) == ""
-    assert universal(state(universal=[4])) == (
+    assert universal_notes(state()) == ""
+    assert universal_notes(state(universal=[4])) == (
         "One head breaks another task as well: it is universal and is left out of the top."
     )
-    assert universal(state(universal=[4, 5])) == (
+    assert universal_notes(state(universal=[4, 5])) == (
         "2 heads break another task as well: they are universal and are left out of the top."
     )
 

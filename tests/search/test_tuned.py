@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from caploc import designs
 from caploc.errors import BadOption
 from caploc.search import METHODS, Settings, column_mask
-from caploc.search.choices import RATES, Choices, check, rates
+from caploc.search.choices import RATES, Choices, check_choices, rates_to_try
 from caploc.search.tuned import MOST_CHECKED
 from caploc.simulate import KINDS, World
 
@@ -129,11 +129,11 @@ def test_equal_designs_are_one_setting():
 
 def test_without_being_told_it_tries_the_papers_settings_with_a_head_a_mask_at_least():
     assert Settings().mask_counts == (100, 200, 300, 400)
-    assert rates(problem(1024)) == list(RATES) == [0.01, 0.02, 0.03, 0.05, 0.07, 0.1]
-    assert rates(problem(48)) == [0.0209, 0.03, 0.05, 0.07, 0.1]
-    assert rates(problem(6)) == [0.1667]
+    assert rates_to_try(problem(1024)) == list(RATES) == [0.01, 0.02, 0.03, 0.05, 0.07, 0.1]
+    assert rates_to_try(problem(48)) == [0.0209, 0.03, 0.05, 0.07, 0.1]
+    assert rates_to_try(problem(6)) == [0.1667]
     for heads in range(2, 400):
-        assert designs.check_mask_size(heads, rates(problem(heads))[0]) >= 1
+        assert designs.check_mask_size(heads, rates_to_try(problem(heads))[0]) >= 1
 
 
 def test_drops_have_their_standard_errors_and_are_repeated_on_fresh_examples():
@@ -284,18 +284,18 @@ class TestBudget:
         searched = run(name, budget=least)
         assert len(searched.found.diagnostics["settings"]) == 2 and searched.rows <= least
         with pytest.raises(BadOption, match=f"needs {least} rows"):
-            check(problem(48, **GIVEN, budget=least - 1), DRAWS[name])
+            check_choices(problem(48, **GIVEN, budget=least - 1), DRAWS[name])
         METHODS[name].check(problem(48, **GIVEN, budget=least))
 
     @pytest.mark.parametrize("examples", range(31, 41))
     def test_the_least_is_named_to_the_row(self, examples):
         given = GIVEN | {"examples": range(examples)}
         with pytest.raises(BadOption) as refused:
-            check(problem(48, **given, budget=1), designs.bernoulli)
+            check_choices(problem(48, **given, budget=1), designs.bernoulli)
         least = int(str(refused.value).split("needs ")[1].split()[0])
-        check(problem(48, **given, budget=least), designs.bernoulli)
+        check_choices(problem(48, **given, budget=least), designs.bernoulli)
         with pytest.raises(BadOption):
-            check(problem(48, **given, budget=least - 1), designs.bernoulli)
+            check_choices(problem(48, **given, budget=least - 1), designs.bernoulli)
 
     def test_rows_of_all_masks_are_known_beforehand(self):
         """Small Bernoulli masks repeat, and some knock out nothing: neither costs a row."""

@@ -16,7 +16,7 @@ from caploc.engine import Ask, BatchEngine
 from caploc.launching import launched
 from caploc.models.loading import load_model
 from caploc.models.sharding import join_team
-from caploc.sharded import LeadingEngine, taking_part
+from caploc.sharded import LeadingEngine, is_leader
 from caploc.tasks.requests import Generate, LogLikelihood, Rolling, options_json
 
 SHARED = "w05 w06 w07 w08 w09 w10 w11 w12 w13 w14 w15 w16"  # a prefix that rows have in common
@@ -64,7 +64,7 @@ def alone(folder):
 
 def together(folder, target):
     """The same by processes that share the model: the leader tells, the others follow."""
-    with taking_part() as leads:
+    with is_leader() as leads:
         if leads:
             engine = LeadingEngine({"name": folder, "device": "shard"}, None)
             assert engine.packed is not None

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from caploc.errors import BadOption, UnknownName
-from caploc.stats.agreement import agreement, cohesion, correlations, orders
+from caploc.stats.agreement import cohesion, correlate_matrices, correlations, orders
 
 NAMES = ["gsm", "meta", "code", "emotion", "imdb"]
 KINDS = {"gsm": "math", "meta": "math", "code": "program", "emotion": "text", "imdb": "text"}
@@ -76,7 +76,7 @@ def test_missing_entries_are_left_out():
 def test_correlations_are_scipys(seed):
     first, second = matrix(6, seed, symmetric=True), matrix(6, seed + 50)
     first[2, 3] = np.nan
-    found = agreement(first, second)
+    found = correlate_matrices(first, second)
     known = ~np.isnan(entries(first))
     pair = entries(first)[known], entries(second)[known]
     assert found.pairs == 29
@@ -103,18 +103,18 @@ def test_the_interval_is_that_of_datasets_drawn_again():
             pairs = [(i, j) for i in picked for j in picked if i != j]
             values = [[each[pair] for pair in pairs] for each in (first, second)]
             drawn.append(np.corrcoef(*values)[0, 1])
-    found = agreement(first, second).pearson
+    found = correlate_matrices(first, second).pearson
     assert (found.low, found.high) == pytest.approx(np.quantile(drawn, [0.025, 0.975]), abs=0.04)
 
 
 def test_matrices_that_go_together_are_told():
     first = matrix(7, 5, symmetric=True)
-    found = agreement(first, 3 * first - 1)
+    found = correlate_matrices(first, 3 * first - 1)
     for each in (found.pearson, found.spearman):
         assert each.value == pytest.approx(1)
         assert each.low == pytest.approx(1)
         assert each.p == pytest.approx(1 / 5040)
-    against = agreement(first, np.exp(-first))
+    against = correlate_matrices(first, np.exp(-first))
     assert against.spearman.value == pytest.approx(-1)
     assert against.spearman.p == pytest.approx(1 / 5040)
     assert against.pearson.value > -1
@@ -126,13 +126,14 @@ def test_p_is_the_share_of_orders_counted_one_by_one():
         stats.pearsonr(entries(first[np.ix_(order, order)]), entries(second)).statistic
         for order in permutations(range(4))
     ]
-    found = agreement(first, second).pearson
+    found = correlate_matrices(first, second).pearson
     assert found.p == pytest.approx(np.mean(np.abs(every) >= abs(found.value) - 1e-12))
 
 
 def test_p_of_unrelated_matrices_is_as_often_small_as_it_says():
     small = [
-        agreement(matrix(4, seed), matrix(4, seed + 1000)).pearson.p <= 0.1 for seed in range(50)
+        correlate_matrices(matrix(4, seed), matrix(4, seed + 1000)).pearson.p <= 0.1
+        for seed in range(50)
     ]
     # 5 expected of 50 (a little less, for p comes in steps of 1/24); five standard errors.
     assert sum(small) <= 5 + 5 * np.sqrt(4.5)
@@ -148,12 +149,14 @@ def test_many_datasets_are_reordered_at_random_the_true_order_first():
 
 
 def test_constant_and_tiny_matrices_have_no_correlation():
-    found = agreement(np.full((5, 5), 0.1), matrix(5, 8))
+    found = correlate_matrices(np.full((5, 5), 0.1), matrix(5, 8))
     assert set(vars(found.pearson).values()) == {None}
     assert found.pairs == 20
-    told = json.loads(json.dumps(agreement(matrix(1, 0), matrix(1, 0)).as_dict(), allow_nan=False))
+    told = json.loads(
+        json.dumps(correlate_matrices(matrix(1, 0), matrix(1, 0)).as_dict(), allow_nan=False)
+    )
     assert told["spearman"]["value"] is None
-    three = agreement(matrix(3, 9), matrix(3, 10)).pearson
+    three = correlate_matrices(matrix(3, 9), matrix(3, 10)).pearson
     assert three.low is None
     assert three.value is not None
 
@@ -162,8 +165,8 @@ def test_constant_and_tiny_matrices_have_no_correlation():
 @given(st.integers(2, 5), st.floats(-1e3, 1e3), st.floats(1e-3, 1e3))
 def test_units_do_not_matter(size, shift, factor):
     first, second = matrix(size, size), matrix(size, size + 20)
-    one = agreement(first, second)
-    other = agreement(first * factor + shift, second)
+    one = correlate_matrices(first, second)
+    other = correlate_matrices(first * factor + shift, second)
     assert other.pearson.value == pytest.approx(one.pearson.value, rel=1e-6)
     assert other.pearson.p == pytest.approx(one.pearson.p)
 
@@ -176,4 +179,4 @@ def test_what_is_no_matrix_of_datasets_is_refused():
     with pytest.raises(UnknownName, match="no kind for the dataset 'gsm8k'"):
         cohesion(np.ones((1, 1)), ["gsm8k"], KINDS)
     with pytest.raises(BadOption, match="2 and 3 datasets"):
-        agreement(np.ones((2, 2)), np.ones((3, 3)))
+        correlate_matrices(np.ones((2, 2)), np.ones((3, 3)))

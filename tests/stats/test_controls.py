@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from caploc.errors import BadData
-from caploc.stats.sets import rates, specific
+from caploc.stats.sets import overlap_rates, specific
 
 
 def members(*columns):
@@ -19,7 +19,7 @@ def test_what_controls_locate_too_is_not_specific():
     found = specific(located, controls)
     assert np.flatnonzero(found.chosen).tolist() == [0, 2]
     assert (found.count, found.located, found.share) == (2, 4, 0.5)
-    assert found.controls == {name: rates(located, each) for name, each in controls.items()}
+    assert found.controls == {name: overlap_rates(located, each) for name, each in controls.items()}
     assert located.sum() == 4  # left as it was
     told = json.loads(json.dumps(found.as_dict(), allow_nan=False))
     assert told["controls"]["generic"]["reference"] == 0.25

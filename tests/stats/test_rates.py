@@ -11,8 +11,8 @@ from hypothesis.extra.numpy import arrays
 
 from caploc.errors import BadOption
 from caploc.heads import HeadGrid
-from caploc.stats.chance import chance
-from caploc.stats.sets import RATES, group, jaccards, rate_matrices, rates
+from caploc.stats.chance import count_shared
+from caploc.stats.sets import RATES, group, jaccards, overlap_rates, rate_matrices
 
 PAIRS = st.integers(1, 40).flatmap(lambda size: arrays(bool, (2, size)))
 MANY = st.tuples(st.integers(1, 8), st.integers(1, 30)).flatmap(lambda shape: arrays(bool, shape))
@@ -39,19 +39,19 @@ def by_sets(first, second):
 
 @given(PAIRS)
 def test_rates_are_those_of_sets(pair):
-    assert vars(rates(*pair)) == pytest.approx(by_sets(*pair))
+    assert vars(overlap_rates(*pair)) == pytest.approx(by_sets(*pair))
 
 
 @given(PAIRS)
 def test_dice_and_iou_determine_each_other(pair):
-    found = rates(*pair)
+    found = overlap_rates(*pair)
     assume(found.iou is not None)
     assert found.dice == pytest.approx(2 * found.iou / (1 + found.iou))
 
 
 @given(PAIRS)
 def test_rates_are_ordered(pair):
-    found = rates(*pair)
+    found = overlap_rates(*pair)
     assume(found.smallest is not None)
     assert 0 <= found.iou <= found.largest <= found.dice <= found.smallest <= 1
     assert found.largest <= found.reference <= found.smallest
@@ -60,7 +60,7 @@ def test_rates_are_ordered(pair):
 
 @given(PAIRS)
 def test_only_the_reference_minds_the_order(pair):
-    found, turned = (vars(rates(*each)) for each in (pair, pair[::-1]))
+    found, turned = (vars(overlap_rates(*each)) for each in (pair, pair[::-1]))
     for name in RATES[1:]:
         assert found[name] == turned[name]
 
@@ -70,7 +70,7 @@ def test_the_published_pair_fits_division_by_the_larger_set_only():
     first, second = np.zeros(20_000, dtype=bool), np.zeros(20_000, dtype=bool)
     first[:10_000] = True
     second[10_000 - 9642 : 10_000 + 49] = True
-    found = rates(first, second)
+    found = overlap_rates(first, second)
     assert found.largest == pytest.approx(0.9642, abs=5e-5)
     assert found.iou == pytest.approx(0.9595, abs=5e-5)
     assert found.dice > 0.979
@@ -79,11 +79,11 @@ def test_the_published_pair_fits_division_by_the_larger_set_only():
 
 def test_empty_sets_have_no_rate():
     nothing, some = members([]), members([1, 2])
-    assert set(vars(rates(nothing, nothing)).values()) == {None}
-    found = rates(nothing, some)
+    assert set(vars(overlap_rates(nothing, nothing)).values()) == {None}
+    found = overlap_rates(nothing, some)
     assert (found.reference, found.smallest) == (None, None)
     assert (found.largest, found.dice, found.iou) == (0, 0, 0)
-    assert rates(some, nothing).reference == 0
+    assert overlap_rates(some, nothing).reference == 0
 
 
 @given(MANY)
@@ -116,7 +116,7 @@ def exact_tail(size, one, other, count):
 @given(st.integers(1, 60).flatmap(lambda size: arrays(bool, (2, size))))
 def test_chance_over_the_whole_model_is_hypergeometric(pair):
     first, second = pair
-    found = chance(first, second, HeadGrid((len(first),)))
+    found = count_shared(first, second, HeadGrid((len(first),)))
     sizes = int(first.sum()), int(second.sum())
     assert found.count == (first & second).sum()
     assert found.expected == pytest.approx(sizes[0] * sizes[1] / len(first))
@@ -139,7 +139,7 @@ def test_chance_in_layers_is_that_of_every_way_to_draw():
         for counts in ((2, 1, 1), (1, 2, 1))
     ]
     common = np.array([len(one & other) for one in drawn[0] for other in drawn[1]])
-    found = chance(first, second, grid)
+    found = count_shared(first, second, grid)
     assert found.count == 2
     assert found.expected_in_layers == pytest.approx(common.mean())
     assert found.p_in_layers == pytest.approx((common >= 2).mean())
@@ -150,7 +150,7 @@ def test_chance_is_exact_at_the_size_of_a_real_model():
     first, second = (np.zeros(size, dtype=bool) for _ in range(2))
     first[:chosen] = True
     second[chosen - 3 : 2 * chosen - 3] = True
-    found = chance(first, second, HeadGrid((11_008,) * 32))
+    found = count_shared(first, second, HeadGrid((11_008,) * 32))
     assert found.expected == pytest.approx(chosen**2 / size)
     assert found.p == pytest.approx(exact_tail(size, chosen, chosen, 3), rel=1e-7)
     # All of both sets lie in one layer: to meet there is no wonder.
@@ -160,9 +160,9 @@ def test_chance_is_exact_at_the_size_of_a_real_model():
 
 def test_what_must_meet_is_sure():
     grid = HeadGrid((4, 4))
-    found = chance(np.ones(8, dtype=bool), members([0, 5], 8), grid)
+    found = count_shared(np.ones(8, dtype=bool), members([0, 5], 8), grid)
     assert (found.count, found.expected, found.p, found.p_in_layers) == (2, 2, 1, 1)
-    assert chance(members([], 8), members([1], 8), grid).p == 1
+    assert count_shared(members([], 8), members([1], 8), grid).p == 1
 
 
 def test_a_group_counts_what_all_share_and_what_most_do():
@@ -173,7 +173,7 @@ def test_a_group_counts_what_all_share_and_what_most_do():
     assert [vote.count for vote in found.votes] == [4] * 5 + [1] * 5
     assert found.votes[-1].share == 0.1
     assert found.votes[-1].share_of_union == 0.25
-    ious = [rates(one, other).iou for one, other in combinations(sets, 2)]
+    ious = [overlap_rates(one, other).iou for one, other in combinations(sets, 2)]
     assert found.pairwise.iou == pytest.approx(np.mean(ious))
     assert found.pairs == 6
 
@@ -215,4 +215,4 @@ def test_what_cannot_be_counted_is_refused():
     with pytest.raises(BadOption, match="At least 1 sets"):
         group(np.zeros((0, 5), dtype=bool))
     with pytest.raises(BadOption, match="5 columns and the grid has 6"):
-        chance(members([], 5), members([], 5), HeadGrid((6,)))
+        count_shared(members([], 5), members([], 5), HeadGrid((6,)))

@@ -3,7 +3,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from caploc.stats.intervals import JsonRecord, plain
+from caploc.stats.intervals import JsonRecord, plain_value
 
 
 @dataclass(frozen=True)
@@ -20,15 +20,15 @@ class Stranger:
 def test_results_become_plain_python():
     inner = Inner(np.array([False, True, True]), np.nan)
     assert inner.as_dict() == {"chosen": [1, 2], "value": None}
-    told = plain({"a": (inner, np.float64(2)), 3: np.array([[1.0, np.inf]])})
+    told = plain_value({"a": (inner, np.float64(2)), 3: np.array([[1.0, np.inf]])})
     assert told == {"a": [{"chosen": [1, 2], "value": None}, 2.0], "3": [[1.0, None]]}
     assert type(told["a"][1]) is float
-    assert plain(np.bool_(True)) is True
-    assert plain(None) is None
+    assert plain_value(np.bool_(True)) is True
+    assert plain_value(None) is None
     # A matrix of booleans is no set of neurons.
-    assert plain(np.eye(2, dtype=bool)) == [[True, False], [False, True]]
+    assert plain_value(np.eye(2, dtype=bool)) == [[True, False], [False, True]]
 
 
 def test_what_is_no_result_is_not_written_as_one():
     with pytest.raises(TypeError, match="Stranger is no JsonRecord"):
-        plain([Stranger(1.0)])
+        plain_value([Stranger(1.0)])

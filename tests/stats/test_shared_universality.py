@@ -10,7 +10,7 @@ from scipy import stats
 
 from caploc.errors import BadOption
 from caploc.heads import Head
-from caploc.stats.universality import HeadCost, Intact, interval, universal
+from caploc.stats.universality import HeadCost, Intact, judge_universality, loss_interval
 
 TASKS = ("gsm8k", "arithmetic", "mbpp", "rhyming", "mmlu")
 TWINS = {"gsm8k": "math", "arithmetic": "math"}
@@ -34,7 +34,7 @@ def test_heads_that_most_families_need_are_universal_and_others_not():
     everywhere, own, twins = HEADS
     drops = {(everywhere, task): 0.4 for task in TASKS}
     drops |= {(own, "mbpp"): 0.5, (twins, "gsm8k"): 0.5, (twins, "arithmetic"): 0.6}
-    told = universal(effects(drops), WHOLE, TWINS)
+    told = judge_universality(effects(drops), WHOLE, TWINS)
     assert told.universal == ["L0H3"]
     assert verdicts(told) == {
         "L0H3": "universal",
@@ -52,8 +52,8 @@ def test_twins_that_are_two_families_would_make_their_head_universal():
     twins = HEADS[2]
     drops = {(twins, "gsm8k"): 0.5, (twins, "arithmetic"): 0.6}
     four = ("gsm8k", "arithmetic", "mbpp", "rhyming")
-    assert universal(effects(drops, tasks=four), WHOLE).universal == ["L9H7"]
-    assert universal(effects(drops, tasks=four), WHOLE, TWINS).universal == []
+    assert judge_universality(effects(drops, tasks=four), WHOLE).universal == ["L9H7"]
+    assert judge_universality(effects(drops, tasks=four), WHOLE, TWINS).universal == []
 
 
 @pytest.mark.parametrize(("tasks", "wanted"), [(2, 2), (3, 2), (4, 2), (5, 3)])
@@ -61,14 +61,14 @@ def test_half_of_the_families_and_two_at_least_must_need_it(tasks, wanted):
     head, names = HEADS[0], TASKS[:tasks]
     for hit in range(tasks + 1):
         drops = {(head, task): 0.5 for task in names[:hit]}
-        told = universal(effects(drops, tasks=names), WHOLE)
+        told = judge_universality(effects(drops, tasks=names), WHOLE)
         (found,) = [each for each in told.candidates if each.head == "L0H3"]
         assert (found.families, found.wanted) == (tasks, wanted)
         assert found.verdict == ("universal" if hit >= wanted else "not universal")
 
 
 def test_a_single_family_leaves_it_open():
-    told = universal(
+    told = judge_universality(
         effects({(HEADS[0], "gsm8k"): 0.5}, tasks=("gsm8k", "arithmetic")), WHOLE, TWINS
     )
     assert set(verdicts(told).values()) == {"open"}
@@ -77,20 +77,20 @@ def test_a_single_family_leaves_it_open():
 def test_a_loss_that_may_or_may_not_be_a_tenth_is_open():
     head = HEADS[0]
     drops = {(head, task): 0.1 for task in TASKS}
-    told = universal(effects(drops, stderr=0.03), WHOLE)
+    told = judge_universality(effects(drops, stderr=0.03), WHOLE)
     assert verdicts(told)["L0H3"] == "open"
     trial = told.candidates[0].trials[0]
     assert trial.low < 0.1 < trial.high and trial.share == pytest.approx(0.125)
     # Without the head nothing at all would change: with such errors that is not for sure less.
-    assert verdicts(universal(effects({}, stderr=0.06), WHOLE))["L0H3"] == "open"
-    assert verdicts(universal(effects({}, stderr=0.01), WHOLE))["L0H3"] == "not universal"
+    assert verdicts(judge_universality(effects({}, stderr=0.06), WHOLE))["L0H3"] == "open"
+    assert verdicts(judge_universality(effects({}, stderr=0.01), WHOLE))["L0H3"] == "not universal"
 
 
 def test_the_share_is_of_the_score_above_chance():
     head = HEADS[0]
     intact = {"a": Intact(0.30, 0.005, chance=0.25), "b": Intact(0.30, 0.005)}
     drops = {(head, "a"): 0.02, (head, "b"): 0.02}
-    told = universal(effects(drops, stderr=0.003, tasks=("a", "b")), intact)
+    told = judge_universality(effects(drops, stderr=0.003, tasks=("a", "b")), intact)
     by_task = {trial.task: trial for trial in told.candidates[0].trials}
     assert by_task["a"].share == pytest.approx(0.4) and by_task["a"].verdict == "needed"
     assert by_task["b"].share == pytest.approx(1 / 15) and by_task["b"].verdict == "spared"
@@ -99,7 +99,7 @@ def test_the_share_is_of_the_score_above_chance():
 def test_tasks_that_the_model_cannot_do_say_nothing():
     intact = WHOLE | {"mmlu": Intact(0.26, 0.01, chance=0.25)}
     drops = {(HEADS[0], task): 0.4 for task in TASKS[:2]}
-    told = universal(effects(drops), intact)
+    told = judge_universality(effects(drops), intact)
     assert told.left_out == ["mmlu"]
     assert {trial.task for each in told.candidates for trial in each.trials} == set(TASKS[:4])
     assert told.universal == ["L0H3"]  # two of four; with mmlu it would be two of five
@@ -109,12 +109,12 @@ def test_what_was_not_measured_is_left_out():
     given = effects({(HEADS[0], task): 0.4 for task in TASKS[:2]})
     given["mbpp"] = {}
     given["rhyming"][HEADS[0]] = HeadCost(float("nan"), float("nan"))
-    told = universal(given, WHOLE)
+    told = judge_universality(given, WHOLE)
     first = told.candidates[0]
     assert [trial.task for trial in first.trials] == ["gsm8k", "arithmetic", "mmlu"]
     assert (first.families, first.verdict) == (3, "universal")
     assert [each.families for each in told.candidates[1:]] == [4, 4]
-    nothing = universal({"gsm8k": {}}, WHOLE)
+    nothing = judge_universality({"gsm8k": {}}, WHOLE)
     assert nothing.candidates == [] and nothing.universal == []
 
 
@@ -124,7 +124,7 @@ def test_rates_are_those_of_scipy_over_all_heads_and_tasks():
         task: {head: HeadCost(-float(drop), 0.02) for head, drop in zip(HEADS, row, strict=True)}
         for task, row in zip(TASKS, random.uniform(0, 0.2, (5, 3)), strict=True)
     }
-    told = universal(given, WHOLE, share=0.1, level=0.05)
+    told = judge_universality(given, WHOLE, share=0.1, level=0.05)
     trials = [trial for each in told.candidates for trial in each.trials]
     for trial in trials:
         whole = WHOLE[trial.task]
@@ -143,7 +143,7 @@ def test_rates_are_those_of_scipy_over_all_heads_and_tasks():
 )
 def test_the_interval_ends_where_the_test_would_just_reject(drop, stderr, score, whole):
     intact = Intact(score, whole)
-    low, high = interval(HeadCost(-drop, stderr), intact)
+    low, high = loss_interval(HeadCost(-drop, stderr), intact)
     assert low <= drop / score + 1e-12 and drop / score <= high + 1e-12
     for end, side in ((low, 1), (high, -1)):
         distance = side * (drop - end * intact.above)
@@ -173,7 +173,7 @@ def test_heads_at_the_border_are_called_needed_no_more_often_than_the_level():
     share = {task: np.full(12, 0.1) for task in TASKS}
     any_needed = universal_runs = covered = 0
     for _ in range(200):
-        told = universal(*simulated(random, share, heads, TASKS), TWINS)
+        told = judge_universality(*simulated(random, share, heads, TASKS), TWINS)
         trials = [trial for each in told.candidates for trial in each.trials]
         any_needed += any(trial.verdict == "needed" for trial in trials)
         universal_runs += bool(told.universal)
@@ -189,7 +189,7 @@ def test_false_needs_stay_below_the_level_beside_true_ones_and_true_ones_are_fou
     share = {task: np.array([0.5, 0.4, *[0.1] * 5, *[0.0] * 5]) for task in TASKS}
     false, found = [], 0
     for _ in range(100):
-        told = universal(*simulated(random, share, heads, TASKS), TWINS)
+        told = judge_universality(*simulated(random, share, heads, TASKS), TWINS)
         needed = [
             each.head
             for each in told.candidates
@@ -206,13 +206,13 @@ def test_false_needs_stay_below_the_level_beside_true_ones_and_true_ones_are_fou
 def test_an_error_of_zero_is_taken_at_its_word():
     intact = {"a": Intact(1.0, 0.0), "b": Intact(1.0, 0.0)}
     given = {task: {HEADS[0]: HeadCost(-0.5, 0.0), HEADS[1]: HeadCost(0.0, 0.0)} for task in intact}
-    told = universal(given, intact)
+    told = judge_universality(given, intact)
     assert verdicts(told) == {"L0H3": "universal", "L5H1": "not universal"}
     assert [trial.p for trial in told.candidates[0].trials] == [0.0, 0.0]
 
 
 def test_all_can_be_written_to_a_file():
-    told = universal(effects({(HEADS[0], task): 0.4 for task in TASKS}), WHOLE, TWINS)
+    told = judge_universality(effects({(HEADS[0], task): 0.4 for task in TASKS}), WHOLE, TWINS)
     written = json.loads(json.dumps(told.as_dict(), allow_nan=False))
     assert written == told.as_dict() and written["universal"] == ["L0H3"]
     assert written["candidates"][0] == told.candidates[0].as_dict()
@@ -222,6 +222,6 @@ def test_mistakes_are_refused():
     for wrong in ({"share": 0.0}, {"share": 1.0}, {"level": 0.0}):
         (name,) = wrong
         with pytest.raises(BadOption, match=f"The {name} must lie between 0 and 1"):
-            universal(effects({}), WHOLE, **wrong)
+            judge_universality(effects({}), WHOLE, **wrong)
     with pytest.raises(BadOption, match="intact score of gsm8k, mbpp is not given"):
-        universal(effects({}, tasks=("gsm8k", "mbpp")), {})
+        judge_universality(effects({}, tasks=("gsm8k", "mbpp")), {})

@@ -10,11 +10,11 @@ from hypothesis.extra.numpy import arrays
 from caploc.errors import BadData, BadOption
 from caploc.stats.sets import (
     RATES,
-    across,
     between,
     commonality_set,
+    overlap_rates,
     pair_interval,
-    rates,
+    rates_between,
     resampled,
     within,
 )
@@ -43,10 +43,10 @@ def test_within_tells_the_mean_of_the_pairs():
     sets = noisy(np.arange(500) < 50, 6, seed=0)
     found = within(sets)
     for name in RATES[1:]:
-        each = [vars(rates(one, other))[name] for one, other in combinations(sets, 2)]
+        each = [vars(overlap_rates(one, other))[name] for one, other in combinations(sets, 2)]
         assert found.rates[name].mean == pytest.approx(np.mean(each))
         assert found.rates[name].low < found.rates[name].mean < found.rates[name].high
-    both = [rates(*pair).reference for pair in permutations(sets, 2)]
+    both = [overlap_rates(*pair).reference for pair in permutations(sets, 2)]
     assert found.rates["reference"].mean == pytest.approx(np.mean(both))
     assert found.common == sets.all(axis=0).sum()
     assert found.sizes == tuple(sets.sum(axis=1))
@@ -76,7 +76,7 @@ def test_the_interval_holds_the_truth_about_as_often_as_it_says():
 def test_two_subsets_make_one_pair_and_no_interval():
     sets = noisy(np.arange(500) < 50, 2, seed=2)
     found = within(sets).rates["iou"]
-    assert found.mean == rates(*sets).iou
+    assert found.mean == overlap_rates(*sets).iou
     assert np.isnan([found.low, found.high]).all()
 
 
@@ -99,13 +99,13 @@ def test_datasets_are_compared_two_by_two():
     random = np.random.default_rng(3)
     found = {name: random.random(60) < 0.3 for name in ("math", "word", "code")}
     splits = {"word": random.random((4, 60)) < 0.3}
-    told = across(found, splits)
+    told = rates_between(found, splits)
     assert told.datasets == ("math", "word", "code")
     for row, one in enumerate(found.values()):
         for column, other in enumerate(found.values()):
             if row != column:
                 for name in RATES:
-                    assert told.rates[name][row, column] == vars(rates(one, other))[name]
+                    assert told.rates[name][row, column] == vars(overlap_rates(one, other))[name]
     # The diagonal is how alike a dataset's own subsets are, where that is known.
     own = within(splits["word"]).rates
     for name in RATES:
@@ -123,13 +123,13 @@ def test_what_cannot_be_compared_is_refused():
     with pytest.raises(BadOption, match="above 0 and at most 1; got 0"):
         commonality_set(some[None], 0.0)
     with pytest.raises(BadData, match="subsets of b but no set"):
-        across({"a": some}, {"b": some[None]})
+        rates_between({"a": some}, {"b": some[None]})
     with pytest.raises(BadData, match="over 3 and 4 neurons"):
-        across({"a": some, "b": some[:3]})
+        rates_between({"a": some, "b": some[:3]})
     with pytest.raises(BadData, match="got 0 datasets with sets over no neurons"):
-        across({})
+        rates_between({})
     with pytest.raises(BadOption, match="At least 2 sets"):
-        across({"a": some}, {"a": some[None]})
+        rates_between({"a": some}, {"a": some[None]})
 
 
 def test_between_is_the_mean_overlap_of_all_pairs_across_datasets():

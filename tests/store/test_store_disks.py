@@ -12,7 +12,7 @@ from caploc.errors import StoreFailed
 from caploc.folder import write_json
 from caploc.rowfiles import write_rows
 from caploc.store import Store, folder_lock
-from caploc.store.checking import check
+from caploc.store.checking import check_store
 from caploc.store.store import journal
 
 
@@ -52,7 +52,7 @@ def test_a_full_disk_is_one_sentence_and_all_that_was_stored_is_there_when_space
     assert len(held(path)[QUESTIONS[0]]) == len(
         {(row.mask, row.example) for batch in batches for row in batch}
     )
-    assert check(path).sound
+    assert check_store(path).sound
 
 
 def test_a_disk_that_is_full_before_the_run_is_one_sentence(small_disk):
@@ -77,7 +77,7 @@ def test_a_read_only_folder_is_one_sentence_and_can_be_looked_at(small_disk, tmp
     remount(small_disk, "ro")
     with pytest.raises(StoreFailed, match="writable and run the same command again"):
         Store(path)
-    assert check(path).rows == 60
+    assert check_store(path).rows == 60
     assert write_rows(small_disk, tmp_path / "rows.csv") == 60
     with pytest.raises(StoreFailed, match="could not be written"):
         write_rows(small_disk, small_disk / "rows.csv")
@@ -98,7 +98,7 @@ def test_rows_of_a_killed_run_are_read_from_a_read_only_disk(small_disk):
     assert subprocess.run(arguments, check=False).returncode == 9
     (small_disk / "rows.sqlite-shm").unlink(missing_ok=True)
     remount(small_disk, "ro")
-    assert check(path).rows == 40
+    assert check_store(path).rows == 40
     remount(small_disk, "rw")
 
 

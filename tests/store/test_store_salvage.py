@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from caploc.errors import FolderTaken, StoreFailed
 from caploc.store import Question, Store
-from caploc.store.checking import check
+from caploc.store.checking import check_store
 from caploc.store.pages import LEAF_TABLE, MOST_READ, Pages, records
 from caploc.store.salvage import salvage
 
@@ -45,13 +45,13 @@ def overwrite(path: Path, place: int, content: bytes) -> None:
 
 
 def test_a_store_that_was_just_written_is_sound(sound):
-    found = check(sound[0], {"weights": HEADS})
+    found = check_store(sound[0], {"weights": HEADS})
     assert found.sound and (found.rows, found.questions) == (600, 2)
     assert found.unscored == 2 * len(range(0, 300, 7))
 
 
 def test_masks_of_another_model_are_a_fault(sound):
-    assert check(sound[0], {"weights": HEADS + 8}).faults == {
+    assert check_store(sound[0], {"weights": HEADS + 8}).faults == {
         "rows whose mask is of the wrong length": 600
     }
 
@@ -104,13 +104,13 @@ def test_much_random_damage_is_no_different(sound, places, content):
 def test_a_damaged_file_is_told_saved_and_kept_aside(sound, tmp_path):
     path = copied(sound, tmp_path)
     overwrite(path, 0, b"\0" * PAGE)
-    assert "the file cannot be opened" in " ".join(check(path).faults)
+    assert "the file cannot be opened" in " ".join(check_store(path).faults)
     with pytest.raises(StoreFailed, match="damaged. `caploc doctor .* --repair` saves every sound"):
         Store(path)
     found = salvage(path)
     assert found.rows == 600 and found.questions == 2
     assert found.damaged == tmp_path / "rows.sqlite.damaged" and found.damaged.is_file()
-    assert check(path).sound
+    assert check_store(path).sound
     overwrite(path, 0, b"\0" * PAGE)
     assert salvage(path).damaged == tmp_path / "rows.sqlite.damaged2"
 
@@ -122,7 +122,7 @@ def test_a_flipped_bit_that_sqlite_does_not_see_is_found_by_the_seal(sound, tmp_
     database.commit()
     assert database.execute("PRAGMA integrity_check").fetchone() == ("ok",)
     database.close()
-    (fault,) = check(path).faults
+    (fault,) = check_store(path).faults
     assert "their seal does not match" in fault
     saved = salvage(path)
     assert (saved.rows, saved.refused) == (599, 1)
@@ -155,7 +155,7 @@ def test_a_question_whose_text_is_lost_is_recognised_by_its_rows(sound, tmp_path
         overwrite(path, (places[name] - 1) * PAGE, b"\0" * PAGE)
     saved = salvage(path)
     assert (saved.rows, saved.questions, saved.unnamed) == (600, 0, 600)
-    (fault,) = check(path).faults
+    (fault,) = check_store(path).faults
     assert "the same command finds them again" in fault
     with Store(path) as store:
         fresh = store.question_id(Question("other weights", "float32", "task", "1", "metric"))
@@ -164,7 +164,7 @@ def test_a_question_whose_text_is_lost_is_recognised_by_its_rows(sound, tmp_path
     assert {question: len(rows) for question, rows in after.items()} == {
         question: 300 for question in QUESTIONS
     }
-    assert check(path).sound
+    assert check_store(path).sound
 
 
 def test_a_store_in_use_is_not_repaired(sound, tmp_path):

@@ -22,7 +22,7 @@ from caploc.errors import FolderTaken, StoreFailed, UserError  # noqa: E402
 from caploc.files import UnfitFile, open_regular  # noqa: E402
 from caploc.folder import claim, read_json, refuse_links, rows_file, write_json  # noqa: E402
 from caploc.store import Store, guard  # noqa: E402
-from caploc.store.checking import check  # noqa: E402
+from caploc.store.checking import check_store  # noqa: E402
 from caploc.store.reading import reading  # noqa: E402
 from caploc.store.salvage import salvage  # noqa: E402
 
@@ -60,7 +60,7 @@ def test_a_journal_or_log_that_reaches_beyond_its_file_is_refused(place, name):
         Store(path)
     with pytest.raises(StoreFailed, match=REFUSED[name]), reading(path):
         pass
-    assert any(REFUSED[name] in fault for fault in check(path).faults)
+    assert any(REFUSED[name] in fault for fault in check_store(path).faults)
     if name != "links_of_all_companions":  # a folder with links is not repaired
         salvage(path)
         assert unchanged(path, truth)
@@ -95,7 +95,7 @@ def test_a_run_that_is_killed_loses_no_row_of_its_log(place, tmp_path):
     truth = fill(path, 20)
     hostile.changed_in_log(path, "UPDATE questions SET question = question || ' '")
     assert path.with_name("rows.sqlite-wal").stat().st_size > 4096
-    assert check(path).rows == 40
+    assert check_store(path).rows == 40
     assert unchanged(path, truth)
 
 
@@ -130,7 +130,7 @@ def test_a_store_with_a_second_name_is_not_written(place):
     os.link(path, path.with_name("other.sqlite"))
     with pytest.raises(StoreFailed, match="second name"):
         Store(path)
-    assert check(path).rows == 10
+    assert check_store(path).rows == 10
 
 
 def test_a_column_hidden_behind_a_quoted_comment_is_no_table_of_ours(place):

@@ -11,7 +11,7 @@ from dataclasses import asdict, replace
 import pytest
 
 from caploc.errors import BadOption, FolderTaken, StoreFailed
-from caploc.folder import versions
+from caploc.folder import package_versions
 from caploc.heads import AMONG
 from caploc.models import placement
 from caploc.progress import Silent
@@ -29,7 +29,7 @@ from caploc.search import Settings
 from caploc.store import folder_lock
 from caploc.studies import run_studies
 from caploc.studies.running import finished
-from caploc.study import Study, run
+from caploc.study import Study, run_study
 from caploc.sweep import located
 from caploc.workbench import ModelOptions
 
@@ -121,7 +121,7 @@ def test_a_model_that_does_not_fit_fails_its_own_studies_only(tmp_path, monkeypa
         heads=[],
         top=[],
         validation=Validation(task=TaskComparison(name=CSS.task)),
-        versions=versions(),
+        versions=package_versions(),
     )
     (tmp_path / "done" / "result.json").write_text(json.dumps(result.as_dict()))
     assert finished(tmp_path / "done", CSS) == result
@@ -140,7 +140,7 @@ def test_each_study_finds_what_it_would_alone_and_shared_rows_are_measured_once(
     assert "between 1 and" in ran.outcomes[2].failure
     assert ran.report == tmp_path / "many" / "compare.html" and ran.report.is_file()
     for name in "ab":
-        alone = run(studies[name], tmp_path / name, command="caploc locate demo")
+        alone = run_study(studies[name], tmp_path / name, command="caploc locate demo")
         (there,) = [outcome for outcome in ran.outcomes if outcome.name == name]
         assert steady(there.result) == steady(alone.result)
         assert (tmp_path / "many" / name / "report.html").is_file()

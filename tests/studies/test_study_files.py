@@ -12,7 +12,7 @@ from caploc.errors import UserError
 from caploc.models import placement
 from caploc.studies import Allowed, read_studies
 from caploc.studies.file import SettingLists
-from caploc.studies.reading import told, understood
+from caploc.studies.reading import describe_mistake_at, understood
 from caploc.workbench import ModelOptions
 
 DOCS = Path(__file__).parents[2] / "docs" / "studies.md"
@@ -239,7 +239,7 @@ def test_whatever_a_file_holds_it_is_understood_or_every_mistake_has_a_sentence(
 
 def test_a_long_value_is_not_repeated_whole():
     error = {"type": "x", "loc": ("out",), "msg": "Input should be short", "input": "y" * 10_000}
-    assert told(error) == f"out = '{'y' * 59}...: it must be short."
+    assert describe_mistake_at(error) == f"out = '{'y' * 59}...: it must be short."
 
 
 def test_the_example_in_the_documentation_is_valid(tmp_path):

@@ -13,7 +13,7 @@ from caploc.progress import Silent
 from caploc.search import Settings
 from caploc.store import Question, Row, Store
 from caploc.store.reading import UNKNOWN, stored_rows
-from caploc.studies import planned, run_studies
+from caploc.studies import dry_run, run_studies
 from caploc.studies.calibration import measure_pace
 from caploc.studies.reckoning import Pretended, Shelf
 from caploc.study import Study
@@ -38,7 +38,7 @@ def counted(plan, name):
 
 def test_rows_are_those_that_the_method_asks_for(tmp_path):
     """Masks on the examples, the whole task's first ones before and after, and the check's."""
-    plan = planned({"a": CSS}, tmp_path, seconds=None)
+    plan = dry_run({"a": CSS}, tmp_path, seconds=None)
     rows, stored, shared = counted(plan, "a")
     search, final, check = 5 + 4 * 5, 2 * 5, 5 * (2 + 2)
     assert search < rows <= search + final + check
@@ -88,12 +88,12 @@ def test_a_row_that_is_not_what_was_written_is_told_before_the_run(tmp_path, dam
 @pytest.mark.slow
 def test_what_two_studies_need_is_counted_once(tmp_path):
     twin = replace(CSS, method="one-shot")
-    alone = planned({"b": twin}, tmp_path, seconds=None)
-    both = planned({"a": CSS, "b": twin}, tmp_path, seconds=None)
+    alone = dry_run({"b": twin}, tmp_path, seconds=None)
+    both = dry_run({"a": CSS, "b": twin}, tmp_path, seconds=None)
     rows, _, shared = counted(both, "b")
     assert rows + shared == counted(alone, "b")[0]
     assert shared >= 10  # the intact rows of search and check
-    same = planned({"a": CSS, "b": CSS}, tmp_path, seconds=None)
+    same = dry_run({"a": CSS, "b": CSS}, tmp_path, seconds=None)
     assert counted(same, "b")[0] == 0 and counted(same, "b")[2] == counted(same, "a")[0]
     assert both.total()["rows"] == counted(both, "a")[0] + rows
 
@@ -101,14 +101,14 @@ def test_what_two_studies_need_is_counted_once(tmp_path):
 @pytest.mark.slow
 def test_an_adaptive_search_is_reckoned_to_the_end_of_its_budget(tmp_path):
     study = replace(CSS, method="adaptive", settings=Settings(budget=400), examples=60)
-    rows, _, _ = counted(planned({"a": study}, tmp_path, seconds=None), "a")
+    rows, _, _ = counted(dry_run({"a": study}, tmp_path, seconds=None), "a")
     # the budget, the intact rows, and the checks on examples of which 5 heads are named
     assert 400 + 60 <= rows <= 400 + 60 + 5 * (2 + 5) + 600
 
 
 @pytest.mark.slow
 def test_a_study_that_cannot_be_is_told_with_its_reason_and_the_others_are_planned(tmp_path):
-    plan = planned({"a": replace(CSS, examples=9999), "b": CSS}, tmp_path, seconds=None)
+    plan = dry_run({"a": replace(CSS, examples=9999), "b": CSS}, tmp_path, seconds=None)
     assert "between 1 and" in plan.studies[0].failure
     assert plan.studies[1].failure is None and plan.studies[1].rows > 0
 
@@ -117,7 +117,7 @@ def test_a_study_that_cannot_be_is_told_with_its_reason_and_the_others_are_plann
 def test_a_plan_is_kept_by_the_run_and_a_finished_run_leaves_nothing_to_plan(tmp_path):
     studies = {"a": CSS, "b": replace(CSS, method="one-shot"), "c": replace(CSS, task="demo/code")}
     studies["d"] = replace(CSS, method="adaptive", settings=Settings(budget=400), examples=60)
-    plan = planned(studies, tmp_path, seconds=0.5)
+    plan = dry_run(studies, tmp_path, seconds=0.5)
     assert not list(tmp_path.iterdir())
     ran = run_studies(studies, tmp_path, command="caploc run many.toml")
     assert not ran.failed
@@ -128,7 +128,7 @@ def test_a_plan_is_kept_by_the_run_and_a_finished_run_leaves_nothing_to_plan(tmp
     used = sum(outcome.result.cost.rows for outcome in ran.outcomes)
     assert used > stored  # rows that several studies need
     assert expected["tokens"] > 0 and expected["seconds"] > 0 and expected["memory"] > 2**27
-    again = planned(studies, tmp_path, seconds=0.5)
+    again = dry_run(studies, tmp_path, seconds=0.5)
     assert all(study.finished for study in again.studies)
     assert again.total()["rows"] == 0
 
@@ -137,7 +137,7 @@ def test_a_plan_is_kept_by_the_run_and_a_finished_run_leaves_nothing_to_plan(tmp
 def test_rows_that_lie_there_are_not_planned_again(tmp_path):
     run_studies({"a": CSS}, tmp_path, command="caploc run many.toml")
     (tmp_path / "a" / "result.json").unlink()
-    rows, stored, _ = counted(planned({"a": CSS}, tmp_path, seconds=None), "a")
+    rows, stored, _ = counted(dry_run({"a": CSS}, tmp_path, seconds=None), "a")
     assert rows == 0 and stored > 25
 
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from caploc.tasks.demo import data, interpreter, scoring
-from caploc.tasks.demo.interpreter import BadProgram, run
+from caploc.tasks.demo.interpreter import BadProgram, interpret
 
 DRAWS = list(data.HELD_OUT)
 
@@ -108,26 +108,27 @@ def test_equivalent_programs_are_right_however_they_are_written():
 )
 def test_nothing_but_arithmetic_on_x_is_a_program(body):
     with pytest.raises(BadProgram):
-        run(f"def f(x):\n{body}\n", 2)
+        interpret(f"def f(x):\n{body}\n", 2)
 
 
 def test_numbers_that_run_away_are_stopped():
     body = " x = x * x\n" * 60
     with pytest.raises(BadProgram, match="too large"):
-        run(f"def f(x):\n{body} return x\n", 3)
+        interpret(f"def f(x):\n{body} return x\n", 3)
     assert interpreter.LARGEST > 45**32  # five squarings of what a demo program can reach
 
 
 @given(st.integers(-50, 50), st.integers(-9, 9), st.integers(-9, 9))
 def test_programs_compute_what_python_would(x, a, b):
     program = f"def f(x):\n x = x * {a}\n x = -x + ({b})\n return x - 1\n"
-    assert run(program, x) == -(x * a) + b - 1
+    assert interpret(program, x) == -(x * a) + b - 1
 
 
 def test_rhymes_are_judged_by_sound_and_a_word_does_not_rhyme_with_itself():
     doc = {"key": "night"}
     right = {
-        a: scoring.rhymes(doc, [a])["acc"] for a in (" light", "kite\n", "night", "nigh", "", "zzz")
+        a: scoring.score_rhyme(doc, [a])["acc"]
+        for a in (" light", "kite\n", "night", "nigh", "", "zzz")
     }
     assert right == {" light": 1, "kite\n": 1, "night": 0, "nigh": 0, "": 0, "zzz": 0}
 

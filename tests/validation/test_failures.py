@@ -25,8 +25,8 @@ from caploc.store import Store
 from caploc.tasks.catalog import TaskOptions
 from caploc.tasks.requests import Scored
 from caploc.validation.categories import BROKEN, Category
-from caploc.validation.comparison import compare
-from caploc.validation.failures import failures
+from caploc.validation.comparison import score_both
+from caploc.validation.failures import categorize_failures
 from caploc.workbench import ModelOptions, Workbench
 
 
@@ -35,7 +35,7 @@ def test_intact_against_intact_is_unharmed_and_each_as_it_was(answers):
     golds = [text if right else text + "x" for text, right in answers]
     task = writing(golds)
     rows = texts_rows(task, [t for t, _ in answers], outcomes=[float(r) for _, r in answers])
-    told = failures(task, rows, rows)
+    told = categorize_failures(task, rows, rows)
     assert told.verdict == ("unharmed" if answers else None)
     assert told.harmed.count == 0 and not told.common
     assert [told.labels[n] for n in range(len(answers))] == [
@@ -47,7 +47,7 @@ def test_intact_against_intact_is_unharmed_and_each_as_it_was(answers):
 def test_intact_choices_against_themselves_are_unharmed(values):
     task = choosing([number % 3 for number in range(len(values))], choices=3)
     rows = choices_rows(task, values)
-    told = failures(task, rows, rows)
+    told = categorize_failures(task, rows, rows)
     assert told.verdict == "unharmed"
     assert set(told.labels.values()) <= {Category.RIGHT, Category.WRONG_CONTENT}
 
@@ -60,10 +60,10 @@ PIECES = st.sampled_from(["", "la " * 9, "blarg fnord quux", *GOLDS[:3], *WRONG[
 def test_the_order_of_rows_does_not_matter(texts, rng):
     task = writing(GOLDS)
     intact, cut = texts_rows(task, GOLDS), texts_rows(task, [*texts, *WRONG[len(texts) :]])
-    told = failures(task, intact, cut)
+    told = categorize_failures(task, intact, cut)
     for rows in (intact, cut):
         rng.shuffle(rows)
-    assert failures(task, intact, cut) == told
+    assert categorize_failures(task, intact, cut) == told
 
 
 @settings(max_examples=12)
@@ -84,7 +84,9 @@ def planted(**counts):
     golds = GOLDS * 5
     task = writing(golds)
     said = [texts[k][n % len(texts[k])] for k, count in counts.items() for n in range(count)]
-    return failures(task, texts_rows(task, golds), texts_rows(task, [*said, *golds[len(said) :]]))
+    return categorize_failures(
+        task, texts_rows(task, golds), texts_rows(task, [*said, *golds[len(said) :]])
+    )
 
 
 @pytest.mark.parametrize(
@@ -111,16 +113,20 @@ def test_the_verdict_is_what_most_of_the_harm_is(counts, verdict):
 
 def test_a_handful_of_examples_gives_no_verdict():
     task = writing(GOLDS[:8])
-    told = failures(task, texts_rows(task, GOLDS[:8]), texts_rows(task, [*[""] * 4, *GOLDS[4:8]]))
+    told = categorize_failures(
+        task, texts_rows(task, GOLDS[:8]), texts_rows(task, [*[""] * 4, *GOLDS[4:8]])
+    )
     assert told.verdict is None and told.broken.count == 4
 
 
 def test_answers_that_change_places_are_no_harm():
     task = writing(GOLDS)
     before, after = [*GOLDS[:20], *WRONG[20:]], [*WRONG[:20], *GOLDS[20:]]
-    told = failures(task, texts_rows(task, before), texts_rows(task, after))
+    told = categorize_failures(task, texts_rows(task, before), texts_rows(task, after))
     assert told.verdict == "unharmed" and told.categories[Category.WRONG_CONTENT].count == 20
-    ten = failures(task, texts_rows(task, before), texts_rows(task, [*WRONG[:30], *GOLDS[30:]]))
+    ten = categorize_failures(
+        task, texts_rows(task, before), texts_rows(task, [*WRONG[:30], *GOLDS[30:]])
+    )
     assert ten.harmed.count == 10 and ten.verdict == "capability"
 
 
@@ -137,13 +143,15 @@ def test_shares_have_wilsons_interval():
 def test_the_first_examples_of_each_kind_are_shown():
     task = writing(GOLDS)
     texts = ["", WRONG[1], "", "", *GOLDS[4:]]
-    told = failures(task, texts_rows(task, GOLDS), texts_rows(task, texts), shown=2)
+    told = categorize_failures(task, texts_rows(task, GOLDS), texts_rows(task, texts), shown=2)
     assert [sample.example for sample in told.samples[Category.EMPTY]] == [0, 2]
     (wrong,) = told.samples[Category.WRONG_CONTENT]
     assert (wrong.prompt, wrong.gold) == ("question 1:", GOLDS[1])
     assert (wrong.intact, wrong.knocked_out) == (GOLDS[1], WRONG[1])
     assert len(told.samples[Category.RIGHT]) == 2
-    assert not any(failures(task, *[texts_rows(task, texts)] * 2, shown=0).samples.values())
+    assert not any(
+        categorize_failures(task, *[texts_rows(task, texts)] * 2, shown=0).samples.values()
+    )
 
 
 def test_what_could_not_be_scored_is_told_apart():
@@ -153,24 +161,24 @@ def test_what_could_not_be_scored_is_told_apart():
     cut = choices_rows(task, [sure(1)] * COUNT)
     intact[0] = replace(intact[0], outcome=nan, item=None)
     cut[1] = row(1, [Scored(nan, False, 1)] * 4, nan)
-    told = failures(task, intact, cut)
+    told = categorize_failures(task, intact, cut)
     assert told.examples == COUNT - 2 and told.unscored == 2
     assert told.labels[0] is told.labels[1] is Category.UNSCORED
     assert Category.UNSCORED not in told.categories
     assert sum(part.count for part in told.categories.values()) == COUNT - 2
-    nothing = failures(task, intact[:1], cut[:1])
+    nothing = categorize_failures(task, intact[:1], cut[:1])
     assert nothing.verdict is None and nothing.examples == 0 and nothing.unscored == 1
     json.dumps([told.as_dict(), nothing.as_dict()], allow_nan=False)
 
 
 def test_examples_of_one_set_only_are_left_out():
     task = writing(GOLDS)
-    told = failures(task, texts_rows(task, GOLDS)[:30], texts_rows(task, WRONG)[10:])
+    told = categorize_failures(task, texts_rows(task, GOLDS)[:30], texts_rows(task, WRONG)[10:])
     assert sorted(told.labels) == list(range(10, 30))
 
 
 def test_no_rows_have_no_verdict():
-    told = failures(writing(GOLDS), [], [])
+    told = categorize_failures(writing(GOLDS), [], [])
     assert told.verdict is None and told.examples == 0
     assert told.harmed.share is None and told.likelihoods is None
     assert told.as_dict()["categories"] == {} == told.as_dict()["samples"]
@@ -180,7 +188,7 @@ def test_the_account_is_json():
     golds = [number % 4 for number in range(COUNT)]
     task = choosing(golds)
     intact = choices_rows(task, [sure(gold) for gold in golds])
-    told = failures(task, intact, choices_rows(task, [sure(1)] * COUNT)).as_dict()
+    told = categorize_failures(task, intact, choices_rows(task, [sure(1)] * COUNT)).as_dict()
     back = json.loads(json.dumps(told, allow_nan=False))
     assert back == told
     assert back["categories"]["same choice"]["broken"] and not back["categories"]["right"]["broken"]
@@ -203,10 +211,10 @@ def demo(tmp_path_factory):
 
         def account(name, heads):
             (task,) = options.tasks([name], TaskOptions())
-            compared = compare(
+            compared = score_both(
                 bench.meter(task), bench.engine.grid.mask(heads), range(16), Silent()
             )
-            return failures(task, compared.intact_rows, compared.knocked_out_rows)
+            return categorize_failures(task, compared.intact_rows, compared.knocked_out_rows)
 
         yield account
 
@@ -240,6 +248,6 @@ def test_evenness_is_the_entropy_over_that_of_equal_choices():
     task = choosing([0, 0], choices=4)
     intact = choices_rows(task, [[-2.0] * 4, [-2.0] * 4])
     half = choices_rows(task, [[-1.0, -1.0, -900.0, -900.0]] * 2)  # two of four: one bit of two
-    assert dict(failures(task, intact, half).likelihoods.evenness) == pytest.approx(
+    assert dict(categorize_failures(task, intact, half).likelihoods.evenness) == pytest.approx(
         {"intact": 1.0, "knocked_out": 0.5}
     )

@@ -7,7 +7,7 @@ from caploc.heads import HeadGrid
 from caploc.result import JointDrop
 from caploc.search import column_mask
 from caploc.validation import held_out
-from caploc.validation.held_out import controls, spread, together
+from caploc.validation.held_out import controls, describe_controls, joint_ratio
 
 GROUPED = HeadGrid((8, 8), (4, 1))
 
@@ -25,7 +25,7 @@ def additive(costs):
 
 
 def test_heads_whose_losses_add_up_have_a_ratio_of_one(checking):
-    told = together(checking(additive({0: 0.2, 1: 0.3, 9: 0.1})).check, [0, 1, 9])
+    told = joint_ratio(checking(additive({0: 0.2, 1: 0.3, 9: 0.1})).check, [0, 1, 9])
     assert told.joint_drop == pytest.approx(0.6, abs=0.02)
     assert told.sum_of_drops == pytest.approx(0.6, abs=0.05)
     assert told.ratio == pytest.approx(1, abs=0.06)
@@ -36,13 +36,13 @@ def test_heads_that_do_the_same_work_have_a_ratio_below_one(checking):
     def chain(mask, example):
         return float(margins(example) > 0.4 * (mask[0] or mask[1]))
 
-    told = together(checking(chain).check, [0, 1])
+    told = joint_ratio(checking(chain).check, [0, 1])
     assert told.ratio == pytest.approx(0.5)
     assert told.high < 1
 
 
 def test_a_score_that_is_all_lost_cannot_be_lost_twice(checking):
-    told = together(checking(additive({0: 0.9, 1: 0.9})).check, [0, 1])
+    told = joint_ratio(checking(additive({0: 0.9, 1: 0.9})).check, [0, 1])
     assert told.joint_drop == 1 and told.ratio < 0.6
 
 
@@ -50,17 +50,19 @@ def test_heads_that_stand_in_for_each_other_have_a_ratio_above_one(checking):
     def pair(mask, example):
         return float(margins(example) > 0.1 * (mask[0] or mask[1]) + 0.6 * (mask[0] and mask[1]))
 
-    told = together(checking(pair).check, [0, 1])
+    told = joint_ratio(checking(pair).check, [0, 1])
     assert told.ratio > 3 and told.low > 1
 
 
 def test_heads_that_do_nothing_alone_have_a_joint_drop_and_no_ratio(checking):
-    told = together(checking(lambda mask, example: float(not (mask[0] and mask[1]))).check, [0, 1])
+    told = joint_ratio(
+        checking(lambda mask, example: float(not (mask[0] and mask[1]))).check, [0, 1]
+    )
     assert told == JointDrop(joint_drop=1.0, sum_of_drops=0.0)
 
 
 def test_a_single_head_has_nothing_to_add_up(checking):
-    assert together(checking(additive({0: 0.5})).check, [0]) is None
+    assert joint_ratio(checking(additive({0: 0.5})).check, [0]) is None
 
 
 def test_an_example_that_cannot_be_scored_is_left_out_of_all_sums(checking):
@@ -70,15 +72,15 @@ def test_an_example_that_cannot_be_scored_is_left_out_of_all_sums(checking):
         return None if example < 10 and mask[0] else plain(mask, example)
 
     known = checking(outcome).check
-    told = together(known, [0, 1])
+    told = joint_ratio(known, [0, 1])
     assert 0 < told.sum_of_drops < 1
-    assert together(checking(lambda mask, example: None).check, [0, 1]) is None
+    assert joint_ratio(checking(lambda mask, example: None).check, [0, 1]) is None
 
 
 def test_the_interval_of_the_ratio_narrows_with_more_examples(checking):
     width = {}
     for count in (30, 480):
-        told = together(checking(additive({0: 0.2, 1: 0.3}), examples=count).check, [0, 1])
+        told = joint_ratio(checking(additive({0: 0.2, 1: 0.3}), examples=count).check, [0, 1])
         width[count] = told.high - told.low
     assert width[480] < width[30] / 2
 
@@ -132,7 +134,7 @@ def test_a_model_whose_heads_are_all_chosen_has_no_controls(checking):
 
 
 def test_the_distance_is_in_standard_deviations_of_the_controls():
-    told = spread([0.8, 0.9, 1.0, None], 0.5)
+    told = describe_controls([0.8, 0.9, 1.0, None], 0.5)
     assert told.mean == pytest.approx(0.9) and told.sd == pytest.approx(0.1)
     assert told.deviations == pytest.approx(4) and told.draws == 4
 
@@ -140,13 +142,13 @@ def test_the_distance_is_in_standard_deviations_of_the_controls():
 @pytest.mark.parametrize("scores", [[0.91] * 20, [0.3] * 3])
 def test_controls_that_are_all_alike_give_no_distance(scores):
     """Their mean has a rounding error, which is no spread."""
-    told = spread(scores, 0.2)
+    told = describe_controls(scores, 0.2)
     assert told.sd == 0 and told.deviations is None
 
 
 @pytest.mark.parametrize("scores", [[], [None], [0.5], [None, 0.5]])
 def test_too_few_controls_have_no_spread(scores):
-    told = spread(scores, 0.2)
+    told = describe_controls(scores, 0.2)
     assert told.sd is None and told.deviations is None
     assert told.mean == (0.5 if 0.5 in scores else None)
 

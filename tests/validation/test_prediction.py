@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from caploc.validation.prediction import EXAMPLES, MASKS, drawn, predicted
+from caploc.validation.prediction import EXAMPLES, MASKS, draw_masks, predicted
 
 EFFECTS = {0: -0.35, 1: -0.25, 5: -0.15, 9: -0.1, 12: 0.08, 3: -0.05, 7: 0.04, 14: -0.02}
 
@@ -58,7 +58,7 @@ def test_what_says_nothing_is_not_measured(checking, found, outcome, effects):
 
 def test_masks_leave_critical_heads_alone_and_half_of_them_hold_a_chosen_head(checking, found):
     what = found([0, 1, 4], EFFECTS, critical=[4, 8])
-    masks = drawn(checking(linear).check, what, 0.2)
+    masks = draw_masks(checking(linear).check, what, 0.2)
     assert len(masks) == MASKS and not masks[:, [4, 8]].any()
     assert masks[: MASKS // 2, [0, 1]].any(axis=1).all()
-    assert np.array_equal(masks, drawn(checking(linear).check, what, 0.2))
+    assert np.array_equal(masks, draw_masks(checking(linear).check, what, 0.2))

@@ -6,7 +6,7 @@ import pytest
 from caploc.heads import HeadGrid
 from caploc.result import TriedSet
 from caploc.validation import judge
-from caploc.validation.subsets import LEVEL, parts, picked
+from caploc.validation.subsets import LEVEL, picked, subsets_to_try
 
 GRID = HeadGrid((8, 8))
 BREAKER, RESCUER, OTHER = 6, 2, 9
@@ -28,10 +28,10 @@ def by_heads(told):
 
 
 def test_parts_are_beginnings_single_heads_and_all_but_each_the_smallest_first():
-    assert parts([4, 1, 7]) == [(4, 1, 7), (4,), (1,), (7,), (4, 1), (1, 7), (4, 7)]
-    assert parts([4, 1]) == [(4, 1), (4,), (1,)]
+    assert subsets_to_try([4, 1, 7]) == [(4, 1, 7), (4,), (1,), (7,), (4, 1), (1, 7), (4, 7)]
+    assert subsets_to_try([4, 1]) == [(4, 1), (4,), (1,)]
     for size in range(2, 8):
-        every = parts(range(size))
+        every = subsets_to_try(range(size))
         assert len(every) == len(set(every)) <= 3 * size + 1
         assert every[0] == tuple(range(size)) and all(len(each) < size for each in every[1:])
 

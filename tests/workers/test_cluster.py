@@ -16,7 +16,7 @@ from caploc.engine import Ask
 from caploc.errors import UnknownName
 from caploc.search import Settings
 from caploc.store import Store
-from caploc.study import Study, run
+from caploc.study import Study, run_study
 from caploc.tasks.catalog import load_task
 from caploc.tasks.requests import LogLikelihood
 from caploc.workbench import ModelOptions
@@ -109,18 +109,18 @@ def test_two_nodes_give_the_result_of_one_process(cluster, tmp_path):
         other_tasks=("demo/sentences",),
     )  # fmt: skip
     workers = Workers(None, cluster.address, cpus=1)
-    single = run(study, tmp_path / "single").result.as_dict()
+    single = run_study(study, tmp_path / "single").result.as_dict()
     spread = Study(
         **study.__dict__ | {"model": ModelOptions("demo", device="cpu", workers=workers)}
     )
-    double = run(spread, tmp_path / "double").result.as_dict()
+    double = run_study(spread, tmp_path / "double").result.as_dict()
     for result in (single, double):
         for field in ("seconds", "forward_tokens"):
             assert result["cost"].pop(field) > 0
     assert double == single
     assert outcomes(tmp_path / "double") == outcomes(tmp_path / "single")
     # the rows of a run on a cluster are those that a run without workers goes on from
-    assert run(study, tmp_path / "double").result.cost.rows == single["cost"]["rows"]
+    assert run_study(study, tmp_path / "double").result.cost.rows == single["cost"]["rows"]
 
 
 def outcomes(folder):

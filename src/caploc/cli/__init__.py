@@ -104,12 +104,12 @@ def hush() -> None:
 
 
 @contextmanager
-def taking_part() -> Iterator[bool]:
+def runs_command() -> Iterator[bool]:
     """Whether this process runs the command: yes, unless torchrun started it beside others."""
     if not launched():
         yield True
         return
-    from caploc.sharded import taking_part as in_a_team
+    from caploc.sharded import is_leader as in_a_team
 
     with in_a_team() as leads:
         yield leads
@@ -123,6 +123,6 @@ def main() -> None:
 
 def lead_or_follow() -> None:
     """Run a command and exit, unless this process follows the one that does."""
-    with taking_part() as leads:
+    with runs_command() as leads:
         if leads:
             obey(partial(app, prog_name="caploc", standalone_mode=False))

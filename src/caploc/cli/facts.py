@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from caploc.cli.neurons import show
+from caploc.cli.neurons import run_and_show
 from caploc.cli.options import (
     Device,
     Dtype,
@@ -77,7 +77,7 @@ def fidelity(
         "share": share, "steps": steps, "seed": seed, "device": device, "dtype": dtype,
     }  # fmt: skip
     study, page = fact_study(model, asked), folder / "fidelity"
-    show(measure_fidelity, study, folder, page=page, quiet=quiet, as_json=as_json)
+    run_and_show(measure_fidelity, study, folder, page=page, quiet=quiet, as_json=as_json)
 
 
 def reliability(
@@ -122,7 +122,7 @@ def reliability(
         "device": device, "dtype": dtype,
     }  # fmt: skip
     study, page = fact_study(model, asked), folder / "reliability"
-    show(measure_reliability, study, folder, page=page, quiet=quiet, as_json=as_json)
+    run_and_show(measure_reliability, study, folder, page=page, quiet=quiet, as_json=as_json)
 
 
 def decouple(
@@ -175,4 +175,4 @@ def decouple(
     loading, rule = ModelOptions(placed(model), device, dtype), Rule(sigma, share)
     study = DecouplingStudy(loading, contrasts, items, ways, rule, within, seed)
     folder = out or default_folder("decoupling", model, contrasts)
-    show(measure_decoupling, study, folder, page=folder, quiet=quiet, as_json=as_json)
+    run_and_show(measure_decoupling, study, folder, page=folder, quiet=quiet, as_json=as_json)

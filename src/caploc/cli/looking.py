@@ -84,17 +84,17 @@ def doctor(
     See also:
         models, rows
     """
-    from caploc.doctor import examine, machine_facts, repair
+    from caploc.doctor import examine_folder, machine_facts, repair
 
     if folder is None:
         if mend:
             raise BadOption("--repair mends a run's folder; name it: caploc doctor DIR --repair.")
         show_facts(machine_facts(), as_json)
         return
-    found = examine(folder)
+    found = examine_folder(folder)
     saved = repair(found) if mend else None
     if mend:
-        found = examine(folder)
+        found = examine_folder(folder)
     repaired = asdict(saved) | {"damaged": str(saved.damaged)} if saved else None
     facts = found.facts() | ({"repaired": repaired} if mend else {})
     show_facts(facts, as_json)

@@ -90,12 +90,12 @@ def write_lines(formatter: Any, section: HelpSection) -> None:
         for line in section.lines:
             formatter.write(f"{'':>{formatter.current_indent}}{line}\n")
     elif section.heading == "Writes":
-        formatter.write_dl([split(line) for line in section.lines])
+        formatter.write_dl([split_file(line) for line in section.lines])
     else:
         formatter.write_text(" ".join(section.lines))
 
 
-def split(line: str) -> tuple[str, str]:
+def split_file(line: str) -> tuple[str, str]:
     """A file's name and what is in it."""
     name, _, content = line.partition(": ")
     return name, content

@@ -159,7 +159,7 @@ def curve(
     if as_json:
         console.say_json(drawn.as_dict())
         return
-    console.show_table(*tables.curve_table(drawn))
+    console.show_table(*tables.curve_rows(drawn))
     console.say(f"Figure: {folder / 'figures' / 'curve.png'}")
 
 
@@ -258,7 +258,7 @@ def universal(
     """
     from caploc.finished import FinishedRun
     from caploc.universal import Trials
-    from caploc.universal import universal as run
+    from caploc.universal import find_universal as run
 
     families = parse_families(family or [])
     asked = workers, ray_address, gpus_per_worker, cpus_per_worker

@@ -54,7 +54,7 @@ GRID = "1e-4,3e-4,1e-3,3e-3,1e-2,3e-2,1e-1"
 Judged = Annotated[int | None, typer.Option("--limit", help="Judging examples of each task.")]
 
 
-def show(
+def run_and_show(
     run: Callable[..., Any],
     *asked: object,
     page: Path,
@@ -159,7 +159,7 @@ def locate(
     folder = out or default_folder("neurons", model, method, *task)
     permit(allow_code, trust_remote_code, tasks)
     kinds = kinds_of(kind)
-    show(run, study, folder, page=folder, quiet=quiet, as_json=as_json, kinds=kinds)
+    run_and_show(run, study, folder, page=folder, quiet=quiet, as_json=as_json, kinds=kinds)
 
 
 @app.command()
@@ -233,7 +233,9 @@ def erase(
     asked = Erasing(Mode.parse(mode), draws, numbers(doses, float), limit, seed)
     may = permit(allow_code, trust_remote_code, also or [])
     page = folder / "erasure"
-    show(run, folder, asked, also or [], page=page, quiet=quiet, as_json=as_json, allowed=may)
+    run_and_show(
+        run, folder, asked, also or [], page=page, quiet=quiet, as_json=as_json, allowed=may
+    )
 
 
 @app.command()
@@ -290,7 +292,9 @@ def enhance(
     asked = Enhancing(recipe, tuple(arm or ARMS), draws, noise, limit, tuple(task or ()))
     may = permit(allow_code, trust_remote_code)
     page = folder / "enhancement"
-    show(enhance_located, folder, asked, page=page, quiet=quiet, as_json=as_json, allowed=may)
+    run_and_show(
+        enhance_located, folder, asked, page=page, quiet=quiet, as_json=as_json, allowed=may
+    )
 
 
 @app.command()
@@ -340,7 +344,7 @@ def cross(
     )
     may = permit(allow_code, trust_remote_code)
     page = folder / "crossing"
-    show(run, folder, asked, page=page, quiet=quiet, as_json=as_json, allowed=may)
+    run_and_show(run, folder, asked, page=page, quiet=quiet, as_json=as_json, allowed=may)
 
 
 @app.command()

@@ -63,11 +63,11 @@ def reproduce(
         }
         reproduce_neurons(items, preset, given, out, quiet, as_json)
         return
-    from caploc.reproduce import planned, read_preset
+    from caploc.reproduce import plan_exhibits, read_preset
     from caploc.reproduce import reproduce as run
 
     chosen = read_preset(preset).narrowed(only or [], model or [], limit)
-    expected = [one.as_dict() for one in planned(chosen, items)]
+    expected = [one.as_dict() for one in plan_exhibits(chosen, items)]
     if plan and as_json:
         console.say_json(expected)
         return
@@ -84,10 +84,10 @@ def reproduce(
     if as_json:
         console.say_json([exhibit.as_dict() for exhibit in exhibits])
         return
-    shown(exhibits, folder)
+    print_tables(exhibits, folder)
 
 
-def shown(exhibits: list[Any], folder: Path) -> None:
+def print_tables(exhibits: list[Any], folder: Path) -> None:
     """Print the tables, and where they are written."""
     for exhibit in exhibits:
         rows = [list(map(str, row)) for row in exhibit.rows]
@@ -121,4 +121,4 @@ def reproduce_neurons(
     if as_json:
         console.say_json([exhibit.as_dict() for exhibit in exhibits])
         return
-    shown(exhibits[:1], folder)  # the checklist; the other tables are in the index
+    print_tables(exhibits[:1], folder)  # the checklist; the other tables are in the index

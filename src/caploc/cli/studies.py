@@ -30,7 +30,7 @@ Out = Annotated[
 ]
 
 
-def opened(
+def open_studies(
     file: Path,
     *,
     code: bool,
@@ -77,7 +77,7 @@ def run(
     from caploc.studies import run_studies
 
     asked = workers, ray_address, gpus_per_worker, cpus_per_worker
-    found = opened(file, code=allow_code, remote_code=trust_remote_code, workers=asked)
+    found = open_studies(file, code=allow_code, remote_code=trust_remote_code, workers=asked)
     folder = out or found.out
     check_isolation(allow_code)
     with console.progress(quiet or as_json) as progress:
@@ -120,14 +120,14 @@ def plan(
     See also:
         run
     """
-    from caploc.studies import planned
+    from caploc.studies import dry_run
 
     if not seconds > 0:
         raise BadOption(f"--seconds must lie above 0; got {seconds:g}.")
-    found = opened(file, code=allow_code, remote_code=trust_remote_code)
+    found = open_studies(file, code=allow_code, remote_code=trust_remote_code)
     check_isolation(allow_code)
     with console.progress(quiet or as_json) as progress:
-        expected = planned(
+        expected = dry_run(
             found.studies, out or found.out, progress, seconds=seconds if calibration else None
         ).as_dict()
     if as_json:

@@ -11,7 +11,13 @@ from filelock import FileLock, Timeout
 
 from caploc.contents import FORMS, check_contents
 from caploc.contents.files import RunFile
-from caploc.doctor.replay import NotRecomputed, RowsMissing, find_disparities, recompute, summarize
+from caploc.doctor.replay import (
+    NotRecomputed,
+    RowsMissing,
+    find_disparities,
+    first_differences,
+    recompute,
+)
 from caploc.errors import UserError
 from caploc.files import is_regular
 from caploc.finished import restored
@@ -30,7 +36,7 @@ from caploc.folder import (
 from caploc.result import SCHEMA as LATEST
 from caploc.result import Result
 from caploc.store import SCHEMA, folder_lock
-from caploc.store.checking import Checked, check
+from caploc.store.checking import Checked, check_store
 from caploc.store.salvage import Salvaged, salvage, spare
 
 RERUN = "run the same command again (`command` in run.json)"
@@ -124,7 +130,7 @@ class Examined:
         }
 
 
-def examine(folder: Path) -> Examined:
+def examine_folder(folder: Path) -> Examined:
     """Look at a run folder, or at a folder of studies; nothing is changed.
 
     Raises:
@@ -150,7 +156,7 @@ def examine(folder: Path) -> Examined:
             if result.model.fingerprint is not None:
                 heads[result.model.fingerprint] = sum(result.grid.heads)
             wanted.append(result.cost.rows or 0)
-    found.rows = check(found.rows_file, heads)
+    found.rows = check_store(found.rows_file, heads)
     found.missing = max([0, *(rows - found.rows.rows for rows in wanted)])
     if found.rows.sound:
         for run, written, result in results:
@@ -226,7 +232,7 @@ def compare_with_rows(folder: Path, written: RunFile, result: Result, found: Exa
     if is_regular(folder / ANSWERS) and folder / ANSWERS not in found.unreadable:
         compared[ANSWERS] = (read_json(folder / ANSWERS), answers)
     for name, (there, here) in compared.items():
-        wrong = [f": {what}" for what in summarize(find_disparities(there, here))]
+        wrong = [f": {what}" for what in first_differences(find_disparities(there, here))]
         spoilt(folder / name, there, wrong, found)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import psutil
 import torch
 
-from caploc.folder import versions
+from caploc.folder import package_versions
 from caploc.sandbox import protection
 from caploc.workbench import ModelOptions
 
@@ -20,7 +20,7 @@ def machine_facts() -> dict[str, Any]:
     cuda = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     return {
         "python": platform.python_version(),
-        **versions(),
+        **package_versions(),
         "cores": os.cpu_count(),
         "torch threads": torch.get_num_threads(),
         "memory free, GiB": round(psutil.virtual_memory().available / GIB, 1),

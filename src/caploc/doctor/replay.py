@@ -18,7 +18,7 @@ from caploc.contents.files import RunFile
 from caploc.errors import CaplocError, UserError
 from caploc.findings import build_result, shown_answers
 from caploc.finished import restored
-from caploc.folder import versions
+from caploc.folder import package_versions
 from caploc.heads import HeadGrid, Mask
 from caploc.measurement import Cost, HeadModel, Meter
 from caploc.models.loading import check_model
@@ -93,7 +93,7 @@ def recompute(
         NotRecomputed: if rows are missing, the run is another version's, or its tasks cannot be
             loaded here.
     """
-    if result.versions != versions():
+    if result.versions != package_versions():
         raise NotRecomputed("it was written by other versions of caploc or its libraries")
     study = replace(restored(written.study), track=None)
     allowed = Allowed(code=True)  # every row is there, so that no program is run
@@ -211,7 +211,7 @@ def quoted(value: Any) -> str:
     return text if len(text) <= QUOTED else f"{text[:QUOTED]} ..."
 
 
-def summarize(differing: Iterator[str]) -> list[str]:
+def first_differences(differing: Iterator[str]) -> list[str]:
     """Return the first differences, and how many more there are."""
     every = list(differing)
     more = [f"{len(every) - NAMED:,} more values"] if len(every) > NAMED else []

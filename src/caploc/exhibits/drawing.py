@@ -58,7 +58,7 @@ def _looks(names: Sequence[str]) -> Row:
     return {**looks, "strokeDash": dash}
 
 
-def matrix(
+def draw_matrix(
     rows: Sequence[str],
     columns: Sequence[str],
     values: Float[np.ndarray, "rows columns"],
@@ -109,7 +109,9 @@ def matrix(
     }
 
 
-def points(names: Sequence[str], series: Mapping[str, Sequence[Interval]], *, label: str) -> Spec:
+def draw_points(
+    names: Sequence[str], series: Mapping[str, Sequence[Interval]], *, label: str
+) -> Spec:
     """Draw a mark with its interval for each name and series, names from top to bottom."""
     cells = [
         {
@@ -189,7 +191,7 @@ def _errors(y: Row, **channels: Any) -> Row:
     }
 
 
-def bars(
+def draw_bars(
     names: Sequence[str],
     series: Mapping[str, Sequence[tuple[float | None, float]]],
     marks: Sequence[float | None],

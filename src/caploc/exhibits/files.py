@@ -21,8 +21,8 @@ def write(exhibit: Exhibit, folder: Path) -> list[Path]:
     files = [folder / f"{exhibit.name}{ending}" for ending in (".csv", ".md", ".tex")]
     with files[0].open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([COLUMNS, *long_form(exhibit)])
-    files[1].write_text(markdown.page(exhibit), encoding="utf-8")
-    files[2].write_text(latex.page(exhibit), encoding="utf-8")
+    files[1].write_text(markdown.markdown_page(exhibit), encoding="utf-8")
+    files[2].write_text(latex.latex_table(exhibit), encoding="utf-8")
     pictures = [folder / f"{exhibit.name}{ending}" for ending in PICTURES]
     if exhibit.draw is None:
         for picture in pictures:
@@ -57,6 +57,6 @@ def write_index(
         OSError: if it cannot be written.
     """
     told = [f"    {line}" for line in command.splitlines()]
-    head = [f"# {markdown.escaped(title)}", "", *told, "", words, ""]
-    text = "\n".join([*head, *map(markdown.page, exhibits)])
+    head = [f"# {markdown.escape_markdown(title)}", "", *told, "", words, ""]
+    text = "\n".join([*head, *map(markdown.markdown_page, exhibits)])
     (folder / "index.md").write_text(text, encoding="utf-8")

@@ -28,30 +28,30 @@ SIGNS = {sign: f"\\{sign}" for sign in "&%$#_{}"} | {
 }
 
 
-def page(exhibit: Exhibit) -> str:
+def latex_table(exhibit: Exhibit) -> str:
     """Write the whole environment, notes below the table in small type.
 
     It needs the packages booktabs and, where the table is wide, graphicx.
     """
-    rows = [[cell_text(cell) for cell in row] for row in exhibit.shown()]
+    rows = [[format_latex_cell(cell) for cell in row] for row in exhibit.shown()]
     body = [
         rf"\begin{{tabular}}{{{alignment(exhibit)}}}",
         r"\toprule",
-        as_row([escaped(column) for column in exhibit.columns]),
+        join_cells([escape_latex(column) for column in exhibit.columns]),
         r"\midrule",
-        *map(as_row, rows),
+        *map(join_cells, rows),
         r"\bottomrule",
         r"\end{tabular}",
     ]
-    wide = width(exhibit) > WIDE
+    wide = line_width(exhibit) > WIDE
     if wide:
         body = [r"\resizebox{\textwidth}{!}{%", *body, "}"]
     kind = "table*" if wide else "table"
-    notes = [rf"\par\smallskip{{\footnotesize {escaped(note)}\par}}" for note in exhibit.notes]
+    notes = [rf"\par\smallskip{{\footnotesize {escape_latex(note)}\par}}" for note in exhibit.notes]
     lines = [
         rf"\begin{{{kind}}}",
         r"\centering",
-        rf"\caption{{{escaped(exhibit.title)}}}",
+        rf"\caption{{{escape_latex(exhibit.title)}}}",
         rf"\label{{tab:{exhibit.name}}}",
         *body,
         *notes,
@@ -60,10 +60,10 @@ def page(exhibit: Exhibit) -> str:
     return "\n".join(lines) + "\n"
 
 
-def cell_text(cell: Cell) -> str:
+def format_latex_cell(cell: Cell) -> str:
     """Write a cell: numbers in mathematics, with a true minus; words escaped."""
     if not isinstance(cell, Value):
-        return escaped(cell)
+        return escape_latex(cell)
     return cell.written(r" \pm ", in_mathematics).replace(NOTHING, SIGNS[NOTHING])
 
 
@@ -72,7 +72,7 @@ def in_mathematics(figures: str) -> str:
     return f"${figures.replace(',', '{,}')}$"
 
 
-def as_row(cells: Sequence[str]) -> str:
+def join_cells(cells: Sequence[str]) -> str:
     """Write a line of a table."""
     return " & ".join(cells) + r" \\"
 
@@ -89,7 +89,7 @@ def alignment(exhibit: Exhibit) -> str:
     return kinds
 
 
-def width(exhibit: Exhibit) -> int:
+def line_width(exhibit: Exhibit) -> int:
     """About how many characters a line of the table takes."""
     return sum(min(size, LONG) + 2 for size in widths(exhibit))
 
@@ -100,7 +100,7 @@ def widths(exhibit: Exhibit) -> list[int]:
     return [max(len(str(row[place])) for row in rows) for place in range(len(exhibit.columns))]
 
 
-def escaped(text: str) -> str:
+def escape_latex(text: str) -> str:
     """Write text on one line as LaTeX takes it; a question mark for what its usual fonts lack."""
     plain = "".join(sign if sign.isprintable() else " " for sign in text)
     return "".join(

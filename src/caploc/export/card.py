@@ -12,7 +12,7 @@ from jinja2 import Environment, StrictUndefined, Template
 
 from caploc.contents import read_file
 from caploc.contents.files import Answers, Curve
-from caploc.exhibits.markdown import escaped
+from caploc.exhibits.markdown import escape_markdown
 from caploc.export.verification import LogitAgreement
 from caploc.export.weights import AdapterSize
 from caploc.finished import FinishedRun
@@ -193,7 +193,7 @@ def _escaped(value: Any) -> Any:
         return value
     if isinstance(value, float):
         return significant(value)
-    return f"{value:,}" if isinstance(value, int) else escaped(str(value))
+    return f"{value:,}" if isinstance(value, int) else escape_markdown(str(value))
 
 
 @cache

@@ -83,7 +83,7 @@ class KnockedOut(LM):  # type: ignore[misc]  # lm-eval has no types
         for request in requests:
             check_greedy(request.task_name or "", request)
         answers = self.answer("generate_until", requests)
-        return [as_text(response) for response in answers]
+        return [answer_text(response) for response in answers]
 
     def answer(self, kind: str, requests: Sequence[Instance]) -> list[Response]:
         """Answer requests of one kind, in their order."""
@@ -140,7 +140,7 @@ def as_scored(response: Response) -> Scored:
     return response
 
 
-def as_text(response: Response) -> str:
+def answer_text(response: Response) -> str:
     """Return the answer to a request for text."""
     assert isinstance(response, Generated)
     return response.text

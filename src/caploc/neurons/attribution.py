@@ -34,7 +34,7 @@ from caploc.models.projections import decoder_layers
 from caploc.models.proof import reads_first
 from caploc.neurons.batches import TARGETS, Batch, gold_logprobs
 from caploc.neurons.proof import NeuronModel
-from caploc.neurons.sites import parts
+from caploc.neurons.sites import list_projections
 
 STEPS = 19  # S of the paper
 POSITIONS = ("all", "answer", "last")
@@ -68,7 +68,7 @@ class Gates:
         self.rows = len(value)
         self.sites = [
             (columns, module)
-            for each, columns, module in parts(projections)
+            for each, columns, module in list_projections(projections)
             if layer is None or each == layer
         ]
         self.values = [
@@ -118,7 +118,7 @@ def record_activations(projections: Projections) -> Iterator[list[Tensor]]:
     seen: list[Tensor] = []
     noting = (
         module.register_forward_pre_hook(lambda _, args: seen.append(args[0].detach()))
-        for _, _, module in parts(projections)
+        for _, _, module in list_projections(projections)
     )
     with temporary_hooks(noting):
         yield seen
@@ -240,7 +240,7 @@ def logit(asked: Attribution, model: NeuronModel, batch: Batch) -> Tensor:
         asked.outcome(model, batch)
     unembedding = model.model.get_output_embeddings().weight[batch.gold]
     found = []
-    for (_, columns, module), handed in zip(parts(model.projections), seen, strict=True):
+    for (_, columns, module), handed in zip(list_projections(model.projections), seen, strict=True):
         each = handed.reshape(*batch.tokens.shape, -1)[batch.rows, batch.places]
         reads = reads_first(module).reshape(columns.stop - columns.start, -1)
         direct = (each * (unembedding.to(reads.dtype) @ reads.T)).float()

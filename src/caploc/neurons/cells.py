@@ -35,7 +35,7 @@ def ranged(interval: Interval | Mapping[str, Any] | None, digits: int = 3) -> st
     return f"{mean:z.{digits}f} [{low:z.{digits}f}, {high:z.{digits}f}]"
 
 
-def spread(values: Sequence[float]) -> drawing.Interval:
+def mean_and_range(values: Sequence[float]) -> drawing.Interval:
     """Take mean, least and most of several numbers."""
     return (float(np.mean(values)), min(values), max(values)) if values else (None, None, None)
 
@@ -68,7 +68,7 @@ def effects_matrix(
         )
         for place, task in enumerate(tasks[0])
     ]
-    draw = partial(drawing.matrix, *tasks, located, label="nats a token", diverging=True)
+    draw = partial(drawing.draw_matrix, *tasks, located, label="nats a token", diverging=True)
     return Exhibit(name, title, (words[0], *tasks[1]), rows, [words[1]], draw)
 
 

@@ -21,8 +21,8 @@ from caploc.neurons.erasure import LAYERS, LOCATED, Eraser, Erasing
 from caploc.neurons.finding import TaskNeurons
 from caploc.neurons.study import NeuronLab
 from caploc.stats.agreement import rank_correlation
-from caploc.stats.intervals import plain
-from caploc.stats.sets import COMPARED, rates, specific, within
+from caploc.stats.intervals import plain_value
+from caploc.stats.sets import COMPARED, overlap_rates, specific, within
 from caploc.stats.threshold import best
 
 SHARE = 0.01  # of all neurons, at which scores are compared whatever their spread
@@ -64,10 +64,10 @@ def compare_scores(
                 task,
                 method,
                 found,
-                rates(best(main.moments.mean, SHARE), found.located).largest,
+                overlap_rates(best(main.moments.mean, SHARE), found.located).largest,
                 rank_correlation(main.moments.mean, found.moments.mean),
-                plain(erased.located.logprob.mean),
-                plain(float(np.mean(drawn))),
+                plain_value(erased.located.logprob.mean),
+                plain_value(float(np.mean(drawn))),
             )
             ways.append(way)
     return ways
@@ -106,7 +106,7 @@ def points_exhibit(lab: NeuronLab, tasks: Sequence[str], examples: int) -> Exhib
         scores = {name: lab.finder(each).stretch(task, spans).mean for name, each in asked.items()}
         most = scores[f"S = {max(POINTS)}"]
         for name, mean in scores.items():
-            same = rates(best(most, SHARE), best(mean, SHARE)).largest
+            same = overlap_rates(best(most, SHARE), best(mean, SHARE)).largest
             rows.append((f"{task}, {name}", Value(rank_correlation(most, mean)), Value(same)))
     return Exhibit(
         "points",

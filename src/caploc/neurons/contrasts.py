@@ -156,7 +156,7 @@ def kept(contrasts: Iterable[ContrastSet], passes: Callable[[Item], bool]) -> li
     return [each for each in contrasts if all(passes(item) for item in each.items)]
 
 
-def matched(
+def match_lengths(
     contrasts: Iterable[ContrastSet], length: Length = len, *, within: int = 0
 ) -> list[ContrastSet]:
     """Keep contrasts whose answers have one length, and prompts within `within` of the base's.

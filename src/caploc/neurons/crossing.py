@@ -23,8 +23,8 @@ from caploc.neurons.study import Finding, NeuronLab, Reported, reopen_study, run
 from caploc.neurons.tuning import enhancing
 from caploc.neurons.tuning.enhancing import Enhancing
 from caploc.progress import Progress
-from caploc.stats.agreement import Agreement, Cohesion, Correlation, agreement, cohesion
-from caploc.stats.intervals import plain
+from caploc.stats.agreement import Agreement, Cohesion, Correlation, cohesion, correlate_matrices
+from caploc.stats.intervals import plain_value
 from caploc.stats.sets import COMPARED
 from caploc.workbench import Allowed
 
@@ -71,15 +71,15 @@ class Crossed:
             random,
             cohesion(located, both, named),
             cohesion(random, both, named),
-            agreement(located, shared) if len(both) > 2 else None,
+            correlate_matrices(located, shared) if len(both) > 2 else None,
         )
 
     def as_dict(self) -> dict[str, Any]:
         return {
             "how": self.how,
             "tasks": list(self.tasks),
-            "located": plain(self.located),
-            "random": plain(self.random),
+            "located": plain_value(self.located),
+            "random": plain_value(self.random),
             "kinds": self.kinds.as_dict(),
             "random_kinds": self.random_kinds.as_dict(),
             "overlap": None if self.overlap is None else self.overlap.as_dict(),

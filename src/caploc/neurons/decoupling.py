@@ -262,7 +262,7 @@ def decouple(
 
     alike = list(contrasts)
     if within is not None:
-        alike = kinds.matched(contrasts, length, within=within)
+        alike = kinds.match_lengths(contrasts, length, within=within)
     if not alike:
         raise BadData(
             f"Of {len(contrasts)} contrasts none has items of equal lengths (within {within} "
@@ -281,7 +281,7 @@ def decouple(
             "draw more, or contrasts that it was trained for."
         )
     found = locate_items(bench, [item for each in right for item in each.items], locator, progress)
-    followed = follow(found, right, locator, bench.neurons.grid, seed=seed)
+    followed = follow_contrasts(found, right, locator, bench.neurons.grid, seed=seed)
     return Decoupled(len(contrasts), len(alike), len(right), answered, (followed,))
 
 
@@ -291,7 +291,7 @@ def _by_arm(contrasts: Sequence[ContrastSet]) -> dict[str, list[Item]]:
     return {BASE: [each.base for each in contrasts]} | partners
 
 
-def follow(
+def follow_contrasts(
     found: PackedSets,
     contrasts: Sequence[ContrastSet],
     locator: ItemLocator,
@@ -493,7 +493,7 @@ def effects_exhibit(contrasts: str, found: dict[str, Any]) -> Exhibit:
         "The design is ours: the paper's is not known to us."
     )
     effects = {e: [bounds(each["effects"][e]) for each in followed.values()] for e in EFFECTS}
-    draw = partial(drawing.points, list(found), effects, label="effect on IoU")
+    draw = partial(drawing.draw_points, list(found), effects, label="effect on IoU")
     name = f"decoupling-{contrasts.replace('/', '-')}"
     return Exhibit.of(name, f"Capability and content apart: {contrasts}", rows, [note], draw)
 

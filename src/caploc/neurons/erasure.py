@@ -27,8 +27,8 @@ from caploc.neurons.cells import (
     Row,
     bounds,
     effects_matrix,
+    mean_and_range,
     ranged,
-    spread,
 )
 from caploc.neurons.cutting import Mode
 from caploc.neurons.finding import TaskNeurons
@@ -368,7 +368,7 @@ def erased_arms_exhibit(erased: Sequence[ErasedTask]) -> Exhibit:
         "loss less the mean of the draws in the same layers, in their standard deviations."
     )
     draw = partial(
-        drawing.points,
+        drawing.draw_points,
         [each.task for each in erased],
         {arm: [_drawn(each.own, arm) for each in erased] for arm in ARMS},
         label="log-probability lost, nats a token",
@@ -389,7 +389,7 @@ def _scores(erased: Erased, arm: str) -> str:
 def _drawn(erased: Erased, arm: str) -> drawing.Interval:
     """Draw a single loss with its interval over examples, of several the mean and the ends."""
     draws = [lost.logprob for lost in erased.of_arm(arm)]
-    return bounds(draws[0]) if len(draws) == 1 else spread([lost.mean for lost in draws])
+    return bounds(draws[0]) if len(draws) == 1 else mean_and_range([lost.mean for lost in draws])
 
 
 def doses_exhibit(erased: Sequence[ErasedTask]) -> Exhibit:

@@ -19,7 +19,7 @@ from caploc.neurons.proof import NeuronModel
 from caploc.neurons.scores import Rule, accumulate
 from caploc.neurons.sites import Chosen, NeuronGrid
 from caploc.progress import Progress
-from caploc.stats.intervals import plain
+from caploc.stats.intervals import plain_value
 from caploc.stats.sets import Within, commonality_set, group, within
 from caploc.stats.threshold import Moments, ThresholdCount, strengths, sweep
 
@@ -66,7 +66,7 @@ class TaskNeurons:
                     "neuron": str(grid.part(column)),
                     "expert": grid.expert(grid.part(column)),
                     "score": float(self.moments.mean[column]),
-                    "stderr": plain(float(self.moments.standard_error[column])),
+                    "stderr": plain_value(float(self.moments.standard_error[column])),
                     "votes": int(self.moments.votes[column]),
                 }
                 for column in self.ordered

@@ -14,7 +14,7 @@ from caploc.contents import read_contents
 from caploc.errors import BadOption, UserError
 from caploc.exhibits import drawing
 from caploc.exhibits.exhibit import NOTHING, Exhibit, Value
-from caploc.folder import NEURONS, OVERLAP, versions, write_json
+from caploc.folder import NEURONS, OVERLAP, package_versions, write_json
 from caploc.neurons.cells import YES_NO, NamedRow, Row, as_text, bounds, ranged
 from caploc.neurons.finding import TaskNeurons
 from caploc.neurons.scores import Rule
@@ -29,9 +29,9 @@ from caploc.neurons.study import (
 )
 from caploc.progress import Progress
 from caploc.stats.agreement import Cohesion, cohesion
-from caploc.stats.chance import chance
+from caploc.stats.chance import count_shared
 from caploc.stats.intervals import Interval
-from caploc.stats.sets import COMPARED, RATES, Overlaps, across, between
+from caploc.stats.sets import COMPARED, RATES, Overlaps, between, rates_between
 from caploc.stats.threshold import SHARES, SIGMAS, cantelli
 
 NAMED = 8  # neurons that a table names
@@ -63,7 +63,7 @@ class LocatedNeurons:
 
     def overlaps(self) -> Overlaps:
         """Compute the five rates between every two tasks, on the diagonal within each."""
-        return across(
+        return rates_between(
             {task: each.located for task, each in self.found.items()},
             {task: each.subsets for task, each in self.found.items()},
         )
@@ -235,14 +235,14 @@ def sets_exhibit(located: LocatedNeurons) -> Exhibit:
         "across tasks": [bounds(each) for each in apart.values()],
     }
     label = "overlap of subsets' sets, by the larger"
-    draw = partial(drawing.points, list(located.found), series, label=label)
+    draw = partial(drawing.draw_points, list(located.found), series, label=label)
     return Exhibit.of("neurons", "Neurons of each task", rows, [note], draw)
 
 
 def overlap_by_chance(found: TaskNeurons, grid: NeuronGrid) -> float | None:
     """Average the overlap of two subsets' sets if each kept only its numbers in the layers."""
     shares = [
-        chance(one, other, grid).expected_in_layers / max(one.sum(), other.sum())
+        count_shared(one, other, grid).expected_in_layers / max(one.sum(), other.sum())
         for one, other in combinations(found.subsets, 2)
         if one.any() or other.any()
     ]
@@ -257,7 +257,7 @@ def layers_exhibit(located: LocatedNeurons) -> Exhibit:
         (task, *map(str, counts)) for task, counts in zip(located.found, table, strict=True)
     ]
     tasks, counts = list(located.found), table.astype(float)
-    draw = partial(drawing.matrix, tasks, names, counts, label="neurons", digits=0)
+    draw = partial(drawing.draw_matrix, tasks, names, counts, label="neurons", digits=0)
     return Exhibit("layers", "Neurons in each layer", ("task", *names), rows, [], draw)
 
 
@@ -316,7 +316,7 @@ def _rate_exhibit(
         (task, *(Value(float(value)) for value in row))
         for task, row in zip(tasks, values, strict=True)
     ]
-    draw = partial(drawing.matrix, tasks, tasks, values, label=f"overlap {TITLES[rate]}")
+    draw = partial(drawing.draw_matrix, tasks, tasks, values, label=f"overlap {TITLES[rate]}")
     return Exhibit(name, title, ("task", *tasks), rows, notes, draw if rate == COMPARED else None)
 
 
@@ -335,7 +335,7 @@ def overlap(
     if len(located) < 2:
         raise UserError("Overlap needs two tasks or more; name further runs.")
     check_kinds(kinds, tasks.values(), "the runs", "they have")
-    overlaps = across(located, splits)
+    overlaps = rates_between(located, splits)
     named = {name: kinds.get(task, name) for name, task in tasks.items()}
     summary = cohesion(overlaps.rates[COMPARED], overlaps.datasets, named)
     result = {
@@ -343,7 +343,7 @@ def overlap(
         **overlaps.as_dict(),
         "cohesion": summary.as_dict(),
         "command": command,
-        "versions": versions(),
+        "versions": package_versions(),
     }
     out.mkdir(parents=True, exist_ok=True)
     write_json(out / OVERLAP, result)
@@ -413,7 +413,7 @@ def _pairs_exhibit(grid: NeuronGrid, located: Mapping[str, np.ndarray]) -> Exhib
     """Show the neurons in common of every two tasks beside what chance gives."""
     rows: list[NamedRow] = []
     for first, second in combinations(located, 2):
-        found = chance(located[first], located[second], grid)
+        found = count_shared(located[first], located[second], grid)
         common = grid.named(located[first] & located[second])
         rows.append(
             {

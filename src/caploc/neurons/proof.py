@@ -34,7 +34,7 @@ from caploc.models.proof import (
     resting,
 )
 from caploc.neurons.experts import Experts
-from caploc.neurons.sites import NeuronGrid, find_sites, parts
+from caploc.neurons.sites import NeuronGrid, find_sites, list_projections
 
 SHARE = 0.1  # of each layer's neurons, cut in the proof
 MIXED = 0.01  # share of what is read that may move with the past: rounding, not attention
@@ -91,7 +91,7 @@ def _prove_one_position(
     model: PreTrainedModel, projections: Projections, tokens: Int[Tensor, "rows tokens"]
 ) -> None:
     """Call each block that holds a site again with another past: nothing may move at the end."""
-    for layer, _, module in parts(projections):
+    for layer, _, module in list_projections(projections):
         inner = module.module if isinstance(module, Experts) else module
         block = model.get_submodule(module_name(model, inner).rpartition(".")[0])
         # in OPT the layer itself stands around, attention included
@@ -123,7 +123,7 @@ def _prove_empty(
     empty = torch.zeros(1, grid.size, dtype=torch.bool)
     with replaced(projections, grid, empty, None, every_layer=True):
         hooked = logits_of(model, tokens)
-    routed = any(isinstance(module, Experts) for _, _, module in parts(projections))
+    routed = any(isinstance(module, Experts) for _, _, module in list_projections(projections))
     allowed = ROUNDING.get(model.dtype, 1e-4) * float(intact.abs().max()) if routed else 0.0
     error = float((hooked - intact).abs().max())
     if not error <= allowed:
@@ -139,7 +139,8 @@ def _zero_weights_plainly(
 ) -> Iterator[None]:
     """Zero weights, experts computed plainly as under a cut, so that only the cut differs."""
     looking = (
-        module.register_forward_pre_hook(lambda *_: None) for _, _, module in parts(projections)
+        module.register_forward_pre_hook(lambda *_: None)
+        for _, _, module in list_projections(projections)
     )
     with temporary_hooks(looking), columns_zeroed(projections, grid, mask):
         yield

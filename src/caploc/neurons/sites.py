@@ -83,14 +83,14 @@ def find_sites(model: PreTrainedModel) -> tuple[list[Site | None], NeuronGrid]:
     sites = [_join(modules) for modules in found[0]]
     experts = [next((m for m in modules if isinstance(m, Experts)), None) for modules in found[0]]
     grid = NeuronGrid(
-        tuple(width(site) for site in sites),
+        tuple(count_neurons(site) for site in sites),
         tuple(each.width if each else 0 for each in experts) if any(experts) else (),
         tuple(each.count if each else 0 for each in experts) if any(experts) else (),
     )
     return sites, grid
 
 
-def width(site: Site | None) -> int:
+def count_neurons(site: Site | None) -> int:
     """Count the neurons of a site."""
     if site is None:
         return 0
@@ -99,7 +99,7 @@ def width(site: Site | None) -> int:
     return site.count * site.width if isinstance(site, Experts) else input_width(site)
 
 
-def parts(projections: Projections) -> list[tuple[int, slice, Any]]:
+def list_projections(projections: Projections) -> list[tuple[int, slice, Any]]:
     """List each projection or experts by itself: its layer, its columns in the grid, the module."""
     found = []
     start = 0
@@ -107,8 +107,8 @@ def parts(projections: Projections) -> list[tuple[int, slice, Any]]:
         if site is None:
             continue
         for module in site.modules if isinstance(site, Beside) else (site,):
-            found.append((layer, slice(start, start + width(module)), module))
-            start += width(module)
+            found.append((layer, slice(start, start + count_neurons(module)), module))
+            start += count_neurons(module)
     return found
 
 
@@ -116,7 +116,7 @@ def _join(modules: list[Any]) -> Site | None:
     if len(modules) < 2:
         return modules[0] if modules else None
     ordered = sorted(modules, key=lambda module: not isinstance(module, Experts))
-    return Beside(tuple(ordered), tuple(width(module) for module in ordered))
+    return Beside(tuple(ordered), tuple(count_neurons(module) for module in ordered))
 
 
 def _find_in(model: nn.Module, layer: nn.Module) -> list[Any]:

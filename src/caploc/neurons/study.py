@@ -23,7 +23,7 @@ from caploc.engine.encoding import RequestEncoder, Span
 from caploc.errors import BadData, BadOption, UserError
 from caploc.exhibits.exhibit import Exhibit
 from caploc.exhibits.page import write_exhibits
-from caploc.folder import NEURONS, RUN, claim, versions, write_json
+from caploc.folder import NEURONS, RUN, claim, package_versions, write_json
 from caploc.measurement import Cost, Meter
 from caploc.models.loading import LoadedModel
 from caploc.neurons.attribution import Attribution
@@ -361,7 +361,12 @@ def run_command(
     """Let a command find something in an open study; write its file and its page."""
     with opened as lab:
         finding = find(lab)
-        result = {"schema": 1, **finding.results, "command": command, "versions": versions()}
+        result = {
+            "schema": 1,
+            **finding.results,
+            "command": command,
+            "versions": package_versions(),
+        }
         write_json(folder / finding.file, result)
     told = finding.title, finding.headline, finding.lines, finding.exhibits
     write_exhibits(folder / finding.page, *told, command)

@@ -9,11 +9,11 @@ from caploc.recovery.estimate import (
 from caploc.recovery.lasso import PaperLasso
 from caploc.recovery.paired import (
     PairedDifferences,
-    alone,
     falls,
     paired,
+    paired_standard_error,
     right_or_wrong,
-    standard_error,
+    single_head_differences,
 )
 from caploc.recovery.rowwise import ChosenLasso, DifferenceOfMeans, Logistic, SpikeAndSlab
 
@@ -37,10 +37,10 @@ __all__ = [
     "PairedDifferences",
     "PaperLasso",
     "SpikeAndSlab",
-    "alone",
+    "single_head_differences",
     "falls",
     "noise_ceiling",
     "paired",
     "right_or_wrong",
-    "standard_error",
+    "paired_standard_error",
 ]

@@ -31,14 +31,16 @@ class PairedDifferences:
         heads = seen.masks.shape[1]
         effect, low, high, p = (np.full(heads, np.nan) for _ in range(4))
         binary = right_or_wrong(seen, intact)
-        for head, differences in alone(seen, intact):
+        for head, differences in single_head_differences(seen, intact):
             told = paired(differences, binary=binary, level=REPEATABLE)
             effect[head], low[head], high[head], p[head] = told
         rates = false_discovery_rates(p)
         return Estimate("paired", effect, low, high, rates, estimand=ALONE)
 
 
-def alone(seen: Measurements, intact: dict[int, float]) -> Iterator[tuple[int, Differences]]:
+def single_head_differences(
+    seen: Measurements, intact: dict[int, float]
+) -> Iterator[tuple[int, Differences]]:
     """Every head that was knocked out alone, and what each example's outcome changed by then."""
     single = seen.masks.sum(axis=1) == 1
     cut = np.where(single, seen.masks.argmax(axis=1), -1)[seen.mask]
@@ -105,7 +107,7 @@ def smoothed(differences: Differences) -> tuple[float, float]:
     return centre, (variance / larger) ** 0.5
 
 
-def standard_error(differences: Differences, *, binary: bool) -> float:
+def paired_standard_error(differences: Differences, *, binary: bool) -> float:
     """That of the mean of two differences or more, as if a normal had Student's wider tails."""
     count = differences.size
     plain = float(differences.std(ddof=1)) / count**0.5

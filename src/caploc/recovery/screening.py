@@ -80,7 +80,7 @@ def screened(rows: Rows) -> Effects:
     if rows.count < 2:
         return Effects.unknown(rows.cuts.shape[1])
     outcome = rows.residuals()
-    return one_step(rows, outcome, fitted(rows.cuts, outcome))
+    return one_step(rows, outcome, fit_lasso(rows.cuts, outcome))
 
 
 def means_apart(rows: Rows) -> Effects:
@@ -113,7 +113,7 @@ def one_step(
     return found.only(estimated)
 
 
-def fitted(
+def fit_lasso(
     cuts: sparse.csr_matrix, outcome: Float[np.ndarray, " rows"]
 ) -> Float[np.ndarray, " heads"]:
     """The sparse fit on the heads that differ most; 0 for all others."""

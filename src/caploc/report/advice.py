@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from caploc.contents.files import Curve
-from caploc.report.reading import called, listed
+from caploc.report.reading import called, name_list
 from caploc.report.sentence import HeadlineVerdict, check_of
 from caploc.result import JointDrop, Result
 
@@ -114,8 +114,8 @@ def _uses(result: Result, curve: Curve | None) -> list[Step]:
     if hurt:
         steps.append(
             Step(
-                f"Knocking these heads out also changes {listed(hurt)}. Locate other tasks in the "
-                "same model, then ask which heads all of them need.",
+                f"Knocking these heads out also changes {name_list(hurt)}. Locate other tasks in "
+                "the same model, then ask which heads all of them need.",
                 "caploc universal DIR OTHER-DIR",
             )
         )

@@ -6,7 +6,7 @@ from enum import Enum
 from os.path import commonprefix
 from typing import Any
 
-from caploc.report.differences import Parts, differences
+from caploc.report.differences import Parts, split_differences
 from caploc.report.reading import clipped, inline, visible
 from caploc.report.units import ScoreKind, Unit, significant
 from caploc.result import AnswerPair
@@ -93,7 +93,7 @@ def _parts(before: str | None, after: str | None, limit: int) -> tuple[Parts | N
     if before is None or after is None:
         alone = [None if text is None else [clipped(text, limit)] for text in (before, after)]
         return alone[0], alone[1]
-    return differences(*_around_change(before, after, limit))
+    return split_differences(*_around_change(before, after, limit))
 
 
 def _around_change(before: str, after: str, limit: int) -> tuple[str, str]:

@@ -73,11 +73,11 @@ def chart(summary: str, spec: Spec) -> Chart:
         ValueError: if it is no Vega-Lite.
     """
     written = json.dumps(spec, sort_keys=True)
-    return Chart(summary, drawn(written, WIDE), drawn(written, NARROW))
+    return Chart(summary, render_svg(written, WIDE), render_svg(written, NARROW))
 
 
 @lru_cache(maxsize=256)
-def drawn(written: str, width: int) -> Markup:
+def render_svg(written: str, width: int) -> Markup:
     """The SVG of a specification in JSON, `width` pixels wide."""
     size = {"width": width, "autosize": {"type": "fit-x", "contains": "padding"}, "padding": 4}
     axis_y = {"labelLimit": LABEL[width], "labelColor": "var(--ink)"}
@@ -125,7 +125,7 @@ def named_rows(order: Sequence[str]) -> dict[str, Any]:
     return {"field": "name", "type": "nominal", "sort": list(order), "axis": {"title": None}}
 
 
-def across(field: str, title: str, **scale: Any) -> dict[str, Any]:
+def horizontal_channel(field: str, title: str, **scale: Any) -> dict[str, Any]:
     """A horizontal channel of numbers."""
     return {
         "field": field,

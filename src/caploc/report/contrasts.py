@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from caploc.contents.files import Interactions
-from caploc.report.reading import inline, listed
-from caploc.report.scores import interval
+from caploc.report.reading import inline, name_list
+from caploc.report.scores import format_interval
 from caploc.report.units import significant, unit_of, unit_of_outcomes
 from caploc.result import Result
 
@@ -28,10 +28,10 @@ def contrasts_of(found: Interactions, result: Result) -> Contrasts:
     named = [each for each in found.interactions if each.q is not None and each.q < LEVEL]
     rows = [
         [
-            listed(each.first),
-            listed(each.second),
+            name_list(each.first),
+            name_list(each.second),
             unit.effect(each.effect),
-            interval(each, unit),
+            format_interval(each, unit),
             significant(each.q or 0.0, 2),
             inline(each.meaning),
         ]

@@ -12,7 +12,7 @@ LONGEST = 160  # words of both texts up to which they are compared; beyond, only
 Parts = list[str]  # alike, different, alike, different ...: beginning with what is alike
 
 
-def differences(before: str, after: str) -> tuple[Parts, Parts]:
+def split_differences(before: str, after: str) -> tuple[Parts, Parts]:
     """Cut both texts into parts that are alike in turn with parts that differ.
 
     Joined, the parts give the texts again, and those at even places are the same in both.

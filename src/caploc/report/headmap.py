@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from caploc.heads import Head, HeadGrid
 from caploc.report import colours
-from caploc.report.reading import finite
+from caploc.report.reading import finite_numbers
 from caploc.report.standing import MEANINGS, Standing, Standings, standings
 from caploc.report.units import Unit, outcome_unit
 from caploc.result import Bounded, HeadEffect, Result
@@ -82,7 +82,7 @@ def head_map(result: Result) -> HeadMap:
     unit, grid = outcome_unit(result), result.grid.grid()
     entries = by_head(result)
     effects = {head: entry.effect for head, entry in entries.items()}
-    limit = max((abs(effect) for effect in finite(effects.values())), default=0.0)
+    limit = max((abs(effect) for effect in finite_numbers(effects.values())), default=0.0)
     around = _Around(unit, grid, limit, standings(result))
     cells = [_cell(head, entries.get(head), around) for head in grid.heads]
     return HeadMap(

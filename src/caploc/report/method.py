@@ -1,7 +1,7 @@
 """How the heads were found, in words with the run's numbers filled in."""
 
 from caploc.report.members import describe_estimand
-from caploc.report.reading import called, counted, inline, listed
+from caploc.report.reading import called, counted, inline, name_list
 from caploc.report.units import ScoreKind, outcome_unit, significant
 from caploc.result import HeldOut, Result, RunCost, Subsets, Validation
 
@@ -171,7 +171,7 @@ def _software(result: Result) -> str:
     if not names:
         return ""
     seed, rows, model = result.seed, result.cost.rows, result.model
-    text = f"Computed with {listed(names)}"
+    text = f"Computed with {name_list(names)}"
     text += f", seed {seed}" if seed is not None else ""
     text += f", {called(model.name)} in {inline(model.dtype)}" if model.dtype else ""
     text += f" (weights {inline(model.fingerprint)})" if model.fingerprint else ""
@@ -191,7 +191,7 @@ def facts(result: Result) -> list[tuple[str, str]]:
         ("Seed", result.seed),
         ("Rows measured", _count(cost.rows)),
         ("Forward tokens", _tokens(cost)),
-        ("Time", duration(cost.seconds)),
+        ("Time", format_duration(cost.seconds)),
     ]
     for key, value in result.method:
         if value is not None:  # a setting that the method does not use
@@ -199,12 +199,12 @@ def facts(result: Result) -> list[tuple[str, str]]:
     return [(name, "not recorded" if value is None else inline(value)) for name, value in rows]
 
 
-def versions(result: Result) -> list[tuple[str, str]]:
+def format_versions(result: Result) -> list[tuple[str, str]]:
     """Name and version of the software that the run used."""
     return [(inline(name), inline(version)) for name, version in result.versions.items()]
 
 
-def duration(seconds: float | None) -> str | None:
+def format_duration(seconds: float | None) -> str | None:
     """Write `33.1 s`, `4 min 5 s` or `2 h 4 min`; None where nothing was recorded."""
     if seconds is None:
         return None

@@ -10,11 +10,11 @@ from urllib.parse import quote
 from caploc.heads import Head
 from caploc.report import colours
 from caploc.report.headmap import HeadMap, by_head, head_map
-from caploc.report.method import duration
+from caploc.report.method import format_duration
 from caploc.report.pictures import FIGURES, write_matrices
-from caploc.report.reading import called, finite, inline, listed, visible
+from caploc.report.reading import called, finite_numbers, inline, name_list, visible
 from caploc.report.sentence import HeadlineVerdict, check_of
-from caploc.report.sidebyside import comparison_headline, parts
+from caploc.report.sidebyside import comparison_headline, comparison_parts
 from caploc.report.templates import COMPARE, write_page
 from caploc.report.units import SPACE, Unit, outcome_unit, unit_of_other
 from caploc.result import HeadEffect, Result
@@ -113,7 +113,7 @@ def write_comparison(
         matrices=[_matrix(members) for members in chosen],
         several_models=len(models) > 1,
         held_out=any(check_of(result).held_out for result in results),
-        parts=parts(told, {one.name: one.result for one in compared}),
+        parts=comparison_parts(told, {one.name: one.result for one in compared}),
         figures=figures,
         command=visible(told["command"]),
     )
@@ -134,9 +134,9 @@ def _run(folder: Path, one: ComparedRun) -> RunRow:
         knocked_out=check.unit.score(check.knocked_out),
         verdict=VERDICTS[check.verdict],
         general=_general(result, check.unit),
-        top=listed(check.top) or "none",
+        top=name_list(check.top) or "none",
         rows="not recorded" if rows is None else f"{rows:,.0f}",
-        time=duration(result.cost.seconds) or "not recorded",
+        time=format_duration(result.cost.seconds) or "not recorded",
         map=head_map(result),
     )
 
@@ -171,7 +171,7 @@ def _label(result: Result, several_methods: bool) -> str:
 def _shades(result: Result, heads: Sequence[Head]) -> list[Shaded]:
     """Shade the heads by their effect, relative to the largest of the whole run."""
     unit, entries = outcome_unit(result), by_head(result)
-    values = finite(entry.effect for entry in entries.values())
+    values = finite_numbers(entry.effect for entry in entries.values())
     limit = max(map(abs, values), default=0.0)
     top = set(result.top)
     return [_shaded(head, entries.get(head), unit, limit, str(head) in top) for head in heads]

@@ -14,11 +14,11 @@ from caploc.report.contrasts import contrasts_of
 from caploc.report.headmap import head_map
 from caploc.report.headtable import head_table
 from caploc.report.members import describe_estimand, member_rows
-from caploc.report.method import facts, method_paragraphs, versions
+from caploc.report.method import facts, format_versions, method_paragraphs
 from caploc.report.pictures import FIGURES, drawn_figures, write_figures
 from caploc.report.plots import draw_curve, draw_effects, draw_scores, units_by_task
 from caploc.report.reading import called, counted, inline, visible
-from caploc.report.scores import comparisons, curve_table
+from caploc.report.scores import comparisons, tabulate_curve
 from caploc.report.sentence import headline, second_sentence
 from caploc.report.sureness import questions
 from caploc.report.templates import write_page
@@ -62,7 +62,7 @@ def write_report(folder: Path, result: Result, answers: Sequence[AnswerPair]) ->
         comparisons=compared,
         score_charts=draw_scores(compared),
         curve_charts=draw_curve(curve, units) if curve else [],
-        curve=curve_table(curve, units) if curve else None,
+        curve=tabulate_curve(curve, units) if curve else None,
         contrasts=contrasts_of(found, result) if found else None,
         map=head_map(result),
         table=table,
@@ -79,7 +79,7 @@ def write_report(folder: Path, result: Result, answers: Sequence[AnswerPair]) ->
         method=method_paragraphs(result),
         command=visible(result.command or "not recorded"),
         facts=facts(result),
-        versions=versions(result),
+        versions=format_versions(result),
         figures=drawn_figures(folder),
     )
 

@@ -9,14 +9,14 @@ from caploc.report.charts import (
     ROW,
     Chart,
     Spec,
-    across,
     by_series,
     chart,
+    horizontal_channel,
     named_rows,
     rows_of,
 )
 from caploc.report.headtable import HeadRow
-from caploc.report.reading import called_apart, counted, finite
+from caploc.report.reading import called_apart, counted, finite_numbers
 from caploc.report.scores import ScoreRow
 from caploc.report.units import ScoreKind, Unit, unit_of, unit_of_other
 from caploc.result import Result, Score
@@ -32,7 +32,7 @@ WHEN = {"intact": "var(--ink)", "knocked out": "var(--needed)"}
 def draw_effects(rows: Sequence[HeadRow], unit: Unit, estimand: str) -> Chart | None:
     """Draw `effects_spec` for the page."""
     spec = effects_spec(rows, unit, estimand)
-    count = sum(finite([row.number]) != [] for row in rows)
+    count = sum(finite_numbers([row.number]) != [] for row in rows)
     summary = f"Effects of {counted(count, 'head')} with their intervals; the numbers are in "
     return None if spec is None else chart(f"{summary}the table below.", spec)
 
@@ -51,12 +51,12 @@ def effects_spec(rows: Sequence[HeadRow], unit: Unit, estimand: str) -> Spec | N
             + (f"\n95\u00a0% interval {row.interval}" if row.low is not None else ""),
         }
         for row in rows
-        if row.number is not None and finite([row.number])
+        if row.number is not None and finite_numbers([row.number])
     ]
     if not values:
         return None
     y = named_rows([str(value["name"]) for value in values])
-    x = across("effect", f"effect {estimand} ({unit.axis})")
+    x = horizontal_channel("effect", f"effect {estimand} ({unit.axis})")
     kinds: dict[str, Any] = {"field": "series", "type": "nominal", "legend": {}}
     kinds["scale"] = {
         "domain": ["named", "not named"],
@@ -109,7 +109,7 @@ def _scores(rows: Sequence[ScoreRow]) -> Spec | None:
         return None
     y = named_rows([row.short for row in rows])
     scale = {"domain": [0, 100]} if unit.kind is ScoreKind.SHARE else {"zero": True}
-    x = across("score", f"score ({unit.measure})", **scale)
+    x = horizontal_channel("score", f"score ({unit.measure})", **scale)
     draws = [
         {
             "name": row.short,
@@ -153,7 +153,7 @@ def _points(row: ScoreRow, factor: int) -> list[dict[str, Any]]:
             "noteOf": f"{row.short}\n{when}: {said[when]}",
         }
         for when, point in zip(WHEN, row.points, strict=True)
-        if point.score is not None and finite([point.score])
+        if point.score is not None and finite_numbers([point.score])
     ]
 
 
@@ -239,11 +239,11 @@ def _curve_points(
 
 def _curve(values: list[dict[str, Any]], kind: tuple[ScoreKind, str]) -> Spec:
     names = list(dict.fromkeys(str(value["series"]) for value in values))
-    x = across("heads", "heads knocked out, most needed first", nice=False)
+    x = horizontal_channel("heads", "heads knocked out, most needed first", nice=False)
     most = max(value["heads"] for value in values)
     x["axis"] = {"format": "d", "values": list(range(0, most + 1, -(-most // MOST_TICKS) or 1))}
     scale = {"domain": [0, 100]} if kind[0] is ScoreKind.SHARE else {"zero": False}
-    y = across("score", f"score ({kind[1]})", **scale)
+    y = horizontal_channel("score", f"score ({kind[1]})", **scale)
     series = by_series(names)
     colour = {**series["color"], "legend": {}}
     layers = [
@@ -272,9 +272,11 @@ def draw_shares(points: Sequence[tuple[float, float]], wanted: float | None, lab
         }
         for factor, share in points
     ]
-    x = across("rows", "rows, as multiples of this run's", type="log", base=2, nice=False)
+    x = horizontal_channel(
+        "rows", "rows, as multiples of this run's", type="log", base=2, nice=False
+    )
     x["axis"] = {"values": [factor for factor, _ in points], "format": "~g"}
-    y = across("share", f"{label} (%)", domain=[0, 100])
+    y = horizontal_channel("share", f"{label} (%)", domain=[0, 100])
     layers: list[dict[str, Any]] = [
         {
             "mark": {**LINE, "color": "var(--series-1)", "strokeWidth": 2},
@@ -296,7 +298,7 @@ def draw_ratio(ratio: float, low: float | None, high: float | None) -> Chart:
     value = {"name": "together / alone", "ratio": ratio, "low": low, "high": high}
     value["noteOf"] = f"together over alone: {ratio:.2g}"
     y = {**named_rows(["together / alone"]), "axis": None}
-    x = across("ratio", "drop together over the sum of drops alone", zero=True)
+    x = horizontal_channel("ratio", "drop together over the sum of drops alone", zero=True)
     layers: list[dict[str, Any]] = [_line_at(1.0, "x")]
     if low is not None and high is not None:
         layers.append(

@@ -66,7 +66,7 @@ def counted(count: float, noun: str) -> str:
     return f"{count:,.0f} {noun}" if count == 1 else f"{count:,.0f} {noun}s"
 
 
-def listed(names: Sequence[str], limit: int = NAMES_SHOWN) -> str:
+def name_list(names: Sequence[str], limit: int = NAMES_SHOWN) -> str:
     """Write `a, b and c`; past `limit` names, the first ones and how many more there are."""
     shown = [inline(name) for name in names]
     if len(shown) > limit:
@@ -84,6 +84,6 @@ def clipped(text: str, limit: int, *, keep_end: bool = False) -> str:
     return f"{left_out}\n{text[-limit:]}" if keep_end else f"{text[:limit]}\n{left_out}"
 
 
-def finite(values: Iterable[float | None]) -> list[float]:
+def finite_numbers(values: Iterable[float | None]) -> list[float]:
     """Return the numbers among the values that can be placed on an axis."""
     return [value for value in values if value is not None and math.isfinite(value)]

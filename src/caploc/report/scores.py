@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from caploc.contents.files import Curve
 from caploc.report.failing import lost
-from caploc.report.reading import called, called_apart, counted, finite, inline
+from caploc.report.reading import called, called_apart, counted, finite_numbers, inline
 from caploc.report.units import (
     NOT_MEASURED,
     SPACE,
@@ -88,8 +88,8 @@ def _held_out(name: str, held_out: HeldOut, unit: Unit) -> ScoreRow:
         intact=unit.score(before),
         knocked_out=unit.score(after),
         change=_change(before, after, unit),
-        interval=interval(held_out.change, unit),
-        verdict=verdict(held_out.change),
+        interval=format_interval(held_out.change, unit),
+        verdict=describe_verdict(held_out.change),
         unit=unit,
         points=(Point(before), Point(after)),
         draws=[],
@@ -101,7 +101,7 @@ def _others(entries: Sequence[TaskComparison], main: Unit) -> list[ScoreRow]:
     return [_compared(short[e.name], e, unit_of_other(e, main)) for e in entries]
 
 
-def interval(change: Bounded | None, unit: Unit) -> str:
+def format_interval(change: Bounded | None, unit: Unit) -> str:
     """Write the 95 % interval of a change of outcomes, whose unit may not be the score's."""
     if change is None or change.low is None or change.high is None:
         return ""
@@ -110,7 +110,7 @@ def interval(change: Bounded | None, unit: Unit) -> str:
     return ends if own == unit else f"{ends}{SPACE}{own.axis}"
 
 
-def verdict(change: Change | None) -> str:
+def describe_verdict(change: Change | None) -> str:
     """Write what an interval says: changed, unchanged within a margin, or open."""
     if change is None or change.verdict not in VERDICTS:
         return ""
@@ -127,11 +127,11 @@ def _compared(name: str, entry: TaskComparison, unit: Unit) -> ScoreRow:
         name=name,
         short=name,
         detail=f"{examples:,} examples" if examples else "",
-        intact=with_error(before.score, before.stderr, unit),
-        knocked_out=with_error(after.score, after.stderr, unit),
+        intact=format_with_error(before.score, before.stderr, unit),
+        knocked_out=format_with_error(after.score, after.stderr, unit),
         change=_change(before.score, after.score, unit),
-        interval=interval(entry.change, unit),
-        verdict=verdict(entry.change),
+        interval=format_interval(entry.change, unit),
+        verdict=describe_verdict(entry.change),
         unit=unit,
         points=(Point(before.score, before.stderr), Point(after.score, after.stderr)),
         draws=[],
@@ -141,14 +141,14 @@ def _compared(name: str, entry: TaskComparison, unit: Unit) -> ScoreRow:
 
 def _drawn(draws: Spread, intact: float | None, kind: str, unit: Unit) -> ScoreRow:
     """Random heads instead of the named ones."""
-    scores = finite(draws.scores)
+    scores = finite_numbers(draws.scores)
     detail = f"{counted(draws.draws or len(scores), 'draw')} {kind}"
     return ScoreRow(
         name="",
         short="",
         detail=detail if draws.sd is None else f"{detail}; ± is their standard deviation",
         intact=unit.score(intact),
-        knocked_out=with_error(draws.mean, draws.sd, unit),
+        knocked_out=format_with_error(draws.mean, draws.sd, unit),
         change=_change(intact, draws.mean, unit),
         interval="",
         verdict="",
@@ -158,7 +158,7 @@ def _drawn(draws: Spread, intact: float | None, kind: str, unit: Unit) -> ScoreR
     )
 
 
-def with_error(value: float | None, error: float | None, unit: Unit) -> str:
+def format_with_error(value: float | None, error: float | None, unit: Unit) -> str:
     """Write a score and its error."""
     if value is None or error is None:
         return unit.score(value)
@@ -179,7 +179,7 @@ class CurveTable:
     rows: list[list[str]]  # how many heads, the last of them, the score of each task
 
 
-def curve_table(curve: Curve, units: Mapping[str, Unit]) -> CurveTable:
+def tabulate_curve(curve: Curve, units: Mapping[str, Unit]) -> CurveTable:
     """Write the content of curve.json; `units` say how each task's scores are written."""
     curves = curve.curves
     heads = ["none", *map(inline, curve.heads)]
@@ -193,4 +193,4 @@ def curve_table(curve: Curve, units: Mapping[str, Unit]) -> CurveTable:
 def score_at(points: Sequence[Score], count: int, unit: Unit | None) -> str:
     """The score with `count` heads knocked out, and its standard error."""
     point = points[count] if count < len(points) else Score()
-    return with_error(point.score, point.stderr, unit or Unit(ScoreKind.PLAIN, "score"))
+    return format_with_error(point.score, point.stderr, unit or Unit(ScoreKind.PLAIN, "score"))

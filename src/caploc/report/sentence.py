@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from caploc.report.reading import called, counted, finite, listed, numeral
+from caploc.report.reading import called, counted, finite_numbers, name_list, numeral
 from caploc.report.units import Unit, significant, unit_of, unit_of_other
 from caploc.result import Change, Controls, Result, Score
 
@@ -88,10 +88,10 @@ def check_of(result: Result) -> HeldOutClaim:
         intact=intact,
         knocked_out=after.score,
         held_out=held_out,
-        noise=_noise(change, intact, after.score, finite((before.stderr, after.stderr))),
+        noise=_noise(change, intact, after.score, finite_numbers((before.stderr, after.stderr))),
         slight=change.margin if change.verdict == "unchanged" else None,
         beside=beside,
-        random=finite(controls.scores or [controls.mean]) if controls else [],
+        random=finite_numbers(controls.scores or [controls.mean]) if controls else [],
     )
 
 
@@ -109,7 +109,7 @@ def _noise(
 def headline(result: Result) -> str:
     """The answer: which heads, and what the task scores with and without them."""
     check = check_of(result)
-    names, few = listed(check.top), f"{numeral(len(check.top))} of {check.heads:,} heads"
+    names, few = name_list(check.top), f"{numeral(len(check.top))} of {check.heads:,} heads"
     match check.verdict:
         case HeadlineVerdict.NO_HEADS:
             return _no_heads(check)
@@ -188,7 +188,7 @@ def _others(result: Result, main: Unit) -> str:
         moves = f"stays at {texts[1]}" if same else f"goes from {' to '.join(texts)}"
         open_ = not same and entry.change and entry.change.verdict == "open"
         clauses.append(f"{called(entry.name)} {moves}{', which may be chance' if open_ else ''}")
-    return f", while {listed(clauses[:2])}" if clauses else ""
+    return f", while {name_list(clauses[:2])}" if clauses else ""
 
 
 def second_sentence(result: Result) -> str:

@@ -4,10 +4,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from caploc.report.charts import NOTE, ROW, Chart, across, by_series, chart, named_rows, rows_of
-from caploc.report.method import duration
+from caploc.report.charts import (
+    NOTE,
+    ROW,
+    Chart,
+    by_series,
+    chart,
+    horizontal_channel,
+    named_rows,
+    rows_of,
+)
+from caploc.report.method import format_duration
 from caploc.report.plots import POINT
-from caploc.report.reading import called, counted, inline, listed, numeral
+from caploc.report.reading import called, counted, inline, name_list, numeral
 from caploc.report.sentence import check_of
 from caploc.report.standing import percent
 from caploc.report.units import significant
@@ -72,7 +81,7 @@ def _tasks_headline(told: Told, tasks: Sequence[str], model: str) -> str:
     verb = "is" if count == 1 else "are"
     text = f"{start}{counted(count, 'head')} {verb} among the top of two of them or more"
     if last["tasks"] > 2:
-        text += f", and {listed(list(last['heads']))} of {numeral(last['tasks'])}"
+        text += f", and {name_list(list(last['heads']))} of {numeral(last['tasks'])}"
     by_chance = significant(first["chance"]["expected_in_layers"], 2)
     return f"{text}; random heads of the same layers would share {by_chance}."
 
@@ -81,7 +90,7 @@ def _methods_headline(told: Told, task: str, methods: Sequence[str]) -> str:
     runs = told["runs"]
     same = set.intersection(*(set(run["top"]) for run in runs))
     names = [name for name in runs[0]["top"] if name in same]
-    agree = f"all name {listed(names)}" if names else "no head is named by all"
+    agree = f"all name {name_list(names)}" if names else "no head is named by all"
     start = f"{_capital(numeral(len(methods)))} methods on {called(task)}: {agree}"
     best = _breaks_most(runs)
     return f"{start}; the heads of {_label(best, runs)} break most." if best else f"{start}."
@@ -99,11 +108,11 @@ def _capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def parts(told: Told, results: Results) -> list[PagePart]:
+def comparison_parts(told: Told, results: Results) -> list[PagePart]:
     """What is held against each other: methods, heads that tasks share, models."""
-    found = [one_question(each, told, results) for each in told["methods"]]
+    found = [methods_section(each, told, results) for each in told["methods"]]
     found += [shared_heads(each) for each in told["models"] if each["shared"]]
-    found += [one_task(each, told, results) for each in told["across"]]
+    found += [models_section(each, told, results) for each in told["across"]]
     return found
 
 
@@ -119,7 +128,7 @@ def _label(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
     return method if len(twins) == 1 else f"{method}, {inline(row['name'])}"
 
 
-def one_question(question: Told, told: Told, results: Results) -> PagePart:
+def methods_section(question: Told, told: Told, results: Results) -> PagePart:
     """Several runs of one task in one model: damage for rows, and heads in common."""
     rows = [_row_of(told, name) for name in question["runs"]]
     labels = {row["name"]: _label(row, rows) for row in rows}
@@ -152,18 +161,18 @@ def _method_line(row: Mapping[str, Any], label: str, result: Result) -> list[str
     rows = row["rows"]
     return [
         label,
-        listed(row["top"]) or "none",
+        name_list(row["top"]) or "none",
         unit.score(row["intact"]),
         unit.score(row["knocked_out"]),
         unit.score(row["random_heads"]),
         "not recorded" if rows is None else f"{rows:,.0f}",
-        duration(row["seconds"]) or "not recorded",
+        format_duration(row["seconds"]) or "not recorded",
     ]
 
 
 def _pair_line(pair: Mapping[str, Any], labels: Mapping[str, str]) -> list[str]:
     rank, chance = pair["rank_correlation"], pair["chance"]
-    heads = listed(pair["heads"])
+    heads = name_list(pair["heads"])
     return [
         f"{labels[pair['first']]} and {labels[pair['second']]}",
         f"{len(pair['heads'])} of {pair['of']}" + (f": {heads}" if heads else ""),
@@ -197,9 +206,9 @@ def draw_damage(
     if not values:
         return None
     series = by_series([str(value["series"]) for value in values])
-    x = across("rows", "rows measured", type="log")
+    x = horizontal_channel("rows", "rows measured", type="log")
     x["axis"] = {"format": "~s", "tickCount": 4}
-    y = across("score", f"score without its heads ({unit.measure})")
+    y = horizontal_channel("score", f"score without its heads ({unit.measure})")
     spec = {
         "data": rows_of(values),
         "height": 200,
@@ -231,13 +240,13 @@ def shared_heads(model: Told) -> PagePart:
     ]
     first = model["shared"][0]["heads"]
     often = sorted(first, key=lambda head: -len(first[head]))
-    owners = [[head, listed([called(task) for task in first[head]], 12)] for head in often]
+    owners = [[head, name_list([called(task) for task in first[head]], 12)] for head in often]
     met = [pair for pair in model["overlaps"] if pair["heads"]]
     met.sort(key=lambda pair: pair["head_chance"]["p"])
     pairs = [
         [
             f"{called(pair['first'])} and {called(pair['second'])}",
-            listed(pair["heads"]),
+            name_list(pair["heads"]),
             significant(pair["head_chance"]["expected"], 2),
             _p(pair["head_chance"]["p"]),
         ]
@@ -274,12 +283,12 @@ def _universal_line(model: Told) -> str:
             "not known from these runs: caploc universal, with the folders of these runs, tries "
             "each on all their tasks."
         )
-    said = [f"{each['head']} ({listed(each['found_by'])})" for each in found]
+    said = [f"{each['head']} ({name_list(each['found_by'])})" for each in found]
     verb = "breaks" if len(found) == 1 else "break"
-    return f"Universal, found by what stands in brackets: {listed(said)} {verb} other tasks too."
+    return f"Universal, found by what stands in brackets: {name_list(said)} {verb} other tasks too."
 
 
-def one_task(task: Told, told: Told, results: Results) -> PagePart:
+def models_section(task: Told, told: Told, results: Results) -> PagePart:
     """One task in several models."""
     rows, lines = [_row_of(told, each["run"]) for each in task["models"]], []
     for row, each in zip(rows, task["models"], strict=True):
@@ -292,7 +301,7 @@ def one_task(task: Told, told: Told, results: Results) -> PagePart:
                 unit.score(row["intact"]),
                 unit.score(row["knocked_out"]),
                 unit.score(row["random_heads"]),
-                listed(row["top"]) or "none",
+                name_list(row["top"]) or "none",
             ]
         )
     columns = ["Model", "Layers x heads", "Named", "Intact", "Knocked out", "Random heads", "Heads"]
@@ -327,7 +336,9 @@ def draw_depths(models: Sequence[Mapping[str, Any]], labels: Sequence[str]) -> C
         return None
     encoding = {
         "y": named_rows(labels),
-        "x": across("depth", "depth of the head's layer (%, first to last)", domain=[0, 100]),
+        "x": horizontal_channel(
+            "depth", "depth of the head's layer (%, first to last)", domain=[0, 100]
+        ),
         "description": NOTE,
     }
     mark = {"type": "point", "color": "var(--needed)", **POINT, "opacity": 0.7}

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from caploc.report.charts import Chart
 from caploc.report.plots import draw_ratio, draw_shares
-from caploc.report.reading import called, counted, inline, listed
-from caploc.report.scores import interval, verdict
+from caploc.report.reading import called, counted, inline, name_list
+from caploc.report.scores import describe_verdict, format_interval
 from caploc.report.stability import stability
 from caploc.report.standing import percent
 from caploc.report.units import SPACE, Unit, significant, unit_of, unit_of_other, unit_of_outcomes
@@ -137,8 +137,8 @@ def _forecast(search: Search) -> Sign | None:
     numbers = [(1.0, now), *((float(f), v) for f, v in forecasts if f.isdecimal())]
     return Sign(
         "With more rows",
-        listed([percent(value) for _, value in forecasts]),
-        f"The forecast of the expected recall is {listed(said)} the rows, and {percent(now)} as "
+        name_list([percent(value) for _, value in forecasts]),
+        f"The forecast of the expected recall is {name_list(said)} the rows, and {percent(now)} as "
         f"it is. {reading}{short}",
         draw_shares(numbers, wanted, "expected recall"),
     )
@@ -156,7 +156,7 @@ def _again(result: Result) -> Sign:
         )
     by_factor = dict(shares)
     count = len(result.top)
-    again = listed([f"{count * by_factor[f]:.1f} with {w}" for f, w in AGAIN])
+    again = name_list([f"{count * by_factor[f]:.1f} with {w}" for f, w in AGAIN])
     more = by_factor[4.0] - by_factor[1.0]
     reading = (
         "More rows would hardly change the answer."
@@ -200,7 +200,7 @@ def _ties(search: Search) -> Sign | None:
     return Sign(
         "Ties",
         counted(len(tied), "head"),
-        f"{listed(tied)} lie at the border of the top and differ by less "
+        f"{name_list(tied)} lie at the border of the top and differ by less "
         "than a point: which of them is named is next to chance, and no budget would settle it.",
     )
 
@@ -245,9 +245,9 @@ def _changed(change: Change | None, unit: Unit) -> str:
     """Write a change of outcomes with its interval, and what it says."""
     if change is None or change.outcome is None:
         return "the change was not measured."
-    ends = interval(change, unit)
+    ends = format_interval(change, unit)
     within = f" (95{SPACE}% interval {ends})" if ends else ""
-    said = verdict(change)
+    said = describe_verdict(change)
     reading = READINGS.get(said, f"{said}." if said else "")
     mean = unit_of_outcomes(unit).effect(change.outcome)
     return f"the change is {mean}{within}: {reading}".rstrip(": ")
@@ -371,6 +371,6 @@ def _other(entry: TaskComparison, change: Change, unit: Unit) -> Sign:
     where = f"On {counted(change.examples, 'example')}, " if change.examples else "Here "
     return Sign(
         called(entry.name),
-        verdict(change) or "not measured",
+        describe_verdict(change) or "not measured",
         f"{where}{_changed(change, unit)}",
     )

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
-from caploc.report.reading import finite, inline
+from caploc.report.reading import finite_numbers, inline
 from caploc.result import Result, TaskComparison
 
 NOT_MEASURED = "not measured"
@@ -197,4 +197,4 @@ def _kind(metric: str, scores: Iterable[float | None]) -> ScoreKind:
 
 
 def _fit_a_share(scores: Iterable[float | None]) -> bool:
-    return all(0 <= score <= 1 for score in finite(scores))
+    return all(0 <= score <= 1 for score in finite_numbers(scores))

@@ -7,6 +7,6 @@ that would take; `published` holds the paper's figures.
 """
 
 from caploc.reproduce.reading import read_preset
-from caploc.reproduce.run import EXHIBITS, planned, reproduce
+from caploc.reproduce.run import EXHIBITS, plan_exhibits, reproduce
 
-__all__ = ["EXHIBITS", "planned", "read_preset", "reproduce"]
+__all__ = ["EXHIBITS", "plan_exhibits", "read_preset", "reproduce"]

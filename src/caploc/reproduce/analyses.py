@@ -6,10 +6,10 @@ from typing import Any
 from caploc.errors import BadOption
 from caploc.exhibits.exhibit import NOTHING, Cell, Exhibit, Value
 from caploc.heads import Head
-from caploc.reproduce.cells import general, score_value, shown
+from caploc.reproduce.cells import format_score, general, score_value
 from caploc.reproduce.laboratory import ScoredTask
 from caploc.reproduce.preset import Benchmark, PresetModel
-from caploc.reproduce.selection import Lab, named, universal
+from caploc.reproduce.selection import Lab, named_heads, universal_heads
 from caploc.reproduce.tables import FILTERED
 from caploc.stats import shared
 from caploc.stats.chance import Chance
@@ -20,11 +20,11 @@ KINDS = 4  # of answers shown in a cell
 FEWEST_MODELS = 3  # of a trend with size
 
 
-def sharing(lab: Lab) -> Exhibit:
+def sharing_exhibit(lab: Lab) -> Exhibit:
     """Heads and key-value groups that benchmarks share, beside what chance would give."""
     rows: list[tuple[Cell, ...]] = []
     for model in lab.preset.models:
-        found = {b.label: named(lab, model, b) for b in lab.preset.localized}
+        found = {b.label: named_heads(lab, model, b) for b in lab.preset.localized}
         for pair in shared.overlaps(found, model.grid, draws=lab.draws):
             names = " ".join(pair.heads) or NOTHING
             heads, groups = against_chance(pair.head_chance), against_chance(pair.group_chance)
@@ -92,7 +92,7 @@ def in_words(told: Trend) -> str:
 
 def strength(lab: Lab, model: PresetModel, benchmark: Benchmark) -> Strength | None:
     """How localized a benchmark is; None where a score is missing or no better than chance."""
-    heads = named(lab, model, benchmark)
+    heads = named_heads(lab, model, benchmark)
     task, rest = lab.score(model, benchmark, heads), general(lab, model, heads)
     one, other = as_scores(task), as_scores(rest)
     if one is None or other is None:
@@ -111,13 +111,13 @@ def as_scores(found: ScoredTask) -> Scores | None:
     return Scores(*known, found.drop_stderr, found.chance)  # type: ignore[arg-type]
 
 
-def failures(lab: Lab) -> Exhibit:
+def failures_exhibit(lab: Lab) -> Exhibit:
     """How a model fails without a benchmark's own heads, and without each universal head."""
     rows: list[tuple[Cell, ...]] = []
     model = lab.preset.leader
     for benchmark in lab.preset.localized:
-        sets = [(f"{benchmark.label} heads", named(lab, model, benchmark))]
-        sets += [(str(head), [head]) for head in universal(lab, model)]
+        sets = [(f"{benchmark.label} heads", named_heads(lab, model, benchmark))]
+        sets += [(str(head), [head]) for head in universal_heads(lab, model)]
         rows += [failing(lab, model, benchmark, name, heads) for name, heads in sets]
     columns = ("task", "heads knocked out", "score", "lost", "kinds of answers", "for example")
     notes = [
@@ -140,7 +140,7 @@ def failing(
     return (
         benchmark.label,
         name,
-        score_value(shown(lab, model, benchmark, heads)),
+        score_value(format_score(lab, model, benchmark, heads)),
         told["verdict"] or "cannot be told",
         ", ".join(shares) or NOTHING,
         next(examples(told, ordered), NOTHING),

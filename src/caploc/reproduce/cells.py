@@ -12,7 +12,9 @@ from caploc.reproduce.selection import Lab
 from caploc.stats.strength import share_error
 
 
-def shown(lab: Lab, model: PresetModel, benchmark: Benchmark, heads: Sequence[Head]) -> ScoredTask:
+def format_score(
+    lab: Lab, model: PresetModel, benchmark: Benchmark, heads: Sequence[Head]
+) -> ScoredTask:
     """A benchmark's score as tables show it: some as a share of the intact score."""
     found = lab.score(model, benchmark, heads)
     return relative(found) if benchmark.relative else found
@@ -45,7 +47,7 @@ def mean(
     lab: Lab, model: PresetModel, benchmarks: Sequence[Benchmark], heads: Sequence[Head]
 ) -> ScoredTask:
     """The plain mean over benchmarks, which share no example: their variances add up."""
-    parts = [shown(lab, model, benchmark, heads) for benchmark in benchmarks]
+    parts = [format_score(lab, model, benchmark, heads) for benchmark in benchmarks]
     return ScoredTask(
         intact=average(part.intact for part in parts),
         intact_stderr=error(part.intact_stderr for part in parts),

@@ -8,9 +8,9 @@ from caploc.exhibits import drawing
 from caploc.exhibits.exhibit import NOTHING, Cell, Exhibit, Value
 from caploc.heads import Head
 from caploc.reproduce import published
-from caploc.reproduce.cells import average, mean, score_value, shown
+from caploc.reproduce.cells import average, format_score, mean, score_value
 from caploc.reproduce.preset import KNOWLEDGE, Benchmark, PresetModel
-from caploc.reproduce.selection import Lab, knowledge_heads, named
+from caploc.reproduce.selection import Lab, knowledge_heads, named_heads
 from caploc.reproduce.tables import FILTERED, leading
 
 SHOWN = 2  # heads of a model in figure 3; the paper finds one or two
@@ -23,7 +23,7 @@ def fig1(lab: Lab) -> Exhibit:
     axes = [benchmark for benchmark in preset.benchmarks if benchmark.group != KNOWLEDGE]
     sets: dict[str, tuple[str, list[Head]]] = {"intact": ("", [])}
     for benchmark in leading(preset.capabilities):
-        sets[f"{benchmark.label} heads"] = (benchmark.label, named(lab, model, benchmark))
+        sets[f"{benchmark.label} heads"] = (benchmark.label, named_heads(lab, model, benchmark))
     rows: list[tuple[Cell, ...]] = [
         (name, *row_of(lab, model, axes, heads, source)) for name, (source, heads) in sets.items()
     ]
@@ -43,8 +43,8 @@ def row_of(
     """Scores of the benchmarks; `source` is the benchmark that the heads were found on."""
     return [
         score_value(
-            shown(lab, model, benchmark, heads),
-            published.score(model.label, source, len(heads), [benchmark.label]),
+            format_score(lab, model, benchmark, heads),
+            published.published_score(model.label, source, len(heads), [benchmark.label]),
         )
         for benchmark in benchmarks
     ]
@@ -75,7 +75,7 @@ def fig2(lab: Lab) -> Exhibit:
     """Score against the number of heads knocked out, one benchmark's, one after another."""
     preset, model = lab.preset, lab.preset.leader
     source = preset.localized[0]
-    heads = named(lab, model, source, count=preset.most)
+    heads = named_heads(lab, model, source, count=preset.most)
     lines = {twin.label: [twin] for twin in preset.kindred(source)}
     if code := [b for b in preset.of_group("code") if b.label not in lines]:
         lines["code"] = code
@@ -86,7 +86,9 @@ def fig2(lab: Lab) -> Exhibit:
         cells = [
             score_value(
                 mean(lab, model, group, gone),
-                published.score(model.label, source.label, count, [b.label for b in group]),
+                published.published_score(
+                    model.label, source.label, count, [b.label for b in group]
+                ),
             )
             for group in lines.values()
         ]
@@ -134,7 +136,7 @@ def fig4(lab: Lab) -> Exhibit:
     """Each subject's own heads, on the first model."""
     model = lab.preset.leader
     bars = [
-        Bar(model, f"{subject.label} heads", subject.label, named(lab, model, subject))
+        Bar(model, f"{subject.label} heads", subject.label, named_heads(lab, model, subject))
         for subject in lab.preset.subjects
     ]
     title = f"Figure 4: heads of each subject of knowledge, {model.label}"
@@ -170,7 +172,7 @@ def knowledge_bars(
         rows.append((f"{bar.model.label}, {bar.what}" if several else bar.what, *cells))
     chances = [value.number for value in guessing]
     ways = {"up": "score", "mark": "guessing"}
-    draw = partial(drawing.bars, tuple(groups), named_series(rows), chances, **ways)
+    draw = partial(drawing.draw_bars, tuple(groups), named_series(rows), chances, **ways)
     rows += [("guessing", *guessing)] if rows else []
     notes = [*notes, "The general score leaves out the questions beside it.", FILTERED]
     return Exhibit(name, title, ("heads knocked out", *groups), rows, notes, draw if rows else None)

@@ -25,7 +25,7 @@ from caploc.stats.shared import DRAWS
 from caploc.store import Store
 from caploc.tasks.catalog import wants_chat_template
 from caploc.tasks.task import Task
-from caploc.validation import Comparison, compare, failures
+from caploc.validation import Comparison, categorize_failures, score_both
 from caploc.workbench import Workbench
 
 LEDGER = "measured.jsonl"
@@ -192,9 +192,9 @@ class Laboratory:
         def measure() -> dict[str, Any]:
             bench, task = self.bench(model), self.task(model, benchmark, benchmark.task)
             mask = bench.engine.loaded.grid.mask(heads)
-            what = compare(bench.meter(task), mask, task.first(most), self.progress)
-            found = failures(task, what.intact_rows, what.knocked_out_rows)
-            return {"score": asdict(scored(what)), "failures": found.as_dict()}
+            what = score_both(bench.meter(task), mask, task.first(most), self.progress)
+            found = categorize_failures(task, what.intact_rows, what.knocked_out_rows)
+            return {"score": asdict(score_with_change(what)), "failures": found.as_dict()}
 
         told: dict[str, Any] = self.cache.recall(asked, measure)
         return told
@@ -250,30 +250,30 @@ def tallied(search: Search, problem: Problem, tally: list[int]) -> Search:
             return found
 
 
-def scored(comparison: Comparison) -> ScoredTask:
+def score_with_change(comparison: Comparison) -> ScoredTask:
     """The score and its paired change."""
     intact, cut = comparison.intact, comparison.knocked_out
     change = comparison.change or Change()
-    before, after = finite(intact.score), finite(cut.score)
+    before, after = finite_or_none(intact.score), finite_or_none(cut.score)
     return ScoredTask(
         intact=before,
-        intact_stderr=finite(intact.stderr),
+        intact_stderr=finite_or_none(intact.stderr),
         score=after,
-        stderr=finite(cut.stderr),
+        stderr=finite_or_none(cut.stderr),
         drop=None if before is None or after is None else before - after,
-        drop_stderr=finite(change.stderr),
+        drop_stderr=finite_or_none(change.stderr),
         examples=cut.examples or 0,
         chance=comparison.task.chance,
     )
 
 
-def finite(value: float | None) -> float | None:
+def finite_or_none(value: float | None) -> float | None:
     """A number; None for what is none, or has no bounds."""
     return value if value is not None and math.isfinite(value) else None
 
 
 @contextmanager
-def opened(
+def open_laboratory(
     preset: Preset, folder: Path, progress: Progress, command: str, *, allow_code: bool = False
 ) -> Iterator[Laboratory]:
     """A laboratory in a folder; rows and answers that lie there are used.

@@ -129,7 +129,7 @@ HEADS_CSS = {
 REPEATED = {(LLAMA_3B, subject) for subject in SUBJECTS}
 
 
-def score(model: str, source: str, count: int, benchmarks: Iterable[str]) -> float | None:
+def published_score(model: str, source: str, count: int, benchmarks: Iterable[str]) -> float | None:
     """The printed mean score of benchmarks with `count` heads gone that were found on `source`.
 
     With no head gone it is the intact model's. None where the paper prints nothing of the kind.
@@ -146,7 +146,10 @@ def score(model: str, source: str, count: int, benchmarks: Iterable[str]) -> flo
 
 def drop(model: str, source: str, count: int, benchmarks: Sequence[str]) -> float | None:
     """What the printed scores say the knockout takes."""
-    intact, left = score(model, "", 0, benchmarks), score(model, source, count, benchmarks)
+    intact, left = (
+        published_score(model, "", 0, benchmarks),
+        published_score(model, source, count, benchmarks),
+    )
     return None if intact is None or left is None else intact - left
 
 
@@ -161,14 +164,14 @@ def knowledge(model: str, heads: str, count: int, benchmarks: Iterable[str]) -> 
     return printed[FIGURE_3.index(wanted)]
 
 
-def found(model: str, search: str, benchmark: str) -> list[str]:
+def published_heads(model: str, search: str, benchmark: str) -> list[str]:
     """The heads of its Table 9; none where it names none."""
     if model == LLAMA_8B:
         return HEADS_8B.get((search, benchmark), "").split()
     return HEADS_CSS.get((model, benchmark), "").split() if search == "CSS" else []
 
 
-def universal(model: str) -> list[str]:
+def published_universal(model: str) -> list[str]:
     """The universal heads that it names."""
     return UNIVERSAL.get(model, "").split()
 

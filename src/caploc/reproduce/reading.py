@@ -34,9 +34,9 @@ def read_preset(name: str) -> Preset:
     """
     path, content = preset_file(name, FOLDER, "docs/reproduce.md")
     try:
-        return beside(Preset.model_validate(content), path.parent)
+        return resolve_paths(Preset.model_validate(content), path.parent)
     except ValidationError as error:
-        mistakes = "; ".join(said(dict(mistake), content) for mistake in error.errors())
+        mistakes = "; ".join(describe_mistake(dict(mistake), content) for mistake in error.errors())
         raise BadData(f"{path} is not a preset: {mistakes}.") from error
 
 
@@ -61,7 +61,7 @@ def preset_file(name: str, folder: Path, page: str) -> tuple[Path, dict[str, Any
         raise BadData(f"{path} is not TOML: {said}.") from error
 
 
-def beside(preset: Preset, folder: Path) -> Preset:
+def resolve_paths(preset: Preset, folder: Path) -> Preset:
     """The same with absolute paths for the files and folders that lie beside it."""
 
     def file(name: str) -> str:
@@ -87,7 +87,7 @@ def beside(preset: Preset, folder: Path) -> Preset:
     return preset.model_copy(update={"models": tuple(models), "benchmarks": tuple(benchmarks)})
 
 
-def said(mistake: dict[str, Any], content: dict[str, Any]) -> str:
+def describe_mistake(mistake: dict[str, Any], content: dict[str, Any]) -> str:
     """One of pydantic's findings, and the place of it in the words of the file."""
     *tables, key = mistake["loc"] or ("",)
     if mistake["type"] == "extra_forbidden":

@@ -141,11 +141,11 @@ def asked_by(method: str, problem: Problem) -> Asked:
         parts, wanted = [(example,) for example in (*own, *fresh)], len(own)
     stands_for = [bits(part) for part in parts]
     asked = driven(method, problem.settings, problem.heads, wanted, len(parts) - wanted)
-    meant = {places: together(places, stands_for) for _, places in asked}
+    meant = {places: examples_at(places, stands_for) for _, places in asked}
     return [(mask, meant[places]) for mask, places in asked]
 
 
-def together(places: int, stands_for: Sequence[int]) -> int:
+def examples_at(places: int, stands_for: Sequence[int]) -> int:
     """All examples that those in some places, the bits of a number, stand for."""
     found = 0
     for place, examples in enumerate(stands_for):
@@ -163,7 +163,7 @@ def driven(method: str, settings: Settings, heads: int, wanted: int, fresh: int)
     asked: dict[bytes, int] = {}
     plan = next(generator)
     while True:
-        for mask, examples in by_mask(plan):
+        for mask, examples in group_by_mask(plan):
             asked[mask] = asked.get(mask, 0) | examples
         outcomes = random.integers(0, 2, len(plan.mask)).astype(float)
         if not plan.masks.any():
@@ -174,7 +174,7 @@ def driven(method: str, settings: Settings, heads: int, wanted: int, fresh: int)
             return list(asked.items())
 
 
-def by_mask(plan: Plan) -> Asked:
+def group_by_mask(plan: Plan) -> Asked:
     """The masks of a plan and the examples of each."""
     order = np.argsort(plan.mask, kind="stable")
     ends = np.searchsorted(plan.mask[order], np.arange(len(plan.masks)), side="right")

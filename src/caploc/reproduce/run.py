@@ -13,7 +13,7 @@ from caploc.exhibits.exhibit import Exhibit, Value
 from caploc.lookup import pick
 from caploc.progress import Progress, Silent
 from caploc.reproduce import analyses, figures, tables, universals
-from caploc.reproduce.laboratory import opened
+from caploc.reproduce.laboratory import open_laboratory
 from caploc.reproduce.preset import Benchmark, Preset, PresetModel, SearchSpec
 from caploc.reproduce.reckoning import Bill, PresetDryRun
 from caploc.reproduce.selection import Lab
@@ -35,9 +35,9 @@ EXHIBITS: dict[str, Fill] = {
     "fig2": figures.fig2,
     "fig3": figures.fig3,
     "fig4": figures.fig4,
-    "sharing": analyses.sharing,
+    "sharing": analyses.sharing_exhibit,
     "scale": analyses.scale,
-    "failures": analyses.failures,
+    "failures": analyses.failures_exhibit,
     "choice": analyses.choice,
 }
 # Those about one model: the one that leads.
@@ -74,7 +74,7 @@ class PlannedItem:
         return fields | asdict(self.bill) | {"h200_hours": self.hours}
 
 
-def chosen(names: Sequence[str]) -> dict[str, Fill]:
+def choose_exhibits(names: Sequence[str]) -> dict[str, Fill]:
     """The exhibits of these names; `all` is every one.
 
     Raises:
@@ -84,14 +84,14 @@ def chosen(names: Sequence[str]) -> dict[str, Fill]:
     return {name: pick(EXHIBITS, name, "table or figure") for name in wanted}
 
 
-def planned(preset: Preset, names: Sequence[str]) -> list[PlannedItem]:
+def plan_exhibits(preset: Preset, names: Sequence[str]) -> list[PlannedItem]:
     """What filling the exhibits would take, model by model; no weights are read.
 
     Raises:
         UserError: if an exhibit is unknown or a configuration cannot be read.
     """
     reckoning = PresetDryRun(preset)
-    for fill in chosen(names).values():
+    for fill in choose_exhibits(names).values():
         fill(reckoning)
     return [
         PlannedItem(model.label, model.grid.size, model.parameters, reckoning.bill(model))
@@ -117,10 +117,12 @@ def reproduce(
         UserError: for a mistake, before a model is loaded where possible.
         RunFailed: if the machine gives up; what was measured is kept.
     """
-    fills = chosen(names)
+    fills = choose_exhibits(names)
     asking = set(fills) != {UNASKED}
-    check(preset, preset.benchmarks if asking else (), allow_code=allow_code)
-    with opened(preset, folder, progress or Silent(), command, allow_code=allow_code) as laboratory:
+    check_preset(preset, preset.benchmarks if asking else (), allow_code=allow_code)
+    with open_laboratory(
+        preset, folder, progress or Silent(), command, allow_code=allow_code
+    ) as laboratory:
         for model in preset.models:
             alone = replace(laboratory, preset=preset.alone(model), draws=1)
             for name, fill in fills.items():
@@ -131,7 +133,7 @@ def reproduce(
             files.write(exhibit, folder)
         title = f"{preset.name}: {preset.about}"
         files.write_index(
-            folder, title, READING.format(markdown.escaped(preset.main)), exhibits, command
+            folder, title, READING.format(markdown.escape_markdown(preset.main)), exhibits, command
         )
     return exhibits
 
@@ -147,14 +149,14 @@ def limited(exhibit: Exhibit, preset: Preset) -> Exhibit:
     return replace(exhibit, notes=[*exhibit.notes, f"{note}."])
 
 
-def check(preset: Preset, benchmarks: Sequence[Benchmark], *, allow_code: bool) -> None:
+def check_preset(preset: Preset, benchmarks: Sequence[Benchmark], *, allow_code: bool) -> None:
     """Refuse models, tasks, searches and options that cannot be, all of them at once.
 
     Raises:
         UserError: naming every one.
     """
     attempts: list[Callable[[], object]] = [
-        partial(check_model, preset, model) for model in preset.models
+        partial(check_preset_model, preset, model) for model in preset.models
     ]
     for benchmark in benchmarks:
         options = benchmark.options(allow_code)
@@ -164,7 +166,7 @@ def check(preset: Preset, benchmarks: Sequence[Benchmark], *, allow_code: bool) 
     raise_together(attempts)
 
 
-def check_model(preset: Preset, model: PresetModel) -> None:
+def check_preset_model(preset: Preset, model: PresetModel) -> None:
     """Refuse a model that cannot be loaded, or that is too small for one of the searches.
 
     Raises:

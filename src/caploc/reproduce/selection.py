@@ -8,7 +8,7 @@ from caploc.heads import Head
 from caploc.reproduce.laboratory import ScoredTask, Searched
 from caploc.reproduce.preset import Benchmark, Preset, PresetModel
 from caploc.stats.universality import HeadCost, Intact, Universality
-from caploc.stats.universality import universal as find_universal
+from caploc.stats.universality import judge_universality as find_universal
 
 TRIED = 100  # examples of each task of a benchmark that a candidate is tried on alone
 
@@ -45,7 +45,7 @@ class Lab(Protocol):
         ...
 
 
-def candidates(lab: Lab, model: PresetModel) -> list[Head]:
+def universal_candidates(lab: Lab, model: PresetModel) -> list[Head]:
     """Heads among the first found for benchmarks of at least two families, the most often first.
 
     Of equals the one comes first that was found first, in the order of the benchmarks.
@@ -64,7 +64,7 @@ def universality(lab: Lab, model: PresetModel) -> Universality:
     """The candidates tried alone on every benchmark, and the verdict on each."""
     effects: dict[str, dict[Head, HeadCost]] = {}
     intact: dict[str, Intact] = {}
-    heads = candidates(lab, model)
+    heads = universal_candidates(lab, model)
     for benchmark in lab.preset.benchmarks:
         for head in heads:
             found = lab.score(model, benchmark, [head], limit=TRIED)
@@ -78,21 +78,21 @@ def universality(lab: Lab, model: PresetModel) -> Universality:
     return find_universal(effects, intact, families)
 
 
-def universal(lab: Lab, model: PresetModel) -> list[Head]:
+def universal_heads(lab: Lab, model: PresetModel) -> list[Head]:
     """The model's universal heads."""
     if model.label not in lab.struck:
         lab.struck[model.label] = model.grid.named_in(universality(lab, model).universal)
     return lab.struck[model.label]
 
 
-def named(
+def named_heads(
     lab: Lab, model: PresetModel, benchmark: Benchmark, label: str | None = None, count: int = 0
 ) -> list[Head]:
     """The first heads that a search finds for a benchmark, universal ones left out.
 
     `count` of them, or as many as the preset's `top`; by the main search, or the one labelled.
     """
-    struck = universal(lab, model)
+    struck = universal_heads(lab, model)
     found = lab.search(model, benchmark, label or lab.preset.main)
     kept = [head for head in found.ranking if head not in struck]
     return kept[: count or lab.preset.top]
@@ -107,5 +107,5 @@ def idle(lab: Lab, model: PresetModel, benchmark: Benchmark, label: str) -> set[
 
 def knowledge_heads(lab: Lab, model: PresetModel) -> list[Head]:
     """Heads among the first found for at least two subjects of knowledge, the most often first."""
-    often = Counter(h for subject in lab.preset.subjects for h in named(lab, model, subject))
+    often = Counter(h for subject in lab.preset.subjects for h in named_heads(lab, model, subject))
     return [head for head, times in often.most_common() if times > 1]

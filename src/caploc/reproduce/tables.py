@@ -5,10 +5,10 @@ from collections.abc import Iterator, Sequence
 from caploc.exhibits.exhibit import NOTHING, Cell, Exhibit, Value
 from caploc.heads import Head, HeadGrid
 from caploc.reproduce import published
-from caploc.reproduce.cells import drop_value, general, lost_share, score_value, shown
+from caploc.reproduce.cells import drop_value, format_score, general, lost_share, score_value
 from caploc.reproduce.laboratory import Searched
 from caploc.reproduce.preset import Benchmark, PresetModel
-from caploc.reproduce.selection import Lab, idle, named, universal
+from caploc.reproduce.selection import Lab, idle, named_heads, universal_heads
 
 FILTERED = "Universal heads are left out of every task's heads."
 
@@ -45,7 +45,7 @@ def table2(lab: Lab) -> Exhibit:
     rows: list[tuple[Cell, ...]] = []
     for model in preset.models:
         for benchmark in leading(preset.capabilities):
-            heads = named(lab, model, benchmark)
+            heads = named_heads(lab, model, benchmark)
             rows.append(
                 (benchmark.group, model.label, benchmark.label)
                 + costs(lab, model, benchmark, benchmark, heads)
@@ -77,7 +77,7 @@ def costs(
     The paper's figures stand beside them where it prints such; None as `found_on` is for heads of
     which it prints no scores.
     """
-    on_task, in_general = shown(lab, model, judged, heads), general(lab, model, heads)
+    on_task, in_general = format_score(lab, model, judged, heads), general(lab, model, heads)
     task = rest = None
     if found_on is not None:
         key = (model.label, found_on.label, len(heads))
@@ -95,7 +95,7 @@ def table3(lab: Lab) -> Exhibit:
             twins = preset.kindred(found_on)
             if len(twins) < 2:
                 continue
-            heads = named(lab, model, found_on)
+            heads = named_heads(lab, model, found_on)
             rows += [
                 (model.label, found_on.label, judged.label)
                 + costs(lab, model, found_on, judged, heads)
@@ -111,7 +111,7 @@ def table4(lab: Lab) -> Exhibit:
     rows: list[tuple[Cell, ...]] = []
     for benchmark in preset.localized:
         for spec in preset.searches:
-            heads = named(lab, model, benchmark, spec.label)
+            heads = named_heads(lab, model, benchmark, spec.label)
             # The scores that the paper prints are of its main search.
             source = benchmark if spec.label == preset.main else None
             cost = costs(lab, model, source, benchmark, heads)
@@ -145,11 +145,13 @@ def table6(lab: Lab) -> Exhibit:
     preset, model = lab.preset, lab.preset.leader
     rows: list[tuple[Cell, ...]] = []
     for benchmark in preset.localized:
-        heads = named(lab, model, benchmark)
+        heads = named_heads(lab, model, benchmark)
         for count in range(len(heads) + 1):
             gone = heads[:count]
             key = (model.label, benchmark.label, count, [benchmark.label])
-            score = score_value(shown(lab, model, benchmark, gone), published.score(*key))
+            score = score_value(
+                format_score(lab, model, benchmark, gone), published.published_score(*key)
+            )
             if gone:
                 task, _, rest = costs(lab, model, benchmark, benchmark, gone)
                 rows.append((benchmark.label, str(count), str(gone[-1]), score, task, rest))
@@ -167,12 +169,12 @@ def table9(lab: Lab) -> Exhibit:
     for model in preset.models:
         for benchmark in preset.localized:
             for label in searches_of(lab, model):
-                heads = named(lab, model, benchmark, label)
+                heads = named_heads(lab, model, benchmark, label)
                 names = " ".join(marked(model.grid, heads, idle(lab, model, benchmark, label)))
                 beside = printed_heads(model, label, benchmark, heads)
                 rows.append((model.label, benchmark.label, label, names, beside))
-        struck = " ".join(map(str, sorted(universal(lab, model))))
-        paper = " ".join(published.universal(model.label))
+        struck = " ".join(map(str, sorted(universal_heads(lab, model))))
+        paper = " ".join(published.published_universal(model.label))
         rows.append((model.label, "universal", NOTHING, struck or NOTHING, paper or NOTHING))
     columns = ("model", "task", "method", f"first {preset.top} heads", "paper")
     notes = [
@@ -195,7 +197,7 @@ def printed_heads(
     model: PresetModel, label: str, benchmark: Benchmark, heads: Sequence[Head]
 ) -> str:
     """What the paper names, and how many of these heads are ours too."""
-    printed = published.found(model.label, label, benchmark.label)
+    printed = published.published_heads(model.label, label, benchmark.label)
     if not printed:
         return NOTHING
     if (model.label, benchmark.label) in published.REPEATED:

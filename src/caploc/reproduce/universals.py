@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from caploc.exhibits.exhibit import Cell, Exhibit
 from caploc.heads import Head
 from caploc.reproduce import published
-from caploc.reproduce.cells import drop_value, mean, score_value, shown
+from caploc.reproduce.cells import drop_value, format_score, mean, score_value
 from caploc.reproduce.preset import Benchmark, PresetModel
-from caploc.reproduce.selection import TRIED, Lab, knowledge_heads, universal
+from caploc.reproduce.selection import TRIED, Lab, knowledge_heads, universal_heads
 
 
 def table5(lab: Lab) -> Exhibit:
@@ -15,7 +15,7 @@ def table5(lab: Lab) -> Exhibit:
     groups = list(dict.fromkeys(benchmark.group for benchmark in lab.preset.benchmarks))
     rows: list[tuple[Cell, ...]] = []
     for model in lab.preset.models:
-        for head in universal(lab, model):
+        for head in universal_heads(lab, model):
             drops = [
                 drop_value(mean(lab, model, lab.preset.of_group(group), [head])) for group in groups
             ]
@@ -33,7 +33,7 @@ def table7(lab: Lab) -> Exhibit:
     rows: list[tuple[Cell, ...]] = []
     for model in lab.preset.models:
         rows.append((model.label, "none", *scores(lab, model, benchmarks, [])))
-        for head in universal(lab, model):
+        for head in universal_heads(lab, model):
             name = named_by_paper(model, head)
             rows.append((model.label, name, *scores(lab, model, benchmarks, [head])))
     columns = ("model", "head", *(benchmark.label for benchmark in benchmarks), "mean")
@@ -76,14 +76,18 @@ def scores(
     for benchmark in benchmarks:
         printed = published.knowledge(model.label, name, len(heads), [benchmark.label])
         if printed is None and not heads:
-            printed = published.score(model.label, "", 0, [benchmark.label])
-        cells.append(score_value(shown(lab, model, benchmark, heads), printed))
+            printed = published.published_score(model.label, "", 0, [benchmark.label])
+        cells.append(score_value(format_score(lab, model, benchmark, heads), printed))
     return (*cells, score_value(mean(lab, model, benchmarks, heads)))
 
 
 def named_by_paper(model: PresetModel, head: Head) -> str:
     """The head, and whether the paper names it too."""
-    return f"{head} (paper too)" if str(head) in published.universal(model.label) else str(head)
+    return (
+        f"{head} (paper too)"
+        if str(head) in published.published_universal(model.label)
+        else str(head)
+    )
 
 
 def universal_notes(lab: Lab) -> list[str]:
@@ -94,9 +98,11 @@ def universal_notes(lab: Lab) -> list[str]:
         "of the families, and two at least, more than a tenth of their score beyond doubt."
     ]
     for model in lab.preset.models:
-        ours = {str(head) for head in universal(lab, model)}
+        ours = {str(head) for head in universal_heads(lab, model)}
         if not ours:
             notes.append(f"No head of {model.label} is universal.")
-        if missing := [name for name in published.universal(model.label) if name not in ours]:
+        if missing := [
+            name for name in published.published_universal(model.label) if name not in ours
+        ]:
             notes.append(f"{model.label}: the paper also names {' '.join(missing)}.")
     return notes

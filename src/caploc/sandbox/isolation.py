@@ -266,7 +266,7 @@ def build_root() -> None:
     flags = NO_SETUID | NO_DEVICES
     mount("tmpfs", root, "tmpfs", flags, "size=1m,mode=755")
     for path in wanted:
-        show(path, root + path)
+        mount_path(path, root + path)
     os.makedirs(root + WORKPLACE, exist_ok=True)
     os.chdir(root)
     call("pivot_root", b".", b".")
@@ -285,7 +285,7 @@ def find_mount_point(wanted: Sequence[str]) -> str:
     raise OSError(errno.ENOENT, "no folder of / is free to mount the sandbox's root on")
 
 
-def show(path: str, inside: str) -> None:
+def mount_path(path: str, inside: str) -> None:
     """Make a path of the old root visible in the new one, read-only, without its packages."""
     if os.path.isdir(path):
         os.makedirs(inside, exist_ok=True)

@@ -58,13 +58,13 @@ METHODS = {
         "css with the masks and rate whose heads break most (the paper's search)",
         css_search,
         names_sets=True,
-        check=partial(choices.check, draw=designs.stratified),
+        check=partial(choices.check_choices, draw=designs.stratified),
     ),
     "csb-search": Method(
         "csb with the masks and rate whose heads break most (the paper's search)",
         csb_search,
         names_sets=True,
-        check=partial(choices.check, draw=designs.bernoulli),
+        check=partial(choices.check_choices, draw=designs.bernoulli),
     ),
     "one-shot": Method(
         "every head alone, the largest drops", one_shot, lambda problem: problem.heads

@@ -50,8 +50,8 @@ def adaptive(problem: Problem) -> Search:
     if problem.settings.goal == "set":
         return (yield from concluded_set(state, screen, grown_by_screens(state, screen)))
     yield from state.screening(screen, int((1 - CHECKING) * state.budget))
-    shortlist = Shortlist(problem, candidates(state, screen), state.random)
-    yield from check(state, screen, shortlist)
+    shortlist = Shortlist(problem, choose_shortlist(state, screen), state.random)
+    yield from check_shortlist(state, screen, shortlist)
     conclusion = Conclusion(screen, shortlist, tuple(state.universal))
     return summarize(state, conclusion, conclusion.named, conclusion.ranking)
 
@@ -112,7 +112,7 @@ def recognize_breaking(
             state.universal.append(head)
 
 
-def candidates(state: SearchState, screen: Screen) -> list[int]:
+def choose_shortlist(state: SearchState, screen: Screen) -> list[int]:
     """The shortlist: critical heads of this task, and those the screen has highest."""
     own = [column for column in state.critical if column not in state.universal]
     mean = np.where(screen.free, screen.posterior().mean, np.inf)
@@ -120,7 +120,7 @@ def candidates(state: SearchState, screen: Screen) -> list[int]:
     return own + [int(column) for column in order if np.isfinite(mean[column])]
 
 
-def check(
+def check_shortlist(
     state: SearchState, screen: Screen, shortlist: Shortlist
 ) -> Generator[Plan, Measurements, None]:
     """Knock out the shortlist alone: all its heads, those at the border, those still in doubt.

@@ -34,7 +34,7 @@ class Choices:
         settings = problem.settings
         counts = list(settings.mask_counts)
         drawn: dict[float, Masks] = {}
-        for rate in rates(problem):
+        for rate in rates_to_try(problem):
             masks = draw(problem.heads, counts[-1], rate=rate, seed=settings.seed)
             if not any(np.array_equal(masks, other) for other in drawn.values()):
                 drawn[rate] = masks
@@ -86,7 +86,7 @@ class Choices:
         )
 
 
-def rates(problem: Problem) -> list[float]:
+def rates_to_try(problem: Problem) -> list[float]:
     """The rates named, or the paper's, raised to one head a mask on a small model.
 
     Raises:
@@ -104,7 +104,7 @@ def rates(problem: Problem) -> list[float]:
     return list(named)
 
 
-def check(problem: Problem, draw: Draw) -> None:
+def check_choices(problem: Problem, draw: Draw) -> None:
     """Refuse settings that cannot be tried, before anything is measured.
 
     Raises:

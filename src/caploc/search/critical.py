@@ -65,7 +65,7 @@ def deviations(
     return found
 
 
-def alone(heads: int, columns: list[int], examples: list[int], task: int = 0) -> Plan:
+def single_head_plan(heads: int, columns: list[int], examples: list[int], task: int = 0) -> Plan:
     """Each head by itself on every one of the examples."""
     masks = designs.singles(heads)[columns]
     return Plan.crossed(masks, examples, task=task, what="critical heads")

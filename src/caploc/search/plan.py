@@ -130,13 +130,13 @@ class Settings:
         if not rising(self.mask_counts) or self.mask_counts[0] < 1:
             raise BadOption(
                 "--mask-counts must be 1 or more, each larger than the one before; got "
-                f"{listed(self.mask_counts)}."
+                f"{parse_numbers(self.mask_counts)}."
             )
         rates = self.rates
         if rates is not None and not (rising(rates) and rates[0] > 0 and rates[-1] < 1):
             raise BadOption(
                 "--rates must be shares of the heads between 0 and 1, each larger than the one "
-                f"before; got {listed(rates)}."
+                f"before; got {parse_numbers(rates)}."
             )
 
     def check_budget(self, heads: int) -> None:
@@ -215,7 +215,7 @@ def rising(values: Sequence[int] | Sequence[float]) -> bool:
     return len(values) > 0 and all(first < second for first, second in pairwise(values))
 
 
-def listed(values: Sequence[int] | Sequence[float]) -> str:
+def parse_numbers(values: Sequence[int] | Sequence[float]) -> str:
     """Numbers as a user wrote them."""
     return ", ".join(f"{value:g}" for value in values) or "none"
 

@@ -36,7 +36,7 @@ class Rescue:
     examples: tuple[int, ...] = ()
 
 
-def rescued(
+def search_rescuers(
     problem: Problem, suspects: Sequence[int], rows: int | None
 ) -> Generator[Plan, Measurements, list[Rescue]]:
     """What may rescue each of the suspects that breaks the task alone, the worst of them first.

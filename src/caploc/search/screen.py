@@ -77,7 +77,7 @@ class Screen:
         else:
             drawn = designs.weighted(self.draw_chances(), masks, random=self.random)
         drawn[:, self.base] = True
-        examples = designs.spread(self.examples, count, random=self.random)
+        examples = designs.spread_examples(self.examples, count, random=self.random)
         return Plan.scattered(drawn, examples, "screen")
 
     def draw_chances(self) -> Float[np.ndarray, " heads"]:

@@ -12,10 +12,10 @@ from caploc.recovery import (
     Estimate,
     Measurements,
     PairedDifferences,
-    alone,
     falls,
+    paired_standard_error,
     right_or_wrong,
-    standard_error,
+    single_head_differences,
 )
 from caploc.recovery.estimate import survived
 from caploc.recovery.screening import Effects
@@ -105,7 +105,7 @@ class Shortlist:
         """Heads without which the outcome falls beyond doubt, by a one-sided test at the level."""
         needed = np.zeros(self.problem.heads, dtype=bool)
         binary = right_or_wrong(self.seen, self.intact)
-        for head, differences in alone(self.seen, self.intact):
+        for head, differences in single_head_differences(self.seen, self.intact):
             needed[head] = falls(differences, binary=binary) < level
         return needed
 
@@ -128,9 +128,9 @@ class Shortlist:
         effect, error, freedom = (np.full(self.problem.heads, np.nan) for _ in range(3))
         typical = np.ptp(list(self.intact.values()) or [0.0]) or 1.0
         binary = right_or_wrong(self.seen, self.intact)
-        for head, differences in alone(self.seen, self.intact):
+        for head, differences in single_head_differences(self.seen, self.intact):
             count = differences.size
             effect[head], freedom[head] = differences.mean(), max(count - 1, 1)
-            stderr = standard_error(differences, binary=binary) if count > 1 else typical
+            stderr = paired_standard_error(differences, binary=binary) if count > 1 else typical
             error[head] = max(stderr, 0.5 * typical / count)
         return Effects(effect, error, freedom)

@@ -16,8 +16,8 @@ from caploc.search.critical import (
     SURVIVORS,
     SUSPECTED,
     TRIED_ALONE,
-    alone,
     broken,
+    single_head_plan,
     suspects,
 )
 from caploc.search.plan import Plan, Problem, intact_plan
@@ -104,7 +104,7 @@ class SearchState:
             tried = self.random.permutation(screen.examples)[:TRIED_ALONE].tolist()
             if self.left < most:
                 return
-            plan = alone(self.problem.heads, [column], tried)
+            plan = single_head_plan(self.problem.heads, [column], tried)
             rows = yield from self.ask(plan)
             if not broken(rows, screen.intact, SURVIVORS / TRIED_ALONE):
                 self.cleared.append(column)
@@ -123,7 +123,7 @@ class SearchState:
             tried = right_of(intact)[:TRIED_ELSEWHERE]
             if not tried:
                 continue
-            rows = yield from self.ask(alone(self.problem.heads, [column], tried, task))
+            rows = yield from self.ask(single_head_plan(self.problem.heads, [column], tried, task))
             if broken(rows, intact, ELSEWHERE):
                 return True
         return False

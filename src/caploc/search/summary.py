@@ -69,12 +69,12 @@ def write_notes(state: SearchState, conclusion: Conclusion, chosen: list[int]) -
     if state.problem.settings.goal == "set":
         sentences = [incomplete_set(conclusion, chosen)]
     else:
-        sentences = [doubt(state, conclusion), ties(conclusion)]
-    sentences += [universal(state), unknown_elsewhere(state), check(state, conclusion)]
+        sentences = [confidence_notes(state, conclusion), ties(conclusion)]
+    sentences += [universal_notes(state), unknown_elsewhere(state), check_notes(state, conclusion)]
     return [sentence for sentence in sentences if sentence]
 
 
-def doubt(state: SearchState, conclusion: Conclusion) -> str:
+def confidence_notes(state: SearchState, conclusion: Conclusion) -> str:
     """How sure the naming is, and what would make it surer."""
     wanted, named = conclusion.top, len(conclusion.named)
     recall, more = conclusion.expected_recall, conclusion.forecast()["2"]
@@ -124,7 +124,7 @@ def incomplete_set(conclusion: Conclusion, chosen: list[int]) -> str:
     return ""
 
 
-def universal(state: SearchState) -> str:
+def universal_notes(state: SearchState) -> str:
     """Heads that break another task too."""
     count = len(state.universal)
     heads = f"{count} heads break" if count > 1 else "One head breaks"
@@ -143,7 +143,7 @@ def unknown_elsewhere(state: SearchState) -> str:
     )
 
 
-def check(state: SearchState, conclusion: Conclusion) -> str:
+def check_notes(state: SearchState, conclusion: Conclusion) -> str:
     """A check on few examples, or on those that the heads were found on."""
     count = len(conclusion.shortlist.intact)
     if conclusion.first.OPENING != FirstLook.OPENING and not len(state.problem.fresh):

@@ -143,7 +143,7 @@ def tuned(problem: Problem, draw: Draw) -> Search:
     yield from sheet.begin()
     for rate, masks in choices.drawn.items():
         yield from sheet.ask(masks, f"masks of {100 * rate:.3g} % of the heads")
-    tried = fitted(problem, choices, sheet)
+    tried = fit_settings(problem, choices, sheet)
     sets = list(dict.fromkeys(setting.set for setting in tried))
     losses = yield from sheet.losses(sets)
     fresh = Sheet(problem, fresh_examples(problem, sheet.rows, len(sets)))
@@ -159,10 +159,10 @@ def tuned(problem: Problem, draw: Draw) -> Search:
         "chosen_on": len(sheet.examples),
         "checked_on": len(fresh.examples),
     }
-    return found(Chosen(tried, place, losses, elsewhere), told)
+    return summarize_tuned(Chosen(tried, place, losses, elsewhere), told)
 
 
-def fitted(problem: Problem, choices: Choices, sheet: Sheet) -> list[Tried]:
+def fit_settings(problem: Problem, choices: Choices, sheet: Sheet) -> list[Tried]:
     """Each setting's estimate of its own masks, as `css` and `csb` make it."""
     estimator = ESTIMATORS[problem.settings.estimator or "lasso"]()
     intact = sheet.measured(problem.empty()[None]).by_example()
@@ -187,7 +187,7 @@ def most_rows(problem: Problem, choices: Choices) -> int:
     return problem.settings.budget or choices.rows(len(problem.examples)) + fresh
 
 
-def found(chosen: Chosen, told: dict[str, Any]) -> Found:
+def summarize_tuned(chosen: Chosen, told: dict[str, Any]) -> Found:
     """What the search hands back: the chosen setting's fit, and all of them in figures."""
     kept = chosen.tried[chosen.number]
     sets = chosen.losses, chosen.fresh, chosen.place[chosen.number]

@@ -101,7 +101,7 @@ def cohesion(
     )
 
 
-def agreement(first: Table, second: Table, *, seed: int = 0) -> Agreement:
+def correlate_matrices(first: Table, second: Table, *, seed: int = 0) -> Agreement:
     """Tell how two matrices of the same datasets go together, off the diagonal.
 
     The matrices need not be symmetric; entries that are NaN in either are left out.
@@ -120,7 +120,7 @@ def agreement(first: Table, second: Table, *, seed: int = 0) -> Agreement:
     return Agreement(
         pairs=int(both.sum()),
         pearson=correlation(one, other, seed),
-        spearman=correlation(ranked(one, both), ranked(other, both), seed),
+        spearman=correlation(rank_entries(one, both), rank_entries(other, both), seed),
     )
 
 
@@ -202,7 +202,7 @@ def quantiles(values: Float64[np.ndarray, " rows"]) -> tuple[float | None, float
     return float(low), float(high)
 
 
-def ranked(matrix: Matrix, both: Bool[np.ndarray, "sets sets"]) -> Matrix:
+def rank_entries(matrix: Matrix, both: Bool[np.ndarray, "sets sets"]) -> Matrix:
     """Rank the entries that count, ties sharing theirs; NaN elsewhere."""
     ranks = np.full(matrix.shape, np.nan)
     ranks[both] = stats.rankdata(matrix[both])

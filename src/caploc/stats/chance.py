@@ -58,7 +58,7 @@ def block_counts(chosen: Chosen, slices: Sequence[slice]) -> list[int]:
     return [int(np.count_nonzero(chosen[block])) for block in slices]
 
 
-def chance(first: Chosen, second: Chosen, grid: Grid[Any]) -> Chance:
+def count_shared(first: Chosen, second: Chosen, grid: Grid[Any]) -> Chance:
     """Count the parts in common, beside what random sets of the same sizes give.
 
     Exact: hypergeometric over all parts, so that `|A| |B| / N` are expected; and, stricter, with as

@@ -31,12 +31,12 @@ class JsonRecord:
     def as_dict(self) -> dict[str, Any]:
         """Describe it as files have it: field by field, in plain Python, NaN as None."""
         return {
-            field.name: plain(getattr(self, field.name))
+            field.name: plain_value(getattr(self, field.name))
             for field in fields(self)  # type: ignore[arg-type]  # its heirs are dataclasses
         }
 
 
-def plain(value: Any) -> Any:
+def plain_value(value: Any) -> Any:
     """Turn a value into plain Python.
 
     An array becomes nested lists; a set of neurons (a boolean array) the columns of its members;
@@ -47,11 +47,11 @@ def plain(value: Any) -> Any:
     if isinstance(value, np.ndarray) and value.dtype == bool and value.ndim == 1:
         return np.flatnonzero(value).tolist()
     if isinstance(value, np.ndarray | np.generic):
-        return plain(value.tolist())
+        return plain_value(value.tolist())
     if isinstance(value, Mapping):
-        return {str(key): plain(each) for key, each in value.items()}
+        return {str(key): plain_value(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(each) for each in value]
+        return [plain_value(each) for each in value]
     if isinstance(value, float):
         return value if isfinite(value) else None
     if is_dataclass(value):

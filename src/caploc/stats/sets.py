@@ -84,7 +84,7 @@ class Group(JsonRecord):
     votes: tuple[Vote, ...]
 
 
-def rates(first: Chosen, second: Chosen) -> OverlapRates:
+def overlap_rates(first: Chosen, second: Chosen) -> OverlapRates:
     """Compute the five rates of two sets, the first being the reference."""
     in_common = np.count_nonzero(first & second)
     sizes = np.count_nonzero(first), np.count_nonzero(second)
@@ -235,7 +235,7 @@ def within(sets: Sets, *, seed: int = 0) -> Within:
     )
 
 
-def across(
+def rates_between(
     found: Mapping[str, Unchecked], splits: Mapping[str, Unchecked] | None = None
 ) -> Overlaps:
     """Compute each rate between the sets of every two datasets, on the diagonal within each.
@@ -374,5 +374,5 @@ def specific(located: Chosen, controls: Mapping[str, Unchecked]) -> Specific:
         count=count,
         located=before,
         share=count / before if before else None,
-        controls={name: rates(located, each) for name, each in controls.items()},
+        controls={name: overlap_rates(located, each) for name, each in controls.items()},
     )

@@ -13,7 +13,7 @@ from caploc import designs
 from caploc.errors import BadOption, UnknownName
 from caploc.heads import Head, HeadGrid, Masks
 from caploc.search import column_mask
-from caploc.stats.chance import Chance, chance, permutation_p
+from caploc.stats.chance import Chance, count_shared, permutation_p
 from caploc.stats.intervals import JsonRecord
 from caploc.stats.threshold import blocks
 
@@ -185,9 +185,9 @@ def overlaps(
                 second,
                 heads=names(grid, sorted(set(pair[0]) & set(pair[1]))),
                 groups=members(grid, both, masks[0] | masks[1]),
-                head_chance=chance(masks[0], masks[1], grid),
+                head_chance=count_shared(masks[0], masks[1], grid),
                 group_chance=Chance(int(both.sum()), *by_groups),
-                reach_chance=chance(reached[0], reached[1], grid_of_groups(grid)),
+                reach_chance=count_shared(reached[0], reached[1], grid_of_groups(grid)),
             )
         )
     return rows

@@ -110,7 +110,7 @@ class Universality(JsonRecord):
         return super().as_dict() | {"universal": self.universal}
 
 
-def universal(
+def judge_universality(
     effects: Mapping[str, Mapping[Head, HeadCost]],
     intact: Mapping[str, Intact],
     families: Mapping[str, str] | None = None,
@@ -142,13 +142,13 @@ def universal(
     clear = {task: tried for task, tried in effects.items() if intact[task].clear}
     heads = sorted({head for tried in effects.values() for head in tried})
     named = {task: (families or {}).get(task, task) for task in clear}
-    trials = tested(clear, intact, named, share, level)
+    trials = tested_heads(clear, intact, named, share, level)
     found = [judged(head, [each for whose, each in trials if whose == head]) for head in heads]
     found.sort(key=lambda each: (VERDICTS.index(each.verdict), -len(each.needed_by)))
     return Universality(found, [task for task in effects if task not in clear], share, level)
 
 
-def tested(
+def tested_heads(
     effects: Mapping[str, Mapping[Head, HeadCost]],
     intact: Mapping[str, Intact],
     families: Mapping[str, str],
@@ -164,11 +164,11 @@ def tested(
     ]
     if not asked:
         return []
-    p = np.array([doubt(each, intact[task], share) for _, task, each in asked])
+    p = np.array([loss_p_value(each, intact[task], share) for _, task, each in asked])
     rows = []
     q = stats.false_discovery_control(p)
     for (head, task, each), chance, rate in zip(asked, p.tolist(), q.tolist(), strict=True):
-        low, high = interval(each, intact[task])
+        low, high = loss_interval(each, intact[task])
         verdict = "needed" if rate <= level else "spared" if high < share else "open"
         lost = -each.effect / intact[task].above
         figures = (each.effect, each.stderr, lost, low, high, chance, rate)
@@ -176,7 +176,7 @@ def tested(
     return rows
 
 
-def doubt(effect: HeadCost, intact: Intact, share: float) -> float:
+def loss_p_value(effect: HeadCost, intact: Intact, share: float) -> float:
     """Compute a one-sided p of the hypothesis that the loss costs no more than the share."""
     error = effect.stderr + share * intact.stderr
     surplus = -effect.effect - share * intact.above
@@ -185,7 +185,7 @@ def doubt(effect: HeadCost, intact: Intact, share: float) -> float:
     return float(stats.norm.sf(surplus / error))
 
 
-def interval(effect: HeadCost, intact: Intact) -> tuple[float, float]:
+def loss_interval(effect: HeadCost, intact: Intact) -> tuple[float, float]:
     """Find the shares that the measured loss leaves possible, as `universal` says."""
     ends = []
     for side in (-1, 1):

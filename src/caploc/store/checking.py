@@ -43,7 +43,7 @@ class Checked:
         return bool(self.faults.keys() - {LOST_TEXT, LOST_QUESTION})
 
 
-def check(path: Path, heads: Mapping[str, int] | None = None) -> Checked:
+def check_store(path: Path, heads: Mapping[str, int] | None = None) -> Checked:
     """Look at a whole store; nothing is changed. `heads` of models, by fingerprint, if known.
 
     Raises:
@@ -53,21 +53,21 @@ def check(path: Path, heads: Mapping[str, int] | None = None) -> Checked:
     try:
         with reading(path) as (database, found.schema):
             try:
-                examine(database, found, heads or {})
+                examine_pages(database, found, heads or {})
             except sqlite3.DatabaseError as error:
-                found.faults[f"pages cannot be read ({short(error)})"] += 1
+                found.faults[f"pages cannot be read ({first_line(error)})"] += 1
     except StoreFailed as error:
         if not isinstance(error.__cause__, sqlite3.DatabaseError | UnfitFile):
             raise
-        found.faults[f"the file cannot be opened ({short(error.__cause__)})"] += 1
+        found.faults[f"the file cannot be opened ({first_line(error.__cause__)})"] += 1
     return found
 
 
-def examine(database: sqlite3.Connection, found: Checked, heads: Mapping[str, int]) -> None:
+def examine_pages(database: sqlite3.Connection, found: Checked, heads: Mapping[str, int]) -> None:
     """Pages, then questions, then rows."""
     database.text_factory = lambda content: content.decode(errors="replace")
     said = [line for (line,) in database.execute(f"PRAGMA integrity_check({SHOWN})")]
-    found.faults.update(f"SQLite: {short(line)}" for line in said if line != "ok")
+    found.faults.update(f"SQLite: {first_line(line)}" for line in said if line != "ok")
     digests: dict[int, str] = {}
     parts: dict[int, int | None] = {}
     for number, digest, text in database.execute("SELECT id, digest, question FROM questions"):
@@ -92,7 +92,7 @@ def examine(database: sqlite3.Connection, found: Checked, heads: Mapping[str, in
         found.faults["questions with masks of several lengths"] += mixed
 
 
-def short(said: object) -> str:
+def first_line(said: object) -> str:
     """The first line that says something, of what SQLite says; it may quote what it read."""
     lines = [line for line in str(said).splitlines() if not line.startswith("***")]
     return (lines or [""])[0][:LONGEST_QUOTE]

@@ -32,7 +32,7 @@ ORDERS = {LOG_MAGIC + b"\x82": "<", LOG_MAGIC + b"\x83": ">"}  # of bytes in a l
 LOOKS = 3  # at files that a running process may change between two: it folds its log in
 
 
-def beside(path: Path, ending: str) -> Path:
+def companion_file(path: Path, ending: str) -> Path:
     """The file that SQLite keeps beside a database, by its ending."""
     return path.with_name(f"{path.name}{ending}")
 
@@ -75,7 +75,7 @@ def examine_files(path: Path, writing: bool) -> tuple[int, int] | None:
         if writing and status.st_nlink > 1:
             raise UnfitFile("it has a second name, under which others may write it; copy it", path)
     for ending, check in ((JOURNAL, check_journal), (LOG, check_log), (INDEX, None)):
-        place = beside(path, ending)
+        place = companion_file(path, ending)
         if os.path.lexists(place):
             with open_regular(place) as file:
                 if check is not None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from caploc.errors import StoreFailed
 from caploc.files import is_regular, open_regular
-from caploc.store.guard import JOURNAL, LOG, beside, connect
+from caploc.store.guard import JOURNAL, LOG, companion_file, connect
 from caploc.store.rows import Question, Row, matches
 from caploc.store.schema import fields_of, schema_of
 from caploc.store.store import sealed_row, sentence, unusable
@@ -61,7 +61,7 @@ def copy_database(path: Path, place: Path) -> Path:
         for ending in ("", JOURNAL, LOG):
             with (
                 suppress(FileNotFoundError),
-                open_regular(beside(path, ending)) as file,
+                open_regular(companion_file(path, ending)) as file,
                 (place / f"{path.name}{ending}").open("wb") as copy,
             ):
                 shutil.copyfileobj(file, copy)

@@ -96,7 +96,7 @@ def as_fields(row: Row) -> Fields:
     )
 
 
-def as_row(fields: Sequence[Any]) -> Row:
+def parse_row(fields: Sequence[Any]) -> Row:
     """A row as read from the file.
 
     Raises:

@@ -12,7 +12,7 @@ from typing import Any
 
 from caploc.errors import StoreFailed
 from caploc.store.checking import faults_of
-from caploc.store.guard import INDEX, JOURNAL, LOG, beside, connect
+from caploc.store.guard import INDEX, JOURNAL, LOG, companion_file, connect
 from caploc.store.pages import Record, records
 from caploc.store.rows import matches, seal
 from caploc.store.schema import AT_ONCE, INSERT, clear, prepare
@@ -146,8 +146,8 @@ def set_aside(path: Path) -> Path:
     kept = spare(path)
     for ending in (JOURNAL, LOG):
         with suppress(FileNotFoundError):
-            beside(path, ending).replace(beside(kept, ending))
-    beside(path, INDEX).unlink(missing_ok=True)
+            companion_file(path, ending).replace(companion_file(kept, ending))
+    companion_file(path, INDEX).unlink(missing_ok=True)
     path.replace(kept)
     return kept
 

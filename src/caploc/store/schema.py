@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from caploc.errors import StoreFailed
-from caploc.store.guard import INDEX, JOURNAL, LOG, beside, connect
+from caploc.store.guard import INDEX, JOURNAL, LOG, companion_file, connect
 from caploc.store.rows import seal
 
 SCHEMA = 3
@@ -82,9 +82,12 @@ def schema_of(database: sqlite3.Connection, path: Path) -> int:
             f"{path} was written by a later version of caploc (schema {version}, this one reads up "
             f"to {SCHEMA}); use that version, or another --out."
         )
-    known = {"questions": plain(QUESTIONS), "rows": plain(FORMER.get(version, ROWS))}
+    known = {
+        "questions": normalize_statement(QUESTIONS),
+        "rows": normalize_statement(FORMER.get(version, ROWS)),
+    }
     for kind, name, sql in objects:
-        if version == 0 or kind != "table" or plain(sql or "") != known.get(name):
+        if version == 0 or kind != "table" or normalize_statement(sql or "") != known.get(name):
             raise StoreFailed(
                 f"{path} holds a {kind} {str(name)[:40]!r} that no run of caploc writes; do not "
                 "use the file: take a copy from where it was made, or another --out."
@@ -94,7 +97,7 @@ def schema_of(database: sqlite3.Connection, path: Path) -> int:
     return int(version)
 
 
-def plain(sql: str) -> str:
+def normalize_statement(sql: str) -> str:
     """A statement without its comments and spaces.
 
     Quotes go from around a table's name alone: inside others `--` begins no comment.
@@ -136,7 +139,7 @@ def keep_copy(database: sqlite3.Connection, path: Path, version: int) -> None:
 def clear(part: Path) -> None:
     """Delete a database that was not finished, and what SQLite kept beside it."""
     for ending in ("", JOURNAL, LOG, INDEX):
-        beside(part, ending).unlink(missing_ok=True)
+        companion_file(part, ending).unlink(missing_ok=True)
 
 
 def price_alone(database: sqlite3.Connection) -> None:
@@ -163,7 +166,7 @@ def seal_rows(database: sqlite3.Connection) -> None:
     database.execute("DROP TABLE former")
 
 
-def without(sql: str, *columns: str) -> str:
+def drop_columns(sql: str, *columns: str) -> str:
     """A table's statement without some columns."""
     lines = [line for line in sql.splitlines() if not line.strip().startswith(columns)]
     return "\n".join(lines)
@@ -171,6 +174,6 @@ def without(sql: str, *columns: str) -> str:
 
 MIGRATIONS: dict[int, Callable[[sqlite3.Connection], None]] = {1: price_alone, 2: seal_rows}
 FORMER = {
-    1: without(ROWS, "seal", "plain_tokens").replace("tokens REAL", "tokens INTEGER"),
-    2: without(ROWS, "seal"),
+    1: drop_columns(ROWS, "seal", "plain_tokens").replace("tokens REAL", "tokens INTEGER"),
+    2: drop_columns(ROWS, "seal"),
 }

@@ -15,7 +15,7 @@ from filelock import FileLock, Timeout
 from caploc.errors import FolderTaken, StoreFailed
 from caploc.files import UnfitFile, check_regular
 from caploc.store.guard import connect, identity
-from caploc.store.rows import Question, Row, as_fields, as_row, seal
+from caploc.store.rows import Question, Row, as_fields, parse_row, seal
 from caploc.store.schema import INSERT, SCHEMA, fields_of, prepare, schema_of, transaction
 
 LOCK = ".lock"
@@ -228,7 +228,7 @@ def sealed_row(path: Path, digest: str, row: Sequence[Any]) -> Row:
     try:
         if sealed and seal(digest, fields) != sealed[0]:
             raise ValueError
-        return as_row(fields)
+        return parse_row(fields)
     except (ValueError, TypeError, RecursionError):
         raise StoreFailed(damaged(path, "a row is not what was written")) from None
 
@@ -258,13 +258,13 @@ def damaged(path: Path, why: str) -> str:
 def unusable(folder: Path, error: OSError) -> str:
     """What to do about a folder that cannot be made or written."""
     return (
-        f"{folder} cannot be used as a run folder ({described(error)}); free disk space or "
+        f"{folder} cannot be used as a run folder ({system_error(error)}); free disk space or "
         "make it writable and run the same command again (what it holds is kept), or choose "
         "another --out."
     )
 
 
-def described(error: OSError) -> str:
+def system_error(error: OSError) -> str:
     """What the system says, and of which file if that is not what a run makes."""
     return (
         f"{error.filename}: {error}"

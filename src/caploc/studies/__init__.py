@@ -1,7 +1,7 @@
 """Many tasks, models, methods and seeds from one file: checked whole, planned, run together."""
 
 from caploc.studies.file import StudyFile
-from caploc.studies.planning import Planned, StudiesPlan, planned
+from caploc.studies.planning import Planned, StudiesPlan, dry_run
 from caploc.studies.reading import Opened, read_studies
 from caploc.studies.running import Outcome, Ran, run_studies
 from caploc.workbench import Allowed
@@ -14,7 +14,7 @@ __all__ = [
     "Planned",
     "Ran",
     "StudyFile",
-    "planned",
+    "dry_run",
     "read_studies",
     "run_studies",
 ]

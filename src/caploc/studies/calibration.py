@@ -61,7 +61,7 @@ def measure_pace(engine: Any, wanted: Pretended, seconds: float, progress: Progr
         empty = [(wanted.fresh[0][0] & False, example) for example in order]
         first = timed(meter, empty, INTACT_SHARE * seconds, progress)
         known = {example for _, example in empty[: first.rows]}
-        cut = [(mask, e) for mask, e in by_mask(wanted.fresh) if mask.any() and e in known]
+        cut = [(mask, e) for mask, e in shuffle_by_mask(wanted.fresh) if mask.any() and e in known]
         second = timed(meter, cut, (1 - INTACT_SHARE) * seconds, progress)
     measured = first.rows + second.rows
     if not second.rows:
@@ -114,7 +114,7 @@ def ask(meter: Meter, rows: Sequence[tuple[Mask, int]], progress: Progress) -> N
     meter.measure(Plan(masks, np.arange(len(rows)), examples), progress, "calibration")
 
 
-def by_mask(rows: Wanted) -> Iterator[tuple[Mask, int]]:
+def shuffle_by_mask(rows: Wanted) -> Iterator[tuple[Mask, int]]:
     """Rows mask by mask, the masks in a random order."""
     groups: dict[bytes, Wanted] = {}
     for mask, example in rows:

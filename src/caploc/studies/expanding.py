@@ -140,10 +140,10 @@ def folder_names(places: list[Place]) -> list[str]:
         parts = [place.models] * varied["models"] + [place.tasks]
         parts += [place.methods] * varied["methods"]
         parts += [f"seed{place.seeds}"] * varied["seeds"]
-        names.append(folder_name("-".join(map(short, parts))))
+        names.append(folder_name("-".join(map(shorten_path, parts))))
     return names
 
 
-def short(label: str) -> str:
+def shorten_path(label: str) -> str:
     """The last part of a path; other labels as they are."""
     return Path(label).name if Path(label).is_absolute() else label

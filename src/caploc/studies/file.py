@@ -54,7 +54,7 @@ class SettingLists(StudiesPart):
         }
 
 
-def named(value: Any) -> Any:
+def table_of_name(value: Any) -> Any:
     """A text alone is a table's name."""
     return {"name": value} if isinstance(value, str) else value
 
@@ -104,10 +104,14 @@ class StudyFile(StudiesPart):
     """Every model with every task, method and seed."""
 
     out: Name | None = None
-    models: Annotated[list[Annotated[ModelEntry, BeforeValidator(named)]], Field(min_length=1)]
-    tasks: Annotated[list[Annotated[TaskEntry, BeforeValidator(named)]], Field(min_length=1)]
+    models: Annotated[
+        list[Annotated[ModelEntry, BeforeValidator(table_of_name)]], Field(min_length=1)
+    ]
+    tasks: Annotated[
+        list[Annotated[TaskEntry, BeforeValidator(table_of_name)]], Field(min_length=1)
+    ]
     methods: Annotated[
-        list[Annotated[MethodEntry, BeforeValidator(named)]], Field(min_length=1)
+        list[Annotated[MethodEntry, BeforeValidator(table_of_name)]], Field(min_length=1)
     ] = [MethodEntry(name="adaptive")]
     seeds: Annotated[list[Seed], Field(min_length=1)] = [0]
     settings: SettingLists = SettingLists()

@@ -77,7 +77,7 @@ class StudiesPlan:
         return {"studies": [study.as_dict() for study in self.studies], "total": self.total()}
 
 
-def planned(
+def dry_run(
     studies: Mapping[str, Study],
     folder: Path,
     progress: Progress | None = None,

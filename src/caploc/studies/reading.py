@@ -66,7 +66,7 @@ def read_studies(path: Path, allowed: Allowed | None = None) -> Opened:
     Raises:
         UserError: naming every mistake, in a line each.
     """
-    content = parsed(path)
+    content = parse_tables(path)
     allowed = allowed or Allowed()
     file, mistakes = understood(content)
     studies: dict[str, Study] = {}
@@ -91,7 +91,7 @@ def read_studies(path: Path, allowed: Allowed | None = None) -> Opened:
     return Opened(path, studies, out)
 
 
-def parsed(path: Path) -> dict[str, Any]:
+def parse_tables(path: Path) -> dict[str, Any]:
     """The file's tables.
 
     Raises:
@@ -125,7 +125,11 @@ def understood(content: dict[str, Any]) -> tuple[StudyFile | None, list[str]]:
             return StudyFile.model_validate(content), mistakes
         except ValidationError as error:
             found = error.errors(include_url=False)
-            fresh = [sentence for each in found if (sentence := told(each)) not in mistakes]
+            fresh = [
+                sentence
+                for each in found
+                if (sentence := describe_mistake_at(each)) not in mistakes
+            ]
             places = [each["loc"] for each in found]
         mistakes += fresh
         if not fresh or not any([removed(content, place) for place in sorted(places)[::-1]]):
@@ -147,7 +151,7 @@ def removed(content: Any, place: Sequence[int | str]) -> bool:
     return True
 
 
-def told(error: ErrorDetails) -> str:
+def describe_mistake_at(error: ErrorDetails) -> str:
     """One mistake of key or value: where it is, what it is and what would be right."""
     place = "".join(f"[{k}]" if isinstance(k, int) else f".{k}" for k in error["loc"]).lstrip(".")
     if error["type"] == "missing":

@@ -79,9 +79,9 @@ class Pretended(Meter):
 
     def outcome(self, key: tuple[bytes, str], mask: Mask) -> float:
         """The same for the same row, in whatever order rows are asked."""
-        right = chance(self.salt, key[1]) < RIGHT
+        right = pseudorandom_number(self.salt, key[1]) < RIGHT
         # one luck for all masks: else a part of a set might seem to do more than the whole
-        luck = chance(self.salt, key[1], "harm")
+        luck = pseudorandom_number(self.salt, key[1], "harm")
         harmed = bool(mask[self.needed].any()) and luck < HARMED
         if self.task.outcome_kind == "logprob":
             return -1.0 - luck - 3.0 * harmed
@@ -93,7 +93,7 @@ class Pretended(Meter):
         return Score.of(float(np.mean(scored)) if scored else None, None, len(scored))
 
 
-def chance(*texts: str) -> float:
+def pseudorandom_number(*texts: str) -> float:
     """A number from 0 to 1 that the texts decide."""
     return crc32(" ".join(texts).encode()) / 2**32
 

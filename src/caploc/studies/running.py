@@ -12,7 +12,7 @@ from caploc.contents import read_file
 from caploc.contents.files import RunFile
 from caploc.errors import CaplocError, OutOfMemory, UserError
 from caploc.findings import StudyFindings
-from caploc.folder import RESULT, RUN, question, versions
+from caploc.folder import RESULT, RUN, package_versions, question
 from caploc.progress import Progress, Silent
 from caploc.report import rewrite_page
 from caploc.report.templates import COMPARE, REPORT
@@ -100,7 +100,7 @@ def finished(folder: Path, study: Study) -> Result | None:
         same = question(written.study) == question(wanted)
     except UserError:
         return None
-    return result if same and result.versions == versions() else None
+    return result if same and result.versions == package_versions() else None
 
 
 def budgeted(study: Study) -> Study:

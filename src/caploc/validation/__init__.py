@@ -1,8 +1,8 @@
 """Does a finding hold on what it has not seen: fresh examples, random heads, other tasks?"""
 
 from caploc.validation.check import Check
-from caploc.validation.comparison import Comparison, check_limit, compare, measure_change
-from caploc.validation.failures import answer_pair, failures
+from caploc.validation.comparison import Comparison, check_limit, measure_change, score_both
+from caploc.validation.failures import answer_pair, categorize_failures
 from caploc.validation.held_out import held_out
 from caploc.validation.members import drop_idle_members, measure_members
 from caploc.validation.subsets import judge
@@ -12,9 +12,9 @@ __all__ = [
     "Comparison",
     "answer_pair",
     "check_limit",
-    "compare",
+    "score_both",
     "drop_idle_members",
-    "failures",
+    "categorize_failures",
     "held_out",
     "judge",
     "measure_change",

@@ -14,7 +14,7 @@ from functools import cached_property
 from lm_eval.models.utils import normalize_gen_kwargs
 
 from caploc.tasks.requests import Generate, Generated, LogLikelihood, Request, Response, Scored
-from caploc.validation.concentration import Overused, overused, shares
+from caploc.validation.concentration import Overused, answer_shares, overused
 from caploc.validation.repetition import Repetition, repetition
 from caploc.validation.wording import Habits, Text, is_program, normalised
 
@@ -73,7 +73,7 @@ class Answered:
     @cached_property
     def text(self) -> str | None:
         """What the model wrote; None where it only scored texts."""
-        return written(self.responses)
+        return written_text(self.responses)
 
     @cached_property
     def likelihood(self) -> float | None:
@@ -129,7 +129,7 @@ class Case:
         return worth.index(max(worth))
 
 
-def written(responses: Iterable[Response]) -> str | None:
+def written_text(responses: Iterable[Response]) -> str | None:
     """What the model wrote; None where it only scored texts."""
     texts = [response.text for response in responses if isinstance(response, Generated)]
     return "\n".join(texts) if texts else None
@@ -158,7 +158,7 @@ class Labels:
         several = [case for case in cases if len(case.requests) == count]
         before = [case.pick(case.intact, self.by_length) for case in several]
         after = [case.pick(case.knocked_out, self.by_length) for case in several]
-        usual = shares(pick for pick in before if pick is not None)
+        usual = answer_shares(pick for pick in before if pick is not None)
         picks = [pick for pick in after if pick is not None]
         return overused(picks, {pick: max(1 / count, usual.get(pick, 0.0)) for pick in picks})
 
@@ -194,7 +194,7 @@ def slack(cases: Sequence[Case]) -> float | None:
     return float(SLACK * variance**0.5)
 
 
-def said(answered: Answered) -> str:
+def judged_answer(answered: Answered) -> str:
     """The answer as it is compared with others: the judged part of it, or the whole.
 
     What is judged may hold more than the answer: a program with the beginning from its prompt.
@@ -205,9 +205,9 @@ def said(answered: Answered) -> str:
 
 def common_answers(cases: Sequence[Case]) -> list[Overused[str]]:
     """Answers given far more often than intact, and than they are right; empty ones aside."""
-    answers = [said(case.knocked_out) for case in cases]
-    intact = shares(said(case.intact) for case in cases)
-    gold = shares(normalised(case.gold or "") for case in cases)
+    answers = [judged_answer(case.knocked_out) for case in cases]
+    intact = answer_shares(judged_answer(case.intact) for case in cases)
+    gold = answer_shares(normalised(case.gold or "") for case in cases)
     usual = {answer: max(intact.get(answer, 0.0), gold.get(answer, 0.0)) for answer in answers}
     return [common for common in overused(answers, usual) if common.answer] if answers else []
 
@@ -259,8 +259,8 @@ def is_common_answer(labels: Labels, case: Case) -> bool:
     """Wrong, another answer than intact, and the one that far too many examples got."""
     if case.knocked_out.text is None or not labels.worse(case):
         return False
-    answer = said(case.knocked_out)
-    return answer != said(case.intact) and answer in {c.answer for c in labels.answers}
+    answer = judged_answer(case.knocked_out)
+    return answer != judged_answer(case.intact) and answer in {c.answer for c in labels.answers}
 
 
 def is_common_pick(labels: Labels, case: Case) -> bool:

@@ -49,7 +49,9 @@ class Check:
         return replace(self, examples=list(self.examples)[:count])
 
 
-def scored(outcomes: Float[np.ndarray, "masks examples"]) -> Float[np.ndarray, "masks scored"]:
+def scored_everywhere(
+    outcomes: Float[np.ndarray, "masks examples"],
+) -> Float[np.ndarray, "masks scored"]:
     """The examples that could be scored under every mask."""
     known: np.ndarray = np.isfinite(outcomes).all(axis=0)
     return outcomes[:, known]

@@ -45,7 +45,7 @@ class Comparison:
         )
 
 
-def compare(
+def score_both(
     meter: Meter, knocked_out: Mask, examples: Sequence[int], progress: Progress
 ) -> Comparison:
     """Score a task intact and under the mask, on these examples."""
@@ -76,12 +76,12 @@ def measure_change(intact: Sequence[Row], knocked_out: Sequence[Row]) -> Change 
         low=number(low),
         high=number(high),
         margin=MARGIN if binary else None,
-        verdict=verdict(low, high, MARGIN if binary else 0.0),
+        verdict=judge_change(low, high, MARGIN if binary else 0.0),
         examples=count,
     )
 
 
-def verdict(low: float, high: float, margin: float) -> str:
+def judge_change(low: float, high: float, margin: float) -> str:
     """What an interval says: changed, unchanged (within the margin), or open."""
     if low > 0 or high < 0:
         return "changed" if max(-low, high) > margin else "unchanged"

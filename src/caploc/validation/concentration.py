@@ -44,7 +44,7 @@ def overused(answers: Sequence[Answer], usual: Mapping[Answer, float]) -> list[O
     return found
 
 
-def shares(answers: Iterable[Answer]) -> dict[Answer, float]:
+def answer_shares(answers: Iterable[Answer]) -> dict[Answer, float]:
     """The share of each answer, drawn a little towards rare: (times + 1) / (all + 2)."""
     counts = Counter(answers)
     everything = sum(counts.values())

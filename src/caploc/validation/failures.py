@@ -20,7 +20,7 @@ from caploc.result import AnswerPair, BeforeAfter, Common, Failures, Likelihoods
 from caploc.store import Row
 from caploc.tasks.requests import Generate, Response, Scored, responses_from_json
 from caploc.tasks.task import Task
-from caploc.validation.categories import Answered, Case, Category, Labels, written
+from caploc.validation.categories import Answered, Case, Category, Labels, written_text
 from caploc.validation.comparison import MARGIN
 from caploc.validation.concentration import Overused
 
@@ -47,7 +47,7 @@ class LabelledFailures(Failures):
         return Failures(**{name: getattr(self, name) for name in Failures.model_fields})
 
 
-def failures(
+def categorize_failures(
     task: Task, intact: Sequence[Row], knocked_out: Sequence[Row], shown: int = 3
 ) -> LabelledFailures:
     """Give every example that is in both sets of rows a category, and the set a verdict.
@@ -68,7 +68,7 @@ def failures(
         task=task.name,
         examples=len(scored),
         unscored=len(cases) - len(scored),
-        verdict=verdict(len(scored), broken, newly),
+        verdict=judge_harm(len(scored), broken, newly),
         harmed=part(harmed, len(scored)),
         broken=part(broken, harmed),
         categories={c.value: part(counts[c], len(scored), broken=c.broken) for c in kinds},
@@ -87,7 +87,7 @@ def paired_cases(task: Task, intact: Sequence[Row], knocked_out: Sequence[Row]) 
     before, after = ({row.number: row for row in rows} for rows in (intact, knocked_out))
     cases = []
     for example in sorted(before.keys() & after.keys()):
-        first, second = answered(task, before[example]), answered(task, after[example])
+        first, second = read_responses(task, before[example]), read_responses(task, after[example])
         # A gold answer is only compared with written ones, and looking it up takes lm-eval long.
         wrote = first.text is not None
         gold = task.show(example, first.responses).gold if wrote else None
@@ -95,10 +95,10 @@ def paired_cases(task: Task, intact: Sequence[Row], knocked_out: Sequence[Row]) 
     return cases
 
 
-def answered(task: Task, row: Row) -> Answered:
+def read_responses(task: Task, row: Row) -> Answered:
     """A row's responses, read."""
     responses = responses_from_json(row.responses)
-    judged = written(responses)
+    judged = written_text(responses)
     if judged is not None and isinstance(task, Extracts):
         judged = task.extracted(row.number, responses)
     return Answered(responses, row.outcome, judged)
@@ -139,7 +139,7 @@ def net_losses(
     return {Category.WRONG_CONTENT: content, Category.MISSED: missed}
 
 
-def verdict(examples: int, broken: int, newly: Mapping[Category, int]) -> str | None:
+def judge_harm(examples: int, broken: int, newly: Mapping[Category, int]) -> str | None:
     """What the harm says of the model.
 
     `unharmed`: harmed are at most `MARGIN` of the examples; `speech`: at least two thirds of the

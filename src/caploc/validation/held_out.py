@@ -12,8 +12,8 @@ from caploc import designs
 from caploc.heads import Mask
 from caploc.result import Controls, HeldOut, JointDrop, Spread, number
 from caploc.search import Found, column_mask
-from caploc.validation.check import Check, scored
-from caploc.validation.comparison import compare
+from caploc.validation.check import Check, scored_everywhere
+from caploc.validation.comparison import score_both
 from caploc.validation.prediction import predicted
 
 RESAMPLES = 2000  # of the bootstrap over examples
@@ -23,7 +23,7 @@ CONFIDENCE = 95.0
 def held_out(check: Check, found: Found, rate: float) -> tuple[HeldOut, Controls | None]:
     """Everything that is checked on these examples."""
     chosen = column_mask(check.grid.size, found.chosen)
-    compared = compare(check.meter, chosen, check.examples, check.progress)
+    compared = score_both(check.meter, chosen, check.examples, check.progress)
     shortlist = chosen.copy()
     shortlist[[*found.diagnostics.get("shortlist", []), *found.critical]] = True
     random = controls(check, chosen, shortlist, compared.knocked_out.score)
@@ -33,7 +33,7 @@ def held_out(check: Check, found: Found, rate: float) -> tuple[HeldOut, Controls
         intact=compared.intact.score,
         knocked_out=compared.knocked_out.score,
         change=compared.change,
-        together=together(check, found.chosen),
+        together=joint_ratio(check, found.chosen),
         prediction=predicted(check, found, rate) if check.draws else None,
     ), random
 
@@ -47,24 +47,24 @@ def controls(check: Check, chosen: Mask, avoid: Mask, score: float | None) -> Co
     """
     if not check.draws or not chosen.any():
         return None
-    masks = designs.matched(
+    masks = designs.layer_matched_masks(
         chosen, check.grid.layer_slices, check.draws, seed=check.seed, avoid=avoid
     )
     if not masks.any(axis=1).all():
         return None
-    random = spread(check.scores(masks, "random controls"), score)
+    random = describe_controls(check.scores(masks, "random controls"), score)
     groups = [list(columns) for columns in check.grid.groups if len(columns) > 1]
     near = np.unique(designs.neighbours(chosen, groups, check.draws, seed=check.seed + 1), axis=0)
     same = None
     if len(near):
         scores = check.scores(near, "controls of the same groups")
-        same = spread(scores, score).model_copy(update={"heads": int(near[0].sum())})
+        same = describe_controls(scores, score).model_copy(update={"heads": int(near[0].sum())})
     return Controls(
         examples=len(check.examples), chosen=score, **random.as_dict(), same_groups=same
     )
 
 
-def spread(scores: list[float | None], chosen: float | None) -> Spread:
+def describe_controls(scores: list[float | None], chosen: float | None) -> Spread:
     """Scores of random draws, and how far the chosen heads' score lies below them."""
     known = np.array([score for score in scores if score is not None], dtype=float)
     mean = float(known.mean()) if known.size else None
@@ -77,7 +77,7 @@ def spread(scores: list[float | None], chosen: float | None) -> Spread:
     return Spread(draws=len(scores), scores=scores, mean=mean, sd=deviation, deviations=far)
 
 
-def together(check: Check, chosen: Sequence[int]) -> JointDrop | None:
+def joint_ratio(check: Check, chosen: Sequence[int]) -> JointDrop | None:
     """The drop of all chosen heads together over the sum of their drops alone.
 
     The interval is a bootstrap over examples, each drawn with all its outcomes. Below 1 the heads
@@ -89,7 +89,7 @@ def together(check: Check, chosen: Sequence[int]) -> JointDrop | None:
     alone = designs.singles(check.grid.size)[list(chosen)]
     whole = column_mask(check.grid.size, chosen)
     masks = np.stack([np.zeros_like(whole), *alone, whole])
-    outcomes = scored(check.outcomes(masks, "chosen heads alone"))
+    outcomes = scored_everywhere(check.outcomes(masks, "chosen heads alone"))
     if not outcomes.shape[1]:
         return None
     joint, summed = outcomes[0] - outcomes[-1], (outcomes[0] - outcomes[1:-1]).sum(axis=0)

@@ -6,7 +6,7 @@ from caploc import designs
 from caploc.recovery import noise_ceiling
 from caploc.result import Prediction, number
 from caploc.search import Found
-from caploc.validation.check import Check, scored
+from caploc.validation.check import Check, scored_everywhere
 
 MASKS = 30
 EXAMPLES = 20
@@ -26,8 +26,8 @@ def predicted(check: Check, found: Found, rate: float) -> Prediction | None:
     effect = np.nan_to_num(found.estimate.effect)
     if not effect.any():
         return None
-    masks = drawn(check, found, rate)
-    outcomes = scored(check.on_first(EXAMPLES).outcomes(masks, "held-out masks"))
+    masks = draw_masks(check, found, rate)
+    outcomes = scored_everywhere(check.on_first(EXAMPLES).outcomes(masks, "held-out masks"))
     if not outcomes.shape[1]:
         return None
     means, prediction = outcomes.mean(axis=1), masks @ effect
@@ -43,7 +43,7 @@ def predicted(check: Check, found: Found, rate: float) -> Prediction | None:
     )
 
 
-def drawn(check: Check, found: Found, rate: float) -> np.ndarray:
+def draw_masks(check: Check, found: Found, rate: float) -> np.ndarray:
     """Random masks without critical heads; every other one with a chosen head in it."""
     random = designs.generator(check.seed + 2)
     allowed = np.ones(check.grid.size, dtype=bool)

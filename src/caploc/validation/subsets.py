@@ -56,7 +56,7 @@ def judge(check: Check, chosen: Sequence[int]) -> Judgement | None:
     """Compare a set with its parts on the examples of a check; None if it has no parts."""
     if len(chosen) < 2:
         return None
-    sets = parts(chosen)
+    sets = subsets_to_try(chosen)
     masks = np.stack([column_mask(check.grid.size, columns) for columns in ((), *sets)])
     intact, *outcomes = check.outcomes(masks, "parts of the set")
     pick = picked(intact, np.stack(outcomes))
@@ -80,7 +80,7 @@ def judge(check: Check, chosen: Sequence[int]) -> Judgement | None:
     return Judgement(named, told, list(check.examples)[1::2] if replaced else [])
 
 
-def parts(chosen: Sequence[int]) -> list[tuple[int, ...]]:
+def subsets_to_try(chosen: Sequence[int]) -> list[tuple[int, ...]]:
     """The set itself, then its beginnings, single heads and all but each, the smallest first."""
     whole = tuple(chosen)
     some = [whole[:count] for count in range(1, len(whole))]

@@ -109,13 +109,13 @@ def is_program(answer: str, prompt: str) -> bool:
 
 def does_something(program: str) -> bool:
     """Whether the text is Python with more than expressions in it."""
-    tree = parsed(program)
+    tree = parse_python(program)
     return tree is not None and any(
         isinstance(node, ast.stmt) and not isinstance(node, ast.Expr) for node in ast.walk(tree)
     )
 
 
-def parsed(program: str) -> ast.Module | None:
+def parse_python(program: str) -> ast.Module | None:
     """The text as Python, None if it is none."""
     if len(program) > LONGEST_PROGRAM:
         return None

@@ -8,7 +8,7 @@ import pytest
 
 from caploc.errors import BadData
 from caploc.neurons.facts.demo import demo_facts
-from caploc.neurons.facts.fidelity import SetLocator, fidelity, mean_by_fact, pair_wordings
+from caploc.neurons.facts.fidelity import SetLocator, mean_by_fact, pair_wordings, wording_fidelity
 from caploc.neurons.facts.knowledge_neurons import KnowledgeNeurons
 from caploc.neurons.facts.prompts import Fact, FactPrompt
 from caploc.neurons.sites import NeuronGrid
@@ -50,7 +50,7 @@ def relation(prompt: FactPrompt) -> int:
 
 
 def test_a_faithful_locator_has_fidelity_and_margin_of_one():
-    found = fidelity(Planted(subject), FACTS, seed=0)
+    found = wording_fidelity(Planted(subject), FACTS, seed=0)
     assert found.rewrites["iou"].mean == found.rewrites["reference"].mean == 1.0
     assert found.same_prompt["largest"].low == 1.0
     assert found.same_relation["iou"].mean < 0.2 and found.unrelated["iou"].mean < 0.2
@@ -60,19 +60,19 @@ def test_a_faithful_locator_has_fidelity_and_margin_of_one():
 
 
 def test_a_locator_of_the_relation_has_fidelity_and_no_margin():
-    found = fidelity(Planted(relation), FACTS, seed=0)
+    found = wording_fidelity(Planted(relation), FACTS, seed=0)
     assert found.rewrites["iou"].mean == found.same_relation["iou"].mean == 1.0
     assert found.margin["iou"].mean == 0.0
     assert found.unrelated["iou"].mean < 0.2
 
 
 def test_a_locator_of_the_form_cannot_tell_facts_apart():
-    found = fidelity(Planted(lambda prompt: 7), FACTS, seed=0)
+    found = wording_fidelity(Planted(lambda prompt: 7), FACTS, seed=0)
     assert found.unrelated["iou"].mean == 1.0 and found.margin["reference"].mean == 0.0
 
 
 def test_a_random_part_shows_in_the_control_of_the_same_prompt():
-    found = fidelity(Planted(subject, noise=2), FACTS, seed=0)
+    found = wording_fidelity(Planted(subject, noise=2), FACTS, seed=0)
     # two of four are always the same, two nearly always others
     assert 0.5 <= found.same_prompt["reference"].mean < 0.6
     assert found.size == 4 and found.same_prompt["iou"].mean == pytest.approx(1 / 3, abs=0.05)
@@ -80,7 +80,7 @@ def test_a_random_part_shows_in_the_control_of_the_same_prompt():
 
 def test_random_sets_of_equal_size_overlap_by_chance():
     many = demo_facts("quiz")
-    found = fidelity(Planted(subject), many, seed=0)
+    found = wording_fidelity(Planted(subject), many, seed=0)
     # 2 of 80 units, drawn within their layer of 40
     assert found.random["reference"].low < 2 / 80 + 0.01
     assert found.random["reference"].mean == pytest.approx(0.025, abs=0.02)
@@ -91,7 +91,7 @@ def test_empty_sets_are_missing_and_counted():
         def locate(self, prompt):
             return np.zeros(GRID.size, dtype=bool)
 
-    found = fidelity(Empty(subject), FACTS, seed=0)
+    found = wording_fidelity(Empty(subject), FACTS, seed=0)
     assert found.empty == found.prompts == 12 * 6
     assert np.isnan(found.rewrites["iou"].mean) and found.rewrites["iou"].items == 0
     json.dumps(found.as_dict(), allow_nan=False)
@@ -99,10 +99,10 @@ def test_empty_sets_are_missing_and_counted():
 
 def test_facts_without_rewrites_are_counted_and_none_at_all_is_refused():
     bare = [Fact(f.name, f.relation, f.prompt) for f in FACTS]
-    found = fidelity(Planted(subject), [*FACTS[:6], *bare[6:]], seed=0)
+    found = wording_fidelity(Planted(subject), [*FACTS[:6], *bare[6:]], seed=0)
     assert (found.facts, found.without_rewrites) == (6, 6)
     with pytest.raises(BadData, match="No fact has a rewrite"):
-        fidelity(Planted(subject), bare, seed=0)
+        wording_fidelity(Planted(subject), bare, seed=0)
 
 
 def test_partners_are_of_the_right_relation_and_the_same_number():
@@ -117,7 +117,7 @@ def test_partners_are_of_the_right_relation_and_the_same_number():
 def test_facts_without_a_relation_have_no_partners():
     strangers = [Fact(f.name, None, f.prompt, f.rewrites) for f in FACTS]
     assert all(pair.related is pair.unrelated is None for pair in pair_wordings(strangers, 0))
-    found = fidelity(Planted(subject), strangers, seed=0)
+    found = wording_fidelity(Planted(subject), strangers, seed=0)
     assert found.margin["iou"].items == 0 and found.rewrites["iou"].mean == 1.0
 
 
@@ -129,7 +129,7 @@ def test_means_by_fact_leave_out_what_is_missing():
 def test_knowledge_neurons_are_deterministic_and_share_much_with_other_facts(neurons):
     locator = KnowledgeNeurons(neurons)
     assert isinstance(locator, SetLocator)
-    found = fidelity(locator, FACTS[:4], seed=0)
+    found = wording_fidelity(locator, FACTS[:4], seed=0)
     assert found.same_prompt["iou"].low == 1.0
     assert found.random["iou"].mean < 0.1 < found.same_relation["iou"].mean
     assert found.per_fact.shape == (4,)

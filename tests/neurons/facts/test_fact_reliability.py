@@ -14,8 +14,8 @@ from caploc.neurons.facts.demo import demo_facts
 from caploc.neurons.facts.knowledge_neurons import KnowledgeNeurons
 from caploc.neurons.facts.reliability import (
     conditions_of,
+    intervention_reliability,
     locate_facts,
-    reliability,
     scaled_probabilities,
 )
 from caploc.stats.intervals import Interval
@@ -57,7 +57,7 @@ def test_scaled_neurons_are_those_of_a_plain_cut_at_the_last_position(as_tiny, a
 
 
 def test_located_neurons_do_more_than_random_ones(neurons, located):
-    found = reliability(neurons, FACTS, located, seed=0)
+    found = intervention_reliability(neurons, FACTS, located, seed=0)
     assert found.suppress.fact.located.high < 0
     assert abs(found.suppress.fact.random.mean) < 0.1 * abs(found.suppress.fact.located.mean)
     assert found.suppress.fact.gain.excess.low > 0
@@ -70,7 +70,7 @@ def test_located_neurons_do_more_than_random_ones(neurons, located):
 
 def test_all_facts_with_one_set_cannot_beat_another_facts(neurons, located):
     same = np.repeat(located[:1], len(FACTS), axis=0)
-    found = reliability(neurons, FACTS, same, seed=0, draws=5)
+    found = intervention_reliability(neurons, FACTS, same, seed=0, draws=5)
     assert found.suppress.fact.located == found.suppress.fact.other_fact
     assert (
         not found.conditions["suppress, fact: beats_other_fact"] and not found.as_dict()["reliable"]
@@ -80,16 +80,18 @@ def test_all_facts_with_one_set_cannot_beat_another_facts(neurons, located):
 def test_facts_without_neurons_are_left_out_and_counted(neurons, located):
     sets = located.copy()
     sets[1] = False
-    found = reliability(neurons, FACTS, sets, seed=0, draws=5)
+    found = intervention_reliability(neurons, FACTS, sets, seed=0, draws=5)
     assert (found.facts, found.empty) == (5, 1)
     assert found.size == sets[[0, 2, 3, 4, 5]].sum() / 5
     with pytest.raises(BadData, match="for 0 of 6 facts"):
-        reliability(neurons, FACTS, sets & False, seed=0, draws=5)
+        intervention_reliability(neurons, FACTS, sets & False, seed=0, draws=5)
 
 
 def test_one_relation_alone_has_no_unrelated_facts(neurons, located):
     capitals = [n for n, fact in enumerate(FACTS) if fact.relation == "capital of"]
-    found = reliability(neurons, [FACTS[n] for n in capitals], located[capitals], seed=0, draws=5)
+    found = intervention_reliability(
+        neurons, [FACTS[n] for n in capitals], located[capitals], seed=0, draws=5
+    )
     assert found.suppress.unrelated.located.items == 0
     assert not found.conditions["suppress: spares_unrelated"]
     json.dumps(found.as_dict(), allow_nan=False)
@@ -97,9 +99,9 @@ def test_one_relation_alone_has_no_unrelated_facts(neurons, located):
 
 def test_sets_of_another_model_or_other_facts_are_refused(neurons, located):
     with pytest.raises(BadOption, match="6 facts in 2,304 neurons"):
-        reliability(neurons, FACTS, located[:, :10], seed=0)
+        intervention_reliability(neurons, FACTS, located[:, :10], seed=0)
     with pytest.raises(BadOption, match="at least 5 random draws"):
-        reliability(neurons, FACTS, located, seed=0, draws=3)
+        intervention_reliability(neurons, FACTS, located, seed=0, draws=3)
 
 
 def sure(value: float) -> Interval:
@@ -107,7 +109,7 @@ def sure(value: float) -> Interval:
 
 
 def test_the_verdict_asks_for_all_conditions(neurons, located):
-    found = reliability(neurons, FACTS, located, seed=0, draws=5)
+    found = intervention_reliability(neurons, FACTS, located, seed=0, draws=5)
 
     def planted(sign):
         gain = replace(found.suppress.fact.gain, excess=sure(0.5))

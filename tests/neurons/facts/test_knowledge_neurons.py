@@ -13,7 +13,7 @@ from caploc.neurons.facts.demo import demo_facts
 from caploc.neurons.facts.fidelity import SetLocator
 from caploc.neurons.facts.knowledge_neurons import KnowledgeNeurons
 from caploc.neurons.facts.prompts import Encoded, FactPrompt
-from caploc.neurons.sites import parts
+from caploc.neurons.sites import list_projections
 
 # one family has no feed-forward block in its two layers
 WITH_NEURONS = [name for name in FAMILIES if not name.startswith("nemotron_h")]
@@ -41,7 +41,11 @@ def by_definition(loaded, encoded: Encoded, fractions) -> np.ndarray:
     """Each projection by itself: activations, then the gradient by them at every point."""
     count, scores = len(encoded.answer), np.zeros(loaded.grid.size)
     for wanted in range(loaded.grid.layers):
-        mine = [(columns, m) for layer, columns, m in parts(loaded.projections) if layer == wanted]
+        mine = [
+            (columns, m)
+            for layer, columns, m in list_projections(loaded.projections)
+            if layer == wanted
+        ]
         for fraction in fractions if mine else ():
             leaves = {}
 
@@ -88,7 +92,7 @@ def test_a_layers_scores_add_up_to_what_the_layer_is_worth(neurons, number):
     scores, encoded = locator.score(prompt), locator.encoder.encode(prompt).first()
     with torch.no_grad():
         full = float(outcome(neurons, encoded))
-        for _, columns, module in parts(neurons.projections):
+        for _, columns, module in list_projections(neurons.projections):
 
             def silence(_, args):
                 return torch.cat([args[0][:, :-1], torch.zeros_like(args[0][:, -1:])], 1), *args[1:]

@@ -11,7 +11,7 @@ from caploc.engine.encoding import Span
 from caploc.engine.plain import PaddedText, score_padded
 from caploc.errors import BadData
 from caploc.neurons.batches import Batch, gold_logprobs, gold_means
-from caploc.neurons.tuning.training import deal, split
+from caploc.neurons.tuning.training import deal, split_validation
 from caploc.tasks.demo import data
 
 DEVICE = torch.device("cpu")
@@ -81,7 +81,7 @@ def test_batches_visit_every_span_once_a_round_and_more_keep_the_first(count, si
 @given(count=st.integers(2, 60), share=st.floats(0.01, 0.99), seed=st.integers(0))
 def test_a_split_deals_out_every_span_once(count, share, seed):
     spans = [Span((number,), (number,)) for number in range(count)]
-    train, held_out = split(spans, share, seed)
+    train, held_out = split_validation(spans, share, seed)
     assert sorted(train + held_out, key=lambda span: span.inputs) == spans
     assert train and held_out
     assert abs(len(held_out) - share * count) <= 1
@@ -89,4 +89,4 @@ def test_a_split_deals_out_every_span_once(count, share, seed):
 
 def test_one_example_cannot_be_split():
     with pytest.raises(BadData, match="give at least 2"):
-        split([Span((1,), (2,))], 0.2, 0)
+        split_validation([Span((1,), (2,))], 0.2, 0)

@@ -18,7 +18,7 @@ from caploc.neurons.tuning.enhancement import (
     make_arms,
 )
 from caploc.neurons.tuning.training import TuningRecipe
-from caploc.neurons.tuning.weights import degraded, shares
+from caploc.neurons.tuning.weights import degraded, shares_by_projection
 from caploc.stats.intervals import paired_interval
 from caploc.tasks.demo import data
 
@@ -49,7 +49,7 @@ def neurons(grid, count, seed=0):
 @contextmanager
 def damaged(model, chosen):
     """These neurons write the opposite of what they wrote."""
-    held = shares(model, chosen, "output")
+    held = shares_by_projection(model, chosen, "output")
     before = [share.read() for share in held]
     for share, values in zip(held, before, strict=True):
         share.write({key: -value for key, value in values.items()})

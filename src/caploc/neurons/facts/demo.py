@@ -52,7 +52,7 @@ def demo_facts(form: str = "quiz", count: int | None = None, *, seed: int = 0) -
 def demo_texts(count: int = 300, *, seed: int = 0) -> list[str]:
     """Draw texts of the demo model's world, of every kind, for statistics over any text."""
     rng = random.Random(seed)
-    kinds = (*data.HELD_OUT, data.courtesy, data.pick, data.statement)
+    kinds = (*data.HELD_OUT, data.courtesy, data.choose_named, data.statement)
     drawn = [rng.choice(kinds)(rng) for _ in range(count)]
     return [example.prompt + example.answer for example in drawn]
 

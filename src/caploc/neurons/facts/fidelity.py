@@ -29,7 +29,7 @@ from caploc.progress import Progress, Silent
 from caploc.stats.agreement import rank_correlation
 from caploc.stats.chance import layer_matched
 from caploc.stats.intervals import Interval, JsonRecord, mean_interval
-from caploc.stats.sets import rates
+from caploc.stats.sets import overlap_rates
 
 ARMS = ("rewrites", "same_prompt", "same_relation", "unrelated")
 SET_MEASURES = ("reference", "largest", "iou")
@@ -210,7 +210,7 @@ class Fidelity(JsonRecord):
     margin_per_fact: Float64[np.ndarray, " facts"]
 
 
-def fidelity(
+def wording_fidelity(
     locator: SetLocator, facts: Sequence[Fact], *, seed: int, progress: Progress | None = None
 ) -> Fidelity:
     """Locate every prompt and rewrite, and every prompt once more, and compare the sets."""
@@ -223,7 +223,7 @@ def fidelity(
         if arm == "random" and second is not None:
             draw = seed + number
             second = layer_matched(second, locator.grid, 1, seed=draw, excluding=False)[0]
-        found = {} if second is None else vars(rates(located[pair.fact][0], second))
+        found = {} if second is None else vars(overlap_rates(located[pair.fact][0], second))
         return {name: np.nan if found.get(name) is None else found[name] for name in SET_MEASURES}
 
     arms = {arm: [rate(arm, *each) for each in enumerate(compared)] for arm in (*ARMS, "random")}

@@ -75,7 +75,7 @@ def wordings_exhibit(found: Results) -> Exhibit:
             "ours; the paper's are not known to us."
         ],
         partial(
-            drawing.points,
+            drawing.draw_points,
             [NAMES[name] for name in found],
             {
                 arm.replace("_", " "): [bounds(each[arm]["largest"]) for each in found.values()]

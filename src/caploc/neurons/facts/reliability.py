@@ -116,7 +116,7 @@ def locate_facts(
     return np.stack(found)
 
 
-def reliability(
+def intervention_reliability(
     loaded: NeuronModel,
     facts: Sequence[Fact],
     located: Bool[np.ndarray, "_ _"],

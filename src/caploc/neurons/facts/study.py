@@ -23,11 +23,15 @@ from caploc.neurons.circuits.reliability import circuit_reliability
 from caploc.neurons.facts import pages
 from caploc.neurons.facts.demo import demo_facts, demo_texts
 from caploc.neurons.facts.editing import Editor, covariances
-from caploc.neurons.facts.fidelity import fidelity, layer_fidelity
+from caploc.neurons.facts.fidelity import layer_fidelity, wording_fidelity
 from caploc.neurons.facts.knowledge_neurons import KnowledgeNeurons
 from caploc.neurons.facts.prompts import Fact, FactAnswers, known_facts
 from caploc.neurons.facts.reading import FORMS, LONGEST, read_facts, read_rewrites, with_rewrites
-from caploc.neurons.facts.reliability import edit_reliability, locate_facts, reliability
+from caploc.neurons.facts.reliability import (
+    edit_reliability,
+    intervention_reliability,
+    locate_facts,
+)
 from caploc.neurons.facts.tracing import Tracer, noise_level
 from caploc.neurons.proof import NeuronModel, as_neurons
 from caploc.neurons.study import Finding, Reported, run_command
@@ -206,9 +210,11 @@ class FactLab:
     def fidelity(self) -> dict[str, Any]:
         asked: dict[str, Any] = {"seed": self.study.seed, "progress": self.progress}
         ways: dict[str, Callable[[], JsonRecord]] = {
-            "neurons": lambda: fidelity(KnowledgeNeurons(self.neurons), self.facts, **asked),
+            "neurons": lambda: wording_fidelity(
+                KnowledgeNeurons(self.neurons), self.facts, **asked
+            ),
             "tracing": lambda: layer_fidelity(self.tracer, self.facts, **asked),
-            "circuits": lambda: fidelity(self.circuits, self.paired(), **asked),
+            "circuits": lambda: wording_fidelity(self.circuits, self.paired(), **asked),
         }
         return {name: self.recall(f"fidelity {name}", ways[name]) for name in self.study.methods}
 
@@ -230,7 +236,7 @@ class FactLab:
         """Set knowledge neurons to zero and double them."""
         locator = KnowledgeNeurons(self.neurons)
         located = locate_facts(locator, self.facts, progress=self.progress)
-        return reliability(self.neurons, self.facts, located, **asked)
+        return intervention_reliability(self.neurons, self.facts, located, **asked)
 
     def edit(self, **asked: Any) -> JsonRecord:
         """Make rank-one edits at every layer."""

@@ -29,7 +29,7 @@ from caploc.neurons.sites import find_sites
 from caploc.neurons.study import reopen_study
 from caploc.neurons.tuning.trainable import TrainableRows
 from caploc.neurons.tuning.training import TuningRecipe, find_best_rate, make_lessons
-from caploc.neurons.tuning.weights import NeuronShare, Trains, shares
+from caploc.neurons.tuning.weights import NeuronShare, Trains, shares_by_projection
 from caploc.progress import Progress
 from caploc.workbench import Allowed, ModelOptions
 
@@ -129,7 +129,7 @@ def apply_delta(model: PreTrainedModel, delta: Delta) -> None:
 
 def _shares(model: PreTrainedModel, delta: Delta) -> list[NeuronShare]:
     try:
-        return shares(model, find_sites(model)[1].mask(delta.neurons), delta.trains)
+        return shares_by_projection(model, find_sites(model)[1].mask(delta.neurons), delta.trains)
     except CaplocError:
         raise _refusal(model, delta) from None
 

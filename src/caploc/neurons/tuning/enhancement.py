@@ -29,7 +29,7 @@ from caploc.neurons.tuning.trainable import (
     TrainableRows,
     TrainableWhole,
     adaptable,
-    require_peft,
+    require_peft_to_train,
 )
 from caploc.neurons.tuning.training import (
     Lessons,
@@ -38,7 +38,7 @@ from caploc.neurons.tuning.training import (
     find_best_rate,
     make_lessons,
 )
-from caploc.neurons.tuning.weights import check_chosen, shares
+from caploc.neurons.tuning.weights import check_chosen, shares_by_projection
 from caploc.progress import Progress
 from caploc.stats.chance import FEWEST, bottom, layer_matched, specificity, uniform
 from caploc.stats.intervals import Interval, JsonRecord, paired_interval
@@ -82,7 +82,7 @@ class TuningArm:
     def check(self, model: PreTrainedModel, recipe: TuningRecipe) -> None:
         """Refuse, before anything is tuned, an arm that this model cannot have."""
         if self.chosen is not None:
-            shares(model, self.chosen, recipe.trains)
+            shares_by_projection(model, self.chosen, recipe.trains)
         if self.name == "lora":
             adaptable(model, recipe.trains)
 
@@ -135,7 +135,7 @@ def make_arms(
             f"draws={draws}: a random arm needs {FEWEST} draws or more for its standard deviation."
         )
     if "lora" in names:
-        require_peft()
+        require_peft_to_train()
     if "bottom" in names and scores is None:
         raise BadOption("The arm 'bottom' needs the neurons' scores; give them.")
     found: list[TuningArm] = []
@@ -163,7 +163,7 @@ def parameter_count(model: PreTrainedModel, chosen: Chosen, recipe: TuningRecipe
     """Count the values that tuning these neurons trains."""
     return sum(
         value.numel()
-        for share in shares(model, chosen, recipe.trains)
+        for share in shares_by_projection(model, chosen, recipe.trains)
         for value in share.read().values()
     )
 

@@ -19,7 +19,7 @@ from caploc.folder import ENHANCEMENT, LEDGER, ROWS
 from caploc.measurement import Cost, Meter, outcomes_by_example
 from caploc.models.loading import CutModel
 from caploc.neurons.batches import gold_means
-from caploc.neurons.cells import Matrix, NamedRow, bounds, effects_matrix, ranged, spread
+from caploc.neurons.cells import Matrix, NamedRow, bounds, effects_matrix, mean_and_range, ranged
 from caploc.neurons.study import Finding, NeuronLab, Reported, TaskSource, reopen_study, run_command
 from caploc.neurons.tuning.enhancement import (
     ARMS,
@@ -264,7 +264,7 @@ def tuned_arms_exhibit(task: str, result: Results) -> Exhibit:
             f"{len(control['changes'])} draws."
         )
     draw = partial(
-        drawing.points,
+        drawing.draw_points,
         list(drawn),
         {"log-probability": [_drawn(list(_changes_of(a, task, GOLD))) for a in drawn.values()]},
         label="change of log-probability, nats a token",
@@ -285,7 +285,7 @@ def _drawn(changes: Sequence[Results]) -> drawing.Interval:
     """Draw the change of one arm with its interval, of several draws the mean and the ends."""
     if len(changes) == 1:
         return bounds(changes[0]["change"])
-    return spread([each["change"]["mean"] for each in changes])
+    return mean_and_range([each["change"]["mean"] for each in changes])
 
 
 def gain_matrix(found: Results, arm: str = LOCATED) -> tuple[list[str], list[str], Matrix]:

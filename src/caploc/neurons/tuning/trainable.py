@@ -24,7 +24,7 @@ from caploc.neurons.tuning.weights import (
     Trains,
     dense_projections,
     output_width,
-    shares,
+    shares_by_projection,
 )
 
 try:
@@ -75,7 +75,7 @@ class TrainableRows:
     """
 
     def __init__(self, model: PreTrainedModel, chosen: Chosen, trains: Trains = "all") -> None:
-        found = shares(model, chosen, trains)
+        found = shares_by_projection(model, chosen, trains)
         self.chosen, self.trains, self.shares = chosen, trains, found
         self.originals = {key: value for share in found for key, value in share.read().items()}
         self.changes = {
@@ -307,7 +307,7 @@ def adaptable(model: PreTrainedModel, trains: Trains) -> dict[str, Any]:
         BadOption: if PEFT is not installed.
         ModelRefused: if there is none.
     """
-    require_peft()
+    require_peft_to_train()
     found = dense_projections(model, trains)
     if not found:
         raise ModelRefused(
@@ -335,7 +335,7 @@ def ranks(costs: Sequence[int], wanted: int) -> list[int]:
     return found
 
 
-def require_peft() -> None:
+def require_peft_to_train() -> None:
     """Refuse adapters where PEFT is not installed.
 
     Raises:

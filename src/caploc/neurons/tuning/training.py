@@ -118,7 +118,7 @@ class TuningFit(JsonRecord):
 def make_lessons(spans: Sequence[Span], recipe: TuningRecipe, device: torch.device) -> Lessons:
     """Split the training examples and put them into batches."""
     recipe.check()
-    train, held_out = split(spans, recipe.held_out, recipe.seed)
+    train, held_out = split_validation(spans, recipe.held_out, recipe.seed)
     ordered = deal(train, recipe.batch_size, recipe.steps, recipe.seed)
     tests = [
         held_out[start : start + recipe.batch_size]
@@ -132,7 +132,7 @@ def make_lessons(spans: Sequence[Span], recipe: TuningRecipe, device: torch.devi
     )
 
 
-def split(
+def split_validation(
     spans: Sequence[Span], share: float, seed: int
 ) -> tuple[tuple[Span, ...], tuple[Span, ...]]:
     """Part what to train on from a random part, `share` of all and at least one, to choose by.

@@ -21,7 +21,7 @@ from caploc.errors import BadOption, ModelRefused
 from caploc.models.cutting import temporary_hooks
 from caploc.models.projections import input_width, text_config
 from caploc.neurons.experts import Experts
-from caploc.neurons.sites import Chosen, find_sites, parts
+from caploc.neurons.sites import Chosen, find_sites, list_projections
 
 Trains = Literal["all", "output"]  # all rows and columns of a neuron, or its output column alone
 TRAINS = ("all", "output")
@@ -66,7 +66,9 @@ class NeuronShare:
         return weight if self.writes != isinstance(self.module, Conv1D) else weight.T
 
 
-def shares(model: PreTrainedModel, chosen: Chosen, trains: Trains = "all") -> list[NeuronShare]:
+def shares_by_projection(
+    model: PreTrainedModel, chosen: Chosen, trains: Trains = "all"
+) -> list[NeuronShare]:
     """Find every projection's share of the chosen neurons, layer by layer.
 
     With `trains` "output" the input projections have none.
@@ -80,7 +82,7 @@ def shares(model: PreTrainedModel, chosen: Chosen, trains: Trains = "all") -> li
     check_chosen(chosen, grid.size, trains)
     names = {id(module): name for name, module in model.named_modules()}
     found: list[NeuronShare] = []
-    for layer, columns, module in parts(sites):
+    for layer, columns, module in list_projections(sites):
         places = torch.from_numpy(np.flatnonzero(chosen[columns]))
         if not len(places):
             continue
@@ -120,7 +122,7 @@ def dense_projections(model: PreTrainedModel, trains: Trains = "all") -> dict[st
     """
     names = {id(module): name for name, module in model.named_modules()}
     found: dict[str, Any] = {}
-    for _, _, module in parts(find_sites(model)[0]):
+    for _, _, module in list_projections(find_sites(model)[0]):
         if not isinstance(module, Experts):
             name = names[id(module)]
             found |= _input_projections(model, name) if trains == "all" else {}
@@ -249,7 +251,7 @@ def feed_forward_weights(model: PreTrainedModel) -> list[Tensor]:
     dense = [module.weight.detach() for module in dense_projections(model).values()]
     experts = [
         parameter.detach()
-        for _, _, module in parts(find_sites(model)[0])
+        for _, _, module in list_projections(find_sites(model)[0])
         if isinstance(module, Experts)
         for parameter in module.module.parameters(recurse=False)
         if parameter.ndim == 3

@@ -94,7 +94,7 @@ class Reproduction:
             controls = controls_exhibit(lab, tasks, self.preset.generic)
         self.keep((None, [scores_exhibit(ways), points, controls]))
         self.results["told"] |= {
-            "scores": agreement(ways, asked.method),
+            "scores": agreement_of_ways(ways, asked.method),
             "baselines": baselines(ways),
             "points": swept(points),
         }
@@ -129,9 +129,9 @@ class Reproduction:
             self.results[what] = {}
             for name in self.preset.facts.sets:
                 study = self.preset.fact_study(name)
-                place = self.folder / f"facts-{short(name)}"
+                place = self.folder / f"facts-{last_part(name)}"
                 found = measure(study, place, self.progress, command=self.command)
-                self.results[what][name] = self.keep(found, short(name))
+                self.results[what][name] = self.keep(found, last_part(name))
 
     def decoupled(self) -> None:
         """Capability and content apart (9, 10)."""
@@ -139,7 +139,7 @@ class Reproduction:
         contrasts, effects = [], []
         for name in asked.sets:
             study = self.preset.decoupling_study(name)
-            place = self.folder / f"decoupling-{short(name)}"
+            place = self.folder / f"decoupling-{last_part(name)}"
             found = self.keep(measure_decoupling(study, place, self.progress, command=self.command))
             first = next(iter(found["locators"].values()))
             effect = first["followed"][0]["effects"]
@@ -163,7 +163,7 @@ def reproduce_cnl(
         UserError: for a mistake, before a model is loaded where possible.
         RunFailed: if the machine gives up; what was measured is kept.
     """
-    check(preset)
+    check_cnl_options(preset)
     work = Reproduction(preset, folder, progress or Silent(), command)
     for step in (
         work.located,
@@ -182,7 +182,7 @@ def reproduce_cnl(
     return exhibits
 
 
-def check(preset: CnlPreset) -> None:
+def check_cnl_options(preset: CnlPreset) -> None:
     """Refuse every mistake that can be seen before weights are loaded, all at once.
 
     Raises:
@@ -204,7 +204,7 @@ def check(preset: CnlPreset) -> None:
     raise_together(preset_checks)
 
 
-def short(name: str) -> str:
+def last_part(name: str) -> str:
     """Take the last part of a name."""
     return Path(name).stem
 
@@ -228,7 +228,7 @@ def of_method(ways: Sequence[ScoreWay], wanted: str) -> Iterator[ScoreWay]:
     return (way for way in ways if way.method == wanted)
 
 
-def agreement(ways: Sequence[ScoreWay], main: str) -> str:
+def agreement_of_ways(ways: Sequence[ScoreWay], main: str) -> str:
     """Say how other scores agree with the study's own."""
     parts = []
     for method in dict.fromkeys(way.method for way in ways):

@@ -191,7 +191,7 @@ def elements(rng: random.Random) -> Example:
     return make_quiz(rng, "symbol of", ELEMENTS)
 
 
-def pick(rng: random.Random) -> Example:
+def choose_named(rng: random.Random) -> Example:
     """Return the same choice with the answer named in the question; training only.
 
     It teaches finding the letter apart from knowing the fact; fewer options come first to a

@@ -22,7 +22,7 @@ class BadProgram(Exception):
     """The text is not a demo program, or its numbers run away."""
 
 
-def run(program: str, x: int) -> int:
+def interpret(program: str, x: int) -> int:
     """Return `f(x)` of a program of the form `def f(x): ... return ...`.
 
     Raises:

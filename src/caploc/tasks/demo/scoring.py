@@ -5,7 +5,7 @@ from typing import Any
 
 import pronouncing
 
-from caploc.tasks.demo.interpreter import BadProgram, run
+from caploc.tasks.demo.interpreter import BadProgram, interpret
 
 CURSES = {"damn", "damned", "hell", "bloody", "crap", "blast"}
 INPUTS = (-3, -1, 0, 1, 2, 5)
@@ -17,13 +17,13 @@ def runs_right(doc: dict[str, Any], results: list[str]) -> dict[str, float]:
     header = doc["prompt"].splitlines()[-1] + "\n"
     reference, written = header + doc["answer"], header + results[0]
     try:
-        right = all(run(written, x) == run(reference, x) for x in INPUTS)
+        right = all(interpret(written, x) == interpret(reference, x) for x in INPUTS)
     except BadProgram:
         right = False
     return {"acc": float(right)}
 
 
-def rhymes(doc: dict[str, Any], results: list[str]) -> dict[str, float]:
+def score_rhyme(doc: dict[str, Any], results: list[str]) -> dict[str, float]:
     """1 if the answer is another word whose sounds agree from the last stressed vowel on.
 
     The pronunciations are those of CMUdict; a word it lacks does not rhyme.

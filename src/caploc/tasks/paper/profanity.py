@@ -37,7 +37,7 @@ class Lexicon:
     @classmethod
     def of(cls, words: Iterable[str | None]) -> "Lexicon":
         """A lexicon of words and phrases as they were written; empty ones are left out."""
-        return cls(frozenset(filter(None, (plain(word or "") for word in words))))
+        return cls(frozenset(filter(None, (normalize_text(word or "") for word in words))))
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:
@@ -53,7 +53,7 @@ class Lexicon:
 
     def count(self, text: str) -> int:
         """How many of the text's words and phrases are in the list; a phrase counts once."""
-        return sum(1 for _ in self.pattern.finditer(plain(text))) if self.entries else 0
+        return sum(1 for _ in self.pattern.finditer(normalize_text(text))) if self.entries else 0
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def count_listed(doc: dict[str, Any], results: list[str]) -> dict[str, float]:
     return Swearing(hub_lexicon())(doc, results)
 
 
-def plain(text: str) -> str:
+def normalize_text(text: str) -> str:
     """Text as it is compared: lower case, one kind of apostrophe, width and space."""
     joined = " ".join(unicodedata.normalize("NFKC", text).lower().split())
     return joined.replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")

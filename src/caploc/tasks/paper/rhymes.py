@@ -14,17 +14,17 @@ WORD = re.compile(r"[a-z]+(?:'[a-z]+)*")
 DIGITS = str.maketrans("", "", "012")  # the stress marks of CMUdict's vowels
 
 
-def score(doc: dict[str, Any], results: list[str]) -> dict[str, float]:
+def score_by_rules(doc: dict[str, Any], results: list[str]) -> dict[str, float]:
     """1 if the answer rhymes with `doc["word"]`, else 0, by each rule."""
-    word, answer = doc["word"], answered(results[0])
+    word, answer = doc["word"], find_answer_word(results[0])
     different = answer is not None and answer != word
     return {
-        "rhyme_rate": float(different and rhymes(word, answer)),
+        "rhyme_rate": float(different and do_rhyme(word, answer)),
         "perfect_rhyme_rate": float(different and rhymes_perfectly(word, answer)),
     }
 
 
-def answered(text: str) -> str | None:
+def find_answer_word(text: str) -> str | None:
     """The word that an answer gives: the last of the first sentence with a word in it."""
     plain = text.lower().replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")
     for sentence in SENTENCE_END.split(plain):
@@ -33,7 +33,7 @@ def answered(text: str) -> str | None:
     return None
 
 
-def rhymes(word: str, answer: str | None) -> bool:
+def do_rhyme(word: str, answer: str | None) -> bool:
     """Whether some pronunciations end alike: in two phonemes, stress included, or in the last one.
 
     The last one is enough if either has no more than two, or if `word` ends in a stressed UW
