@@ -1,6 +1,7 @@
 """The walls of the house: which way imports point, and what stays free of torch."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,64 +11,11 @@ import pytest
 import caploc
 
 PACKAGE = Path(caploc.__file__).parent
-# Each stage may import those above it, never those below.
-ORDER = [
-    "errors",
-    "lookup",
-    "redaction",
-    "progress",
-    "pretrained",
-    "naming",
-    "files",
-    "launching",
-    "grid",
-    "heads",
-    "result",
-    "headfile",
-    "designs",
-    "recovery",
-    "regressor",
-    "search",
-    "simulate",
-    "stats",
-    "sandbox",
-    "tasks",
-    "models",
-    "engine",
-    "workers",
-    "sharded",
-    "store",
-    "folder",
-    "contents",
-    "tracking",
-    "cache",
-    "measurement",
-    "validation",
-    "report",
-    "exhibits",
-    "comparison",
-    "findings",
-    "workbench",
-    "study",
-    "finished",
-    "evaluation",
-    "export",
-    "integrations",
-    "sweep",
-    "doctor",
-    "rowfiles",
-    "studies",
-    "interactions",
-    "universal",
-    "neurons",
-    "reproduce",
-    "playground",
-    "console",
-    "tables",
-    "notebook",
-    "cli",
-    "__main__",
-]
+README = Path(__file__).parents[1] / "README.md"
+BLOCK = README.read_text().split("```\nsrc/caploc/\n")[1].split("scripts/")[0]
+# Each stage may import those above it in the README's list, never those below.
+ORDER = [line.split()[0].rstrip("/").removesuffix(".py") for line in BLOCK.splitlines()]
+ORDER.append("__main__")
 MODULES = [
     path
     for path in sorted(PACKAGE.rglob("*.py"))
@@ -96,6 +44,19 @@ def test_imports_point_one_way(path):
     here = ORDER.index(stage(path))
     later = {name for name in imported_stages(path) if ORDER.index(name) > here}
     assert not later, f"{stage(path)} must not import {', '.join(sorted(later))}"
+
+
+def test_the_readme_lists_every_module_in_its_own_words():
+    script = README.parent / "scripts" / "layout.py"
+    differs = subprocess.run([sys.executable, script, "--check"], check=False).returncode
+    assert not differs, "run scripts/layout.py"
+
+
+def test_the_files_to_read_first_are_there_and_few_enough_lines():
+    page = (README.parent / "docs" / "architecture.md").read_text()
+    files = re.findall(r"^\| \d+ \| `(.+?)`", page, re.MULTILINE)
+    assert len(files) == 12
+    assert sum(len((PACKAGE / name).read_text().splitlines()) for name in files) <= 2500
 
 
 def test_the_mathematics_does_not_import_torch():

@@ -6,8 +6,9 @@ from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 
-from caploc import KnockoutRegressor, designs
+from caploc import designs
 from caploc.errors import BadData, BadOption, UnknownName
+from caploc.regressor import KnockoutRegressor
 
 PARTS, ROWS = 30, 900
 EFFECT = np.zeros(PARTS)

@@ -19,9 +19,10 @@ import numpy as np
 import torch
 from torch import nn
 
-import caploc
 from caploc import designs
+from caploc.heads import HeadGrid
 from caploc.models.cutting import knocked_out
+from caploc.regressor import KnockoutRegressor
 
 torch.manual_seed(0)
 LAYERS, HEADS, WIDTH, VOCABULARY, LENGTH = 2, 8, 64, 12, 10
@@ -99,7 +100,7 @@ print(f"loss after training: {wrong:.3f}")
 
 # %%
 projections = [block.out for block in model.blocks]
-grid = caploc.HeadGrid((HEADS,) * LAYERS)
+grid = HeadGrid((HEADS,) * LAYERS)
 
 
 def right(masks: np.ndarray, question: int) -> np.ndarray:
@@ -118,7 +119,7 @@ print("intact:", right(none, FIRST).mean(), right(none, FIFTH).mean())
 # %%
 masks = designs.bernoulli(grid.size, 2000, rate=0.1, seed=0)
 found = {
-    name: caploc.KnockoutRegressor().fit(masks, right(masks, question))
+    name: KnockoutRegressor().fit(masks, right(masks, question))
     for name, question in (("first", FIRST), ("fifth", FIFTH))
 }
 for name, fit in found.items():

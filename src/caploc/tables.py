@@ -47,17 +47,18 @@ def summary_row(result: Result) -> list[str]:
 def members_table(result: Result) -> tuple[list[str], list[list[str]], str]:
     """Headings, rows and title of what the named heads do alone and within their set."""
     members = result.validation.members or Members()
+    effects = 2 if members.heads[1:] else 1  # of one head the two are the same
     headings = ["head", "alone", "95 % interval", "within the set", "95 % interval"]
     rows = []
     for member in members.heads:
         row = [member.head]
-        for effect in (member.alone, member.within):
+        for effect in (member.alone, member.within)[:effects]:
             ends = (console.figure(end, True) for end in (effect.low, effect.high))
             row += [console.figure(effect.effect, True), " to ".join(ends)]
         rows.append(row)
     kind = "fresh examples" if members.fresh else "examples that the search has seen"
     title = f"{result.task.name}: effects of the named heads on {members.examples} {kind}"
-    return headings, rows, title
+    return headings[: 1 + 2 * effects], rows, title
 
 
 def evaluation_table(found: TaskScores) -> tuple[list[str], list[list[str]], str]:

@@ -44,7 +44,7 @@ def runs(tmp_path_factory):
             settings=Settings(top=5),
             limit=60,
         )
-        caploc.run(study, folder / task, command=f"caploc locate demo --task demo/{task}")
+        caploc.run_study(study, folder / task, command=f"caploc locate demo --task demo/{task}")
     curve(folder / "addition", 3, 40)
     compare([folder], folder, command="caploc compare runs")
     return folder

@@ -19,6 +19,7 @@ from caploc.models import gguf
 from caploc.models.gguf import check_gguf
 from caploc.models.loading import check_model, load_model, load_tokenizer, model_shape
 from caploc.models.sources import find_source
+from caploc.result import GridShape, Result
 from caploc.study import Study
 from caploc.workbench import ModelOptions
 
@@ -245,12 +246,19 @@ def test_no_way_to_the_libraries_leads_past_the_check(tmp_path):
             read()
 
 
+def of_grid(heads, group_sizes):
+    """A result of which nothing is known but its model's grid."""
+    grid = GridShape(layers=len(heads), heads=heads, group_sizes=group_sizes)
+    return Result.model_construct(grid=grid)
+
+
 def test_the_heads_of_a_run_on_gguf_are_found_again(file, loaded, monkeypatch):
     """By its file, by folder and file, and as the Hub's cache holds it."""
-    grid = {"grid": {"heads": loaded.grid.heads_per_layer, "group_sizes": loaded.grid.group_sizes}}
+    grid = loaded.grid
+    result = of_grid(heads=list(grid.heads_per_layer), group_sizes=list(grid.group_sizes))
 
     def found(name, gguf=None):
-        return rebuild_grid(Study(ModelOptions(name, gguf=gguf), "demo/addition"), grid)
+        return rebuild_grid(Study(ModelOptions(name, gguf=gguf), "demo/addition"), result)
 
     assert found(str(file)) == found(str(file.parent), file.name) == loaded.grid
     asked = []
@@ -263,9 +271,8 @@ def test_the_heads_of_a_run_on_gguf_are_found_again(file, loaded, monkeypatch):
 
 @pytest.mark.parametrize("name", ["a/b/c", "/no/such/place/x.gguf", "a\0b", "x" * 5000])
 def test_a_model_that_cannot_be_is_not_on_this_machine(name):
-    grid = {"grid": {"heads": [4], "group_sizes": [1]}}
     with pytest.raises(NotRecomputed, match="is not on this machine"):
-        rebuild_grid(Study(ModelOptions(name), "demo/addition"), grid)
+        rebuild_grid(Study(ModelOptions(name), "demo/addition"), of_grid([4], [1]))
 
 
 @pytest.mark.parametrize("share", [0.01, 0.1, 0.3, 0.6, 0.999])

@@ -90,7 +90,7 @@ def test_one_failure_does_not_stop_the_others_and_a_full_disk_does(tmp_path, mon
     def raising(study, folder, *_, **__):
         raise raised[folder.name]
 
-    monkeypatch.setattr("caploc.sweep.run", raising)
+    monkeypatch.setattr("caploc.sweep.run_study", raising)
     studies = dict.fromkeys("abc", CSS)
     found = dict(located(studies, tmp_path, Silent()))
     assert found == raised

@@ -32,7 +32,7 @@ def runs(tmp_path_factory):
             controls=0,
             limit=20,
         )
-        caploc.run(study, folder / task)
+        caploc.run_study(study, folder / task)
     return folder
 
 

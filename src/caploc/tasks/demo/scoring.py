@@ -23,7 +23,7 @@ def runs_right(doc: dict[str, Any], results: list[str]) -> dict[str, float]:
     return {"acc": float(right)}
 
 
-def score_rhyme(doc: dict[str, Any], results: list[str]) -> dict[str, float]:
+def rhymes(doc: dict[str, Any], results: list[str]) -> dict[str, float]:
     """1 if the answer is another word whose sounds agree from the last stressed vowel on.
 
     The pronunciations are those of CMUdict; a word it lacks does not rhyme.

@@ -14,7 +14,7 @@ WORD = re.compile(r"[a-z]+(?:'[a-z]+)*")
 DIGITS = str.maketrans("", "", "012")  # the stress marks of CMUdict's vowels
 
 
-def score_by_rules(doc: dict[str, Any], results: list[str]) -> dict[str, float]:
+def score(doc: dict[str, Any], results: list[str]) -> dict[str, float]:
     """1 if the answer rhymes with `doc["word"]`, else 0, by each rule."""
     word, answer = doc["word"], find_answer_word(results[0])
     different = answer is not None and answer != word
