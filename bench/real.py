@@ -148,17 +148,18 @@ class Proving:
             likelihood=1 if trial.method == "adaptive" else None,
         )
         done = metered(METHODS[trial.method].search(problem), self.meters)
-        chosen = done.found.chosen
+        chosen, check = done.found.chosen, self.check(split.checking)
         if trial.settings.goal == "set":
-            check = self.check(split.checking)
             judged = judge(check, chosen)
+            if judged and judged.examples:  # as a study does: those that had no part in picking
+                check = self.check(judged.examples)
             chosen = drop_idle_members(check, judged.named if judged else chosen)
         figures = {"rows": float(done.rows), "seconds": done.measuring}
         figures |= judge_heads(done.found, self.truth, split.judging)
         if trial.method == "adaptive" and trial.settings.goal == "heads":
             others = [*split.beyond, *split.checking]
             figures |= self.repeat(done.found, others[:REPEATED])
-        return figures | self.judge_set(chosen, split)
+        return figures | self.judge_set(chosen, check, split.beyond)
 
     def check(self, examples: Sequence[int]) -> Check:
         """What sets are held against their parts on."""
@@ -179,12 +180,12 @@ class Proving:
         intact, left = self.check(examples).outcomes(masks, "damage")
         return float(1 - left.mean() / intact.mean())
 
-    def judge_set(self, chosen: Sequence[int], split: Split) -> Figures:
+    def judge_set(self, chosen: Sequence[int], check: Check, beyond: Sequence[int]) -> Figures:
         """What the named heads do together, and whether the intervals of their shares hold."""
         if not chosen:
             return {"damage": 0.0}
-        told = measure_members(self.check(split.checking), chosen)
-        true = measure_members(self.check(split.beyond), chosen)
+        told = measure_members(check, chosen)
+        true = measure_members(self.check(beyond), chosen)
         held = [
             holds((one.within.low, one.within.high), other.within.effect, half_width(other.within))
             for one, other in zip(told, true, strict=True)
@@ -194,7 +195,7 @@ class Proving:
             for one, other in zip(told, true, strict=True)
         ]
         return {
-            "damage": self.damage(chosen, split.beyond),
+            "damage": self.damage(chosen, beyond),
             "shares that hold": share(held),
             "checked alone that hold": share(alone),
         }

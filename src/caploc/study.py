@@ -5,6 +5,8 @@ from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
+import numpy as np
+
 from caploc import designs
 from caploc.errors import BadOption
 from caploc.findings import Stages, StudyFindings, write_findings
@@ -230,8 +232,8 @@ def locate(
     found = search(meters, METHODS[study.method].search(problem), progress)
     before = outcomes_by_example(intact)
     if is_binary(before):  # then the score lies between 0 and 1, and so does what can be lost
-        level = sum(before.values()) / len(before)
-        found = replace(found, estimate=found.estimate.within(-level, 1 - level))
+        outcomes = np.array(list(before.values()))
+        found = replace(found, estimate=found.estimate.within(outcomes))
     hopeless = nothing_to_lose(problem, before)
     if hopeless and hopeless not in found.notes:  # the adaptive search has seen it itself
         found = replace(found, notes=[hopeless, *found.notes])

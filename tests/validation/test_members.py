@@ -2,10 +2,12 @@
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from caploc.heads import HeadGrid
 from caploc.recovery import paired
 from caploc.validation import drop_idle_members, measure_members
+from caploc.validation.members import effect_between
 
 GRID = HeadGrid((8, 8))
 FIRST, SECOND, IDLE = 6, 2, 9
@@ -25,7 +27,7 @@ def test_a_backup_does_nothing_alone_and_half_within_the_set(checking):
     assert second.alone.low <= 0.0 <= second.alone.high and second.within.high < 0.0
 
 
-def test_the_interval_is_the_paired_one_as_far_as_the_score_can_change(checking):
+def test_the_interval_is_the_paired_one_as_far_as_the_score_may_change(checking):
     """Without both nothing is right, without the first one half is: that half is all to lose."""
     check = checking(backed).check
     member = measure_members(check, [FIRST, SECOND])[1]
@@ -33,7 +35,19 @@ def test_the_interval_is_the_paired_one_as_far_as_the_score_can_change(checking)
     without = np.array([float(example % 2 == 1) for example in check.examples])
     expected = paired(with_both - without, binary=True)
     assert (member.within.effect, member.within.high) == (expected[0], expected[2])
-    assert expected[1] < -0.5 == member.within.low
+    most = stats.binomtest(int(without.sum()), without.size).proportion_ci(method="wilson").high
+    assert member.within.low == max(expected[1], -most) < -0.5
+
+
+@pytest.mark.parametrize("right", [0.93, 0.7])
+def test_where_all_is_lost_the_interval_holds_the_true_loss(right):
+    random = np.random.default_rng(0)
+    held = 0
+    for _ in range(1000):
+        before = (random.random(75) < right).astype(float)
+        effect = effect_between(before, np.zeros(75))
+        held += effect.low <= -right <= effect.high
+    assert 0.93 < held / 1000 < 0.985
 
 
 def test_a_single_heads_two_effects_are_one(checking):

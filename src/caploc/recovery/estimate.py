@@ -5,6 +5,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
+from scipy import stats
 
 from caploc.heads import AMONG, Mask, Masks
 
@@ -106,11 +107,14 @@ class Estimate:
     top_chance: Float[np.ndarray, " heads"] | None = None
     estimand: str = AMONG
 
-    def within(self, lowest: float, highest: float) -> "Estimate":
-        """Keep effects and intervals to what the score can change."""
-        effect, low, high = (
-            np.clip(values, lowest, highest) for values in (self.effect, self.low, self.high)
-        )
+    def within(self, outcomes: Float[np.ndarray, " examples"]) -> "Estimate":
+        """Keep effects and intervals to what a score of these right and wrong outcomes can change.
+
+        An interval's ends may go as far as the true score may lie from the one seen.
+        """
+        level, (lower, upper) = outcomes.mean(), true_scores(outcomes)
+        effect = np.clip(self.effect, -level, 1 - level)
+        low, high = (np.clip(end, -upper, 1 - lower) for end in (self.low, self.high))
         return replace(self, effect=effect, low=low, high=high)
 
     def order(self) -> list[int]:
@@ -121,6 +125,13 @@ class Estimate:
     def needed(self, top: int) -> list[int]:
         """Columns of the `top` most needed heads; fewer if fewer effects are negative."""
         return [column for column in self.order()[:top] if self.effect[column] < 0]
+
+
+def true_scores(outcomes: Float[np.ndarray, " examples"]) -> tuple[float, float]:
+    """Ends of the 95 % interval (Wilson's) of the mean of outcomes that are right or wrong."""
+    test = stats.binomtest(round(float(outcomes.sum())), len(outcomes))
+    low, high = test.proportion_ci(method="wilson")
+    return float(low), float(high)
 
 
 @runtime_checkable

@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Float
 
 from caploc.recovery import paired
+from caploc.recovery.estimate import true_scores
 from caploc.result import Effect, Member, number
 from caploc.search import column_mask
 from caploc.validation.check import Check
@@ -21,7 +22,7 @@ def effect_between(
 ) -> Effect:
     """Compare two outcomes of the same examples, as far as both could be scored.
 
-    Where these are right or wrong, nothing exceeds what the score before can change.
+    Where these are right or wrong, the interval goes no farther than the score before may change.
     """
     both = np.isfinite(before) & np.isfinite(after)
     if not both.any():
@@ -30,8 +31,8 @@ def effect_between(
     binary = bool(np.isin([before, after], (0.0, 1.0)).all())
     effect, low, high, _ = paired(after - before, binary=binary)
     if binary:
-        level = float(before.mean())
-        low, high = np.clip([low, high], -level, 1 - level).tolist()
+        lowest, highest = true_scores(before)
+        low, high = np.clip([low, high], -highest, 1 - lowest).tolist()
     return Effect(effect=number(effect), low=number(low), high=number(high))
 
 
