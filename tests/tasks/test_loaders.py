@@ -45,7 +45,9 @@ def test_a_folder_of_plain_data_is_read(tmp_path):
     assert load_task(file).requests(0)[0].prompt == "1+1="
 
 
-@pytest.mark.parametrize("name", ["pandas", "webdataset", "imagefolder", "../no/such/x", "s3://a/b", "7.5"])
+@pytest.mark.parametrize(
+    "name", ["pandas", "webdataset", "imagefolder", "../no/such/x", "s3://a/b", "7.5"]
+)
 def test_a_reader_that_may_do_more_is_refused(tmp_path, name):
     with pytest.raises(BadData, match="allowed are json, csv, parquet, arrow, text"):
         load_task(task(tmp_path, f"dataset_path: {name}\n"))
