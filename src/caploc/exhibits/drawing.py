@@ -6,7 +6,6 @@ colour vision; what is not known, None or NaN, is left out.
 """
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from math import cos, pi, sin
 from typing import Any
@@ -17,6 +16,7 @@ from jaxtyping import Float
 from caploc.report import colours
 from caploc.report.charts import SERIES, Spec, by_series, rows_of
 from caploc.report.pictures import shortened
+from caploc.result import number as known
 
 LONGEST = 40  # characters of a name
 RINGS = (0.25, 0.5, 0.75, 1.0)
@@ -117,13 +117,13 @@ def draw_points(
         {
             "name": place,
             "series": drawable(kind),
-            "mean": number_or_none(mean),
-            "low": number_or_none(low),
-            "high": number_or_none(high),
+            "mean": known(mean),
+            "low": known(low),
+            "high": known(high),
         }
         for kind, values in series.items()
         for place, (mean, low, high) in enumerate(values)
-        if number_or_none(mean) is not None
+        if known(mean) is not None
     ]
     shown = list(dict.fromkeys(str(cell["series"]) for cell in cells)) or [""]
     offset = {"field": "series", "type": "nominal", "sort": shown, "scale": {"domain": shown}}
@@ -161,7 +161,7 @@ def curves(
     cells: list[Row] = []
     for kind, values in series.items():
         for x, y, *error in values:
-            across_, up_ = number_or_none(x), number_or_none(y)
+            across_, up_ = known(x), known(y)
             if across_ is not None and up_ is not None and (across_ > 0 or not logarithmic):
                 e = error[0] if error else None
                 ends = {"low": up_ - e, "high": up_ + e} if e else {}
@@ -201,7 +201,7 @@ def draw_bars(
 ) -> Spec:
     """Draw a group of bars for each name, one bar with its error a series; a line at `marks`."""
     cells = [
-        {"name": place, "series": drawable(kind), "y": number_or_none(y)}
+        {"name": place, "series": drawable(kind), "y": known(y)}
         | ({"low": y - error, "high": y + error} if y is not None and error else {})
         for kind, values in series.items()
         for place, (y, error) in enumerate(values)
@@ -233,12 +233,10 @@ def radar(axes: Sequence[str], series: Mapping[str, Sequence[float | None]]) -> 
 
     A ring of which every share is known is filled lightly, but the first.
     """
-    most = max(
-        [1.05, *(number_or_none(share) or 0.0 for each in series.values() for share in each)]
-    )
+    most = max([1.05, *(known(share) or 0.0 for each in series.values() for share in each)])
 
     def place(number: float, radius: float | None) -> Row:
-        angle, at = 2 * pi * number / len(axes), number_or_none(radius)
+        angle, at = 2 * pi * number / len(axes), known(radius)
         if at is None:
             return {"x": None, "y": None}
         return {"x": at * sin(angle), "y": at * cos(angle)}
@@ -254,9 +252,7 @@ def radar(axes: Sequence[str], series: Mapping[str, Sequence[float | None]]) -> 
               for n in range(len(axes))]  # fmt: skip
     rings = [row for name, each in series.items() for row in ring(each, series=drawable(name))]
     whole = [
-        drawable(name)
-        for name, each in list(series.items())[1:]
-        if None not in map(number_or_none, each)
+        drawable(name) for name, each in list(series.items())[1:] if None not in map(known, each)
     ]
     labels = [{**place(0.5, radius), "text": f"{100 * radius:.0f} %"} for radius in RINGS]
     labels += [{**place(n, most * 1.14), "text": drawable(name)}
@@ -291,8 +287,3 @@ def radar(axes: Sequence[str], series: Mapping[str, Sequence[float | None]]) -> 
              "encoding": {**at, "text": {"field": "text"}}},
         ],
     }  # fmt: skip
-
-
-def number_or_none(value: float | None) -> float | None:
-    """Turn NaN into None."""
-    return None if value is None or math.isnan(value) else float(value)

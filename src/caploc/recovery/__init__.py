@@ -1,11 +1,6 @@
 """From rows and outcomes to an estimate of every head's effect."""
 
-from caploc.recovery.estimate import (
-    Estimate,
-    Estimator,
-    Measurements,
-    noise_ceiling,
-)
+from caploc.recovery.estimate import Estimate, Estimator, Measurements, noise_ceiling
 from caploc.recovery.lasso import PaperLasso
 from caploc.recovery.paired import (
     PairedDifferences,
