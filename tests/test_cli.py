@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -169,6 +170,17 @@ def test_a_ctrl_c_that_got_lost_is_heard_at_the_next_batch():
     with pytest.raises(KeyboardInterrupt), interruptible(Silent()) as progress:
         with contextlib.suppress(KeyboardInterrupt):  # as a finalizer would
             signal.raise_signal(signal.SIGINT)
+        progress.start("masks", 10)
+        progress.advance(1, 5.0)
+
+
+def test_a_ctrl_c_during_an_import_waits_for_the_next_batch(tmp_path, monkeypatch):
+    (tmp_path / "interrupted_import.py").write_text(
+        "import signal\nsignal.raise_signal(signal.SIGINT)\nwhole = True\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(KeyboardInterrupt), interruptible(Silent()) as progress:
+        assert import_module("interrupted_import").whole
         progress.start("masks", 10)
         progress.advance(1, 5.0)
 

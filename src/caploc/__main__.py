@@ -3,6 +3,8 @@
 import sys
 from types import TracebackType
 
+from caploc.interrupts import install_interrupt
+
 
 def report_error(
     kind: type[BaseException], error: BaseException, trace: TracebackType | None
@@ -14,6 +16,7 @@ def report_error(
 
 def main() -> None:
     """Run a command; Ctrl-C prints no traceback while modules are imported either."""
+    install_interrupt()
     sys.excepthook = report_error
     from caploc.cli import main as run
 

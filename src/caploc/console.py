@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from rich.console import Console
@@ -28,6 +29,7 @@ from rich.table import Table
 from rich.text import Text
 
 from caploc.errors import HungUp, Stopped, Terminated
+from caploc.interrupts import importing
 from caploc.progress import Silent
 from caploc.redaction import redacted
 from caploc.result import Score
@@ -172,10 +174,11 @@ class Interruptible:
         """Pass everything on to `shown`."""
         self.shown, self.asked, self.signal = shown, False, signal.SIGINT
 
-    def press(self, number: int, _: object) -> None:
-        """The signals' handler."""
+    def press(self, number: int, frame: FrameType | None) -> None:
+        """Handle a signal; while a module is imported, the next batch raises in its place."""
         self.asked, self.signal = True, signal.Signals(number)
-        raise KeyboardInterrupt
+        if not importing(frame):
+            raise KeyboardInterrupt
 
     def stopped(self, kept: str = KEPT) -> Stopped:
         """Build what to raise when it is time to stop; `kept` says what is not lost."""

@@ -145,6 +145,27 @@ def test_ctrl_c_pressed_on_prints_no_traceback(tmp_path, wait):
     assert started.returncode in (130, -signal.SIGINT)
 
 
+# C++ that runs Python while it is initialized turns an exception into an abort, or into another.
+IMPORTING = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from caploc.interrupts import install_interrupt
+install_interrupt()
+try:
+    import interrupted
+except BaseException:
+    raise ImportError("initialization failed") from None
+"""
+
+
+def test_ctrl_c_during_an_import_ends_the_process_at_once(tmp_path):
+    (tmp_path / "interrupted.py").write_text("import signal\nsignal.raise_signal(signal.SIGINT)\n")
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORTING], capture_output=True, text=True, cwd=tmp_path
+    )
+    assert (done.returncode, done.stderr) == (130, "Stopped.\n")
+
+
 def test_a_visitor_who_leaves_prints_nothing(capfd, caplog):
     uvicorn = pytest.importorskip("uvicorn")
     from caploc.playground.app import application
