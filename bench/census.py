@@ -145,6 +145,7 @@ def parse() -> argparse.Namespace:
     add("--tasks", type=lambda text: text.split(","), help="such as past,upper")
     add("--parts", type=lambda text: text.split(","), default=["alone", "pairs", "among"])
     add("--examples", type=int, help="of every head alone, instead of those of each case")
+    add("--scored", type=int, default=SCORED, help="of them, for log-probabilities; 0 for none")
     add("--quiet", action="store_true")
     return parser.parse_args()
 
@@ -167,23 +168,24 @@ def measure(cases: Sequence[Case], arguments: argparse.Namespace) -> None:
                 with Store(ROWS / case.name / "rows.sqlite") as store:
                     bench = Workbench(engine, store)
                     census = Census(case, bench.meter(task), watched, bench.meter(likely))
-                    write(census, *take(census, part, arguments.examples))
+                    write(census, *take(census, part, arguments))
 
 
 def take(
-    census: Census, parts: Sequence[str], examples: int | None
+    census: Census, parts: Sequence[str], arguments: argparse.Namespace
 ) -> tuple[list[str], list[Measurements]]:
     """Names and rows of the parts; every head alone is the first, and what others build on."""
     case = census.case
     order = designs.draw_examples(census.meter.task.size, census.meter.task.size, seed=SEED)
-    count = examples or case.examples
+    count = arguments.examples or case.examples
     intact = census.intact(order)
     before = intact.by_example()
     asked = [example for example in order if before[example] or not case.right][:count]
     alone = census.alone(asked)
     names, found = ["intact", "alone"], [intact, alone]
-    names.append("likelihood")
-    found.append(census.scored(asked[:SCORED]))
+    if arguments.scored:
+        names.append("likelihood")
+        found.append(census.scored(asked[: arguments.scored]))
     if case.among and parts:
         effect = alone.mask_means() - np.mean([before[example] for example in asked])
         columns = sorted(np.argsort(effect, kind="stable")[:STRONGEST].tolist())

@@ -45,9 +45,9 @@ CHOOSING = {
     "those that did most among the others made another set. The sets and the heads that are "
     "strongest alone were all knocked out on other examples, and the most damaging is named. "
     "Effects are those of single heads{checked}.",
-    "heads, likelihood": "Heads of which it was open whether they belong to the top{shortlist} "
-    "were then knocked out alone{checked}, a few examples more at each turn. Named are those of "
-    "the top that are needed beyond doubt, by both parts together.",
+    "heads, likelihood": "Every head was then knocked out alone on an example or a few, and heads "
+    "of which it was open whether they belong to the top{shortlist} on more of them{checked}. "
+    "Named are those of the top that are needed beyond doubt, by both parts together.",
     "set, likelihood": "The goal was the set that breaks most. So the strongest head, of a few "
     "candidates that were tried, was knocked out for good, and every other head was looked at "
     "again on the examples still right; again, until the set was full or hardly an answer was "

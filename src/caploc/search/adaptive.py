@@ -28,7 +28,10 @@ from caploc.search.summary import summarize
 CHECKING = 0.2  # share of the rows kept for the shortlist alone on fresh examples
 FEWEST_CHECKED = 40  # examples that each head of the shortlist is tried on, rows permitting
 FEWEST_JOINED = 10  # examples for a head that rises later, or it is not tried
-LOOKING = 0.45  # share of the budget that the look at likelihoods may take
+LOOKING = 0.35  # share of the budget that the look at likelihoods may take
+SURVEYING = 0.2  # share of it for trying every head alone, whatever likelihoods lead one to expect
+SURVEYED = 3  # examples for each of them then, at most
+ALARMING = 0.5  # share of right answers that a head leaves at most, to be tried on more
 MOST_LINKED = 400  # examples by which chances of right answers follow from likelihoods
 TURN = 10  # examples more for each head of a turn
 AT_A_TURN = 12  # heads
@@ -59,7 +62,8 @@ def adaptive(problem: Problem) -> Search:
 def looked(state: SearchState) -> Generator[Plan, Measurements, Found]:
     """Begin with a look at how likely right answers are without each head; then settle the top.
 
-    Heads of which it is open whether they belong to the top are knocked out alone, a few examples
+    An answer may change though the right one gets hardly less likely: every head is knocked out
+    alone on an example or a few besides. Heads of which it is open whether they belong to the top are knocked out alone, a few examples
     more at each turn, the most open ones first, until enough of the top is known, or nothing is
     left to ask; then those of the top, until each was tried on `CHECKED` examples.
     """
@@ -71,6 +75,9 @@ def looked(state: SearchState) -> Generator[Plan, Measurements, Found]:
     if problem.settings.goal == "set":
         return (yield from concluded_set(state, first, grown_by_looks(state, first)))
     shortlist = Shortlist(problem, [], state.random, pool=problem.examples)
+    if problem.likelihood:  # 0: the likelihood is the outcome itself
+        count = min(SURVEYED, int(SURVEYING * state.budget) // problem.heads)
+        yield from tried_alone(state, shortlist, np.flatnonzero(first.free).tolist(), count)
     while True:
         conclusion = Conclusion(first, shortlist, tuple(state.universal))
         state.promised = conclusion.expected_recall
@@ -78,10 +85,17 @@ def looked(state: SearchState) -> Generator[Plan, Measurements, Found]:
         count = min(TURN, state.left // max(len(heads), 1))
         if not heads or not count:
             return summarize(state, conclusion, conclusion.named, conclusion.ranking)
-        before = shortlist.rows
-        yield from shortlist.more(heads, count)
-        state.spent += shortlist.rows - before
-        yield from recognize_breaking(state, shortlist)
+        yield from tried_alone(state, shortlist, heads, count)
+
+
+def tried_alone(
+    state: SearchState, shortlist: Shortlist, heads: list[int], count: int
+) -> Generator[Plan, Measurements, None]:
+    """Knock heads out alone on further examples; count the rows, and note heads that break it."""
+    before = shortlist.rows
+    yield from shortlist.more(heads, count)
+    state.spent += shortlist.rows - before
+    yield from recognize_breaking(state, shortlist)
 
 
 def unsettled(state: SearchState, conclusion: Conclusion) -> list[int]:
@@ -94,7 +108,12 @@ def unsettled(state: SearchState, conclusion: Conclusion) -> list[int]:
     kept = sum(rows for column, rows in unchecked.items() if conclusion.q[column] < LEVEL)
     spent = state.left < kept + TURN * AT_A_TURN
     settled = spent or state.promised >= state.problem.settings.recall
-    heads = [*untried, *([] if settled else shortlist.unfinished(conclusion.open))]
+    alarming = [
+        head
+        for head, (left, asked) in shortlist.survival().items()
+        if left <= ALARMING * asked and shortlist.asked[head] < ENOUGH
+    ]
+    heads = [*alarming, *untried, *([] if settled else shortlist.unfinished(conclusion.open))]
     return list(dict.fromkeys(heads))[:AT_A_TURN] or list(unchecked)
 
 

@@ -64,6 +64,12 @@ class Shortlist:
         """Examples that any head was tried on."""
         return max(self.asked.values(), default=0)
 
+    @property
+    def candidates(self) -> list[int]:
+        """Heads tried on more examples than every head of the model was."""
+        least = min(self.asked.get(head, 0) for head in range(self.problem.heads))
+        return [head for head in self.heads if self.asked.get(head, 0) > least]
+
     def unfinished(self, heads: list[int]) -> list[int]:
         """Those of the heads that are left examples to try them on."""
         return [head for head in heads if self.asked[head] < len(self.order)]

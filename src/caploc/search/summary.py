@@ -32,7 +32,7 @@ def diagnose(state: SearchState, conclusion: Conclusion) -> dict[str, Any]:
     """Describe the search in figures, as `result.json` keeps them."""
     first, settings = conclusion.first, state.problem.settings
     looked = first.OPENING == FirstLook.OPENING
-    more = looked and state.left > len(conclusion.shortlist.heads)  # rows, and none to spend
+    more = looked and state.left > len(conclusion.shortlist.candidates)  # rows, and none to spend
     stopped = "recall" if state.promised >= settings.recall else "examples" if more else "budget"
     return {
         "goal": settings.goal,
@@ -47,7 +47,7 @@ def diagnose(state: SearchState, conclusion: Conclusion) -> dict[str, Any]:
         "group": first.group,
         "scale": conclusion.scale.factor,
         "signal_to_noise": signal_to_noise(conclusion),
-        "shortlist": conclusion.shortlist.heads,
+        "shortlist": conclusion.shortlist.candidates,
         "checked_on": len(conclusion.shortlist.intact),
         "fresh": None if looked else bool(len(state.problem.fresh)),
         "tied": conclusion.tied if settings.goal == "heads" else [],
