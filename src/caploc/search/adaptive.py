@@ -17,11 +17,12 @@ from caploc.recovery import Estimate, Measurements
 from caploc.recovery.rows import is_binary
 from caploc.search.conclusion import ENOUGH, LEVEL, Conclusion
 from caploc.search.critical import SURVIVORS, TRIED_ALONE
-from caploc.search.likelihood import FirstLook
+from caploc.search.likelihood import MOST_LINKED, FirstLook
 from caploc.search.plan import Found, Plan, Problem, Search, intact_plan
 from caploc.search.screen import SPARE, Screen
 from caploc.search.sets import concluded_set, grown_by_looks, grown_by_screens
 from caploc.search.shortlist import LOOKS, Shortlist
+from caploc.search.specific import specific
 from caploc.search.state import TRIED_ELSEWHERE, SearchState, right_of
 from caploc.search.summary import summarize
 
@@ -32,7 +33,6 @@ LOOKING = 0.35  # share of the budget that the look at likelihoods may take
 SURVEYING = 0.2  # share of it for trying every head alone, whatever likelihoods lead one to expect
 SURVEYED = 3  # examples for each of them then, at most
 ALARMING = 0.5  # share of right answers that a head leaves at most, to be tried on more
-MOST_LINKED = 400  # examples by which chances of right answers follow from likelihoods
 TURN = 10  # examples more for each head of a turn
 AT_A_TURN = 12  # heads
 CHECKED = 70  # examples that each head of the top is tried on, if there are so many
@@ -47,6 +47,8 @@ def adaptive(problem: Problem) -> Search:
     if hopeless:
         return nothing_found(problem, intact, hopeless)
     state = SearchState(problem, designs.generator(problem.settings.seed), intact)
+    if problem.settings.goal == "specific":
+        return (yield from specific(state))
     if problem.likelihood is not None:
         return (yield from looked(state))
     screen = Screen(problem, right_of(intact), intact, state.random)
@@ -63,9 +65,9 @@ def looked(state: SearchState) -> Generator[Plan, Measurements, Found]:
     """Begin with a look at how likely right answers are without each head; then settle the top.
 
     An answer may change though the right one gets hardly less likely: every head is knocked out
-    alone on an example or a few besides. Heads of which it is open whether they belong to the top are knocked out alone, a few examples
-    more at each turn, the most open ones first, until enough of the top is known, or nothing is
-    left to ask; then those of the top, until each was tried on `CHECKED` examples.
+    alone on an example or a few besides. Heads of which it is open whether they belong to the top
+    are tried on a few examples more at each turn, the most open ones first, until enough of the top
+    is known, or nothing is left to ask; then those of the top, until each was tried on `CHECKED`.
     """
     problem, intact = state.problem, state.intact
     first = FirstLook(problem, intact, state.random)
