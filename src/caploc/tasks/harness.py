@@ -11,8 +11,7 @@ from lm_eval.api.group import Group
 from caploc.errors import BadOption
 from caploc.result import Score
 from caploc.tasks.leaf import LIKELIHOOD_METRICS, PAIR_METRICS, Leaf
-from caploc.tasks.requests import Generate, LogLikelihood, Request, Response, Rolling, Scored
-from caploc.tasks.task import Shown
+from caploc.tasks.task import Generate, LogLikelihood, Request, Response, Rolling, Scored, Shown
 
 
 class HarnessTask:
@@ -25,11 +24,7 @@ class HarnessTask:
         group: Group | None = None,
         outcome_kind: str = "metric",
     ) -> None:
-        """Join the leaves.
-
-        Raises:
-            BadOption: if log-probabilities are asked of a task without gold answers.
-        """
+        """Join the leaves; raises BadOption."""
         self.name, self.leaves, self.group, self.outcome_kind = name, leaves, group, outcome_kind
         self.places = [(leaf, doc) for leaf in leaves for doc in range(len(leaf.instances))]
         self.metric = "logprob" if outcome_kind == "logprob" else leaves[0].metric
@@ -99,12 +94,9 @@ class HarnessTask:
     def outcome(self, item: Any) -> float:
         """Return a number that is better when higher.
 
-        A (log-likelihood, length) pair becomes log-likelihood per unit of length, a
-        (gold, predicted) pair 1 where they agree, a list of numbers its mean; anything else is
-        what the task's aggregate makes of this item alone.
-
-        Raises:
-            BadOption: if there is no such number.
+        A (log-likelihood, length) pair becomes log-likelihood per unit of length, a (gold,
+        predicted) pair 1 where they agree, a list of numbers its mean; anything else is what the
+        task's aggregate makes of this item alone. Raises BadOption if there is no such number.
         """
         pair = isinstance(item, (list, tuple)) and len(item) == 2
         if self.metric in LIKELIHOOD_METRICS:
