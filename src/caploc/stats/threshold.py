@@ -231,11 +231,19 @@ class Moments:
         return self.merged(batch)
 
     def merged(self, other: "Moments") -> "Moments":
-        """Join the figures of both.
-
-        Raises BadOption if the settings or the numbers of neurons differ.
-        """
-        self._check_alike(other)
+        """Join the figures of both; raises BadOption if settings or numbers of neurons differ."""
+        if len(self.mean) != len(other.mean):
+            raise BadOption(
+                f"Scores of {len(self.mean):,} and of {len(other.mean):,} neurons cannot be "
+                "merged; merge those of one model."
+            )
+        for name in SETTINGS:
+            mine, theirs = getattr(self, name), getattr(other, name)
+            if mine != theirs:
+                raise BadOption(
+                    f"Scores taken with {name} {mine} and {theirs} cannot be merged; "
+                    "take them alike."
+                )
         items = self.items + other.items
         if items == 0:
             return self
@@ -288,17 +296,3 @@ class Moments:
             raise BadData(f"The running scores differ in shape ({shapes}); score the items anew.")
         sigma, *switches = (arrays[name].item() for name in SETTINGS)
         return cls(int(arrays["items"]), mean, squares, votes, sigma, *switches)
-
-    def _check_alike(self, other: "Moments") -> None:
-        if len(self.mean) != len(other.mean):
-            raise BadOption(
-                f"Scores of {len(self.mean):,} and of {len(other.mean):,} neurons cannot be "
-                "merged; merge those of one model."
-            )
-        for name in SETTINGS:
-            mine, theirs = getattr(self, name), getattr(other, name)
-            if mine != theirs:
-                raise BadOption(
-                    f"Scores taken with {name} {mine} and {theirs} cannot be merged; "
-                    "take them alike."
-                )
