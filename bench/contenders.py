@@ -14,7 +14,7 @@ from answering import Ask, BatchEngine
 from caploc.heads import Mask
 from caploc.models.cutting import knocked_out
 from caploc.models.loading import LoadedModel
-from caploc.tasks.requests import Generated
+from caploc.tasks.task import Generated
 from clock import Seconds, Stopwatch
 from plain import Past, Prompt, Reading, Responses
 

@@ -9,7 +9,7 @@ from statistics import mean
 import torch
 
 from answering import Ask
-from caploc.tasks.requests import Generated, Scored
+from caploc.tasks.task import Generated, Scored
 from contenders import Contender, Run, rows_of
 from plain import Responses
 from workloads import Workload

@@ -16,7 +16,7 @@ from transformers import StoppingCriteria
 import plain
 from answering import Ask
 from caploc.models.loading import LoadedModel
-from caploc.tasks.requests import Generate
+from caploc.tasks.task import Generate
 from clock import Stopwatch
 from contenders import LOOP_BATCH, Contender, Run, tokens_run
 from measuring import say

@@ -24,7 +24,7 @@ from transformers import (
 
 from answering import Ask
 from caploc.heads import Mask
-from caploc.tasks.requests import Generate, Generated, LogLikelihood, Response, Scored
+from caploc.tasks.task import Generate, Generated, LogLikelihood, Response, Scored
 
 Key = tuple[int, int]
 Responses = dict[Key, Response]

@@ -38,7 +38,7 @@ from caploc.progress import Silent
 from caploc.search import Plan
 from caploc.store import Question, Store
 from caploc.tasks.catalog import load_task
-from caploc.tasks.requests import Generated
+from caploc.tasks.task import Generated
 from caploc.workers import DistributedEngine, Workers
 from caploc.workers.ray_backend import PoolWorker, WorkerPool, connect_ray
 from caploc.workers.replica import AskBatch, ModelIdentity, Refusal, Replica, WorkerRecipe, own_node

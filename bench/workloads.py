@@ -11,7 +11,7 @@ from caploc import designs
 from caploc.heads import Masks
 from caploc.models.loading import LoadedModel
 from caploc.tasks.catalog import TaskOptions, load_task
-from caploc.tasks.requests import Generate, LogLikelihood, Request, options_json
+from caploc.tasks.task import Generate, LogLikelihood, Request, options_json
 from models import PRETRAINED, STOP, kept_words
 
 RATE = 0.02  # of the heads in a mask

@@ -16,7 +16,8 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from caploc.tasks.registry import definition, words_manager
+from caploc.tasks.datafiles import definition
+from caploc.tasks.registry import words_manager
 
 ROOT = Path(__file__).parents[1]
 TABLES = ROOT / "src/caploc/tasks/words"

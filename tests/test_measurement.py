@@ -15,7 +15,7 @@ from caploc.progress import Silent
 from caploc.result import Score
 from caploc.search import Plan
 from caploc.store import Question, Row, Store
-from caploc.tasks.requests import Generate, Generated
+from caploc.tasks.task import Generate, Generated
 
 
 def row(number, outcome):

@@ -41,8 +41,7 @@ class Cache:
     def __init__(self, path: Path) -> None:
         """Read what is there; a line that a killed process left half written is passed over.
 
-        Raises:
-            StoreFailed: if there is something else than a file, or one that cannot be read.
+        Raises StoreFailed if there is something else than a file, or one that cannot be read.
         """
         self.path = path
         self.known: dict[str, Any] = {}
@@ -65,8 +64,7 @@ class Cache:
     def recall(self, asked: dict[str, Any], measure: Callable[[], Any]) -> Any:
         """Return the answer to what is asked; measure it and write it down if it is not known.
 
-        Raises:
-            StoreFailed: if the file cannot be written.
+        Raises StoreFailed if the file cannot be written.
         """
         key = digest(asked)
         if key not in self.known:
@@ -114,8 +112,7 @@ class ArrayCache(Generic[T]):
     def recall(self, asked: dict[str, Any], measure: Callable[[], T]) -> T:
         """Return the answer to what is asked; measure and keep it if it is not there.
 
-        Raises:
-            StoreFailed: if they cannot be read or written.
+        Raises StoreFailed if they cannot be read or written.
         """
         path = self.folder / f"{digest(asked, COMPACT)}.npz"
         try:

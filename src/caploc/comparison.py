@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import spearmanr
 
-from caploc.contents import read_file
-from caploc.contents.files import Universal
+from caploc.contents import Universal, read_file
 from caploc.errors import UserError
 from caploc.folder import (
     COMPARISON,
@@ -30,7 +29,7 @@ from caploc.report import ComparedRun, write_comparison
 from caploc.report.headmap import by_head
 from caploc.report.sentence import check_of
 from caploc.result import Result
-from caploc.stats import shared
+from caploc.stats import chance
 
 DRAWS = 1_999  # random sets of heads, to tell chance; no p is below 1 / (1 + DRAWS)
 
@@ -167,8 +166,8 @@ def one_model(runs: Sequence[ComparedRun], folders: Sequence[Path]) -> dict[str,
         "heads": list(grid.heads_per_layer),
         "runs": [run.name for run in runs],
         "matrix": effects_by_run(runs),
-        "shared": [each.as_dict() for each in shared.shared(found, grid, draws=DRAWS)],
-        "overlaps": [each.as_dict() for each in shared.overlaps(found, grid, draws=DRAWS)],
+        "shared": [each.as_dict() for each in chance.shared(found, grid, draws=DRAWS)],
+        "overlaps": [each.as_dict() for each in chance.overlaps(found, grid, draws=DRAWS)],
         "universal": universal_heads(runs, folders),
     }
 
@@ -211,7 +210,7 @@ def compare_methods(runs: Sequence[ComparedRun]) -> dict[str, Any]:
     """Several runs of one task in one model: what each names, how much it breaks, what it cost."""
     grid = runs[0].result.grid.grid()
     found = {run.name: run.top_heads for run in runs}
-    pairs = {(each.first, each.second): each for each in shared.overlaps(found, grid, draws=DRAWS)}
+    pairs = {(each.first, each.second): each for each in chance.overlaps(found, grid, draws=DRAWS)}
     return {
         "model": runs[0].result.model.name,
         "task": runs[0].result.task.name,

@@ -22,21 +22,38 @@ def generator(seed: int) -> np.random.Generator:
 
 
 def check_rate(rate: float) -> None:
-    """Refuse a rate that is no share of the heads.
-
-    Raises:
-        BadOption: if `rate` is not strictly between 0 and 1.
-    """
+    """Refuse a rate that is no share of the heads; raises BadOption."""
     if not 0 < rate < 1:
         raise BadOption(f"--rate is the share of heads in a mask, between 0 and 1; got {rate:g}.")
 
 
-def check_mask_size(heads: int, rate: float) -> int:
-    """Heads in a mask at a rate, rounded down.
+def bernoulli(heads: int, masks: int, *, rate: float, seed: int) -> Masks:
+    """Knock out each head on its own with chance `rate` (CSB of the heads paper).
 
-    Raises:
-        BadOption: if that is not a single head.
+    Raises BadOption if `rate` is not strictly between 0 and 1.
     """
+    check_rate(rate)
+    return generator(seed).random((masks, heads)) < rate
+
+
+def stratified(heads: int, masks: int, *, rate: float, seed: int) -> Masks:
+    """Knock out exactly `int(rate * heads)` heads a mask, the least used so far (CSS).
+
+    Ties are broken at random, so that all heads are measured about equally often. Raises BadOption
+    if `rate` is not strictly between 0 and 1, or too small for a single head.
+    """
+    each = check_mask_size(heads, rate)
+    random = generator(seed)
+    used = np.zeros(heads, dtype=int)
+    knocked_out = np.zeros((masks, heads), dtype=bool)
+    for mask in knocked_out:
+        mask[np.lexsort((random.random(heads), used))[:each]] = True
+        used += mask
+    return knocked_out
+
+
+def check_mask_size(heads: int, rate: float) -> int:
+    """Heads in a mask at a rate, rounded down; raises BadOption if that is not a single head."""
     check_rate(rate)
     each = int(rate * heads)
     if each == 0:
@@ -47,44 +64,13 @@ def check_mask_size(heads: int, rate: float) -> int:
     return each
 
 
-def bernoulli(heads: int, masks: int, *, rate: float, seed: int) -> Masks:
-    """Knock out each head on its own with chance `rate` (CSB of the heads paper).
-
-    Raises:
-        BadOption: if `rate` is not strictly between 0 and 1.
-    """
-    check_rate(rate)
-    return generator(seed).random((masks, heads)) < rate
-
-
-def stratified(heads: int, masks: int, *, rate: float, seed: int) -> Masks:
-    """Knock out exactly `int(rate * heads)` heads a mask, the least used so far (CSS).
-
-    Ties are broken at random, so that all heads are measured about equally often.
-
-    Raises:
-        BadOption: if `rate` is not strictly between 0 and 1, or too small for a single head.
-    """
-    each = check_mask_size(heads, rate)
-    random = generator(seed)
-    used = np.zeros(heads, dtype=int)
-    knocked_out = np.zeros((masks, heads), dtype=bool)
-    for mask in knocked_out:
-        chosen = np.lexsort((random.random(heads), used))[:each]
-        mask[chosen] = True
-        used[chosen] += 1
-    return knocked_out
-
-
 def scattered(allowed: Mask, masks: int, *, size: int, random: np.random.Generator) -> Masks:
     """Masks of `size` different heads each, every allowed head about equally often.
 
     A random order of the heads is cut into masks; when it runs out another one is drawn, and heads
     that the open mask has already wait until it is full. Counts differ by 1 at most. Measured on
-    simulated models, no other balance (by layer, by pairs) does better.
-
-    Raises:
-        BadOption: if fewer than `size` heads are allowed.
+    simulated models, no other balance (by layer, by pairs) does better. Raises BadOption if fewer
+    than `size` heads are allowed.
     """
     columns = np.flatnonzero(allowed)
     if not 0 < size <= len(columns):
@@ -169,8 +155,7 @@ def neighbours(mask: Mask, groups: Sequence[Sequence[int]], draws: int, *, seed:
 def draw_examples(size: int, count: int, *, seed: int) -> list[int]:
     """`count` of `size` examples, drawn once; more examples keep the first ones.
 
-    Raises:
-        BadOption: if there are not so many, or none is asked for.
+    Raises BadOption if there are not so many, or none is asked for.
     """
     if not 0 < count <= size:
         raise BadOption(f"--examples must lie between 1 and {size}, all there are; got {count}.")

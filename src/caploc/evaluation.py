@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from caploc.contents.files import Curve, TaskScores
+from caploc.contents import Curve, TaskScores
 from caploc.errors import BadOption, UserError
 from caploc.finished import FinishedRun
 from caploc.folder import CURVE, EVALUATION, claim, package_versions, write_json

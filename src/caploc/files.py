@@ -48,9 +48,8 @@ class UnfitFile(OSError):
 def open_regular(path: Path | str, most: int | None = None, *, follow: bool = False) -> BinaryIO:
     """Open a regular file of at most `most` bytes for reading, through a link only with `follow`.
 
-    Raises:
-        UnfitFile: if it is anything else, or longer.
-        OSError: if it is not there or cannot be read.
+    Raises UnfitFile if it is anything else, or longer; OSError if it is not there or cannot be
+    read.
     """
     check_regular(os.stat(path, follow_symlinks=follow), path, most)  # opening one may do something
     flags = os.O_RDONLY | (NOT_WAITING if follow else CAREFULLY) | BYTES
@@ -69,11 +68,7 @@ def open_regular(path: Path | str, most: int | None = None, *, follow: bool = Fa
 
 
 def check_regular(found: os.stat_result, path: Path | str, most: int | None = None) -> None:
-    """Refuse what is no regular file of at most `most` bytes.
-
-    Raises:
-        UnfitFile: saying what it is.
-    """
+    """Refuse what is no regular file of at most `most` bytes; raises UnfitFile."""
     kind = stat.S_IFMT(found.st_mode)
     if kind != stat.S_IFREG:
         raise UnfitFile(f"it is {KINDS.get(kind, 'of an unknown kind')}, not a file", path)
@@ -95,9 +90,8 @@ def is_regular(path: Path) -> bool:
 def read_bytes(path: Path | str, most: int, *, follow: bool = False) -> bytes:
     """Read a regular file of at most `most` bytes, through a link only with `follow`.
 
-    Raises:
-        UnfitFile: if it is anything else, or longer.
-        OSError: if it is not there or cannot be read.
+    Raises UnfitFile if it is anything else, or longer; OSError if it is not there or cannot be
+    read.
     """
     with open_regular(path, most, follow=follow) as file:
         content = file.read(most + 1)
@@ -109,9 +103,7 @@ def read_bytes(path: Path | str, most: int, *, follow: bool = False) -> bytes:
 def read_text(path: Path | str, most: int, *, follow: bool = False, encoding: str = "utf-8") -> str:
     """Read a file as `read_bytes` does, as text.
 
-    Raises:
-        OSError: as `read_bytes`.
-        UnicodeDecodeError: if it is no text in this encoding.
+    Raises OSError as `read_bytes`; UnicodeDecodeError if it is no text in this encoding.
     """
     return read_bytes(path, most, follow=follow).decode(encoding)
 
@@ -120,10 +112,8 @@ def read_text(path: Path | str, most: int, *, follow: bool = False, encoding: st
 def whole_path(path: Path) -> Iterator[Path]:
     """Give `path.part` to write to, which becomes `path` when the block ends, or is gone.
 
-    What has that name is deleted first: a link, and not what it points at.
-
-    Raises:
-        OSError: if it cannot be written.
+    What has that name is deleted first: a link, and not what it points at. Raises OSError if it
+    cannot be written.
     """
     part = path.with_name(f"{path.name}.part")
     try:
@@ -140,10 +130,8 @@ def whole_path(path: Path) -> Iterator[Path]:
 def whole_text(path: Path) -> Iterator[TextIO]:
     """Open a text file that becomes `path` when the block ends, or is gone.
 
-    After a loss of power `path` is the old file or the new one, whole.
-
-    Raises:
-        OSError: if it cannot be written.
+    After a loss of power `path` is the old file or the new one, whole. Raises OSError if it cannot
+    be written.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | CAREFULLY | BYTES
     with (

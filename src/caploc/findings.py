@@ -29,8 +29,7 @@ from caploc.result import (
     number,
 )
 from caploc.search import Found
-from caploc.tasks.requests import responses_from_json
-from caploc.tasks.task import Task
+from caploc.tasks.task import Task, responses_from_json
 from caploc.validation import Comparison, answer_pair
 from caploc.validation.categories import Category
 

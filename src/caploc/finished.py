@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from caploc.contents import read_file, typed
-from caploc.contents.files import RunFile
+from caploc.contents import RunFile, read_file, typed
 from caploc.engine import BatchEngine
 from caploc.errors import UserError
 from caploc.folder import RESULT, RUN, claim

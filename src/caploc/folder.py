@@ -3,6 +3,7 @@
 import json
 import os
 import stat
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -35,9 +36,8 @@ PACKAGES = ("caploc", "torch", "transformers", "lm_eval", "scikit-learn", "numpy
 def claim(folder: Path, study: dict[str, Any], command: str) -> Store:
     """Open a run folder for a study, making it if it does not exist.
 
-    Raises:
-        FolderTaken: if it holds another study, or links, or another process has it open.
-        StoreFailed: if it cannot be written.
+    Raises FolderTaken if it holds another study, or links, or another process has it open;
+    StoreFailed if it cannot be written.
     """
     study, command = without_secrets(json.loads(json.dumps(study))), redacted(command)
     refuse_links(folder)
@@ -55,8 +55,11 @@ def claim(folder: Path, study: dict[str, Any], command: str) -> Store:
                 "--out, or delete the folder."
             )
         if earlier is not None and question(written) != question(study):
+            old, new = question(written), question(study)
+            changed = [key for key in sorted(old | new) if old.get(key) != new.get(key)]
+            told = ", ".join(f"{key} {old.get(key)!r}, not {new.get(key)!r}" for key in changed[:3])
             raise FolderTaken(
-                f"{folder} belongs to another run ({describe_differences(written, study)}); "
+                f"{folder} belongs to another run ({told}); "
                 "choose another --out, or delete the folder."
             )
         if earlier is None:
@@ -76,11 +79,7 @@ def rows_file(folder: Path) -> Path:
 
 
 def make(folder: Path) -> None:
-    """Make a folder if there is none.
-
-    Raises:
-        StoreFailed: if it cannot be made.
-    """
+    """Make a folder if there is none; raises StoreFailed if it cannot be made."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -94,39 +93,28 @@ def refuse_links(folder: Path, *, below: bool = True) -> None:
     """Refuse a folder in which anything but files and folders lies.
 
     What is written to a link would land where it points, and a pipe would never take it. The folder
-    itself may be a link. Without `below` what its subfolders hold is not looked at.
-
-    Raises:
-        FolderTaken: naming the first link, pipe, socket or device.
+    itself may be a link. Without `below` what its subfolders hold is not looked at. Raises
+    FolderTaken, naming the first link, pipe, socket or device.
     """
     for place, folders, files in os.walk(folder):
-        for name in folders:
-            refuse_link(Path(place, name), is_folder=True)
-        for name in files:
-            refuse_link(Path(place, name), is_folder=False)
+        for name in (*folders, *files):
+            path = Path(place, name)
+            with suppress(FileNotFoundError):  # a running process has just taken it away
+                found = os.lstat(path)
+                if stat.S_ISLNK(found.st_mode):
+                    raise FolderTaken(
+                        f"{path} is a link to {os.readlink(path)!r}, and no run makes links; do "
+                        "not use the folder, or put the file itself in the link's place."
+                    )
+                try:
+                    if not stat.S_ISDIR(found.st_mode):
+                        check_regular(found, path)
+                except UnfitFile as error:
+                    raise FolderTaken(
+                        f"{path}: {error}; do not use the folder, or delete it there."
+                    ) from None
         if not below:
             return
-
-
-def refuse_link(path: Path, *, is_folder: bool) -> None:
-    """Refuse what `os.walk` takes for a folder or a file and is neither.
-
-    Raises:
-        FolderTaken: saying what it is.
-    """
-    try:
-        found = os.lstat(path)
-        if stat.S_ISLNK(found.st_mode):
-            raise FolderTaken(
-                f"{path} is a link to {os.readlink(path)!r}, and no run makes links; do not "
-                "use the folder, or put the file itself in the link's place."
-            )
-        if not is_folder:
-            check_regular(found, path)
-    except FileNotFoundError:  # a running process has just taken it away
-        return
-    except UnfitFile as error:
-        raise FolderTaken(f"{path}: {error}; do not use the folder, or delete it there.") from None
 
 
 def question(study: Any) -> dict[str, Any]:
@@ -137,13 +125,6 @@ def question(study: Any) -> dict[str, Any]:
         if fields.get(later) is None:
             fields.pop(later, None)
     return {key: value for key, value in fields.items() if not key.startswith(same)}
-
-
-def describe_differences(earlier: Any, study: dict[str, Any]) -> str:
-    """What sets two studies apart, in a few words."""
-    old, new = question(earlier), question(study)
-    changed = [key for key in sorted(old | new) if old.get(key) != new.get(key)]
-    return ", ".join(f"{key} {old.get(key)!r}, not {new.get(key)!r}" for key in changed[:3])
 
 
 def flat(nested: dict[str, Any]) -> dict[str, Any]:
@@ -171,8 +152,7 @@ def package_versions() -> dict[str, str | None]:
 def write_json(path: Path, content: Any) -> None:
     """Write a file whole or not at all; after a loss of power it is the old or the new one.
 
-    Raises:
-        StoreFailed: if the folder cannot be written.
+    Raises StoreFailed if the folder cannot be written.
     """
     try:
         with whole_text(path) as file:
@@ -184,18 +164,12 @@ def write_json(path: Path, content: Any) -> None:
         ) from error
 
 
-def refuse_constant(name: str) -> None:
-    """NaN and infinity, which Python's JSON reads and no run writes."""
-    raise ValueError(f"it holds {name}, which is no JSON")
-
-
 def read_json(path: Path) -> Any:
-    """Read a file of a run folder.
+    """Read a file of a run folder; raises UserError."""
 
-    Raises:
-        UserError: if it is not there, no regular file, not readable or longer than any that is
-            written.
-    """
+    def refuse_constant(name: str) -> None:  # NaN and infinity, which no run writes
+        raise ValueError(f"it holds {name}, which is no JSON")
+
     try:
         return json.loads(read_text(path, LONGEST), parse_constant=refuse_constant)
     except FileNotFoundError:

@@ -17,8 +17,6 @@ from caploc.errors import BadOption, UnknownName
 
 Mask = Bool[np.ndarray, " parts"]  # True is knocked out, here and everywhere
 Masks = Bool[np.ndarray, "masks parts"]
-
-
 P = TypeVar("P", bound="Part")
 QUOTED = 60  # characters of a name that a sentence repeats
 
@@ -40,11 +38,7 @@ class Part:
 
     @classmethod
     def parse(cls: "type[P]", text: str) -> "P":
-        """Read a name such as `L16H21`.
-
-        Raises:
-            BadOption: if the text is not of that form.
-        """
+        """Read a name such as `L16H21`; raises BadOption if the text is not of that form."""
         match = re.fullmatch(rf"L(\d{{1,9}}){cls.LETTER}(\d{{1,9}})", text.strip(), re.IGNORECASE)
         if not match:
             raise BadOption(
@@ -55,11 +49,7 @@ class Part:
 
     @classmethod
     def parse_all(cls: "type[P]", texts: str | Sequence[str]) -> "list[P]":
-        """Read names between commas, of one text or several; each once, in their order.
-
-        Raises:
-            BadOption: if a name is malformed.
-        """
+        """Read names between commas, of one text or several; each once, in their order."""
         joined = texts if isinstance(texts, str) else ",".join(texts)
         return list(dict.fromkeys(cls.parse(name) for name in joined.split(",") if name.strip()))
 
@@ -91,11 +81,7 @@ class Grid(ABC, Generic[P]):
         return [slice(end - count, end) for end, count in zip(ends, self.per_layer, strict=True)]
 
     def column(self, part: P) -> int:
-        """The part's place in a mask.
-
-        Raises:
-            UnknownName: if the model has no such part.
-        """
+        """The part's place in a mask; raises UnknownName if the model has no such part."""
         kind, letter = part.KIND, part.LETTER
         if part.layer >= self.layers:
             raise UnknownName(
@@ -114,12 +100,7 @@ class Grid(ABC, Generic[P]):
         return self.PART(layer, int(column) - starts[layer])  # type: ignore[return-value]
 
     def mask(self, parts: Iterable[P | str]) -> Mask:
-        """The mask that knocks out the parts named.
-
-        Raises:
-            BadOption: if a name is malformed.
-            UnknownName: if the model has no such part.
-        """
+        """The mask that knocks out these parts; raises BadOption for what is no name of one."""
         knocked_out = np.zeros(self.size, dtype=bool)
         for each in parts:
             found = self.PART.parse(each) if isinstance(each, str) else each

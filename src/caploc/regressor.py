@@ -7,14 +7,14 @@ or tasks: parts may be neurons, features, experts or machines.
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from caploc.errors import BadData, BadOption
 from caploc.lookup import pick
-from caploc.recovery import ESTIMATORS, Estimator, Measurements
+from caploc.recovery import ESTIMATORS, Measurements
 
 NEEDS_INTACT = ("logistic", "paired")
 
@@ -77,16 +77,12 @@ class KnockoutRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             )
         data, outcome = validate_data(self, X, y, dtype=None, y_numeric=True)
         seen, before = measured(switches(data), outcome.astype(float), groups, intact)
-        self._estimate(estimator, seen, before)
-        return self
-
-    def _estimate(self, estimator: Estimator, seen: Measurements, before: dict[int, float]) -> None:
         found = estimator.fit(seen, before)
-        self.coef_ = found.effect
+        self.coef_, self.q_ = found.effect, found.q
         self.interval_ = np.stack([found.low, found.high], axis=1)
-        self.q_ = found.q
         expected = seen.masks[seen.mask] @ np.nan_to_num(found.effect)
         self.intercept_ = float(np.mean(seen.outcome - expected))
+        return self
 
     def predict(self, X: ArrayLike) -> Float[np.ndarray, " rows"]:
         """The outcome expected of rows, if effects add up; a part never out counts as idle."""
@@ -103,11 +99,7 @@ class KnockoutRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
 
 def switches(data: Any) -> Bool[np.ndarray, "rows parts"]:
-    """Data as booleans.
-
-    Raises:
-        BadData: if anything is neither 0 nor 1.
-    """
+    """Data as booleans; raises BadData if anything is neither 0 nor 1."""
     if not np.isin(data, (0, 1)).all():
         raise BadData("X says which parts were out: it may hold 0 and 1, or False and True, only.")
     return np.asarray(data).astype(bool)
@@ -123,42 +115,22 @@ def measured(
 
     Without groups every row is an example of its own. A known intact outcome takes an example's
     difficulty off whole, unless outcomes are 0 and 1; where none is known all examples count as
-    equal.
-
-    Raises:
-        BadData: if there is not one group or one intact outcome for each row, or two rows of an
-            example differ in the latter.
+    equal. Raises BadData if there is not one group or one intact outcome for each row, or two rows
+    of an example differ in the latter.
     """
-    example = number_examples(groups, len(outcome))
+    labels = np.arange(len(outcome)) if groups is None else lengths("groups", groups, len(outcome))
+    _, first, example = np.unique(labels, return_index=True, return_inverse=True)
     before = np.full(len(outcome), outcome.mean())
     if intact is not None:
         before = lengths("intact", intact, len(outcome)).astype(float)
-        check_one_each(example, before)
+        if (before[first][example.reshape(-1)] != before).any():
+            raise BadData("intact gives two outcomes for one example; it has one with no part out.")
         if not np.isin([*outcome, *before], (0.0, 1.0)).all():
             outcome = outcome - before + before.mean()
             before = np.full(len(outcome), before.mean())
     masks, mask = np.unique(out, axis=0, return_inverse=True)
-    known = dict(zip(example.tolist(), before.tolist(), strict=True))
-    return Measurements(masks, mask.reshape(-1), example, outcome), known
-
-
-def check_one_each(example: Int[np.ndarray, " rows"], before: Float[np.ndarray, " rows"]) -> None:
-    """Refuse an example with two intact outcomes.
-
-    Raises:
-        BadData: if one has.
-    """
-    _, first, place = np.unique(example, return_index=True, return_inverse=True)
-    if (before[first][place.reshape(-1)] != before).any():
-        raise BadData("intact gives two outcomes for one example; it has one with no part out.")
-
-
-def number_examples(groups: ArrayLike | None, rows: int) -> Int[np.ndarray, " rows"]:
-    """The example of each row, as a number."""
-    if groups is None:
-        return np.arange(rows)
-    labels = lengths("groups", groups, rows)
-    return np.unique(labels, return_inverse=True)[1].reshape(-1)
+    known = dict(zip(example.reshape(-1).tolist(), before.tolist(), strict=True))
+    return Measurements(masks, mask.reshape(-1), example.reshape(-1), outcome), known
 
 
 def lengths(name: str, values: ArrayLike, rows: int) -> np.ndarray:

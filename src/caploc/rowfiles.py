@@ -20,10 +20,8 @@ from caploc.heads import HeadGrid
 from caploc.progress import Progress, Silent
 from caploc.result import Result
 from caploc.store import Question, unpack
-from caploc.store.reading import reading
-from caploc.store.rows import matches, seal
-from caploc.store.schema import fields_of
-from caploc.store.store import damaged
+from caploc.store.rows import fields_of, matches, seal
+from caploc.store.store import damaged, reading
 
 AT_ONCE = 10_000  # rows in memory
 COLUMNS = pa.schema(
@@ -71,15 +69,6 @@ class Known:
                 known.grids[fingerprint] = result.grid.grid()
         return known
 
-    def heads(self, question: Question, columns: Sequence[int]) -> list[str] | None:
-        """The names of heads; None where the grid is not known, or is not one of these parts."""
-        grid = self.grids.get(question.model)
-        if grid is None or not question.mode.startswith("zero"):
-            return None
-        if max(columns, default=0) >= grid.size:
-            return None
-        return [str(grid.part(column)) for column in columns]
-
 
 @dataclass(frozen=True)
 class Own:
@@ -91,11 +80,7 @@ class Own:
 
     @classmethod
     def of(cls, folder: Path, path: Path) -> "Own":
-        """From the run's result; `path` are the rows.
-
-        Raises:
-            UserError: if there is none.
-        """
+        """From the run's result; `path` are the rows; raises UserError if there is none."""
         if not (folder / RESULT).is_file():
             raise UserError(
                 f"{folder} shares its rows with the studies beside it and holds no {RESULT}, which "
@@ -156,8 +141,7 @@ def read_questions(
 ) -> dict[int, Question]:
     """The questions of a store by their numbers, of a run's own only if they are told.
 
-    Raises:
-        StoreFailed: if the text of one is lost.
+    Raises StoreFailed if the text of one is lost.
     """
     texts = database.execute("SELECT id, digest, question FROM questions").fetchall()
     orphans = "SELECT 1 FROM rows WHERE question NOT IN (SELECT id FROM questions) LIMIT 1"
@@ -190,36 +174,24 @@ def batches(
 
 
 def line(question: Question, row: Sequence[Any], known: Known) -> tuple[Any, ...]:
-    """One row, as the columns have it.
-
-    Raises:
-        ValueError and its like: if it is not what was written.
-    """
-    mask, example, number, outcome, item, responses, tokens, plain_tokens, seconds = row[:9]
+    """One row, as the columns have it; raises ValueError and its like if it is not one."""
+    mask, example, number, outcome, item, responses, *cost = row[:9]
     if row[9:] and seal(question.digest(), row[:9]) != row[9]:
         raise ValueError
     grid = known.grids.get(question.model)
     columns = unpack(mask, grid.size if grid else None).tolist()
+    # Heads have names where the grid is known, and is one of these parts.
+    named = grid and question.mode.startswith("zero") and max(columns, default=0) < grid.size
     answers = json.loads(responses)
     return (
         known.names.get(question.model, question.model),
-        question.model,
-        question.dtype,
-        question.task,
-        question.task_version,
-        question.outcome,
-        question.mode,
-        columns,
-        known.heads(question, columns),
-        example,
-        number,
-        outcome,
-        item,
+        *(question.model, question.dtype, question.task, question.task_version),
+        *(question.outcome, question.mode, columns),
+        [str(grid.part(column)) for column in columns] if grid and named else None,
+        *(example, number, outcome, item),
         [answer.get("text") for answer in answers],
         [answer.get("logprob") for answer in answers],
-        tokens,
-        plain_tokens,
-        seconds,
+        *cost,
     )
 
 
@@ -227,11 +199,7 @@ def line(question: Question, row: Sequence[Any], known: Known) -> tuple[Any, ...
 def parquet_file(path: Path) -> Iterator[Write]:
     """Write batches into a Parquet file."""
     with parquet.ParquetWriter(path, COLUMNS, compression="zstd") as file:
-
-        def write(batch: Mapping[str, Sequence[Any]]) -> None:
-            file.write_table(pa.Table.from_pydict(dict(batch), schema=COLUMNS))
-
-        yield write
+        yield lambda batch: file.write_table(pa.Table.from_pydict(dict(batch), schema=COLUMNS))
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from caploc.engine import Answer, Ask, BatchEngine
 from caploc.errors import CaplocError, RunFailed, UserError
 from caploc.models.loading import LoadedModel, load_model
 from caploc.models.sharding import Team, join_team
-from caploc.tasks.requests import Generate, LogLikelihood, Request, Rolling
+from caploc.tasks.task import Generate, LogLikelihood, Request, Rolling
 from caploc.workers.replica import AskBatch
 
 KINDS: dict[str, type[Request]] = {

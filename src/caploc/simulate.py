@@ -24,6 +24,11 @@ POPULATION = 4001  # examples of the numerical mean over all there could be
 VARIED = 0.1  # heads with a larger shift matter more to some examples than to others
 SHAPE = 1.5  # of the gamma variable, of mean 1, by which they do
 FREE = 21  # heads of no account that interactions draw on
+Shifts = Float[np.ndarray, " heads"]
+RowMasks = Bool[np.ndarray, "rows heads"]
+Examples = Int[np.ndarray, " rows"]
+PerRow = Float[np.ndarray, " rows"]
+Columns = Int[np.ndarray, " _"]
 
 
 @dataclass(frozen=True)
@@ -58,17 +63,9 @@ class Kind:
 # As SmolLM2's heads do on six tasks (docs/real_networks.md): few heads of some effect alone, none
 # universal, hardly any luck, and a small disturbance of every example by whatever head is gone.
 REAL = Kind(
-    largest=1.1,
-    ratio=0.85,
-    tail=0.1,
-    tails=40,
-    rest=0.02,
-    universal=0,
-    intact=0.85,
-    damage=0.02,
-    unsteady=0.2,
-    noise=0.03,
-)
+    largest=1.1, ratio=0.85, tail=0.1, tails=40, rest=0.02, universal=0,
+    intact=0.85, damage=0.02, unsteady=0.2, noise=0.03,
+)  # fmt: skip
 
 KINDS = {
     "strong": Kind(),
@@ -115,7 +112,7 @@ class World:
     example and head; the logistic luck belongs to the row, and is the same whenever it is asked.
     """
 
-    shifts: Float[np.ndarray, " heads"]
+    shifts: Shifts
     mean: float
     seed: int
     interactions: tuple[Interaction, ...] = ()
@@ -204,26 +201,20 @@ class World:
         mask[list(self.universal)] = False
         return mask
 
-    def outcomes(
-        self, knocked_out: Bool[np.ndarray, "rows heads"], example: Int[np.ndarray, " rows"]
-    ) -> Float[np.ndarray, " rows"]:
+    def outcomes(self, knocked_out: RowMasks, example: Examples) -> PerRow:
         """0/1 outcomes of rows; the same row has the same outcome every time."""
         chance = expit(self.margins(knocked_out, example) / self.noise)
         right: np.ndarray = self.luck(knocked_out, example) < chance
         return right.astype(float)
 
-    def logprobs(
-        self, knocked_out: Bool[np.ndarray, "rows heads"], example: Int[np.ndarray, " rows"]
-    ) -> Float[np.ndarray, " rows"]:
+    def logprobs(self, knocked_out: RowMasks, example: Examples) -> PerRow:
         """Log-probability of the gold answer: log logistic of the noisy margin."""
         luck = np.clip(self.luck(knocked_out, example), 1e-9, 1 - 1e-9)
         noisy = self.margins(knocked_out, example) - self.noise * np.log(luck / (1 - luck))
         values: np.ndarray = -np.logaddexp(0.0, -noisy)
         return values
 
-    def margins(
-        self, knocked_out: Bool[np.ndarray, "rows heads"], example: Int[np.ndarray, " rows"]
-    ) -> Float[np.ndarray, " rows"]:
+    def margins(self, knocked_out: RowMasks, example: Examples) -> PerRow:
         """What is left of each row's margin."""
         numbers, place = np.unique(example, return_inverse=True)
         margins, table = zip(*(self.profile(int(number)) for number in numbers), strict=True)
@@ -233,7 +224,7 @@ class World:
         left: np.ndarray = np.array(margins)[place] - gone - self.joint(knocked_out)
         return left
 
-    def joint(self, knocked_out: Bool[np.ndarray, "rows heads"]) -> Float[np.ndarray, " rows"]:
+    def joint(self, knocked_out: RowMasks) -> PerRow:
         """What a mask costs beyond the sum of its heads."""
         share = 100 * knocked_out.sum(axis=1) / self.heads
         together = [
@@ -246,7 +237,7 @@ class World:
         total: np.ndarray = self.damage * share**2 + np.sum(together, axis=0)
         return total
 
-    def profile(self, example: int) -> tuple[float, Float[np.ndarray, " heads"]]:
+    def profile(self, example: int) -> tuple[float, Shifts]:
         """An example's margin, and how much of it each head alone takes."""
         if example not in self._profiles:
             random = np.random.default_rng([self.seed, 1, example])
@@ -268,15 +259,21 @@ class World:
         varied: np.ndarray = (np.abs(self.shifts) > VARIED) & self.common
         return varied & self.varied
 
-    def luck(
-        self, knocked_out: Bool[np.ndarray, "rows heads"], example: Int[np.ndarray, " rows"]
-    ) -> Float[np.ndarray, " rows"]:
+    def luck(self, knocked_out: RowMasks, example: Examples) -> PerRow:
         """A uniform number for each (mask, example) pair, a pure function of the pair."""
         weights = generator(self.seed).integers(0, 2**63, size=self.heads + 1, dtype=np.uint64)
         keys = np.zeros(len(example), dtype=np.uint64)
         row, column = np.nonzero(knocked_out)
         np.add.at(keys, row, weights[column])  # sums wrap around, as a hash may
-        return scrambled(keys + (example.astype(np.uint64) + np.uint64(1)) * weights[-1])
+        keys += (example.astype(np.uint64) + np.uint64(1)) * weights[-1]
+        # the finalizer of splitmix64 (Steele et al., 2014)
+        with np.errstate(over="ignore"):
+            keys = keys + np.uint64(0x9E3779B97F4A7C15)
+            keys = (keys ^ (keys >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+            keys = (keys ^ (keys >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+            keys = keys ^ (keys >> np.uint64(31))
+        uniform: np.ndarray = (keys >> np.uint64(11)) / 2.0**53
+        return uniform
 
     def accuracy(self, mask: Bool[np.ndarray, " heads"]) -> float:
         """The expected accuracy under a mask, over all examples there could be."""
@@ -298,7 +295,7 @@ class World:
         }
         return margins, relied, random.standard_normal(POPULATION)
 
-    def single_effects(self) -> Float[np.ndarray, " heads"]:
+    def single_effects(self) -> Shifts:
         """The true effect of knocking out each head alone."""
         intact = self.accuracy(np.zeros(self.heads, dtype=bool))
         return np.array([self.accuracy(mask) - intact for mask in np.eye(self.heads, dtype=bool)])
@@ -323,12 +320,8 @@ class World:
         return found
 
 
-def draw_rescues(kind: Kind, early: Int[np.ndarray, " early"]) -> tuple[PlantedRescue, ...]:
-    """The breakers of a kind and their rescuers, all different, among the early heads.
-
-    Raises:
-        BadOption: if there are too few of these.
-    """
+def draw_rescues(kind: Kind, early: Columns) -> tuple[PlantedRescue, ...]:
+    """The breakers of a kind and their rescuers, all different, among the early heads."""
     each = 1 + kind.rescuers
     if len(early) < kind.breakers * each:
         raise BadOption(f"Such a world needs {kind.breakers * each} early heads; got {len(early)}.")
@@ -336,20 +329,14 @@ def draw_rescues(kind: Kind, early: Int[np.ndarray, " early"]) -> tuple[PlantedR
     return tuple(PlantedRescue(part[0], tuple(part[1:]), kind.broken) for part in parts)
 
 
-def group_of_four(
-    free: Int[np.ndarray, " free"], large: Int[np.ndarray, " large"]
-) -> Int[np.ndarray, " 4"]:
+def group_of_four(free: Columns, large: Columns) -> Columns:
     """Four neighbouring columns, none large, as query heads of one key-value head would be."""
     groups = (np.arange(4) + 4 * (int(column) // 4) for column in free[FREE - 1 :])
     return next(group for group in groups if not np.isin(group, large).any())
 
 
 def entangled(
-    coupling: float,
-    shifts: Float[np.ndarray, " heads"],
-    large: Int[np.ndarray, " large"],
-    tail: Int[np.ndarray, " tail"],
-    free: Int[np.ndarray, " free"],
+    coupling: float, shifts: Shifts, large: Columns, tail: Columns, free: Columns
 ) -> tuple[Interaction, ...]:
     """The interactions that `World.of_kind` describes."""
     if not coupling:
@@ -361,14 +348,3 @@ def entangled(
     pairs += [((tail[2 * n], tail[2 * n + 1]), coupling * 0.4) for n in range(6)]
     together = (*pairs, (tuple(group_of_four(free, large)), coupling * 0.8))
     return tuple(Interaction(tuple(int(c) for c in both), float(s)) for both, s in together)
-
-
-def scrambled(keys: np.ndarray) -> Float[np.ndarray, " keys"]:
-    """Uniform numbers from 64-bit keys, by the finalizer of splitmix64 (Steele et al., 2014)."""
-    with np.errstate(over="ignore"):
-        keys = keys + np.uint64(0x9E3779B97F4A7C15)
-        keys = (keys ^ (keys >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        keys = (keys ^ (keys >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        keys = keys ^ (keys >> np.uint64(31))
-    uniform: np.ndarray = (keys >> np.uint64(11)) / 2.0**53
-    return uniform

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from caploc import console
-from caploc.contents.files import Curve, TaskScores
+from caploc.contents import Curve, TaskScores
 from caploc.report.failing import lost
 from caploc.report.method import format_duration
 from caploc.result import Change, Members, Result

@@ -14,7 +14,7 @@ from caploc.heads import Head, HeadGrid
 from caploc.measurement import Meter
 from caploc.progress import Progress, Silent
 from caploc.search import column_mask
-from caploc.stats import universality
+from caploc.stats import localization
 from caploc.tasks.task import Task
 from caploc.validation import score_both
 from caploc.workbench import Workbench
@@ -83,7 +83,7 @@ def find_universal(
             )
             for task in tasks
         }
-        found = universality.judge_universality(
+        found = localization.judge_universality(
             {name: effects for name, (_, effects) in measured.items()},
             {name: intact for name, (intact, _) in measured.items()},
             trials.families,
@@ -118,7 +118,7 @@ def check_direction(tasks: Sequence[Task]) -> None:
 
 def tried(
     meter: Meter, grid: HeadGrid, trials: Trials, progress: Progress
-) -> tuple[universality.Intact, dict[Head, universality.HeadCost]]:
+) -> tuple[localization.Intact, dict[Head, localization.HeadCost]]:
     """The intact score of a task, and what each candidate alone changes."""
     size = meter.task.size
     examples = designs.draw_examples(size, min(size, trials.examples), seed=0)
@@ -127,9 +127,9 @@ def tried(
         mask = column_mask(grid.size, [grid.column(head)])
         change = score_both(meter, mask, examples, progress).change
         if change is not None and change.outcome is not None and change.stderr is not None:
-            effects[head] = universality.HeadCost(change.outcome, change.stderr)
+            effects[head] = localization.HeadCost(change.outcome, change.stderr)
     whole = meter.score(meter.under(column_mask(grid.size, []), examples, progress, "intact"))
-    intact = universality.Intact(whole.score or 0.0, whole.stderr or 0.0, meter.task.chance)
+    intact = localization.Intact(whole.score or 0.0, whole.stderr or 0.0, meter.task.chance)
     return intact, effects
 
 

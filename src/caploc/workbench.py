@@ -17,10 +17,9 @@ from caploc.models.sharding import SHARD
 from caploc.models.sources import ModelSource, find_source
 from caploc.sharded import LeadingEngine
 from caploc.store import Question, Store
-from caploc.store.reading import UNKNOWN
+from caploc.store.store import UNKNOWN
 from caploc.tasks.catalog import TaskOptions, load_task, wants_chat_template
-from caploc.tasks.requests import Request
-from caploc.tasks.task import Task
+from caploc.tasks.task import Request, Task
 from caploc.tasks.taskfiles import code_in, permit_code, refusal
 from caploc.workers import DistributedEngine, Workers
 from caploc.workers.ray_backend import WorkerPool

@@ -18,8 +18,8 @@ asked = json.load(sys.stdin)
 sys.path.insert(0, asked["source"])
 
 from caploc.sandbox import Limits, Program, Sandbox, pool  # noqa: E402
+from caploc.sandbox.pool import Worker, WorkerFailed  # noqa: E402
 from caploc.sandbox.protocol import Profile  # noqa: E402
-from caploc.sandbox.worker import Worker, WorkerFailed  # noqa: E402
 
 LIMITS = Limits(
     cpu_seconds=1,

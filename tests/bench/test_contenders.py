@@ -9,7 +9,7 @@ import workloads
 from caploc import designs
 from caploc.models.loading import LoadedModel
 from caploc.models.projections import find_projections
-from caploc.tasks.requests import Generate, Scored, options_json
+from caploc.tasks.task import Generate, Scored, options_json
 from contenders import Batched, Prefixed
 from workloads import Texts, crossed, hellaswag
 

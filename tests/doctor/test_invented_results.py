@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from caploc.contents import read_file
-from caploc.contents.files import RunFile
+from caploc.contents import RunFile, read_file
 from caploc.doctor import examine_folder, repair
 from caploc.doctor.replay import find_disparities, first_differences, recompute
 from caploc.folder import read_json, write_json

@@ -12,7 +12,7 @@ from caploc.engine.decoding import Decoder
 from caploc.engine.engine import ENOUGH
 from caploc.engine.intact import IntactRecords
 from caploc.models.loading import load_model
-from caploc.tasks.requests import Generate, options_json
+from caploc.tasks.task import Generate, options_json
 
 pytestmark = pytest.mark.usefixtures("short_prefixes")
 LIMIT = 8

@@ -6,7 +6,7 @@ from alone import START, around, responses, said, scored, words
 from tiny import tiny
 
 from caploc.engine import Ask, BatchEngine
-from caploc.tasks.requests import Generate, LogLikelihood, Rolling, options_json
+from caploc.tasks.task import Generate, LogLikelihood, Rolling, options_json
 
 LIMIT = 4
 FAMILIES = pytest.mark.parametrize("family", ["llama", "bloom"])  # packed, and the plain way

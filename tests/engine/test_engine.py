@@ -13,7 +13,7 @@ from caploc.engine.packed import PackedModel
 from caploc.errors import BadOption, OutOfMemory
 from caploc.models.cutting import knocked_out
 from caploc.models.loading import load_model
-from caploc.tasks.requests import Generate, Generated, LogLikelihood, Rolling, options_json
+from caploc.tasks.task import Generate, Generated, LogLikelihood, Rolling, options_json
 
 OPTIONS = options_json({"until": ["\n"], "max_gen_toks": 12, "do_sample": False})
 PROMPTS = ["47+38=", "9-3=", "sort 72941=", "a rhyme for night:", "the pirate on the rain:"]

@@ -9,7 +9,7 @@ from tiny import FAMILIES, random_tokens, tiny
 
 from caploc.engine import Ask, BatchEngine
 from caploc.engine.planning import shared_prefixes
-from caploc.tasks.requests import Generate, LogLikelihood, Rolling, options_json
+from caploc.tasks.task import Generate, LogLikelihood, Rolling, options_json
 
 PACKED = frozenset(
     {

@@ -16,7 +16,7 @@ from caploc.engine.memory import DecoderShape, inner_size
 from caploc.engine.packed import PackedModel
 from caploc.errors import OutOfMemory
 from caploc.models.loading import load_model
-from caploc.tasks.requests import Generate, Generated, LogLikelihood, options_json
+from caploc.tasks.task import Generate, Generated, LogLikelihood, options_json
 
 pytestmark = pytest.mark.slow  # memory is let run out again and again
 

@@ -8,7 +8,7 @@ from tiny import DISTURBED, GROUPED, SHAPE, build, random_tokens, tiny
 
 from caploc.engine import Ask, BatchEngine
 from caploc.engine.plain import FURTHER, PaddingCheck
-from caploc.tasks.requests import Generate, LogLikelihood, options_json
+from caploc.tasks.task import Generate, LogLikelihood, options_json
 
 LIMIT = 6
 OPTIONS = options_json({"until": [], "max_gen_toks": LIMIT, "do_sample": False})

@@ -18,7 +18,7 @@ from caploc.engine.suitability import (
     longest_packed,
     packed_model,
 )
-from caploc.tasks.requests import Generate, LogLikelihood, options_json
+from caploc.tasks.task import Generate, LogLikelihood, options_json
 
 LIMIT = 6
 

@@ -11,7 +11,7 @@ from tiny import GROUPED, build, random_tokens
 from caploc.engine import Ask, BatchEngine
 from caploc.engine.packed import PackedModel
 from caploc.errors import ModelBusy
-from caploc.tasks.requests import LogLikelihood
+from caploc.tasks.task import LogLikelihood
 
 TOKENS = torch.tensor([[5, 6, 7]])
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from caploc.tasks.requests import Scored
+from caploc.tasks.task import Scored
 from caploc.workers.replica import AskBatch, Replica
 
 PACE = 0.01  # seconds a row, so that there is time to disturb it

@@ -22,8 +22,7 @@ import hostile_folders
 from caploc.cache import Cache
 from caploc.cli.options import numbers, parse_families
 from caploc.comparison import compare
-from caploc.contents import FORMS, read_contents, read_file
-from caploc.contents.files import Answers
+from caploc.contents import FORMS, Answers, read_contents, read_file
 from caploc.doctor import examine_folder, repair
 from caploc.errors import CaplocError
 from caploc.files import is_regular
@@ -53,8 +52,7 @@ from caploc.reproduce.cnl import read_cnl_preset
 from caploc.result import Result
 from caploc.rowfiles import write_rows
 from caploc.store import Store
-from caploc.store.checking import check_store
-from caploc.store.salvage import salvage
+from caploc.store.repair import check_store, salvage
 from caploc.studies import read_studies
 from caploc.sweep import folder_name, rewrite_report
 from caploc.tasks.catalog import load_task, parse_data

@@ -8,7 +8,7 @@ import pytest
 from caploc.engine import Ask, BatchEngine
 from caploc.headfile import read_heads
 from caploc.models.loading import load_model
-from caploc.tasks.requests import Generate, options_json
+from caploc.tasks.task import Generate, options_json
 
 inspect_ai = pytest.importorskip("inspect_ai")
 

@@ -12,7 +12,7 @@ from caploc.models import placement
 from caploc.models.loading import check_model, load_model
 from caploc.models.placement import Placement, check_fit, input_device, is_whole, parse_placement
 from caploc.neurons.proof import as_neurons
-from caploc.tasks.requests import Generate, LogLikelihood, options_json
+from caploc.tasks.task import Generate, LogLikelihood, options_json
 
 SHAPE = {**GROUPED, "num_hidden_layers": 4}
 OPTIONS = options_json({"until": [], "max_gen_toks": 6})

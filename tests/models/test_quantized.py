@@ -29,7 +29,7 @@ from caploc.models.proof import (
     random_tokens,
     reading_modules,
 )
-from caploc.tasks.requests import Generate, LogLikelihood, options_json
+from caploc.tasks.task import Generate, LogLikelihood, options_json
 
 pytestmark = [
     pytest.mark.quantized,

@@ -23,8 +23,7 @@ from caploc.neurons.comparing import (
     scores_exhibit,
 )
 from caploc.neurons.study import open_study
-from caploc.stats.agreement import rank_correlation
-from caploc.stats.sets import overlap_rates
+from caploc.stats.sets import overlap_rates, rank_correlation
 from caploc.stats.threshold import best
 
 METHODS = ("activation", "logit")

@@ -21,7 +21,7 @@ from caploc.neurons.crossing import (
 from caploc.neurons.erasure import Erasing, erase
 from caploc.neurons.tuning import enhancing
 from caploc.neurons.tuning.enhancing import GOLD
-from caploc.stats.agreement import cohesion, correlate_matrices
+from caploc.stats.sets import cohesion, correlate_matrices
 
 pytestmark = pytest.mark.slow  # whole studies
 

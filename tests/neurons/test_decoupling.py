@@ -35,7 +35,7 @@ from caploc.progress import Silent
 from caploc.stats.chance import layer_matched
 from caploc.stats.sets import jaccards
 from caploc.store import Store
-from caploc.tasks.requests import LogLikelihood
+from caploc.tasks.task import LogLikelihood
 
 GRID = NeuronGrid((300, 500, 0, 200))
 BEST = ItemLocator(Attribution(), Rule(share=0.01))

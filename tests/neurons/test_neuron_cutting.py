@@ -16,7 +16,7 @@ from caploc.neurons.cutting import Cutter, Mode, NeuronEngine
 from caploc.neurons.study import NeuronBench
 from caploc.store import Store
 from caploc.tasks.catalog import load_task
-from caploc.tasks.requests import Generate, LogLikelihood, options_json
+from caploc.tasks.task import Generate, LogLikelihood, options_json
 
 SHORT = options_json({"until": ["\n"], "max_gen_toks": 12, "do_sample": False})
 TEXTS = ["12+34=", "sort 3 1 2:", "the cat", "7+8="]

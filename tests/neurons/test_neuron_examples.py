@@ -9,7 +9,7 @@ from caploc.engine.encoding import RequestEncoder
 from caploc.errors import BadData, BadOption
 from caploc.neurons.study import load_source, with_end
 from caploc.tasks.catalog import TaskOptions
-from caploc.tasks.requests import LogLikelihood, Rolling
+from caploc.tasks.task import LogLikelihood, Rolling
 from caploc.workbench import ModelOptions
 
 DEMO = ModelOptions("demo", device="cpu")

@@ -13,7 +13,7 @@ from caploc.playground.serving import address, describe_exposure, listen
 from caploc.playground.setting import make_setting, open_runs
 from caploc.study import Study
 from caploc.tasks.catalog import TaskOptions, load_task
-from caploc.tasks.requests import Generated
+from caploc.tasks.task import Generated
 from caploc.workbench import ModelOptions
 
 DEMO = ModelOptions("demo")

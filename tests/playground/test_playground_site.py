@@ -9,8 +9,7 @@ from dataclasses import replace
 import pytest
 from starlette.testclient import TestClient
 
-from caploc.contents import check_contents
-from caploc.contents.files import RunFile
+from caploc.contents import RunFile, check_contents
 from caploc.export.card import evidence_of
 from caploc.finished import FinishedRun
 from caploc.headfile import read_heads

@@ -3,15 +3,15 @@
 import pytest
 from profiles import PROFILES, TIGHT, Opened, forced, readable_python
 
-from caploc.sandbox import worker
-from caploc.sandbox.worker import Worker, WorkerFailed
+from caploc.sandbox import pool
+from caploc.sandbox.pool import Worker, WorkerFailed
 
 
 @pytest.fixture(scope="session", autouse=True)
 def everyones_python():
     """Workers run a Python that others than root may read, where there is one."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(worker, "EXECUTABLE", readable_python())
+        patch.setattr(pool, "EXECUTABLE", readable_python())
         yield
 
 

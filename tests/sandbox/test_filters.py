@@ -5,27 +5,27 @@ from pathlib import Path
 
 import pytest
 
-from caploc.sandbox import filters, rehearsal
+from caploc.sandbox import isolation, rehearsal
 
 HEADERS = {
     "x86_64": Path("/usr/include/x86_64-linux-gnu/asm/unistd_64.h"),
     "aarch64": Path("/usr/include/asm-generic/unistd.h"),
 }
-MACHINES = pytest.mark.parametrize("machine", filters.MACHINES)
+MACHINES = pytest.mark.parametrize("machine", isolation.MACHINES)
 OWN = 4321
 ALLOWED, REFUSED, MISSING, ENDED = "allowed", "refused", "missing", "ended"
 MEANING = {0x7FFF0000: ALLOWED, 0x00050001: REFUSED, 0x00050026: MISSING, 0x80000000: ENDED}
-EVERY = {**filters.ALLOWED, **filters.WRITING, **filters.CONDITIONAL}
+EVERY = {**isolation.ALLOWED, **isolation.WRITING, **isolation.CONDITIONAL}
 
 
 def decide(machine, number, *arguments, architecture=None, read_only=False):
     """What the filter says to a call, by the kernel's rules for its language."""
-    name, _ = filters.MACHINES[machine]
+    name, _ = isolation.MACHINES[machine]
     data = {0: number, 4: name if architecture is None else architecture}
     for position, value in enumerate((*arguments, *(0,) * (6 - len(arguments)))):
         data[16 + 8 * position] = value & 0xFFFFFFFF
         data[20 + 8 * position] = value >> 32 & 0xFFFFFFFF
-    steps = list(filters.list_steps(machine, OWN, read_only=read_only))
+    steps = list(isolation.list_steps(machine, OWN, read_only=read_only))
     at = held = 0
     while True:
         step = steps[at]
@@ -44,7 +44,7 @@ def decide(machine, number, *arguments, architecture=None, read_only=False):
 
 def call(machine, name, *arguments, read_only=False):
     """What the filter says to a call by its name; None if the machine has none."""
-    number = EVERY[name][filters.MACHINES[machine][1]]
+    number = EVERY[name][isolation.MACHINES[machine][1]]
     return None if number is None else decide(machine, number, *arguments, read_only=read_only)
 
 
@@ -62,7 +62,7 @@ def numbers(machine):
 def test_numbers_are_those_of_the_system_headers(machine, table):
     known = numbers(machine)
     for name, pair in table.items():
-        number = pair[filters.MACHINES[machine][1]]
+        number = pair[isolation.MACHINES[machine][1]]
         if number is None:
             continue
         # Headers may be older than a call; no other call may have its number then.
@@ -73,10 +73,10 @@ def test_numbers_are_those_of_the_system_headers(machine, table):
 @MACHINES
 @pytest.mark.parametrize("read_only", [False, True])
 def test_only_what_is_listed_is_allowed(machine, read_only):
-    column = filters.MACHINES[machine][1]
-    tables = [filters.ALLOWED] if read_only else [filters.ALLOWED, filters.WRITING]
+    column = isolation.MACHINES[machine][1]
+    tables = [isolation.ALLOWED] if read_only else [isolation.ALLOWED, isolation.WRITING]
     allowed = {pair[column] for table in tables for pair in table.values()}
-    special = {pair[column] for pair in filters.CONDITIONAL.values()}
+    special = {pair[column] for pair in isolation.CONDITIONAL.values()}
     for number in {*range(700), 2**20, 2**29} - special:
         expected = ALLOWED if number in allowed else MISSING if number >= 424 else REFUSED
         assert decide(machine, number, read_only=read_only) == expected, number

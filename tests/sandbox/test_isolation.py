@@ -14,7 +14,7 @@ import pytest
 from profiles import PROFILES, TIGHT, forced, processes_of
 
 import caploc
-from caploc.sandbox import Program, Sandbox, Verdict, worker
+from caploc.sandbox import Program, Sandbox, Verdict, pool
 from caploc.sandbox.protocol import MIB
 
 EVERY = list(PROFILES)
@@ -648,11 +648,11 @@ def test_limits_hold_where_the_kernel_counts_no_memory(opened):
     code = f"""
 import sys
 from caploc.sandbox import *
-from caploc.sandbox import pool, worker
+from caploc.sandbox import pool
 from caploc.sandbox.protocol import Profile
 line = "from caploc.sandbox.zygote import main"
-assert line in worker.START
-worker.START = worker.START.replace(line, '''
+assert line in pool.START
+pool.START = pool.START.replace(line, '''
 import resource, pathlib
 del resource.RLIMIT_AS
 from caploc.sandbox import zygote
@@ -666,7 +666,7 @@ with Sandbox(Limits(memory_bytes={96 * MIB}, processes=5), workers=1) as sandbox
         print(verdict.reason)
 """
     behind = opened("bare")
-    code = f"from caploc.sandbox import worker\nworker.EXECUTABLE = {worker.EXECUTABLE!r}\n" + code
+    code = f"from caploc.sandbox import pool\npool.EXECUTABLE = {pool.EXECUTABLE!r}\n" + code
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     # A user of its own is refused further processes; else they are counted.
     forked = "error" if behind.seen["granted"] else "killed"

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from profiles import PROFILES, TIGHT, forced, processes_of
 
 from caploc.errors import BadOption, RunFailed
-from caploc.sandbox import REASONS, Limits, Program, Sandbox, pool, worker
+from caploc.sandbox import REASONS, Limits, Program, Sandbox, pool
 
 RIGHT = Program("def f(x): return x + 1", "assert f(1) == 2")
 SLEEPER = Program("import time\ntime.sleep(600)", "")
@@ -210,8 +210,8 @@ def test_what_says_nothing_about_the_program_is_not_remembered(opened):
 DRIVER = """
 import signal
 signal.signal(signal.SIGINT, signal.default_int_handler)
-from caploc.sandbox import Program, Sandbox, pool, worker
-worker.EXECUTABLE = {python!r}
+from caploc.sandbox import Program, Sandbox, pool
+pool.EXECUTABLE = {python!r}
 from caploc.sandbox.protocol import Profile
 pool.choose_profile = lambda *isolation: Profile(*{profile})
 with Sandbox(workers=2) as sandbox:
@@ -227,7 +227,7 @@ def driver(opened, request, tmp_path):
     opened(request.param)
     profile = PROFILES[request.param]
     code = DRIVER.format(
-        python=worker.EXECUTABLE, profile=(profile.namespaces, profile.filter, profile.landlock)
+        python=pool.EXECUTABLE, profile=(profile.namespaces, profile.filter, profile.landlock)
     )
     process = subprocess.Popen(
         [sys.executable, "-c", code],
@@ -282,9 +282,9 @@ import os, resource
 _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 resource.setrlimit(resource.RLIMIT_NOFILE, (2048, hard))
 files = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
-from caploc.sandbox import Program, Sandbox, pool, worker
+from caploc.sandbox import Program, Sandbox, pool
 from caploc.sandbox.protocol import Profile
-worker.EXECUTABLE = {python!r}
+pool.EXECUTABLE = {python!r}
 pool.choose_profile = lambda *isolation: Profile(False, False, False)
 with Sandbox(workers=1) as sandbox:
     print(sandbox.judge([Program("x = 1", "assert x")])[0].reason)
@@ -296,13 +296,13 @@ def test_a_driver_may_have_many_files_open():
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard < 2048:
         pytest.skip("this machine lets a process open fewer files")
-    code = MANY_FILES.format(python=worker.EXECUTABLE)
+    code = MANY_FILES.format(python=pool.EXECUTABLE)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout == "passed\n", done.stderr
 
 
 def test_workers_that_do_not_start_say_why(monkeypatch):
-    monkeypatch.setattr(worker, "START", "import sys\nsys.exit('no luck today')")
+    monkeypatch.setattr(pool, "START", "import sys\nsys.exit('no luck today')")
     before = {each.pid for each in processes_of()}
     monkeypatch.setattr(pool, "choose_profile", lambda *isolation: PROFILES["bare"])
     with Sandbox(TIGHT, workers=1) as sandbox, pytest.raises(RunFailed, match="no luck today"):
@@ -327,9 +327,9 @@ zygote.Zygote.run = run
 @pytest.mark.parametrize("first, passes", [(2, True), (1, False)])
 def test_a_program_that_did_not_run_is_tried_by_another_worker(monkeypatch, default, first, passes):
     line = "from caploc.sandbox.zygote import main\n"
-    patched = worker.START.replace(line, line + FAILING.format(first=first))
-    assert patched != worker.START
-    monkeypatch.setattr(worker, "START", patched)
+    patched = pool.START.replace(line, line + FAILING.format(first=first))
+    assert patched != pool.START
+    monkeypatch.setattr(pool, "START", patched)
     with forced(default.name), Sandbox(TIGHT, workers=1) as sandbox:
         verdicts = sandbox.judge([right(1), right(2), right(3)])
     assert [verdict.passed for verdict in verdicts] == [passes] * 3

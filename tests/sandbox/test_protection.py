@@ -17,10 +17,10 @@ from caploc.cli import options
 from caploc.doctor import machine_facts
 from caploc.errors import BadOption, RunFailed
 from caploc.sandbox import Program, Sandbox, protection, rehearsal, require_isolation
+from caploc.sandbox.pool import Worker, WorkerFailed
 from caploc.sandbox.protocol import Profile, list_profiles
-from caploc.sandbox.worker import Worker, WorkerFailed
 
-HERE = sys.modules["caploc.sandbox.protection"]
+HERE = sys.modules["caploc.sandbox.pool"]
 # What must be out of reach in each profile, whoever starts the worker.
 HELD = {
     "full": set(HERE.CAPABILITIES),
@@ -117,10 +117,10 @@ def test_on_other_systems_than_linux_nothing_is_claimed_that_is_not_there(monkey
 
 def test_full_isolation_from_which_a_rehearsal_gets_out_is_refused(opened, monkeypatch):
     opened("full")
-    worker = sys.modules["caploc.sandbox.worker"]
+    pool = sys.modules["caploc.sandbox.pool"]
     line = "from caploc.sandbox.zygote import main\n"
     leaky = "from caploc.sandbox import isolation as i\ni.install_filter = lambda **_: 0\n"
-    monkeypatch.setattr(worker, "START", worker.START.replace(line, line + leaky))
+    monkeypatch.setattr(pool, "START", pool.START.replace(line, line + leaky))
     with pytest.raises(WorkerFailed, match=r"a rehearsal got out of it \(.*kernel: io_setup"):
         Worker(sys.modules["profiles"].TIGHT, PROFILES["full"])
 
@@ -230,7 +230,7 @@ import json, os, sys
 sys.path.insert(0, sys.argv[1])
 from caploc.sandbox.protocol import Profile
 from caploc.sandbox.protocol import Limits
-from caploc.sandbox.worker import Worker, WorkerFailed
+from caploc.sandbox.pool import Worker, WorkerFailed
 try:
     worker = Worker(Limits(), Profile(*json.loads(sys.argv[2])))
 except WorkerFailed as error:
@@ -244,7 +244,7 @@ else:
 def start_as(profile, prelude="", **user):
     fields = json.dumps([profile.namespaces, profile.filter, profile.landlock])
     source = str(Path(sandbox.__file__).parents[2])
-    executable = sys.modules["caploc.sandbox.worker"].EXECUTABLE
+    executable = sys.modules["caploc.sandbox.pool"].EXECUTABLE
     command = [executable, "-B", "-c", prelude + AS_SOMEBODY, source, fields]
     return subprocess.run(command, capture_output=True, text=True, check=True, **user).stdout
 
@@ -276,10 +276,10 @@ def test_a_library_that_programs_could_change_is_refused(opened):
         prelude = f"""
 import sys
 sys.path.insert(0, {str(Path(sandbox.__file__).parents[2])!r})
-from caploc.sandbox import worker
+from caploc.sandbox import pool
 line = "from caploc.sandbox.zygote import main"
-assert line in worker.START
-worker.START = worker.START.replace(line, "import os; os.__file__ = {str(own)!r}; " + line)
+assert line in pool.START
+pool.START = pool.START.replace(line, "import os; os.__file__ = {str(own)!r}; " + line)
 """
         found = start_as(PROFILES["bare"], prelude=prelude, **nobody)
         assert found.startswith("refused") and "could change Python's own library" in found
@@ -297,7 +297,7 @@ def test_the_doctor_says_the_same():
 
 
 FOLDER = Path(sandbox.__file__).parent
-DRIVER = {"__init__", "pool", "worker", "protection"}
+DRIVER = {"__init__", "pool"}
 INSIDE = sorted({path.stem for path in FOLDER.glob("*.py")} - DRIVER)
 
 

@@ -365,15 +365,15 @@ def test_a_file_of_studies_with_a_task_of_its_own_code_is_refused(tmp_path):
     ],
 )
 def test_commands_on_neurons_say_what_code_may_do(tmp_path, monkeypatch, command):
-    weak = Protection((), (), ("x",), False, "Programs run, but network is reachable.")
-    monkeypatch.setattr(options, "protection", lambda: weak)
     profile = Profile(namespaces=False, filter=True, landlock=True)
+    weak = Protection(profile, (), (), ("network is reachable",), "no namespaces")
+    monkeypatch.setattr(options, "protection", lambda: weak)
     monkeypatch.setattr(options, "choose_profile", lambda: profile)
     places = {"FILE": task(tmp_path, EVIL), "NONE": str(tmp_path / "none")}
     typed = [places.get(word, word) for word in command]
     told = CliRunner().invoke(app, ["neurons", *typed, "--allow-code"])
     assert isinstance(told.exception, UserError)
-    assert "but network is reachable" in " ".join(told.stderr.split())
+    assert "But network is reachable" in " ".join(told.stderr.split())
     assert (f"names Python code ({EVIL})" in " ".join(told.stderr.split())) == ("FILE" in command)
 
 

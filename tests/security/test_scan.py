@@ -110,7 +110,7 @@ def test_the_scan_sees_what_it_is_for(tmp_path, line):
 def test_the_readers_loader_builds_nothing_but_plain_data():
     import yaml
 
-    from caploc.tasks.definitions import Reader
+    from caploc.tasks.taskfiles import Reader
 
     assert issubclass(Reader, yaml.constructor.SafeConstructor)
     with pytest.raises(yaml.YAMLError):

@@ -10,8 +10,7 @@ from scipy import stats
 
 from caploc.errors import BadOption, UnknownName
 from caploc.heads import Head, HeadGrid
-from caploc.stats.chance import permutation_p
-from caploc.stats.shared import Blocks, in_groups, overlaps, shared
+from caploc.stats.chance import Blocks, in_groups, overlaps, permutation_p, shared
 
 GROUPED = HeadGrid((8, 8, 0, 8), (4, 4, 1, 2))
 PLAIN = HeadGrid((6, 6))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from caploc.errors import BadOption, UnknownName
-from caploc.stats.strength import Scores, Strength, averaged, localization, share_lost, trend
+from caploc.stats.localization import Scores, Strength, localization, share_lost, trend
 
 SOLID = Scores(0.8, 0.01, 0.3, 0.015)
 
@@ -135,22 +135,6 @@ def bootstrap(scores, random):
         before, after = intact[picked].mean(axis=1), cut[picked].mean(axis=1)
         shares.append((before - after) / (before - chance))
     return (shares[0] - shares[1]).std(ddof=1)
-
-
-def test_a_mean_of_tasks_has_the_errors_of_independent_parts():
-    parts = [
-        Scores(0.8, 0.01, 0.7, 0.02, 0.01, 0.25),
-        Scores(0.6, 0.03, 0.6, 0.01, 0.02, 0.5),
-    ]
-    mean = averaged(parts)
-    assert (mean.intact, mean.knocked_out, mean.chance) == pytest.approx((0.7, 0.65, 0.375))
-    assert mean.intact_stderr == pytest.approx(np.sqrt(0.01**2 + 0.03**2) / 2)
-    assert mean.knocked_out_stderr == pytest.approx(np.sqrt(0.02**2 + 0.01**2) / 2)
-    assert mean.change_stderr == pytest.approx(np.sqrt(0.01**2 + 0.02**2) / 2)
-    assert averaged([parts[0], replace(parts[1], change_stderr=None)]).change_stderr is None
-    assert averaged(parts[:1]) == parts[0]
-    with pytest.raises(BadOption, match="one task or more"):
-        averaged([])
 
 
 class TestTrend:

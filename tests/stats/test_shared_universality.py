@@ -10,7 +10,7 @@ from scipy import stats
 
 from caploc.errors import BadOption
 from caploc.heads import Head
-from caploc.stats.universality import HeadCost, Intact, judge_universality, loss_interval
+from caploc.stats.localization import HeadCost, Intact, judge_universality, loss_interval
 
 TASKS = ("gsm8k", "arithmetic", "mbpp", "rhyming", "mmlu")
 TWINS = {"gsm8k": "math", "arithmetic": "math"}

@@ -12,7 +12,7 @@ from caploc.errors import StoreFailed
 from caploc.folder import write_json
 from caploc.rowfiles import write_rows
 from caploc.store import Store, folder_lock
-from caploc.store.checking import check_store
+from caploc.store.repair import check_store
 from caploc.store.store import journal
 
 

@@ -17,9 +17,8 @@ from hypothesis import strategies as st
 
 from caploc.errors import FolderTaken, StoreFailed
 from caploc.store import Question, Store
-from caploc.store.checking import check_store
 from caploc.store.pages import LEAF_TABLE, MOST_READ, Pages, records
-from caploc.store.salvage import salvage
+from caploc.store.repair import check_store, salvage
 
 PAGE = 4096
 

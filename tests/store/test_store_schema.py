@@ -7,8 +7,9 @@ import pytest
 from filled import QUESTIONS, alike, fill, held, rows, write_former
 
 from caploc.errors import StoreFailed
-from caploc.store import SCHEMA, Store, guard, schema
-from caploc.store.reading import reading
+from caploc.store import SCHEMA, Store, pages
+from caploc.store import rows as store_rows
+from caploc.store.store import reading
 
 HOSTILE = [
     "CREATE TRIGGER t AFTER INSERT ON rows BEGIN DELETE FROM rows; END",
@@ -44,10 +45,10 @@ def test_a_migration_that_breaks_off_changes_nothing(tmp_path, monkeypatch):
     write_former(path, 1, made)
 
     def broken(database):
-        schema.price_alone(database)
+        store_rows.price_alone(database)
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setitem(schema.MIGRATIONS, 1, broken)
+    monkeypatch.setitem(store_rows.MIGRATIONS, 1, broken)
     with pytest.raises(StoreFailed, match="No space left.*same command again"):
         Store(path)
     with reading(path) as (database, found):
@@ -112,6 +113,6 @@ def test_a_value_beyond_reason_is_not_read(tmp_path, monkeypatch):
     database.execute("UPDATE rows SET responses = zeroblob(3000000) WHERE number = 3")
     database.commit()
     database.close()
-    monkeypatch.setattr(guard, "LONGEST", 2**20)
+    monkeypatch.setattr(pages, "LONGEST", 2**20)
     with Store(path) as store, pytest.raises(StoreFailed, match="too big"):
         store.load(store.question_id(QUESTIONS[0]))

@@ -21,10 +21,12 @@ from caploc.cache import Cache  # noqa: E402
 from caploc.errors import FolderTaken, StoreFailed, UserError  # noqa: E402
 from caploc.files import UnfitFile, open_regular  # noqa: E402
 from caploc.folder import claim, read_json, refuse_links, rows_file, write_json  # noqa: E402
-from caploc.store import Store, guard  # noqa: E402
-from caploc.store.checking import check_store  # noqa: E402
-from caploc.store.reading import reading  # noqa: E402
-from caploc.store.salvage import salvage  # noqa: E402
+from caploc.store import Store, pages  # noqa: E402
+from caploc.store.repair import (
+    check_store,  # noqa: E402
+    salvage,  # noqa: E402
+)
+from caploc.store.store import reading  # noqa: E402
 
 REFUSED = {
     "journal_that_deletes": "names another file",
@@ -118,7 +120,7 @@ def test_a_log_of_holes_takes_no_memory(place):
     hostile.log_of_holes(path)
     tracemalloc.start()
     before = time.perf_counter()
-    guard.check_database(path)
+    pages.check_database(path)
     assert time.perf_counter() - before < 5 and tracemalloc.get_traced_memory()[1] < 2**20
     tracemalloc.stop()
 
@@ -146,7 +148,7 @@ def test_the_checksum_of_a_log_is_sqlites(place):
     fill(path, 5)
     hostile.changed_in_log(path, "UPDATE questions SET question = question || ' '")
     head = path.with_name("rows.sqlite-wal").read_bytes()[:32]
-    assert guard.is_log(head) and not guard.is_log(head[:8] + b"\1" + head[9:])
+    assert pages.is_log(head) and not pages.is_log(head[:8] + b"\1" + head[9:])
 
 
 @pytest.mark.parametrize("name", ["rows.sqlite", ".lock", "rows.sqlite-wal", "studies.json.part"])

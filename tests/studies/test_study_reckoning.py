@@ -12,7 +12,7 @@ from caploc.measurement import Cost
 from caploc.progress import Silent
 from caploc.search import Settings
 from caploc.store import Question, Row, Store
-from caploc.store.reading import UNKNOWN, stored_rows
+from caploc.store.store import UNKNOWN, stored_rows
 from caploc.studies import dry_run, run_studies
 from caploc.studies.calibration import measure_pace
 from caploc.studies.reckoning import Pretended, Shelf

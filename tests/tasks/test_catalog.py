@@ -11,7 +11,7 @@ from caploc.tasks.catalog import (
     load_task,
     parse_data,
 )
-from caploc.tasks.requests import Generate, Generated, LogLikelihood, Rolling, Scored
+from caploc.tasks.task import Generate, Generated, LogLikelihood, Rolling, Scored
 
 GSM8K = [
     {"question": f"What is {n} and {n}?", "answer": f"Add them.\n#### {2 * n}"} for n in range(8)

@@ -17,7 +17,7 @@ from caploc.errors import BadOption
 from caploc.tasks.catalog import TaskOptions, check_task_name, load_task
 from caploc.tasks.programs import CodeEval, pass_rates, stand_in
 from caploc.tasks.registry import harness_manager
-from caploc.tasks.requests import Generated, LogLikelihood
+from caploc.tasks.task import Generated, LogLikelihood
 
 MODULE = "lm_eval.tasks.humaneval.utils"
 COMPLETE = [

@@ -8,9 +8,9 @@ import datasets.packaged_modules as packaged
 import pytest
 
 from caploc.errors import BadData
-from caploc.tasks import loaders
+from caploc.tasks import datafiles
 from caploc.tasks.catalog import load_task
-from caploc.tasks.loaders import DATA_ENDINGS, READERS
+from caploc.tasks.datafiles import DATA_ENDINGS, READERS
 
 TASK = """\
 task: mine
@@ -92,11 +92,11 @@ def test_what_datasets_chooses_by_a_files_ending_unpickles_nothing():
 
 
 def test_a_pattern_that_leads_through_the_disk_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(loaders, "MOST_FILES", 10)
+    monkeypatch.setattr(datafiles, "MOST_FILES", 10)
     (tmp_path / "many").mkdir()
     for number in range(20):
         (tmp_path / "many" / f"{number}.json").touch()
     for pattern in (f"{tmp_path}/**/*.nothing", f"{tmp_path}/*/*.nothing"):
         with pytest.raises(BadData, match="leads through more than 10 files; begin it with"):
-            loaders.check_place("task.yaml", pattern)
-    loaders.check_place("task.yaml", f"{tmp_path}/*.nothing")
+            datafiles.check_place("task.yaml", pattern)
+    datafiles.check_place("task.yaml", f"{tmp_path}/*.nothing")

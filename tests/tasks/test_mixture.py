@@ -13,8 +13,7 @@ from caploc.progress import Silent
 from caploc.store import Question, Store
 from caploc.tasks.catalog import TaskOptions, check_task_name, load_task
 from caploc.tasks.harness import mean_of_scores
-from caploc.tasks.requests import Generate, Generated, LogLikelihood, Scored
-from caploc.tasks.task import Task
+from caploc.tasks.task import Generate, Generated, LogLikelihood, Scored, Task
 
 CHOICES = {
     "output_type": "multiple_choice",

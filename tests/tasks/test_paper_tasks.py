@@ -21,7 +21,7 @@ from caploc.tasks.registry import (
     paper_manager,
     words_manager,
 )
-from caploc.tasks.requests import Generated, Scored
+from caploc.tasks.task import Generated, Scored
 from caploc.workbench import ModelOptions
 
 CHOSEN = {

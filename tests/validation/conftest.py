@@ -13,7 +13,7 @@ from caploc.recovery import Estimate, Measurements
 from caploc.result import Score
 from caploc.search import Found
 from caploc.store import Question, Store
-from caploc.tasks.requests import Generate, Generated
+from caploc.tasks.task import Generate, Generated
 from caploc.validation import Check
 
 NAN = "not scored"

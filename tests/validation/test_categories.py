@@ -24,7 +24,7 @@ from asked import (
 )
 
 from caploc.tasks.catalog import load_task
-from caploc.tasks.requests import Generated
+from caploc.tasks.task import Generated
 from caploc.validation.categories import UNLIKELY, Category
 from caploc.validation.failures import categorize_failures
 

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from caploc.progress import Silent
 from caploc.store import Store
 from caploc.tasks.catalog import TaskOptions
-from caploc.tasks.requests import Scored
+from caploc.tasks.task import Scored
 from caploc.validation.categories import BROKEN, Category
 from caploc.validation.comparison import score_both
 from caploc.validation.failures import categorize_failures

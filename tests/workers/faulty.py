@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from caploc.tasks.requests import Scored
+from caploc.tasks.task import Scored
 from caploc.workers.replica import AskBatch, Replica
 
 FOREVER = 10_000

@@ -9,7 +9,7 @@ import numpy as np
 
 from caploc.engine import Answer, Ask
 from caploc.heads import HeadGrid
-from caploc.tasks.requests import Generate, LogLikelihood, Request, Scored
+from caploc.tasks.task import Generate, LogLikelihood, Request, Scored
 from caploc.workers.distributed import (
     AnswersCame,
     GroupEnded,

@@ -18,7 +18,7 @@ from caploc.search import Settings
 from caploc.store import Store
 from caploc.study import Study, run_study
 from caploc.tasks.catalog import load_task
-from caploc.tasks.requests import LogLikelihood
+from caploc.tasks.task import LogLikelihood
 from caploc.workbench import ModelOptions
 from caploc.workers import DistributedEngine, Workers
 from caploc.workers.ray_backend import WorkerPool

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from made_up import crossed
 
 from caploc.engine import Ask
-from caploc.tasks.requests import Generate
+from caploc.tasks.task import Generate
 from caploc.workers.replica import AskBatch
 from caploc.workers.scheduling import LEAD, RowQueue, WorkerRates, asks_by_row, row_blocks
 

@@ -9,8 +9,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from caploc.contents import FORMS, check_contents
-from caploc.contents.files import RunFile
+from caploc.contents import FORMS, RunFile, check_contents
 from caploc.doctor.replay import (
     NotRecomputed,
     RowsMissing,
@@ -36,8 +35,7 @@ from caploc.folder import (
 from caploc.result import SCHEMA as LATEST
 from caploc.result import Result
 from caploc.store import SCHEMA, folder_lock
-from caploc.store.checking import Checked, check_store
-from caploc.store.salvage import Salvaged, salvage, spare
+from caploc.store.repair import Checked, Salvaged, check_store, salvage, spare
 
 RERUN = "run the same command again (`command` in run.json)"
 # Half files that runs leave; whatever else ends in .part is someone else's.

@@ -14,7 +14,7 @@ from typing import Any
 
 from huggingface_hub import try_to_load_from_cache
 
-from caploc.contents.files import RunFile
+from caploc.contents import RunFile
 from caploc.errors import CaplocError, UserError
 from caploc.findings import build_result, shown_answers
 from caploc.finished import restored
@@ -30,7 +30,7 @@ from caploc.progress import Progress, Silent
 from caploc.result import Result
 from caploc.search import METHODS
 from caploc.store import Question
-from caploc.store.reading import stored_rows
+from caploc.store.store import stored_rows
 from caploc.study import Study, locate, validated
 from caploc.tasks.task import Task
 from caploc.workbench import Absent, Allowed, ModelOptions, Unloaded, Workbench

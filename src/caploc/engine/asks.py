@@ -13,7 +13,7 @@ from torch import Tensor
 from caploc.engine.memory import BatchSizer
 from caploc.engine.planning import BatchPlan, PlannedRow
 from caploc.grid import Grid, Mask
-from caploc.tasks.requests import Request, Response
+from caploc.tasks.task import Request, Response
 
 INTACT = 0  # the number of the mask that knocks out nothing
 

@@ -23,7 +23,7 @@ from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from caploc.errors import BadOption
-from caploc.tasks.requests import Generate, LogLikelihood, Request, Rolling
+from caploc.tasks.task import Generate, LogLikelihood, Request, Rolling
 
 REMEMBERED = 50_000  # encoded texts; every mask asks the same ones
 PLAIN = "x"  # a letter before a token, so that a space at its beginning is not stripped

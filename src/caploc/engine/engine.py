@@ -19,7 +19,7 @@ from caploc.engine.planning import PlannedRow, PlannedWork, plan_batches, shared
 from caploc.engine.scoring import Scorer, TokenTree, merge_spans
 from caploc.engine.suitability import end_tokens, greedy_only, packed_model
 from caploc.models.loading import CutModel
-from caploc.tasks.requests import Generate, Generated, Request, Scored
+from caploc.tasks.task import Generate, Generated, Request, Scored
 
 # Masks under which a prompt must be asked for its intact answer to be worth having first: all other
 # rows wait for it, and where drafts do not hold it is no more than a sixteenth too much.

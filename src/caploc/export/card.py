@@ -10,8 +10,7 @@ from typing import Any
 from huggingface_hub import ModelCard, ModelCardData
 from jinja2 import Environment, StrictUndefined, Template
 
-from caploc.contents import read_file
-from caploc.contents.files import Answers, Curve
+from caploc.contents import Answers, Curve, read_file
 from caploc.exhibits.markdown import escape_markdown
 from caploc.export.verification import LogitAgreement
 from caploc.export.weights import AdapterSize

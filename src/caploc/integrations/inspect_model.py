@@ -19,7 +19,7 @@ from inspect_ai.tool import ToolChoice, ToolInfo
 from caploc.engine import Ask, chat_template
 from caploc.errors import BadOption, CaplocError
 from caploc.integrations.opening import open_engine
-from caploc.tasks.requests import Generate, Generated, options_json
+from caploc.tasks.task import Generate, Generated, options_json
 
 NEW_TOKENS = 256  # where a task sets no limit
 CONNECTIONS = 256  # samples asked at a time: each waits for nothing but its place in a batch

@@ -21,7 +21,7 @@ from caploc.engine import Ask
 from caploc.errors import BadOption, UserError
 from caploc.integrations.opening import open_engine
 from caploc.tasks.leaf import as_request, check_greedy
-from caploc.tasks.requests import Generated, Response, Scored
+from caploc.tasks.task import Generated, Response, Scored
 
 NAME = "caploc"
 UNSAID = "cuda:0"  # the device that lm-eval's command hands on where none was named

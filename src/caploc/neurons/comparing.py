@@ -20,9 +20,8 @@ from caploc.neurons.cells import NamedRow, Row, ranged
 from caploc.neurons.erasure import LAYERS, LOCATED, Eraser, Erasing
 from caploc.neurons.finding import TaskNeurons
 from caploc.neurons.study import NeuronLab
-from caploc.stats.agreement import rank_correlation
 from caploc.stats.intervals import plain_value
-from caploc.stats.sets import COMPARED, overlap_rates, specific, within
+from caploc.stats.sets import COMPARED, overlap_rates, rank_correlation, specific, within
 from caploc.stats.threshold import best
 
 SHARE = 0.01  # of all neurons, at which scores are compared whatever their spread

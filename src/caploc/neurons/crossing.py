@@ -23,9 +23,15 @@ from caploc.neurons.study import Finding, NeuronLab, Reported, reopen_study, run
 from caploc.neurons.tuning import enhancing
 from caploc.neurons.tuning.enhancing import Enhancing
 from caploc.progress import Progress
-from caploc.stats.agreement import Agreement, Cohesion, Correlation, cohesion, correlate_matrices
 from caploc.stats.intervals import plain_value
-from caploc.stats.sets import COMPARED
+from caploc.stats.sets import (
+    COMPARED,
+    Agreement,
+    Cohesion,
+    Correlation,
+    cohesion,
+    correlate_matrices,
+)
 from caploc.workbench import Allowed
 
 ERASE, TUNE = "erase", "tune"

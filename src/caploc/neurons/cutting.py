@@ -24,7 +24,7 @@ from caploc.models.cutting import CutSite, Replacement, replaced
 from caploc.models.knockout import mean_replacement, record_outputs
 from caploc.neurons.proof import NeuronModel
 from caploc.neurons.sites import Chosen, NeuronGrid
-from caploc.tasks.requests import Request
+from caploc.tasks.task import Request
 
 MODES = ("zero", "mean", "resample", "scale")
 

@@ -49,7 +49,7 @@ from caploc.stats.intervals import Interval, JsonRecord, mean_interval, paired_i
 from caploc.stats.sets import Group, group, jaccards, mean_defined
 from caploc.stats.threshold import blocks
 from caploc.tasks.demo.data import CAPITALS, ELEMENTS
-from caploc.tasks.requests import LogLikelihood, Scored
+from caploc.tasks.task import LogLikelihood, Scored
 from caploc.workbench import ModelOptions
 
 BASE, MIXED = "base", "mixed"

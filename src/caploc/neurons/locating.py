@@ -28,10 +28,9 @@ from caploc.neurons.study import (
     run_command,
 )
 from caploc.progress import Progress
-from caploc.stats.agreement import Cohesion, cohesion
 from caploc.stats.chance import count_shared
 from caploc.stats.intervals import Interval
-from caploc.stats.sets import COMPARED, RATES, Overlaps, between, rates_between
+from caploc.stats.sets import COMPARED, RATES, Cohesion, Overlaps, between, cohesion, rates_between
 from caploc.stats.threshold import SHARES, SIGMAS, cantelli
 
 NAMED = 8  # neurons that a table names

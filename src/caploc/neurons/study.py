@@ -35,8 +35,7 @@ from caploc.progress import Progress, Silent
 from caploc.stats.threshold import Moments
 from caploc.store import Question, Store
 from caploc.tasks.catalog import TaskOptions, can_train, check_task_name
-from caploc.tasks.requests import Generate, LogLikelihood
-from caploc.tasks.task import Task
+from caploc.tasks.task import Generate, LogLikelihood, Task
 from caploc.workbench import Allowed, ModelOptions
 
 EXAMPLES = 400  # of each task, to find neurons on

@@ -27,7 +27,7 @@ from caploc.playground.tokens import (
     compare_odds,
     finite_or_none,
 )
-from caploc.tasks.requests import LogLikelihood, Rolling, Scored
+from caploc.tasks.task import LogLikelihood, Rolling, Scored
 
 
 class Stream:

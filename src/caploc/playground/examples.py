@@ -8,8 +8,7 @@ from typing import Any
 from caploc.errors import BadOption
 from caploc.playground.tokens import SIDES, Event
 from caploc.report.units import ScoreKind, unit_of_metric
-from caploc.tasks.requests import Generate, Generated, LogLikelihood, Request, Response, Scored
-from caploc.tasks.task import Task
+from caploc.tasks.task import Generate, Generated, LogLikelihood, Request, Response, Scored, Task
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,7 @@ from caploc.playground.questions import AttentionRequest, ExampleRequest, HeadsR
 from caploc.playground.setting import Setting, allow_loading
 from caploc.playground.tokens import SIDES, Event, cut_pieces
 from caploc.report.reading import called
-from caploc.tasks.requests import Generate, Generated, options_json
-from caploc.tasks.task import Task
+from caploc.tasks.task import Generate, Generated, Task, options_json
 
 LOG = logging.getLogger(__name__)
 

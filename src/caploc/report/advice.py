@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from caploc.contents.files import Curve
+from caploc.contents import Curve
 from caploc.report.reading import called, name_list
 from caploc.report.sentence import HeadlineVerdict, check_of
 from caploc.result import JointDrop, Result

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from caploc.contents.files import Interactions
+from caploc.contents import Interactions
 from caploc.report.reading import inline, name_list
 from caploc.report.scores import format_interval
 from caploc.report.units import significant, unit_of, unit_of_outcomes

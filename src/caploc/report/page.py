@@ -3,9 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from caploc.contents import read_file
-from caploc.contents.files import Answers, Curve, Interactions
-from caploc.contents.reading import File
+from caploc.contents import Answers, Curve, File, Interactions, read_file
 from caploc.folder import ANSWERS, CURVE, INTERACTIONS, RESULT, refuse_links
 from caploc.report import colours
 from caploc.report.advice import next_steps

@@ -10,7 +10,7 @@ from typing import Any
 
 import vl_convert
 
-from caploc.contents.files import Curve
+from caploc.contents import Curve
 from caploc.report import colours
 from caploc.report.charts import CONFIG, Spec, learn_font, rows_of
 from caploc.report.headmap import by_head

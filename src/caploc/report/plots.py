@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from caploc.contents.files import Curve
+from caploc.contents import Curve
 from caploc.report.charts import (
     NOTE,
     ROW,

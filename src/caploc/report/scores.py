@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from caploc.contents.files import Curve
+from caploc.contents import Curve
 from caploc.report.failing import lost
 from caploc.report.reading import called, called_apart, counted, finite_numbers, inline
 from caploc.report.units import (

@@ -11,9 +11,9 @@ from caploc.reproduce.laboratory import ScoredTask
 from caploc.reproduce.preset import Benchmark, PresetModel
 from caploc.reproduce.selection import Lab, named_heads, universal_heads
 from caploc.reproduce.tables import FILTERED
-from caploc.stats import shared
+from caploc.stats import chance
 from caploc.stats.chance import Chance
-from caploc.stats.strength import Scores, Strength, Trend, localization, trend
+from caploc.stats.localization import Scores, Strength, Trend, localization, trend
 
 LONGEST = 90  # characters of an answer shown in a cell
 KINDS = 4  # of answers shown in a cell
@@ -25,7 +25,7 @@ def sharing_exhibit(lab: Lab) -> Exhibit:
     rows: list[tuple[Cell, ...]] = []
     for model in lab.preset.models:
         found = {b.label: named_heads(lab, model, b) for b in lab.preset.localized}
-        for pair in shared.overlaps(found, model.grid, draws=lab.draws):
+        for pair in chance.overlaps(found, model.grid, draws=lab.draws):
             names = " ".join(pair.heads) or NOTHING
             heads, groups = against_chance(pair.head_chance), against_chance(pair.group_chance)
             rows.append((model.label, f"{pair.first}, {pair.second}", names, *heads, *groups))

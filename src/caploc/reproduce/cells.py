@@ -9,7 +9,7 @@ from caploc.heads import Head
 from caploc.reproduce.laboratory import ScoredTask
 from caploc.reproduce.preset import Benchmark, PresetModel
 from caploc.reproduce.selection import Lab
-from caploc.stats.strength import share_error
+from caploc.stats.localization import share_error
 
 
 def format_score(

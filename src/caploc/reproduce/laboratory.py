@@ -21,7 +21,7 @@ from caploc.progress import Progress
 from caploc.reproduce.preset import Benchmark, Preset, PresetModel, SearchSpec
 from caploc.result import Change
 from caploc.search import METHODS, Found, Problem, Search
-from caploc.stats.shared import DRAWS
+from caploc.stats.chance import DRAWS
 from caploc.store import Store
 from caploc.tasks.catalog import wants_chat_template
 from caploc.tasks.task import Task

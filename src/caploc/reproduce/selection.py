@@ -7,8 +7,8 @@ from typing import Any, Protocol
 from caploc.heads import Head
 from caploc.reproduce.laboratory import ScoredTask, Searched
 from caploc.reproduce.preset import Benchmark, Preset, PresetModel
-from caploc.stats.universality import HeadCost, Intact, Universality
-from caploc.stats.universality import judge_universality as find_universal
+from caploc.stats.localization import HeadCost, Intact, Universality
+from caploc.stats.localization import judge_universality as find_universal
 
 TRIED = 100  # examples of each task of a benchmark that a candidate is tried on alone
 

@@ -1,29 +1,23 @@
 """Running and judging programs that a language model wrote, none of which is trusted.
 
-The driver, any process of caploc, has `pool`, `worker` and `protection`. Worker, judge and program
-are bare Pythons with the standard library, which know `protocol` and the rest of this folder only.
+The driver, any process of caploc, has `pool`. Worker, judge and program are bare Pythons with the
+standard library, which know `protocol` and the rest of this folder only.
 """
 
-from caploc.sandbox.pool import Sandbox
-from caploc.sandbox.protection import (
+from caploc.sandbox.pool import (
+    REASONS,
     Isolation,
+    Program,
     Protection,
+    Sandbox,
+    Verdict,
     choose_profile,
     protection,
     require_isolation,
 )
 from caploc.sandbox.protocol import Limits
-from caploc.sandbox.worker import REASONS, Program, Verdict
 
 __all__ = [
-    "REASONS",
-    "Isolation",
-    "Limits",
-    "Program",
-    "Protection",
-    "Sandbox",
-    "Verdict",
-    "choose_profile",
-    "protection",
-    "require_isolation",
-]
+    "REASONS", "Isolation", "Limits", "Program", "Protection", "Sandbox", "Verdict",
+    "choose_profile", "protection", "require_isolation",
+]  # fmt: skip

@@ -1,4 +1,8 @@
-"""How a process is isolated: what it may still see and do, and all that it gives up for good.
+"""How a process is isolated: which system calls it may make, what it sees, what it gives up.
+
+The filter (seccomp) says what is allowed. Another call fails with EPERM, as if the user had no
+right to it, or with ENOSYS if it is so new that C libraries ask for it only to see whether it
+exists. A program that calls by the numbers of another machine (32-bit, x32) is ended.
 
 Every function here raises OSError where the kernel refuses what it asks for.
 """
@@ -8,17 +12,164 @@ import errno
 import fcntl
 import math
 import os
+import platform
 import random
 import resource
 import signal
 import struct
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
-from caploc.sandbox import filters
 from caploc.sandbox.protocol import Limits, Profile
+
+# Machine → the kernel's name for it (audit.h), and its column of the tables below.
+MACHINES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
+
+# Call → its number on each machine; None where the machine lacks it.
+Calls = dict[str, tuple[int | None, int | None]]
+
+
+def read_calls() -> dict[str, Calls]:
+    """Read the tables of `calls.txt`."""
+    tables: dict[str, Calls] = {}
+    for line in Path(__file__).with_name("calls.txt").read_text("utf-8").splitlines():
+        if line.startswith("["):
+            table = tables.setdefault(line.strip("[]"), {})
+        elif line and not line.startswith("#"):
+            name, first, second = line.split()
+            table[name] = (
+                int(first) if first != "-" else None,
+                int(second) if second != "-" else None,
+            )
+    return tables
+
+
+ALLOWED, WRITING, CONDITIONAL, UNUSUAL = read_calls().values()
+# From this number on, machines share theirs, and a C library that meets EPERM may give up.
+NEW_CALLS = 424
+
+# fcntl(2): copies, close-on-exec and status flags; no owners, signals, leases or locks.
+F_SETFL = 4
+FCNTL_COMMANDS = (0, 1, 2, 3, 1030)
+O_ASYNC = 0x2000
+# ioctl(2): TCGETS, TIOCGWINSZ, FIONREAD, FIONBIO, FIONCLEX, FIOCLEX.
+IOCTL_COMMANDS = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)
+# prctl(2): a thread's name, and whether no_new_privs is set.
+PRCTL_OPTIONS = (15, 16, 39)
+AF_UNIX, SOCK_STREAM, KIND_OF_SOCKET = 1, 1, 0xF
+ACCESS_MODE, O_WRONLY, O_RDWR, O_CREAT, O_TRUNC = 3, 1, 2, 0x40, 0x200
+# The bit that marks O_TMPFILE, which creates files too.
+O_TMPFILE = 0x400000
+THREAD = 0x00010000
+# Every CLONE_NEW... flag: time, mounts, cgroup, hostname, messages, users, pids, network.
+NEW_NAMESPACE = 0x7E020080
+
+LOAD, EQUAL, AT_LEAST, ANY_BIT, AND, RETURN = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
+CALL_NUMBER, ARCHITECTURE, ARGUMENTS = 0, 4, 16
+ALLOW, REFUSE, UNKNOWN_CALL, END_PROCESS = 0x7FFF0000, 0x00050001, 0x00050026, 0x80000000
+X32_CALLS = 0x40000000
+
+
+class Bpf(NamedTuple):
+    """One instruction of the filter: code, steps to skip if true and if false, operand."""
+
+    code: int
+    if_true: int
+    if_false: int
+    operand: int
+
+
+# Steps as prctl(2) takes them.
+STEP = struct.Struct("HBBI")
+PERMIT, DENY = Bpf(RETURN, 0, 0, ALLOW), Bpf(RETURN, 0, 0, REFUSE)
+
+
+def list_steps(machine: str, process: int, *, read_only: bool) -> Iterator[Bpf]:
+    """Yield the filter's steps for one machine and process."""
+    name, column = MACHINES[machine]
+    yield Bpf(LOAD, 0, 0, ARCHITECTURE)
+    yield Bpf(EQUAL, 1, 0, name)
+    yield Bpf(RETURN, 0, 0, END_PROCESS)
+    yield Bpf(LOAD, 0, 0, CALL_NUMBER)
+    if machine == "x86_64":
+        yield Bpf(AT_LEAST, 0, 1, X32_CALLS)
+        yield Bpf(RETURN, 0, 0, END_PROCESS)
+    allowed = ALLOWED if read_only else ALLOWED | WRITING
+    rules = dict.fromkeys(allowed, [PERMIT]) | list_conditions(process, read_only)
+    for call_name, steps in rules.items():
+        # The steps, each way ending in a RETURN, are taken if the call has this number.
+        number = (allowed | CONDITIONAL)[call_name][column]
+        if number is not None:
+            yield from [Bpf(EQUAL, 0, len(steps), number), *steps]
+    yield Bpf(AT_LEAST, 1, 0, NEW_CALLS)
+    yield DENY
+    yield Bpf(RETURN, 0, 0, UNKNOWN_CALL)
+
+
+def list_conditions(process: int, read_only: bool) -> dict[str, list[Bpf]]:
+    """Return, for each call of `CONDITIONAL`, the steps that look at its arguments.
+
+    Only the low half of an argument is looked at where the kernel reads no more (an int).
+    """
+    own = allow_among(0, [process])
+    return {
+        "open": allow_opening(1, read_only),
+        "openat": allow_opening(2, read_only),
+        "fcntl": [
+            *[peek(1), Bpf(EQUAL, 0, 4, F_SETFL)],
+            *[peek(2), Bpf(ANY_BIT, 0, 1, O_ASYNC), DENY, PERMIT],
+            *allow_among(1, FCNTL_COMMANDS),
+        ],
+        "ioctl": allow_among(1, IOCTL_COMMANDS),
+        # A pair of datagram sockets could be connected to others, or send to them.
+        "socketpair": [
+            *[peek(0), Bpf(EQUAL, 0, 3, AF_UNIX), peek(1), Bpf(AND, 0, 0, KIND_OF_SOCKET)],
+            *[Bpf(EQUAL, 1, 0, SOCK_STREAM), DENY, PERMIT],
+        ],
+        # send(2) is sendto(2) without an address, whose two halves are zero.
+        "sendto": [
+            *[peek(4), Bpf(EQUAL, 0, 3, 0), peek(4, 4), Bpf(EQUAL, 0, 1, 0)],
+            *[PERMIT, DENY],
+        ],
+        "kill": own,
+        "tgkill": own,
+        "prlimit64": allow_among(0, [process, 0]),
+        "prctl": allow_among(0, PRCTL_OPTIONS),
+        "clone": [
+            *[peek(0), Bpf(ANY_BIT, 0, 1, THREAD), Bpf(ANY_BIT, 0, 1, NEW_NAMESPACE)],
+            *[DENY, PERMIT],
+        ],
+    }
+
+
+def peek(position: int, half: int = 0) -> Bpf:
+    """Look at an argument's low half, or (4) its high one; both machines are little-endian."""
+    return Bpf(LOAD, 0, 0, ARGUMENTS + 8 * position + half)
+
+
+def allow_among(position: int, values: Iterable[int]) -> list[Bpf]:
+    """Allow a call whose argument (its low half) is one of these values."""
+    wanted = list(values)
+    tests = [Bpf(EQUAL, len(wanted) - at, 0, value) for at, value in enumerate(wanted)]
+    return [peek(position), *tests, DENY, PERMIT]
+
+
+def allow_opening(position: int, read_only: bool) -> list[Bpf]:
+    """Allow to open a file with these flags, unless they truncate what is not opened to write.
+
+    Early versions of Landlock let a file that is only readable be truncated that way.
+    """
+    if read_only:
+        writes = O_CREAT | O_TRUNC | O_TMPFILE | ACCESS_MODE
+        return [peek(position), Bpf(ANY_BIT, 0, 1, writes), DENY, PERMIT]
+    return [
+        *[peek(position), Bpf(ANY_BIT, 0, 4, O_TRUNC), Bpf(AND, 0, 0, ACCESS_MODE)],
+        *[Bpf(EQUAL, 2, 0, O_WRONLY), Bpf(EQUAL, 1, 0, O_RDWR), DENY, PERMIT],
+    ]
+
 
 LIBC = ctypes.CDLL(None, use_errno=True)
 LINUX = sys.platform == "linux"
@@ -52,7 +203,6 @@ RIGHTS = {1: 13, 2: 14, 3: 15, 4: 15, 5: 16}
 # From version 4: binding and connecting TCP. From 6: abstract sockets and signals to outside.
 TCP, OUTSIDE = 0b11, 0b11
 NETWORK_SINCE, SCOPE_SINCE = 4, 6
-
 OPEN_FILES = 64
 # Chance must not change a verdict from run to run; every fork draws new chances otherwise.
 SEED = 0
@@ -165,10 +315,16 @@ def shed_rights(user: int | None) -> None:
 
 
 def install_filter(*, read_only: bool) -> None:
-    """Filter the system calls of this process and all it starts, for good; needs no_new_privs."""
-    steps = filters.compile_filter(os.getpid(), read_only=read_only)
-    code = ctypes.create_string_buffer(steps)
-    program = struct.pack("HP", len(steps) // filters.STEP.size, ctypes.addressof(code))
+    """Filter the system calls of this process and all it starts, for good; needs no_new_privs.
+
+    With `read_only` no file may be written at all. Raises OSError where call numbers are unknown.
+    """
+    machine = platform.machine()
+    if machine not in MACHINES:
+        raise OSError(errno.ENOSYS, f"no filter is known for {machine}")
+    steps = [STEP.pack(*step) for step in list_steps(machine, os.getpid(), read_only=read_only)]
+    code = ctypes.create_string_buffer(b"".join(steps))
+    program = struct.pack("HP", len(steps), ctypes.addressof(code))
     call("prctl", PR_SET_SECCOMP, 2, program, 0, 0)
 
 

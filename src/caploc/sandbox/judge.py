@@ -37,7 +37,7 @@ def serve_tests(channel_file: int, report_file: int) -> None:
 
 
 def judge_program(text: str, tests: str, link: "Link") -> tuple[str, str]:
-    """Run the program, then its tests: a key of `caploc.sandbox.worker.REASONS`, or "lost".
+    """Run the program, then its tests: a key of `caploc.sandbox.pool.REASONS`, or "lost".
 
     "lost" says that the program's process ended; why is for the one who started it to tell.
     """

@@ -23,7 +23,15 @@ from functools import partial
 from typing import Any
 
 from caploc.sandbox import protocol
-from caploc.sandbox.isolation import LINUX, PR_GET_NO_NEW_PRIVS, call, control_process, keep_files
+from caploc.sandbox.isolation import (
+    LINUX,
+    MACHINES,
+    PR_GET_NO_NEW_PRIVS,
+    UNUSUAL,
+    call,
+    control_process,
+    keep_files,
+)  # fmt: skip
 
 Attempts = dict[str, Callable[[], object]]
 
@@ -34,20 +42,9 @@ REFUSALS = (errno.EPERM, errno.EACCES, errno.ENOSYS, errno.ESRCH)
 SET_SIGNAL, SET_OWNER_EX, OWNER_CALLS, SET_ASYNC = 10, 15, (0x8901, 0x8902), 0x5452
 PTRACE_SEIZE = 0x4206
 LIBRARY = os.path.dirname(os.__file__)
-COLUMNS = {"x86_64": 0, "aarch64": 1}
 # Ignored by whoever does not wait for it, as the witness does.
 SIGNAL = signal.SIGURG
 KINDS = (socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_SEQPACKET)
-# Calls that no computation needs, by their numbers on each machine; asked with zeros, which do
-# nothing. (Whether the kernel would refuse them anyway is not ours to know.)
-UNUSUAL = {
-    "io_setup": (206, 0), "io_uring_setup": (425, 425), "bpf": (321, 280), "keyctl": (250, 219),
-    "add_key": (248, 217), "perf_event_open": (298, 241), "userfaultfd": (323, 282),
-    "unshare": (272, 97), "setns": (308, 268), "mount": (165, 40), "memfd_create": (319, 279),
-    "personality": (135, 92), "clock_settime": (227, 112), "init_module": (175, 105),
-    "open_by_handle_at": (304, 265), "fanotify_init": (300, 262), "execve": (59, 221),
-    "shmget": (29, 194), "mq_open": (240, 180), "splice": (275, 76),
-}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,14 +349,14 @@ def try_processes(target: Offer) -> Attempts:
     }
 
 
-def reach(numbers: tuple[int, int], *arguments: int, keep: object = None) -> None:
+def reach(numbers: tuple[int | None, int | None], *arguments: int, keep: object = None) -> None:
     """Make a system call with these arguments, then zeros; raises OSError if it is refused.
 
     `keep` is what the arguments point to.
     """
-    column = COLUMNS.get(platform.machine()) if LINUX else None  # others number them otherwise
-    if column is None:
+    if not LINUX or platform.machine() not in MACHINES:  # others number them otherwise
         return  # what cannot be tried counts as open
+    _, column = MACHINES[platform.machine()]
     try:
         call("syscall", numbers[column], *arguments, *(0,) * (6 - len(arguments)))
     except OSError as error:

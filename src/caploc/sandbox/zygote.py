@@ -59,7 +59,7 @@ class DriverGone(Exception):
 
 
 def main(control_file: int, settings: str) -> None:
-    """Serve the driver over an open socket, with the settings of `caploc.sandbox.worker.Worker`."""
+    """Serve the driver over an open socket, with the settings of `caploc.sandbox.pool.Worker`."""
     asked = json.loads(settings)
     with socket.socket(fileno=control_file) as control:
         if LINUX:

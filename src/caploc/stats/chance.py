@@ -17,17 +17,21 @@ holds a located part, as far as there is room: where fewer others exist than mus
 all taken and the rest is drawn from the located ones.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from itertools import combinations
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float64, Num
+from jaxtyping import Float64, Int, Num
 from scipy import stats
 
-from caploc.errors import BadOption
+from caploc.designs import generator
+from caploc.errors import BadOption, UnknownName
 from caploc.grid import Grid
+from caploc.heads import Head, HeadGrid, Masks
+from caploc.search import column_mask
 from caploc.stats.intervals import Interval, JsonRecord, mean_interval, paired_interval
 from caploc.stats.threshold import Chosen, Scores, Sets, blocks, strengths
 
@@ -63,10 +67,7 @@ def count_shared(first: Chosen, second: Chosen, grid: Grid[Any]) -> Chance:
 
     Exact: hypergeometric over all parts, so that `|A| |B| / N` are expected; and, stricter, with as
     many parts of each set in every layer as it has, by convolution of the layers. A p below what a
-    float can hold is 0.
-
-    Raises:
-        BadOption: if the grid is not that of so many parts.
+    float can hold is 0. Raises BadOption if the grid is not that of so many parts.
     """
     count = int(np.count_nonzero(first & second))
     figures: list[float] = []
@@ -110,8 +111,7 @@ def permutation_p(value: float | int, drawn: Num[np.ndarray, " draws"]) -> float
 def uniform(located: Chosen, draws: int, *, seed: int, excluding: bool = True) -> Sets:
     """Draw random sets of as many neurons, from the whole model.
 
-    Raises:
-        BadOption: if `draws` is below 1.
+    Raises BadOption if `draws` is below 1.
     """
     return draw_in_blocks(located, blocks(len(located), None), draws, seed, excluding)
 
@@ -121,8 +121,7 @@ def layer_matched(
 ) -> Sets:
     """Draw random sets with as many neurons in each layer as the located set has.
 
-    Raises:
-        BadOption: if `draws` is below 1, or the grid is not that of so many neurons.
+    Raises BadOption if `draws` is below 1, or the grid is not that of so many neurons.
     """
     return draw_in_blocks(located, blocks(len(located), grid), draws, seed, excluding)
 
@@ -133,10 +132,8 @@ def bottom(
     """Choose as many neurons as located, those of the lowest scores.
 
     Of equal scores the lower column goes first. With signed scores the lowest are the most
-    negative; with `absolute` those nearest to 0.
-
-    Raises:
-        BadData: if a score is not finite, or there is none.
+    negative; with `absolute` those nearest to 0. Raises BadData if a score is not finite, or there
+    is none.
     """
     last = located & excluding
     # Sorted by the last key first: outsiders before located ones, then by score, then by column.
@@ -146,12 +143,17 @@ def bottom(
     return chosen
 
 
+def check_draws(draws: int) -> None:
+    """Refuse a number of draws that tells nothing; raises BadOption if it is below 1."""
+    if draws < 1:
+        raise BadOption(f"The number of random draws must be 1 or more; got {draws}.")
+
+
 def draw_in_blocks(
     located: Chosen, slices: list[slice], draws: int, seed: int, excluding: bool
 ) -> Sets:
     """Draw random sets with as many neurons in each block as the located set has."""
-    if draws < 1:
-        raise BadOption(f"The number of random draws must be 1 or more; got {draws}.")
+    check_draws(draws)
     sets = np.zeros((draws, len(located)), dtype=bool)
     counts = block_counts(located, slices)
     pools = [
@@ -202,8 +204,7 @@ class Specificity(JsonRecord):
 def specificity(located: Effects, random: DrawnEffects, *, seed: int = 0) -> Specificity:
     """Hold the effects of located neurons against those of random draws on the same items.
 
-    Raises:
-        BadOption: if there are fewer than 5 draws. BadData: if an effect is infinite.
+    Raises BadOption if there are fewer than 5 draws; BadData if an effect is infinite.
     """
     if len(random) < FEWEST:
         raise BadOption(
@@ -234,3 +235,204 @@ def gains(located: Effects, random: DrawnEffects) -> Effects:
     spread = np.where(np.ptp(random, axis=0) > 0, random.std(axis=0, ddof=1), np.nan)
     each: np.ndarray = (located - random.mean(axis=0)) / spread
     return each
+
+
+DRAWS = 9_999  # random sets of heads for each task; no p is below 1 / (1 + DRAWS)
+FoundHeads = Mapping[str, Sequence[Head] | Sequence[int]]  # by task; columns or heads
+Columns = Mapping[str, Sequence[int]]  # by task
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Columns of a grid within which heads are drawn: all of them, or those of each layer."""
+
+    grid: HeadGrid
+    slices: list[slice]
+
+    @classmethod
+    def both(cls, grid: HeadGrid) -> "tuple[Blocks, Blocks]":
+        """Take the whole grid as one block, and a block a layer."""
+        return cls(grid, blocks(grid.size, None)), cls(grid, blocks(grid.size, grid))
+
+    @property
+    def sizes(self) -> list[int]:
+        """Number of heads of each block."""
+        return [columns.stop - columns.start for columns in self.slices]
+
+    def counts(self, columns: Sequence[int]) -> list[int]:
+        """Count these heads in each block."""
+        return block_counts(column_mask(self.grid.size, columns), self.slices)
+
+    def draws(self, columns: Sequence[int], draws: int, random: np.random.Generator) -> Masks:
+        """Draw random sets with as many heads in each block."""
+        sets = np.zeros((draws, self.grid.size), dtype=bool)
+        for block, size, count in zip(self.slices, self.sizes, self.counts(columns), strict=True):
+            if count:
+                first = np.broadcast_to(np.arange(size) < count, (draws, size))
+                sets[:, block] = random.permuted(first, axis=1)
+        return sets
+
+    def drawn(self, columns: Columns, draws: int, seed: int) -> Iterator[tuple[str, Masks]]:
+        """Draw random sets like each task's own, the same ones for the same seed."""
+        random = generator(seed)
+        for task, heads in columns.items():
+            yield task, self.draws(heads, draws, random)
+
+    def reached(self, columns: Sequence[int]) -> Float64[np.ndarray, " groups"]:
+        """Compute the chance that a random set like this has a head in each group.
+
+        `1 - C(N - s, n) / C(N, n)` for a group of s of the block's N heads, n of them drawn.
+        """
+        firsts = [group[0] for group in self.grid.groups]
+        block = np.searchsorted([each.stop for each in self.slices], firsts, side="right")
+        size, count = np.array(self.sizes)[block], np.array(self.counts(columns))[block]
+        group = np.array([len(each) for each in self.grid.groups])
+        chances: np.ndarray = 1 - stats.hypergeom.pmf(0, size, group, count)
+        return chances
+
+    def in_many(self, found: Columns) -> Float64[np.ndarray, " tasks"]:
+        """Compute the mean number of heads in at least 1, 2 ... of random sets like these.
+
+        A head of a block of N is in set i with chance `n_i / N`, in each set on its own.
+        """
+        expected = np.zeros(len(found))
+        counts = zip(*map(self.counts, found.values()), strict=True)
+        for size, inside in zip(self.sizes, counts, strict=True):
+            each = [np.array([1 - count / size, count / size]) for count in inside]
+            expected += size * np.cumsum(reduce(np.convolve, each)[::-1])[::-1][1:]
+        return expected
+
+
+def columns_of(found: FoundHeads, grid: HeadGrid) -> dict[str, list[int]]:
+    """List each task's heads as columns, once each; raises UnknownName if the grid lacks one."""
+    for column in (head for heads in found.values() for head in heads if isinstance(head, int)):
+        if not 0 <= column < grid.size:
+            raise UnknownName(
+                f"There is no head in column {column}: columns are 0 to {grid.size - 1}."
+            )
+    return {
+        task: sorted({grid.column(head) if isinstance(head, Head) else head for head in heads})
+        for task, heads in found.items()
+    }
+
+
+def in_groups(sets: Masks, grid: HeadGrid) -> Int[np.ndarray, "masks groups"]:
+    """Count the heads of each set in each key-value group."""
+    firsts = [group[0] for group in grid.groups]
+    counts: np.ndarray = np.add.reduceat(sets, firsts, axis=1, dtype=np.int16)
+    return counts
+
+
+@dataclass(frozen=True)
+class Overlap(JsonRecord):
+    """What the heads of two tasks have in common.
+
+    `groups` holds, for each key-value group in which both tasks have a head, the heads of either in
+    it. Without shared key-value heads every head is a group of its own. `group_chance` draws heads;
+    `reach_chance` draws groups, as many as each task's heads lie in, which is fair to tasks whose
+    heads crowd into few groups and so can have few in common.
+    """
+
+    first: str
+    second: str
+    heads: list[str]
+    groups: list[list[str]]
+    head_chance: Chance
+    group_chance: Chance
+    reach_chance: Chance
+
+
+@dataclass(frozen=True)
+class Shared(JsonRecord):
+    """Heads found for `tasks` tasks or more, the tasks of each, and how many chance gives."""
+
+    tasks: int
+    heads: dict[str, list[str]]
+    chance: Chance
+
+
+def overlaps(
+    found: FoundHeads, grid: HeadGrid, *, draws: int = DRAWS, seed: int = 0
+) -> list[Overlap]:
+    """Find heads and key-value groups that two tasks share, pair by pair, beside what chance gives.
+
+    Heads: exact, hypergeometric (`common_by_chance`). Groups, heads being drawn: the mean is `sum
+    over groups of P(first has a head in it) P(second has)`, the p by permutation, both tasks' heads
+    drawn anew. Groups, groups being drawn: exact again. Raises UnknownName if the grid has no such
+    head; BadOption if `draws` is below 1.
+    """
+    check_draws(draws)
+    columns = columns_of(found, grid)
+    group_sizes = grid.group_sizes or (1,) * grid.layers
+    of_groups = HeadGrid(
+        tuple(-(-n // size) for n, size in zip(grid.heads_per_layer, group_sizes, strict=True))
+    )
+    drawn = [
+        (kind, {task: in_groups(m, grid) > 0 for task, m in kind.drawn(columns, draws, seed)})
+        for kind in Blocks.both(grid)
+    ]
+    rows = []
+    for first, second in combinations(columns, 2):
+        one, other = (column_mask(grid.size, columns[task]) for task in (first, second))
+        reached = in_groups(np.stack([one, other]), grid) > 0
+        both = reached[0] & reached[1]
+        by_groups: list[float] = []
+        for kind, sets in drawn:
+            by_groups.append(float(kind.reached(columns[first]) @ kind.reached(columns[second])))
+            meeting = (sets[first] & sets[second]).sum(axis=1)
+            by_groups.append(permutation_p(int(both.sum()), meeting))
+        either = one | other
+        rows.append(
+            Overlap(
+                first,
+                second,
+                heads=[str(head) for head in grid.named(one & other)],
+                groups=[
+                    names(grid, [column for column in group if either[column]])
+                    for group, shared in zip(grid.groups, both, strict=True)
+                    if shared
+                ],
+                head_chance=count_shared(one, other, grid),
+                group_chance=Chance(int(both.sum()), *by_groups),
+                reach_chance=count_shared(reached[0], reached[1], of_groups),
+            )
+        )
+    return rows
+
+
+def shared(found: FoundHeads, grid: HeadGrid, *, draws: int = DRAWS, seed: int = 0) -> list[Shared]:
+    """List heads found for at least 2, 3 ... tasks, for which of them, beside what chance gives.
+
+    The mean is exact (`Blocks.in_many`), the p by permutation, every task's heads drawn anew.
+    Raises UnknownName if the grid has no such head; BadOption if `draws` is below 1.
+    """
+    check_draws(draws)
+    columns = columns_of(found, grid)
+    if len(columns) < 2:
+        return []
+    tasks = {
+        column: [task for task, heads in columns.items() if column in heads]
+        for column in sorted(set().union(*columns.values()))
+    }
+    expected_and_uses = [
+        (
+            kind.in_many(columns),
+            sum(sets.astype(np.int16) for _, sets in kind.drawn(columns, draws, seed)),
+        )
+        for kind in Blocks.both(grid)
+    ]
+    rows = []
+    for least in range(2, len(columns) + 1):
+        many = {column: named for column, named in tasks.items() if len(named) >= least}
+        figures = []
+        for mean, uses in expected_and_uses:
+            reached = np.count_nonzero(uses >= least, axis=1)
+            figures += [float(mean[least - 1]), permutation_p(len(many), reached)]
+        heads = dict(zip(names(grid, list(many)), many.values(), strict=True))
+        rows.append(Shared(least, heads, Chance(len(many), *figures)))
+    return rows
+
+
+def names(grid: HeadGrid, columns: Iterable[int]) -> list[str]:
+    """Name the heads of these columns."""
+    return [str(grid.part(column)) for column in columns]

@@ -77,8 +77,7 @@ class Interval(JsonRecord):
 def mean_interval(values: Values, *, seed: int = 0, level: float = LEVEL) -> Interval:
     """Average the items' values, with an interval; missing values are left out.
 
-    Raises:
-        BadOption: if `level` is not strictly between 0 and 1. BadData: if a value is infinite.
+    Raises BadOption if `level` is not strictly between 0 and 1; BadData if a value is infinite.
     """
     if not 0 < level < 1:
         raise BadOption(
@@ -91,29 +90,18 @@ def mean_interval(values: Values, *, seed: int = 0, level: float = LEVEL) -> Int
         )
     known = values[~np.isnan(values)]
     mean = float(known.mean()) if len(known) else np.nan
-    if len(known) < 2:
-        return Interval(mean, np.nan, np.nan, len(known), level)
-    if np.ptp(known) == 0:
-        return Interval(mean, mean, mean, len(known), level)
+    if len(known) < 2 or np.ptp(known) == 0:
+        end = mean if len(known) > 1 else np.nan
+        return Interval(mean, end, end, len(known), level)
     bounds = stats.bootstrap(
-        (known,),
-        np.mean,
-        n_resamples=RESAMPLES,
-        batch=BATCH,
-        vectorized=True,
-        confidence_level=level,
-        method="percentile",
-        random_state=generator(seed),
-    ).confidence_interval
+        (known,), np.mean, n_resamples=RESAMPLES, batch=BATCH, vectorized=True,
+        confidence_level=level, method="percentile", random_state=generator(seed),
+    ).confidence_interval  # fmt: skip
     return Interval(mean, float(bounds.low), float(bounds.high), len(known), level)
 
 
 def paired_interval(
     first: Values, second: Values, *, seed: int = 0, level: float = LEVEL
 ) -> Interval:
-    """Average `first - second`, item by item; an item that lacks either is left out.
-
-    Raises:
-        BadOption: if `level` is not strictly between 0 and 1. BadData: if a value is infinite.
-    """
+    """Average `first - second` as `mean_interval`; an item that lacks either is left out."""
     return mean_interval(first - second, seed=seed, level=level)

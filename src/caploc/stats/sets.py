@@ -1,10 +1,12 @@
 """How much sets of neurons have in common: two, many, a dataset's subsets, several datasets.
 
-    rates(first, second).largest     # |A & B| / max(|A|, |B|)
+    overlap_rates(first, second).largest     # |A & B| / max(|A|, |B|)
     group(sets)                      # many sets: what all share, pairs, votes
     commonality_set(sets)            # neurons found on (nearly) all subsets of a dataset
     within(sets)                     # how alike the sets of a dataset's subsets are
-    across(found, splits)            # dataset by dataset
+    rates_between(found, splits)     # dataset by dataset
+    cohesion(matrix, datasets, kinds)        # alike within a kind, unlike across kinds?
+    correlate_matrices(overlaps, effects)    # do datasets that share neurons share effects?
 
 Of Commonality Neuron Localization (Huang et al., ICLR 2025, arXiv 2502.20992) an overlap rate of
 96.42 % and an IoU of 95.95 % are published, without the formula of the first being known to us. For
@@ -18,78 +20,68 @@ how large activations are, are held against the located one, and taken out of it
 procedure is ours.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import permutations
+from math import factorial
 
 import numpy as np
 from jaxtyping import Bool, Float64, Int
-from scipy import sparse
+from scipy import sparse, stats
 
 from caploc.designs import generator
 from caploc.errors import BadData, BadOption
+from caploc.lookup import pick
 from caploc.stats.intervals import LEVEL, RESAMPLES, Interval, JsonRecord
 from caploc.stats.threshold import Chosen, Sets, Unchecked, votes_needed
 
 RATES = ("reference", "largest", "smallest", "dice", "iou")
 COMPARED = "largest"  # the rate held against the published overlap rate
 VOTES = tuple(tenths / 10 for tenths in range(1, 11))
+TAILS = (1 - LEVEL) / 2, (1 + LEVEL) / 2
 Matrix = Float64[np.ndarray, "sets sets"]
 Weights = Int[np.ndarray, "resamples sets"]
 
 
 @dataclass(frozen=True)
 class OverlapRates(JsonRecord):
-    """Five rates of what two sets A and B have in common, each from 0 to 1, None if undefined.
+    """Five rates of what two sets A and B have in common, each from 0 to 1, None if undefined."""
 
-    `reference` `|A & B| / |A|`; `largest` and `smallest` the same by the larger and the smaller
-    set; `dice` `2 |A & B| / (|A| + |B|)`; `iou` `|A & B| / |A or B|`.
-    """
-
-    reference: float | None
-    largest: float | None
-    smallest: float | None
-    dice: float | None
-    iou: float | None
+    reference: float | None  # |A & B| / |A|
+    largest: float | None  # the same by the larger set
+    smallest: float | None  # and by the smaller one
+    dice: float | None  # 2 |A & B| / (|A| + |B|)
+    iou: float | None  # |A & B| / |A or B|
 
 
 @dataclass(frozen=True)
 class Vote(JsonRecord):
-    """How many neurons are in at least `votes` of the sets, which is a share `least` of them.
+    """How many neurons are in at least a number of the sets."""
 
-    `share` is of all neurons, `share_of_union` of those in any set (None if there is none).
-    """
-
-    least: float
+    least: float  # as a share of the sets
     votes: int
     count: int
-    share: float
-    share_of_union: float | None
+    share: float  # of all neurons
+    share_of_union: float | None  # of those in any set, None if there is none
 
 
 @dataclass(frozen=True)
 class Group(JsonRecord):
-    """What many sets have in common.
-
-    `iou` is `|in all| / |in any|`, which can only shrink as sets are added; `pairwise` holds the
-    mean of each rate over the pairs of sets where it is defined (`reference`: over both orders),
-    and `pairs` the number of pairs of which neither set is empty.
-    """
+    """What many sets have in common."""
 
     sets: int
     in_all: int
     in_any: int
-    iou: float | None
-    pairwise: OverlapRates
-    pairs: int
+    iou: float | None  # |in all| / |in any|, which can only shrink as sets are added
+    pairwise: OverlapRates  # means over pairs of sets where defined (reference: over both orders)
+    pairs: int  # of which neither set is empty
     votes: tuple[Vote, ...]
 
 
 def overlap_rates(first: Chosen, second: Chosen) -> OverlapRates:
     """Compute the five rates of two sets, the first being the reference."""
-    in_common = np.count_nonzero(first & second)
-    sizes = np.count_nonzero(first), np.count_nonzero(second)
-    found = rates_of(*(np.array([count]) for count in (in_common, *sizes)))
-    return OverlapRates(**{name: mean_defined(each) for name, each in found.items()})
+    counts = (np.atleast_1d(np.count_nonzero(each)) for each in (first & second, first, second))
+    return OverlapRates(**{name: mean_defined(each) for name, each in rates_of(*counts).items()})
 
 
 def rate_matrices(sets: Sets) -> dict[str, Matrix]:
@@ -131,37 +123,28 @@ def rates_of(
 def group(sets: Sets) -> Group:
     """Tell what many sets have in common: all of them, pair by pair, and share by share.
 
-    Raises:
-        BadOption: if there is no set.
+    Raises BadOption if there is no set.
     """
     check_sets(sets, 1)
-    votes = sets.sum(axis=0)
-    in_all, in_any = (int(np.count_nonzero(votes >= each)) for each in (len(sets), 1))
+    often = sets.sum(axis=0)
+    in_all, in_any = (int(np.count_nonzero(often >= each)) for each in (len(sets), 1))
     matrices = rate_matrices(sets)
-    apart = ~np.eye(len(sets), dtype=bool)
-    both_filled = ~np.isnan(matrices["smallest"]) & apart
+    apart = off_diagonal(matrices["iou"])
+    votes = []
+    for least in VOTES:
+        needed = votes_needed(least, len(sets))
+        count = int(np.count_nonzero(often >= needed))
+        of_union = count / in_any if in_any else None
+        votes.append(Vote(least, needed, count, count / len(often), of_union))
     return Group(
         sets=len(sets),
         in_all=in_all,
         in_any=in_any,
         iou=in_all / in_any if in_any else None,
-        pairwise=mean_rates(matrices, apart),
-        pairs=int(both_filled.sum()) // 2,
-        votes=tuple(vote(votes, len(sets), each) for each in VOTES),
+        pairwise=OverlapRates(**{name: mean_defined(m[apart]) for name, m in matrices.items()}),
+        pairs=int((~np.isnan(matrices["smallest"]) & apart).sum()) // 2,
+        votes=tuple(votes),
     )
-
-
-def vote(votes: Int[np.ndarray, " neurons"], sets: int, least: float) -> Vote:
-    """Count the neurons that are in at least a share of the sets."""
-    needed = votes_needed(least, sets)
-    count, in_any = (int(np.count_nonzero(votes >= each)) for each in (needed, 1))
-    of_union = count / in_any if in_any else None
-    return Vote(least, needed, count, count / len(votes), of_union)
-
-
-def mean_rates(matrices: dict[str, Matrix], wanted: Bool[np.ndarray, "sets sets"]) -> OverlapRates:
-    """Average each rate over the entries wanted, where it is defined."""
-    return OverlapRates(**{name: mean_defined(each[wanted]) for name, each in matrices.items()})
 
 
 def mean_defined(values: Float64[np.ndarray, " entries"]) -> float | None:
@@ -171,11 +154,7 @@ def mean_defined(values: Float64[np.ndarray, " entries"]) -> float | None:
 
 
 def check_sets(sets: Sets, least: int) -> None:
-    """Refuse too few sets.
-
-    Raises:
-        BadOption: if there are fewer than `least`.
-    """
+    """Refuse too few sets; raises BadOption if there are fewer than `least`."""
     if len(sets) < least:
         raise BadOption(f"At least {least} sets of neurons are needed; got {len(sets)}.")
 
@@ -186,13 +165,12 @@ class Within(JsonRecord):
 
     `rates` holds for each rate the mean over pairs of subsets where it is defined, and an interval
     from resampling the subsets (pairs that share a subset are not independent); its `items` are
-    the subsets. Two subsets make one pair: no interval. `sizes` are the sizes of the sets, `common`
-    that of the intersection.
+    the subsets. Two subsets make one pair: no interval.
     """
 
     subsets: int
-    sizes: tuple[int, ...]
-    common: int
+    sizes: tuple[int, ...]  # of the sets
+    common: int  # size of the intersection
     rates: dict[str, Interval]
 
 
@@ -211,8 +189,7 @@ class Overlaps(JsonRecord):
 def commonality_set(sets: Sets, least: float = 1.0) -> Chosen:
     """Choose the neurons in at least a share of the sets, by default in all.
 
-    Raises:
-        BadOption: if there is no set, or the share is not above 0 and at most 1.
+    Raises BadOption if there is no set, or the share is not above 0 and at most 1.
     """
     check_sets(sets, 1)
     chosen: np.ndarray = sets.sum(axis=0) >= votes_needed(least, len(sets))
@@ -222,8 +199,7 @@ def commonality_set(sets: Sets, least: float = 1.0) -> Chosen:
 def within(sets: Sets, *, seed: int = 0) -> Within:
     """Tell how alike the sets found on subsets of one dataset are.
 
-    Raises:
-        BadOption: if there are fewer than two sets.
+    Raises BadOption if there are fewer than two sets.
     """
     check_sets(sets, 2)
     weights = resampled(len(sets), generator(seed))
@@ -241,36 +217,11 @@ def rates_between(
     """Compute each rate between the sets of every two datasets, on the diagonal within each.
 
     `splits` holds, for datasets where they are known, the sets of two or more of its subsets.
-
-    Raises:
-        BadData: if there is no dataset, sets are of different models, or `splits` has a dataset
-        that `found` has not. BadOption: if a dataset has only one subset.
+    Raises BadData if there is no dataset, sets are of different models, or `splits` has a dataset
+    that `found` has not; BadOption if a dataset has only one subset.
     """
     splits = splits or {}
-    check_datasets(found, splits)
-    rates = rate_matrices(np.stack(list(found.values())))
-    for place, dataset in enumerate(found):
-        own = within_means(splits[dataset]) if dataset in splits else dict.fromkeys(RATES, np.nan)
-        for name, matrix in rates.items():
-            matrix[place, place] = own[name]
-    return Overlaps(tuple(found), rates)
-
-
-def within_means(sets: Sets) -> dict[str, float]:
-    """Average each rate over the pairs of a dataset's sets; NaN where undefined."""
-    check_sets(sets, 2)
-    means = mean_rates(rate_matrices(sets), ~np.eye(len(sets), dtype=bool))
-    return {name: np.nan if each is None else each for name, each in vars(means).items()}
-
-
-def check_datasets(found: Mapping[str, Unchecked], splits: Mapping[str, Unchecked]) -> None:
-    """Refuse sets that cannot be compared.
-
-    Raises:
-        BadData: if there is none, they are of different models, or `splits` has more datasets.
-    """
-    unknown = sorted(set(splits) - set(found))
-    if unknown:
+    if unknown := sorted(set(splits) - set(found)):
         raise BadData(
             f"There are subsets of {', '.join(unknown)} but no set; give both for a dataset."
         )
@@ -280,6 +231,16 @@ def check_datasets(found: Mapping[str, Unchecked], splits: Mapping[str, Unchecke
             f"Sets can be compared within one model; got {len(found)} datasets with sets over "
             f"{' and '.join(f'{each:,}' for each in sorted(widths)) or 'no'} neurons."
         )
+    rates = rate_matrices(np.stack(list(found.values())))
+    for place, dataset in enumerate(found):
+        own = dict.fromkeys(RATES, np.full((1, 1), np.nan))
+        if dataset in splits:
+            check_sets(splits[dataset], 2)
+            own = rate_matrices(splits[dataset])
+        for name, matrix in rates.items():
+            mean = mean_defined(own[name][off_diagonal(own[name])])
+            matrix[place, place] = np.nan if mean is None else mean
+    return Overlaps(tuple(found), rates)
 
 
 def resampled(count: int, random: np.random.Generator) -> Weights:
@@ -293,8 +254,7 @@ def pair_interval(matrix: Matrix, weights: Weights) -> Interval:
 
     A set is not paired with itself, and a sample without a pair does not count.
     """
-    apart = np.where(np.eye(len(matrix), dtype=bool), np.nan, matrix)
-    found = entry_interval(apart, weights, weights)
+    found = entry_interval(np.where(off_diagonal(matrix), matrix, np.nan), weights, weights)
     return Interval(found.mean, np.nan, np.nan, 2) if len(matrix) == 2 else found
 
 
@@ -313,8 +273,7 @@ def entry_interval(
         np.einsum("rs,rs->r", rows @ each, columns)
         for each in (known.astype(float), np.where(known, matrix, 0.0))
     )
-    tails = np.array([1 - LEVEL, 1 + LEVEL]) / 2
-    low, high = np.quantile(sums[pairs > 0] / pairs[pairs > 0], tails)
+    low, high = np.quantile(sums[pairs > 0] / pairs[pairs > 0], TAILS)
     return Interval(float(matrix[known].mean()), float(low), float(high), len(matrix))
 
 
@@ -323,9 +282,7 @@ def between(own: Sets, others: Mapping[str, Unchecked], rate: str, *, seed: int 
 
     The mean over its subsets, the other datasets and their subsets; bounds are percentiles of
     resamples of its subsets and of the other datasets, which are what else might have been drawn.
-
-    Raises:
-        BadOption: if the dataset has no subset. BadData: if there is no other dataset.
+    Raises BadOption if the dataset has no subset; BadData if there is no other dataset.
     """
     check_sets(own, 1)
     if not others:
@@ -342,24 +299,19 @@ def between(own: Sets, others: Mapping[str, Unchecked], rate: str, *, seed: int 
 
 @dataclass(frozen=True)
 class Specific(JsonRecord):
-    """The located neurons that no control has: `count` of `located`, a share of them.
-
-    `share` is None if nothing was located; `controls` are the rates that the located set, the
-    reference, has with each control's.
-    """
+    """The located neurons that no control has."""
 
     chosen: Chosen
     count: int
     located: int
-    share: float | None
-    controls: dict[str, OverlapRates]
+    share: float | None  # None if nothing was located
+    controls: dict[str, OverlapRates]  # of the located set, the reference, with each control's
 
 
 def specific(located: Chosen, controls: Mapping[str, Unchecked]) -> Specific:
     """Hold a located set against each control's, and take all of theirs out of it.
 
-    Raises:
-        BadData: if a control's set is of another model.
+    Raises BadData if a control's set is of another model.
     """
     for name, control in controls.items():
         if control.shape != located.shape:
@@ -376,3 +328,189 @@ def specific(located: Chosen, controls: Mapping[str, Unchecked]) -> Specific:
         share=count / before if before else None,
         controls={name: overlap_rates(located, each) for name, each in controls.items()},
     )
+
+
+SHUFFLES = 9_999  # orders of datasets tried, where there are more
+FEWEST = 3  # different datasets in a resample that has a correlation: two make one pair
+ROUNDING = 1e-12  # two ways to add up the same entries may differ by this much
+Codes = Int[np.ndarray, " sets"]
+Rows = Float64[np.ndarray, "_ entries"]
+Table = Float64[np.ndarray, "_ _"]  # square, once checked
+
+
+@dataclass(frozen=True)
+class Cohesion(JsonRecord):
+    """Means over the entries of a dataset-by-dataset matrix, None where there is no such entry."""
+
+    cohesion: float | None  # of the diagonal
+    separability: float | None  # of all else; for overlaps, lower is better apart
+    same_kind: float | None  # off the diagonal, of two datasets of one kind
+    across_kinds: float | None  # of two kinds
+    contrast: float | None  # the first less the second
+    # The share of all ways to deal the kinds out to the datasets, the true one included, with a
+    # contrast at least as large.
+    p: float | None
+
+
+@dataclass(frozen=True)
+class Correlation(JsonRecord):
+    """A correlation, None where undefined.
+
+    `low` and `high`: percentiles over resampled datasets (entries of one row are not independent);
+    resamples of fewer than three different datasets do not count. `p`, two-sided, is Mantel's
+    (1967): of the orders of one matrix's datasets, the true one included, the share that correlate
+    at least as strongly.
+    """
+
+    value: float | None
+    low: float | None
+    high: float | None
+    p: float | None
+
+
+@dataclass(frozen=True)
+class Agreement(JsonRecord):
+    """Tell how two matrices of the same datasets go together, off the diagonal."""
+
+    pairs: int  # entries (A, B), A other than B, that both matrices have
+    pearson: Correlation
+    spearman: Correlation
+
+
+def cohesion(
+    matrix: Table, datasets: Sequence[str], kinds: Mapping[str, str], *, seed: int = 0
+) -> Cohesion:
+    """Ask whether datasets are alike within a kind and unlike across kinds.
+
+    Rows and columns are `datasets`; the matrix need not be symmetric, NaN entries are left out.
+    Raises BadOption if the matrix is not square, or the datasets are not one a row; UnknownName
+    if a dataset has no kind.
+    """
+    check_square(matrix)
+    if len(datasets) != len(matrix):
+        raise BadOption(f"There are {len(matrix)} rows and {len(datasets)} datasets; name each.")
+    named = [pick(kinds, dataset, "kind for the dataset") for dataset in datasets]
+    codes = np.unique(named, return_inverse=True)[1]
+    same_kind, across_kinds = kind_means(matrix, codes)
+    contrast = p = None
+    if same_kind is not None and across_kinds is not None:
+        contrast = same_kind - across_kinds
+        dealt = [kind_means(matrix, codes[order]) for order in orders(len(codes), seed)]
+        reached = [
+            a - b >= contrast - ROUNDING for a, b in dealt if a is not None and b is not None
+        ]
+        p = float(np.mean(reached))
+    return Cohesion(
+        cohesion=mean_defined(matrix.diagonal()),
+        separability=mean_defined(matrix[off_diagonal(matrix)]),
+        same_kind=same_kind,
+        across_kinds=across_kinds,
+        contrast=contrast,
+        p=p,
+    )
+
+
+def correlate_matrices(first: Table, second: Table, *, seed: int = 0) -> Agreement:
+    """Tell how two matrices of the same datasets go together, off the diagonal.
+
+    The matrices need not be symmetric; entries that are NaN in either are left out. Raises
+    BadOption if they are not square and of one size.
+    """
+    check_square(first)
+    if first.shape != second.shape:
+        raise BadOption(
+            f"Matrices of {len(first)} and {len(second)} datasets cannot be compared; "
+            "give both for the same datasets."
+        )
+    both = off_diagonal(first) & ~np.isnan(first) & ~np.isnan(second)
+    one, other = (np.where(both, each, np.nan) for each in (first, second))
+    ranks = [
+        stats.rankdata(each.ravel(), nan_policy="omit").reshape(each.shape) for each in (one, other)
+    ]
+    return Agreement(
+        pairs=int(both.sum()),
+        pearson=correlation(one, other, seed),
+        spearman=correlation(ranks[0], ranks[1], seed),
+    )
+
+
+def rank_correlation(
+    first: Float64[np.ndarray, " values"], second: Float64[np.ndarray, " values"]
+) -> float | None:
+    """Correlate the ranks of the values that both have (Spearman's); None where one is constant."""
+    both = ~np.isnan(first) & ~np.isnan(second)
+    one, other = first[both], second[both]
+    if len(one) < 2 or np.ptp(one) == 0 or np.ptp(other) == 0:
+        return None
+    return float(stats.spearmanr(one, other).statistic)
+
+
+def kind_means(matrix: Matrix, codes: Codes) -> list[float | None]:
+    """Average the entries off the diagonal between datasets of one kind, and of two."""
+    same = codes[:, None] == codes[None, :]
+    return [mean_defined(matrix[off_diagonal(matrix) & each]) for each in (same, ~same)]
+
+
+def correlation(first: Matrix, second: Matrix, seed: int) -> Correlation:
+    """Correlate two matrices' entries off the diagonal, NaN ones left out in both."""
+    apart = off_diagonal(first)
+    one, other = first[apart][None], second[apart][None]
+    value = float(correlations(one, other, np.ones_like(one))[0])
+    if np.isnan(value):
+        return Correlation(None, None, None, None)
+    low = high = None
+    if len(first) > FEWEST:  # of three every resample that counts holds the same entries
+        drawn = resampled(len(first), generator(seed))
+        drawn = drawn[(drawn > 0).sum(axis=1) >= FEWEST].astype(float)
+        often = (drawn[:, :, None] * drawn[:, None, :])[:, apart]
+        found = correlations(one, other, often)
+        if not np.isnan(found).all():
+            low, high = np.nanquantile(found, TAILS).tolist()
+    order = orders(len(first), seed)
+    turned = first[order[:, :, None], order[:, None, :]][:, apart]
+    chance = np.abs(correlations(turned, other, np.ones_like(turned)))
+    reach = chance[~np.isnan(chance)] >= abs(value) - ROUNDING
+    return Correlation(value, low, high, float(reach.mean()))
+
+
+def correlations(first: Rows, second: Rows, weights: Rows) -> Float64[np.ndarray, " rows"]:
+    """Correlate each row's entries (Pearson's), counted by their weights.
+
+    NaN entries do not count; NaN where what is left does not vary. `second` may be one row for all.
+    """
+    known = ~(np.isnan(first) | np.isnan(second))
+    weights = np.where(known, weights, 0.0)
+    total = weights.sum(axis=1, keepdims=True)
+    share = np.divide(weights, total, out=np.zeros_like(weights), where=total > 0)
+    moved, spreads = [], []
+    for values in (np.where(known, first, 0.0), np.where(known, second, 0.0)):
+        away = values - (share * values).sum(axis=1, keepdims=True)
+        spread = np.sqrt((share * away**2).sum(axis=1))
+        spread[spread <= ROUNDING * np.abs(values).max(axis=1, initial=0.0)] = np.nan
+        moved.append(away)
+        spreads.append(spread)
+    found: np.ndarray = (share * moved[0] * moved[1]).sum(axis=1) / (spreads[0] * spreads[1])
+    return found.clip(-1.0, 1.0)
+
+
+def orders(count: int, seed: int) -> Int[np.ndarray, "orders sets"]:
+    """List every order of so many datasets, or of too many the true one and random ones."""
+    if factorial(count) <= SHUFFLES:
+        return np.array(list(permutations(range(count))))
+    rows = np.tile(np.arange(count), (SHUFFLES + 1, 1))
+    rows[1:] = generator(seed).permuted(rows[1:], axis=1)
+    return rows
+
+
+def off_diagonal(matrix: Matrix) -> Bool[np.ndarray, "sets sets"]:
+    """Mark the entries of two different datasets."""
+    return ~np.eye(len(matrix), dtype=bool)
+
+
+def check_square(matrix: Table) -> None:
+    """Refuse a matrix that is not dataset by dataset; raises BadOption."""
+    rows, columns = matrix.shape
+    if rows != columns:
+        raise BadOption(
+            f"The matrix must have a row and a column for each dataset; got {rows} x {columns}."
+        )

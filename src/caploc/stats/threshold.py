@@ -40,8 +40,7 @@ Unchecked = Bool[np.ndarray, "*_"]  # a set or sets, whose width is still to be 
 def blocks(neurons: int, grid: Grid[Any] | None) -> list[slice]:
     """Take all columns as one block without a grid, else those of each layer that has any.
 
-    Raises:
-        BadOption: if the grid is not that of so many neurons.
+    Raises BadOption if the grid is not that of so many neurons.
     """
     if grid is None:
         return [slice(0, neurons)]
@@ -60,10 +59,8 @@ def above(
 
     Mean and standard deviation are over all neurons or, with a `grid`, over each layer's own.
     Scores that are all equal choose nothing. With `absolute` scores count without their sign.
-
-    Raises:
-        BadData: if a score is not finite, or there is none.
-        BadOption: if `sigma` is not positive, or the grid is another model's.
+    Raises BadData if a score is not finite, or there is none; BadOption if `sigma` is not positive,
+    or the grid is another model's.
     """
     check_sigma(sigma)
     strength = strengths(scores, absolute)
@@ -76,11 +73,8 @@ def above(
 def best(scores: Scores, share: float, *, absolute: bool = False) -> Chosen:
     """Choose the best share of the neurons, rounded to a whole number and at least one.
 
-    Of equal scores the lower column goes first, so that the size is exact.
-
-    Raises:
-        BadData: if a score is not finite, or there is none.
-        BadOption: if `share` is not above 0 and at most 1.
+    Of equal scores the lower column goes first, so that the size is exact. Raises BadData if a
+    score is not finite, or there is none; BadOption if `share` is not above 0 and at most 1.
     """
     if not 0 < share <= 1:
         raise BadOption(
@@ -104,12 +98,14 @@ class ThresholdCount:
 def sweep(scores: Scores, *, absolute: bool = False) -> list[ThresholdCount]:
     """Count what every sigma and, to tell size from threshold, every share chooses.
 
-    Raises:
-        BadData: as `above` and `best`.
+    Raises BadData as `above` and `best`.
     """
-    sets = [("sigma", level, above(scores, level, absolute=absolute)) for level in SIGMAS]
-    sets += [("share", level, best(scores, level, absolute=absolute)) for level in SHARES]
-    return [ThresholdCount(rule, level, int(np.count_nonzero(set_))) for rule, level, set_ in sets]
+    rules = (("sigma", SIGMAS, above), ("share", SHARES, best))
+    return [
+        ThresholdCount(rule, level, int(choose(scores, level, absolute=absolute).sum()))
+        for rule, levels, choose in rules
+        for level in levels
+    ]
 
 
 def cantelli(sigma: float) -> float:
@@ -140,19 +136,14 @@ def passing(rows: Float64[np.ndarray, "rows columns"], sigma: float) -> Sets:
 def strengths(scores: Scores, absolute: bool) -> Scores:
     """Take the scores as they count: with their sign, or without.
 
-    Raises:
-        BadData: if a score is not finite, or there is none.
+    Raises BadData if a score is not finite, or there is none.
     """
     check_scores(scores)
     return np.abs(scores) if absolute else scores
 
 
 def check_scores(scores: Float64[np.ndarray, "..."]) -> None:
-    """Refuse scores that cannot be compared; the last axis is neurons.
-
-    Raises:
-        BadData: if one is not finite, or there is none.
-    """
+    """Refuse scores that cannot be compared; the last axis is neurons; raises BadData."""
     if scores.size == 0:
         raise BadData("There are no scores to choose neurons by; score at least one neuron.")
     finite = np.isfinite(scores)
@@ -165,11 +156,7 @@ def check_scores(scores: Float64[np.ndarray, "..."]) -> None:
 
 
 def check_sigma(sigma: float) -> None:
-    """Refuse a threshold that is none.
-
-    Raises:
-        BadOption: if `sigma` is not a positive number.
-    """
+    """Refuse a threshold that is none; raises BadOption if `sigma` is not a positive number."""
     if not 0 < sigma < np.inf:
         raise BadOption(
             f"sigma, the standard deviations above the mean, must be positive; got {sigma:g}."
@@ -177,11 +164,7 @@ def check_sigma(sigma: float) -> None:
 
 
 def votes_needed(least: float, sets: int) -> int:
-    """Find the least whole number of sets that is a share `least` of them.
-
-    Raises:
-        BadOption: if the share is not above 0 and at most 1.
-    """
+    """Find the least whole number of sets that is a share `least` of them; raises BadOption."""
     if not 0 < least <= 1:
         raise BadOption(
             f"The share of sets that must agree is above 0 and at most 1; got {least:g}."
@@ -218,11 +201,7 @@ class Moments:
         normalised: bool = False,
         absolute: bool = False,
     ) -> "Moments":
-        """Begin with no items.
-
-        Raises:
-            BadOption: if `sigma` is not positive or there is no neuron.
-        """
+        """Begin with no items; raises BadOption if `sigma` is not positive or without neurons."""
         check_sigma(sigma)
         if neurons < 1:
             raise BadOption(f"Scores are of 1 neuron or more; got {neurons}.")
@@ -230,11 +209,7 @@ class Moments:
         return cls(0, zeros, zeros.copy(), votes, float(sigma), normalised, absolute)
 
     def added(self, scores: Float[np.ndarray, "items neurons"]) -> "Moments":
-        """Add items to those before.
-
-        Raises:
-            BadData: if a score is not finite, or the items have another number of neurons.
-        """
+        """Add items to those before; raises BadData."""
         if scores.shape[1] != len(self.mean):
             raise BadData(
                 f"The items have scores of {scores.shape[1]:,} neurons and those before of "
@@ -256,12 +231,19 @@ class Moments:
         return self.merged(batch)
 
     def merged(self, other: "Moments") -> "Moments":
-        """Join the figures of both.
-
-        Raises:
-            BadOption: if the settings or the numbers of neurons differ.
-        """
-        self._check_alike(other)
+        """Join the figures of both; raises BadOption if settings or numbers of neurons differ."""
+        if len(self.mean) != len(other.mean):
+            raise BadOption(
+                f"Scores of {len(self.mean):,} and of {len(other.mean):,} neurons cannot be "
+                "merged; merge those of one model."
+            )
+        for name in SETTINGS:
+            mine, theirs = getattr(self, name), getattr(other, name)
+            if mine != theirs:
+                raise BadOption(
+                    f"Scores taken with {name} {mine} and {theirs} cannot be merged; "
+                    "take them alike."
+                )
         items = self.items + other.items
         if items == 0:
             return self
@@ -291,8 +273,7 @@ class Moments:
     def voted(self, least: float) -> Chosen:
         """Choose the neurons that pass in at least a share of the items.
 
-        Raises:
-            BadOption: if the share is not above 0 and at most 1. BadData: if there is no item.
+        Raises BadOption if the share is not above 0 and at most 1; BadData if there is no item.
         """
         if self.items == 0:
             raise BadData("No item was scored, so no neuron has votes; score at least one item.")
@@ -305,11 +286,7 @@ class Moments:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Any]) -> "Moments":
-        """Read what `as_arrays` gave, as `numpy.load` has it.
-
-        Raises:
-            BadData: if an array is missing or they do not fit together.
-        """
+        """Read what `as_arrays` gave, as `numpy.load` has it; raises BadData."""
         absent = [name for name in ARRAYS if name not in arrays]
         if absent:
             raise BadData(f"No running scores: {', '.join(absent)} missing; score the items anew.")
@@ -319,17 +296,3 @@ class Moments:
             raise BadData(f"The running scores differ in shape ({shapes}); score the items anew.")
         sigma, *switches = (arrays[name].item() for name in SETTINGS)
         return cls(int(arrays["items"]), mean, squares, votes, sigma, *switches)
-
-    def _check_alike(self, other: "Moments") -> None:
-        if len(self.mean) != len(other.mean):
-            raise BadOption(
-                f"Scores of {len(self.mean):,} and of {len(other.mean):,} neurons cannot be "
-                "merged; merge those of one model."
-            )
-        for name in SETTINGS:
-            mine, theirs = getattr(self, name), getattr(other, name)
-            if mine != theirs:
-                raise BadOption(
-                    f"Scores taken with {name} {mine} and {theirs} cannot be merged; "
-                    "take them alike."
-                )

@@ -5,8 +5,7 @@ and its example. Resuming a run and sharing rows between runs are therefore the 
 whose key is known is never asked again.
 """
 
-from caploc.store.rows import Question, Row, as_kept, pack, unpack
-from caploc.store.schema import SCHEMA
+from caploc.store.rows import SCHEMA, Question, Row, as_kept, pack, unpack
 from caploc.store.store import Store, folder_lock
 
 __all__ = ["SCHEMA", "Question", "Row", "Store", "as_kept", "folder_lock", "pack", "unpack"]

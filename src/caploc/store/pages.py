@@ -1,12 +1,22 @@
-"""Records read straight from the pages of a SQLite file, whatever became of the tree above them.
+"""A SQLite database read without SQLite: is it safe to open, and what is left of its rows?
 
-The format is that of https://www.sqlite.org/fileformat2.html: a table with a primary key of its own
-keeps its records in index pages, one with row ids in table pages; a log (`-wal`) holds newer copies
-of pages. Nothing here is trusted: lengths are checked, what does not add up is passed over, and the
-work is bounded by the file's size.
+Beside `rows.sqlite` SQLite looks for a rollback journal (`-journal`), which it plays back, a log of
+newer pages (`-wal`), which it folds in, and their index (`-shm`), as soon as it opens the file. A
+journal can also name a super-journal, which SQLite deletes at the end, wherever it lies: whoever
+made the journal chooses which file is deleted. Other than that, journal and log can put pages into
+the database and make it longer; what pages hold is checked when it is read. Runs leave behind a log
+when they are killed on a disk of their own, and a journal on one of the network or at the moment in
+which a database is made or changes from one to the other; none ever has a super-journal, which
+SQLite writes for transactions over several databases.
+
+Records are read straight from the pages, whatever became of the tree above them: a table with a
+primary key of its own keeps them in index pages, one with row ids in table pages. Nothing here is
+trusted: lengths are checked, what does not add up is passed over, and the work is bounded by the
+file's size. The formats are those of https://www.sqlite.org/fileformat2.html.
 """
 
 import os
+import sqlite3
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
@@ -15,7 +25,8 @@ from pathlib import Path
 from struct import unpack, unpack_from
 from typing import Any, BinaryIO, NamedTuple
 
-from caploc.files import open_regular
+from caploc.errors import StoreFailed
+from caploc.files import UnfitFile, open_regular
 
 INTERIOR_INDEX, LEAF_INDEX, LEAF_TABLE = 0x02, 0x0A, 0x0D
 MAGIC = b"SQLite format 3\0"
@@ -23,7 +34,7 @@ HEADER, USUAL_PAGE = 100, 4096
 LOG_HEADER, FRAME_HEADER = 32, 24
 LOG_MAGIC = b"\x37\x7f\x06"  # a fourth byte tells the order of bytes in its checksums
 LONGEST_LOG = 4 * 2**30  # bytes of a log that is looked through; SQLite folds one in at 4 MiB
-LONGEST = 64 * 2**20  # bytes of a record
+LONGEST = 64 * 2**20  # bytes of a record, and of one value that SQLite may read
 MOST_READ = 64  # times that a page is read as one of overflow; where all is sound, once
 LONGEST_HEAD = 128  # bytes that tell the types of a record's columns; a row's takes up to 60
 WHOLE = {1: 1, 2: 2, 3: 3, 4: 4, 5: 6, 6: 8}  # bytes of an integer by its serial type
@@ -96,8 +107,7 @@ class Pages:
     def record(self, page: bytes, offset: int, kind: int) -> Record:
         """The record of a cell; a row id comes first where there is one.
 
-        Raises:
-            Broken, IndexError: if it is none.
+        Raises Broken, IndexError if it is none.
         """
         offset += 4 if kind == INTERIOR_INDEX else 0
         length, offset = number_at(page, offset)
@@ -267,3 +277,162 @@ def value_at(payload: bytes, place: int, kind: int) -> tuple[Any, int]:
         return (content.decode() if kind % 2 else content), place + length
     except UnicodeDecodeError:
         raise Broken from None
+
+
+BUSY_SECONDS = 30.0  # to wait for a reader, such as `caploc rows`
+JOURNAL, LOG, INDEX = "-journal", "-wal", "-shm"
+JOURNAL_MAGIC = bytes.fromhex("d9d505f920a163d7")
+JOURNAL_HEADER = 28
+OTHER_PAGES = "its pages are of another size than the file's"
+ORDERS = {LOG_MAGIC + b"\x82": "<", LOG_MAGIC + b"\x83": ">"}  # of bytes in a log's checksums
+LOOKS = 3  # at files that a running process may change between two: it folds its log in
+
+
+def companion_file(path: Path, ending: str) -> Path:
+    """The file that SQLite keeps beside a database, by its ending."""
+    return path.with_name(f"{path.name}{ending}")
+
+
+def check_database(path: Path, *, writing: bool = False) -> tuple[int, int] | None:
+    """Refuse a database that SQLite had better not open; its device and inode, None if not there.
+
+    Raises:
+        StoreFailed: if one of its files is a link or no regular file, if its journal names another
+            file, or if journal or log make it longer than what is in them; with `writing` also if
+            it has a second name. The cause is an `UnfitFile`.
+        OSError: if a file cannot be read.
+    """
+    for _ in range(LOOKS):
+        try:
+            return examine_files(path, writing)
+        except UnfitFile as error:
+            unfit = error
+    raise StoreFailed(
+        f"{unfit.filename} is not what a run leaves ({unfit}); SQLite is not let near it. If the "
+        f"folder is yours, `caploc doctor {path.parent} --repair` saves every sound row and keeps "
+        "the rest aside; if it came from elsewhere, do not use it."
+    ) from unfit
+
+
+def examine_files(path: Path, writing: bool) -> tuple[int, int] | None:
+    """Look at a database's files; its device and inode, None if it is not there.
+
+    Raises UnfitFile, naming the first one that is not what a run leaves; OSError if a file cannot
+    be read.
+    """
+    found, size, each = None, 0, 0
+    if os.path.lexists(path):
+        with open_regular(path) as file:
+            status = os.fstat(file.fileno())
+            found, size = (status.st_dev, status.st_ino), status.st_size
+            head = file.read(18)
+        each = (page_size(head[16:18]) if head[:16] == MAGIC else None) or 0
+        if writing and status.st_nlink > 1:
+            raise UnfitFile("it has a second name, under which others may write it; copy it", path)
+    for ending, check in ((JOURNAL, check_journal), (LOG, check_log), (INDEX, None)):
+        place = companion_file(path, ending)
+        if os.path.lexists(place):
+            with open_regular(place) as file:
+                if check is not None:
+                    check(file, place, size, each)
+    return found
+
+
+def check_journal(file: BinaryIO, path: Path, size: int, each: int) -> None:
+    """Refuse a rollback journal that does more than put back pages of its database.
+
+    Raises UnfitFile if it names a super-journal, its pages are of another size, or it makes the
+    database longer.
+    """
+    length = os.fstat(file.fileno()).st_size
+    if length < JOURNAL_HEADER:
+        return  # SQLite plays nothing back
+    file.seek(length - len(JOURNAL_MAGIC))
+    if file.read() == JOURNAL_MAGIC:
+        raise UnfitFile("it names another file, which SQLite would delete", path)
+    file.seek(0)
+    head = file.read(JOURNAL_HEADER)
+    pages, _, wide = unpack(">III", head[16:])
+    if head[:8] != JOURNAL_MAGIC:
+        return
+    if each and wide not in (0, each):
+        raise UnfitFile(OTHER_PAGES, path)
+    if pages * (wide or each) > size:
+        raise UnfitFile("it makes the file longer than it is", path)
+
+
+def check_log(file: BinaryIO, path: Path, size: int, each: int) -> None:
+    """Refuse a log that makes its database longer than the pages of both.
+
+    A log whose header SQLite does not take for one is left to it, as is one that a torn write ends.
+    Raises UnfitFile if it does, or its pages are of another size.
+    """
+    head = file.read(LOG_HEADER)
+    if not is_log(head):
+        return
+    (wide,) = unpack_from(">I", head, 8)
+    if not is_page_size(wide) or each not in (0, wide):
+        raise UnfitFile(OTHER_PAGES, path)
+    if not size:
+        raise UnfitFile("it belongs to a file that is empty", path)
+    most = highest = -(-size // wide)
+    for number, total, salts, _ in frames(file, wide):
+        if salts != head[16:24] or not number:  # where SQLite stops too
+            break
+        most, highest = most + 1, max(highest, number, total)
+    if highest > most:
+        raise UnfitFile("it makes the file longer than its pages", path)
+
+
+def is_log(head: bytes) -> bool:
+    """Whether SQLite takes this for the header of a log: its mark and its checksum are right."""
+    order = ORDERS.get(head[:4])
+    if order is None or len(head) < LOG_HEADER:
+        return False
+    return checksum(head[:24], order) == unpack_from(">II", head, 24)
+
+
+def checksum(content: bytes, order: str) -> tuple[int, int]:
+    """The two sums of a log's header."""
+    words = unpack(f"{order}{len(content) // 4}I", content)
+    one = other = 0
+    for first, second in zip(words[::2], words[1::2], strict=True):
+        one = (one + first + other) & 0xFFFFFFFF
+        other = (other + second + one) & 0xFFFFFFFF
+    return one, other
+
+
+def connect(
+    path: Path, address: str | None = None, *, timeout: float = BUSY_SECONDS
+) -> sqlite3.Connection:
+    """Connect to a database that was looked at; nothing of it has been read yet.
+
+    `address` is a URI with further settings; without one the file is opened for writing.
+
+    Raises:
+        StoreFailed: as `check_database`, or if another file was put in its place meanwhile.
+        OSError, sqlite3.Error: if it cannot be opened.
+    """
+    before = check_database(path, writing=address is None)
+    database = sqlite3.connect(address or path, timeout=timeout, uri=address is not None)
+    try:
+        if before is not None and identity(path) != before:
+            raise StoreFailed(f"{path} was replaced while it was opened; run the command again.")
+        # Let nothing in the file run or swell: it may come from anyone.
+        database.execute("PRAGMA trusted_schema=OFF")
+        database.execute("PRAGMA cell_size_check=ON")
+        database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST)
+        database.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
+def identity(path: Path) -> tuple[int, int] | None:
+    """Device and inode of what has this name, of a link its own; None if nothing has."""
+    try:
+        found = os.lstat(path)
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino

@@ -1,16 +1,21 @@
-"""A question, a row, and how both are written: packed masks, JSON, seals."""
+"""A question, a row, and the tables that hold them: written, brought up to date, and refused."""
 
 import json
-import math
-from collections.abc import Sequence
+import re
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from jaxtyping import Int
 
+from caploc.errors import StoreFailed
 from caploc.heads import Mask
+from caploc.store.pages import INDEX, JOURNAL, LOG, companion_file, connect
 
 BITS_ALWAYS = 1024  # bytes; no model has more than so many attention heads
 COLUMNS = b"c"  # what a mask written as its columns begins with
@@ -96,18 +101,6 @@ def as_fields(row: Row) -> Fields:
     )
 
 
-def parse_row(fields: Sequence[Any]) -> Row:
-    """A row as read from the file.
-
-    Raises:
-        ValueError: if its item is no JSON.
-        RecursionError: if it is nested beyond reason.
-    """
-    mask, example, number, outcome, item, responses, tokens, plain, seconds = fields
-    value = math.nan if outcome is None else outcome
-    return Row(mask, example, number, value, json.loads(item), responses, tokens, plain, seconds)
-
-
 def seal(digest: str, fields: Sequence[Any]) -> bytes:
     """A checksum of a row and of its question's digest, which tells a damaged row from a sound one.
 
@@ -131,3 +124,165 @@ def as_kept(item: Any) -> Any:
 def as_plain(value: Any) -> Any:
     """NumPy numbers and arrays as JSON takes them."""
     return value.tolist() if hasattr(value, "tolist") else float(value)
+
+
+SCHEMA = 3
+SEALED = 3  # the first schema whose rows have a seal
+AT_ONCE = 5_000  # rows that a migration holds in memory
+QUESTIONS = """
+CREATE TABLE questions (
+    id INTEGER PRIMARY KEY, digest TEXT NOT NULL UNIQUE, question TEXT NOT NULL
+)
+"""
+ROWS = """
+CREATE TABLE rows (
+    question INTEGER NOT NULL REFERENCES questions (id),
+    mask BLOB NOT NULL,          -- packed bits, most significant first; 1 is knocked out (`pack`)
+    example TEXT NOT NULL,       -- digest of the example's requests and document
+    number INTEGER NOT NULL,     -- the example's place in its task
+    outcome REAL,                -- NULL where it could not be scored
+    item TEXT NOT NULL,          -- what the task's metric aggregates, JSON
+    responses TEXT NOT NULL,     -- what the model answered, JSON
+    tokens REAL NOT NULL,        -- tokens run for this row, in passes through all layers
+    plain_tokens INTEGER NOT NULL, -- tokens of reading and saying it alone
+    seconds REAL NOT NULL,       -- the row's share of its batch
+    seal BLOB NOT NULL,          -- checksum of the row and its question (`rows.seal`)
+    PRIMARY KEY (question, mask, example)
+) WITHOUT ROWID
+"""
+FIELDS = "mask, example, number, outcome, item, responses, tokens, plain_tokens, seconds"
+INSERT = f"INSERT OR REPLACE INTO rows (question, {FIELDS}, seal) VALUES ({', '.join('?' * 11)})"
+
+
+def fields_of(schema: int) -> str:
+    """The columns of a row in a file of this schema, the seal last where rows have one."""
+    fields = FIELDS if schema > 1 else FIELDS.replace("plain_tokens", "tokens")
+    return f"{fields}, seal" if schema >= SEALED else fields
+
+
+def prepare(database: sqlite3.Connection, path: Path) -> None:
+    """Create the tables of a new file; bring those of an older one up to date.
+
+    Raises StoreFailed if the file is of a later schema, or holds anything but a store's tables.
+    """
+    version = schema_of(database, path)
+    if version == 0:
+        with transaction(database):
+            database.execute(QUESTIONS)
+            database.execute(ROWS)
+            database.execute(f"PRAGMA user_version={SCHEMA}")
+    elif version < SCHEMA:
+        keep_copy(database, path, version)
+        with transaction(database):
+            for step in range(version, SCHEMA):
+                MIGRATIONS[step](database)
+            database.execute(f"PRAGMA user_version={SCHEMA}")
+
+
+def schema_of(database: sqlite3.Connection, path: Path) -> int:
+    """The schema of a file, 0 for one without tables; raises StoreFailed."""
+    (version,) = database.execute("PRAGMA user_version").fetchone()
+    try:
+        objects = database.execute(
+            "SELECT type, name, sql FROM sqlite_schema WHERE type <> 'index' OR sql IS NOT NULL"
+        ).fetchall()
+    except UnicodeDecodeError:
+        raise sqlite3.DatabaseError("the names of its tables are no text") from None
+    if version > SCHEMA or version < 0:
+        raise StoreFailed(
+            f"{path} was written by a later version of caploc (schema {version}, this one reads up "
+            f"to {SCHEMA}); use that version, or another --out."
+        )
+    known = {
+        "questions": normalize_statement(QUESTIONS),
+        "rows": normalize_statement(FORMER.get(version, ROWS)),
+    }
+    for kind, name, sql in objects:
+        if version == 0 or kind != "table" or normalize_statement(sql or "") != known.get(name):
+            raise StoreFailed(
+                f"{path} holds a {kind} {str(name)[:40]!r} that no run of caploc writes; do not "
+                "use the file: take a copy from where it was made, or another --out."
+            )
+    if version and len(objects) != len(known):
+        raise StoreFailed(f"{path} lacks tables of a store; use another --out.")
+    return int(version)
+
+
+def normalize_statement(sql: str) -> str:
+    """A statement without its comments and spaces.
+
+    Quotes go from around a table's name alone: inside others `--` begins no comment.
+    """
+    unquoted = re.sub(r'"(rows|questions)"', r"\1", sql, count=1)
+    without = re.sub(r"--[^\n]*", "", unquoted)
+    return re.sub(r"\s+", "", without).replace("IFNOTEXISTS", "")
+
+
+@contextmanager
+def transaction(database: sqlite3.Connection) -> Iterator[None]:
+    """All statements of the block or none, those that make tables included."""
+    database.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        database.commit()
+    except BaseException:
+        database.rollback()
+        raise
+
+
+def keep_copy(database: sqlite3.Connection, path: Path, version: int) -> None:
+    """Copy the file as it is beside itself, `rows.sqlite.schema1`, whole or not at all."""
+    copy = path.with_name(f"{path.name}.schema{version}")
+    part = copy.with_name(f"{copy.name}.part")
+    clear(part)
+    try:
+        target = connect(part)
+        try:
+            database.backup(target)
+        finally:
+            target.close()
+        part.replace(copy)
+    except BaseException:
+        clear(part)
+        raise
+
+
+def clear(part: Path) -> None:
+    """Delete a database that was not finished, and what SQLite kept beside it."""
+    for ending in ("", JOURNAL, LOG, INDEX):
+        companion_file(part, ending).unlink(missing_ok=True)
+
+
+def price_alone(database: sqlite3.Connection) -> None:
+    """From 1 to 2: rows say what they would take alone; then they were all run alone."""
+    database.execute("ALTER TABLE rows RENAME TO former")
+    database.execute(FORMER[2])
+    database.execute(
+        "INSERT INTO rows SELECT question, mask, example, number, outcome, item, responses, "
+        "tokens, tokens, seconds FROM former"
+    )
+    database.execute("DROP TABLE former")
+
+
+def seal_rows(database: sqlite3.Connection) -> None:
+    """From 2 to 3: every row gets a seal."""
+    database.execute("ALTER TABLE rows RENAME TO former")
+    database.execute(ROWS)
+    digests = dict(database.execute("SELECT id, digest FROM questions"))
+    found = database.execute(f"SELECT question, {FIELDS} FROM former")
+    while batch := found.fetchmany(AT_ONCE):
+        database.executemany(
+            INSERT, [(*row, seal(digests.get(row[0], ""), row[1:])) for row in batch]
+        )
+    database.execute("DROP TABLE former")
+
+
+MIGRATIONS: dict[int, Callable[[sqlite3.Connection], None]] = {1: price_alone, 2: seal_rows}
+FORMER: dict[int, str] = {  # the table of rows as it was
+    2: "\n".join(line for line in ROWS.splitlines() if not line.strip().startswith("seal")),
+}
+FORMER[1] = "\n".join(
+    line.replace("tokens REAL", "tokens INTEGER")
+    for line in FORMER[2].splitlines()
+    if not line.strip().startswith("plain_tokens")
+)

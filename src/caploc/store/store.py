@@ -1,22 +1,36 @@
-"""The rows of a run folder, open for writing."""
+"""The rows of a run folder: open for writing, or for reading only, whoever the file belongs to."""
 
 import json
+import math
 import os
+import shutil
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import psutil
 from filelock import FileLock, Timeout
 
 from caploc.errors import FolderTaken, StoreFailed
-from caploc.files import UnfitFile, check_regular
-from caploc.store.guard import connect, identity
-from caploc.store.rows import Question, Row, as_fields, parse_row, seal
-from caploc.store.schema import INSERT, SCHEMA, fields_of, prepare, schema_of, transaction
+from caploc.files import UnfitFile, check_regular, is_regular, open_regular
+from caploc.store.pages import JOURNAL, LOG, companion_file, connect, identity
+from caploc.store.rows import (
+    INSERT,
+    SCHEMA,
+    Question,
+    Row,
+    as_fields,
+    fields_of,
+    matches,
+    prepare,
+    schema_of,
+    seal,
+    transaction,
+)
 
 LOCK = ".lock"
 # File systems of other machines: WAL's index is shared memory, which they have not.
@@ -32,9 +46,8 @@ class Store:
     def __init__(self, path: Path) -> None:
         """Open or create `path`; no other process may have its folder open.
 
-        Raises:
-            FolderTaken: if another process is running in the folder.
-            StoreFailed: if the file cannot be opened, is damaged or of a later schema.
+        Raises FolderTaken if another process is running in the folder; StoreFailed if the file
+        cannot be opened, is damaged or of a later schema.
         """
         self.path = path
         self.lock = folder_lock(path.parent)
@@ -65,11 +78,7 @@ class Store:
             raise StoreFailed(unusable(self.path.parent, error)) from error
 
     def question_id(self, question: Question) -> int:
-        """The number under which a question's rows are kept.
-
-        Raises:
-            StoreFailed: if the file cannot be read or written, or is damaged.
-        """
+        """The number under which a question's rows are kept; raises StoreFailed."""
         digest, text = question.digest(), json.dumps(asdict(question))
         find = "SELECT id, question FROM questions WHERE digest = ?"
         write = (
@@ -107,11 +116,7 @@ class Store:
         return int(max([most or 0, *(number for (number,) in numbers)])) + 1
 
     def digest_of(self, question: int) -> str:
-        """The digest of a question.
-
-        Raises:
-            StoreFailed: if it is not there any more: a page of the file is damaged.
-        """
+        """The digest of a question; raises StoreFailed."""
         found = self.database.execute("SELECT digest FROM questions WHERE id = ?", (question,))
         for (digest,) in found:
             return str(digest)
@@ -120,8 +125,7 @@ class Store:
     def load(self, question: int) -> dict[tuple[bytes, str], Row]:
         """Every row of a question by mask and example.
 
-        Raises:
-            StoreFailed: if the file cannot be read, or a row is not what was written.
+        Raises StoreFailed if the file cannot be read, or a row is not what was written.
         """
         with self.guarded():
             digest = self.digest_of(question)
@@ -133,30 +137,21 @@ class Store:
     def add(self, question: int, rows: Sequence[Row]) -> None:
         """Keep rows, all or none; on return they survive a crash of the program.
 
-        Raises:
-            StoreFailed: if the disk is full or read-only, or the file was taken away.
+        Raises StoreFailed if the disk is full or read-only, or the file was taken away.
         """
         with self.guarded():
-            self.check_present()
+            if identity(self.path) != self.identity:  # what is written would go with this process
+                raise StoreFailed(
+                    f"{self.path} was deleted or replaced while a run was writing it; what was in "
+                    "it is lost unless it was moved: put it back if it was, then run the same "
+                    "command again."
+                )
             digest = self.digest_of(question)
             fields = [as_fields(row) for row in rows]
             with transaction(self.database):
                 self.database.executemany(
                     INSERT, [(question, *each, seal(digest, each)) for each in fields]
                 )
-
-    def check_present(self) -> None:
-        """Refuse to write into a file that has no name any more: it would go with this process.
-
-        Raises:
-            StoreFailed: if another file is in its place, or none.
-        """
-        if identity(self.path) != self.identity:
-            raise StoreFailed(
-                f"{self.path} was deleted or replaced while a run was writing it; what was in it "
-                "is lost unless it was moved: put it back if it was, then run the same command "
-                "again."
-            )
 
     def close(self) -> None:
         """Close the file and let other processes in."""
@@ -176,11 +171,8 @@ def folder_lock(folder: Path) -> FileLock:
     """The lock of a folder, taken, which keeps other processes out until it is released.
 
     The same thread may take it again: whoever runs several studies in a folder holds it between
-    them.
-
-    Raises:
-        FolderTaken: if another process (or thread) is running in the folder.
-        StoreFailed: if the folder cannot be made or written.
+    them. Raises FolderTaken if another process (or thread) is running in the folder; StoreFailed if
+    the folder cannot be made or written.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -206,29 +198,31 @@ def journal(path: Path) -> str:
 
 def file_system(folder: Path) -> str:
     """The type of the file system that holds a folder, such as ext4; empty if it is not known."""
-    place, longest, kind = str(folder.resolve()), "", ""
+    place = str(folder.resolve())
     try:
         mounted = psutil.disk_partitions(all=True)
     except (OSError, NotImplementedError):
         return ""
-    for part in mounted:
-        inside = place == part.mountpoint or place.startswith(part.mountpoint.rstrip("/\\") + "/")
-        if inside and len(part.mountpoint) >= len(longest):
-            longest, kind = part.mountpoint, part.fstype
-    return kind.lower()
+    holding = [
+        (len(part.mountpoint), number, part.fstype)
+        for number, part in enumerate(mounted)  # of two mounted at one place the later one counts
+        if place == part.mountpoint or place.startswith(part.mountpoint.rstrip("/\\") + "/")
+    ]
+    return max(holding, default=(0, 0, ""))[2].lower()
 
 
 def sealed_row(path: Path, digest: str, row: Sequence[Any]) -> Row:
     """A row as a file holds it; its seal, if the file has seals, comes last.
 
-    Raises:
-        StoreFailed: if it is not what was written.
+    Raises StoreFailed if it is not what was written.
     """
     fields, sealed = row[:9], row[9:]
     try:
         if sealed and seal(digest, fields) != sealed[0]:
             raise ValueError
-        return parse_row(fields)
+        mask, example, number, outcome, item, *others = fields
+        value = math.nan if outcome is None else outcome
+        return Row(mask, example, number, value, json.loads(item), *others)
     except (ValueError, TypeError, RecursionError):
         raise StoreFailed(damaged(path, "a row is not what was written")) from None
 
@@ -257,17 +251,105 @@ def damaged(path: Path, why: str) -> str:
 
 def unusable(folder: Path, error: OSError) -> str:
     """What to do about a folder that cannot be made or written."""
+    said = error.strerror or str(error)
+    if isinstance(error, UnfitFile):
+        said = f"{error.filename}: {error}"  # which a run does not make
     return (
-        f"{folder} cannot be used as a run folder ({system_error(error)}); free disk space or "
+        f"{folder} cannot be used as a run folder ({said}); free disk space or "
         "make it writable and run the same command again (what it holds is kept), or choose "
         "another --out."
     )
 
 
-def system_error(error: OSError) -> str:
-    """What the system says, and of which file if that is not what a run makes."""
-    return (
-        f"{error.filename}: {error}"
-        if isinstance(error, UnfitFile)
-        else error.strerror or str(error)
-    )
+UNKNOWN = "unknown"  # dtype of a model that is not loaded
+
+Known = dict[tuple[bytes, str], Row]
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[tuple[sqlite3.Connection, int]]:
+    """A connection that changes nothing, and the schema of the file.
+
+    Where the folder cannot be written SQLite may be unable to read its journal or log; a copy is
+    read then. Raises StoreFailed if the file cannot be read, is damaged, of a later schema or none
+    of ours.
+    """
+    with ExitStack() as stack:
+        try:
+            database = open_database(path)
+        except sqlite3.OperationalError as error:
+            if not is_regular(path):
+                raise StoreFailed(sentence(path, error)) from error
+            path = copy_database(path, Path(stack.enter_context(TemporaryDirectory())))
+            database = open_database(path, copy=True)
+        except OSError as error:
+            raise StoreFailed(unusable(path.parent, error)) from error
+        try:
+            yield database, schema_of(database, path)
+        except sqlite3.Error as error:
+            raise StoreFailed(sentence(path, error)) from error
+        finally:
+            database.close()
+
+
+def copy_database(path: Path, place: Path) -> Path:
+    """Copy a database, its journal and its log into a folder; the copy's path.
+
+    Raises StoreFailed if there is no room.
+    """
+    try:
+        for ending in ("", JOURNAL, LOG):
+            with (
+                suppress(FileNotFoundError),
+                open_regular(companion_file(path, ending)) as file,
+                (place / f"{path.name}{ending}").open("wb") as copy,
+            ):
+                shutil.copyfileobj(file, copy)
+    except OSError as error:
+        raise StoreFailed(unusable(path.parent, error)) from error
+    return place / path.name
+
+
+def open_database(path: Path, *, copy: bool = False) -> sqlite3.Connection:
+    """A connection that has read the file's first page, a read-only one except to a copy.
+
+    Raises:
+        StoreFailed: if one of the file's companions must not be opened.
+        sqlite3.OperationalError: if it cannot be opened here.
+    """
+    mode = "rw" if copy else "ro"
+    address = f"{path.absolute().as_uri()}?mode={mode}"
+    database = connect(path, address)
+    try:
+        database.execute("PRAGMA user_version").fetchone()
+    except sqlite3.OperationalError:
+        database.close()
+        raise
+    except sqlite3.DatabaseError:
+        pass  # damaged: whoever reads on is told
+    return database
+
+
+def stored_rows(path: Path, question: Question) -> Known:
+    """The rows of a question in a file; none if there is no file.
+
+    A question whose text is lost is known by its digest; of a model that is not loaded any dtype
+    will do. Raises StoreFailed if it cannot be read, or a row is not what was written.
+    """
+    if not os.path.lexists(path):
+        return {}
+    wanted = asdict(question)
+    if question.dtype == UNKNOWN:
+        del wanted["dtype"]
+    with reading(path) as (database, schema):
+        found: Known = {}
+        texts = database.execute("SELECT id, digest, question FROM questions").fetchall()
+        for number, digest, text in texts:
+            readable = matches(digest, text) and wanted.items() <= json.loads(text).items()
+            if not readable and digest != question.digest():
+                continue
+            for row in database.execute(
+                f"SELECT {fields_of(schema)} FROM rows WHERE question = ?", (number,)
+            ):
+                found[row[0], row[1]] = sealed_row(path, digest, row)
+    return found

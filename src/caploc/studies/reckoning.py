@@ -22,10 +22,9 @@ from caploc.measurement import Cost, HeadModel, Meter
 from caploc.progress import Progress, Silent
 from caploc.result import Score
 from caploc.store import Question, Row
-from caploc.store.reading import Known, stored_rows
+from caploc.store.store import Known, stored_rows
 from caploc.study import CHECKED, Study, locate, validated
-from caploc.tasks.requests import Generate, Generated, Request, Response, Scored, responses_json
-from caploc.tasks.task import Task
+from caploc.tasks.task import Generate, Generated, Request, Response, Scored, Task, responses_json
 from caploc.workbench import Workbench
 
 NEVER = 2.0  # a recall that no search expects

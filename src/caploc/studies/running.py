@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from caploc.comparison import compare
-from caploc.contents import read_file
-from caploc.contents.files import RunFile
+from caploc.contents import RunFile, read_file
 from caploc.errors import CaplocError, OutOfMemory, UserError
 from caploc.findings import StudyFindings
 from caploc.folder import RESULT, RUN, package_versions, question

@@ -18,6 +18,8 @@ from caploc.tasks.datafiles import (
     check_data_file,
     check_data_files,
     data_overrides,
+    definition,
+    evaluated_split,
     find_fault,
     has_training,
     local_files,
@@ -28,13 +30,12 @@ from caploc.tasks.leaf import ChatTemplate, Leaf
 from caploc.tasks.paper.profanity import PACKAGED, Swearing, load_lexicon
 from caploc.tasks.programs import NOT_ALLOWED, check_definition, check_programs, stand_in
 from caploc.tasks.registry import (
-    definition,
     find_task,
-    has_mark,
     leaf_entries,
     mixture_parts,
 )
 from caploc.tasks.task import Task
+from caploc.tasks.taskfiles import has_mark
 
 DEMO_CAPABILITIES = (
     "addition subtraction sorting code rhyming cursing capitals elements recall".split()
@@ -97,13 +98,12 @@ class TaskOptions:
 def parse_data(texts: list[str]) -> dict[str, str]:
     """Read `test=FILE` options; paths become absolute, `words=package` stays.
 
-    Raises:
-        BadOption: if one is not of that form.
+    Raises BadOption if one is not of that form.
     """
     files = {}
     for text in texts:
-        split, equals, file = text.partition("=")
-        if not (split and equals and file):
+        split, _, file = text.partition("=")
+        if not (split and file):
             raise BadOption(
                 f"--data takes SPLIT=FILE, such as test=gsm8k_test.jsonl; got {text!r}."
             )
@@ -115,9 +115,7 @@ def parse_data(texts: list[str]) -> dict[str, str]:
 def check_task_name(name: str, options: TaskOptions | None = None) -> None:
     """Refuse a task that does not exist, or that runs model-written code when it may not.
 
-    Raises:
-        UnknownName: naming the nearest task there is.
-        BadOption: if the task executes what the model writes and `options` do not allow it.
+    Raises UnknownName, naming the nearest task there is, or BadOption.
     """
     allowed = options is not None and options.allow_code
     for entry in leaf_entries(*find_task(name)):
@@ -126,23 +124,17 @@ def check_task_name(name: str, options: TaskOptions | None = None) -> None:
 
 
 def can_train(name: str, options: TaskOptions | None = None) -> bool:
-    """Tell whether the task has a training split, in the files if the options name some.
-
-    Raises:
-        UnknownName: naming the nearest task there is.
-    """
+    """Tell whether the task has a training split, in the files if the options name some."""
     place = find_task(name)
     entries = list(leaf_entries(*place))
     return not mixture_parts(*place) and has_training(entries, (options or TaskOptions()).splits)
 
 
 def wants_chat_template(name: str) -> bool:
-    """Tell whether some task behind the name is asked in the model's chat format where it has one.
-
-    Raises:
-        UnknownName: naming the nearest task there is.
-    """
-    return any(has_mark(entry, "chat_template") for entry in leaf_entries(*find_task(name)))
+    """Tell whether some task behind the name is asked in the model's chat format if it has one."""
+    return any(
+        has_mark(definition(entry), "chat_template") for entry in leaf_entries(*find_task(name))
+    )
 
 
 def load_task(
@@ -151,10 +143,8 @@ def load_task(
     """Load a task and build its requests.
 
     `chat` renders messages with the model's chat template; it is used only if the options or the
-    task say so.
-
-    Raises:
-        UserError: for every mistake in the name, the options or the data, in one sentence.
+    task say so. Raises UserError for every mistake in the name, the options or the data, in one
+    sentence.
     """
     options = options or TaskOptions()
     options.check()
@@ -218,9 +208,7 @@ def how_to_read_files(entries: Sequence[Entry]) -> str:
     """Return what to do where the Hub cannot be reached."""
     if len(entries) != 1:
         return "write a YAML that reads your own files (docs/tasks.md)"
-    config = definition(entries[0])
-    split = config.get("test_split") or config.get("validation_split") or "test"
-    return f"pass the files: --data {split}=FILE"
+    return f"pass the files: --data {evaluated_split(definition(entries[0])) or 'test'}=FILE"
 
 
 @contextmanager

@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from functools import cached_property
 from hashlib import blake2b
+from itertools import accumulate
 from typing import Any
 
 from lm_eval.api.group import Group
@@ -11,8 +12,7 @@ from lm_eval.api.group import Group
 from caploc.errors import BadOption
 from caploc.result import Score
 from caploc.tasks.leaf import LIKELIHOOD_METRICS, PAIR_METRICS, Leaf
-from caploc.tasks.requests import Generate, LogLikelihood, Request, Response, Rolling, Scored
-from caploc.tasks.task import Shown
+from caploc.tasks.task import Generate, LogLikelihood, Request, Response, Rolling, Scored, Shown
 
 
 class HarnessTask:
@@ -25,11 +25,7 @@ class HarnessTask:
         group: Group | None = None,
         outcome_kind: str = "metric",
     ) -> None:
-        """Join the leaves.
-
-        Raises:
-            BadOption: if log-probabilities are asked of a task without gold answers.
-        """
+        """Join the leaves; raises BadOption."""
         self.name, self.leaves, self.group, self.outcome_kind = name, leaves, group, outcome_kind
         self.places = [(leaf, doc) for leaf in leaves for doc in range(len(leaf.instances))]
         self.metric = "logprob" if outcome_kind == "logprob" else leaves[0].metric
@@ -99,12 +95,9 @@ class HarnessTask:
     def outcome(self, item: Any) -> float:
         """Return a number that is better when higher.
 
-        A (log-likelihood, length) pair becomes log-likelihood per unit of length, a
-        (gold, predicted) pair 1 where they agree, a list of numbers its mean; anything else is
-        what the task's aggregate makes of this item alone.
-
-        Raises:
-            BadOption: if there is no such number.
+        A (log-likelihood, length) pair becomes log-likelihood per unit of length, a (gold,
+        predicted) pair 1 where they agree, a list of numbers its mean; anything else is what the
+        task's aggregate makes of this item alone. Raises BadOption if there is no such number.
         """
         pair = isinstance(item, (list, tuple)) and len(item) == 2
         if self.metric in LIKELIHOOD_METRICS:
@@ -221,11 +214,11 @@ class Mixture:
         return task.outcome(item[1])
 
     def first(self, limit: int | None) -> list[int]:
-        numbers = {place: number for number, place in enumerate(self.places)}
+        starts = accumulate((part.size for part in self.parts), initial=0)
         return [
-            numbers[part, example]
-            for part, task in enumerate(self.parts)
-            for example in task.first(limit)
+            start + example
+            for start, part in zip(starts, self.parts, strict=False)
+            for example in part.first(limit)
         ]
 
     def score(self, examples: Sequence[int], items: Sequence[Any]) -> Score:
@@ -256,23 +249,21 @@ def metric_keys(leaf: Leaf) -> tuple[str, str]:
     return f"{leaf.metric},{leaf.filter}", f"{leaf.metric}_stderr,{leaf.filter}"
 
 
-def read_stderr(stderr: Any) -> float | None:
-    """Return a standard error, None where lm-eval has none to give."""
-    return float(stderr) if isinstance(stderr, float) else None
-
-
 def mean_of_scores(
     scores: Sequence[float | None], stderrs: Sequence[float | None]
 ) -> tuple[float | None, float | None]:
     """Return the mean of independent scores and its standard error; None where one is missing."""
     values = [score for score in scores if score is not None]
-    errors = [stderr for stderr in stderrs if stderr is not None]
+    errors = [stderr**2 for stderr in stderrs if stderr is not None]
     if not values or len(values) < len(scores):
         return None, None
-    mean = sum(values) / len(values)
-    if len(errors) < len(values):
-        return mean, None
-    return mean, sum(error**2 for error in errors) ** 0.5 / len(values)
+    known = len(errors) == len(values)
+    return sum(values) / len(values), sum(errors) ** 0.5 / len(values) if known else None
+
+
+def read_stderr(stderr: Any) -> float | None:
+    """Return a standard error, None where lm-eval has none to give."""
+    return float(stderr) if isinstance(stderr, float) else None
 
 
 def to_number(leaf: Leaf, item: Any) -> float:
@@ -290,14 +281,12 @@ def to_number(leaf: Leaf, item: Any) -> float:
 
 def mean_score(items: Sequence[float]) -> Score:
     """Plain mean with its standard error."""
-    count = len(items)
-    if not count:
+    if not items:
         return Score.of(None, None, 0)
-    mean = sum(items) / count
-    if count == 1:
-        return Score.of(mean, None, 1)
-    variance = sum((item - mean) ** 2 for item in items) / (count - 1)
-    return Score.of(mean, (variance / count) ** 0.5, count)
+    mean, count = sum(items) / len(items), len(items)
+    squares = sum((item - mean) ** 2 for item in items)
+    stderr = (squares / (count - 1) / count) ** 0.5 if count > 1 else None
+    return Score.of(mean, stderr, count)
 
 
 def digest_json(value: Any) -> str:

@@ -22,7 +22,7 @@ from lm_eval.models.utils import normalize_gen_kwargs
 from caploc.errors import BadData, BadOption, UserError
 from caploc.lookup import unknown
 from caploc.tasks.programs import executes_code, judgement
-from caploc.tasks.requests import (
+from caploc.tasks.task import (
     Generate,
     Generated,
     LogLikelihood,
@@ -61,10 +61,8 @@ class Leaf:
     def __init__(self, task: HarnessLeaf, metric: str | None, chat: ChatTemplate | None) -> None:
         """Build every request, in lm-eval's own order (few-shot draws depend on it).
 
-        Raises:
-            BadData: if there is no example, or one lacks what the task reads.
-            UnknownName: if the task has no such metric or filter.
-            BadOption: if the task samples its answers.
+        Raises BadData if there is no example, or one lacks what the task reads; UnknownName if the
+        task has no such metric or filter; BadOption if the task samples its answers.
         """
         self.task, self.name = task, task.task_name
         self.metric, self.filter = choose_metric(task, metric)
@@ -97,10 +95,8 @@ class Leaf:
 
     def filtered(self, example: int, responses: Sequence[Response]) -> list[Any]:
         """Return what the chosen filter makes of the responses."""
-        instances = [
-            replace_response(instance, response)
-            for instance, response in zip(self.instances[example], responses, strict=True)
-        ]
+        pairs = zip(self.instances[example], responses, strict=True)
+        instances = [replace_response(*pair) for pair in pairs]
         for ensemble in self.task._filters:
             if ensemble.name == self.filter:
                 ensemble.apply(instances)
@@ -157,10 +153,9 @@ class Leaf:
     def gold_request(self, example: int) -> LogLikelihood | Rolling:
         """Return the request whose log-probability says how sure the model is of the right answer.
 
-        Raises:
-            BadOption: if the task has no right answer.
+        Raises BadOption if the task has no right answer, or does not say which choice it is.
         """
-        first, *_ = self.requests(example)
+        first, *others = self.requests(example)
         if isinstance(first, Rolling):
             return first
         gold = self.gold(example)
@@ -175,43 +170,34 @@ class Leaf:
             return LogLikelihood(
                 first.prompt, gold if joined else self.task.config.target_delimiter + gold
             )
-        choices = self.requests(example)
-        if len(choices) == 1:
+        if not others:
             return first
-        chosen = choices[self.gold_index(example, gold)]
-        assert isinstance(chosen, LogLikelihood)
-        return chosen
-
-    def gold_index(self, example: int, gold: str) -> int:
-        """Return which of the requests is the right choice.
-
-        Raises:
-            BadOption: if the task does not say.
-        """
         doc = self.instances[example][0].doc
         # Tasks whose choices are contexts (winogrande) keep the right one's number in their text.
         right = (
             self.task.doc_to_text(doc) if self.task.multiple_input else self.task.doc_to_target(doc)
         )
-        index = right if isinstance(right, int) else -1
         if isinstance(right, str) and gold in self.choices(example):
-            index = self.choices(example).index(gold)
-        if not 0 <= index < len(self.instances[example]):
+            right = self.choices(example).index(gold)
+        if not isinstance(right, int) or not 0 <= right <= len(others):
             raise BadOption(
                 f"Task {self.name} does not say which choice is right in example {example}, so its "
                 "log-probability cannot be taken; use --outcome metric."
             )
-        return index
+        chosen = (first, *others)[right]
+        assert isinstance(chosen, LogLikelihood)
+        return chosen
 
     def definition(self) -> list[Any]:
         """Return what turns responses into an outcome, besides the examples themselves."""
         config = self.task.config
-        scorer = getattr(config, "process_results", None)
-        metrics = make_comparable(getattr(config, "metric_list", None) or [])
-        filters = make_comparable(getattr(config, "filter_list", None))
+        filters, metrics, scorer = (
+            make_comparable(getattr(config, name, None))
+            for name in ("filter_list", "metric_list", "process_results")
+        )
         names = [self.name, self.task.VERSION, self.metric, self.filter, version("lm_eval")]
         judged = [judgement()] if self.executes_code else []
-        return [*names, filters, metrics, make_comparable(scorer), *judged]
+        return [*names, filters, metrics or [], scorer, *judged]
 
     def choices(self, example: int) -> list[str]:
         """Return the answers offered, empty where the model writes its own."""
@@ -234,11 +220,7 @@ class Leaf:
 
 
 def build_instances(task: HarnessLeaf, chat: ChatTemplate | None) -> list[list[Instance]]:
-    """Return all instances of a task, grouped by document.
-
-    Raises:
-        BadData: if there is none, or a document lacks what the task reads.
-    """
+    """Return all instances of a task, grouped by document; raises BadData or BadOption."""
     try:
         with redirect_stderr(StringIO()):  # lm-eval draws a bar, in notebooks too
             task.build_all_requests(
@@ -246,16 +228,18 @@ def build_instances(task: HarnessLeaf, chat: ChatTemplate | None) -> list[list[I
             )
     except UserError:
         raise
-    except ValueError as error:
-        if "larger than population" not in str(error):
-            raise misfit(task, error) from error
-        shots = task.get_config("num_fewshot")
-        raise BadOption(
-            f"--fewshot {shots}: task {task.task_name} has fewer examples to put into a prompt; "
-            "use less."
-        ) from error
     except Exception as error:  # templates and user functions fail in ways of their own
-        raise misfit(task, error) from error
+        if isinstance(error, ValueError) and "larger than population" in str(error):
+            raise BadOption(
+                f"--fewshot {task.get_config('num_fewshot')}: task {task.task_name} has fewer "
+                "examples to put into a prompt; use less."
+            ) from error
+        columns = ", ".join(map(str, getattr(task, "features", ["unknown"])))
+        raise BadData(
+            f"The examples of task {task.task_name} do not fit its definition "
+            f"({type(error).__name__}: {' '.join(str(error).split())}); their columns are "
+            f"{columns}."
+        ) from error
     grouped: dict[int, list[Instance]] = {}
     for instance in task.instances:
         grouped.setdefault(instance.doc_id, []).append(instance)
@@ -264,16 +248,6 @@ def build_instances(task: HarnessLeaf, chat: ChatTemplate | None) -> list[list[I
         check_greedy(task.task_name, instances[0])
         as_request(instances[0])
     return list(grouped.values())
-
-
-def misfit(task: HarnessLeaf, error: Exception) -> BadData:
-    """Return the error for examples from which no request can be made."""
-    columns = ", ".join(map(str, getattr(task, "features", ["unknown"])))
-    said = " ".join(str(error).split())
-    return BadData(
-        f"The examples of task {task.task_name} do not fit its definition "
-        f"({type(error).__name__}: {said}); their columns are {columns}."
-    )
 
 
 def check_greedy(name: str, instance: Instance) -> None:
@@ -290,11 +264,7 @@ def check_greedy(name: str, instance: Instance) -> None:
 
 
 def as_request(instance: Instance) -> Request:
-    """Turn one lm-eval instance into a request.
-
-    Raises:
-        BadOption: for a kind that caploc does not ask (images, sound).
-    """
+    """Turn one lm-eval instance into a request; raises BadOption."""
     arguments = instance.args
     match instance.request_type, arguments:
         case "generate_until", (str(prompt), dict(options)):
@@ -311,12 +281,8 @@ def as_request(instance: Instance) -> Request:
 
 def replace_response(instance: Instance, response: Response) -> Instance:
     """Copy the instance with this response in it, as lm-eval's model would have left it."""
-    raw: Any
-    if isinstance(response, Generated):
-        raw = response.text
-    elif instance.request_type == "loglikelihood_rolling":
-        raw = response.logprob
-    else:
+    raw: Any = response.text if isinstance(response, Generated) else response.logprob
+    if isinstance(response, Scored) and instance.request_type != "loglikelihood_rolling":
         raw = (response.logprob, response.greedy)
     repeats = instance.repeats or 1
     return replace(instance, resps=[raw] * repeats, filtered_resps={}, metadata=instance.metadata)
@@ -325,8 +291,7 @@ def replace_response(instance: Instance, response: Response) -> Instance:
 def choose_metric(task: HarnessLeaf, wanted: str | None) -> tuple[str, str]:
     """Metric and filter: those named (`metric` or `metric,filter`), the paper's, or the first.
 
-    Raises:
-        UnknownName: if the task has no such metric or filter.
+    Raises UnknownName if the task has no such metric or filter.
     """
     metrics = metric_names(task)
     filters = [ensemble.name for ensemble in task._filters]

@@ -57,32 +57,22 @@ class CodeEval:
 
         Returns the mean of `pass@k` over problems, for every k that no problem has too few
         candidates for, and for every problem its candidates' verdicts. Time and memory are limited
-        as the sandbox does it; `timeout` and `num_workers` are accepted and ignored.
-
-        Raises:
-            BadOption: if running programs was not allowed.
+        as the sandbox does it; `timeout` and `num_workers` are accepted and ignored. Raises
+        BadOption if running programs was not allowed.
         """
         if self.sandbox is None:
             raise BadOption(NOT_ALLOWED.format(self.task))
         problems = list(zip(predictions, references, strict=True))
         programs = [Program(text, tests) for texts, tests in problems for text in texts]
         verdicts = iter(self.sandbox.judge(programs))
-        results = {
-            problem: [
-                (
-                    number,
-                    {
-                        "task_id": problem,
-                        "completion_id": number,
-                        "passed": verdict.passed,
-                        "result": verdict.reason,
-                    },
-                )
-                # texts first: where they end, no verdict of the next problem is taken
-                for number, (_, verdict) in enumerate(zip(texts, verdicts, strict=False))
-            ]
-            for problem, (texts, _) in enumerate(problems)
-        }
+        results: dict[int, list[tuple[int, dict[str, Any]]]] = {}
+        for problem, texts in enumerate(predictions):
+            results[problem] = []
+            for number in range(len(texts)):
+                verdict = next(verdicts)
+                told: dict[str, Any] = {"task_id": problem, "completion_id": number}
+                told |= {"passed": verdict.passed, "result": verdict.reason}
+                results[problem].append((number, told))
         return pass_rates(results.values(), k), results
 
 
@@ -112,8 +102,12 @@ def stand_in(task: str, allowed: bool) -> Iterator[None]:
         return ours if path.split("/")[-1] == METRIC else load(path, *arguments, **options)
 
     # of modules that lm-eval imported, which marks them with their age
-    marked = [each for each in list_modules() if "__mtime__" in vars(each[1])]
-    real = {name: module for name, module in marked if holds_metric(module, is_real)}
+    real = {
+        name: module
+        for name, module in list(sys.modules.items())
+        if isinstance(module, ModuleType) and "__mtime__" in vars(module)
+        if holds_metric(module, is_real)
+    }
     for name in real:
         del sys.modules[name]
     before = dict(sys.modules)
@@ -122,15 +116,11 @@ def stand_in(task: str, allowed: bool) -> Iterator[None]:
         yield
     finally:
         evaluate.load = load
-        for name, module in list_modules():
-            if module is not before.get(name) and holds_metric(module, is_ours):
+        for name, module in list(sys.modules.items()):
+            new = isinstance(module, ModuleType) and module is not before.get(name)
+            if new and holds_metric(module, is_ours):
                 del sys.modules[name]
         sys.modules.update(real)
-
-
-def list_modules() -> list[tuple[str, ModuleType]]:
-    """List what is imported."""
-    return [(n, m) for n, m in list(sys.modules.items()) if isinstance(m, ModuleType)]
 
 
 def holds_metric(module: ModuleType, kind: Callable[[Any], bool]) -> bool:
@@ -187,8 +177,7 @@ def executes_code(task: HarnessLeaf) -> bool:
 def check_programs(task: HarnessLeaf, allowed: bool) -> None:
     """Refuse a task that runs programs when it may not, or by any means but our `code_eval`.
 
-    Raises:
-        BadOption: in one sentence.
+    Raises BadOption, in one sentence.
     """
     if not executes_code(task):
         return
@@ -199,26 +188,21 @@ def check_programs(task: HarnessLeaf, allowed: bool) -> None:
         raise BadOption(NOT_OURS.format(task.task_name))
 
 
+def check_definition(name: str, config: Mapping[str, Any]) -> None:
+    """Refuse a code task by its YAML, its functions imported: before its data is loaded."""
+    metrics = [metric.get("metric") for metric in config.get("metric_list") or ()]
+    if config.get("unsafe_code"):
+        check_scorers(name, list(filter(callable, [config.get("process_results"), *metrics])))
+
+
 def check_scorers(name: str, functions: Sequence[Callable[..., Any]]) -> None:
     """Refuse scorers of a code task that do without our `code_eval`, or have the real one too.
 
-    Raises:
-        BadOption: in one sentence.
+    Raises BadOption.
     """
     for function in functions:
         if not reaches(function, is_ours) or reaches(function, is_real):
             raise BadOption(NOT_OURS.format(name))
-
-
-def check_definition(name: str, config: Mapping[str, Any]) -> None:
-    """Refuse a code task by its YAML, its functions imported: before its data is loaded.
-
-    Raises:
-        BadOption: in one sentence.
-    """
-    metrics = [metric.get("metric") for metric in config.get("metric_list") or ()]
-    if config.get("unsafe_code"):
-        check_scorers(name, list(filter(callable, [config.get("process_results"), *metrics])))
 
 
 def judgement() -> list[str]:

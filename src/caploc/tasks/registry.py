@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from lm_eval.tasks import TaskManager
 from lm_eval.tasks._index import Entry, Kind
@@ -11,7 +10,8 @@ from lm_eval.tasks._index import Entry, Kind
 from caploc.errors import BadData
 from caploc.lookup import unknown
 from caploc.naming import at_home
-from caploc.tasks.taskfiles import ENDINGS, open_family
+from caploc.tasks.datafiles import definition
+from caploc.tasks.taskfiles import ENDINGS, has_mark, open_family
 from caploc.tasks.templates import confine_templates
 
 confine_templates()
@@ -56,9 +56,8 @@ def own_names() -> list[str]:
 def find_task(name: str) -> tuple[TaskManager, str]:
     """Return which manager knows the task, and by what name.
 
-    Raises:
-        UnknownName: naming the nearest task there is.
-        BadData: if it is a file that defines no task.
+    Raises UnknownName, naming the nearest task there is; BadData if it is a file that defines no
+    task.
     """
     for manager in (demo_manager(), paper_manager(), words_manager()):
         if name in manager.task_index:
@@ -75,28 +74,15 @@ def find_task(name: str) -> tuple[TaskManager, str]:
     return harness_manager(), name
 
 
-def definition(entry: Entry) -> dict[str, Any]:
-    """Return what a task's YAML says, includes followed and functions left as their names."""
-    return entry.cfg or {}
-
-
-def has_mark(entry: Entry, mark: str) -> bool:
-    """Tell whether the `metadata` of a task's YAML says `mark: true`."""
-    metadata = definition(entry).get("metadata")
-    return isinstance(metadata, dict) and metadata.get(mark) is True
-
-
 def mixture_parts(manager: TaskManager, name: str) -> list[tuple[TaskManager, str]]:
     """Return the tasks of a group marked `mixture: true`, each with its own metric; else none.
 
-    They are looked for beside the mixture first, then wherever a task may be.
-
-    Raises:
-        UnknownName: if there is no such task.
-        BadData: if the members are not the names of two or more tasks that are not mixtures.
+    They are looked for beside the mixture first, then wherever a task may be. Raises UnknownName if
+    there is no such task; BadData if the members are not the names of two or more tasks that are
+    not mixtures.
     """
     entry = manager.task_index.get(name)
-    if entry is None or entry.kind is not Kind.GROUP or not has_mark(entry, "mixture"):
+    if entry is None or entry.kind is not Kind.GROUP or not has_mark(definition(entry), "mixture"):
         return []
     members = definition(entry).get("task")
     if not isinstance(members, list) or not all(isinstance(member, str) for member in members):
@@ -108,7 +94,7 @@ def mixture_parts(manager: TaskManager, name: str) -> list[tuple[TaskManager, st
         )
     parts = [(manager, m) if m in manager.task_index else find_task(m) for m in members]
     if len(parts) < 2 or any(
-        has_mark(beside.task_index[part], "mixture") for beside, part in parts
+        has_mark(definition(beside.task_index[part]), "mixture") for beside, part in parts
     ):
         raise BadData(f"Mixture {name} must list two or more tasks, none of them a mixture.")
     return parts
@@ -127,15 +113,12 @@ def leaf_entries(manager: TaskManager, name: str) -> Iterator[Entry]:
     if not isinstance(members, list):
         yield entry
         return
-    yield from member_entries(manager, members)
-
-
-def member_entries(manager: TaskManager, members: list[Any]) -> Iterator[Entry]:
-    """Yield the tasks behind the members of a group, which may be groups defined in place."""
-    for member in members:
+    waiting = list(reversed(members))
+    while waiting:
+        member = waiting.pop()
         if isinstance(member, str):
             yield from leaf_entries(manager, member)
-        elif isinstance(member.get("task"), list):
-            yield from member_entries(manager, member["task"])
+        elif isinstance(member.get("task"), list):  # a group defined in place
+            waiting += reversed(member["task"])
         else:
             yield from leaf_entries(manager, member.get("task") or member.get("group"))

@@ -9,6 +9,7 @@ import json
 import re
 import signal
 import sys
+from contextlib import suppress
 from datetime import date, datetime, time
 from decimal import Decimal
 from functools import lru_cache
@@ -22,11 +23,7 @@ DATES: dict[str, Any] = {"datetime": datetime, "date": date, "time": time}
 
 
 def encode_value(value: Any) -> Any:
-    """Return a value in JSON's terms, for what a column of data may hold.
-
-    Raises:
-        TypeError: if it is anything else.
-    """
+    """Return a value in JSON's terms, for what a column of data may hold; raises TypeError."""
     for name, kind in DATES.items():
         if type(value) is kind:
             return {TAG: name, "text": value.isoformat()}
@@ -38,29 +35,11 @@ def encode_value(value: Any) -> Any:
 
 
 def decode_value(value: dict[str, Any]) -> Any:
-    """Return the value of `encode`."""
+    """Return the value that `encode_value` was given."""
     kind = value.get(TAG)
-    if kind in DATES:
-        return DATES[kind].fromisoformat(value["text"])
-    if kind == "decimal":
-        return Decimal(value["text"])
-    if kind == "bytes":
-        return bytes.fromhex(value["text"])
-    return value
-
-
-def environment() -> SandboxedEnvironment:
-    """lm-eval's environment for templates, in Jinja's sandbox."""
-    made = SandboxedEnvironment(
-        loader=BaseLoader(), undefined=StrictUndefined, keep_trailing_newline=True
-    )
-    made.filters["regex_replace"] = replace_matches
-    return made
-
-
-def replace_matches(string: str, pattern: str, repl: str, count: int = 0) -> str:
-    """`re.sub`, as lm-eval's filter of the name `regex_replace`."""
-    return re.sub(pattern, repl, string, count=count)
+    readers = {name: each.fromisoformat for name, each in DATES.items()}
+    readers |= {"decimal": Decimal, "bytes": bytes.fromhex}
+    return readers[kind](value["text"]) if kind in readers else value
 
 
 @lru_cache(maxsize=256)
@@ -73,32 +52,28 @@ def compiled(source: str) -> Template:
 def names_in(source: str) -> frozenset[str]:
     """Return the columns that a template may read, without compiling it: that computes constants.
 
-    Raises:
-        TemplateError: if it is no template.
+    Raises TemplateError if it is no template.
     """
     return frozenset(name.name for name in ENVIRONMENT.parse(source).find_all(nodes.Name))
 
 
-ENVIRONMENT = environment()
+# lm-eval's environment for templates, in Jinja's sandbox.
+ENVIRONMENT = SandboxedEnvironment(
+    loader=BaseLoader(), undefined=StrictUndefined, keep_trailing_newline=True
+)
+ENVIRONMENT.filters["regex_replace"] = lambda string, pattern, repl, count=0: re.sub(
+    pattern, repl, string, count=count
+)
 
 
-def limit_memory(most: int) -> None:
-    """Give this process at most so many bytes of memory, where the system can."""
-    try:
-        import resource
-    except ImportError:  # Windows
-        return
-    try:
-        resource.setrlimit(resource.RLIMIT_AS, (most, most))
-    except (ValueError, OSError):  # macOS has no such limit
-        return
-
-
-def answer_line(line: str, seconds: float) -> dict[str, Any]:
+def answer_line(line: str, seconds: float, longest: int) -> dict[str, Any]:
     """Return the rendered text of a request, or the error's name and message."""
     try:
         request = json.loads(line, object_hook=decode_value)
-        return {"text": rendered(request["template"], request["values"], seconds)}
+        text = rendered(request["template"], request["values"], seconds)
+        if len(text) > longest:
+            raise MemoryError
+        return {"text": text}
     except MemoryError:
         return {"error": "MemoryError", "message": ""}
     except Exception as error:  # whatever a template and its filters raise
@@ -120,12 +95,12 @@ def rendered(source: str, values: dict[str, Any], seconds: float) -> str:
 def serve_requests() -> None:
     """Answer until the other side closes."""
     seconds, most, longest = float(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
-    limit_memory(most)
+    with suppress(ImportError, ValueError, OSError):  # Windows; macOS has no such limit
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
     for line in sys.stdin:
-        reply = answer_line(line, seconds)
-        if len(reply.get("text", "")) > longest:
-            reply = {"error": "MemoryError", "message": ""}
-        sys.stdout.write(json.dumps(reply) + "\n")
+        sys.stdout.write(json.dumps(answer_line(line, seconds, longest)) + "\n")
         sys.stdout.flush()
 
 

@@ -1,11 +1,74 @@
-"""What the rest of caploc needs to know of a task."""
+"""What a task asks of a model, what comes back, and what caploc needs to know of a task."""
 
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from caploc.result import Score
-from caploc.tasks.requests import Request, Response
+
+
+@dataclass(frozen=True, slots=True)
+class Generate:
+    """Continue `prompt`; `options` is the JSON of lm-eval's generation arguments."""
+
+    prompt: str
+    options: str
+
+
+@dataclass(frozen=True, slots=True)
+class LogLikelihood:
+    """How likely is `continuation` after `context`, and is it what greedy decoding would say?"""
+
+    context: str
+    continuation: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rolling:
+    """How likely is the whole text, window by window?"""
+
+    text: str
+
+
+Request = Generate | LogLikelihood | Rolling
+
+
+@dataclass(frozen=True, slots=True)
+class Generated:
+    """The text up to the first stop string, and the number of tokens decoded."""
+
+    text: str
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """Summed log-probability, in nats, of `tokens` tokens; `greedy`: each was the likeliest."""
+
+    logprob: float
+    greedy: bool
+    tokens: int
+
+
+Response = Generated | Scored
+
+
+def options_json(options: dict[str, Any]) -> str:
+    """Generation arguments in their one canonical form."""
+    return json.dumps(options, sort_keys=True)
+
+
+def responses_json(responses: tuple[Response, ...]) -> str:
+    """Responses as the store keeps them."""
+    return json.dumps([asdict(response) for response in responses])
+
+
+def responses_from_json(text: str) -> tuple[Response, ...]:
+    """Read what `responses_json` wrote."""
+    return tuple(
+        Generated(**fields) if "text" in fields else Scored(**fields) for fields in json.loads(text)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,48 +94,34 @@ class Task(Protocol):
     @property
     def size(self) -> int:
         """Number of examples."""
-        ...
 
     @property
     def chance(self) -> float:
         """Return the mean outcome of guessing; 0 where nothing is offered to guess among."""
-        ...
 
     def in_metric(self) -> "Task":
         """Return the same task with its own metric as the outcome."""
-        ...
 
     def in_likelihood(self) -> "Task | None":
-        """Return the same task with the log-probability of the right answer as the outcome.
-
-        None for a task that names no right answers.
-        """
-        ...
+        """Return the task with the right answer's log-probability as the outcome, if it has any."""
 
     def key(self, example: int) -> str:
         """Return a digest of everything the example asks and is judged by."""
-        ...
 
     def requests(self, example: int) -> Sequence[Request]:
         """Return what must be asked of the model for one row."""
-        ...
 
     def item(self, example: int, responses: Sequence[Response]) -> Any:
         """Return the task's own per-example result: what its metric aggregates."""
-        ...
 
     def outcome(self, item: Any) -> float:
         """One row's outcome; higher is better, whatever the metric."""
-        ...
 
     def score(self, examples: Sequence[int], items: Sequence[Any]) -> Score:
         """Return the task's own aggregate of its items."""
-        ...
 
     def first(self, limit: int | None) -> list[int]:
         """Return the examples of a final score."""
-        ...
 
     def show(self, example: int, responses: Sequence[Response]) -> Shown:
         """Prompt, gold answer and the model's answer, for people."""
-        ...

@@ -2,7 +2,8 @@
 
 A file may come from anyone, and Python code that it names runs with the user's rights. lm-eval
 finds tasks by walking a folder, where a file of a stranger can take the name of another. Here only
-what the named file leads to is read, once and as data: what was judged is what is built.
+what the named file leads to is read, once and as data (functions stay names): what was judged is
+what is built. PyYAML's own limit of nesting is the C stack, and aliases unfold to any size.
 """
 
 import os
@@ -13,24 +14,178 @@ from pathlib import Path
 from typing import Any
 
 import lm_eval
+import yaml
 from lm_eval.api import metrics  # noqa: F401  (fills the registry)
 from lm_eval.api.registry import METRIC_REGISTRY
 from lm_eval.prompts import PROMPT_REGISTRY
 from lm_eval.tasks import TaskManager
 from lm_eval.tasks._factory import TaskFactory
 from lm_eval.tasks._index import Entry, Kind, TaskIndex
+from lm_eval.tasks._yaml_loader import _import_func_in_yml
 
 from caploc.errors import BadData, BadOption, UnknownName
+from caploc.files import read_bytes
 from caploc.naming import at_home, is_file
-from caploc.tasks.definitions import (
-    FUNCTION,
-    Allowance,
-    Definition,
-    Function,
-    mappings,
-    read_definition,
-)
-from caploc.tasks.loaders import check_named, check_path, check_settings
+from caploc.tasks.datafiles import check_named, check_path, check_settings
+
+FUNCTION = "!function"
+LONGEST = 2**20  # bytes of a file
+DEEPEST = 100  # lists and mappings inside one another
+WIDEST = 1_000_000  # values in a file, those that aliases repeat counted each time
+MOST_FILES = 10_000  # of a family, each counted whenever it is included
+MOST_BYTES = 16 * 2**20  # of these files; all 14,000 of lm-eval's tasks have 8
+SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function that a YAML names, not imported."""
+
+    name: str
+    folder: Path  # of the YAML, where lm-eval looks for the module first
+
+    def load(self) -> Any:
+        """Import it, as lm-eval would."""
+        return _import_func_in_yml(self.name, self.folder)
+
+
+class Reader(SafeLoader):  # type: ignore[misc]
+    """Reads a task's YAML with lm-eval's parser; functions stay names."""
+
+    def __init__(self, content: bytes, folder: Path = Path()) -> None:
+        """Read these bytes, in whatever encoding they say they have."""
+        super().__init__(content)
+        self.folder = folder
+        self.functions: list[Function] = []
+        self.entries = 0  # of mappings so far, those that are merged into others counted each time
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        """Merge what `<<` names into a mapping, unless that makes too many entries."""
+        super().flatten_mapping(node)
+        self.entries += len(node.value)
+        if self.entries > WIDEST:
+            raise ValueError(f"it holds more than {WIDEST:,} values")
+
+    def construct_function(self, node: yaml.Node) -> Function:
+        """Note a function, also where another value takes its place later."""
+        self.functions.append(Function(str(self.construct_scalar(node)), self.folder))
+        return self.functions[-1]
+
+
+Reader.add_constructor(FUNCTION, Reader.construct_function)
+
+
+@dataclass
+class Definition:
+    """What a YAML and those that it includes say."""
+
+    config: dict[str, Any]
+    path: Path
+    files: set[Path]
+    functions: list[Function]
+
+
+def mappings(config: Any) -> Iterator[dict[Any, Any]]:
+    """Yield every mapping in a definition, itself included; each once."""
+    waiting, seen = [config], set()
+    while waiting:
+        value = waiting.pop()
+        if id(value) in seen or not isinstance(value, (dict, list, tuple)):
+            continue
+        seen.add(id(value))
+        if isinstance(value, dict):
+            yield value
+        waiting.extend(value.values() if isinstance(value, dict) else value)
+
+
+@dataclass
+class Allowance:
+    """What may still be read of a family."""
+
+    files: int = MOST_FILES
+    bytes: int = MOST_BYTES
+
+    @property
+    def is_spent(self) -> bool:
+        """Tell whether more was read than may be."""
+        return self.files < 0 or self.bytes < 0
+
+    def spend(self, path: Path, length: int) -> None:
+        """Take a file of this many bytes off; raises BadData if it is one too many."""
+        self.files -= 1
+        self.bytes -= length
+        if self.is_spent:
+            raise BadData(
+                f"With {path} a family of task files has more than {MOST_FILES:,} files or "
+                f"{MOST_BYTES:,} bytes, each file counted whenever it is included; put a group's "
+                "files into a folder of their own."
+            )
+
+
+def read_definition(path: Path, allowance: Allowance, above: tuple[Path, ...] = ()) -> Definition:
+    """Read a YAML and those that it includes, in which its own keys come first; raises BadData."""
+    try:
+        place = path.expanduser().resolve()
+        text = read_bytes(place, LONGEST)
+        allowance.spend(path, len(text))
+        content, functions = parse_yaml(text, place.parent)
+    except (OSError, RuntimeError, ValueError, TypeError, yaml.YAMLError) as error:
+        said = " ".join(str(getattr(error, "strerror", None) or error).split())[:300]
+        said = said.replace('in "<byte string>",', "at")
+        raise BadData(f"{str(path)[:300]} is not a task YAML: {said}.") from error
+    if not isinstance(content, dict):
+        raise BadData(f"{path} is not a task YAML: it holds no keys with values.")
+    if place in above or len(above) > DEEPEST:
+        raise BadData(f"{path} includes itself; take that `include` out.")
+    definition = Definition({}, path, {place}, functions)
+    names = content.pop("include", None)
+    for name in names if isinstance(names, list) else [names]:
+        if name is None:
+            continue
+        if not isinstance(name, str):
+            raise BadData(f"{path} includes {str(name)[:60]!r}, which is no path of a file.")
+        part = read_definition(place.parent / name, allowance, (*above, place))
+        definition.files |= part.files
+        definition.functions += part.functions
+        part.config.pop("task_list", None)  # lm-eval's: it is about the included file alone
+        definition.config.update(part.config)
+    definition.config.update(content)
+    return definition
+
+
+def parse_yaml(content: bytes, folder: Path) -> tuple[Any, list[Function]]:
+    """Return what a YAML says, and the functions in it.
+
+    Raises:
+        ValueError: if it nests too deeply, or its aliases unfold to too much.
+        yaml.YAMLError: if it is no YAML.
+    """
+    depth = 0
+    for event in yaml.parse(content, Loader=SafeLoader):
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        if depth > DEEPEST:
+            raise ValueError(f"it nests more than {DEEPEST} lists and mappings")
+    reader = Reader(content, folder)
+    try:
+        read = reader.get_single_data()
+    finally:
+        reader.dispose()
+    if unfolded(read, {}) > WIDEST:
+        raise ValueError(f"it holds more than {WIDEST:,} values")
+    return read, reader.functions
+
+
+def unfolded(value: Any, sizes: dict[int, float]) -> float:
+    """Count how many values there are, each alias followed; without end where one holds itself."""
+    if not isinstance(value, (dict, list, tuple, set)):
+        return 1.0
+    if id(value) not in sizes:
+        sizes[id(value)] = float("inf")  # while inside
+        parts = value.values() if isinstance(value, dict) else value
+        sizes[id(value)] = 1.0 + sum(unfolded(part, sizes) for part in parts)
+    return sizes[id(value)]
+
 
 ENDINGS = (".yaml", ".yml")
 MOST_REPEATS = 1_000  # answers that a task asks to each question
@@ -51,12 +206,6 @@ class TaskFamily:
     files: set[Path] = field(default_factory=set)
     functions: list[Function] = field(default_factory=list)
 
-    def add(self, name: str, kind: Kind, definition: Definition) -> None:
-        """Enter a task or group under its name."""
-        self.entries[name] = Entry(name, kind, definition.path, definition.config)
-        self.files |= definition.files
-        self.functions += definition.functions
-
     def code(self) -> Iterator[str]:
         """Yield the Python that building the family would run, each piece in a few words.
 
@@ -70,6 +219,12 @@ class TaskFamily:
                 yield f"{FUNCTION} {function.name}"
         for entry in self.entries.values():
             yield from code_of(entry.cfg)
+
+    def add(self, name: str, kind: Kind, definition: Definition) -> None:
+        """Enter a task or group under its name."""
+        self.entries[name] = Entry(name, kind, definition.path, definition.config)
+        self.files |= definition.files
+        self.functions += definition.functions
 
 
 def is_trusted(path: Path) -> bool:
@@ -100,8 +255,7 @@ def code_of(config: Any) -> Iterator[str]:
 def code_in(name: str) -> str | None:
     """Return the first Python that a task given as a file would run; None if there is none.
 
-    Raises:
-        BadData: if the file cannot be read as a task.
+    Raises BadData if the file cannot be read as a task.
     """
     path = at_home(name)
     if not (name.endswith(ENDINGS) and is_file(path)):
@@ -112,19 +266,14 @@ def code_in(name: str) -> str | None:
 def permit_code(name: str, allowed: bool) -> None:
     """Say for this process whether a task's file may run Python: it is asked at every reading."""
     place = os.path.abspath(at_home(name))
-    if allowed:
-        _without_code.discard(place)
-    else:
-        _without_code.add(place)
+    (_without_code.discard if allowed else _without_code.add)(place)
 
 
 def open_family(path: Path) -> tuple[TaskManager, str]:
     """Return the manager of a task file, which knows nothing else, and the task's name in it.
 
-    Raises:
-        UnknownName: if there is no such file, or its group names a task that is not beside it.
-        BadData: if it cannot be read as a task.
-        BadOption: if it runs Python and may not.
+    Raises UnknownName if there is no such file, or its group names a task that is not beside it;
+    BadData if it cannot be read as a task; BadOption if it runs Python and may not.
     """
     if not is_file(path):
         raise UnknownName(f"There is no task file {str(path)!r}; give the path of an lm-eval YAML.")
@@ -178,9 +327,8 @@ def resolve(value: Any, made: dict[int, Any]) -> Any:
 def read_family(path: Path) -> TaskFamily:
     """Read a task file, and the files beside it that define the members of its group.
 
-    Raises:
-        UnknownName: if a member of the group is nowhere beside it.
-        BadData: if the file is no task, or its data are read by a loader that is not allowed.
+    Raises UnknownName if a member of the group is nowhere beside it; BadData if the file is no
+    task, or its data are read by a loader that is not allowed.
     """
     allowance = Allowance()
     definition = read_definition(path, allowance)
@@ -195,7 +343,7 @@ def read_family(path: Path) -> TaskFamily:
             if member in family.entries:
                 continue
             found = siblings.define(member) if siblings else []
-            if not found and needed and not is_mixture(group.config):
+            if not found and needed and not has_mark(group.config, "mixture"):
                 raise UnknownName(
                     f"The group in {group.path} names the task {member!r}, which no YAML beside it "
                     "defines; correct the name, or write the task's file."
@@ -219,7 +367,9 @@ def check_circles(entries: Mapping[str, Entry]) -> None:
         if entry.kind is Kind.GROUP:
             config = entry.cfg or {}
             inside[name] = {member for member, _ in list_members(config.get("task"))}
-            if is_mixture(config):  # a part of the mixture's own name is a task of another place
+            if has_mark(
+                config, "mixture"
+            ):  # a part of the mixture's own name is a task of another place
                 inside[name].discard(name)
     try:
         TopologicalSorter(inside).prepare()
@@ -229,17 +379,19 @@ def check_circles(entries: Mapping[str, Entry]) -> None:
         ) from None
 
 
-def is_mixture(config: Mapping[str, Any]) -> bool:
-    """Return whether a group's members may be tasks of other places, each with its own metric."""
+def has_mark(config: Mapping[str, Any], mark: str) -> bool:
+    """Tell whether the `metadata` of a definition says `mark: true`.
+
+    The members of a group that is a `mixture` may be tasks of other places, each with its metric.
+    """
     metadata = config.get("metadata")
-    return isinstance(metadata, dict) and metadata.get("mixture") is True
+    return isinstance(metadata, dict) and metadata.get(mark) is True
 
 
 def check_entry(entry: Entry) -> None:
     """Refuse what would read data by a loader that is not allowed, or ask without end.
 
-    Raises:
-        BadData: naming the loader, or the number.
+    Raises BadData, naming the loader, or the number.
     """
     for mapping in mappings(entry.cfg):
         if not isinstance(mapping.get("custom_dataset"), Function):
@@ -258,11 +410,7 @@ def check_entry(entry: Entry) -> None:
 
 
 def kind_and_name(definition: Definition) -> tuple[Kind, str]:
-    """Return what a definition is for lm-eval, and its name.
-
-    Raises:
-        BadData: if it is neither a task nor a group, or does not say where its data are.
-    """
+    """Return what a definition is for lm-eval, and its name; raises BadData."""
     config, path = definition.config, definition.path
     try:
         kind = TaskIndex._kind_of(config)
@@ -288,10 +436,7 @@ def kind_and_name(definition: Definition) -> tuple[Kind, str]:
 def list_members(listed: Any) -> Iterator[tuple[str, bool]]:
     """Yield the names in a group's list, and whether each must be defined somewhere.
 
-    What a mapping names may be defined there and then.
-
-    Raises:
-        BadData: if one is no name.
+    What a mapping names may be defined there and then. Raises BadData if one is no name.
     """
     for member in listed if isinstance(listed, list) else []:
         if isinstance(member, str):
@@ -309,52 +454,38 @@ class Siblings:
     """The other YAML files in a task file's folder and the folders in it."""
 
     def __init__(self, path: Path, allowance: Allowance) -> None:
-        """Read them; raises BadData if there are too many."""
-        self.definitions: list[tuple[Kind, str, Definition]] = []
-        for file in yaml_files(path.absolute().parent):
-            try:
-                definition = read_definition(file, allowance)
-                self.definitions.append((*kind_and_name(definition), definition))
-            except BadData:  # it is none of the family's, or a base that others include
-                if allowance.is_spent:
-                    raise
+        """Read them in the order of their names, no links; raises BadData if there are too many."""
+        self.definitions: list[tuple[str, Kind, Definition]] = []
+        for place, folders, names in os.walk(path.absolute().parent):
+            folders.sort()
+            for file in (Path(place, name) for name in sorted(names) if name.endswith(ENDINGS)):
+                if file.is_symlink() or not is_file(file):
+                    continue
+                try:
+                    definition = read_definition(file, allowance)
+                    kind, name = kind_and_name(definition)
+                    self.definitions.append((name, kind, definition))
+                except BadData:  # it is none of the family's, or a base that others include
+                    if allowance.is_spent:
+                        raise
 
     def define(self, name: str) -> list[tuple[str, Kind, Definition]]:
         """Return the task of this name, else the group, else the tasks of this tag.
 
-        Raises:
-            BadData: if two files define it.
+        Raises BadData if two files define it.
         """
-        for wanted in ({Kind.TASK, Kind.PY_TASK}, {Kind.GROUP}):
-            found = [
-                (called, kind, definition)
-                for kind, called, definition in self.definitions
-                if called == name and kind in wanted
-            ]
+        tasks = [each for each in self.definitions if each[1] is not Kind.GROUP]
+        groups = [each for each in self.definitions if each[1] is Kind.GROUP]
+        for kind in (tasks, groups):
+            found = [each for each in kind if each[0] == name]
             if len(found) > 1:
                 files = " and ".join(str(definition.path) for _, _, definition in found[:2])
                 raise BadData(f"{files} both define {name!r}; rename one.")
             if found:
                 return found
-        tagged = [
-            (called, kind, definition)
-            for kind, called, definition in self.definitions
-            if kind is not Kind.GROUP and name in list_tags(definition.config)
-        ]
-        return [self.define(called)[0] for called, _, _ in tagged]
-
-
-def list_tags(config: Mapping[str, Any]) -> list[Any]:
-    """Return a task's tags."""
-    tag = config.get("tag")
-    return tag if isinstance(tag, list) else [tag]
-
-
-def yaml_files(folder: Path) -> Iterator[Path]:
-    """Yield the YAML files of a folder and those in it, in the order of their names; no links."""
-    for place, folders, files in os.walk(folder):
-        folders.sort()
-        for file in sorted(files):
-            path = Path(place, file)
-            if file.endswith(ENDINGS) and not path.is_symlink() and is_file(path):
-                yield path
+        tagged = []
+        for called, _, definition in tasks:
+            tags = definition.config.get("tag")
+            if name in (tags if isinstance(tags, list) else [tags]):
+                tagged += self.define(called)[:1]
+        return tagged

@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from threading import Lock, Timer
 from types import SimpleNamespace
@@ -49,10 +50,8 @@ class Confined:
     def render(self, source: str, values: dict[str, Any]) -> str:
         """Return the text of a template.
 
-        Raises:
-            BadData: if it takes too long or too much memory, or reads what is neither text nor a
-                number nor made of them.
-            TemplateError: if it is no template, or reads what is not there.
+        Raises BadData if it takes too long or too much memory, or reads what is neither text nor a
+        number nor made of them; TemplateError if it is no template, or reads what is not there.
         """
         if len(source) > LONGEST_SOURCE:
             raise BadData(
@@ -75,17 +74,13 @@ class Confined:
             )
         if "text" in reply:
             return str(reply["text"])
-        raise rebuild_error(reply["error"], reply["message"])
-
-
-def rebuild_error(name: str, message: str) -> Exception:
-    """Return an error of the renderer as the one that Jinja would have raised here."""
-    kind = getattr(exceptions, name, None)
-    if isinstance(kind, type) and issubclass(kind, exceptions.TemplateSyntaxError):
-        return kind(message, 1)
-    if isinstance(kind, type) and issubclass(kind, exceptions.TemplateError):
-        return kind(message)
-    return ValueError(f"{name}: {message}")
+        name, message = reply["error"], reply["message"]
+        kind = getattr(exceptions, name, None)  # the error that Jinja would have raised here
+        if isinstance(kind, type) and issubclass(kind, exceptions.TemplateSyntaxError):
+            raise kind(message, 1)
+        if isinstance(kind, type) and issubclass(kind, exceptions.TemplateError):
+            raise kind(message)
+        raise ValueError(f"{name}: {message}")
 
 
 class Renderer:
@@ -133,9 +128,7 @@ class Renderer:
             return
         self.process.kill()
         for pipe in (self.process.stdin, self.process.stdout):
-            if pipe is not None:
-                try:
+            with suppress(BrokenPipeError):
+                if pipe is not None:
                     pipe.close()
-                except BrokenPipeError:
-                    continue
         self.process.wait()

@@ -13,7 +13,7 @@ from functools import cached_property
 
 from lm_eval.models.utils import normalize_gen_kwargs
 
-from caploc.tasks.requests import Generate, Generated, LogLikelihood, Request, Response, Scored
+from caploc.tasks.task import Generate, Generated, LogLikelihood, Request, Response, Scored
 from caploc.validation.concentration import Overused, answer_shares, overused
 from caploc.validation.repetition import Repetition, repetition
 from caploc.validation.wording import Habits, Text, is_program, normalised

@@ -18,8 +18,7 @@ from scipy.special import log_softmax
 
 from caploc.result import AnswerPair, BeforeAfter, Common, Failures, Likelihoods, Share
 from caploc.store import Row
-from caploc.tasks.requests import Generate, Response, Scored, responses_from_json
-from caploc.tasks.task import Task
+from caploc.tasks.task import Generate, Response, Scored, Task, responses_from_json
 from caploc.validation.categories import Answered, Case, Category, Labels, written_text
 from caploc.validation.comparison import MARGIN
 from caploc.validation.concentration import Overused

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from caploc.engine import Answer, Ask
 from caploc.errors import CaplocError, OutOfMemory, RunFailed
-from caploc.tasks.requests import Request
+from caploc.tasks.task import Request
 from caploc.workers.replica import ModelIdentity, Refusal
 from caploc.workers.scheduling import Dispatcher, Patience, WorkerRates
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from caploc.engine import Ask
 from caploc.errors import BadOption, RunFailed
-from caploc.tasks.requests import Request
+from caploc.tasks.task import Request
 from caploc.workers.distributed import (
     AnswersCame,
     GroupEnded,

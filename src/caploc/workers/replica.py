@@ -17,7 +17,7 @@ from caploc.errors import CaplocError, ModelRefused
 from caploc.heads import HeadGrid
 from caploc.models.loading import LoadedModel, load_model
 from caploc.models.placement import free_memory
-from caploc.tasks.requests import Request
+from caploc.tasks.task import Request
 
 Result = TypeVar("Result")
 

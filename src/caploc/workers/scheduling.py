@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 from caploc.engine import Answer, Ask
 from caploc.errors import RunFailed
-from caploc.tasks.requests import Generate, LogLikelihood, Request, Scored
+from caploc.tasks.task import Generate, LogLikelihood, Request, Scored
 
 ATTEMPTS = 3  # workers that may fail on the same rows before the run ends
 LEAD = 200  # characters by which prompts with a common beginning are known; some fifty tokens

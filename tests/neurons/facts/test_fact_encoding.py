@@ -5,7 +5,7 @@ import pytest
 from caploc.engine.encoding import RequestEncoder
 from caploc.errors import BadData
 from caploc.neurons.facts.prompts import Encoder, FactPrompt
-from caploc.tasks.requests import LogLikelihood
+from caploc.tasks.task import LogLikelihood
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from caploc.neurons.facts.fidelity import (
     peak,
 )
 from caploc.neurons.facts.tracing import Tracer, noise_level
-from caploc.stats.agreement import rank_correlation
+from caploc.stats.sets import rank_correlation
 
 pytestmark = pytest.mark.slow  # whole studies
 

@@ -10,7 +10,7 @@ import caploc
 from caploc.engine.encoding import RequestEncoder
 from caploc.neurons.proof import as_neurons
 from caploc.tasks.demo import data
-from caploc.tasks.requests import LogLikelihood
+from caploc.tasks.task import LogLikelihood
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "models"))  # for `import tiny`
 

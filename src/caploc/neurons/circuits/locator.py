@@ -21,7 +21,7 @@ from caploc.neurons.circuits.graph import EdgeGrid, Edges, prune
 from caploc.neurons.circuits.opening import OpenModel, open_model
 from caploc.neurons.facts.prompts import FactPrompt
 from caploc.tasks.demo.data import CAPITALS, ELEMENTS
-from caploc.tasks.requests import LogLikelihood
+from caploc.tasks.task import LogLikelihood
 
 OFFERED = re.compile(r"^(\S+) ([A-D])$", re.MULTILINE)  # a line of a quiz: an answer, its letter
 DEMO = {"capital of": CAPITALS, "symbol of": ELEMENTS}

@@ -26,10 +26,9 @@ from caploc.errors import BadData
 from caploc.grid import Grid
 from caploc.neurons.facts.prompts import Fact, FactPrompt, check_names
 from caploc.progress import Progress, Silent
-from caploc.stats.agreement import rank_correlation
 from caploc.stats.chance import layer_matched
 from caploc.stats.intervals import Interval, JsonRecord, mean_interval
-from caploc.stats.sets import overlap_rates
+from caploc.stats.sets import overlap_rates, rank_correlation
 
 ARMS = ("rewrites", "same_prompt", "same_relation", "unrelated")
 SET_MEASURES = ("reference", "largest", "iou")

@@ -39,9 +39,9 @@ from caploc.neurons.facts.knowledge_neurons import (
 from caploc.neurons.facts.prompts import Encoder, Fact, FactAnswers, FactPrompt, check_names
 from caploc.neurons.proof import NeuronModel
 from caploc.progress import Progress, Silent
-from caploc.stats.agreement import rank_correlation
 from caploc.stats.chance import Specificity, layer_matched, specificity
 from caploc.stats.intervals import Interval, JsonRecord, mean_interval
+from caploc.stats.sets import rank_correlation
 
 DRAWS = 20
 UNRELATED = 5  # other facts' prompts watched for each fact

@@ -7,7 +7,7 @@ the split it falls, so no key of a test example is ever trained on.
 
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -43,19 +43,12 @@ def read_pairs(name: str) -> list[tuple[str, str]]:
     return [(first, second) for first, second in (line.split() for line in lines)]
 
 
-def read_people() -> dict[str, tuple[list[str], list[str]]]:
-    """Read who is found where, and with what in hand."""
-    people = {}
-    for line in (HERE / "people.txt").read_text().splitlines():
-        who, rest = line.split(": ")
-        places, things = rest.split(" | ")
-        people[who] = (places.split(), things.split())
-    return people
-
-
 CAPITALS = read_pairs("capitals.txt")
 ELEMENTS = read_pairs("elements.txt")
-PEOPLE = read_people()
+PEOPLE = {  # who is found where, and with what in hand
+    who: tuple(part.split() for part in rest.split(" | "))
+    for who, rest in (line.split(": ") for line in (HERE / "people.txt").read_text().splitlines())
+}
 RHYMES = [line.split(": ")[1].split() for line in (HERE / "rhymes.txt").read_text().splitlines()]
 
 
@@ -270,17 +263,13 @@ HELD_OUT: dict[Draw, float] = {
 }
 
 
-def is_held_out(draw: Draw, example: Example) -> bool:
-    """Tell whether the example is on the test side of its capability's split."""
-    digest = blake2b(f"{draw.__name__}:{example.key}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") / 2**64 < HELD_OUT.get(draw, 0.0)
-
-
 def stream(draw: Draw, split: str, rng: random.Random) -> Iterator[Example]:
-    """Endless examples of one side of the split."""
+    """Endless examples of one side of the split, which the digest of an example's key decides."""
     while True:
         example = draw(rng)
-        if is_held_out(draw, example) == (split == "test"):
+        digest = blake2b(f"{draw.__name__}:{example.key}".encode(), digest_size=8).digest()
+        held_out = int.from_bytes(digest, "big") / 2**64 < HELD_OUT.get(draw, 0.0)
+        if held_out == (split == "test"):
             yield example
 
 
@@ -298,18 +287,12 @@ def make_loader(draw: Draw) -> Callable[..., dict[str, datasets.Dataset]]:
     """Return what lm-eval calls for a `custom_dataset`: both splits of one capability."""
 
     def load(**_: Any) -> dict[str, datasets.Dataset]:
-        return {split: as_dataset(draw_distinct(draw, split)) for split in SPLIT_SEEDS}
+        return {
+            split: datasets.Dataset.from_list(list(map(asdict, draw_distinct(draw, split))))
+            for split in SPLIT_SEEDS
+        }
 
     return load
-
-
-def as_dataset(examples: list[Example]) -> datasets.Dataset:
-    """Examples as the rows that the YAML tasks read."""
-    rows = [
-        {"prompt": e.prompt, "answer": e.answer, "choices": e.choices, "gold": e.gold, "key": e.key}
-        for e in examples
-    ]
-    return datasets.Dataset.from_list(rows)
 
 
 load_addition = make_loader(addition)

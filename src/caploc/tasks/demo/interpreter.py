@@ -23,12 +23,7 @@ class BadProgram(Exception):
 
 
 def interpret(program: str, x: int) -> int:
-    """Return `f(x)` of a program of the form `def f(x): ... return ...`.
-
-    Raises:
-        BadProgram: if the text is anything else than assignments to `x` and a return, in
-            integers, `x`, `+`, `-` and `*`.
-    """
+    """Return `f(x)` of a program of the form `def f(x): ... return ...`; raises BadProgram."""
     try:
         for statement in body(program):
             match statement:

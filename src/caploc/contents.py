@@ -1,26 +1,17 @@
-"""Read a run's files, and refuse what no run writes.
+"""What the files of a run folder must hold, checked when they are read.
 
 A folder may come from anyone, by mail as well as from a run.
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, RootModel, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
-from caploc.contents.files import (
-    Answers,
-    Curve,
-    Enhancement,
-    Interactions,
-    Neurons,
-    RunFile,
-    Studies,
-    Universal,
-)
 from caploc.errors import CaplocError, UserError
 from caploc.folder import (
     ANSWERS,
@@ -35,7 +26,146 @@ from caploc.folder import (
     read_json,
 )
 from caploc.heads import ALONE, AMONG, Head
-from caploc.result import SCHEMA, Result
+from caploc.result import (
+    SCHEMA,
+    AnswerPair,
+    Count,
+    Document,
+    Model,
+    Name,
+    Number,
+    PartName,
+    Record,
+    Result,
+    RunCost,
+    Score,
+    Size,
+    TaskComparison,
+)
+
+
+class RunFile(Record):
+    """run.json."""
+
+    study: dict[str, Any]
+    command: str = ""
+    versions: dict[str, str | None] | None = None
+
+
+class Answers(RootModel[list[AnswerPair]]):
+    """answers.json."""
+
+
+class Studies(Document):
+    """studies.json."""
+
+    studies: list[Name]
+
+
+class TaskScores(Document):
+    """evaluation.json: tasks with the heads of the user's choice knocked out."""
+
+    model: Name
+    heads: list[PartName]
+    tasks: list[TaskComparison]
+    cost: RunCost = RunCost()
+    command: str | None = None
+    versions: dict[str, str | None] = {}
+
+
+class Curve(Document):
+    """curve.json: each task's scores with none, one, two and more of the heads knocked out."""
+
+    heads: list[PartName]
+    curves: dict[Name, list[Score]]
+    cost: RunCost | None = None
+
+
+class ContrastEffect(Record):
+    """Two sets of heads, and what their joint loss does beyond that of each."""
+
+    kind: Name
+    first: list[PartName]
+    second: list[PartName]
+    effect: Number | None = None
+    low: Number | None = None
+    high: Number | None = None
+    q: Number | None = None
+    meaning: Name | None = None
+
+
+class Interactions(Document):
+    """interactions.json."""
+
+    examples: Count | None = None
+    interactions: list[ContrastEffect]
+    summary: list[Name] = []
+
+
+class Universal(Document):
+    """universal.json."""
+
+    model: Name
+    universal: list[PartName] = []
+
+
+class NeuronCounts(Record):
+    """The neurons of each layer."""
+
+    layers: Size
+    neurons: list[Size]
+    expert_widths: list[Size]
+    expert_counts: list[Size]
+
+
+class FoundNeuron(Record):
+    """A neuron that a task names."""
+
+    neuron: PartName
+
+
+class FoundNeurons(Record):
+    """A task's neurons, and those of its subsets."""
+
+    task: Name
+    neurons: list[FoundNeuron]
+    subsets: list[list[PartName]]
+
+
+class Neurons(Document):
+    """neurons.json."""
+
+    model: Model
+    grid: NeuronCounts
+    tasks: list[FoundNeurons]
+
+
+class Arm(Record):
+    """One way in which neurons were tuned."""
+
+    arm: Name
+    fit: dict[str, Any] | None = None
+
+
+class Arms(Record):
+    """The ways of one task."""
+
+    arms: list[Arm]
+
+
+class TuningOptions(Record):
+    """How neurons were tuned."""
+
+    recipe: dict[str, Any]
+    noise: Number
+
+
+class Enhancement(Document):
+    """enhancement.json."""
+
+    enhancing: TuningOptions
+    tasks: dict[Name, Arms]
+
 
 Kind = TypeVar("Kind")
 File = TypeVar("File", bound=BaseModel)
@@ -58,31 +188,22 @@ FORMS: Mapping[str, type[BaseModel]] = {
 def read_contents(path: Path) -> Any:
     """Read a file of a run folder, as `read_json`, and check that it is what its name says.
 
-    Raises:
-        UserError: if it is not there, not readable, of a later version or not what is written.
+    Raises UserError if it is not there, not readable, of a later version or not what is written.
     """
     content = read_json(path)
-    parse(path, content)
+    parse_content(path, content)
     return content
 
 
 def read_file(path: Path, kind: type[File]) -> File:
-    """Read a file of a run folder; `kind` is what `FORMS` has for its name.
-
-    Raises:
-        UserError: as `read_contents`.
-    """
-    found = parse(path, read_json(path))
+    """Read a file of a run folder, as `read_contents`; `kind` is what `FORMS` has for its name."""
+    found = parse_content(path, read_json(path))
     assert isinstance(found, kind)
     return found
 
 
-def parse(path: Path, content: Any) -> BaseModel:
-    """Return the content of a file as what its name says.
-
-    Raises:
-        UserError: naming the first fault.
-    """
+def parse_content(path: Path, content: Any) -> BaseModel:
+    """Return the content of a file as what its name says, or raise UserError with its fault."""
     found, wrong = check_contents(path.name, content)
     if found is None:
         raise UserError(f"{path} {wrong[0]} `caploc doctor {path.parent}` says what is sound.")
@@ -117,26 +238,18 @@ def upgrade(name: str, content: Any) -> Any:
         shown = AMONG if content["method"].get("name") in DRAWN else ALONE
         content = {"estimand": {"heads": shown, "top": shown}} | content
     if isinstance(content.get("heads"), list):
-        content["heads"] = [place_of(entry) for entry in content["heads"]]
+        content["heads"] = heads = list(content["heads"])
+        for number, entry in enumerate(heads):
+            if isinstance(entry, dict) and None in (entry.get("layer"), entry.get("index")):
+                with suppress(CaplocError, KeyError, TypeError, AttributeError):
+                    heads[number] = entry | asdict(Head.parse(entry["head"]))
     return content
-
-
-def place_of(entry: Any) -> Any:
-    """Add layer and index to the entry of a head whose name alone says them."""
-    if not isinstance(entry, dict) or None not in (entry.get("layer"), entry.get("index")):
-        return entry
-    try:
-        head = Head.parse(entry["head"])
-    except (CaplocError, KeyError, TypeError, AttributeError):
-        return entry
-    return entry | {"layer": head.layer, "index": head.index}
 
 
 def typed(value: Kind) -> Kind:
     """A dataclass put together from a file's fields, if all of them are of their types.
 
-    Raises:
-        ValueError: naming the first one that is not, or if they are nested beyond reason.
+    Raises ValueError, naming the first one that is not, or if they are nested beyond reason.
     """
     adapter: TypeAdapter[Kind] = TypeAdapter(type(value))
     try:
