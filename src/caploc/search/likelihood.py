@@ -21,6 +21,7 @@ from caploc.recovery.screening import Effects
 from caploc.recovery.shrinkage import Posterior, spread_around
 from caploc.search.plan import Plan, Problem
 
+MOST_LINKED = 400  # examples by which chances of right answers follow from likelihoods
 MOST_EACH = 8  # examples that every head is tried on
 # What the look says of a head is worth so many examples of the head alone, and half of it from
 # `HALF` examples on; besides, any knockout disturbs answers a little, in shares of the score's
@@ -38,8 +39,9 @@ RATE = 0.04  # of the masks by which the effects are judged afterwards
 class FirstLook:
     """Every head of a problem alone, beside `base`, on a few examples that the model gets right.
 
-    `intact` holds the outcomes under `base`. `change` has, for each head and example asked, by how
-    much the log-probability of the right answer (a mean over its tokens, in nats) changed.
+    `task` is the number of the task in plans, `intact` holds its outcomes under `base`. `change`
+    has, for each head and example asked, by how much the log-probability of the right answer (a
+    mean over its tokens, in nats) changed.
     """
 
     OPENING: ClassVar[str] = "likelihood"
@@ -49,6 +51,7 @@ class FirstLook:
     random: np.random.Generator
     base: list[int] = field(default_factory=list)
     avoid: Mask = field(default_factory=lambda: np.zeros(0, dtype=bool))
+    task: int = 0
     before: dict[int, float] = field(default_factory=dict)
     change: Float[np.ndarray, "heads asked"] | None = None
     seen: Measurements = field(init=False)
@@ -126,7 +129,7 @@ class FirstLook:
         """
         if self.change is None:
             return Effects.unknown(self.problem.heads)
-        each = self.predicted()
+        each = self.predict(self.change)
         count = np.isfinite(each).sum(axis=1)
         known, width = count > 0, self.reach()[1]
         effect = np.nansum(each, axis=1) / np.maximum(count, 1)
@@ -139,22 +142,28 @@ class FirstLook:
         values = np.array(list(self.intact.values()))
         return float(values.min()), float(np.ptp(values)) or 1.0
 
-    def predicted(self) -> Float[np.ndarray, "heads asked"]:
+    def predict(self, change: Float[np.ndarray, "parts asked"]) -> Float[np.ndarray, "parts asked"]:
         """The expected change of the score if all examples changed as each one asked did."""
-        assert self.change is not None
-        if self.problem.likelihood == 0:  # the likelihood is the outcome
-            return self.change
+        if self.problem.likelihood == self.task:  # the likelihood is the outcome
+            return change
+        width = self.reach()[1]
+        slope, level = self.link
+        likelihood = np.array([self.before[each] for each in self.before if each in self.intact])
+        base = expit(level + slope * likelihood).mean()
+        moved = level + slope * (likelihood + change[:, :, None])
+        changed: np.ndarray = width * (expit(moved).mean(axis=2) - base)
+        return changed
+
+    @property
+    def link(self) -> tuple[float, float]:
+        """Slope and level of the logistic curve of intact outcomes over log-probabilities."""
         low, width = self.reach()
         both = [example for example in self.before if example in self.intact]
         likelihood = np.array([self.before[example] for example in both])
         share = (np.array([self.intact[example] for example in both]) - low) / width
         if np.ptp(list(self.intact.values())) == 0:
             share = np.full(len(both), min(max(low, 0.0), 1.0))
-        slope, level = linked(likelihood, share)
-        base = expit(level + slope * likelihood).mean()
-        moved = level + slope * (likelihood + self.change[:, :, None])
-        changed: np.ndarray = width * (expit(moved).mean(axis=2) - base)
-        return changed
+        return linked(likelihood, share)
 
     def believe(self, found: Effects, alone: Effects) -> Posterior:
         """Take what heads do alone as spread around these estimates, by as much as it shows."""

@@ -17,7 +17,7 @@ from caploc.recovery import ESTIMATORS, Estimate, Measurements
 MOST_MASKS = 100_000  # drawn at once, each a byte a head
 MOST_ROWS = 10**12  # a budget beyond what anyone could measure is a slip of the finger
 MOST_SEEDS = 2**63 - 1
-GOALS = ("heads", "set")
+GOALS = ("heads", "set", "specific")
 OPENINGS = ("likelihood", "masks")
 
 
@@ -61,7 +61,8 @@ class Settings:
 
     `budget` is the most rows an adaptive search may plan (None: 16 a head, and 2,000 at least); it
     stops earlier once the expected recall of its top heads reaches `recall`. `goal` says whether
-    the heads that matter most alone are wanted, or the set that breaks the task most. `opening`
+    the heads that matter most alone are wanted, or the set that breaks the task most, or the one
+    that does while each spared task loses no more than `price` of its score. `opening`
     says what an adaptive search begins with: the likelihood of right answers, head by head, where
     the task names any, or masks of several heads. `group` is
     the number of examples that one scattered mask is used for (None: as the price of a shared
@@ -75,6 +76,7 @@ class Settings:
     top: int = 5
     seed: int = 0
     goal: str = "heads"
+    price: float = 0.02
     opening: str = "likelihood"
     budget: int | None = None
     recall: float = 0.85
@@ -98,8 +100,9 @@ class Settings:
             raise BadOption(f"--seed must be 0 or more; got {self.seed}.")
         for name, allowed in (("goal", GOALS), ("opening", OPENINGS)):
             check_choice(name, getattr(self, name), allowed)
-        if not 0 < self.recall <= 1:
-            raise BadOption(f"--recall must lie above 0 and at most at 1; got {self.recall:g}.")
+        for name, share in (("recall", self.recall), ("price", self.price)):
+            if not 0 < share <= 1:
+                raise BadOption(f"--{name} must lie above 0 and at most at 1; got {share:g}.")
         if self.estimator is not None:
             pick(ESTIMATORS, self.estimator, "estimator")
         if self.group is not None and self.group < 1:
@@ -153,11 +156,27 @@ class Settings:
 
 
 @dataclass(frozen=True)
+class Beside:
+    """A task that a specific set must spare or, a twin of the task, break as well.
+
+    `number` is that of the task in plans; `examples` are for the search. `likelihood` is the number
+    of the same task with the log-probability of the right answer as its outcome (`number`: there is
+    no such thing, and the outcome itself is looked at).
+    """
+
+    number: int
+    examples: Sequence[int]
+    likelihood: int
+    twin: bool = False
+
+
+@dataclass(frozen=True)
 class Problem:
     """Among how many heads, on which examples.
 
     Heads are searched for on `examples`; `fresh` ones, disjoint, are kept for the check of what was
-    found. `others` holds some examples of each other task. `shared` is the price of reading what
+    found. `others` holds some examples of each other task; `beside` those that the goal `specific`
+    is about. `shared` is the price of reading what
     all prompts begin with, as a multiple of the rest of a row; `chance` the score of guessing.
     `likelihood` is the number, in plans, of the same task with the log-probability of the right
     answer as its outcome (0: it is the task itself); None if there is no such thing.
@@ -171,6 +190,7 @@ class Problem:
     shared: float = 0.0
     chance: float = 0.0
     likelihood: int | None = None
+    beside: Sequence[Beside] = ()
 
     def empty(self) -> Mask:
         """The mask that knocks out nothing."""

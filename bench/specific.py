@@ -1,0 +1,134 @@
+"""Specific sets on planted worlds: what is found, beside the best that exists.
+
+    python bench/specific.py --worlds 20
+"""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+import numpy as np
+
+from caploc import designs
+from caploc.recovery import Measurements
+from caploc.search import METHODS, Found, Plan, Problem, Settings
+from caploc.search.plan import Beside
+from caploc.simulate import KINDS, World
+
+SPARED = 3  # tasks
+UNIVERSAL, SHARED = 3, 4  # heads that all tasks need; heads of the task that one more task needs
+PRICE = 0.02
+SEARCHED = 200  # examples of each task
+
+
+@dataclass(frozen=True)
+class Tasks:
+    """Planted tasks on the same heads; the first is the one to break."""
+
+    worlds: list[World]
+
+    @classmethod
+    def related(cls, kind: str, seed: int, layers: int = 16, width: int = 32) -> "Tasks":
+        """Tasks with heads of their own, universal heads, and heads that two of them share."""
+        random = designs.generator(seed)
+        plain = replace(KINDS[kind], universal=0)
+        worlds = [
+            World.of_kind(plain, seed=100 * seed + task, layers=layers, width=width)
+            for task in range(1 + SPARED)
+        ]
+        universal = random.choice(2 * width, UNIVERSAL, replace=False)
+        strongest = np.argsort(-worlds[0].shifts)
+        common = [world.shifts.copy() for world in worlds]
+        for place, column in enumerate(strongest[: 2 * SHARED : 2]):
+            common[1 + place % SPARED][column] = worlds[0].shifts[column]
+        breaking = random.uniform(5, 9, UNIVERSAL)
+        for shifts in common:
+            shifts[universal] = breaking
+        columns = tuple(int(column) for column in universal)
+        return cls(
+            [
+                replace(world, shifts=shifts, universal=columns)
+                for world, shifts in zip(worlds, common, strict=True)
+            ]
+        )
+
+    def answer(self, plan: Plan) -> Measurements:
+        """The plan's rows; tasks beyond the last are the same with log-probabilities."""
+        task = plan.task % len(self.worlds)
+        world = self.worlds[task]
+        ask = world.logprobs if plan.task >= len(self.worlds) else world.outcomes
+        outcomes = ask(plan.masks[plan.mask], plan.example)
+        return Measurements(plan.masks, plan.mask, plan.example, outcomes)
+
+    def search(self, settings: Settings) -> tuple[Found, int]:
+        """What the search finds, and the rows it took, intact ones apart."""
+        count = len(self.worlds)
+        problem = Problem(
+            self.worlds[0].heads,
+            range(SEARCHED),
+            settings,
+            likelihood=count,
+            beside=[Beside(task, range(SEARCHED), task + count) for task in range(1, count)],
+        )
+        searching, rows = METHODS["adaptive"].search(problem), 0
+        plan = next(searching)
+        while True:
+            rows += int(plan.masks[plan.mask].any(axis=1).sum())
+            try:
+                plan = searching.send(self.answer(plan))
+            except StopIteration as end:
+                return end.value, rows
+
+    def loss(self, columns: Sequence[int]) -> float:
+        """What the spared task loses that loses most."""
+        return max(world.damage_of(list(columns)) for world in self.worlds[1:])
+
+    def best(self, size: int, price: float, candidates: int = 14) -> list[int]:
+        """The most damaging set within the price, of the heads that do most alone and cost little."""
+        first = self.worlds[0]
+        gain = -first.single_effects()
+        lost = np.max([-world.single_effects() for world in self.worlds[1:]], axis=0)
+        cheap = np.where(lost <= price, gain, -np.inf)
+        pool = [int(c) for c in np.argsort(-cheap)[:candidates]]
+        pairs = [c for each in first.interactions for c in each.columns if lost[c] <= price]
+        pool = list(dict.fromkeys([*pool, *pairs]))[: candidates + 2]
+        best, most = [], 0.0
+        for some in range(1, size + 1):
+            for columns in combinations(pool, some):
+                damage = first.damage_of(columns)
+                if damage > most and self.loss(columns) <= price:
+                    best, most = list(columns), damage
+        return best
+
+
+def main() -> None:
+    """Search worlds of each kind, and print what came of it."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--worlds", type=int, default=20)
+    parser.add_argument("--kinds", type=lambda text: text.split(","), default=["strong", "real"])
+    parser.add_argument("--rows", type=int, default=8, help="a head")
+    arguments = parser.parse_args()
+    for kind in arguments.kinds:
+        passed = 0
+        for seed in range(arguments.worlds):
+            tasks = Tasks.related(kind, seed)
+            first = tasks.worlds[0]
+            budget = arguments.rows * first.heads
+            settings = Settings(goal="specific", seed=seed, budget=budget, price=PRICE)
+            found, rows = tasks.search(settings)
+            best = tasks.best(5, PRICE)
+            damage, possible = first.damage_of(found.chosen), first.damage_of(best)
+            loss = tasks.loss(found.chosen)
+            good = damage >= 0.95 * possible and loss <= PRICE
+            passed += good
+            print(
+                f"{kind} {seed}: {damage:.3f} of {possible:.3f} ({damage / possible:.2f}), loss "
+                f"{loss:.3f}, {rows} rows, {sorted(found.chosen)} beside {sorted(best)}",
+                flush=True,
+            )
+        print(f"{kind}: {passed} of {arguments.worlds}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,301 @@
+"""The goal `specific`: the set that breaks the task most and leaves the spared tasks alone.
+
+Every head is looked at alone on the task, the promising ones on the spared tasks too. From these a
+pool is drawn, in which sets are grown head by head, for several prices of a loss elsewhere, by how
+likely right answers still are. What was grown on the way are the candidates: they are knocked out
+on further examples of every task, the unpromising ones dropped early.
+"""
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import product
+
+import numpy as np
+from jaxtyping import Float
+
+from caploc.recovery import Measurements
+from caploc.search.conclusion import Conclusion
+from caploc.search.likelihood import FirstLook
+from caploc.search.plan import Beside, Found, Plan, Problem, column_mask, intact_plan
+from caploc.search.shortlist import Shortlist
+from caploc.search.state import SearchState, right_of
+from caploc.search.summary import summarize
+
+# Shares of the budget for looks at single heads: every head, then the most promising of them, fewer
+# heads on more examples each time; of the first, most is for the task and its twins.
+LOOKS = (0.3, 0.2, 0.15)
+NARROWED = (6, 20)  # a look goes on with one of so many heads,
+FEWEST = (32, 16)  # and with so many at least
+ELSEWHERE = 0.5  # examples of a spared task for each of the task, after the first look
+GROWING = 0.2  # for the growth; the rest is for the candidates
+WEIGHTS = (0.0, 1.0, 4.0, 16.0)  # of the largest loss elsewhere beside the damage
+ASKED, ASKED_ELSEWHERE = 4, 3  # examples of a task that a growing set is asked on
+TRIALS = (0.4, 0.5, 0.9)  # shares of the rows left: likelihoods of all, of the best, outcomes
+KEPT = 5  # candidates that go on after the first of these
+LINKED, MISLED = 0.005, 0.2  # what likelihoods may be wrong by, in score and as a share
+EXCESS = 10.0  # weight of what a set loses elsewhere beyond the price, when one is named
+
+Columns = tuple[int, ...]
+
+
+@dataclass
+class Side:
+    """A task in the search: how it does intact, and what was learned of it.
+
+    `order` is that in which its right examples are asked, of which `used` were.
+    """
+
+    beside: Beside
+    problem: Problem
+    random: np.random.Generator
+    intact: dict[int, float] = field(default_factory=dict)
+    order: list[int] = field(default_factory=list)
+    used: int = 0
+    look: FirstLook = field(init=False)
+
+    def prepare(self) -> Generator[Plan, Measurements, None]:
+        """Ask the intact model for its answers, and for how likely the right ones are."""
+        number, examples = self.beside.number, self.beside.examples
+        self.intact = (yield intact_plan(self.problem, examples, task=number)).by_example()
+        problem = replace(self.problem, likelihood=self.beside.likelihood)
+        self.look = FirstLook(problem, self.intact, self.random, task=number)
+        plan = intact_plan(self.problem, list(self.intact), task=self.beside.likelihood)
+        self.look.before = (yield plan).by_example()
+        right = [e for e in right_of(self.intact) if e in self.look.before]
+        self.order = self.random.permutation(right).tolist()
+        self.look.change = np.zeros((self.problem.heads, 0))
+
+    def expect(
+        self, sets: Sequence[Columns], count: int
+    ) -> Generator[Plan, Measurements, Float[np.ndarray, "sets asked"]]:
+        """By how much right answers get less likely without each of the sets, on new examples."""
+        asked = [self.order[n % len(self.order)] for n in range(self.used, self.used + count)]
+        self.used += count
+        masks = np.stack([column_mask(self.problem.heads, each) for each in sets])
+        task = self.beside.likelihood
+        measured = yield Plan.crossed(masks, asked, task=task, what="likelihood of right answers")
+        before = [self.look.before[example] for example in asked]
+        changed: np.ndarray = measured.outcome.reshape(len(sets), count) - before
+        return changed
+
+    def ask(self, heads: Sequence[int], count: int) -> Generator[Plan, Measurements, int]:
+        """Look at these heads alone on further examples; the number of rows taken."""
+        if not count or not len(heads) or not self.order:
+            return 0
+        further = np.full((self.problem.heads, count), np.nan)
+        further[list(heads)] = yield from self.expect([(head,) for head in heads], count)
+        self.look.change = np.concatenate([self.look.change, further], axis=1)
+        return further[list(heads)].size
+
+    @property
+    def change(self) -> Float[np.ndarray, " heads"]:
+        """The expected change of the score by each head alone; 0 where none is known."""
+        return np.nan_to_num(self.look.effects().effect)
+
+    def expect_each(
+        self, sets: Sequence[Columns], count: int
+    ) -> Generator[Plan, Measurements, Float[np.ndarray, "sets asked"]]:
+        """The change of the score that each of some new examples leads one to expect."""
+        return self.look.predict((yield from self.expect(sets, count)))
+
+    def try_sets(
+        self, sets: Sequence[Columns], count: int
+    ) -> Generator[Plan, Measurements, Float[np.ndarray, "sets asked"]]:
+        """By how much the outcomes of some examples change without each of the sets."""
+        asked = self.random.permutation(list(self.intact))[:count].tolist()
+        masks = np.stack([column_mask(self.problem.heads, each) for each in sets])
+        plan = Plan.crossed(masks, asked, task=self.beside.number, what="whole sets")
+        measured = yield plan
+        before = [self.intact[example] for example in asked]
+        changed: np.ndarray = measured.outcome.reshape(len(sets), len(asked)) - before
+        return changed
+
+
+@dataclass
+class Candidate:
+    """A set, and what became of examples without it: of the task and its twins, then of others.
+
+    Of every task, `likely` holds the changes of its score that likelihoods lead one to expect, one
+    for each example, and `seen` those of outcomes.
+    """
+
+    columns: Columns
+    targets: int  # of the tasks, the first so many are the task and its twins
+    likely: list[list[float]]
+    seen: list[list[float]]
+
+    @cached_property
+    def changes(self) -> Float[np.ndarray, " tasks"]:
+        """Of each task's score, by both kinds of evidence, weighed by their precision."""
+        return np.array([weigh(*each) for each in zip(self.likely, self.seen, strict=True)])
+
+    @property
+    def damage(self) -> float:
+        """What the task and its twins lose, a mean over these."""
+        return -float(self.changes[: self.targets].mean())
+
+    @property
+    def loss(self) -> float:
+        """What the spared task loses that loses most; 0 if none loses."""
+        return -float(self.changes[self.targets :].min(initial=0.0))
+
+    def worth(self, price: float) -> float:
+        """The damage, less what is lost elsewhere beyond the price."""
+        return self.damage - EXCESS * max(0.0, self.loss - price)
+
+
+def weigh(likely: Sequence[float], seen: Sequence[float]) -> float:
+    """The change of a score by what was expected and what was seen, each with its error."""
+    expected, found = (np.array([x for x in part if np.isfinite(x)]) for part in (likely, seen))
+    precision = total = 0.0
+    if expected.size > 1:
+        mean = float(expected.mean())
+        error = expected.var(ddof=1) / expected.size + LINKED**2 + (MISLED * mean) ** 2
+        precision, total = 1 / error, mean / error
+    if found.size > 1:
+        # Half a change of either kind more: where none was seen, some may come.
+        error = ((found**2).sum() + 1) / (found.size + 1) / found.size
+        precision, total = precision + 1 / error, total + float(found.mean()) / error
+    return total / precision if precision else 0.0
+
+
+def specific(state: SearchState) -> Generator[Plan, Measurements, Found]:
+    """The most damaging set within the price, and the frontier of what the model allows."""
+    problem, budget = state.problem, state.budget
+    first = Beside(0, problem.examples, problem.likelihood or 0, twin=True)
+    sides = [Side(each, problem, state.random) for each in (first, *problem.beside)]
+    sides.sort(key=lambda side: not side.beside.twin)
+    targets = [side for side in sides if side.beside.twin]
+    spared = [side for side in sides if not side.beside.twin]
+    for side in sides:
+        yield from side.prepare()
+    pool = list(range(problem.heads))
+    for place, share in enumerate(LOOKS):
+        elsewhere = ELSEWHERE if place else 0.0
+        each = int(share * budget) / len(pool) / (len(targets) + elsewhere * len(spared))
+        for side in sides:
+            count = round(each if side.beside.twin else elsewhere * each)
+            state.spent += yield from side.ask(pool, max(count, 1) if place else count)
+        gain = -np.mean([side.change for side in targets], axis=0)
+        loss = np.max([-side.change for side in spared], axis=0, initial=0.0)
+        if place < len(NARROWED):
+            count = max(problem.heads // NARROWED[place], FEWEST[place])
+            pool = narrow(pool, gain, loss, count)
+    sets = yield from grown(state, sides, pool, gain, loss)
+    candidates = yield from tried(state, sides, sets)
+    chosen = name(candidates, problem.settings.price)
+    shortlist = Shortlist(problem, list(chosen), state.random)
+    yield from shortlist.more(list(chosen), min(20, state.left // max(len(chosen), 1)))
+    state.spent += shortlist.rows
+    conclusion = Conclusion(targets[0].look, shortlist)
+    rest = [column for column in conclusion.ranking if column not in chosen]
+    found = summarize(state, conclusion, list(chosen), [*chosen, *rest])
+    found.diagnostics["candidates"] = [list(each.columns) for each in frontier(candidates)]
+    return found
+
+
+def narrow(
+    pool: Sequence[int],
+    gain: Float[np.ndarray, " heads"],
+    loss: Float[np.ndarray, " heads"],
+    count: int,
+) -> list[int]:
+    """So many heads of the pool: the best of each weight of a loss elsewhere in turn."""
+    harmful = [column for column in pool if gain[column] > 0]
+    orders = [sorted(harmful, key=lambda c: weight * loss[c] - gain[c]) for weight in WEIGHTS[1:]]
+    best = dict.fromkeys(column for places in zip(*orders, strict=True) for column in places)
+    return list(best)[:count]
+
+
+def grown(
+    state: SearchState,
+    sides: Sequence[Side],
+    pool: Sequence[int],
+    gain: Float[np.ndarray, " heads"],
+    loss: Float[np.ndarray, " heads"],
+) -> Generator[Plan, Measurements, list[Columns]]:
+    """Sets grown head by head, for each weight of a loss elsewhere the best of each size."""
+    top = min(state.problem.settings.top, len(pool))
+    targets = sum(side.beside.twin for side in sides)
+    counts = [ASKED if side.beside.twin else ASKED_ELSEWHERE for side in sides]
+    affordable = int(GROWING * state.budget) // max(top * sum(counts), 1)
+    beams: list[Columns] = [()]
+    values: dict[Columns, tuple[float, float]] = {(): (0.0, 0.0)}
+    found: dict[Columns, None] = {}
+    for _ in range(top):
+        larger: dict[Columns, float] = {}
+        for beam, column in product(beams, pool):
+            if column in beam:
+                continue
+            damage, elsewhere = (
+                known + further[column]
+                for known, further in zip(values[beam], (gain, loss), strict=True)
+            )
+            promise = max(damage - weight * elsewhere for weight in WEIGHTS[1:])
+            each = tuple(sorted((*beam, column)))
+            larger[each] = max(promise, larger.get(each, promise))
+        order = sorted(larger, key=lambda each: -larger[each])
+        asked = order[: max(affordable, len(WEIGHTS))]
+        if not asked or state.left < len(asked) * sum(counts):
+            break
+        changes = []
+        for side, count in zip(sides, counts, strict=True):
+            changed = yield from side.expect_each(asked, count)
+            changes.append(np.nan_to_num(np.nanmean(changed, axis=1)))
+            state.spent += count * len(asked)
+        broken = -np.mean(changes[:targets], axis=0)
+        lost = np.max(-np.array(changes[targets:]), axis=0, initial=0.0)
+        values |= {each: (broken[n], lost[n]) for n, each in enumerate(asked)}
+        best = [asked[int(np.argmax(broken - weight * lost))] for weight in WEIGHTS]
+        beams = list(dict.fromkeys(best))
+        found |= dict.fromkeys(beams)
+    return list(found)
+
+
+def tried(
+    state: SearchState, sides: Sequence[Side], sets: Sequence[Columns]
+) -> Generator[Plan, Measurements, list[Candidate]]:
+    """The sets on further examples of every task: likelihoods of all, outcomes of the best."""
+    targets = sum(side.beside.twin for side in sides)
+    found = [Candidate(each, targets, [[] for _ in sides], [[] for _ in sides]) for each in sets]
+    if not found:
+        return []
+    price = state.problem.settings.price
+    for kept, share in zip((len(found), KEPT, KEPT), TRIALS, strict=True):
+        best = sorted(found, key=lambda each: -each.worth(price))[:kept]
+        count = int(share * state.left) // (len(best) * len(sides))
+        if not count:
+            break
+        outcomes = share == TRIALS[-1]
+        for place, side in enumerate(sides):
+            ask = side.try_sets if outcomes else side.expect_each
+            changed = yield from ask([each.columns for each in best], count)
+            state.spent += changed.size
+            for candidate, change in zip(best, changed, strict=True):
+                kind = candidate.seen if outcomes else candidate.likely
+                kind[place] += change.tolist()
+        for candidate in best:
+            vars(candidate).pop("changes", None)
+    return found
+
+
+def name(candidates: Sequence[Candidate], price: float) -> Columns:
+    """The set that does most within the price, or comes nearest to it; none if none does harm."""
+    best = max(candidates, key=lambda each: each.worth(price), default=None)
+    return best.columns if best is not None and best.damage > 0 else ()
+
+
+def frontier(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """The candidates than which none does more and loses less elsewhere, the gentlest first."""
+    kept = [
+        each
+        for each in candidates
+        if not any(
+            other.damage >= each.damage
+            and other.loss <= each.loss
+            and (other.damage, -other.loss) != (each.damage, -each.loss)
+            for other in candidates
+        )
+    ]
+    return sorted(kept, key=lambda each: (each.loss, each.damage))
