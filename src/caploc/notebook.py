@@ -17,8 +17,8 @@ from caploc.findings import StudyFindings as Record
 from caploc.folder import RESULT
 from caploc.lookup import pick
 from caploc.naming import default_folder, default_others, placed
-from caploc.report.pictures import Picture, heads_spec
-from caploc.report.plots import curve_specs, units_by_task
+from caploc.report.charts import Picture
+from caploc.report.plots import curve_specs, heads_spec, units_by_task
 from caploc.report.sentence import headline
 from caploc.result import Result
 from caploc.search import Settings

@@ -17,13 +17,18 @@ from caploc.export.card import evidence_of
 from caploc.headfile import NAME, HeadFile, write_heads
 from caploc.heads import Head
 from caploc.models.loading import LoadedModel
-from caploc.playground.answers import PairedGeneration, PairedReading
+from caploc.playground.answers import SIDES, Event, PairedGeneration, PairedReading, cut_pieces
 from caploc.playground.attention import pattern
 from caploc.playground.examples import DrawnExample, draw
-from caploc.playground.questions import AttentionRequest, ExampleRequest, HeadsRequest, PageQuestion
-from caploc.playground.setting import Setting, allow_loading
-from caploc.playground.tokens import SIDES, Event, cut_pieces
-from caploc.report.reading import called
+from caploc.playground.setting import (
+    AttentionRequest,
+    ExampleRequest,
+    HeadsRequest,
+    PageQuestion,
+    Setting,
+    allow_loading,
+)
+from caploc.report.wording import called
 from caploc.tasks.requests import Generate, Generated, options_json
 from caploc.tasks.task import Task
 
@@ -34,7 +39,6 @@ class Playground:
     """Answers what the page asks. Not for several threads: `Turns` calls it from one."""
 
     def __init__(self, setting: Setting) -> None:
-        """Load the model; raises UserError if it cannot be used, or has changed since the runs."""
         self.setting = setting
         self.engine = load_engine(setting)
         self.loaded = self.engine.loaded
