@@ -128,13 +128,15 @@ def locate(  # noqa: PLR0913  (what can be chosen is its parameters)
         Stopped: if it was interrupted; likewise.
     """
     given = {**locals()}
+    for each in setting:  # those by name hold
+        pick({field.name: field for field in fields(Settings)}, each, "setting")
     loading = ModelOptions(placed(model)) if isinstance(model, str) else model
     name = placed(task)
     study = Study(
         model=loading,
         task=name,
         method=method,
-        settings=merge_settings(settings, setting),
+        settings=replace(settings or Settings(), **setting),
         examples=examples,
         options=options or TaskOptions(),
         other_tasks=tuple(default_others(name) if also is None else also),
@@ -177,15 +179,3 @@ def as_python(value: Any) -> str:
     kind = type(value)
     home = "caploc" if kind in PUBLIC else kind.__module__
     return f"{home}.{kind.__qualname__}({', '.join(said)})"
-
-
-def merge_settings(settings: Settings | None, setting: dict[str, Any]) -> Settings:
-    """Settings given as one, by name, or both; those by name hold.
-
-    Raises:
-        BadOption: if there is no setting of that name.
-    """
-    known = {field.name: field.default for field in fields(Settings)}
-    for name in setting:
-        pick(known, name, "setting")
-    return replace(settings or Settings(), **setting)

@@ -112,16 +112,11 @@ def markdown_page(exhibit: Exhibit) -> str:
         lines += [f"![{title}]({exhibit.name}.png)", ""]
     names = [escape_markdown(column) for column in exhibit.columns]
     lines += [join_markdown_cells(names), join_markdown_cells(["---"] * len(names))]
-    lines += [
-        join_markdown_cells([format_markdown_cell(cell) for cell in row]) for row in exhibit.shown()
-    ]
+    for row in exhibit.shown():
+        cells = [str(cell) if isinstance(cell, Value) else escape_markdown(cell) for cell in row]
+        lines.append(join_markdown_cells(cells))
     lines += ["", *(f"- {escape_markdown(note)}" for note in exhibit.notes)]
     return "\n".join(lines).rstrip() + "\n"
-
-
-def format_markdown_cell(cell: Cell) -> str:
-    """Write a cell; whatever a model or a file says in it is text and nothing else."""
-    return str(cell) if isinstance(cell, Value) else escape_markdown(cell)
 
 
 def join_markdown_cells(cells: Sequence[str]) -> str:
@@ -174,7 +169,7 @@ def latex_table(exhibit: Exhibit) -> str:
         r"\bottomrule",
         r"\end{tabular}",
     ]
-    wide = line_width(exhibit) > WIDE
+    wide = sum(min(size, LONG) + 2 for size in widths(exhibit)) > WIDE
     if wide:
         body = [r"\resizebox{\textwidth}{!}{%", *body, "}"]
     kind = "table*" if wide else "table"
@@ -195,12 +190,11 @@ def format_latex_cell(cell: Cell) -> str:
     """Write a cell: numbers in mathematics, with a true minus; words escaped."""
     if not isinstance(cell, Value):
         return escape_latex(cell)
-    return cell.written(r" \pm ", in_mathematics).replace(NOTHING, SIGNS[NOTHING])
 
+    def formula(figures: str) -> str:  # in which a comma between thousands gets no space
+        return f"${figures.replace(',', '{,}')}$"
 
-def in_mathematics(figures: str) -> str:
-    """Write figures as a formula, in which a comma between thousands gets no space."""
-    return f"${figures.replace(',', '{,}')}$"
+    return cell.written(r" \pm ", formula).replace(NOTHING, SIGNS[NOTHING])
 
 
 def join_cells(cells: Sequence[str]) -> str:
@@ -218,11 +212,6 @@ def alignment(exhibit: Exhibit) -> str:
         else:
             kinds += "r" if numbers and all(numbers) else "l"
     return kinds
-
-
-def line_width(exhibit: Exhibit) -> int:
-    """About how many characters a line of the table takes."""
-    return sum(min(size, LONG) + 2 for size in widths(exhibit))
 
 
 def widths(exhibit: Exhibit) -> list[int]:

@@ -5,6 +5,7 @@ import json
 from collections.abc import Iterator, Sequence
 from copy import copy, deepcopy
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypedDict
 
 import torch
@@ -40,20 +41,18 @@ def compare_odds(
     logprobs: dict[str, Float[Tensor, " vocabulary"]],
 ) -> TokenOdds:
     """Return the token's log-probability and the likeliest tokens, on each side."""
+
+    def likeliest(side: str) -> list[tuple[str, float | None]]:
+        best = torch.topk(logprobs[side], min(LIKELIEST, len(logprobs[side])))
+        pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+        decode = partial(tokenizer.decode, skip_special_tokens=False)
+        return [(str(decode([token])), number(value)) for token, value in pairs]
+
     return TokenOdds(
         intact=number(float(logprobs[INTACT][token])),
         knocked_out=number(float(logprobs[KNOCKED_OUT][token])),
-        likeliest={side: list_likeliest(tokenizer, logprobs[side]) for side in SIDES},
+        likeliest={side: likeliest(side) for side in SIDES},
     )
-
-
-def list_likeliest(
-    tokenizer: PreTrainedTokenizerBase, logprobs: Float[Tensor, " vocabulary"]
-) -> list[tuple[str, float | None]]:
-    """Return the tokens that come first, with their log-probabilities."""
-    best = torch.topk(logprobs, min(LIKELIEST, len(logprobs)))
-    pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
-    return [(decode_token(tokenizer, token), number(value)) for token, value in pairs]
 
 
 class Pieces:
@@ -87,11 +86,6 @@ def cut_pieces(tokenizer: PreTrainedTokenizerBase, tokens: Sequence[int]) -> lis
     """Return what each of the tokens adds to their text."""
     cut = Pieces(tokenizer)
     return [cut.add(token) for token in tokens]
-
-
-def decode_token(tokenizer: PreTrainedTokenizerBase, token: int) -> str:
-    """Return a token by itself, for a list of what else the model might have said."""
-    return str(tokenizer.decode([token], skip_special_tokens=False))
 
 
 class Stream:

@@ -11,12 +11,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from caploc.engine import BatchEngine, chat_template
+from caploc.engine import chat_template
 from caploc.errors import BadOption, CaplocError
 from caploc.export.card import evidence_of
 from caploc.headfile import NAME, HeadFile, write_heads
 from caploc.heads import Head
-from caploc.models.loading import LoadedModel
 from caploc.playground.answers import SIDES, Event, PairedGeneration, PairedReading, cut_pieces
 from caploc.playground.attention import pattern
 from caploc.playground.examples import DrawnExample, draw
@@ -40,7 +39,11 @@ class Playground:
 
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
-        self.engine = load_engine(setting)
+        if setting.runs:  # whose weights must be those of today
+            run = setting.runs[0]
+            self.engine = replace(run, study=replace(run.study, model=setting.model)).engine()
+        else:
+            self.engine = setting.model.engine()
         self.loaded = self.engine.loaded
         self.tasks: dict[str, Task] = {}
         self.random = Random()  # which example comes next decides nothing that is measured
@@ -231,18 +234,6 @@ class Playground:
             if set(first) == set(heads):
                 return first, evidence_of(run, first)
         return tuple(sorted(heads, key=self.loaded.grid.column)), {}
-
-
-def load_engine(setting: Setting) -> BatchEngine[LoadedModel]:
-    """Return the setting's model, loaded.
-
-    Raises:
-        UserError: if it cannot be used, or has changed since the runs.
-    """
-    if not setting.runs:
-        return setting.model.engine()
-    run = setting.runs[0]
-    return replace(run, study=replace(run.study, model=setting.model)).engine()
 
 
 def describe_error(error: Exception) -> str:
