@@ -12,8 +12,7 @@ import numpy as np
 from pyarrow import parquet
 
 from caploc.heads import HeadGrid
-from caploc.report.charts import by_series, horizontal_channel, rows_of
-from caploc.report.pictures import Picture
+from caploc.report.charts import Picture, by_series, horizontal_channel, rows_of
 from census import CASES, FILES, Case
 
 DOCS = Path(__file__).parents[1] / "docs"

@@ -1,6 +1,6 @@
 """Specific sets on planted worlds: what is found, beside the best that exists.
 
-    python bench/specific.py --worlds 20
+python bench/specific.py --worlds 20
 """
 
 import argparse

@@ -24,10 +24,11 @@ from caploc.folder import (
     refuse_links,
     write_json,
 )
-from caploc.heads import Head, HeadGrid
+from caploc.heads import HeadGrid
 from caploc.report import ComparedRun, write_comparison
-from caploc.report.headmap import by_head
+from caploc.report.headtable import effects_by_head
 from caploc.report.sentence import check_of
+from caploc.report.wording import called_apart
 from caploc.result import Result
 from caploc.stats import chance
 
@@ -56,7 +57,7 @@ def compare(folders: Sequence[Path], out: Path, *, command: str = "") -> dict[st
             if len(group) > 1
         ],
         "across": [
-            compare_models(group)
+            {"task": group[0].result.task.name, "models": [in_model(run) for run in group]}
             for group in grouped(runs, lambda run: run.result.task.name)
             if len({run.weights for run in group}) > 1
         ],
@@ -83,22 +84,11 @@ def read_runs(folders: Sequence[Path]) -> list[ComparedRun]:
         found |= {path.resolve(): path for path in below}
     if not found:
         raise UserError("There is no run to compare; name folders of finished `caploc locate`.")
-    names = unique_names(list(found.values()))
+    names = called_apart([real.as_posix() for real in found])
     return [
-        ComparedRun(names[path], path, read_file(path / RESULT, Result)) for path in found.values()
+        ComparedRun(names[real.as_posix()], path, read_file(path / RESULT, Result))
+        for real, path in found.items()
     ]
-
-
-def unique_names(folders: Sequence[Path]) -> dict[Path, str]:
-    """A folder's own name, and where two share it, as much of the path as tells them apart."""
-    names = {}
-    for folder in folders:
-        parts, size = folder.resolve().parts, 1
-        others = [one.resolve().parts for one in folders if one != folder]
-        while size < len(parts) and any(one[-size:] == parts[-size:] for one in others):
-            size += 1
-        names[folder] = "/".join(parts[-size:])
-    return names
 
 
 def grouped(
@@ -114,6 +104,8 @@ def grouped(
 def describe_run(run: ComparedRun) -> dict[str, Any]:
     """What one run found; missing is None."""
     check, controls = check_of(run.result), run.result.validation.controls
+    known = check.intact is not None and check.knocked_out is not None
+    change = check.knocked_out - check.intact if known else None  # type: ignore[operator]
     return {
         "name": run.name,
         "folder": str(run.folder),
@@ -128,7 +120,7 @@ def describe_run(run: ComparedRun) -> dict[str, Any]:
         "knocked_out": check.knocked_out,
         "held_out": check.held_out,
         "random_heads": controls.mean if controls else None,
-        "damage": damage(run),
+        "damage": None if change is None else check.unit.harm(change),
         "verdict": check.verdict.name.lower(),
         "other_tasks": [
             {"name": each.name, "intact": each.scores[0], "knocked_out": each.scores[1]}
@@ -137,14 +129,6 @@ def describe_run(run: ComparedRun) -> dict[str, Any]:
         "rows": run.result.cost.rows,
         "seconds": run.result.cost.seconds,
     }
-
-
-def damage(run: ComparedRun) -> float | None:
-    """How much worse the score is without the heads named, in its own unit."""
-    check = check_of(run.result)
-    if check.intact is None or check.knocked_out is None:
-        return None
-    return check.unit.harm(check.knocked_out - check.intact)
 
 
 def one_model(runs: Sequence[ComparedRun], folders: Sequence[Path]) -> dict[str, Any]:
@@ -181,14 +165,9 @@ def effects_by_run(runs: Sequence[ComparedRun]) -> dict[str, Any]:
             "task": run.result.task.name,
             "effects": [effects.get(head) for head in heads],
         }
-        for run, effects in zip(runs, map(effects_of, runs), strict=True)
+        for run, effects in zip(runs, (effects_by_head(run.result) for run in runs), strict=True)
     ]
     return {"heads": [str(head) for head in heads], "rows": rows}
-
-
-def effects_of(run: ComparedRun) -> dict[Head, float | None]:
-    """A run's effects by head."""
-    return {head: entry.effect for head, entry in by_head(run.result).items()}
 
 
 def universal_heads(runs: Sequence[ComparedRun], folders: Sequence[Path]) -> list[dict[str, Any]]:
@@ -231,17 +210,12 @@ def compare_methods(runs: Sequence[ComparedRun]) -> dict[str, Any]:
 
 def rank_agreement(one: ComparedRun, other: ComparedRun, grid: HeadGrid) -> float | None:
     """Spearman's, of the effects of all heads that both measured; None where there is no order."""
-    sides = [effects_of(run) for run in (one, other)]
+    sides = [effects_by_head(run.result) for run in (one, other)]
     both = [[side.get(head) for side in sides] for head in grid.heads]
     values = np.array([pair for pair in both if None not in pair], dtype=float)
     if len(values) < 3 or any(len(set(column)) < 2 for column in values.T):
         return None
     return float(spearmanr(values[:, 0], values[:, 1]).statistic)
-
-
-def compare_models(runs: Sequence[ComparedRun]) -> dict[str, Any]:
-    """One task in several models: how many heads, how deep, and how much they take."""
-    return {"task": runs[0].result.task.name, "models": [in_model(run) for run in runs]}
 
 
 def in_model(run: ComparedRun) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from caploc.progress import Progress, Silent
 from caploc.recovery import paired
 from caploc.recovery.screening import false_discovery_rates
 from caploc.report import rewrite_page
-from caploc.report.reading import name_list
+from caploc.report.wording import name_list
 from caploc.result import number
 from caploc.search import Plan, Problem, Settings, column_mask
 from caploc.search.backups import standing_in

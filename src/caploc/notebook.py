@@ -17,8 +17,8 @@ from caploc.findings import StudyFindings as Record
 from caploc.folder import RESULT
 from caploc.lookup import pick
 from caploc.naming import default_folder, default_others, placed
-from caploc.report.pictures import Picture, heads_spec
-from caploc.report.plots import curve_specs, units_by_task
+from caploc.report.charts import Picture
+from caploc.report.plots import curve_specs, heads_spec, units_by_task
 from caploc.report.sentence import headline
 from caploc.result import Result
 from caploc.search import Settings
@@ -128,13 +128,15 @@ def locate(  # noqa: PLR0913  (what can be chosen is its parameters)
         Stopped: if it was interrupted; likewise.
     """
     given = {**locals()}
+    for each in setting:  # those by name hold
+        pick({field.name: field for field in fields(Settings)}, each, "setting")
     loading = ModelOptions(placed(model)) if isinstance(model, str) else model
     name = placed(task)
     study = Study(
         model=loading,
         task=name,
         method=method,
-        settings=merge_settings(settings, setting),
+        settings=replace(settings or Settings(), **setting),
         examples=examples,
         options=options or TaskOptions(),
         other_tasks=tuple(default_others(name) if also is None else also),
@@ -177,15 +179,3 @@ def as_python(value: Any) -> str:
     kind = type(value)
     home = "caploc" if kind in PUBLIC else kind.__module__
     return f"{home}.{kind.__qualname__}({', '.join(said)})"
-
-
-def merge_settings(settings: Settings | None, setting: dict[str, Any]) -> Settings:
-    """Settings given as one, by name, or both; those by name hold.
-
-    Raises:
-        BadOption: if there is no setting of that name.
-    """
-    known = {field.name: field.default for field in fields(Settings)}
-    for name in setting:
-        pick(known, name, "setting")
-    return replace(settings or Settings(), **setting)

@@ -24,8 +24,8 @@ Number = Annotated[float, Field(allow_inf_nan=False)]
 
 
 def number(value: float | None) -> float | None:
-    """Return a number as files keep it: None for NaN."""
-    return None if value is None or math.isnan(value) else float(value)
+    """Return a number as files keep it: None for what is not finite."""
+    return None if value is None or not math.isfinite(value) else float(value)
 
 
 class Record(BaseModel):

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 from caploc import console
 from caploc.contents import Curve, TaskScores
-from caploc.report.failing import lost
 from caploc.report.method import format_duration
+from caploc.report.scores import lost
 from caploc.result import Change, Members, Result
 
 if TYPE_CHECKING:  # it would load torch, which help and completion do without

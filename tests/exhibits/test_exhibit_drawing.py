@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from caploc.exhibits import drawing
-from caploc.report.pictures import Picture
+from caploc.report.charts import Picture
 
 NAN = float("nan")
 HOSTILE = "$x_{\\frac$\n\x00\U0001f984 </svg>" * 3

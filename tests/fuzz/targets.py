@@ -38,15 +38,13 @@ from caploc.neurons.facts.reading import FORMS as FACT_FORMS
 from caploc.neurons.facts.reading import read_facts
 from caploc.neurons.sites import Neuron
 from caploc.report.answers import answer_rows
-from caploc.report.headmap import head_map
-from caploc.report.headtable import head_table
+from caploc.report.headtable import head_map, head_table
 from caploc.report.method import facts as method_facts
 from caploc.report.method import method_paragraphs
-from caploc.report.reading import called, inline, visible
 from caploc.report.scores import comparisons
 from caploc.report.sentence import headline, second_sentence
 from caploc.report.sureness import questions
-from caploc.report.units import outcome_unit
+from caploc.report.wording import called, inline, outcome_unit, visible
 from caploc.reproduce import read_preset
 from caploc.reproduce.cnl import read_cnl_preset
 from caploc.result import Result

@@ -7,8 +7,8 @@ import torch
 
 from caploc.engine import Ask
 from caploc.models.knockout import knockout
-from caploc.playground.questions import ExampleRequest, PageQuestion
-from caploc.playground.tokens import SIDES, cut_pieces
+from caploc.playground.answers import SIDES, cut_pieces
+from caploc.playground.setting import ExampleRequest, PageQuestion
 
 HEADS = ["L0H13", "L0H14", "L3H12", "L5H1"]  # those of the fixture `zeroed`
 PROMPTS = ["47+38=", "sort 72941=", "# f: add 2, negate, double\ndef f(x):\n", "rhymes with night:"]

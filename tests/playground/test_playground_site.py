@@ -13,9 +13,8 @@ from caploc.contents import RunFile, check_contents
 from caploc.export.card import evidence_of
 from caploc.finished import FinishedRun
 from caploc.headfile import read_heads
-from caploc.playground.app import PAGE, application
-from caploc.playground.hosts import is_known, list_hosts
-from caploc.report.reading import UNSEEN
+from caploc.playground.app import PAGE, application, is_known, list_hosts
+from caploc.report.wording import UNSEEN
 from caploc.study import Study
 from caploc.workbench import ModelOptions
 

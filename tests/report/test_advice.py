@@ -2,7 +2,7 @@
 
 from shaping import shaped
 
-from caploc.report.advice import next_steps
+from caploc.report.sentence import next_steps
 
 
 def told(result):

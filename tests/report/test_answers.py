@@ -4,8 +4,7 @@ import pytest
 from shaping import shaped_answers
 
 from caploc.report.answers import LONGEST, Status, answer_rows, status_of
-from caploc.report.reading import inline, visible
-from caploc.report.units import ScoreKind, Unit
+from caploc.report.wording import ScoreKind, Unit, inline, visible
 from caploc.result import AnswerPair
 
 SHARE = Unit(ScoreKind.SHARE, "acc")

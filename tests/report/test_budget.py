@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 from shaping import shaped
 
-from caploc.report.stability import FACTORS, named_again, stability
+from caploc.report.sureness import FACTORS, named_again, stability
 
 
 def test_of_two_heads_the_chance_is_that_of_a_normal_difference():

@@ -11,15 +11,15 @@ from caploc.heads import ALONE
 from caploc.report.charts import NARROW, WIDE, chart, horizontal_channel, rows_of
 from caploc.report.headtable import head_table
 from caploc.report.plots import (
-    draw_curve,
+    curve_specs,
     draw_effects,
     draw_ratio,
-    draw_scores,
     draw_shares,
+    scores_specs,
     units_by_task,
 )
 from caploc.report.scores import comparisons
-from caploc.report.units import outcome_unit
+from caploc.report.wording import outcome_unit
 
 PLACE = re.compile(r"translate\(([-\d.e]+),([-\d.e]+)\)")
 HOSTILE = "</svg></script><script>alert(1)</script>\"'><img src=x onerror=alert(2)>&amp;"
@@ -63,7 +63,8 @@ def test_without_effects_there_is_no_chart(result):
 
 
 def test_a_share_is_drawn_on_a_whole_axis_and_every_draw_has_its_mark(sure):
-    (drawn,) = draw_scores(comparisons(shaped(sure)))
+    (spec,) = scores_specs(comparisons(shaped(sure)))
+    drawn = chart("", spec)
     found = marks(drawn.wide)
     assert sum("one draw" in note for note in found) == 4
     left, right = (
@@ -77,7 +78,7 @@ def test_a_share_is_drawn_on_a_whole_axis_and_every_draw_has_its_mark(sure):
 
 def test_scores_of_different_measures_have_charts_of_their_own(sure):
     sure["validation"]["other_tasks"][0]["metric"] = "bleu"
-    assert len(draw_scores(comparisons(shaped(sure)))) == 2
+    assert len(scores_specs(comparisons(shaped(sure)))) == 2
 
 
 def test_the_curve_has_a_line_for_each_task_and_no_point_where_nothing_was_measured(result):
@@ -86,8 +87,8 @@ def test_the_curve_has_a_line_for_each_task_and_no_point_where_nothing_was_measu
         "heads": ["L0H1", "L1H3"],
         "curves": {"demo/addition": points, "demo/sentences": points},
     }
-    (one,) = draw_curve(shaped_curve(drawn), units_by_task(shaped(result)))
-    found = marks(one.wide)
+    (spec,) = curve_specs(shaped_curve(drawn), units_by_task(shaped(result)))
+    found = marks(chart("", spec).wide)
     assert len(found) == 4 and "demo/addition\n2 heads knocked out, last L1H3: 10 %" in found
 
 

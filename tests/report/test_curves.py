@@ -3,10 +3,10 @@
 import pytest
 from shaping import shaped_curve
 
-from caploc.report.pictures import Picture
+from caploc.report.charts import Picture
 from caploc.report.plots import curve_specs
 from caploc.report.scores import tabulate_curve
-from caploc.report.units import ScoreKind, Unit
+from caploc.report.wording import ScoreKind, Unit
 
 POINTS = [
     {"score": 0.9, "stderr": 0.01, "examples": 9},

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caploc.report.differences import LONGEST, split_differences
+from caploc.report.answers import MOST_WORDS, split_differences
 
 ANY = st.text(max_size=60)
 # Few letters and words, so that much is alike.
@@ -34,7 +34,7 @@ def test_words_are_told_apart_whole_and_numbers_by_their_digits(pair, parts):
 
 
 def test_very_long_texts_are_compared_at_their_ends():
-    old, new = ("word " * LONGEST, "drow " * LONGEST)
+    old, new = ("word " * MOST_WORDS, "drow " * MOST_WORDS)
     before, after = split_differences("same " + old + "end", "same " + new + "end")
     assert before[0] == "same " and before[-1].endswith("end")
     assert len(before) == 3 and before[0::2] == after[0::2]

@@ -3,8 +3,7 @@
 import pytest
 from shaping import shaped
 
-from caploc.report.failing import lost
-from caploc.report.scores import comparisons
+from caploc.report.scores import comparisons, lost
 from caploc.result import Failures
 
 

@@ -3,7 +3,7 @@
 from shaping import shaped
 
 from caploc.report.colours import STEPS
-from caploc.report.headmap import head_map
+from caploc.report.headtable import head_map
 
 
 def cell(result, name):

@@ -3,7 +3,8 @@
 import pytest
 from shaping import shaped
 
-from caploc.report.method import DESIGNS, facts, format_duration, method_paragraphs
+from caploc.report.method import facts, format_duration, method_paragraphs
+from caploc.report.wording import read_texts
 
 
 def test_the_numbers_are_filled_in(result):
@@ -13,7 +14,7 @@ def test_the_numbers_are_filled_in(result):
     assert "31 % of the variance" in text and "in 3 draws" in text
 
 
-@pytest.mark.parametrize("name", [*DESIGNS, "new <method>"])
+@pytest.mark.parametrize("name", [*read_texts()["designs"], "new <method>"])
 def test_every_method_reads_well_without_its_numbers(result, name):
     result.update(method={"name": name}, fit=None)
     result["validation"] = {"task": {"name": "demo/addition"}}

@@ -211,8 +211,8 @@ def test_the_same_result_gives_the_same_page(tmp_path, result, answers):
     assert first == second
 
 
-def test_the_report_needs_no_torch():
-    check = "import caploc.report, sys; sys.exit('torch' in sys.modules)"
+def test_commands_and_the_report_load_neither_torch_nor_matplotlib():
+    check = "import caploc.cli, sys; sys.exit(bool({'torch', 'matplotlib'} & set(sys.modules)))"
     subprocess.run([sys.executable, "-c", check], check=True)
 
 

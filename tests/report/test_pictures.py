@@ -7,25 +7,25 @@ import pytest
 from shaping import shaped, shaped_curve
 
 from caploc.heads import ALONE
+from caploc.report.charts import PRINT, Picture, shortened
 from caploc.report.colours import STEPS, shade
 from caploc.report.headtable import head_table
-from caploc.report.pictures import (
+from caploc.report.plots import (
     CELL,
     MARKS,
     MOST_COLUMNS,
-    PRINT,
     SMALL_CELL,
-    Picture,
+    curve_specs,
     drawn_figures,
+    effects_spec,
     heads_spec,
     matrix_spec,
-    shortened,
+    scores_specs,
     write_figures,
     write_matrices,
 )
-from caploc.report.plots import curve_specs, effects_spec, scores_specs
 from caploc.report.scores import comparisons
-from caploc.report.units import ScoreKind, Unit, outcome_unit
+from caploc.report.wording import ScoreKind, Unit, outcome_unit
 
 CURVE = {
     "heads": ["L0H1"],

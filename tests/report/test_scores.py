@@ -3,7 +3,7 @@
 from shaping import shaped
 
 from caploc.report.scores import comparisons, describe_verdict, format_interval
-from caploc.report.units import ScoreKind, Unit
+from caploc.report.wording import ScoreKind, Unit
 from caploc.result import Change
 
 
@@ -18,7 +18,7 @@ def test_the_task_random_heads_and_other_tasks_are_compared(result):
         ("99 %", "95 % ± 3.6", "−4.0 points"),
         ("98 % ± 1", "97 % ± 1", "−1.0 points"),
     ]
-    assert rows[1].draws == [0.9, 0.98, 0.97] and rows[0].draws == []
+    assert rows[1].draws == (0.9, 0.98, 0.97) and rows[0].draws == ()
     assert [(point.score, point.error) for point in rows[0].points] == [(0.99, 0.01), (0.12, 0.01)]
 
 

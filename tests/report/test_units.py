@@ -5,7 +5,7 @@ import math
 import pytest
 from shaping import shaped
 
-from caploc.report.units import NOT_MEASURED, ScoreKind, Unit, unit_of, unit_of_other
+from caploc.report.wording import NOT_MEASURED, ScoreKind, Unit, unit_of, unit_of_other
 from caploc.result import Score, TaskComparison
 
 SHARE = Unit(ScoreKind.SHARE, "acc")

@@ -7,7 +7,9 @@ from hypothesis import strategies as st
 from labs import planted, written
 
 from caploc.heads import Head
-from caploc.reproduce.cells import (
+from caploc.reproduce.laboratory import ScoredTask
+from caploc.reproduce.preset import Preset
+from caploc.reproduce.selection import (
     average,
     error,
     format_score,
@@ -16,8 +18,6 @@ from caploc.reproduce.cells import (
     mean,
     relative,
 )
-from caploc.reproduce.laboratory import ScoredTask
-from caploc.reproduce.preset import Preset
 
 HEADS = [Head(0, 0)]
 

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from caploc.exhibits import drawing, files, latex, markdown
+from caploc.exhibits import drawing, files
+from caploc.exhibits import exhibit as writing
 from caploc.exhibits.exhibit import Exhibit, Value
 
 TEXT = st.text(max_size=40) | st.text("\\`*_[]<>|~&$@#:!%{}^\"' \n\tab1www.//", max_size=30)
@@ -53,11 +54,11 @@ def test_numbers_are_shown_with_their_error_and_the_papers(value, shown):
 
 def test_numbers_in_latex_are_mathematics():
     value = Value(-5110.5, 2.25, 1024, digits=1)
-    assert latex.format_latex_cell(value) == (
+    assert writing.format_latex_cell(value) == (
         r"$-5{,}110.5 \pm 2.2$ (paper $1{,}024.0$, $-6{,}134.5$)"
     )
-    assert latex.format_latex_cell(Value(float("nan"))) == "--"
-    assert latex.format_latex_cell(Value(None, None, 0.5)) == "-- (paper $0.500$)"
+    assert writing.format_latex_cell(Value(float("nan"))) == "--"
+    assert writing.format_latex_cell(Value(None, None, 0.5)) == "-- (paper $0.500$)"
 
 
 def parsed(page: str):
@@ -81,7 +82,7 @@ def parsed(page: str):
 
 @given(exhibits())
 def test_markdown_shows_every_text_as_it_is(exhibit):
-    heading, cells, notes = parsed(markdown.markdown_page(exhibit))
+    heading, cells, notes = parsed(writing.markdown_page(exhibit))
     assert heading == [plain(exhibit.title)]
     assert notes == [plain(note) for note in exhibit.notes]
     assert cells[0] == [plain(column) for column in exhibit.columns]
@@ -91,7 +92,7 @@ def test_markdown_shows_every_text_as_it_is(exhibit):
 @given(TEXT)
 def test_no_text_becomes_a_mention_a_link_or_a_formula_on_github(text):
     """These are GitHub's own additions to Markdown."""
-    escaped = markdown.escape_markdown(text)
+    escaped = writing.escape_markdown(text)
     assert not re.search(r"(?<!\\)[@#$~]", escaped)
     assert not re.search(r"https?://|www\.\S|:\w+:", escaped, re.IGNORECASE)
 
@@ -131,12 +132,12 @@ def unescaped(text: str) -> str:
 
 @given(st.text("abc XYZ 019 ÄéßÿÖ\\`*_[]<>|~&$@#:!%{}^'+=,;()†‡±…", max_size=30))
 def test_latex_prints_every_latin_text_as_it_is(text):
-    assert unescaped(latex.escape_latex(text)) == plain(text)
+    assert unescaped(writing.escape_latex(text)) == plain(text)
 
 
 @given(st.text(max_size=30))
 def test_latex_prints_a_question_mark_for_what_its_fonts_lack(text):
-    shown = unescaped(latex.escape_latex(text.translate(dict.fromkeys(map(ord, "–—“”")))))
+    shown = unescaped(writing.escape_latex(text.translate(dict.fromkeys(map(ord, "–—“”")))))
     kept = plain(text.translate(dict.fromkeys(map(ord, "–—“”"))))
     assert len(shown) == len(kept)
     assert all(s == c or (s == "?" and ord(c) > 255) for s, c in zip(shown, kept, strict=True))
@@ -144,7 +145,7 @@ def test_latex_prints_a_question_mark_for_what_its_fonts_lack(text):
 
 @given(exhibits())
 def test_every_row_of_a_latex_table_has_all_its_cells(exhibit):
-    lines = latex.latex_table(exhibit).split("\n")
+    lines = writing.latex_table(exhibit).split("\n")
     first, last = lines.index(r"\toprule"), lines.index(r"\bottomrule")
     rows = [line for line in lines[first + 1 : last] if line != r"\midrule"]
     assert len(rows) == 1 + len(exhibit.shown())
@@ -158,19 +159,19 @@ def test_every_row_of_a_latex_table_has_all_its_cells(exhibit):
 def test_a_wide_latex_table_fills_the_page_and_long_texts_are_broken():
     columns = tuple(f"benchmark {number}" for number in range(14))
     wide = Exhibit("t", "wide", columns, [tuple(Value(0.5, 0.1) for _ in columns)])
-    assert r"\begin{table*}" in latex.latex_table(
+    assert r"\begin{table*}" in writing.latex_table(
         wide
-    ) and r"\resizebox{\textwidth}" in latex.latex_table(wide)
+    ) and r"\resizebox{\textwidth}" in writing.latex_table(wide)
     narrow = Exhibit("t", "narrow", ("model", "score"), [("demo", Value(0.5))])
-    assert r"\begin{tabular}{lr}" in latex.latex_table(narrow)
-    assert "resizebox" not in latex.latex_table(narrow) and "table*" not in latex.latex_table(
+    assert r"\begin{tabular}{lr}" in writing.latex_table(narrow)
+    assert "resizebox" not in writing.latex_table(narrow) and "table*" not in writing.latex_table(
         narrow
     )
     long = Exhibit("t", "long", ("heads",), [("L0H1 " * 20,)])
-    assert r"{p{0.3\textwidth}}" in latex.latex_table(long)
+    assert r"{p{0.3\textwidth}}" in writing.latex_table(long)
 
 
-@pytest.mark.parametrize("page", [markdown.markdown_page, latex.latex_table])
+@pytest.mark.parametrize("page", [writing.markdown_page, writing.latex_table])
 def test_an_empty_table_says_that_nothing_was_found(page):
     text = page(Exhibit("t", "T", ("a", "b"), []))
     (row,) = [line for line in text.splitlines() if "nothing found" in line]

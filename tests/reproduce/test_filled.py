@@ -3,17 +3,16 @@
 import pytest
 from labs import planted, written
 
-from caploc.exhibits import markdown
+from caploc.exhibits import exhibit as writing
 from caploc.exhibits.exhibit import Value
 from caploc.heads import Head
-from caploc.reproduce import EXHIBITS, analyses, figures, published, tables, universals
+from caploc.reproduce import EXHIBITS, analyses, figures, published, tables
 from caploc.reproduce.laboratory import Searched
-from caploc.reproduce.preset import Benchmark, Preset, PresetModel
-from caploc.reproduce.reading import read_preset
+from caploc.reproduce.preset import Benchmark, Preset, PresetModel, read_preset
 from caploc.reproduce.reckoning import PresetDryRun
 from caploc.reproduce.run import OF_LEADER, limited
 
-LLAMA = published.LLAMA_8B
+LLAMA = published.LEADER
 
 
 def papers(**changes) -> Preset:
@@ -79,8 +78,8 @@ def printed(label: str, benchmark: str, heads: str) -> str:
 
 
 def test_the_ninth_table_counts_common_heads_but_none_of_another_model():
-    assert printed(published.LLAMA_3B, "MBPP", "L4H6 L0H16 L0H1").endswith("L0H16 (2 in common)")
-    assert printed(published.LLAMA_3B, "W-Bio", "L12H22 L9H9").endswith("(another model's)")
+    assert printed("Llama-3.2-3B", "MBPP", "L4H6 L0H16 L0H1").endswith("L0H16 (2 in common)")
+    assert printed("Llama-3.2-3B", "W-Bio", "L12H22 L9H9").endswith("(another model's)")
     assert printed("demo", "MBPP", "L4H6") == "–"
 
 
@@ -158,7 +157,7 @@ def test_a_radar_of_two_axes_is_not_drawn():
 
 def test_answers_of_a_model_stay_in_their_cell():
     exhibit = analyses.failures_exhibit(planted())
-    for row in markdown.markdown_page(exhibit).splitlines()[4:6]:
+    for row in writing.markdown_page(exhibit).splitlines()[4:6]:
         assert row.replace(r"\|", "").count("|") == len(exhibit.columns) + 1
         assert r"“a \| b \`c\` \<b\>xxx" in row and "…”" in row
 
@@ -202,7 +201,7 @@ def test_a_limit_is_noted_where_there_are_scores():
 def test_universal_tables_note_what_was_not_found():
     content = written(model=[{"label": LLAMA, "name": "demo"}])
     lab = planted(preset=Preset.model_validate(content))
-    notes = universals.table5(lab).notes
+    notes = tables.table5(lab).notes
     assert f"No head of {LLAMA} is universal." in notes
     assert f"{LLAMA}: the paper also names L0H31 L1H29 L1H31." in notes
 

@@ -4,8 +4,10 @@ import pytest
 
 from caploc.heads import Head
 from caploc.reproduce import published, read_preset
-from caploc.reproduce.published import LLAMA_1B, LLAMA_3B, LLAMA_8B, QWEN_3B, QWEN_7B
+from caploc.reproduce.published import PRINTED
 
+LLAMA_8B, LLAMA_3B, LLAMA_1B = "Llama-3.1-8B", "Llama-3.2-3B", "Llama-3.2-1B"
+QWEN_7B, QWEN_3B = "Qwen-2.5-7B", "Qwen-2.5-3B"
 # Layers and heads a layer by each model's own configuration.
 REAL = {
     LLAMA_8B: (32, 32),
@@ -21,16 +23,20 @@ SUBJECTS = ["W-Bio", "W-Chem", "W-Cyber"]
 
 def named() -> list[tuple[str, str, str]]:
     """Model, where it stands, head: every head that the paper names."""
-    rows = [(LLAMA_8B, f"{key}", heads) for key, heads in published.HEADS_8B.items()]
-    rows += [(model, task, heads) for (model, task), heads in published.HEADS_CSS.items()]
-    rows += [(model, "universal", heads) for model, heads in published.UNIVERSAL.items()]
+    rows = [
+        (model, task, heads)
+        for model, searches in PRINTED["heads"].items()
+        for tasks in searches.values()
+        for task, heads in tasks.items()
+    ]
+    rows += [(model, "universal", heads) for model, heads in PRINTED["universal"].items()]
     return [(model, where, head) for model, where, heads in rows for head in heads.split()]
 
 
 def test_general_in_figure_2_is_the_mean_of_figure_1():
-    curve = [int(value) / 10_000 for value in published.CURVES[published.GENERAL].split()]
+    curve = [int(value) / 10_000 for value in published.CURVES[published.GENERAL]]
     for count, source in ((0, ""), (5, "GSM8K")):
-        row = dict(zip(published.FIGURE_1, published.FIVE_HEADS[source], strict=True))
+        row = dict(zip(PRINTED["figure_1"], PRINTED["five_heads"][source], strict=True))
         mean = sum(row[label] for label in GENERAL) / 4
         assert curve[count] == pytest.approx(mean, abs=6e-5)
         assert published.published_score(LLAMA_8B, "GSM8K", count, GENERAL) == pytest.approx(mean)
@@ -38,16 +44,16 @@ def test_general_in_figure_2_is_the_mean_of_figure_1():
 
 @pytest.mark.parametrize("labels", [["GSM8K"], ["Arith"], ["MBPP", "HEval"]])
 def test_the_other_curves_of_figure_2_meet_figure_1(labels):
-    curve = published.CURVES[frozenset(labels)].split()
+    curve = published.CURVES[frozenset(labels)]
     assert len(curve) == 11
     for count, source in ((0, ""), (5, "GSM8K")):
-        row = dict(zip(published.FIGURE_1, published.FIVE_HEADS[source], strict=True))
+        row = dict(zip(PRINTED["figure_1"], PRINTED["five_heads"][source], strict=True))
         mean = sum(row[label] for label in labels) / len(labels)
         assert int(curve[count]) / 10_000 == pytest.approx(mean, abs=6e-5)
 
 
 def test_general_in_figure_4_is_the_mean_of_three():
-    intact = dict(zip(published.FIGURE_1, published.FIVE_HEADS[""], strict=True))
+    intact = dict(zip(PRINTED["figure_1"], PRINTED["five_heads"][""], strict=True))
     mean = sum(intact[label] for label in THREE) / 3
     assert published.knowledge(LLAMA_8B, "", 0, THREE) == pytest.approx(mean, abs=6e-5)
     assert published.knowledge(LLAMA_8B, "", 0, ["MMLU"]) == intact["MMLU"]
@@ -59,23 +65,25 @@ def test_every_head_exists_but_those_repeated_from_another_model():
         layers, heads = REAL[model]
         head = Head.parse(name)
         exists = head.layer < layers and head.index < heads
-        assert exists or (model, where) in published.REPEATED, (model, where, name)
+        assert exists or where in PRINTED["repeated"].get(model, []), (model, where, name)
 
 
 def test_the_repeated_rows_are_those_of_the_larger_model():
-    assert {model for model, _ in published.REPEATED} == {LLAMA_3B}
-    for model, task in published.REPEATED:
-        assert published.HEADS_CSS[model, task] == published.HEADS_8B["CSS", task]
+    assert list(PRINTED["repeated"]) == [LLAMA_3B]
+    for task in PRINTED["repeated"][LLAMA_3B]:
+        larger, smaller = (PRINTED["heads"][model]["CSS"] for model in (LLAMA_8B, LLAMA_3B))
+        assert smaller[task] == larger[task]
 
 
 def test_every_row_names_five_different_heads():
-    for heads in [*published.HEADS_8B.values(), *published.HEADS_CSS.values()]:
-        assert len(set(heads.split())) == 5
+    for searches in PRINTED["heads"].values():
+        for tasks in searches.values():
+            assert all(len(set(heads.split())) == 5 for heads in tasks.values())
 
 
 def test_sizes_are_the_models_own_but_for_the_slip_that_is_noted():
     wrong = [
-        m for m, (layers, heads) in REAL.items() if published.SIZES[m] != (layers, layers * heads)
+        m for m, (layers, heads) in REAL.items() if PRINTED["sizes"][m] != [layers, layers * heads]
     ]
     assert wrong == [QWEN_3B]
     (note,) = published.slips(1, REAL)
@@ -87,11 +95,13 @@ def test_labels_are_those_of_the_preset():
     labels = {benchmark.label for benchmark in paper.benchmarks}
     models = {model.label for model in paper.models}
     searches = {search.label for search in paper.searches}
-    assert set(REAL) <= models and {*published.FIGURE_1, *published.SUBJECTS} <= labels
-    assert {label for label in published.FIVE_HEADS if label} <= labels
-    assert {key for key, _ in published.HEADS_8B} == searches
-    assert {task for _, task in [*published.HEADS_8B, *published.HEADS_CSS]} <= labels
-    assert {model for model, _ in published.KNOWLEDGE} | {m for _, m in published.SLIPS} <= models
+    assert set(REAL) <= models and {*PRINTED["figure_1"], *SUBJECTS} <= labels
+    assert {label for label in PRINTED["five_heads"] if label} <= labels
+    heads = PRINTED["heads"]
+    assert set(heads[LLAMA_8B]) == searches
+    assert {task for each in heads.values() for tasks in each.values() for task in tasks} <= labels
+    slips = {model for said in PRINTED["slips"].values() for model in said}
+    assert {*heads, *PRINTED["knowledge"], *slips} <= models
 
 
 @pytest.mark.parametrize(

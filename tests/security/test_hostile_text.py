@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from caploc import console
-from caploc.exhibits import latex, markdown
+from caploc.exhibits import exhibit as writing
 from caploc.exhibits.exhibit import Exhibit
 from caploc.naming import default_folder
 from caploc.report.sentence import headline
@@ -33,16 +33,16 @@ def exhibit(text):
 @given(TEXT)
 def test_latex_commands_are_text(text):
     """Nothing of the text is left that TeX reads as more than a letter."""
-    page = latex.escape_latex(text)
+    page = writing.escape_latex(text)
     for known in sorted(
-        set(latex.SIGNS.values()) | set(map(latex.escape_latex, latex.SIGNS)), key=len
+        set(writing.SIGNS.values()) | set(map(writing.escape_latex, writing.SIGNS)), key=len
     )[::-1]:
         page = page.replace(known, "")
     assert not set("\\%$#&~^") & set(page)
 
 
 def test_latex_of_an_exhibit_holds_no_command_of_the_text():
-    page = latex.latex_table(exhibit(HOSTILE))
+    page = writing.latex_table(exhibit(HOSTILE))
     assert r"\input{" not in page and r"\write18" not in page
     assert "\x1b" not in page
 
@@ -50,8 +50,8 @@ def test_latex_of_an_exhibit_holds_no_command_of_the_text():
 @given(TEXT)
 def test_markdown_keeps_a_cell_a_cell(text):
     """No text adds a row or a column, and none is HTML."""
-    plain = markdown.markdown_page(exhibit("x")).splitlines()
-    lines = markdown.markdown_page(exhibit(text)).splitlines()
+    plain = writing.markdown_page(exhibit("x")).splitlines()
+    lines = writing.markdown_page(exhibit(text)).splitlines()
     rows, expected = ([each for each in one if each.startswith("|")] for one in (lines, plain))
     assert len(rows) == len(expected)
     assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows} == {3}

@@ -76,8 +76,8 @@ def ui(
     from caploc.workbench import ModelOptions
 
     try:
+        from caploc.playground.app import address, describe_exposure, listen, serve
         from caploc.playground.playground import Playground
-        from caploc.playground.serving import address, describe_exposure, listen, serve
     except ModuleNotFoundError as error:
         raise UserError(
             f"The playground needs {error.name}; install it with `pip install 'caploc[ui]'`."

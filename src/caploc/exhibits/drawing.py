@@ -1,12 +1,12 @@
 """Pictures of exhibits, as Vega-Lite: matrices, points with intervals, curves, bars, a radar.
 
 Each function gives a specification; a page draws it as part of itself, and files hold it in print
-colours (`caploc.report.pictures`). Colours and shapes are told apart in grey and with every kind of
-colour vision; what is not known, None or NaN, is left out.
+colours. Colours and shapes are told apart in grey and with every kind of colour vision; what is not
+known, None or NaN, is left out.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import cos, pi, sin
 from typing import Any
 
@@ -14,14 +14,11 @@ import numpy as np
 from jaxtyping import Float
 
 from caploc.report import colours
-from caploc.report.charts import SERIES, Spec, by_series, rows_of
-from caploc.report.pictures import shortened
+from caploc.report.charts import SERIES, Spec, by_series, fill_spec, horizontal_channel, shortened
 from caploc.result import number as known
 
 LONGEST = 40  # characters of a name
 RINGS = (0.25, 0.5, 0.75, 1.0)
-ZERO = {"color": "var(--quiet)", "strokeWidth": 0.6}
-POINT = {"type": "point", "filled": True, "opacity": 1, "size": 45}
 Interval = tuple[float | None, float | None, float | None]  # mean, low, high
 Curve = Sequence[tuple[float | None, ...]]  # x, y and, where it is known, y's error
 Row = dict[str, Any]
@@ -41,21 +38,18 @@ def _names(field: str, names: Sequence[str], **axis: Any) -> Row:
 
 
 def _number(field: str, title: str, **scale: Any) -> Row:
-    return {
-        "field": field,
-        "type": "quantitative",
-        "title": title,
-        "scale": {"nice": True, **scale},
-        "axis": {"tickCount": 6, "labelOverlap": True},
-    }
+    axis = {"tickCount": 6, "labelOverlap": True}
+    return {**horizontal_channel(field, title, **scale), "axis": axis}
 
 
-def _looks(names: Sequence[str]) -> Row:
-    """Make colour, shape and, where colours begin again, dashes of the series."""
-    looks = by_series(names)
-    dashes = [[1, 0] if place < len(SERIES) else [4, 2] for place in range(len(names))]
-    dash = {**looks["color"], "scale": {"domain": list(names), "range": dashes}}
-    return {**looks, "strokeDash": dash}
+def _series(names: Iterable[str]) -> list[str]:
+    """List names as they are drawn, each once; one empty name where there are none."""
+    return list(dict.fromkeys(names)) or [""]
+
+
+def _offset(shown: Sequence[str]) -> Row:
+    """Make the channel that sets series beside one another."""
+    return {"field": "series", "type": "nominal", "sort": shown, "scale": {"domain": shown}}
 
 
 def draw_matrix(
@@ -71,79 +65,50 @@ def draw_matrix(
     finite = np.abs(values[np.isfinite(values)])
     most = float(finite.max()) if finite.size and finite.max() > 0 else 1.0
     steps = range(-colours.STEPS if diverging else 0, colours.STEPS + 1)
-    cells = [
-        {
-            "row": int(row),
-            "column": int(column),
-            "value": float(values[row, column]),
-            "text": f"{values[row, column]:z.{digits}f}",
-            "ink": colours.ink(colours.shade(-colours.step(float(values[row, column]), most))),
-        }
-        for row, column in np.argwhere(np.isfinite(values))
-    ]
-    scale = {
-        "domain": [most * number / colours.STEPS for number in steps],
-        "range": [colours.shade(-number) for number in steps],
-    }
-    legend = {"title": drawable(label), "orient": "right", "columns": 1}
-    shade = {"field": "value", "type": "quantitative", "scale": scale, "legend": legend}
-    ink = {"condition": {"test": "datum.ink == '#ffffff'", "value": "#ffffff"}, "value": "#000000"}
     flat = {"ticks": False, "domain": False, "title": None}
-    squares = {
-        "mark": {"type": "rect", "stroke": "white", "strokeWidth": 0.5},
-        "encoding": {"color": shade},
-    }
-    texts = {
-        "mark": {"type": "text", "fontSize": 9},
-        "encoding": {"text": {"field": "text"}, "color": ink},
-    }
-    return {
-        "data": rows_of(cells),
-        "width": {"step": 46},
-        "height": {"step": 24},
-        "encoding": {
-            "x": _names("column", columns, labelAngle=-60, **flat),
-            "y": _names("row", rows, **flat),
-        },
-        "layer": [squares, texts],
-    }
+    return fill_spec(
+        "table",
+        cells=[
+            {
+                "row": int(row),
+                "column": int(column),
+                "value": float(values[row, column]),
+                "text": f"{values[row, column]:z.{digits}f}",
+                "ink": colours.ink(colours.shade(-colours.step(float(values[row, column]), most))),
+            }
+            for row, column in np.argwhere(np.isfinite(values))
+        ],
+        domain=[most * number / colours.STEPS for number in steps],
+        range=[colours.shade(-number) for number in steps],
+        label=drawable(label),
+        columns=_names("column", columns, labelAngle=-60, **flat),
+        rows=_names("row", rows, **flat),
+    )
 
 
 def draw_points(
     names: Sequence[str], series: Mapping[str, Sequence[Interval]], *, label: str
 ) -> Spec:
     """Draw a mark with its interval for each name and series, names from top to bottom."""
-    cells = [
-        {
-            "name": place,
-            "series": drawable(kind),
-            "mean": known(mean),
-            "low": known(low),
-            "high": known(high),
-        }
+    cells: list[Row] = [
+        {"name": place, "series": drawable(kind)}
+        | {"mean": known(mean), "low": known(low), "high": known(high)}
         for kind, values in series.items()
         for place, (mean, low, high) in enumerate(values)
         if known(mean) is not None
     ]
-    shown = list(dict.fromkeys(str(cell["series"]) for cell in cells)) or [""]
-    offset = {"field": "series", "type": "nominal", "sort": shown, "scale": {"domain": shown}}
-    place = {"y": _names("name", names, title=None), "yOffset": offset}
+    shown = _series(cell["series"] for cell in cells)
     x = _number("mean", label)
-    return {
-        "data": rows_of(cells),
-        "height": {"step": 14 * max(2, len(shown)), "for": "position"},
-        "layer": [
-            {"data": rows_of([{"at": 0}]), "mark": {"type": "rule", **ZERO},
-             "encoding": {"x": {"field": "at", "type": "quantitative"}}},
-            {
-                "transform": [{"filter": "isValid(datum.low) && isValid(datum.high)"}],
-                "mark": {"type": "rule", "strokeWidth": 1.3},
-                "encoding": {**place, "x": {**x, "field": "low"}, "x2": {"field": "high"},
-                             "color": by_series(shown)["color"]},
-            },
-            {"mark": POINT, "encoding": {**place, "x": x, **by_series(shown)}},
-        ],
-    }  # fmt: skip
+    return fill_spec(
+        "points",
+        rows=cells,
+        names=_names("name", names, title=None),
+        offset=_offset(shown),
+        mean=x,
+        low={**x, "field": "low"},
+        step=14 * max(2, len(shown)),
+        **by_series(shown),
+    )
 
 
 def curves(
@@ -156,39 +121,25 @@ def curves(
 ) -> Spec:
     """Draw a line through the known points of each series, with one error each way.
 
-    `zero` begins the scale of `up` at 0.
+    `zero` begins the scale of `up` at 0. Where colours begin again, lines are dashed.
     """
     cells: list[Row] = []
     for kind, values in series.items():
-        for x, y, *error in values:
-            across_, up_ = known(x), known(y)
-            if across_ is not None and up_ is not None and (across_ > 0 or not logarithmic):
+        for across_, up_, *error in values:
+            x, y = known(across_), known(up_)
+            if x is not None and y is not None and (x > 0 or not logarithmic):
                 e = error[0] if error else None
-                ends = {"low": up_ - e, "high": up_ + e} if e else {}
-                cells.append({"series": drawable(kind), "x": across_, "y": up_, **ends})
-    shown = list(dict.fromkeys(str(cell["series"]) for cell in cells)) or [""]
-    looks, y_ = _looks(shown), _number("y", up, zero=zero)
-    x_, color = _number("x", across, zero=False), looks["color"]
+                ends = {"low": y - e, "high": y + e} if e else {}
+                cells.append({"series": drawable(kind), "x": x, "y": y, **ends})
+    shown = _series(cell["series"] for cell in cells)
+    looks, height, breadth = by_series(shown), _number("y", up, zero=zero), _number("x", across)
+    breadth["scale"] = {"type": "log"} if logarithmic else {"nice": True, "zero": False}
     if all(cell["x"] == round(cell["x"]) for cell in cells):
-        x_["axis"]["tickMinStep"] = 1
-    if logarithmic:
-        x_["scale"] = {"type": "log"}
-    line = {
-        "mark": {"type": "line", "strokeWidth": 1.5},
-        "encoding": {"y": y_, "color": color, "strokeDash": looks["strokeDash"]},
-    }
-    dots = {"mark": POINT, "encoding": {"y": y_, "color": color, "shape": looks["shape"]}}
-    layers = [line, _errors(y_, color=color), dots]
-    return {"data": rows_of(cells), "height": 240, "encoding": {"x": x_}, "layer": layers}
-
-
-def _errors(y: Row, **channels: Any) -> Row:
-    """Make a line from `low` to `high` where they are known."""
-    return {
-        "transform": [{"filter": "isValid(datum.low)"}],
-        "mark": {"type": "rule", "color": "var(--quiet)"},
-        "encoding": {"y": {**y, "field": "low"}, "y2": {"field": "high"}, **channels},
-    }
+        breadth["axis"]["tickMinStep"] = 1
+    dashes = [[1, 0] if place < len(SERIES) else [4, 2] for place in range(len(shown))]
+    dash = {**looks["color"], "scale": {"domain": shown, "range": dashes}}
+    low = {**height, "field": "low"}
+    return fill_spec("curves", rows=cells, x=breadth, y=height, low=low, dash=dash, **looks)
 
 
 def draw_bars(
@@ -200,32 +151,24 @@ def draw_bars(
     mark: str,
 ) -> Spec:
     """Draw a group of bars for each name, one bar with its error a series; a line at `marks`."""
-    cells = [
-        {"name": place, "series": drawable(kind), "y": known(y)}
-        | ({"low": y - error, "high": y + error} if y is not None and error else {})
-        for kind, values in series.items()
-        for place, (y, error) in enumerate(values)
-    ]
-    shown = list(dict.fromkeys(map(drawable, series)))
-    lines = [{"name": place, "at": at, "series": mark} for place, at in enumerate(marks) if at]
-    offset = {"field": "series", "type": "nominal", "sort": shown, "scale": {"domain": shown}}
-    y, color = _number("y", up, zero=True), by_series(shown)["color"]
-    dash = {"field": "series", "type": "nominal", "scale": {"range": [[2, 2]]}}
-    tick = {"type": "tick", "color": "var(--ink)", "thickness": 2, "bandSize": 60}
-    return {
-        "data": rows_of(cells),
-        "height": 240,
-        "encoding": {"x": _names("name", names, labelAngle=-30, title=None)},
-        "layer": [
-            {"mark": "bar", "encoding": {"y": y, "xOffset": offset, "color": color}},
-            _errors(y, xOffset={**offset, "bandPosition": 0.5}),
-            {
-                "data": rows_of(lines),
-                "mark": tick,
-                "encoding": {"y": {**y, "field": "at"}, "strokeDash": dash},
-            },
+    y, offset = _number("y", up, zero=True), _offset(_series(map(drawable, series)))
+    return fill_spec(
+        "bars",
+        rows=[
+            {"name": place, "series": drawable(kind), "y": known(y)}
+            | ({"low": y - error, "high": y + error} if y is not None and error else {})
+            for kind, values in series.items()
+            for place, (y, error) in enumerate(values)
         ],
-    }
+        marks=[{"name": n, "at": at, "series": mark} for n, at in enumerate(marks) if at],
+        names=_names("name", names, labelAngle=-30, title=None),
+        y=y,
+        low={**y, "field": "low"},
+        at={**y, "field": "at"},
+        offset=offset,
+        middle={**offset, "bandPosition": 0.5},
+        color=by_series(offset["sort"])["color"],
+    )
 
 
 def radar(axes: Sequence[str], series: Mapping[str, Sequence[float | None]]) -> Spec:
@@ -242,48 +185,28 @@ def radar(axes: Sequence[str], series: Mapping[str, Sequence[float | None]]) -> 
         return {"x": at * sin(angle), "y": at * cos(angle)}
 
     def ring(values: Sequence[float | None], **fields: Any) -> list[Row]:
-        closed = [*values, values[0]]
-        return [
-            {**place(number, each), "order": number, **fields} for number, each in enumerate(closed)
-        ]
+        closed = enumerate([*values, values[0]])
+        return [{**place(number, each), "order": number, **fields} for number, each in closed]
 
-    lines = [row for radius in RINGS for row in ring([radius] * len(axes), ring=radius)]
-    spokes = [{**place(n, 0), "x2": place(n, most)["x"], "y2": place(n, most)["y"]}
-              for n in range(len(axes))]  # fmt: skip
     rings = [row for name, each in series.items() for row in ring(each, series=drawable(name))]
-    whole = [
-        drawable(name) for name, each in list(series.items())[1:] if None not in map(known, each)
-    ]
+    filled = {drawable(n) for n, each in list(series.items())[1:] if None not in map(known, each)}
     labels = [{**place(0.5, radius), "text": f"{100 * radius:.0f} %"} for radius in RINGS]
-    labels += [{**place(n, most * 1.14), "text": drawable(name)}
-               for n, name in enumerate(axes)]  # fmt: skip
+    labels += [{**place(n, most * 1.14), "text": drawable(name)} for n, name in enumerate(axes)]
+    ends = [place(number, most) for number in range(len(axes))]
     shown = list(map(drawable, series))
+    looks = by_series(shown)
     # the intact model, which stands first, is black whatever stands beside it
     palette = [SERIES[-1], *(SERIES[place % (len(SERIES) - 1)] for place in range(len(shown)))]
-    field = {"field": "series", "type": "nominal", "sort": shown}
-    looks = by_series(shown)
     looks["color"]["scale"]["range"] = palette[: len(shown)]
-    limit = {"scale": {"domain": [-1.3 * most, 1.3 * most]}, "axis": None}
-    at = {name: {"field": name, "type": "quantitative", **limit} for name in ("x", "y")}
-    order = {"field": "order", "type": "quantitative"}
-    grid = {"stroke": "var(--line)", "strokeWidth": 0.7}
-    return {
-        "width": 420,
-        "height": 420,
-        "layer": [
-            {"data": rows_of(lines), "mark": {"type": "line", **grid},
-             "encoding": {**at, "order": order, "detail": {"field": "ring", "type": "nominal"}}},
-            {"data": rows_of(spokes), "mark": {"type": "rule", **grid},
-             "encoding": {**at, "x2": {"field": "x2"}, "y2": {"field": "y2"}}},
-            {"data": rows_of([row for row in rings if row["series"] in whole]),
-             "mark": {"type": "line", "strokeWidth": 0, "fillOpacity": 0.06},
-             "encoding": {**at, "order": order, "detail": field,
-                          "fill": {**looks["color"], "legend": None}}},
-            {"data": rows_of(rings), "mark": {"type": "line", "strokeWidth": 1.5},
-             "encoding": {**at, "order": order, "color": looks["color"]}},
-            {"data": rows_of(rings), "mark": POINT, "encoding": {**at, **looks}},
-            {"data": rows_of(labels),
-             "mark": {"type": "text", "fontSize": 10, "color": "var(--ink)"},
-             "encoding": {**at, "text": {"field": "text"}}},
-        ],
-    }  # fmt: skip
+    return fill_spec(
+        "radar",
+        domain=[-1.3 * most, 1.3 * most],
+        grid=[row for radius in RINGS for row in ring([radius] * len(axes), ring=radius)],
+        spokes=[{**place(0, 0), "x2": end["x"], "y2": end["y"]} for end in ends],
+        whole=[row for row in rings if row["series"] in filled],
+        rings=rings,
+        labels=labels,
+        series={"field": "series", "type": "nominal", "sort": shown},
+        fill={**looks["color"], "legend": None},
+        **looks,
+    )

@@ -1,5 +1,6 @@
-"""A table or figure of the paper, filled: its rows with errors, and the printed figures beside."""
+"""A table or figure of the paper, filled: its rows with errors, in Markdown and in LaTeX."""
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from math import isfinite
@@ -23,7 +24,6 @@ class Value:
     digits: int = 3
 
     def __post_init__(self) -> None:
-        """Take NaN and infinity for what they are."""
         for name in ("number", "stderr", "published"):
             value = getattr(self, name)
             if value is not None and not isfinite(value):
@@ -96,3 +96,133 @@ class Exhibit:
     def shown(self) -> list[tuple[Cell, ...]]:
         """Return the rows, or one that says that there is none."""
         return self.rows or [("nothing found", *[""] * (len(self.columns) - 1))]
+
+
+# What may be more than text: emphasis, code, links, HTML, mathematics, mentions, references to
+# issues, names of emoji, and addresses that GitHub links by itself.
+MARKUP = re.compile(r"[\\`*_\[\]<>|~&$@#]|:(?=//|[\w+-]+:)|(?<=www)\.", re.IGNORECASE)
+BEGINNING = re.compile(r"^(\d*)([-+=.)])")  # of a list or a rule
+
+
+def markdown_page(exhibit: Exhibit) -> str:
+    """Write the title, the picture if there is one, the table and the notes."""
+    title = escape_markdown(exhibit.title)
+    lines = [f"## {title}", ""]
+    if exhibit.draw is not None:
+        lines += [f"![{title}]({exhibit.name}.png)", ""]
+    names = [escape_markdown(column) for column in exhibit.columns]
+    lines += [join_markdown_cells(names), join_markdown_cells(["---"] * len(names))]
+    for row in exhibit.shown():
+        cells = [str(cell) if isinstance(cell, Value) else escape_markdown(cell) for cell in row]
+        lines.append(join_markdown_cells(cells))
+    lines += ["", *(f"- {escape_markdown(note)}" for note in exhibit.notes)]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def join_markdown_cells(cells: Sequence[str]) -> str:
+    """Write a line of a table."""
+    return f"| {' | '.join(cells)} |"
+
+
+def escape_markdown(text: str) -> str:
+    """Write text on one line that Markdown shows as it is; white space of any kind is a space."""
+    plain = "".join(sign if sign.isprintable() else " " for sign in text)
+    return BEGINNING.sub(r"\1\\\2", MARKUP.sub(r"\\\g<0>", " ".join(plain.split())))
+
+
+LONG = 36  # characters beyond which a column of words is broken into lines
+WIDE = 96  # characters that fit into a page's width
+SIGNS = {sign: f"\\{sign}" for sign in "&%$#_{}"} | {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    "`": r"\textasciigrave{}",
+    "[": "{[}",  # behind the end of a row it would be an option of that
+    "]": "{]}",
+    "*": "{*}",
+    "–": "--",
+    "—": "---",
+    "“": "``",
+    "”": "''",
+    "†": r"\textdagger{}",
+    "‡": r"\textdaggerdbl{}",
+    "±": r"\(\pm\)",
+    "…": r"\dots{}",
+}
+
+
+def latex_table(exhibit: Exhibit) -> str:
+    """Write the whole environment, notes below the table in small type.
+
+    It needs the packages booktabs and, where the table is wide, graphicx.
+    """
+    rows = [[format_latex_cell(cell) for cell in row] for row in exhibit.shown()]
+    body = [
+        rf"\begin{{tabular}}{{{alignment(exhibit)}}}",
+        r"\toprule",
+        join_cells([escape_latex(column) for column in exhibit.columns]),
+        r"\midrule",
+        *map(join_cells, rows),
+        r"\bottomrule",
+        r"\end{tabular}",
+    ]
+    wide = sum(min(size, LONG) + 2 for size in widths(exhibit)) > WIDE
+    if wide:
+        body = [r"\resizebox{\textwidth}{!}{%", *body, "}"]
+    kind = "table*" if wide else "table"
+    notes = [rf"\par\smallskip{{\footnotesize {escape_latex(note)}\par}}" for note in exhibit.notes]
+    lines = [
+        rf"\begin{{{kind}}}",
+        r"\centering",
+        rf"\caption{{{escape_latex(exhibit.title)}}}",
+        rf"\label{{tab:{exhibit.name}}}",
+        *body,
+        *notes,
+        rf"\end{{{kind}}}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def format_latex_cell(cell: Cell) -> str:
+    """Write a cell: numbers in mathematics, with a true minus; words escaped."""
+    if not isinstance(cell, Value):
+        return escape_latex(cell)
+
+    def formula(figures: str) -> str:  # in which a comma between thousands gets no space
+        return f"${figures.replace(',', '{,}')}$"
+
+    return cell.written(r" \pm ", formula).replace(NOTHING, SIGNS[NOTHING])
+
+
+def join_cells(cells: Sequence[str]) -> str:
+    """Write a line of a table."""
+    return " & ".join(cells) + r" \\"
+
+
+def alignment(exhibit: Exhibit) -> str:
+    """Align numbers to the right, words to the left, long ones in lines of their own."""
+    kinds = ""
+    for place, size in enumerate(widths(exhibit)):
+        numbers = [isinstance(row[place], Value) for row in exhibit.rows]
+        if size > LONG:
+            kinds += r"p{0.3\textwidth}"
+        else:
+            kinds += "r" if numbers and all(numbers) else "l"
+    return kinds
+
+
+def widths(exhibit: Exhibit) -> list[int]:
+    """Count the most characters in each column."""
+    rows = [exhibit.columns, *exhibit.shown()]
+    return [max(len(str(row[place])) for row in rows) for place in range(len(exhibit.columns))]
+
+
+def escape_latex(text: str) -> str:
+    """Write text on one line as LaTeX takes it; a question mark for what its usual fonts lack."""
+    plain = "".join(sign if sign.isprintable() else " " for sign in text)
+    return "".join(
+        SIGNS.get(sign, sign if sign <= "ÿ" else "?") for sign in " ".join(plain.split())
+    )

@@ -11,7 +11,7 @@ from huggingface_hub import ModelCard, ModelCardData
 from jinja2 import Environment, StrictUndefined, Template
 
 from caploc.contents import Answers, Curve, read_file
-from caploc.exhibits.markdown import escape_markdown
+from caploc.exhibits.exhibit import escape_markdown
 from caploc.export.verification import LogitAgreement
 from caploc.export.weights import AdapterSize
 from caploc.finished import FinishedRun
@@ -19,8 +19,7 @@ from caploc.folder import ANSWERS, CURVE
 from caploc.headfile import HeadFile
 from caploc.heads import Head
 from caploc.models.sources import ModelSource
-from caploc.report.reading import visible
-from caploc.report.units import Unit, outcome_unit, significant, unit_of, unit_of_other
+from caploc.report.wording import Unit, outcome_unit, significant, unit_of, unit_of_other, visible
 from caploc.result import Record, Result, Score
 
 TEMPLATE = "card.md.jinja"

@@ -33,7 +33,7 @@ from caploc.heads import Head, HeadGrid
 from caploc.models.loading import convert, load_model
 from caploc.models.sources import WEIGHTS, ModelSource
 from caploc.progress import Progress, Silent
-from caploc.report.reading import called
+from caploc.report.wording import called
 from caploc.workbench import Allowed, ModelOptions
 
 try:

@@ -22,7 +22,7 @@ from caploc.engine import BatchEngine
 from caploc.engine.encoding import RequestEncoder, Span
 from caploc.errors import BadData, BadOption, UserError
 from caploc.exhibits.exhibit import Exhibit
-from caploc.exhibits.page import write_exhibits
+from caploc.exhibits.files import write_exhibits
 from caploc.folder import NEURONS, RUN, claim, package_versions, write_json
 from caploc.measurement import Cost, Meter
 from caploc.models.loading import LoadedModel

@@ -5,29 +5,87 @@ import json
 from collections.abc import Iterator, Sequence
 from copy import copy, deepcopy
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, TypedDict
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from transformers import LogitsProcessorList
+from transformers import LogitsProcessorList, PreTrainedTokenizerBase
 
 from caploc.engine import BatchEngine
-from caploc.engine.encoding import Span, Stops, TokenizedPrompt
+from caploc.engine.encoding import UNFINISHED, Span, Stops, TokenizedPrompt
 from caploc.engine.plain import greedy_options, last_logits
 from caploc.heads import Head
 from caploc.models.knockout import knockout
 from caploc.models.loading import LoadedModel
-from caploc.playground.tokens import (
-    INTACT,
-    KNOCKED_OUT,
-    SIDES,
-    Event,
-    Pieces,
-    compare_odds,
-    finite_or_none,
-)
+from caploc.result import number
 from caploc.tasks.task import LogLikelihood, Rolling, Scored
+
+INTACT, KNOCKED_OUT = SIDES = ("intact", "knocked_out")
+LIKELIEST = 5  # alternatives shown for each token
+Event = dict[str, Any]  # what the page is sent, as JSON
+
+
+class TokenOdds(TypedDict):
+    """One token under both models; log-probabilities in nats, None where a model is broken."""
+
+    intact: float | None
+    knocked_out: float | None
+    likeliest: dict[str, list[tuple[str, float | None]]]  # by side: tokens, their log-probability
+
+
+def compare_odds(
+    tokenizer: PreTrainedTokenizerBase,
+    token: int,
+    logprobs: dict[str, Float[Tensor, " vocabulary"]],
+) -> TokenOdds:
+    """Return the token's log-probability and the likeliest tokens, on each side."""
+
+    def likeliest(side: str) -> list[tuple[str, float | None]]:
+        best = torch.topk(logprobs[side], min(LIKELIEST, len(logprobs[side])))
+        pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+        decode = partial(tokenizer.decode, skip_special_tokens=False)
+        return [(str(decode([token])), number(value)) for token, value in pairs]
+
+    return TokenOdds(
+        intact=number(float(logprobs[INTACT][token])),
+        knocked_out=number(float(logprobs[KNOCKED_OUT][token])),
+        likeliest={side: likeliest(side) for side in SIDES},
+    )
+
+
+class Pieces:
+    """Cuts a text into what each of its tokens adds, token by token.
+
+    A token that leaves a character unfinished adds nothing; the one that completes it adds all.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, before: Sequence[int] = ()) -> None:
+        self.tokenizer, self.tokens = tokenizer, list(before)
+        self.shown = self.decoded()
+
+    def add(self, token: int) -> str:
+        """Return what the token adds to the text."""
+        self.tokens.append(token)
+        text = self.decoded()
+        if text.endswith(UNFINISHED) and not self.shown.endswith(UNFINISHED):
+            return ""
+        # a tokenizer that rewrites what it has said (spaces before a comma) shows the token alone
+        whole = text.startswith(self.shown)
+        piece = text[len(self.shown) :] if whole else str(self.tokenizer.decode([token]))
+        self.shown = text
+        return piece
+
+    def decoded(self) -> str:
+        """Everything so far, special tokens by their names."""
+        return str(self.tokenizer.decode(self.tokens, skip_special_tokens=False))
+
+
+def cut_pieces(tokenizer: PreTrainedTokenizerBase, tokens: Sequence[int]) -> list[str]:
+    """Return what each of the tokens adds to their text."""
+    cut = Pieces(tokenizer)
+    return [cut.add(token) for token in tokens]
 
 
 class Stream:
@@ -40,7 +98,6 @@ class Stream:
     logits: Float[Tensor, "1 vocabulary"]  # in float32, whatever the model's dtype
 
     def __init__(self, loaded: LoadedModel, heads: Sequence[Head]) -> None:
-        """Read with this model and these heads knocked out."""
         self.loaded, self.heads = loaded, tuple(heads)
         self.text: list[int] = []
         self.keys: Any = None
@@ -102,7 +159,6 @@ class PairedGeneration:
     def __init__(
         self, engine: BatchEngine[LoadedModel], prompt: TokenizedPrompt, heads: tuple[Head, ...]
     ) -> None:
-        """Prepare; nothing is read yet."""
         self.engine, self.loaded, self.prompt, self.heads = engine, engine.loaded, prompt, heads
         self.answers: dict[str, GrowingAnswer] = {}
         settings = (prompt.stops, prompt.new_tokens, prompt.options)
@@ -198,15 +254,14 @@ class PairedReading:
         requests: Sequence[LogLikelihood | Rolling],
         heads: tuple[Head, ...],
     ) -> None:
-        """Prepare; nothing is read yet."""
         self.engine, self.requests = engine, requests
         self.heads: dict[str, tuple[Head, ...]] = {INTACT: (), KNOCKED_OUT: heads}
         self.responses: dict[str, list[Scored]] = {side: [] for side in SIDES}
 
     def events(self) -> Iterator[Event]:
         """Yield the tokens of each text as they are read, then its log-probability on each side."""
-        for number, request in enumerate(self.requests):
-            yield {"event": "choice", "choice": number}
+        for place, request in enumerate(self.requests):
+            yield {"event": "choice", "choice": place}
             totals = {side: Scored(0.0, True, 0) for side in SIDES}
             for span in self.engine.encoder.spans(request):
                 yield self.read(span, totals)
@@ -214,8 +269,8 @@ class PairedReading:
                 self.responses[side].append(totals[side])
             yield {
                 "event": "read",
-                "choice": number,
-                **{side: finite_or_none(totals[side].logprob) for side in SIDES},
+                "choice": place,
+                **{side: number(totals[side].logprob) for side in SIDES},
             }
 
     def read(self, span: Span, totals: dict[str, Scored]) -> Event:

@@ -1,25 +1,37 @@
-"""The playground's addresses: its page, and what the page asks, one step of the model at a time."""
+"""The playground's addresses: its page, what the page asks, and who may ask it."""
 
 import asyncio
 import base64
 import json
+import re
+import socket
 from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
     Awaitable,
     Callable,
+    Collection,
     Generator,
     Sequence,
 )
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, TypeVar
 
+import uvicorn
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
+from starlette.responses import (
+    FileResponse,
+    JSONResponse,
+    PlainTextResponse,
+    Response,
+    StreamingResponse,
+)
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -27,21 +39,81 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from caploc.errors import BadOption, CaplocError
 from caploc.finished import FinishedRun
 from caploc.headfile import NAME
-from caploc.playground.hosts import HostGuard
+from caploc.playground.answers import Event
 from caploc.playground.playground import Playground, describe_error
-from caploc.playground.questions import (
+from caploc.playground.setting import (
+    DEMO,
     AttentionRequest,
     ExampleRequest,
     HeadsRequest,
     PageQuestion,
     parse_request,
 )
-from caploc.playground.setting import DEMO
-from caploc.playground.tokens import Event
 from caploc.report import colours
-from caploc.report.headmap import head_map
-from caploc.report.reading import called, inline
+from caploc.report.headtable import head_map
 from caploc.report.sentence import headline
+from caploc.report.wording import called, inline
+
+HOST = re.compile(r"(?:\[(?P<bracketed>[^\[\]]+)\]|(?P<bare>[^\[\]:]+))(?::\d*)?")
+
+
+def is_address(name: str) -> bool:
+    """Tell whether the name is an IP address."""
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether only this machine can reach the address."""
+    return host == "localhost" or (is_address(host) and ip_address(host).is_loopback)
+
+
+def list_hosts(host: str) -> list[str]:
+    """Return the names of a playground that listens there; addresses need none.
+
+    Where others can reach it they are those that this machine calls itself, and the one given.
+    """
+    names = {"localhost"} if is_address(host) else {"localhost", host}
+    if not is_loopback(host):
+        names |= {socket.gethostname(), socket.getfqdn()}
+    return sorted(name.lower() for name in names)
+
+
+def is_known(header: str, names: Collection[str]) -> bool:
+    """Tell whether a Host header names an IP address or one of the names, whatever the port.
+
+    A page elsewhere that points a name of its own at this machine cannot be asked for by address:
+    its requests carry its name.
+    """
+    found = HOST.fullmatch(header.lower())
+    if found is None:
+        return False
+    if bracketed := found["bracketed"]:
+        return is_address(bracketed)
+    return is_address(found["bare"]) or found["bare"] in names
+
+
+class HostGuard:
+    """Refuses requests under any host name but these and IP addresses."""
+
+    def __init__(self, app: ASGIApp, names: Collection[str]) -> None:
+        self.app, self.names = app, names
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        asks = scope["type"] in ("http", "websocket")
+        if not asks or is_known(Headers(scope=scope).get("host", ""), self.names):
+            await self.app(scope, receive, send)
+            return
+        refused = PlainTextResponse(
+            "The playground does not answer under this host name; open it by its IP address, or "
+            "start it with `--host NAME`.",
+            status_code=400,
+        )
+        await refused(scope, receive, send)
+
 
 T = TypeVar("T")
 # A prompt to begin with. The demo model was trained on lines, each a text of its own.
@@ -73,7 +145,6 @@ class Turns:
     """
 
     def __init__(self) -> None:
-        """Start the thread."""
         self.thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="playground")
 
     async def call(self, work: Callable[..., T], *arguments: Any) -> T:
@@ -113,11 +184,9 @@ class Site:
     """What each address of the playground answers."""
 
     def __init__(self, playground: Playground) -> None:
-        """Answer for this playground, everything that touches its model in turn."""
         self.playground, self.turns = playground, Turns()
 
     def routes(self) -> list[BaseRoute]:
-        """Return every address."""
         post = {
             "/example": self.example,
             "/answers": self.answers,
@@ -133,19 +202,15 @@ class Site:
         ]
 
     async def page(self, request: Request) -> Response:
-        """The page itself."""
         return FileResponse(PAGE / "page.html")
 
     async def shades(self, request: Request) -> Response:
-        """The colours of effects and changes."""
         return Response(colours.stylesheet(), media_type="text/css")
 
     async def board(self, request: Request) -> Response:
-        """What the page lays out."""
         return JSONResponse(await self.turns.call(lay_out, self.playground))
 
     async def example(self, request: Request) -> Response:
-        """An example of a task."""
         asked = parse_request(ExampleRequest, await read_body(request))
         return JSONResponse(await self.turns.call(self.describe, asked))
 
@@ -167,7 +232,6 @@ class Site:
         return JSONResponse(found | {"weights": weights})
 
     async def heads(self, request: Request) -> Response:
-        """A file of heads to save."""
         asked = parse_request(HeadsRequest, await read_body(request))
         saved = await self.turns.call(self.playground.save_heads, asked)
         as_file = {"content-disposition": f'attachment; filename="{NAME}"'}
@@ -175,7 +239,6 @@ class Site:
 
     @asynccontextmanager
     async def open(self, app: Starlette) -> AsyncIterator[None]:
-        """Serve, and take no more work afterwards."""
         yield
         self.turns.end()
 
@@ -223,11 +286,9 @@ class Guarded:
     """Adds the security headers to every response."""
 
     def __init__(self, app: ASGIApp) -> None:
-        """Guard this application."""
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass on, with headers."""
 
         async def guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -274,3 +335,63 @@ def lay_out_run(run: FinishedRun) -> dict[str, Any]:
         ],
         "legend": {"needed": drawn.needed_end, "helped": drawn.helped_end},
     }
+
+
+FAREWELL = 2  # seconds that answers under way get when the server is stopped
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Return a socket that listens; port 0 takes any that is free.
+
+    Raises:
+        BadOption: if the port is taken or may not be used, or the host is not of this machine.
+    """
+    if not 0 <= port <= 65535:
+        raise BadOption(f"--port must be 0 to 65535; got {port}.")
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except OSError:
+        raise BadOption(f"--host {host!r} is no address of this machine.") from None
+    found = socket.socket(family, kind, protocol)
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        found.bind(address)
+        found.listen()
+    except OSError as error:
+        found.close()
+        raise BadOption(
+            f"Port {port} of {host} cannot be used ({error.strerror}); choose another, such as "
+            f"--port {port + 1 if port < 65535 else port - 1}, or --port 0 for any that is free."
+        ) from None
+    return found
+
+
+def describe_exposure(host: str) -> str:
+    """Return what to say of an address that others can reach; empty for one that they cannot."""
+    if is_loopback(host):
+        return ""
+    return (
+        f"--host {host}: everyone who reaches this machine over the network can use the model and "
+        "the tasks here; there is no password. Leave --host out to keep it to this machine."
+    )
+
+
+def address(host: str, listening: socket.socket) -> str:
+    """Return where a browser finds it."""
+    port = listening.getsockname()[1]
+    named = "127.0.0.1" if host == "0.0.0.0" else f"[{host}]" if ":" in host else host
+    return f"http://{named}:{port}"
+
+
+def serve(playground: Playground, host: str, listening: socket.socket) -> None:
+    """Serve until Ctrl-C. Nothing is loaded from elsewhere, and nothing is sent anywhere."""
+    config = uvicorn.Config(
+        application(playground, list_hosts(host)),
+        log_level="error",
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=FAREWELL,
+    )
+    uvicorn.Server(config).run(sockets=[listening])

@@ -6,8 +6,8 @@ from random import Random
 from typing import Any
 
 from caploc.errors import BadOption
-from caploc.playground.tokens import SIDES, Event
-from caploc.report.units import ScoreKind, unit_of_metric
+from caploc.playground.answers import SIDES, Event
+from caploc.report.wording import ScoreKind, unit_of_metric
 from caploc.tasks.task import Generate, Generated, LogLikelihood, Request, Response, Scored, Task
 
 

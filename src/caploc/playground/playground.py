@@ -11,19 +11,23 @@ from typing import Any
 import numpy as np
 import torch
 
-from caploc.engine import BatchEngine, chat_template
+from caploc.engine import chat_template
 from caploc.errors import BadOption, CaplocError
 from caploc.export.card import evidence_of
 from caploc.headfile import NAME, HeadFile, write_heads
 from caploc.heads import Head
-from caploc.models.loading import LoadedModel
-from caploc.playground.answers import PairedGeneration, PairedReading
+from caploc.playground.answers import SIDES, Event, PairedGeneration, PairedReading, cut_pieces
 from caploc.playground.attention import pattern
 from caploc.playground.examples import DrawnExample, draw
-from caploc.playground.questions import AttentionRequest, ExampleRequest, HeadsRequest, PageQuestion
-from caploc.playground.setting import Setting, allow_loading
-from caploc.playground.tokens import SIDES, Event, cut_pieces
-from caploc.report.reading import called
+from caploc.playground.setting import (
+    AttentionRequest,
+    ExampleRequest,
+    HeadsRequest,
+    PageQuestion,
+    Setting,
+    allow_loading,
+)
+from caploc.report.wording import called
 from caploc.tasks.task import Generate, Generated, Task, options_json
 
 LOG = logging.getLogger(__name__)
@@ -33,9 +37,12 @@ class Playground:
     """Answers what the page asks. Not for several threads: `Turns` calls it from one."""
 
     def __init__(self, setting: Setting) -> None:
-        """Load the model; raises UserError if it cannot be used, or has changed since the runs."""
         self.setting = setting
-        self.engine = load_engine(setting)
+        if setting.runs:  # whose weights must be those of today
+            run = setting.runs[0]
+            self.engine = replace(run, study=replace(run.study, model=setting.model)).engine()
+        else:
+            self.engine = setting.model.engine()
         self.loaded = self.engine.loaded
         self.tasks: dict[str, Task] = {}
         self.random = Random()  # which example comes next decides nothing that is measured
@@ -226,18 +233,6 @@ class Playground:
             if set(first) == set(heads):
                 return first, evidence_of(run, first)
         return tuple(sorted(heads, key=self.loaded.grid.column)), {}
-
-
-def load_engine(setting: Setting) -> BatchEngine[LoadedModel]:
-    """Return the setting's model, loaded.
-
-    Raises:
-        UserError: if it cannot be used, or has changed since the runs.
-    """
-    if not setting.runs:
-        return setting.model.engine()
-    run = setting.runs[0]
-    return replace(run, study=replace(run.study, model=setting.model)).engine()
 
 
 def describe_error(error: Exception) -> str:

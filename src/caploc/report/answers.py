@@ -1,18 +1,67 @@
 """What the model said before and after, example by example, those that changed first."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 from enum import Enum
 from os.path import commonprefix
 from typing import Any
 
-from caploc.report.differences import Parts, split_differences
-from caploc.report.reading import clipped, inline, visible
-from caploc.report.units import ScoreKind, Unit, significant
+from caploc.report.wording import ScoreKind, Unit, clipped, inline, significant, visible
 from caploc.result import AnswerPair
 
+# A blank belongs to the word before it: else texts of other words would be alike in every blank.
+WORDS = re.compile(r"\s+|\w+\s*|[^\w\s]\s*")
+SHORT = 24  # characters up to which single characters are compared: numbers, single words
+MOST_WORDS = 160  # words of both texts up to which they are compared; beyond, only their ends
 TEXT_BUDGET = 2_000_000  # characters of all answers together, which keeps the page a few MB
 SHORTEST, LONGEST = 200, 4_000  # to which one text may be cut
+
+Parts = list[str]  # alike, different, alike, different ...: beginning with what is alike
+
+
+def split_differences(before: str, after: str) -> tuple[Parts, Parts]:
+    """Cut both texts into parts that are alike in turn with parts that differ.
+
+    Joined, the parts give the texts again, and those at even places are the same in both.
+    """
+    if before == after:
+        return [before], [after]
+    start = len(commonprefix([before, after]))
+    rest = before[start:], after[start:]
+    end = min(len(commonprefix([rest[0][::-1], rest[1][::-1]])), *map(len, rest))
+    middles = tuple(text[: len(text) - end] for text in rest)
+    tail = rest[0][len(rest[0]) - end :]
+    parts: tuple[Parts, Parts] = ([before[:start]], [after[:start]])
+    for alike, old, new in _changed(*middles):
+        for side, text in zip(parts, (old, new), strict=True):
+            side += [text, alike]
+    for side in parts:
+        side[-1] += tail
+        if not side[-1]:
+            side.pop()
+    return parts
+
+
+def _changed(before: str, after: str) -> list[tuple[str, str, str]]:
+    """Pairs of different parts, each with what is alike after it."""
+    short = max(len(before), len(after)) <= SHORT and not (" " in before or " " in after)
+    words = [list(text) if short else WORDS.findall(text) for text in (before, after)]
+    if not all(words) or sum(map(len, words)) > MOST_WORDS:
+        return [("", before, after)]
+    matcher = SequenceMatcher(None, words[0], words[1], autojunk=False)
+    blocks = matcher.get_matching_blocks()
+    changed, old, new = [], 0, 0
+    for block in blocks:
+        gap = "".join(words[0][old : block.a]), "".join(words[1][new : block.b])
+        old, new = block.a + block.size, block.b + block.size
+        alike = "".join(words[0][block.a : old])
+        if any(gap):
+            changed.append((alike, *gap))
+        elif changed and alike:
+            changed[-1] = (changed[-1][0] + alike, *changed[-1][1:])
+    return changed
 
 
 class Status(Enum):
@@ -83,7 +132,7 @@ def _row(answer: AnswerPair, unit: Unit, limit: int) -> ShownAnswer:
         gold=None if gold is None else clipped(gold, limit),
         intact=parts[0],
         knocked_out=parts[1],
-        outcomes=_outcomes(answer),
+        outcomes=" → ".join(map(_plain, (answer.intact_outcome, answer.knocked_out_outcome))),
         kind="" if answer.kind == "right" else inline(answer.kind),
     )
 
@@ -93,18 +142,12 @@ def _parts(before: str | None, after: str | None, limit: int) -> tuple[Parts | N
     if before is None or after is None:
         alone = [None if text is None else [clipped(text, limit)] for text in (before, after)]
         return alone[0], alone[1]
-    return split_differences(*_around_change(before, after, limit))
-
-
-def _around_change(before: str, after: str, limit: int) -> tuple[str, str]:
-    """Of long texts, about `limit` characters around the place where they begin to differ."""
-    texts = before, after
-    if max(map(len, texts)) <= limit:
-        return before, after
-    start = max(0, len(commonprefix(texts)) - limit // 4)
-    lead = f"[… {start:,} characters left out …]\n" if start else ""
-    cut = [lead + clipped(text[start:], limit) for text in texts]
-    return cut[0], cut[1]
+    texts = [before, after]
+    if max(map(len, texts)) > limit:  # about so many characters around where they begin to differ
+        start = max(0, len(commonprefix(texts)) - limit // 4)
+        lead = f"[… {start:,} characters left out …]\n" if start else ""
+        texts = [lead + clipped(text[start:], limit) for text in texts]
+    return split_differences(*texts)
 
 
 def _said(text: str | None) -> str | None:
@@ -112,10 +155,7 @@ def _said(text: str | None) -> str | None:
     return None if text is None else visible(text).replace("\n", "↵\n")
 
 
-def _outcomes(answer: AnswerPair) -> str:
-    outcomes = answer.intact_outcome, answer.knocked_out_outcome
-    return " → ".join("–" if outcome is None else _plain(outcome) for outcome in outcomes)
-
-
-def _plain(outcome: float) -> str:
+def _plain(outcome: float | None) -> str:
+    if outcome is None:
+        return "–"
     return str(int(outcome)) if outcome in (0, 1) else significant(outcome)

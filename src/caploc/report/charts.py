@@ -1,60 +1,70 @@
-"""Charts: Vega-Lite specifications drawn once, while the page is written, as SVG inside the page.
+"""Charts: the specifications of `charts.yaml`, drawn as SVG inside a page or as files.
 
-The page then needs no plotting script: it opens at once, prints, and works with scripts forbidden.
-Colours are the page's own variables, so a chart follows its reader's dark or light scheme.
+They are drawn once, while the page is written. It then needs no plotting script: it opens at once,
+prints, and works with scripts forbidden. Colours are the page's own variables, so a chart follows
+its reader's dark or light scheme.
 """
 
 import json
+import re
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-import matplotlib
 import vl_convert
+import yaml
 from markupsafe import Markup
 
+from caploc.report.wording import inline
+
 SVG = "http://www.w3.org/2000/svg"
+# Data come with the specification: no address is ever read.
+CLOSED: dict[str, Any] = {"vl_version": "5.20", "allowed_base_urls": []}
 WIDE, NARROW = 700, 330  # pixels: a page, and a phone
-ROW = 24  # pixels of a named row
-FONT = "DejaVu Sans"  # measured, since it is wider than what most readers' machines show instead
 LABEL = {WIDE: 240, NARROW: 116}  # pixels of a name at most
-LABELS = "noteOf"  # the field whose text a reader sees when pointing at a mark
+LONGEST = 60  # characters of a name in a picture
+SHARP = 200  # dots per inch of a PNG
+WIDTH = 400  # pixels of a picture's inner part
 SERIES = tuple(f"var(--series-{number})" for number in range(1, 8))
 SHAPES = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "triangle-right")
-
-AXIS = {
-    "aria": False,
-    "labelColor": "var(--quiet)",
-    "titleColor": "var(--quiet)",
-    "domainColor": "var(--line)",
-    "tickColor": "var(--line)",
-    "gridColor": "var(--line)",
-    "labelFontSize": 12,
-    "titleFontSize": 12,
-    "titleFontWeight": "normal",
-    "titlePadding": 8,
-}
-CONFIG: Mapping[str, Any] = {
-    "background": None,
-    "font": FONT,
-    "view": {"stroke": None},
-    "axis": AXIS,
-    "legend": {
-        "aria": False,
-        "labelColor": "var(--ink)",
-        "titleColor": "var(--quiet)",
-        "labelFontSize": 12,
-        "labelLimit": 240,
-        "orient": "top",
-        "columns": 2,
-        "title": None,
-    },
-}
+# Of the series these are Okabe and Ito's, told apart with every kind of colour vision.
+OKABE_ITO = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
+PRINT = {f"--series-{number}": colour for number, colour in enumerate(OKABE_ITO, 1)}
+PRINT |= {"--ink": "#16181d", "--quiet": "#5b626d", "--line": "#dcdfe4", "--needed": "#b8500c"}
+VARIABLE = re.compile(r"var\((--[\w-]+)\)")
 
 Spec = Mapping[str, Any]
+
+
+@cache
+def read_specs() -> dict[str, Any]:
+    """Read `charts.yaml`: the theme, and each chart by its name."""
+    text = files("caploc.report").joinpath("charts.yaml").read_text(encoding="utf-8")
+    found: dict[str, Any] = yaml.safe_load(text)
+    return found
+
+
+def fill_spec(name: str, **given: Any) -> dict[str, Any]:
+    """Return the chart `name` with each `$word` filled by what is given under that word."""
+
+    def fill(part: Any) -> Any:
+        if isinstance(part, dict):
+            return {key: fill(value) for key, value in part.items() if key != "when"}
+        if isinstance(part, list):
+            return [fill(each) for each in part if holds(each)]
+        return given[part[1:]] if isinstance(part, str) and part.startswith("$") else part
+
+    def holds(part: Any) -> bool:
+        return not isinstance(part, dict) or "when" not in part or bool(given[part["when"][1:]])
+
+    filled: dict[str, Any] = fill(read_specs()[name])
+    return filled
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +77,7 @@ class Chart:
 
 
 def chart(summary: str, spec: Spec) -> Chart:
-    """Draw a specification twice; it says its size, axis and legend by `CONFIG`.
+    """Draw a specification twice; it says its size, axis and legend by the theme.
 
     Raises:
         ValueError: if it is no Vega-Lite.
@@ -78,32 +88,20 @@ def chart(summary: str, spec: Spec) -> Chart:
 
 @lru_cache(maxsize=256)
 def render_svg(written: str, width: int) -> Markup:
-    """The SVG of a specification in JSON, `width` pixels wide."""
-    size = {"width": width, "autosize": {"type": "fit-x", "contains": "padding"}, "padding": 4}
-    axis_y = {"labelLimit": LABEL[width], "labelColor": "var(--ink)"}
-    config = {**CONFIG, "axisY": axis_y}
-    if width == NARROW:
-        legend = {**CONFIG["legend"], "columns": 1}
-        config |= {"legend": legend, "axisX": {"tickCount": 4}}
-    learn_font()
-    spec = {**json.loads(written), **size, "config": config}
-    # Data come with the specification; no address is ever read.
-    return safe(vl_convert.vegalite_to_svg(spec, vl_version="5.20", allowed_base_urls=[]))
-
-
-@cache
-def learn_font() -> None:
-    """The font comes with matplotlib, so that a chart is the same on every machine."""
-    vl_convert.register_font_directory(str(Path(matplotlib.get_data_path()) / "fonts" / "ttf"))
-
-
-def safe(svg: str) -> Markup:
-    """The picture written anew from its parsed tree, as the page may hold it.
+    """Draw a specification in JSON, `width` pixels wide, as the page may hold it.
 
     Each mark's description becomes `data-note`, which the page shows at the pointer. The picture as
     a whole is named by the page, so that its parts need no roles.
     """
-    tree = ElementTree.fromstring(svg)
+    size = {"width": width, "autosize": {"type": "fit-x", "contains": "padding"}, "padding": 4}
+    theme = read_specs()["theme"]
+    config = theme | {"axisY": {"labelLimit": LABEL[width], "labelColor": "var(--ink)"}}
+    if width == NARROW:
+        config |= {"legend": theme["legend"] | {"columns": 1}, "axisX": {"tickCount": 4}}
+    learn_font()
+    spec = {**json.loads(written), **size, "config": config}
+    # Written anew from the parsed tree, so that nothing but elements and attributes comes through.
+    tree = ElementTree.fromstring(vl_convert.vegalite_to_svg(spec, **CLOSED))
     for element in tree.iter():
         element.tag = element.tag.removeprefix(f"{{{SVG}}}")  # a page knows SVG without its address
         if element.get("role") == "graphics-symbol" and element.get("aria-label"):
@@ -115,35 +113,82 @@ def safe(svg: str) -> Markup:
     return Markup(ElementTree.tostring(tree, encoding="unicode"))  # noqa: S704
 
 
+@cache
+def learn_font() -> None:
+    """Register the font that lies in matplotlib's folder: a chart is the same on every machine."""
+    found = find_spec("matplotlib")  # without importing it, which takes half a second
+    assert found is not None and found.origin is not None
+    fonts = Path(found.origin).parent / "mpl-data" / "fonts" / "ttf"
+    vl_convert.register_font_directory(str(fonts))
+
+
 def rows_of(values: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Data of a chart or of one of its layers."""
+    """Return the data of a chart or of one of its layers."""
     return {"values": list(values)}
 
 
-def named_rows(order: Sequence[str]) -> dict[str, Any]:
-    """The vertical channel of rows that have names, from top to bottom."""
-    return {"field": "name", "type": "nominal", "sort": list(order), "axis": {"title": None}}
-
-
 def horizontal_channel(field: str, title: str, **scale: Any) -> dict[str, Any]:
-    """A horizontal channel of numbers."""
-    return {
-        "field": field,
-        "type": "quantitative",
-        "title": title,
-        "scale": {"nice": True, **scale},
-    }
+    """Return a channel of numbers."""
+    scale = {"nice": True, **scale}
+    return {"field": field, "type": "quantitative", "title": title, "scale": scale}
 
 
 def by_series(names: Sequence[str]) -> dict[str, Any]:
-    """Colour and shape of a series, told apart with every kind of colour vision, and in grey."""
-    series = {"field": "series", "type": "nominal", "sort": list(names)}
-    colours = [SERIES[number % len(SERIES)] for number in range(len(names))]
-    shapes = [SHAPES[number % len(SHAPES)] for number in range(len(names))]
-    return {
-        "color": {**series, "scale": {"domain": list(names), "range": colours}},
-        "shape": {**series, "scale": {"domain": list(names), "range": shapes}},
-    }
+    """Return colour and shape of series, told apart with every kind of colour vision, and in grey.
+
+    `names` are those of the series, in their order.
+    """
+    channels: dict[str, dict[str, Any]] = {}
+    for channel, looks in (("color", SERIES), ("shape", SHAPES)):
+        drawn = [looks[number % len(looks)] for number in range(len(names))]
+        scale = {"domain": list(names), "range": drawn}
+        channels[channel] = {"field": "series", "type": "nominal", "sort": list(names)}
+        channels[channel]["scale"] = scale
+    return channels
 
 
-NOTE = {"field": LABELS, "type": "nominal"}  # channel `description`
+@dataclass(frozen=True)
+class Picture:
+    """A chart on white, to look at in a notebook or to save.
+
+    `spec` is Vega-Lite with print colours in the place of the page's variables.
+    """
+
+    spec: Spec
+
+    @classmethod
+    def of(cls, specs: Sequence[Spec]) -> "Picture":
+        """Print charts below one another, all equally wide."""
+        wide = [{"width": WIDTH, **spec} for spec in specs]
+        whole = wide[0] if len(wide) == 1 else {"vconcat": wide}
+        config = {**read_specs()["theme"], "background": "white"}
+        written = json.dumps({**whole, "config": config}, sort_keys=True)
+        return cls(json.loads(VARIABLE.sub(lambda name: PRINT[name[1]], written)))
+
+    def png(self, dots: int = SHARP) -> bytes:
+        """Return the picture as PNG, with so many dots an inch."""
+        learn_font()
+        return vl_convert.vegalite_to_png(dict(self.spec), ppi=dots, **CLOSED)
+
+    def pdf(self) -> bytes:
+        """Return the picture as PDF."""
+        learn_font()
+        return vl_convert.vegalite_to_pdf(dict(self.spec), **CLOSED)
+
+    def save(self, stem: Path) -> None:
+        """Write `stem.png` and `stem.pdf`; raises OSError if that cannot be."""
+        stem.parent.mkdir(parents=True, exist_ok=True)
+        stem.with_name(f"{stem.name}.png").write_bytes(self.png())
+        stem.with_name(f"{stem.name}.pdf").write_bytes(self.pdf())
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
+        """Show it in a notebook: drawn by the notebook itself where it can."""
+        png = b64encode(self.png(dots=110)).decode()
+        return {"application/vnd.vegalite.v5+json": dict(self.spec), "image/png": png}
+
+
+def shortened(text: Any, limit: int = LONGEST) -> str:
+    """Write a name on one line; of a long one the middle is left out, since ends differ."""
+    name = inline(text)
+    half = limit // 2
+    return name if len(name) <= limit else f"{name[:half]}…{name[1 - limit + half :]}"

@@ -1,16 +1,225 @@
-"""The table of the heads that count: effects with their intervals, and where each head stands."""
+"""The heads as a page shows them: where each stands, the map of all, the table of some."""
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
-from caploc.report.headmap import interval_text
-from caploc.report.reading import inline
-from caploc.report.standing import Standing, Standings, standings
-from caploc.report.units import Unit, outcome_unit
-from caploc.result import HeadEffect, Result
+from caploc.heads import ALONE, Head
+from caploc.report import colours
+from caploc.report.wording import (
+    Unit,
+    finite_numbers,
+    inline,
+    outcome_unit,
+    percent,
+    unit_of,
+)
+from caploc.result import Bounded, Estimand, HeadEffect, Result
 
+MEANINGS = {
+    "named": "knocked out in the check",
+    "critical": "breaks the task alone",
+    "universal": "breaks another task too",
+}
+DENSE = 24  # columns from which a cell is too narrow for its number
 HEADS_LISTED = 24  # rows without a script, which shows all heads a page at a time
 LIKELIEST = 10  # rows if no head stands out
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What is known of one head beside its effect; None and "" where nothing is."""
+
+    named: bool  # among the top, and so knocked out in the check
+    selected: bool
+    candidate: bool  # on the shortlist, and not named
+    tied: bool
+    critical: bool
+    universal: bool | None
+    chance: str  # of belonging to the top, as a percentage
+    alone: str  # on how many examples it was knocked out alone; "no" if on none
+
+    @property
+    def words(self) -> list[str]:
+        """The standing in words, the weightiest first."""
+        told = {
+            "named": self.named,
+            "selected": self.selected and not self.named,
+            "left out: universal": self.universal is True and not self.named,
+            "universal": self.universal is True and self.named,
+            "critical": self.critical and self.universal is not True,
+            "candidate": self.candidate and self.universal is not True,
+            "tied": self.tied,
+        }
+        return [word for word, holds in told.items() if holds]
+
+    @property
+    def marks(self) -> str:
+        """CSS classes of the standing, each after a blank."""
+        signs = {
+            " t": self.named,
+            " s": self.selected and not self.named,
+            " d": self.candidate,
+            " c": self.critical,
+            " x": self.universal is True,
+        }
+        return "".join(sign for sign, holds in signs.items() if holds)
+
+
+class Standings:
+    """What the search says of all heads; results without a search say little."""
+
+    def __init__(self, result: Result) -> None:
+        search, wanted = result.search, result.method.top
+        self.top, self.shortlist = result.top, search.shortlist or []
+        self.tied, self.critical = set(search.tied or []), set(search.critical)
+        self.universal = set(search.universal)
+        place = f"the top {wanted:,}" if wanted else "the top"
+        # where a set is named, the chances are of single heads
+        self.place = f"{place} alone" if search.goal == "set" else place
+        # the heads at the border of the top are tried on more examples than the others
+        count = search.checked_on
+        kind = "" if search.fresh is None else " fresh" if search.fresh else " used before"
+        self.alone = f"up to {count:,}{kind}" if count else "no" if count == 0 else "yes"
+
+    def of(self, name: str, entry: HeadEffect | None) -> Standing:
+        """Return where the head of this name and entry stands."""
+        named, universal = name in self.top, entry.universal if entry else None
+        left_out = (universal is True or name in self.universal) and not named
+        chance = None if left_out or not entry else entry.top_chance
+        never = "no" if self.shortlist else ""
+        tried = self.alone if name in self.shortlist else never
+        return Standing(
+            named=named,
+            selected=bool(entry and entry.selected),
+            candidate=name in self.shortlist and not named,
+            tied=name in self.tied,
+            critical=bool(entry and entry.critical) or name in self.critical,
+            universal=True if name in self.universal else universal,
+            chance="" if chance is None else percent(chance),
+            alone="" if left_out else tried,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One head of the map."""
+
+    head: Head
+    shade: str  # CSS class of its colour; `u` where the head was not measured
+    text: str  # its effect, without the unit
+    note: str  # all that is known of it, a line each
+    standing: Standing
+    starts_group: bool  # the first head of a key-value group, not first in its layer
+
+    @property
+    def marks(self) -> str:
+        """CSS classes of its standing, each after a blank."""
+        return self.standing.marks
+
+
+@dataclass(frozen=True, slots=True)
+class HeadMap:
+    """The cells of every layer, and what the legend says."""
+
+    layers: list[list[Cell]]
+    columns: int
+    limit: float  # the largest effect, which has the strongest colour
+    needed_end: str
+    helped_end: str
+    unmeasured: int
+
+    @property
+    def marks(self) -> set[str]:
+        """The words of all standings that some cell has."""
+        words = (word for layer in self.layers for cell in layer for word in cell.standing.words)
+        return {word.removeprefix("left out: ") for word in words}
+
+    @property
+    def dense(self) -> bool:
+        """Whether the columns are too many for numbers in the cells."""
+        return self.columns > DENSE
+
+    @property
+    def tick(self) -> int:
+        """Every how many columns the label is shown."""
+        return 1 if self.columns <= DENSE else 4 if self.columns <= 48 else 8
+
+    @property
+    def grouped(self) -> bool:
+        """Whether some heads share keys and values."""
+        return any(cell.starts_group for layer in self.layers for cell in layer)
+
+    @property
+    def uneven(self) -> bool:
+        """Whether some layer has fewer heads than another."""
+        return any(len(layer) < self.columns for layer in self.layers)
+
+
+def head_map(result: Result) -> HeadMap:
+    """Lay the heads of a result out by layer, coloured by effect around zero."""
+    unit, grid, known_of = outcome_unit(result), result.grid.grid(), Standings(result)
+    entries, effects = by_head(result), effects_by_head(result)
+    limit = max((abs(effect) for effect in finite_numbers(effects.values())), default=0.0)
+    cells = []
+    for head in grid.heads:
+        entry, effect = entries.get(head), effects.get(head)
+        standing, group = known_of.of(str(head), entry), grid.group(head)
+        notes = _notes(head, entry, unit, known_of)
+        if group is not None:
+            size = grid.group_sizes[head.layer]
+            last = min((group + 1) * size, grid.heads_per_layer[head.layer]) - 1
+            notes.append(f"key-value group {group} (H{group * size}–H{last})")
+        shade, text = "u", "–"
+        if effect is not None:
+            shade = colours.name(colours.step(unit.harm(effect), limit))
+            text = unit.short_effect(effect, limit)
+        starts = bool(group) and grid.group(Head(head.layer, head.index - 1)) != group
+        cells.append(Cell(head, shade, text, "\n".join(notes), standing, starts))
+    return HeadMap(
+        layers=[cells[columns] for columns in grid.layer_slices],
+        columns=max(grid.heads_per_layer, default=0),
+        limit=limit,
+        needed_end=unit.effect(math.copysign(limit, -unit.harm(-1))) if limit else "",
+        helped_end=unit.effect(math.copysign(limit, unit.harm(-1))) if limit else "",
+        unmeasured=sum(effects.get(head) is None for head in grid.heads),
+    )
+
+
+def by_head(result: Result) -> dict[Head, HeadEffect]:
+    """Return the entries of a result by their head."""
+    return {entry.place: entry for entry in result.heads}
+
+
+def effects_by_head(result: Result) -> dict[Head, float | None]:
+    """Return the effects of a result by their head."""
+    return {entry.place: entry.effect for entry in result.heads}
+
+
+def _notes(head: Head, entry: HeadEffect | None, unit: Unit, known_of: Standings) -> list[str]:
+    """What a cell says of its effect and its standing."""
+    standing = known_of.of(str(head), entry)
+    lines = [f"{head}: {unit.effect(entry.effect if entry else None)}"]
+    if interval := interval_text(entry, unit):
+        lines.append(f"95 % interval {interval}")
+    if standing.chance:
+        lines.append(f"belongs to {known_of.place} with a chance of {standing.chance}")
+    if standing.alone:
+        plain = {"no": "not checked alone", "yes": "checked alone"}
+        lines.append(plain.get(standing.alone, f"checked alone on {standing.alone} examples"))
+    if standing.words:
+        meanings = [
+            (word, MEANINGS.get(word.removeprefix("left out: "))) for word in standing.words
+        ]
+        lines.append(", ".join(f"{word} ({said})" if said else word for word, said in meanings))
+    return lines
+
+
+def interval_text(effect: Bounded | None, unit: Unit) -> str:
+    """Write `−45.1 to −37.0`, or nothing where an end is missing."""
+    if effect is None or effect.low is None or effect.high is None:
+        return ""
+    return f"{unit.bare_effect(effect.low)} to {unit.bare_effect(effect.high)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,18 +253,24 @@ class HeadTable:
 
     rows: list[HeadRow]
     every: list[HeadRow]  # all heads, the listed ones first
+    count: int  # heads that belong here, those too many to list included
     place: str  # what the chances are chances of
-    intervals: bool
-    chances: bool
-    alone: bool
-    q: bool
-    named: bool  # whether any of the rows is named
-    left_out: int  # heads that belong here but are too many to list
 
     @property
-    def count(self) -> int:
-        """How many heads belong here, those too many to list included."""
-        return len(self.rows) + self.left_out
+    def columns(self) -> set[str]:
+        """The columns that not every table has, if any row fills them."""
+        filled = {
+            "intervals": any(row.interval != "–" for row in self.rows),
+            "chances": any(row.standing.chance for row in self.rows),
+            "alone": any(row.standing.alone for row in self.rows),
+            "q": any(row.q != "–" for row in self.rows),
+        }
+        return {name for name, holds in filled.items() if holds}
+
+    @property
+    def named(self) -> bool:
+        """Whether any of the rows is named."""
+        return any(row.standing.named for row in self.rows)
 
     def as_data(self) -> dict[str, Any]:
         """All heads as the page's script reads them; the first `count` of them count.
@@ -74,45 +289,28 @@ class HeadTable:
 
 
 def head_table(result: Result) -> HeadTable:
-    """List the top, the selected, and what else the search looked at closely.
+    """List the top in its own order, the selected, and what else the search looked at closely.
 
     If there are none of these, the ten most needed.
     """
-    known_of, unit = standings(result), outcome_unit(result)
-    entries = result.heads
-    chosen = _chosen(entries, known_of)
-    chosen = chosen or [entry for entry in entries if entry.effect is not None][:LIKELIEST]
-    others = [entry for entry in entries if not any(entry is one for one in chosen)]
-    every = [_row(number, e, known_of, unit) for number, e in enumerate([*chosen, *others], 1)]
-    rows = every[: min(len(chosen), HEADS_LISTED)]
-    return HeadTable(
-        rows=rows,
-        every=every,
-        place=known_of.place,
-        intervals=any(row.interval != "–" for row in rows),
-        chances=any(row.standing.chance for row in rows),
-        alone=any(row.standing.alone for row in rows),
-        q=any(row.q != "–" for row in rows),
-        named=any(row.standing.named for row in rows),
-        left_out=len(chosen) - len(rows),
-    )
-
-
-def _chosen(entries: list[HeadEffect], known_of: Standings) -> list[HeadEffect]:
-    """The top in its own order, then all others that have a standing."""
+    known_of, unit, entries = Standings(result), outcome_unit(result), result.heads
     by_name = {entry.head: entry for entry in entries}
-    top = [by_name[name] for name in known_of.top if name in by_name]
-    others = [
+    chosen = [by_name[name] for name in known_of.top if name in by_name]
+    chosen += [
         entry
         for name, entry in by_name.items()
         if name not in known_of.top and known_of.of(name, entry).words
     ]
-    return top + others
+    chosen = chosen or [entry for entry in entries if entry.effect is not None][:LIKELIEST]
+    others = [entry for entry in entries if not any(entry is one for one in chosen)]
+    every = [_row(number, e, known_of, unit) for number, e in enumerate([*chosen, *others], 1)]
+    rows = every[: min(len(chosen), HEADS_LISTED)]
+    return HeadTable(rows, every, len(chosen), known_of.place)
 
 
 def _row(rank: int, entry: HeadEffect, known_of: Standings, unit: Unit) -> HeadRow:
     standing, q = known_of.of(entry.head, entry), entry.q
-    ends = (entry.low, entry.high) if None not in (entry.low, entry.high) else (None, None)
+    known = None not in (entry.low, entry.high)
     return HeadRow(
         rank=str(rank) if standing.named or not known_of.top else "–",
         head=inline(entry.head),
@@ -121,8 +319,31 @@ def _row(rank: int, entry: HeadEffect, known_of: Standings, unit: Unit) -> HeadR
         q="–" if q is None else "<\u00a00.001" if q < 0.001 else f"{q:.2g}",
         standing=standing,
         number=entry.effect,
-        low=ends[0],
-        high=ends[1],
+        low=entry.low if known else None,
+        high=entry.high if known else None,
         q_number=q,
         chance=entry.top_chance if standing.chance else None,
     )
+
+
+def describe_estimand(estimand: Estimand) -> str:
+    """End a sentence that begins with `what the score changes when a head is`."""
+    if estimand.heads == ALONE:
+        return "knocked out alone"
+    share = f"{100 * estimand.rate:.3g}\u00a0% of all heads" if estimand.rate else "other heads"
+    return f"knocked out among others ({share}, drawn at random)"
+
+
+def member_rows(result: Result) -> list[list[str]]:
+    """Write what named heads do alone and within their set, each with its interval.
+
+    Of one head alone the two are the same: there is no row.
+    """
+    members, unit = result.validation.members, unit_of(result)
+    rows = []
+    for member in members.heads if members and members.heads[1:] else []:
+        row = [inline(member.head)]
+        for effect in (member.alone, member.within):
+            row += [unit.effect(effect.effect), interval_text(effect, unit) or "–"]
+        rows.append(row)
+    return rows

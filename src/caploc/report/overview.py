@@ -1,7 +1,7 @@
-"""The page over several runs: a row for each, and their heads side by side."""
+"""The page over several runs: their heads, tasks, methods and models side by side."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from os.path import relpath
 from pathlib import Path
 from typing import Any
@@ -9,15 +9,28 @@ from urllib.parse import quote
 
 from caploc.heads import Head
 from caploc.report import colours
-from caploc.report.headmap import HeadMap, by_head, head_map
+from caploc.report.charts import Chart
+from caploc.report.headtable import effects_by_head, head_map
 from caploc.report.method import format_duration
-from caploc.report.pictures import FIGURES, write_matrices
-from caploc.report.reading import called, finite_numbers, inline, name_list, visible
+from caploc.report.plots import FIGURES, draw_damage, draw_depths, write_matrices
 from caploc.report.sentence import HeadlineVerdict, check_of
-from caploc.report.sidebyside import comparison_headline, comparison_parts
 from caploc.report.templates import COMPARE, write_page
-from caploc.report.units import SPACE, Unit, outcome_unit, unit_of_other
-from caploc.result import HeadEffect, Result
+from caploc.report.wording import (
+    SPACE,
+    called,
+    capital,
+    counted,
+    finite_numbers,
+    inline,
+    name_list,
+    numeral,
+    outcome_unit,
+    percent,
+    significant,
+    unit_of_other,
+    visible,
+)
+from caploc.result import Result
 
 VERDICTS = {
     HeadlineVerdict.NO_HEADS: "no head found",
@@ -29,42 +42,8 @@ VERDICTS = {
     HeadlineVerdict.CARRIED: "carried by these heads",
 }
 
-
-@dataclass(frozen=True, slots=True)
-class RunRow:
-    """One row of the table of runs."""
-
-    link: str
-    task: str
-    model: str
-    method: str
-    intact: str
-    knocked_out: str
-    verdict: str
-    general: list[str]  # each other task, before and after
-    top: str
-    rows: str
-    time: str
-    map: HeadMap
-
-
-@dataclass(frozen=True, slots=True)
-class Shaded:
-    """One cell of the matrix: the effect of a head on a task."""
-
-    shade: str
-    text: str
-    note: str
-    top: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Matrix:
-    """Runs of one model against all heads that are among the top of any of them."""
-
-    model: str
-    heads: list[Head]
-    rows: list[tuple[str, list[Shaded]]]
+Told = Mapping[str, Any]  # the content of compare.json, or a part of it
+Results = Mapping[str, Result]  # of each run, by its name
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +65,27 @@ class ComparedRun:
         return [entry.place for entry in self.result.heads if entry.head in self.result.top]
 
 
-def write_comparison(
-    folder: Path, compared: Sequence[ComparedRun], told: Mapping[str, Any]
-) -> Path:
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table with a title; its first column names the row."""
+
+    title: str
+    columns: list[str]
+    rows: list[list[str]]
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PagePart:
+    """A part of the page: tables and charts about one question."""
+
+    title: str
+    tables: list[Table]
+    lines: list[str] = field(default_factory=list)
+    chart: Chart | None = None
+
+
+def write_comparison(folder: Path, compared: Sequence[ComparedRun], told: Told) -> Path:
     """Write `folder/compare.html`, and the matrix of tasks and heads as figures.
 
     `told` is the content of compare.json; its runs are those of `compared`, in their order.
@@ -99,87 +96,242 @@ def write_comparison(
     Raises:
         OSError: if the folder or a file cannot be written.
     """
-    runs = [_run(folder, one) for one in compared]
-    results = [one.result for one in compared]
+    results = {one.name: one.result for one in compared}
     models = list(dict.fromkeys(one.weights for one in compared))
-    chosen = [[one.result for one in compared if one.weights == key] for key in models]
+    parts = [_methods_part(each, told, results) for each in told["methods"]]
+    parts += [_shared_part(each) for each in told["models"] if each["shared"]]
+    parts += [_models_part(each, told, results) for each in told["across"]]
     figures = write_matrices(folder / FIGURES, told)
     return write_page(
         folder,
         "overview.html.j2",
         name=COMPARE,
-        headline=comparison_headline(told),
-        runs=runs,
-        matrices=[_matrix(members) for members in chosen],
+        headline=_headline(told),
+        runs=[_run(folder, one) for one in compared],
+        matrices=[_matrix([o.result for o in compared if o.weights == key]) for key in models],
         several_models=len(models) > 1,
-        held_out=any(check_of(result).held_out for result in results),
-        parts=comparison_parts(told, {one.name: one.result for one in compared}),
+        held_out=any(run["held_out"] for run in told["runs"]),
+        parts=parts,
         figures=figures,
         command=visible(told["command"]),
     )
 
 
-def _run(folder: Path, one: ComparedRun) -> RunRow:
-    result = one.result
-    check = check_of(result)
+def _headline(told: Told) -> str:
+    """Say what the runs have in common."""
+    runs = told["runs"]
+    if not runs:
+        return "There are no runs here yet."
+    tasks, models, methods = (
+        list(dict.fromkeys(str(run[field]) for run in runs))
+        for field in ("task", "model", "method")
+    )
+    these = called(tasks[0]) if len(tasks) == 1 else f"{numeral(len(tasks))} tasks"
+    weights = {(run["model"], run["fingerprint"]) for run in runs}
+    if len(weights) > 1:
+        what = f"{capital(numeral(len(weights)))} models on {these}"
+        return f"{what}: where their heads lie, and what they carry."
+    if len(tasks) > 1:
+        return f"{capital(these)} in {called(models[0])}: {_sharing(told)}."
+    if len(methods) > 1:
+        return _methods_headline(told, tasks[0], methods)
+    return f"{counted(len(runs), 'run')} of {called(tasks[0])} in {called(models[0])}."
+
+
+def _sharing(told: Told) -> str:
+    most = [row for row in told["models"][0]["shared"] if row["heads"]]
+    if not most:
+        return "no head is among the top of two of them"
+    first, last = most[0], most[-1]
+    count = len(first["heads"])
+    verb = "is" if count == 1 else "are"
+    text = f"{counted(count, 'head')} {verb} among the top of two of them or more"
+    if last["tasks"] > 2:
+        text += f", and {name_list(list(last['heads']))} of {numeral(last['tasks'])}"
+    by_chance = significant(first["chance"]["expected_in_layers"], 2)
+    return f"{text}; random heads of the same layers would share {by_chance}"
+
+
+def _methods_headline(told: Told, task: str, methods: Sequence[str]) -> str:
+    runs = told["runs"]
+    same = set.intersection(*(set(run["top"]) for run in runs))
+    names = [name for name in runs[0]["top"] if name in same]
+    agree = f"all name {name_list(names)}" if names else "no head is named by all"
+    text = f"{capital(numeral(len(methods)))} methods on {called(task)}: {agree}"
+    if None not in [run["damage"] for run in runs] and len({run["held_out"] for run in runs}) == 1:
+        first, second = sorted(runs, key=lambda run: -run["damage"])[:2]
+        if first["damage"] > max(0.0, second["damage"]):
+            text += f"; the heads of {_label(first, runs)} break most"
+    return f"{text}."
+
+
+def _label(row: Told, rows: Sequence[Told]) -> str:
+    """Return the method, and where another run has the same one, the run's name."""
+    method = inline(row["method"])
+    twins = [one for one in rows if one["method"] == row["method"]]
+    return method if len(twins) == 1 else f"{method}, {inline(row['name'])}"
+
+
+def _rows_of(told: Told, names: Sequence[str]) -> list[Told]:
+    runs = {run["name"]: run for run in told["runs"]}
+    return [runs[name] for name in names]
+
+
+def _run(folder: Path, one: ComparedRun) -> dict[str, Any]:
+    """Describe a run as the table of runs and the maps show it."""
+    result, check, rows = one.result, check_of(one.result), one.result.cost.rows
     way = relpath(one.folder, folder).replace("\\", "/")
-    rows = result.cost.rows
-    return RunRow(
-        # The leading dot keeps a folder named like `javascript:` from being taken for a scheme.
-        link=f"./{quote(way, errors='replace')}/report.html",
-        task=check.task,
-        model=called(result.model.name),
-        method=inline(result.method.name),
-        intact=check.unit.score(check.intact),
-        knocked_out=check.unit.score(check.knocked_out),
-        verdict=VERDICTS[check.verdict],
-        general=_general(result, check.unit),
-        top=name_list(check.top) or "none",
-        rows="not recorded" if rows is None else f"{rows:,.0f}",
-        time=format_duration(result.cost.seconds) or "not recorded",
-        map=head_map(result),
-    )
-
-
-def _general(result: Result, main: Unit) -> list[str]:
-    texts = []
+    general = []
     for entry in result.validation.other_tasks:
-        scores = map(unit_of_other(entry, main).score, entry.scores)
-        texts.append(f"{called(entry.name)}: {f'{SPACE}→{SPACE}'.join(scores)}")
-    return texts
+        scores = map(unit_of_other(entry, check.unit).score, entry.scores)
+        general.append(f"{called(entry.name)}: {f'{SPACE}→{SPACE}'.join(scores)}")
+    return {
+        # The leading dot keeps a folder named like `javascript:` from being taken for a scheme.
+        "link": f"./{quote(way, errors='replace')}/report.html",
+        "task": check.task,
+        "model": called(result.model.name),
+        "method": inline(result.method.name),
+        "intact": check.unit.score(check.intact),
+        "knocked_out": check.unit.score(check.knocked_out),
+        "verdict": VERDICTS[check.verdict],
+        "general": general,  # each other task, before and after
+        "top": name_list(check.top) or "none",
+        "rows": "not recorded" if rows is None else f"{rows:,.0f}",
+        "time": format_duration(result.cost.seconds) or "not recorded",
+        "map": head_map(result),
+    }
 
 
-def _matrix(results: Sequence[Result]) -> Matrix:
+def _matrix(results: Sequence[Result]) -> dict[str, Any]:
+    """Hold runs of one model against all heads that are among the top of any of them.
+
+    Shades are relative to the largest effect of the whole run.
+    """
     names = {name for result in results for name in result.top}
-    heads = sorted(
-        head for result in results for head, entry in by_head(result).items() if entry.head in names
-    )
-    columns = list(dict.fromkeys(heads))
+    heads = {entry.place for result in results for entry in result.heads if entry.head in names}
     several = len({result.method.name for result in results}) > 1
-    return Matrix(
-        model=called(results[0].model.name),
-        heads=columns,
-        rows=[(_label(result, several), _shades(result, columns)) for result in results],
+    rows = []
+    for result in results:
+        unit, effects, task = (
+            outcome_unit(result),
+            effects_by_head(result),
+            called(result.task.name),
+        )
+        limit = max(map(abs, finite_numbers(effects.values())), default=0.0)
+        cells = []
+        for head in sorted(heads):
+            effect, shade, text = effects.get(head), "u", "–"
+            if effect is not None:
+                shade = colours.name(colours.step(unit.harm(effect), limit))
+                text = unit.short_effect(effect, limit)
+            cell = {"shade": shade, "text": text, "note": f"{head}: {unit.effect(effect)}"}
+            cells.append(cell | {"top": str(head) in result.top})
+        rows.append((f"{task} · {inline(result.method.name)}" if several else task, cells))
+    return {"model": called(results[0].model.name), "heads": sorted(heads), "rows": rows}
+
+
+def _methods_part(question: Told, told: Told, results: Results) -> PagePart:
+    """Hold several runs of one task in one model together: damage for rows, heads in common."""
+    runs = _rows_of(told, question["runs"])
+    labels = {run["name"]: _label(run, runs) for run in runs}
+    lines = []
+    for run in runs:
+        unit, rows = check_of(results[run["name"]]).unit, run["rows"]
+        scores = [unit.score(run[name]) for name in ("intact", "knocked_out", "random_heads")]
+        spent = ["not recorded" if rows is None else f"{rows:,.0f}"]
+        spent.append(format_duration(run["seconds"]) or "not recorded")
+        lines.append([labels[run["name"]], name_list(run["top"]) or "none", *scores, *spent])
+    pairs = []
+    for pair in question["pairs"]:
+        rank, heads = pair["rank_correlation"], name_list(pair["heads"])
+        common = f"{len(pair['heads'])} of {pair['of']}" + (f": {heads}" if heads else "")
+        named = f"{labels[pair['first']]} and {labels[pair['second']]}"
+        agreement = "–" if rank is None else significant(rank, 2)
+        pairs.append([named, common, *_chance(pair["chance"]), agreement])
+    columns = ["Method", "Heads", "Intact", "Knocked out", "Random heads", "Rows", "Time"]
+    in_common = ["Runs", "Heads in common", "By chance", "p", "Rank correlation of effects"]
+    note = (
+        "By chance: the mean number of heads that two random sets of these sizes have in common; p "
+        "is the chance of as many or more. The rank correlation is Spearman's, over all heads that "
+        "both measured."
     )
+    tables = [
+        Table("What each one breaks, and what it costs", columns, lines),
+        Table("Heads in common", in_common, pairs, note),
+    ]
+    title = f"{called(question['task'])} in {called(question['model'])}, run by run"
+    unit = check_of(results[runs[0]["name"]]).unit
+    return PagePart(title, tables, chart=draw_damage(runs, labels, unit))
 
 
-def _label(result: Result, several_methods: bool) -> str:
-    task = called(result.task.name)
-    return f"{task} · {inline(result.method.name)}" if several_methods else task
+def _chance(chance: Told, where: str = "") -> list[str]:
+    """Write how many heads chance gives, and how surprising as many are."""
+    p = chance[f"p{where}"]
+    few = "<\u00a00.001" if p < 0.001 else significant(p, 2)
+    return [significant(chance[f"expected{where}"], 2), few]
 
 
-def _shades(result: Result, heads: Sequence[Head]) -> list[Shaded]:
-    """Shade the heads by their effect, relative to the largest of the whole run."""
-    unit, entries = outcome_unit(result), by_head(result)
-    values = finite_numbers(entry.effect for entry in entries.values())
-    limit = max(map(abs, values), default=0.0)
-    top = set(result.top)
-    return [_shaded(head, entries.get(head), unit, limit, str(head) in top) for head in heads]
+def _shared_part(model: Told) -> PagePart:
+    """Show heads that several tasks of one model name, beside what chance gives."""
+    counts = [
+        [f"{row['tasks']} or more", str(len(row["heads"]))]
+        + _chance(row["chance"])
+        + _chance(row["chance"], "_in_layers")
+        for row in model["shared"]
+        if row["heads"]
+    ]
+    first = model["shared"][0]["heads"]
+    often = sorted(first, key=lambda head: -len(first[head]))
+    owners = [[head, name_list([called(task) for task in first[head]], 12)] for head in often]
+    met = [pair for pair in model["overlaps"] if pair["heads"]]
+    pairs = [
+        [f"{called(pair['first'])} and {called(pair['second'])}", name_list(pair["heads"])]
+        + _chance(pair["head_chance"])
+        for pair in sorted(met, key=lambda pair: pair["head_chance"]["p"])
+    ]
+    none = len(model["overlaps"]) - len(met)
+    rest = f"{counted(none, 'other pair')} of tasks have no head in common." if none else ""
+    note = (
+        "p is the chance that random sets of heads, as many for each task, share as many; within "
+        "layers, sets that keep each task's number of heads in every layer."
+    )
+    columns = ["Tasks", "Heads", "By chance", "p", "By chance within layers", "p"]
+    tables = [
+        Table("How many tasks name a head", columns, counts, note),
+        Table("Heads of several tasks", ["Head", "Tasks"], owners),
+        Table("Pairs of tasks", ["Tasks", "Heads", "By chance", "p"], pairs, rest),
+    ]
+    found = model["universal"]
+    said = name_list([f"{each['head']} ({name_list(each['found_by'])})" for each in found])
+    verb = "breaks" if len(found) == 1 else "break"
+    line = f"Universal, found by what stands in brackets: {said} {verb} other tasks too."
+    if not found:
+        line = (
+            "Whether a head that several tasks name is universal, and so of no one capability, is "
+            "not known from these runs: caploc universal, with the folders of these runs, tries "
+            "each on all their tasks."
+        )
+    title = f"Heads that tasks share in {called(model['model'])}"
+    return PagePart(title, [table for table in tables if table.rows], [line])
 
 
-def _shaded(head: Head, entry: HeadEffect | None, unit: Unit, limit: float, top: bool) -> Shaded:
-    effect = entry.effect if entry else None
-    if effect is None:
-        return Shaded("u", "–", f"{head}: not measured", top)
-    shade = colours.name(colours.step(unit.harm(effect), limit))
-    return Shaded(shade, unit.short_effect(effect, limit), f"{head}: {unit.effect(effect)}", top)
+def _models_part(task: Told, told: Told, results: Results) -> PagePart:
+    """Hold runs of one task in several models together."""
+    runs = _rows_of(told, [each["run"] for each in task["models"]])
+    models = [called(run["model"]) for run in runs]
+    labels = [
+        model if models.count(model) == 1 else f"{model}, {inline(run['name'])}"
+        for model, run in zip(models, runs, strict=True)
+    ]
+    lines = []
+    for run, each, label in zip(runs, task["models"], labels, strict=True):
+        unit = check_of(results[run["name"]]).unit
+        shape = f"{each['layers']} x {each['heads'] // max(1, each['layers'])}"
+        named = f"{len(run['top'])} ({percent(each['share'] or 0.0)})"
+        scores = [unit.score(run[name]) for name in ("intact", "knocked_out", "random_heads")]
+        lines.append([label, shape, named, *scores, name_list(run["top"]) or "none"])
+    columns = ["Model", "Layers x heads", "Named", "Intact", "Knocked out", "Random heads", "Heads"]
+    note = "Heads of different models are different heads, even where they share a name."
+    table = Table("What the heads of each model carry", columns, lines, note)
+    title = f"{called(task['task'])}, model by model"
+    return PagePart(title, [table], chart=draw_depths(task["models"], labels))

@@ -6,22 +6,28 @@ from pathlib import Path
 from caploc.contents import Answers, Curve, File, Interactions, read_file
 from caploc.folder import ANSWERS, CURVE, INTERACTIONS, RESULT, refuse_links
 from caploc.report import colours
-from caploc.report.advice import next_steps
 from caploc.report.answers import Status, answer_rows
-from caploc.report.contrasts import contrasts_of
-from caploc.report.headmap import head_map
-from caploc.report.headtable import head_table
-from caploc.report.members import describe_estimand, member_rows
-from caploc.report.method import facts, format_versions, method_paragraphs
-from caploc.report.pictures import FIGURES, drawn_figures, write_figures
-from caploc.report.plots import draw_curve, draw_effects, draw_scores, units_by_task
-from caploc.report.reading import called, counted, inline, visible
+from caploc.report.charts import chart
+from caploc.report.headtable import describe_estimand, head_map, head_table, member_rows
+from caploc.report.method import facts, method_paragraphs
+from caploc.report.plots import (
+    FIGURES,
+    curve_specs,
+    draw_effects,
+    drawn_figures,
+    scores_specs,
+    units_by_task,
+    write_figures,
+)
 from caploc.report.scores import comparisons, tabulate_curve
-from caploc.report.sentence import headline, second_sentence
-from caploc.report.sureness import questions
+from caploc.report.sentence import headline, next_steps, second_sentence
+from caploc.report.sureness import contrasts_of, questions
 from caploc.report.templates import write_page
-from caploc.report.units import outcome_unit
+from caploc.report.wording import called, counted, inline, outcome_unit, visible
 from caploc.result import AnswerPair, Members, Result
+
+SCORES = "Scores before and after the knockout; the numbers are in the table below."
+CURVES = "Scores with 0, 1, 2 and more heads knocked out; the numbers are in the table below."
 
 
 def write_report(folder: Path, result: Result, answers: Sequence[AnswerPair]) -> Path:
@@ -42,11 +48,9 @@ def write_report(folder: Path, result: Result, answers: Sequence[AnswerPair]) ->
     """
     curve, found = curve_of(folder), _found(folder / INTERACTIONS, Interactions)
     members = result.validation.members or Members()
-    unit = outcome_unit(result)
-    rows = answer_rows(answers, unit)
-    counts = {status.value: sum(row.status is status for row in rows) for status in Status}
-    compared, table = comparisons(result), head_table(result)
-    units = units_by_task(result)
+    rows = answer_rows(answers, outcome_unit(result))
+    compared, table, units = comparisons(result), head_table(result), units_by_task(result)
+    specs = curve_specs(curve, units) if curve else []
     return write_page(
         folder,
         "report.html.j2",
@@ -58,26 +62,26 @@ def write_report(folder: Path, result: Result, answers: Sequence[AnswerPair]) ->
         steps_next=next_steps(result, curve),
         questions=questions(result),
         comparisons=compared,
-        score_charts=draw_scores(compared),
-        curve_charts=draw_curve(curve, units) if curve else [],
+        score_charts=[chart(SCORES, spec) for spec in scores_specs(compared)],
+        curve_charts=[chart(CURVES, spec) for spec in specs],
         curve=tabulate_curve(curve, units) if curve else None,
         contrasts=contrasts_of(found, result) if found else None,
         map=head_map(result),
         table=table,
-        effects_chart=draw_effects(table.rows, unit, result.estimand.heads),
+        effects_chart=draw_effects(table.rows, outcome_unit(result), result.estimand.heads),
         estimand=describe_estimand(result.estimand),
         estimand_name=result.estimand.heads,
         members=member_rows(result),
         members_on=counted(members.examples or 0, "example"),
-        unit=unit,
+        unit=outcome_unit(result),
         steps=colours.STEPS,
         answers=rows,
         every_answer=[row.as_list() for row in rows],
-        counts=counts,
+        counts={each.value: sum(row.status is each for row in rows) for each in Status},
         method=method_paragraphs(result),
         command=visible(result.command or "not recorded"),
         facts=facts(result),
-        versions=format_versions(result),
+        versions=[(inline(name), inline(version)) for name, version in result.versions.items()],
         figures=drawn_figures(folder),
     )
 

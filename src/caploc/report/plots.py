@@ -1,32 +1,43 @@
-"""What the page draws: effects, scores before and after, the curve, and what more rows would do."""
+"""What pages and figure files draw: the map, effects, scores, curves, and runs side by side."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from caploc.contents import Curve
-from caploc.report.charts import (
-    NOTE,
-    ROW,
-    Chart,
-    Spec,
-    by_series,
-    chart,
-    horizontal_channel,
-    named_rows,
-    rows_of,
+from caploc.report import colours
+from caploc.report.charts import Chart, Picture, Spec, by_series, chart, fill_spec, shortened
+from caploc.report.headtable import HeadRow, Standing, Standings, by_head, head_table
+from caploc.report.scores import ScoreRow, comparisons
+from caploc.report.wording import (
+    ScoreKind,
+    Unit,
+    called,
+    called_apart,
+    counted,
+    finite_numbers,
+    inline,
+    outcome_unit,
+    unit_of,
+    unit_of_other,
 )
-from caploc.report.headtable import HeadRow
-from caploc.report.reading import called_apart, counted, finite_numbers
-from caploc.report.scores import ScoreRow
-from caploc.report.units import ScoreKind, Unit, unit_of, unit_of_other
 from caploc.result import Result, Score
 
-RULE = {"type": "rule", "aria": False}  # says nothing of its own at the pointer
-LINE = {"type": "line", "aria": False}
-ZERO = {"color": "var(--quiet)", "strokeDash": [3, 3]}
-POINT = {"size": 70, "filled": True, "opacity": 1}
+FIGURES = "figures"  # folder of a run
+NAMES = ("heads", "effects", "scores", "curve")
 MOST_TICKS = 12
-WHEN = {"intact": "var(--ink)", "knocked out": "var(--needed)"}
+CELL, SMALL_CELL = 18, 9  # pixels of a head; the small ones of large maps
+MOST_LARGE = 24  # layers or heads a layer that are drawn large
+MOST_COLUMNS = 40  # of a matrix; with more, those of the largest effects are drawn
+MARKS = (
+    "bold: knocked out in the check",
+    "outlined: selected",
+    "dot: breaks the task alone",
+    "cross: breaks another task too",
+)
+SHARED = range(-colours.STEPS, colours.STEPS + 1)  # shades of a scale centred on 0
+
+Row = dict[str, Any]
 
 
 def draw_effects(rows: Sequence[HeadRow], unit: Unit, estimand: str) -> Chart | None:
@@ -38,7 +49,7 @@ def draw_effects(rows: Sequence[HeadRow], unit: Unit, estimand: str) -> Chart | 
 
 
 def effects_spec(rows: Sequence[HeadRow], unit: Unit, estimand: str) -> Spec | None:
-    """Each listed head's effect with its interval, the most needed first; None without effects."""
+    """Return each listed head's effect with its interval, most needed first; None without any."""
     factor = unit.factor
     values = [
         {
@@ -55,93 +66,50 @@ def effects_spec(rows: Sequence[HeadRow], unit: Unit, estimand: str) -> Spec | N
     ]
     if not values:
         return None
-    y = named_rows([str(value["name"]) for value in values])
-    x = horizontal_channel("effect", f"effect {estimand} ({unit.axis})")
-    kinds: dict[str, Any] = {"field": "series", "type": "nominal", "legend": {}}
-    kinds["scale"] = {
-        "domain": ["named", "not named"],
-        "range": ["var(--needed)", "var(--quiet)"],
-    }
-    bars = {
-        "mark": {**RULE, "strokeWidth": 2},
-        "encoding": {"y": y, "x": {**x, "field": "low"}, "x2": {"field": "high"}, "color": kinds},
-    }
-    shapes = {**kinds, "scale": {**kinds["scale"], "range": ["circle", "diamond"]}}
-    dots = {
-        "mark": {"type": "point", **POINT},
-        "encoding": {"y": y, "x": x, "color": kinds, "shape": shapes, "description": NOTE},
-    }
-    layers = [_line_at(0.0, "x"), *([bars] if _any(values, "low") else []), dots]
-    return {"data": rows_of(values), "height": {"step": ROW}, "layer": layers}
-
-
-def _any(values: Sequence[Mapping[str, Any]], field: str) -> bool:
-    return any(value[field] is not None for value in values)
-
-
-def _line_at(value: float, channel: str) -> dict[str, Any]:
-    """A dashed line to compare with."""
-    return {
-        "data": rows_of([{"at": value}]),
-        "mark": {**RULE, **ZERO},
-        "encoding": {channel: {"field": "at", "type": "quantitative"}},
-    }
-
-
-def draw_scores(rows: Sequence[ScoreRow]) -> list[Chart]:
-    """Draw `scores_specs` for the page."""
-    summary = "Scores before and after the knockout; the numbers are in the table below."
-    return [chart(summary, spec) for spec in scores_specs(rows)]
+    return fill_spec(
+        "effects",
+        rows=values,
+        names=[value["name"] for value in values],
+        title=f"effect {estimand} ({unit.axis})",
+        intervals=any(value["low"] is not None for value in values),
+    )
 
 
 def scores_specs(rows: Sequence[ScoreRow]) -> list[Spec]:
-    """Scores before and after, a chart for each unit; random draws are short lines."""
+    """Return scores before and after, a chart for each unit; random draws are short lines."""
     measures = dict.fromkeys(row.unit.measure for row in rows)
-    specs = [_scores([row for row in rows if row.unit.measure == each]) for each in measures]
-    return [spec for spec in specs if spec is not None]
+    groups = [[row for row in rows if row.unit.measure == each] for each in measures]
+    specs: list[Spec] = []
+    for group in groups:
+        unit = group[0].unit
+        if points := [value for row in group for value in _score_points(row, unit.factor)]:
+            share = unit.kind is ScoreKind.SHARE
+            specs.append(
+                fill_spec(
+                    "scores",
+                    rows=points,
+                    names=[row.short for row in group],
+                    title=f"score ({unit.measure})",
+                    scale={"nice": True} | ({"domain": [0, 100]} if share else {"zero": True}),
+                    ends=[
+                        {"name": row.short, "score": unit.factor * before}
+                        | {"after": unit.factor * after}
+                        for row in group
+                        for before, after in [(row.points[0].score, row.points[1].score)]
+                        if before is not None and after is not None
+                    ],
+                    draws=[
+                        {"name": row.short, "score": unit.factor * score}
+                        | {"noteOf": f"{row.short}\none draw: {unit.score(score)}"}
+                        for row in group
+                        for score in row.draws
+                    ],
+                )
+            )
+    return specs
 
 
-def _scores(rows: Sequence[ScoreRow]) -> Spec | None:
-    unit = rows[0].unit
-    factor = unit.factor
-    points = [value for row in rows for value in _points(row, factor)]
-    if not points:
-        return None
-    y = named_rows([row.short for row in rows])
-    scale = {"domain": [0, 100]} if unit.kind is ScoreKind.SHARE else {"zero": True}
-    x = horizontal_channel("score", f"score ({unit.measure})", **scale)
-    draws = [
-        {
-            "name": row.short,
-            "score": factor * score,
-            "noteOf": f"{row.short}\none draw: {unit.score(score)}",
-        }
-        for row in rows
-        for score in row.draws
-    ]
-    kinds: dict[str, Any] = {"field": "series", "type": "nominal", "legend": {}}
-    kinds["scale"] = {"domain": list(WHEN), "range": list(WHEN.values())}
-    shapes = {**kinds, "scale": {"domain": list(WHEN), "range": ["diamond", "circle"]}}
-    ends = [
-        {"name": row.short, "score": factor * before, "after": factor * after}
-        for row in rows
-        for before, after in [(row.points[0].score, row.points[1].score)]
-        if before is not None and after is not None
-    ]
-    layers = [
-        _spans(ends, y, x, "after", {"color": "var(--line)", "strokeWidth": 3}),
-        _ticks(draws, y, x),
-        _spans(points, y, {**x, "field": "low"}, "high", {"strokeWidth": 2}, color=kinds),
-        {
-            "data": rows_of(points),
-            "mark": {"type": "point", **POINT},
-            "encoding": {"y": y, "x": x, "color": kinds, "shape": shapes, "description": NOTE},
-        },
-    ]
-    return {"height": {"step": 30}, "layer": [layer for layer in layers if layer]}
-
-
-def _points(row: ScoreRow, factor: int) -> list[dict[str, Any]]:
+def _score_points(row: ScoreRow, factor: int) -> list[Row]:
     said = {"intact": row.intact, "knocked out": row.knocked_out}
     return [
         {
@@ -150,45 +118,15 @@ def _points(row: ScoreRow, factor: int) -> list[dict[str, Any]]:
             "score": factor * point.score,
             "low": factor * (point.score - (point.error or 0.0)),
             "high": factor * (point.score + (point.error or 0.0)),
-            "noteOf": f"{row.short}\n{when}: {said[when]}",
+            "noteOf": f"{row.short}\n{when}: {text}",
         }
-        for when, point in zip(WHEN, row.points, strict=True)
+        for (when, text), point in zip(said.items(), row.points, strict=True)
         if point.score is not None and finite_numbers([point.score])
     ]
 
 
-def _spans(
-    values: Sequence[Mapping[str, Any]],
-    y: Mapping[str, Any],
-    x: Mapping[str, Any],
-    end: str,
-    style: Mapping[str, Any],
-    **channels: Any,
-) -> dict[str, Any] | None:
-    """Horizontal lines between two fields."""
-    if not values:
-        return None
-    return {
-        "data": rows_of(values),
-        "mark": {**RULE, **style},
-        "encoding": {"y": y, "x": x, "x2": {"field": end}, **channels},
-    }
-
-
-def _ticks(
-    values: Sequence[Mapping[str, Any]], y: Mapping[str, Any], x: Mapping[str, Any]
-) -> dict[str, Any] | None:
-    if not values:
-        return None
-    return {
-        "data": rows_of(values),
-        "mark": {"type": "tick", "color": "var(--quiet)", "thickness": 2, "size": 16},
-        "encoding": {"y": y, "x": x, "description": NOTE},
-    }
-
-
 def units_by_task(result: Result) -> dict[str, Unit]:
-    """How the scores of each task of the run are written."""
+    """Return how the scores of each task of the run are written."""
     main = unit_of(result)
     units = {result.task.name: main}
     for entry in result.validation.other_tasks:
@@ -196,122 +134,212 @@ def units_by_task(result: Result) -> dict[str, Unit]:
     return units
 
 
-def draw_curve(drawn: Curve, units: Mapping[str, Unit]) -> list[Chart]:
-    """Draw `curve_specs` for the page."""
-    summary = "Scores with 0, 1, 2 and more heads knocked out; the numbers are in the table below."
-    return [chart(summary, spec) for spec in curve_specs(drawn, units)]
-
-
 def curve_specs(drawn: Curve, units: Mapping[str, Unit]) -> list[Spec]:
-    """Score against number of heads knocked out, a line a task and a chart for each unit."""
-    curves = drawn.curves
-    kinds: dict[tuple[ScoreKind, str], list[dict[str, Any]]] = {}
-    names = called_apart(curves)
-    for task, points in curves.items():
+    """Return score against number of heads knocked out, a line a task, a chart for each unit."""
+    kinds: dict[Unit, list[Row]] = {}
+    names = called_apart(drawn.curves)
+    for task, points in drawn.curves.items():
         unit = units.get(task) or Unit(ScoreKind.PLAIN, "score")
+        axis = next((u for u in kinds if (u.kind, u.measure) == (unit.kind, unit.measure)), unit)
         values = _curve_points(names[task], points, drawn.heads, unit)
-        kinds.setdefault((unit.kind, unit.measure), []).extend(values)
-    return [_curve(values, kind) for kind, values in kinds.items() if values]
+        kinds.setdefault(axis, []).extend(values)
+    specs: list[Spec] = []
+    for unit, values in kinds.items():
+        if values:
+            most = max(value["heads"] for value in values)
+            share = unit.kind is ScoreKind.SHARE
+            specs.append(
+                fill_spec(
+                    "curve",
+                    rows=values,
+                    title=f"score ({unit.measure})",
+                    scale={"nice": True} | ({"domain": [0, 100]} if share else {"zero": False}),
+                    ticks=list(range(0, most + 1, -(-most // MOST_TICKS) or 1)),
+                    **by_series(list(dict.fromkeys(str(value["series"]) for value in values))),
+                )
+            )
+    return specs
 
 
 def _curve_points(
     task: str, points: Sequence[Score], heads: Sequence[str], unit: Unit
-) -> list[dict[str, Any]]:
+) -> list[Row]:
     values = []
     for count, point in enumerate(points):
         score, error = point.score, point.stderr or 0.0
-        if score is None:
-            continue
-        last = f", last {heads[count - 1]}" if 0 < count <= len(heads) else ""
-        values.append(
-            {
-                "heads": count,
-                "score": unit.factor * score,
-                "low": unit.factor * (score - error),
-                "high": unit.factor * (score + error),
-                "series": task,
-                "noteOf": f"{task}\n{counted(count, 'head')} knocked out{last}: "
-                f"{unit.score(score)}",
-            }
-        )
+        if score is not None:
+            last = f", last {heads[count - 1]}" if 0 < count <= len(heads) else ""
+            said = f"{counted(count, 'head')} knocked out{last}: {unit.score(score)}"
+            low, high = unit.factor * (score - error), unit.factor * (score + error)
+            row = {"heads": count, "score": unit.factor * score, "low": low, "high": high}
+            values.append(row | {"series": task, "noteOf": f"{task}\n{said}"})
     return values
 
 
-def _curve(values: list[dict[str, Any]], kind: tuple[ScoreKind, str]) -> Spec:
-    names = list(dict.fromkeys(str(value["series"]) for value in values))
-    x = horizontal_channel("heads", "heads knocked out, most needed first", nice=False)
-    most = max(value["heads"] for value in values)
-    x["axis"] = {"format": "d", "values": list(range(0, most + 1, -(-most // MOST_TICKS) or 1))}
-    scale = {"domain": [0, 100]} if kind[0] is ScoreKind.SHARE else {"zero": False}
-    y = horizontal_channel("score", f"score ({kind[1]})", **scale)
-    series = by_series(names)
-    colour = {**series["color"], "legend": {}}
-    layers = [
-        {"mark": {**LINE, "strokeWidth": 2}, "encoding": {"x": x, "y": y, "color": colour}},
-        {
-            "mark": {**RULE, "strokeWidth": 1.5},
-            "encoding": {"x": x, "y": {**y, "field": "low"}, "y2": {"field": "high"}}
-            | {"color": colour},
-        },
-        {
-            "mark": {"type": "point", **POINT},
-            "encoding": {"x": x, "y": y, "color": colour, "description": NOTE}
-            | {"shape": {**series["shape"], "legend": {}}},
-        },
-    ]
-    return {"data": rows_of(values), "height": 260, "layer": layers}
-
-
 def draw_shares(points: Sequence[tuple[float, float]], wanted: float | None, label: str) -> Chart:
-    """A share against the rows measured, 1 being those of the run; a line where it should be."""
-    values = [
-        {
-            "rows": factor,
-            "share": 100 * share,
-            "noteOf": f"{factor:g} times the rows: {100 * share:.0f}\u00a0%",
-        }
-        for factor, share in points
-    ]
-    x = horizontal_channel(
-        "rows", "rows, as multiples of this run's", type="log", base=2, nice=False
+    """Draw a share against the rows measured, 1 being those of the run; a line at the wanted."""
+    notes = [f"{factor:g} times the rows: {100 * share:.0f}\u00a0%" for factor, share in points]
+    spec = fill_spec(
+        "shares",
+        rows=[
+            {"rows": factor, "share": 100 * share, "noteOf": note}
+            for (factor, share), note in zip(points, notes, strict=True)
+        ],
+        factors=[factor for factor, _ in points],
+        title=f"{label} (%)",
+        wanted=[] if wanted is None else [{"at": 100 * wanted}],
     )
-    x["axis"] = {"values": [factor for factor, _ in points], "format": "~g"}
-    y = horizontal_channel("share", f"{label} (%)", domain=[0, 100])
-    layers: list[dict[str, Any]] = [
-        {
-            "mark": {**LINE, "color": "var(--series-1)", "strokeWidth": 2},
-            "encoding": {"x": x, "y": y},
-        },
-        {
-            "mark": {"type": "point", "color": "var(--series-1)", **POINT},
-            "encoding": {"x": x, "y": y, "description": NOTE},
-        },
-    ]
-    if wanted is not None:
-        layers.append(_line_at(100 * wanted, "y"))
-    said = ", ".join(str(value["noteOf"]) for value in values)
-    return chart(f"{label}: {said}.", {"data": rows_of(values), "height": 150, "layer": layers})
+    return chart(f"{label}: {', '.join(notes)}.", spec)
 
 
 def draw_ratio(ratio: float, low: float | None, high: float | None) -> Chart:
-    """The drop of all heads together over the sum of their drops alone, beside 1."""
+    """Draw the drop of all heads together over the sum of their drops alone, beside 1."""
     value = {"name": "together / alone", "ratio": ratio, "low": low, "high": high}
     value["noteOf"] = f"together over alone: {ratio:.2g}"
-    y = {**named_rows(["together / alone"]), "axis": None}
-    x = horizontal_channel("ratio", "drop together over the sum of drops alone", zero=True)
-    layers: list[dict[str, Any]] = [_line_at(1.0, "x")]
-    if low is not None and high is not None:
-        layers.append(
-            {
-                "mark": {**RULE, "color": "var(--series-1)", "strokeWidth": 2},
-                "encoding": {"y": y, "x": {**x, "field": "low"}, "x2": {"field": "high"}},
-            }
-        )
-    layers.append(
-        {
-            "mark": {"type": "point", "color": "var(--series-1)", **POINT},
-            "encoding": {"y": y, "x": x, "description": NOTE},
-        }
-    )
     summary = f"The drop of all heads together is {ratio:.2g} times the sum of their drops alone."
-    return chart(summary, {"data": rows_of([value]), "height": {"step": ROW}, "layer": layers})
+    return chart(summary, fill_spec("ratio", rows=[value], interval=None not in (low, high)))
+
+
+def heads_spec(result: Result) -> Spec:
+    """Return the map of effects, layers by heads; marks say what is known of a head besides."""
+    unit, grid, entries = outcome_unit(result), result.grid.grid(), by_head(result)
+    known_of, cells, effects = Standings(result), [], []
+    for head in grid.heads:
+        entry = entries.get(head)
+        effect = entry.effect if entry else None
+        mark = _mark(known_of.of(str(head), entry))
+        effects.append(None if effect is None else unit.factor * effect)
+        cell = {"layer": head.layer, "head": head.index, "mark": mark, "effect": effects[-1]}
+        cells.append(cell)
+    step = CELL if max(grid.layers, *grid.heads_per_layer, 1) <= MOST_LARGE else SMALL_CELL
+    limit = min(_largest(effects), 1e300) or 1.0
+    marks = [text for text in MARKS if any(cell["mark"] == text for cell in cells)]
+    unmeasured = ["–: not measured"] if None in effects else []
+    return fill_spec(
+        "heads",
+        rows=cells,
+        title=shortened(f"{called(result.task.name)} in {called(result.model.name)}"),
+        marks=marks + unmeasured,
+        step=step,
+        size=step**2 / 8,
+        small=step / 2,
+        # orange stands for needed heads
+        domain=[limit * number / colours.STEPS for number in SHARED],
+        range=[colours.shade(int(unit.harm(number))) for number in SHARED],
+        legend=f"change ({unit.axis})",
+    )
+
+
+def _mark(standing: Standing) -> str | None:
+    """Return the weightiest mark of a head, or none."""
+    bold, outlined, dot, cross = MARKS
+    held = {
+        cross: standing.universal is True,
+        bold: standing.named,
+        dot: standing.critical,
+        outlined: standing.selected,
+    }
+    return next((mark for mark, holds in held.items() if holds), None)
+
+
+def _largest(effects: Iterable[float | None]) -> float:
+    return max((abs(effect) for effect in effects if effect is not None), default=0.0)
+
+
+def matrix_spec(matrix: Mapping[str, Any], tops: Mapping[str, Sequence[str]]) -> Spec:
+    """Return each run's effects of the heads that any of them names; a dot marks its own.
+
+    Shades are relative to the run's largest effect, so that tasks of different units can stand in
+    one picture. Of too many columns, those of the largest effects are drawn.
+    """
+    rows = matrix["rows"]
+    every = range(len(matrix["heads"]))
+    sizes = [_largest(row["effects"][column] for row in rows) for column in every]
+    cells = []
+    for row in rows:
+        effects, run = row["effects"], shortened(row["run"], 30)
+        limit = _largest(effects) or 1.0
+        for column in sorted(sorted(every, key=lambda one: -sizes[one])[:MOST_COLUMNS]):
+            effect, head = effects[column], matrix["heads"][column]
+            share = None if effect is None else effect / limit
+            own = head in tops[row["run"]]
+            cells.append({"run": run, "head": inline(head), "own": own, "share": share})
+    domain, shades = [n / colours.STEPS for n in SHARED], [colours.shade(-n) for n in SHARED]
+    return fill_spec("matrix", rows=cells, domain=domain, range=shades)
+
+
+def draw_damage(
+    runs: Sequence[Mapping[str, Any]], labels: Mapping[str, str], unit: Unit
+) -> Chart | None:
+    """Draw the score without each run's heads against the rows it took; lower has found more."""
+    values = [
+        {
+            "rows": run["rows"],
+            "score": unit.factor * run["knocked_out"],
+            "series": labels[run["name"]],
+            "noteOf": f"{labels[run['name']]}: {unit.score(run['knocked_out'])} after "
+            f"{run['rows']:,.0f} rows",
+        }
+        for run in runs
+        if run["rows"] and run["knocked_out"] is not None
+    ]
+    if not values:
+        return None
+    title = f"score without its heads ({unit.measure})"
+    series = by_series([value["series"] for value in values])
+    spec = fill_spec("damage", rows=values, title=title, **series)
+    return chart("Score without each run's heads against the rows it took; see the table.", spec)
+
+
+def draw_depths(models: Sequence[Mapping[str, Any]], labels: Sequence[str]) -> Chart | None:
+    """Draw where the named heads lie between the first layer and the last, a row a model."""
+    values = [
+        {"name": label, "depth": 100 * depth, "noteOf": f"{label}: {inline(head)}"}
+        for each, label in zip(models, labels, strict=True)
+        for head, depth in each["depths"].items()
+    ]
+    if not values:
+        return None
+    spec = fill_spec("depths", rows=values, names=list(labels))
+    return chart("Depth of each model's named heads; the heads are in the table below.", spec)
+
+
+def write_figures(folder: Path, result: Result, curve: Curve | None) -> None:
+    """Write the figures of a run into `folder`, each as PNG and as PDF.
+
+    `heads` is the map, `effects` the listed heads with intervals, `scores` the task before and
+    after beside random heads and other tasks, and `curve` what `caploc curve` measured.
+
+    Raises:
+        OSError: if the folder or a file cannot be written.
+    """
+    unit, estimand = outcome_unit(result), result.estimand.heads
+    effects = effects_spec(head_table(result).rows, unit, estimand)
+    parts = {
+        "heads": [heads_spec(result)],
+        "effects": [] if effects is None else [effects],
+        "scores": scores_specs(comparisons(result)),
+        "curve": [] if curve is None else curve_specs(curve, units_by_task(result)),
+    }
+    for name, specs in parts.items():
+        if specs:
+            Picture.of(specs).save(folder / name)
+
+
+def write_matrices(folder: Path, told: Mapping[str, Any]) -> list[str]:
+    """Write a picture for each model whose runs name a head; their names, without endings.
+
+    Raises:
+        OSError: if the folder or a file cannot be written.
+    """
+    tops = {run["name"]: run["top"] for run in told["runs"]}
+    matrices = [each["matrix"] for each in told["models"] if each["matrix"]["heads"]]
+    names = ["matrix" if not place else f"matrix-{place + 1}" for place in range(len(matrices))]
+    for name, matrix in zip(names, matrices, strict=True):
+        Picture.of([matrix_spec(matrix, tops)]).save(folder / name)
+    return names
+
+
+def drawn_figures(folder: Path) -> list[str]:
+    """Name, without endings, the figures that lie in a run's folder."""
+    return [name for name in NAMES if (folder / FIGURES / f"{name}.pdf").exists()]

@@ -4,20 +4,30 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from caploc.contents import Curve
-from caploc.report.failing import lost
-from caploc.report.reading import called, called_apart, counted, finite_numbers, inline
-from caploc.report.units import (
+from caploc.report.wording import (
     NOT_MEASURED,
     SPACE,
     ScoreKind,
     Unit,
+    called,
+    called_apart,
+    counted,
+    finite_numbers,
+    inline,
+    percent,
     unit_of,
     unit_of_other,
     unit_of_outcomes,
 )
-from caploc.result import Bounded, Change, HeldOut, Result, Score, Spread, TaskComparison
+from caploc.result import Bounded, Change, Failures, HeldOut, Result, Score, Spread, TaskComparison
 
 VERDICTS = ("changed", "unchanged", "open")
+LOST = {
+    "capability": "lost the capability",
+    "speech": "lost the ability to answer",
+    "mixed": "lost both content and form",
+}
+MOST = 3  # kinds of answers that are named
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,64 +45,73 @@ class ScoreRow:
     name: str
     short: str  # the name where the task is known
     detail: str
-    intact: str
-    knocked_out: str
-    change: str
-    interval: str  # of the change, 95 %; empty where it is not known
-    verdict: str
     unit: Unit
     points: tuple[Point, Point]  # intact and knocked out
-    draws: list[float]  # scores of the random draws
+    interval: str = ""  # of the change, 95 %; empty where it is not known
+    verdict: str = ""
+    draws: tuple[float, ...] = ()  # scores of the random draws
     lost: str = ""  # the capability, or the ability to answer, and by which kinds of answers
+
+    @property
+    def intact(self) -> str:
+        """The score before, and its error."""
+        return format_with_error(self.points[0], self.unit)
+
+    @property
+    def knocked_out(self) -> str:
+        """The score after, and its error."""
+        return format_with_error(self.points[1], self.unit)
+
+    @property
+    def change(self) -> str:
+        """What the knockout changes."""
+        before, after = (point.score for point in self.points)
+        known = before is not None and after is not None
+        return self.unit.effect(after - before) if known else NOT_MEASURED  # type: ignore[operator]
 
 
 def comparisons(result: Result) -> list[ScoreRow]:
-    """The task on held-out examples, without random heads, on all examples; the other tasks.
+    """Compare the task on held-out examples, without random heads, on all examples; other tasks.
 
     Rows that were not measured are left out, but for the task itself; and where no head was named,
     nothing was knocked out.
     """
     validation, unit = result.validation, unit_of(result)
     controls, held_out, task = validation.controls, validation.held_out, validation.task
-    name = called(result.task.name)
+    name, others = called(result.task.name), validation.other_tasks
     intact = task.intact or result.intact
     if not result.top:
         without = {"knocked_out": None, "change": None}
-        others = [other.model_copy(update=without) for other in validation.other_tasks]
+        others = [other.model_copy(update=without) for other in others]
         alone = TaskComparison(name=name, intact=intact)
         return [_compared(name, alone, unit), *_others(others, unit)]
     whole = _compared(name, task.model_copy(update={"intact": intact}), unit)
     rows = [_held_out(name, held_out, unit)] if held_out else [whole]
     if controls:
         before = held_out.intact if held_out else intact.score
-        random = _drawn(controls, before, "of as many in each layer", unit)
-        rows.append(replace(random, name=f"{name}, random heads instead", short="random heads"))
+        long, kind = f"{name}, random heads instead", "of as many in each layer"
+        rows.append(_drawn(long, "random heads", controls, before, kind, unit))
         if controls.same_groups:
-            same = "of the named heads' key-value groups"
-            near = _drawn(controls.same_groups, before, same, unit)
-            long = f"{name}, other heads of the same groups"
-            rows.append(replace(near, name=long, short="same groups"))
+            long, kind = f"{name}, other heads of the same groups", "of the named heads' "
+            kind += "key-value groups"
+            rows.append(_drawn(long, "same groups", controls.same_groups, before, kind, unit))
     if held_out:
         detail = f"{whole.detail}, those of the search among them".removeprefix(", ")
         rows.append(replace(whole, short="all examples", detail=detail))
-    return rows + _others(validation.other_tasks, unit)
+    return rows + _others(others, unit)
 
 
 def _held_out(name: str, held_out: HeldOut, unit: Unit) -> ScoreRow:
-    before, after, examples = held_out.intact, held_out.knocked_out, held_out.examples
+    examples = held_out.examples
     kind = "that no search saw" if held_out.fresh else "that the heads were found on"
     return ScoreRow(
         name=f"{name}, {'held-out examples' if held_out.fresh else 'examples of the search'}",
         short="held-out examples" if held_out.fresh else "search examples",
         detail=f"{counted(examples, 'example')} {kind}" if examples else kind,
-        intact=unit.score(before),
-        knocked_out=unit.score(after),
-        change=_change(before, after, unit),
+        unit=unit,
+        points=(Point(held_out.intact), Point(held_out.knocked_out)),
         interval=format_interval(held_out.change, unit),
         verdict=describe_verdict(held_out.change),
-        unit=unit,
-        points=(Point(before), Point(after)),
-        draws=[],
     )
 
 
@@ -120,55 +139,49 @@ def describe_verdict(change: Change | None) -> str:
 
 
 def _compared(name: str, entry: TaskComparison, unit: Unit) -> ScoreRow:
-    """A task's scores, the interval of their change, the verdict on it, and what was lost."""
+    """Write a task's scores, the interval of their change, the verdict on it, what was lost."""
     before, after = entry.intact or Score(), entry.knocked_out or Score()
     examples = after.examples or before.examples
     return ScoreRow(
         name=name,
         short=name,
         detail=f"{examples:,} examples" if examples else "",
-        intact=format_with_error(before.score, before.stderr, unit),
-        knocked_out=format_with_error(after.score, after.stderr, unit),
-        change=_change(before.score, after.score, unit),
-        interval=format_interval(entry.change, unit),
-        verdict=describe_verdict(entry.change),
         unit=unit,
         points=(Point(before.score, before.stderr), Point(after.score, after.stderr)),
-        draws=[],
+        interval=format_interval(entry.change, unit),
+        verdict=describe_verdict(entry.change),
         lost=lost(entry.failures),
     )
 
 
-def _drawn(draws: Spread, intact: float | None, kind: str, unit: Unit) -> ScoreRow:
-    """Random heads instead of the named ones."""
+def _drawn(
+    name: str, short: str, draws: Spread, intact: float | None, kind: str, unit: Unit
+) -> ScoreRow:
+    """Write what random heads do instead of the named ones."""
     scores = finite_numbers(draws.scores)
     detail = f"{counted(draws.draws or len(scores), 'draw')} {kind}"
-    return ScoreRow(
-        name="",
-        short="",
-        detail=detail if draws.sd is None else f"{detail}; ± is their standard deviation",
-        intact=unit.score(intact),
-        knocked_out=format_with_error(draws.mean, draws.sd, unit),
-        change=_change(intact, draws.mean, unit),
-        interval="",
-        verdict="",
-        unit=unit,
-        points=(Point(intact), Point(draws.mean, draws.sd)),
-        draws=scores,
-    )
+    detail += "" if draws.sd is None else "; ± is their standard deviation"
+    points = Point(intact), Point(draws.mean, draws.sd)
+    return ScoreRow(name, short, detail, unit, points, draws=tuple(scores))
 
 
-def format_with_error(value: float | None, error: float | None, unit: Unit) -> str:
+def format_with_error(point: Point, unit: Unit) -> str:
     """Write a score and its error."""
-    if value is None or error is None:
-        return unit.score(value)
-    return f"{unit.score(value)} ±\u00a0{unit.error(error)}"
+    if point.score is None or point.error is None:
+        return unit.score(point.score)
+    return f"{unit.score(point.score)} ±\u00a0{unit.error(point.error)}"
 
 
-def _change(before: float | None, after: float | None, unit: Unit) -> str:
-    if before is None or after is None:
-        return NOT_MEASURED
-    return unit.effect(after - before)
+def lost(failures: Failures | None) -> str:
+    """Write `lost the capability: 58 % wrong content, 25 % format`; empty if nothing was lost."""
+    words = LOST.get(failures.verdict or "") if failures else None
+    if failures is None or words is None:
+        return ""
+    kinds = failures.categories.items()
+    shares = {kind: part.share for kind, part in kinds if kind != "right" and part.share}
+    first = sorted(shares, key=lambda kind: -shares[kind])[:MOST]
+    parts = ", ".join(f"{percent(shares[kind])} {inline(kind)}" for kind in first)
+    return f"{words}: {parts}" if parts else words
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,16 +194,12 @@ class CurveTable:
 
 def tabulate_curve(curve: Curve, units: Mapping[str, Unit]) -> CurveTable:
     """Write the content of curve.json; `units` say how each task's scores are written."""
-    curves = curve.curves
-    heads = ["none", *map(inline, curve.heads)]
-    rows = [
-        [str(count), head, *(score_at(curves[task], count, units.get(task)) for task in curves)]
-        for count, head in enumerate(heads)
-    ]
-    return CurveTable(list(called_apart(curves).values()), rows)
-
-
-def score_at(points: Sequence[Score], count: int, unit: Unit | None) -> str:
-    """The score with `count` heads knocked out, and its standard error."""
-    point = points[count] if count < len(points) else Score()
-    return format_with_error(point.score, point.stderr, unit or Unit(ScoreKind.PLAIN, "score"))
+    rows = []
+    for count, head in enumerate(["none", *map(inline, curve.heads)]):
+        row = [str(count), head]
+        for task, points in curve.curves.items():
+            score = points[count] if count < len(points) else Score()
+            unit = units.get(task) or Unit(ScoreKind.PLAIN, "score")
+            row.append(format_with_error(Point(score.score, score.stderr), unit))
+        rows.append(row)
+    return CurveTable(list(called_apart(curve.curves).values()), rows)

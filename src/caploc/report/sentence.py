@@ -1,12 +1,24 @@
-"""The answer in a sentence or two, worded by what was found."""
+"""The answer in a sentence or two, worded by what was found, and what to do next."""
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from caploc.report.reading import called, counted, finite_numbers, name_list, numeral
-from caploc.report.units import Unit, significant, unit_of, unit_of_other
-from caploc.result import Change, Controls, Result, Score
+from caploc.contents import Curve
+from caploc.report.wording import (
+    Unit,
+    called,
+    capital,
+    counted,
+    finite_numbers,
+    name_list,
+    numeral,
+    significant,
+    unit_of,
+    unit_of_other,
+)
+from caploc.result import Change, Controls, JointDrop, Result, Score
 
 # 95 % of a normal distribution. The two runs share their examples, so the true error of their
 # difference is smaller; we would rather call a real drop noise than the reverse.
@@ -23,6 +35,14 @@ class HeadlineVerdict(Enum):
     SLIGHT = auto()  # worse for sure, and by less than the margin
     LIKE_RANDOM = auto()  # worse, and so it is without random heads
     CARRIED = auto()  # worse, and random heads do less or were not tried
+
+
+WEAK = {
+    HeadlineVerdict.NOISE,
+    HeadlineVerdict.UNHURT,
+    HeadlineVerdict.SLIGHT,
+    HeadlineVerdict.LIKE_RANDOM,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,14 +132,15 @@ def headline(result: Result) -> str:
     names, few = name_list(check.top), f"{numeral(len(check.top))} of {check.heads:,} heads"
     match check.verdict:
         case HeadlineVerdict.NO_HEADS:
-            return _no_heads(check)
+            intact = "" if check.intact is None else f" (intact: {check.unit.score(check.intact)})"
+            return f"None of {check.heads:,} heads was found that {check.task} needs{intact}."
         case HeadlineVerdict.NOT_CHECKED:
             return _not_checked(check, names, few)
         case HeadlineVerdict.CARRIED:
             verb = "carries" if len(check.top) == 1 else "carry"
             others = _others(result, check.unit)
             return (
-                f"{_capital(few)} {verb} {check.task}: with {names} knocked out, "
+                f"{capital(few)} {verb} {check.task}: with {names} knocked out, "
                 f"its {_moves(check)}{others}."
             )
         case HeadlineVerdict.LIKE_RANDOM:
@@ -127,29 +148,19 @@ def headline(result: Result) -> str:
                 f"Knocking out {few}, {names}, hurts {check.task}, but no more than random heads "
                 f"do: its {_moves(check)}."
             )
-    return f"Knocking out {few}, {names}, {_hardly(check)}."
-
-
-def _hardly(check: HeldOutClaim) -> str:
-    """What is said of heads whose loss does little."""
+    tail = ""
     if check.verdict is HeadlineVerdict.NOISE:
-        tail = "which is within the sampling error"
-        return f"hardly touches {check.task}: its {_moves(check)}, {tail}"
-    if check.verdict is HeadlineVerdict.SLIGHT:
-        points = f"{100 * (check.slight or 0):.3g}\u00a0points"
-        return f"hardly touches {check.task}: its {_moves(check)}, surely by less than {points}"
-    return f"does not hurt {check.task}: its {_moves(check)}"
-
-
-def _no_heads(check: HeldOutClaim) -> str:
-    intact = "" if check.intact is None else f" (intact: {check.unit.score(check.intact)})"
-    return f"None of {check.heads:,} heads was found that {check.task} needs{intact}."
+        tail = ", which is within the sampling error"
+    elif check.verdict is HeadlineVerdict.SLIGHT:
+        tail = f", surely by less than {100 * (check.slight or 0):.3g}\u00a0points"
+    verb = "hardly touches" if tail else "does not hurt"
+    return f"Knocking out {few}, {names}, {verb} {check.task}: its {_moves(check)}{tail}."
 
 
 def _not_checked(check: HeldOutClaim, names: str, few: str) -> str:
     verb = "looks" if len(check.top) == 1 else "look"
     what = "knocking it out" if len(check.top) == 1 else "knocking them out together"
-    first = f"{_capital(few)} {verb} most needed for {check.task}: {names}."
+    first = f"{capital(few)} {verb} most needed for {check.task}: {names}."
     if check.knocked_out is None:
         known_score = check.unit.score(check.intact)
         intact = "" if check.intact is None else f"; the intact score is {known_score}"
@@ -196,8 +207,12 @@ def second_sentence(result: Result) -> str:
     check = check_of(result)
     if check.verdict in (HeadlineVerdict.NO_HEADS, HeadlineVerdict.NOT_CHECKED):
         return ""
-    sentences = [_random(check, result), _used_before(check, result)]
-    return " ".join(sentence for sentence in sentences if sentence)
+    used, held_out = "", result.validation.held_out
+    if check.held_out:
+        used = " The search for candidates used other examples."
+    elif held_out and held_out.fresh is False:
+        used = " The heads were found on some of these examples: the drop may be overstated."
+    return _random(check, result) + used
 
 
 def _random(check: HeldOutClaim, result: Result) -> str:
@@ -228,13 +243,91 @@ def _beside_random(check: HeldOutClaim, controls: Controls) -> str:
     return f", {distance} {side} what is left without {named}"
 
 
-def _used_before(check: HeldOutClaim, result: Result) -> str:
-    if check.held_out:
-        return "The search for candidates used other examples."
-    if result.validation.held_out and result.validation.held_out.fresh is False:
-        return "The heads were found on some of these examples: the drop may be overstated."
-    return ""
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One thing to do: why, and the command, DIR being this page's folder."""
+
+    why: str
+    command: str = ""
 
 
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
+def next_steps(result: Result, curve: Curve | None) -> list[Step]:
+    """Return what to do next, what mends a doubt first."""
+    verdict, of_set = check_of(result).verdict, result.search.goal == "set"
+    steps = []
+    if verdict is HeadlineVerdict.NO_HEADS:
+        finer = "A finer outcome shows smaller effects: take --outcome logprob. "
+        steps.append(
+            Step(
+                f"No head stands out. {'' if result.task.outcome == 'logprob' else finer}More rows "
+                "(--budget) show smaller effects. If that finds none either, the task may be "
+                f"spread over many heads{'' if of_set else '; --goal set looks for those'}."
+            )
+        )
+    if verdict in WEAK:
+        look = "Look for a set with --goal set, or spend more rows."
+        steps.append(
+            Step(
+                "Do not build on these heads yet: knocking them out does no more than chance or "
+                f"random heads would. {'Spend more rows.' if of_set else look}"
+            )
+        )
+    steps += [Step(why) for why in _doubts(result, of_set)]
+    return steps + (_uses(result, curve) if verdict is HeadlineVerdict.CARRIED else [])
+
+
+def _doubts(result: Result, of_set: bool) -> Iterator[str]:
+    """Tell what would make the finding surer."""
+
+    def once_more(option: str) -> str:
+        if (result.command or "").startswith("caploc locate "):
+            return f"add {option} and a new --out to the command below"
+        return f"as `caploc locate` does with {option}"
+
+    search, validation = result.search, result.validation
+    expected, wanted, budget = search.expected_recall, search.wanted_recall, search.budget
+    unsure = expected is not None and wanted is not None and expected < wanted
+    if unsure and budget is not None and not of_set:  # the expected recall is of single heads
+        option = f"--budget {2 * budget}"
+        yield (
+            "The ranking is less sure than was wanted. Run again with twice the rows: "
+            f"{once_more(option)}."
+        )
+    if result.top and not validation.controls:
+        option = "--controls 20"
+        yield f"Random heads were not tried. Run again to see what they do: {once_more(option)}."
+    elif result.top and validation.held_out and validation.held_out.fresh is False:
+        yield (
+            "The check used examples that the search had seen. Run again with more examples of "
+            "the task, so that some are left over."
+        )
+
+
+def _uses(result: Result, curve: Curve | None) -> list[Step]:
+    """Tell what heads that carry the task are good for."""
+    validation, steps = result.validation, []
+    others = [entry for entry in validation.other_tasks if entry.change]
+    hurt = [called(e.name) for e in others if e.change and e.change.verdict == "changed"]
+    if hurt:
+        why = (
+            f"Knocking these heads out also changes {name_list(hurt)}. Locate other tasks in "
+            "the same model, then ask which heads all of them need."
+        )
+        steps.append(Step(why, "caploc universal DIR OTHER-DIR"))
+    if curve is None:
+        steps.append(Step("See how many of these heads it takes.", "caploc curve DIR"))
+    held_out, subsets = validation.held_out, validation.subsets
+    together = (held_out and held_out.together) or JointDrop()
+    if subsets and subsets.found != subsets.named:
+        why = "Fewer heads do more than all that were found: see whose absence rescues what."
+        steps.append(Step(why, "caploc interactions DIR"))
+    elif (together.low or 0) > 1 or (together.high is not None and together.high < 1):
+        why = "Effects do not add up: see which heads stand in for each other."
+        steps.append(Step(why, "caploc interactions DIR"))
+    return [
+        *steps,
+        Step("Try the knockout on prompts of your own.", "caploc ui DIR"),
+        Step(
+            "Write a model without these heads, to use or to share.", "caploc export DIR --to PATH"
+        ),
+    ]

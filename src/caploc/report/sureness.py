@@ -1,33 +1,39 @@
 """How sure the finding is: each sign with its figure and how to read it."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
+from jaxtyping import Float
+
+from caploc.contents import Interactions
+from caploc.designs import generator
 from caploc.report.charts import Chart
 from caploc.report.plots import draw_ratio, draw_shares
-from caploc.report.reading import called, counted, inline, name_list
 from caploc.report.scores import describe_verdict, format_interval
-from caploc.report.stability import stability
-from caploc.report.standing import percent
-from caploc.report.units import SPACE, Unit, significant, unit_of, unit_of_other, unit_of_outcomes
-from caploc.result import (
-    Change,
-    Controls,
-    HeldOut,
-    JointDrop,
-    Prediction,
-    Result,
-    Search,
-    Spread,
-    Subsets,
-    TaskComparison,
+from caploc.report.wording import (
+    SPACE,
+    Unit,
+    called,
+    counted,
+    inline,
+    name_list,
+    percent,
+    read_texts,
+    significant,
+    unit_of,
+    unit_of_other,
+    unit_of_outcomes,
 )
+from caploc.result import Change, HeldOut, JointDrop, Prediction, Result, Search, Spread
 
 LITTLE = 0.05  # a share of the heads by which an answer hardly changes
-AGAIN = ((1.0, "as many"), (4.0, "four times"))
-NOTHING_PROVEN = (
-    "A high R² cannot prove that effects add up: heads that do nothing alone can still matter "
-    "together."
-)
+FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)  # rows of another run, as multiples of this one's
+DRAWS = 2_000
+NORMAL_WIDTH = 1.959964  # standard errors on either side of a 95 % interval
+BY_EFFECT = ("css", "csb", "css-search", "csb-search", "one-shot")  # name the strongest alone
+LEVEL = 0.05  # false discovery rate at which a contrast is named
+MOST_SHOWN = 25  # contrasts
 READINGS = {
     "changed": "it is beyond doubt.",
     "open": "too few examples to tell a change from none.",
@@ -46,15 +52,15 @@ class Sign:
 
 @dataclass(frozen=True, slots=True)
 class ReaderQuestion:
-    """Signs that answer one question."""
+    """Signs that answer one question; `name` is that of its place on the page."""
 
-    name: str  # of its place on the page
+    name: str
     title: str
     signs: list[Sign]
 
 
 def questions(result: Result) -> list[ReaderQuestion]:
-    """All that is known of how sure the finding is; what was not measured is left out."""
+    """Tell all that is known of how sure the finding is; what was not measured is left out."""
     asked = [
         ("right-heads", "Are these the right heads?", _search_signs(result)),
         ("more-rows", "Would more rows change the answer?", _rows_signs(result)),
@@ -62,80 +68,77 @@ def questions(result: Result) -> list[ReaderQuestion]:
         ("adds-up", "Do the effects add up?", _adding_signs(result)),
         ("else", "What else breaks?", _other_signs(result)),
     ]
-    return [ReaderQuestion(name, title, signs) for name, title, signs in asked if signs]
+    found = [ReaderQuestion(name, title, list(signs)) for name, title, signs in asked]
+    return [question for question in found if question.signs]
 
 
-def _search_signs(result: Result) -> list[Sign]:
+def _fixed(name: str) -> Sign:
+    """Return a sign that always reads the same."""
+    return Sign(*read_texts()["signs"][name])
+
+
+def _search_signs(result: Result) -> Iterator[Sign]:
     search = result.search
     if search.expected_recall is None:
-        return []
-    signs: list[Sign | None] = [_signal(search)]
-    if search.goal == "set":
-        signs.insert(0, _set_sign())
-    else:
-        signs.insert(0, _recall(result))
-        signs.append(_ties(search))
-    return [sign for sign in signs if sign is not None]
+        return
+    of_set = search.goal == "set"
+    yield _fixed("recall of a set") if of_set else _recall(result, search.expected_recall)
+    if (ratio := search.signal_to_noise) is not None:
+        small = "" if ratio >= 1 else " At less than 1 the ranking is mostly noise."
+        reading = "The effects of the first heads of the ranking, typically, over their errors."
+        yield Sign("Signal to noise", significant(ratio, 2), reading + small)
+    if search.tied and not of_set:
+        yield Sign(
+            "Ties",
+            counted(len(search.tied), "head"),
+            f"{name_list(search.tied)} lie at the border of the top and differ by less "
+            "than a point: which of them is named is next to chance, and no budget would settle "
+            "it.",
+        )
+    elif search.tied is not None and not of_set:
+        yield _fixed("no ties")
 
 
-def _set_sign() -> Sign:
-    return Sign(
-        "Expected recall",
-        "not for sets",
-        "Whether some other set of as many heads breaks more is not known; this one was compared "
-        "with the heads that are strongest alone.",
-    )
-
-
-def _recall(result: Result) -> Sign:
-    recall, wanted = result.search.expected_recall, result.search.wanted_recall
-    top = result.method.top
+def _recall(result: Result, recall: float) -> Sign:
+    wanted, top = result.search.wanted_recall, result.method.top
     which = f"the {top:,} heads that matter most" if top else "the heads that matter most"
     reach = "" if wanted is None else f" The search stops at {percent(wanted)}."
     return Sign(
         "Expected recall",
-        percent(recall or 0.0) + ("" if wanted is None else f", wanted {percent(wanted)}"),
+        percent(recall) + ("" if wanted is None else f", wanted {percent(wanted)}"),
         f"So many of {which} alone are expected to be at the head of the ranking.{reach}",
     )
 
 
-def _another_set() -> Sign:
-    return Sign(
-        "Run again",
-        "not known",
-        "A set is not chosen by single effects, so what another run would name cannot be worked "
-        "out; a run with another --seed, or with more rows, shows it.",
-    )
-
-
-def _rows_signs(result: Result) -> list[Sign]:
-    """What the run spent, and what it would have named with more."""
+def _rows_signs(result: Result) -> Iterator[Sign]:
+    """Tell what the run spent, and what it would have named with more."""
     search = result.search
-    signs = [_forecast(search), _stopped(search)]
     if result.top and search.expected_recall is None:
-        signs.insert(0, _again(result))
+        yield _again(result)
     elif search.goal == "set":
-        signs.insert(0, _another_set())
-    return [sign for sign in signs if sign is not None]
+        yield _fixed("another set")
+    yield from _forecast(search)
+    if search.rows is not None:
+        of = "" if search.budget is None else f" of {search.budget:,}"
+        reasons: dict[str, str] = read_texts()["stopped_by"]
+        why = reasons.get(search.stopped_by or "", "What stopped the search is not recorded.")
+        yield Sign("Rows spent", f"{search.rows:,}{of}", why)
 
 
-def _forecast(search: Search) -> Sign | None:
+def _forecast(search: Search) -> Iterator[Sign]:
     forecasts = [(f, value) for f, value in (search.forecast or {}).items() if value is not None]
-    now = search.expected_recall
+    now, wanted = search.expected_recall, search.wanted_recall
     if not forecasts or now is None or search.goal == "set":
-        return None
+        return
     words = {"2": "twice", "4": "four times"}
     said = [f"{percent(v)} with {words.get(f, f'{f} times')}" for f, v in forecasts]
-    wanted, best = search.wanted_recall, max(value for _, value in forecasts)
-    gain = best - now
-    reading = (
-        "More rows would hardly change which heads are named."
-        if gain < LITTLE
-        else "More rows would make the ranking surer."
-    )
+    best = max(value for _, value in forecasts)
+    reading = "More rows would make the ranking surer."
+    if best - now < LITTLE:
+        reading = "More rows would hardly change which heads are named."
     short = "" if wanted is None or best >= wanted else " That would still not be what was wanted."
     numbers = [(1.0, now), *((float(f), v) for f, v in forecasts if f.isdecimal())]
-    return Sign(
+    yield Sign(
         "With more rows",
         name_list([percent(value) for _, value in forecasts]),
         f"The forecast of the expected recall is {name_list(said)} the rows, and {percent(now)} as "
@@ -145,24 +148,16 @@ def _forecast(search: Search) -> Sign | None:
 
 
 def _again(result: Result) -> Sign:
-    """What another run would name; its chart shows how that grows with rows."""
+    """Tell what another run would name; its chart shows how that grows with rows."""
     shares = stability(result)
     if not shares:
-        return Sign(
-            "Run again",
-            "not known",
-            "The method gives no intervals of effects by which it names heads, so what another "
-            "run would name cannot be worked out; a run with another --seed shows it.",
-        )
-    by_factor = dict(shares)
-    count = len(result.top)
-    again = name_list([f"{count * by_factor[f]:.1f} with {w}" for f, w in AGAIN])
-    more = by_factor[4.0] - by_factor[1.0]
-    reading = (
-        "More rows would hardly change the answer."
-        if more < LITTLE
-        else "More rows would settle more of it."
-    )
+        return _fixed("no intervals")
+    by_factor, count = dict(shares), len(result.top)
+    times = ((1.0, "as many"), (4.0, "four times"))
+    again = name_list([f"{count * by_factor[f]:.1f} with {w}" for f, w in times])
+    reading = "More rows would settle more of it."
+    if by_factor[4.0] - by_factor[1.0] < LITTLE:
+        reading = "More rows would hardly change the answer."
     return Sign(
         "Run again",
         f"{percent(by_factor[1.0])} the same",
@@ -173,72 +168,77 @@ def _again(result: Result) -> Sign:
     )
 
 
-def _stopped(search: Search) -> Sign | None:
-    rows, budget = search.rows, search.budget
-    if rows is None:
-        return None
-    of = "" if budget is None else f" of {budget:,}"
-    reasons = {
-        "recall": "The search stopped early because the expected recall had reached what was "
-        "wanted.",
-        "budget": "The search stopped because its budget was spent.",
-        "examples": "The search stopped because the heads in question were tried on all examples "
-        "that there are for it.",
-    }
-    why = reasons.get(search.stopped_by or "", "What stopped the search is not recorded.")
-    return Sign("Rows spent", f"{rows:,}{of}", why)
+def stability(result: Result, *, seed: int = 0) -> list[tuple[float, float]]:
+    """Return the share of the named heads that a run of other rows would name again.
+
+    Of another run with `f` times the rows, the effect of head i is taken as normal about this
+    one's, with variance `s_i² (1 + 1/f)`: `s_i²` for what this run leaves open, and `s_i² / f` for
+    the other's own error. It names as many heads, those of the lowest effects. With `f` growing,
+    what remains is this run's own doubt.
+
+    Returns:
+        Pairs of factor and share, for `FACTORS`; empty where heads are not named by their effects
+        alone, or where effects have no intervals.
+    """
+    if result.method.name not in BY_EFFECT:
+        return []
+    measured = [entry for entry in result.heads if entry.effect is not None]
+    columns = [[getattr(e, field) for e in measured] for field in ("effect", "low", "high")]
+    named = np.array([entry.head in result.top for entry in measured], dtype=bool)
+    if not named.any() or any(value is None for column in columns for value in column):
+        return []
+    effect, low, high = (np.array(column, dtype=float) for column in columns)
+    return named_again(effect, (high - low) / (2 * NORMAL_WIDTH), named, seed=seed)
 
 
-def _ties(search: Search) -> Sign | None:
-    tied = search.tied
-    if tied is None:
-        return None
-    if not tied:
-        return Sign(
-            "Ties", "none", "No heads at the border of the top differ by less than a point."
-        )
-    return Sign(
-        "Ties",
-        counted(len(tied), "head"),
-        f"{name_list(tied)} lie at the border of the top and differ by less "
-        "than a point: which of them is named is next to chance, and no budget would settle it.",
-    )
+def named_again(
+    effect: Float[np.ndarray, " heads"],
+    stderr: Float[np.ndarray, " heads"],
+    named: np.ndarray,
+    *,
+    seed: int = 0,
+) -> list[tuple[float, float]]:
+    """Return for each factor the expected share of the heads `named` (True) named again."""
+    count = int(named.sum())
+    noise = generator(seed).standard_normal((DRAWS, len(effect)))
+    shares = []
+    for factor in FACTORS:
+        seen = effect + noise * stderr * np.sqrt(1 + 1 / factor)
+        first = np.argpartition(seen, count - 1, axis=1)[:, :count]
+        shares.append((factor, float(named[first].mean())))
+    return shares
 
 
-def _signal(search: Search) -> Sign | None:
-    ratio = search.signal_to_noise
-    if ratio is None:
-        return None
-    small = "" if ratio >= 1 else " At less than 1 the ranking is mostly noise."
-    return Sign(
-        "Signal to noise",
-        significant(ratio, 2),
-        f"The effects of the first heads of the ranking, typically, over their errors.{small}",
-    )
-
-
-def _check_signs(result: Result) -> list[Sign]:
-    """Signs on held-out examples; none of them means anything without heads."""
+def _check_signs(result: Result) -> Iterator[Sign]:
+    """Tell what held-out examples say; nothing of it means anything without heads."""
     held_out, controls = result.validation.held_out, result.validation.controls
     if not held_out or not result.top:
-        return []
-    unit = unit_of(result)
-    signs = [_held_out(held_out, unit), _random(controls, unit)]
-    if controls and controls.same_groups:
-        signs.append(_same_groups(controls.same_groups, unit))
-    return signs
-
-
-def _held_out(held_out: HeldOut, unit: Unit) -> Sign:
-    examples = held_out.examples
+        return
+    unit, examples = unit_of(result), held_out.examples
     count = counted(examples, "example") if examples else "examples"
-    if held_out.fresh:
-        name, where = "Held-out examples", f"On {count} that the search for candidates never used"
-    else:
+    name, where = "Held-out examples", f"On {count} that the search for candidates never used"
+    if not held_out.fresh:
         name = "Examples of the search"
         where = f"The task has none left over, so on {count} that the heads were found on"
     figure = f"{unit.score(held_out.intact)} → {unit.score(held_out.knocked_out)}"
-    return Sign(name, figure, f"{where}, {_changed(held_out.change, unit)}")
+    yield Sign(name, figure, f"{where}, {_changed(held_out.change, unit)}")
+    if not controls:
+        yield _fixed("no random heads")
+        return
+    how = (
+        "The draws are all alike, so how far from them is far cannot be said."
+        if controls.deviations is None
+        else "The figure says how far the score without the named heads lies from these, in "
+        "standard deviations of the draws."
+    )
+    yield Sign("Random heads", _distance(controls, unit), f"{_draws(controls, unit)} {how}")
+    if same := controls.same_groups:
+        yield Sign(
+            "Neighbours in the groups",
+            _distance(same, unit),
+            "Instead of the named heads, others of the same key-value groups, as far as there are "
+            f"any: {_draws(same, unit)}",
+        )
 
 
 def _changed(change: Change | None, unit: Unit) -> str:
@@ -251,27 +251,6 @@ def _changed(change: Change | None, unit: Unit) -> str:
     reading = READINGS.get(said, f"{said}." if said else "")
     mean = unit_of_outcomes(unit).effect(change.outcome)
     return f"the change is {mean}{within}: {reading}".rstrip(": ")
-
-
-def _random(controls: Controls | None, unit: Unit) -> Sign:
-    if not controls:
-        return Sign("Random heads", "not measured", "No random heads were tried instead.")
-    how = (
-        "The draws are all alike, so how far from them is far cannot be said."
-        if controls.deviations is None
-        else "The figure says how far the score without the named heads lies from these, in "
-        "standard deviations of the draws."
-    )
-    return Sign("Random heads", _distance(controls, unit), f"{_draws(controls, unit)} {how}")
-
-
-def _same_groups(same: Spread, unit: Unit) -> Sign:
-    return Sign(
-        "Neighbours in the groups",
-        _distance(same, unit),
-        "Instead of the named heads, others of the same key-value groups, as far as there are any: "
-        f"{_draws(same, unit)}",
-    )
 
 
 def _draws(spread: Spread, unit: Unit) -> str:
@@ -291,23 +270,17 @@ def _distance(spread: Spread, unit: Unit) -> str:
     return f"{significant(abs(deviations), 2)}{SPACE}sd {side}"
 
 
-def _parts(subsets: Subsets) -> Sign:
-    count = len(subsets.named)
-    figure = counted(count, "head") if count < len(subsets.found) else "the whole"
-    return Sign("Most damaging part", figure, inline(subsets.note))
-
-
-def _adding_signs(result: Result) -> list[Sign]:
+def _adding_signs(result: Result) -> Iterator[Sign]:
     held_out, subsets = result.validation.held_out or HeldOut(), result.validation.subsets
     prediction, together = held_out.prediction, held_out.together
-    signs = []
     if prediction and prediction.r2 is not None:
-        signs.append(_prediction(prediction, prediction.r2))
+        yield _prediction(prediction, prediction.r2)
     if together and together.joint_drop is not None:
-        signs.append(_together(together, unit_of_outcomes(unit_of(result))))
+        yield _together(together, together.joint_drop, unit_of_outcomes(unit_of(result)))
     if subsets:
-        signs.append(_parts(subsets))
-    return signs
+        count = len(subsets.named)
+        figure = counted(count, "head") if count < len(subsets.found) else "the whole"
+        yield Sign("Most damaging part", figure, inline(subsets.note))
 
 
 def _prediction(prediction: Prediction, r2: float) -> Sign:
@@ -325,52 +298,69 @@ def _prediction(prediction: Prediction, r2: float) -> Sign:
         "R² on held-out masks",
         significant(r2, 2) + beside,
         f"Adding up the effects of a mask's heads explains {percent(r2)} of the variance of "
-        f"{sample}{few}. {noise}{slope if nothing else ''} {NOTHING_PROVEN}",
+        f"{sample}{few}. {noise}{slope if nothing else ''} A high R² cannot prove that effects add "
+        "up: heads that do nothing alone can still matter together.",
     )
 
 
-def _together(together: JointDrop, unit: Unit) -> Sign:
+def _together(together: JointDrop, joint: float, unit: Unit) -> Sign:
     ratio, low, high = together.ratio, together.low, together.high
-    ends = "" if low is None or high is None else f" ({_ratio(low)} to {_ratio(high)})"
-    joint, summed = _drop(together.joint_drop, unit), _drop(together.sum_of_drops, unit)
+    figure = "not measured" if ratio is None else significant(ratio, 2)
+    if low is None or high is None:
+        reading = "Alone they take nothing, so there is no ratio."
+    else:
+        figure += f" ({significant(low, 2)} to {significant(high, 2)})"
+        reading = "The interval holds 1: nothing speaks against losses that add up."
+        if low > 1:
+            reading = (
+                "The heads stand in for each other: alone, each one seems to do less than it does."
+            )
+        elif high < 1:
+            reading = "The heads' losses overlap."
+    summed = None if together.sum_of_drops is None else -together.sum_of_drops
     return Sign(
         "Drop together over drops alone",
-        _ratio(ratio) + ends,
-        f"Together {joint}, one at a time {summed} in all. "
-        f"{_ratio_reading(low, high)} Below 1, heads do the same work or little is left to lose; "
-        "above 1, they stand in for each other.",
+        figure,
+        f"Together {unit.effect(-joint)}, one at a time {unit.effect(summed)} in all. {reading} "
+        "Below 1, heads do the same work or little is left to lose; above 1, they stand in for "
+        "each other.",
         None if ratio is None else draw_ratio(ratio, low, high),
     )
 
 
-def _ratio(value: float | None) -> str:
-    return "not measured" if value is None else significant(value, 2)
-
-
-def _drop(value: float | None, unit: Unit) -> str:
-    return unit.effect(None if value is None else -value)
-
-
-def _ratio_reading(low: float | None, high: float | None) -> str:
-    if low is None or high is None:
-        return "Alone they take nothing, so there is no ratio."
-    if low > 1:
-        return "The heads stand in for each other: alone, each one seems to do less than it does."
-    if high < 1:
-        return "The heads' losses overlap."
-    return "The interval holds 1: nothing speaks against losses that add up."
-
-
-def _other_signs(result: Result) -> list[Sign]:
+def _other_signs(result: Result) -> Iterator[Sign]:
     main = unit_of(result)
-    entries = result.validation.other_tasks if result.top else []
-    return [_other(each, each.change, unit_of_other(each, main)) for each in entries if each.change]
+    for each in result.validation.other_tasks if result.top else []:
+        if change := each.change:
+            where = f"On {counted(change.examples, 'example')}, " if change.examples else "Here "
+            reading = where + _changed(change, unit_of_other(each, main))
+            yield Sign(called(each.name), describe_verdict(change) or "not measured", reading)
 
 
-def _other(entry: TaskComparison, change: Change, unit: Unit) -> Sign:
-    where = f"On {counted(change.examples, 'example')}, " if change.examples else "Here "
-    return Sign(
-        called(entry.name),
-        describe_verdict(change) or "not measured",
-        f"{where}{_changed(change, unit)}",
-    )
+@dataclass(frozen=True, slots=True)
+class Contrasts:
+    """What `caploc interactions` found; `tested` is the number of all contrasts."""
+
+    summary: list[str]
+    rows: list[list[str]]  # heads, and, contrast, interval, q, meaning: the surest first
+    named: int
+    tested: int
+
+
+def contrasts_of(found: Interactions, result: Result) -> Contrasts:
+    """Write the content of interactions.json in the units of the run's score."""
+    unit = unit_of_outcomes(unit_of(result))
+    named = [each for each in found.interactions if each.q is not None and each.q < LEVEL]
+    rows = [
+        [
+            name_list(each.first),
+            name_list(each.second),
+            unit.effect(each.effect),
+            format_interval(each, unit),
+            significant(each.q or 0.0, 2),
+            inline(each.meaning),
+        ]
+        for each in named[:MOST_SHOWN]
+    ]
+    summary = [inline(sentence) for sentence in found.summary]
+    return Contrasts(summary, rows, len(named), len(found.interactions))

@@ -1,12 +1,12 @@
 """The heads paper again: its tables and figures from one command, on any models.
 
-`preset` says what is measured on what, and `reading` reads it; `laboratory` measures and `cache`
-remembers; `selection` takes universal heads out; `tables`, `universals`, `figures` and `analyses`
-fill exhibits, `markdown`, `latex`, `drawing` and `files` write them; `reckoning` tells what all
-that would take; `published` holds the paper's figures.
+`preset` says what is measured on what, and reads it; `laboratory` measures; `selection` takes
+universal heads out; `tables`, `figures` and `analyses` fill exhibits, whose words `exhibits.yaml`
+holds; `reckoning` tells what all that would take; `published` holds the paper's figures. `cnl` and
+`checklist` do the same for the neurons paper.
 """
 
-from caploc.reproduce.reading import read_preset
+from caploc.reproduce.preset import read_preset
 from caploc.reproduce.run import EXHIBITS, plan_exhibits, reproduce
 
 __all__ = ["EXHIBITS", "plan_exhibits", "read_preset", "reproduce"]

@@ -6,14 +6,21 @@ from typing import Any
 from caploc.errors import BadOption
 from caploc.exhibits.exhibit import NOTHING, Cell, Exhibit, Value
 from caploc.heads import Head
-from caploc.reproduce.cells import format_score, general, score_value
 from caploc.reproduce.laboratory import ScoredTask
 from caploc.reproduce.preset import Benchmark, PresetModel
-from caploc.reproduce.selection import Lab, named_heads, universal_heads
-from caploc.reproduce.tables import FILTERED
-from caploc.stats import chance
-from caploc.stats.chance import Chance
-from caploc.stats.localization import Scores, Strength, Trend, localization, trend
+from caploc.reproduce.selection import (
+    Lab,
+    fill_exhibit,
+    format_score,
+    general,
+    named_heads,
+    read_exhibit_texts,
+    score_value,
+    universal_heads,
+)
+from caploc.stats.chance import Chance, shared
+from caploc.stats.localization import Strength, Trend, localization, trend
+from caploc.stats.localization import Scores
 
 LONGEST = 90  # characters of an answer shown in a cell
 KINDS = 4  # of answers shown in a cell
@@ -25,20 +32,11 @@ def sharing_exhibit(lab: Lab) -> Exhibit:
     rows: list[tuple[Cell, ...]] = []
     for model in lab.preset.models:
         found = {b.label: named_heads(lab, model, b) for b in lab.preset.localized}
-        for pair in chance.overlaps(found, model.grid, draws=lab.draws):
+        for pair in shared.overlaps(found, model.grid, draws=lab.draws):
             names = " ".join(pair.heads) or NOTHING
             heads, groups = against_chance(pair.head_chance), against_chance(pair.group_chance)
             rows.append((model.label, f"{pair.first}, {pair.second}", names, *heads, *groups))
-    of_heads = ("heads", "by chance", "p", "p in layers")
-    of_groups = ("key-value groups", "groups by chance", "p of groups", "p of groups in layers")
-    notes = [
-        "Heads and key-value groups in common; by chance, as many heads a task, drawn from the "
-        "whole grid. p: one-sided, at least so many; in layers: heads drawn so that each task "
-        "keeps its number in every layer. No p is corrected for the number of pairs.",
-        FILTERED,
-    ]
-    columns = ("model", "tasks", "which", *of_heads, *of_groups)
-    return Exhibit("sharing", "Heads that tasks share", columns, rows, notes)
+    return fill_exhibit(lab, "sharing", rows)
 
 
 def against_chance(chance: Chance) -> tuple[Cell, ...]:
@@ -54,11 +52,7 @@ def against_chance(chance: Chance) -> tuple[Cell, ...]:
 def scale(lab: Lab) -> Exhibit:
     """How strongly each capability is localized, model by model, and the trend with size."""
     rows: list[tuple[Cell, ...]] = []
-    notes = [
-        "Strength: the share of the task's score above chance that its heads take, less the share "
-        "of the general score; ± is a standard error. A dash: an intact score that is not clearly "
-        "above chance, of which there is no share."
-    ]
+    notes = []
     for benchmark in lab.preset.localized:
         strengths: dict[str, Strength] = {}
         sizes: dict[str, float] = {}
@@ -76,8 +70,8 @@ def scale(lab: Lab) -> Exhibit:
             notes.append(f"{benchmark.label}: too few models for a trend.")
     if len(lab.preset.models) < FEWEST_MODELS:
         notes.append(f"A trend with size takes {FEWEST_MODELS} models or more.")
-    columns = ("task", "model", "billions of parameters", "strength")
-    return Exhibit("scale", "Localization and scale", columns, rows, [*notes, FILTERED])
+    filtered = read_exhibit_texts()["universal heads left out"]
+    return fill_exhibit(lab, "scale", rows, after=[*notes, filtered])
 
 
 def in_words(told: Trend) -> str:
@@ -119,14 +113,7 @@ def failures_exhibit(lab: Lab) -> Exhibit:
         sets = [(f"{benchmark.label} heads", named_heads(lab, model, benchmark))]
         sets += [(str(head), [head]) for head in universal_heads(lab, model)]
         rows += [failing(lab, model, benchmark, name, heads) for name, heads in sets]
-    columns = ("task", "heads knocked out", "score", "lost", "kinds of answers", "for example")
-    notes = [
-        f"On {model.label} only. Lost: the capability (answers are well-formed and wrong), speech "
-        f"(answers are broken), or a mix. At most {KINDS} kinds are shown, and the beginning of an "
-        "answer of the commonest that is not right.",
-        FILTERED,
-    ]
-    return Exhibit("failures", "How knocked-out models fail", columns, rows, notes)
+    return fill_exhibit(lab, "failures", rows, kinds=KINDS)
 
 
 def failing(
@@ -160,11 +147,7 @@ def choice(lab: Lab) -> Exhibit:
     """Every setting that the main search tried, and how much its choice flatters itself."""
     preset, model = lab.preset, lab.preset.leader
     rows: list[tuple[Cell, ...]] = []
-    notes = [
-        f"On {model.label} only: the joint drop of the heads that a setting finds, on the examples "
-        "that they were found and chosen on, and on others. The kept one has the largest drop "
-        "there; of equals, the fewest masks and the lowest rate."
-    ]
+    notes, fixed = [], []
     for benchmark in preset.localized:
         told = lab.search(model, benchmark, preset.main).told
         rows += settings(benchmark, told)
@@ -174,10 +157,8 @@ def choice(lab: Lab) -> Exhibit:
                 f"(95 % interval {surplus['low']:.3f} to {surplus['high']:.3f})."
             )
     if not rows:
-        notes.insert(0, f"{preset.main} has one setting, and nothing to choose.")
-    columns = ("task", "masks", "rate", "drop where chosen", "drop on others", "kept")
-    title = "The choice of masks and rate"
-    return Exhibit("choice", title, columns, rows, notes)
+        fixed = [f"{preset.main} has one setting, and nothing to choose."]
+    return fill_exhibit(lab, "choice", rows, before=fixed, after=notes)
 
 
 def settings(benchmark: Benchmark, told: dict[str, Any]) -> Iterator[tuple[Cell, ...]]:

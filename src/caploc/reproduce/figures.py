@@ -1,17 +1,25 @@
 """The paper's figures 1 to 4, as tables and as pictures."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from caploc.exhibits import drawing
 from caploc.exhibits.exhibit import NOTHING, Cell, Exhibit, Value
 from caploc.heads import Head
 from caploc.reproduce import published
-from caploc.reproduce.cells import average, format_score, mean, score_value
 from caploc.reproduce.preset import KNOWLEDGE, Benchmark, PresetModel
-from caploc.reproduce.selection import Lab, knowledge_heads, named_heads
-from caploc.reproduce.tables import FILTERED, leading
+from caploc.reproduce.selection import (
+    Lab,
+    average,
+    fill_exhibit,
+    format_score,
+    knowledge_heads,
+    mean,
+    named_heads,
+    score_value,
+)
+from caploc.reproduce.tables import leading
 
 SHOWN = 2  # heads of a model in figure 3; the paper finds one or two
 FEWEST_AXES = 3  # of a radar
@@ -27,14 +35,13 @@ def fig1(lab: Lab) -> Exhibit:
     rows: list[tuple[Cell, ...]] = [
         (name, *row_of(lab, model, axes, heads, source)) for name, (source, heads) in sets.items()
     ]
-    columns = ("heads knocked out", *(benchmark.label for benchmark in axes))
-    title = f"Figure 1: {preset.top} heads of a capability knocked out, {model.label}"
-    notes = [f"On {model.label} only.", FILTERED]
+    columns = tuple(benchmark.label for benchmark in axes)
     if len(axes) < FEWEST_AXES:
-        return Exhibit("fig1", title, columns, rows, ["Too few benchmarks for a picture.", *notes])
-    notes.insert(0, "In the picture every axis is a share of the intact score.")
-    draw = partial(drawing.radar, columns[1:], shares_of_first(rows))
-    return Exhibit("fig1", title, columns, rows, notes, draw)
+        few = ["Too few benchmarks for a picture."]
+        return fill_exhibit(lab, "fig1", rows, columns=columns, before=few)
+    scaled = ["In the picture every axis is a share of the intact score."]
+    draw = partial(drawing.radar, columns, shares_of_first(rows))
+    return replace(fill_exhibit(lab, "fig1", rows, columns=columns, before=scaled), draw=draw)
 
 
 def row_of(
@@ -93,7 +100,6 @@ def fig2(lab: Lab) -> Exhibit:
             for group in lines.values()
         ]
         rows.append((str(count), str(gone[-1]) if gone else NOTHING, *cells))
-    title = f"Figure 2: {source.label} heads knocked out one after another, {model.label}"
     scores = {
         name: [
             (count, row[2 + place].number, row[2 + place].stderr)  # type: ignore[union-attr]
@@ -102,9 +108,8 @@ def fig2(lab: Lab) -> Exhibit:
         for place, name in enumerate(lines)
     }
     draw = partial(drawing.curves, scores, across="heads knocked out", up="score", zero=True)
-    notes = [f"On {model.label} only.", FILTERED]
-    columns = ("heads", "the last of them", *lines)
-    return Exhibit("fig2", title, columns, rows, notes, draw)
+    filled = fill_exhibit(lab, "fig2", rows, columns=lines, source=source.label)
+    return replace(filled, draw=draw)
 
 
 @dataclass(frozen=True)
@@ -124,12 +129,11 @@ def fig3(lab: Lab) -> Exhibit:
         heads = knowledge_heads(lab, model)[:SHOWN]
         bars += [Bar(model, "intact", "", [])] if heads else []
         bars += [Bar(model, str(head), str(head), [head]) for head in heads]
-    title = "Figure 3: heads that knowledge questions share"
     notes = [f"At most {SHOWN} heads of a model, those of the most subjects."]
     if not bars:
         subjects = ", ".join(subject.label for subject in lab.preset.subjects) or "no subject"
         notes = [f"No head is among the first {lab.preset.top} of two of {subjects}."]
-    return knowledge_bars(lab, "fig3", title, bars, notes)
+    return knowledge_bars(lab, "fig3", bars, notes)
 
 
 def fig4(lab: Lab) -> Exhibit:
@@ -139,16 +143,13 @@ def fig4(lab: Lab) -> Exhibit:
         Bar(model, f"{subject.label} heads", subject.label, named_heads(lab, model, subject))
         for subject in lab.preset.subjects
     ]
-    title = f"Figure 4: heads of each subject of knowledge, {model.label}"
     if not bars:
-        return knowledge_bars(lab, "fig4", title, [], ["There is no subject of knowledge."])
+        return knowledge_bars(lab, "fig4", [], ["There is no subject of knowledge."])
     bars.insert(0, Bar(model, "intact", "", []))
-    return knowledge_bars(lab, "fig4", title, bars, [f"On {model.label} only."])
+    return knowledge_bars(lab, "fig4", bars, [f"On {model.label} only."])
 
 
-def knowledge_bars(
-    lab: Lab, name: str, title: str, bars: Sequence[Bar], notes: list[str]
-) -> Exhibit:
+def knowledge_bars(lab: Lab, name: str, bars: Sequence[Bar], notes: list[str]) -> Exhibit:
     """Bars over the subjects, the other questions with choices, and the rest of the general ones.
 
     The paper's general score in these figures leaves out MMLU, which stands beside it.
@@ -174,8 +175,8 @@ def knowledge_bars(
     ways = {"up": "score", "mark": "guessing"}
     draw = partial(drawing.draw_bars, tuple(groups), named_series(rows), chances, **ways)
     rows += [("guessing", *guessing)] if rows else []
-    notes = [*notes, "The general score leaves out the questions beside it.", FILTERED]
-    return Exhibit(name, title, ("heads knocked out", *groups), rows, notes, draw if rows else None)
+    filled = fill_exhibit(lab, name, rows, columns=groups, before=notes)
+    return replace(filled, draw=draw) if rows else filled
 
 
 def guessed(lab: Lab, bar: Bar, benchmarks: Sequence[Benchmark]) -> Value:

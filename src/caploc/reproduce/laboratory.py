@@ -1,7 +1,6 @@
 """Where a reproduction measures: models in turn, one store, every answer written down once."""
 
 import gc
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -19,7 +18,7 @@ from caploc.models.loading import LoadedModel
 from caploc.models.sources import find_source
 from caploc.progress import Progress
 from caploc.reproduce.preset import Benchmark, Preset, PresetModel, SearchSpec
-from caploc.result import Change
+from caploc.result import Change, number
 from caploc.search import METHODS, Found, Problem, Search
 from caploc.stats.chance import DRAWS
 from caploc.store import Store
@@ -254,22 +253,17 @@ def score_with_change(comparison: Comparison) -> ScoredTask:
     """The score and its paired change."""
     intact, cut = comparison.intact, comparison.knocked_out
     change = comparison.change or Change()
-    before, after = finite_or_none(intact.score), finite_or_none(cut.score)
+    before, after = number(intact.score), number(cut.score)
     return ScoredTask(
         intact=before,
-        intact_stderr=finite_or_none(intact.stderr),
+        intact_stderr=number(intact.stderr),
         score=after,
-        stderr=finite_or_none(cut.stderr),
+        stderr=number(cut.stderr),
         drop=None if before is None or after is None else before - after,
-        drop_stderr=finite_or_none(change.stderr),
+        drop_stderr=number(change.stderr),
         examples=cut.examples or 0,
         chance=comparison.task.chance,
     )
-
-
-def finite_or_none(value: float | None) -> float | None:
-    """A number; None for what is none, or has no bounds."""
-    return value if value is not None and math.isfinite(value) else None
 
 
 @contextmanager

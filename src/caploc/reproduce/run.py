@@ -8,11 +8,11 @@ from typing import Any
 
 from caploc import designs
 from caploc.errors import raise_together
-from caploc.exhibits import files, markdown
-from caploc.exhibits.exhibit import Exhibit, Value
+from caploc.exhibits import files
+from caploc.exhibits.exhibit import Exhibit, Value, escape_markdown
 from caploc.lookup import pick
 from caploc.progress import Progress, Silent
-from caploc.reproduce import analyses, figures, tables, universals
+from caploc.reproduce import analyses, figures, tables
 from caploc.reproduce.laboratory import open_laboratory
 from caploc.reproduce.preset import Benchmark, Preset, PresetModel, SearchSpec
 from caploc.reproduce.reckoning import Bill, PresetDryRun
@@ -26,10 +26,10 @@ EXHIBITS: dict[str, Fill] = {
     "table2": tables.table2,
     "table3": tables.table3,
     "table4": tables.table4,
-    "table5": universals.table5,
+    "table5": tables.table5,
     "table6": tables.table6,
-    "table7": universals.table7,
-    "table8": universals.table8,
+    "table7": tables.table7,
+    "table8": tables.table8,
     "table9": tables.table9,
     "fig1": figures.fig1,
     "fig2": figures.fig2,
@@ -69,7 +69,6 @@ class PlannedItem:
         return self.bill.hours(self.parameters)
 
     def as_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
         fields = {"model": self.model, "heads": self.heads, "parameters": self.parameters}
         return fields | asdict(self.bill) | {"h200_hours": self.hours}
 
@@ -133,7 +132,7 @@ def reproduce(
             files.write(exhibit, folder)
         title = f"{preset.name}: {preset.about}"
         files.write_index(
-            folder, title, READING.format(markdown.escape_markdown(preset.main)), exhibits, command
+            folder, title, READING.format(escape_markdown(preset.main)), exhibits, command
         )
     return exhibits
 

@@ -1,16 +1,27 @@
-"""The paper's tables about a capability's own heads: 1, 2, 3, 4, 6 and 9."""
+"""The paper's tables, and what makes a head universal."""
 
 from collections.abc import Iterator, Sequence
 
 from caploc.exhibits.exhibit import NOTHING, Cell, Exhibit, Value
 from caploc.heads import Head, HeadGrid
 from caploc.reproduce import published
-from caploc.reproduce.cells import drop_value, format_score, general, lost_share, score_value
 from caploc.reproduce.laboratory import Searched
 from caploc.reproduce.preset import Benchmark, PresetModel
-from caploc.reproduce.selection import Lab, idle, named_heads, universal_heads
-
-FILTERED = "Universal heads are left out of every task's heads."
+from caploc.reproduce.selection import (
+    Lab,
+    drop_value,
+    fill_exhibit,
+    format_score,
+    general,
+    idle,
+    knowledge_heads,
+    lost_share,
+    mean,
+    named_heads,
+    read_exhibit_texts,
+    score_value,
+    universal_heads,
+)
 
 
 def table1(lab: Lab) -> Exhibit:
@@ -18,7 +29,7 @@ def table1(lab: Lab) -> Exhibit:
     rows: list[tuple[Cell, ...]] = []
     for model in lab.preset.models:
         grid = model.grid
-        layers, heads = published.SIZES.get(model.label, (None, None))
+        layers, heads = published.PRINTED["sizes"].get(model.label, (None, None))
         counts = sorted(set(grid.heads_per_layer))
         rows.append(
             (
@@ -29,14 +40,8 @@ def table1(lab: Lab) -> Exhibit:
                 Value(grid.size, None, heads, digits=0),
             )
         )
-    columns = ("model", "layers", "heads a layer", "key-value heads", "heads")
-    notes = ["Read from each model's configuration.", *published.slips(1, labels(lab))]
-    return Exhibit("table1", "Table 1: models", columns, rows, notes)
-
-
-def labels(lab: Lab) -> list[str]:
-    """The models' labels."""
-    return [model.label for model in lab.preset.models]
+    slips = published.slips(1, [model.label for model in lab.preset.models])
+    return fill_exhibit(lab, "table1", rows, after=slips)
 
 
 def table2(lab: Lab) -> Exhibit:
@@ -52,9 +57,7 @@ def table2(lab: Lab) -> Exhibit:
             )
     groups = list(dict.fromkeys(benchmark.group for benchmark in preset.capabilities))
     rows.sort(key=lambda row: groups.index(str(row[0])))
-    columns = ("capability", "model", "task", "task drop", "% of intact", "general drop")
-    title = f"Table 2: {preset.top} heads of each capability knocked out"
-    return Exhibit("table2", title, columns, rows, [FILTERED])
+    return fill_exhibit(lab, "table2", rows)
 
 
 def leading(benchmarks: Sequence[Benchmark]) -> list[Benchmark]:
@@ -101,8 +104,7 @@ def table3(lab: Lab) -> Exhibit:
                 + costs(lab, model, found_on, judged, heads)
                 for judged in twins
             ]
-    columns = ("model", "found on", "judged on", "task drop", "% of intact", "general drop")
-    return Exhibit("table3", "Table 3: heads on a twin of their task", columns, rows, [FILTERED])
+    return fill_exhibit(lab, "table3", rows)
 
 
 def table4(lab: Lab) -> Exhibit:
@@ -117,22 +119,14 @@ def table4(lab: Lab) -> Exhibit:
             cost = costs(lab, model, source, benchmark, heads)
             took = spent(model, spec.label, lab.search(model, benchmark, spec.label))
             rows.append((benchmark.label, spec.label, *cost, *took))
-    scores = ("task drop", "% of intact", "general drop")
-    columns = ("task", "method", *scores, "masks", "all masks", "rows")
-    notes = [
-        f"On {model.label} only. Masks: evaluations of all examples that heads are found on, from "
-        "which the heads follow, as the paper counts. All masks: with those of the other settings "
-        "that a search for masks and rate tried, and the sets that it compared. Rows: single "
-        "examples under all of these; intact ones, and those that only check, are not counted.",
-        FILTERED,
-    ]
-    return Exhibit("table4", "Table 4: methods", columns, rows, notes)
+    return fill_exhibit(lab, "table4", rows)
 
 
 def spent(model: PresetModel, label: str, found: Searched) -> tuple[Cell, Cell, Cell]:
     """Masks that the heads follow from, all masks, rows."""
     masks = found.told["masks"] if "settings" in found.told else found.masks
-    printed = published.evaluations(model.label, label)
+    known = published.PRINTED["evaluations"] if model.label == published.LEADER else {}
+    printed = known.get(label)
     return (
         Value(masks, None, printed, digits=0),
         Value(found.masks, digits=0),
@@ -157,18 +151,17 @@ def table6(lab: Lab) -> Exhibit:
                 rows.append((benchmark.label, str(count), str(gone[-1]), score, task, rest))
             else:
                 rows.append((benchmark.label, "none", NOTHING, score, NOTHING, NOTHING))
-    columns = ("task", "heads", "the last of them", "score", "task drop", "general drop")
-    notes = [f"On {model.label} only.", FILTERED]
-    return Exhibit("table6", "Table 6: one head after another", columns, rows, notes)
+    return fill_exhibit(lab, "table6", rows)
 
 
 def table9(lab: Lab) -> Exhibit:
     """The heads themselves."""
     preset = lab.preset
+    every = [search.label for search in preset.searches]
     rows: list[tuple[Cell, ...]] = []
     for model in preset.models:
         for benchmark in preset.localized:
-            for label in searches_of(lab, model):
+            for label in every if preset.leads(model) else [preset.main]:  # as in the paper
                 heads = named_heads(lab, model, benchmark, label)
                 names = " ".join(marked(model.grid, heads, idle(lab, model, benchmark, label)))
                 beside = printed_heads(model, label, benchmark, heads)
@@ -176,21 +169,9 @@ def table9(lab: Lab) -> Exhibit:
         struck = " ".join(map(str, sorted(universal_heads(lab, model))))
         paper = " ".join(published.published_universal(model.label))
         rows.append((model.label, "universal", NOTHING, struck or NOTHING, paper or NOTHING))
-    columns = ("model", "task", "method", f"first {preset.top} heads", "paper")
-    notes = [
-        "†: shares its key-value head with another head of the row.",
-        "‡: the search itself would not name it, for it saw no need of it.",
-        f"All methods on {preset.leader.label} only, {preset.main} on every model.",
-        *published.slips(9, labels(lab)),
-        FILTERED,
-    ]
-    return Exhibit("table9", "Table 9: the heads", columns, rows, notes)
-
-
-def searches_of(lab: Lab, model: PresetModel) -> list[str]:
-    """All searches for the first model, the main one for the others, as in the paper."""
-    every = [search.label for search in lab.preset.searches]
-    return every if lab.preset.leads(model) else [lab.preset.main]
+    slips = published.slips(9, [model.label for model in preset.models])
+    filtered = read_exhibit_texts()["universal heads left out"]
+    return fill_exhibit(lab, "table9", rows, after=[*slips, filtered])
 
 
 def printed_heads(
@@ -200,7 +181,7 @@ def printed_heads(
     printed = published.published_heads(model.label, label, benchmark.label)
     if not printed:
         return NOTHING
-    if (model.label, benchmark.label) in published.REPEATED:
+    if benchmark.label in published.PRINTED["repeated"].get(model.label, []):
         return f"{' '.join(printed)} (another model's)"
     both = len({str(head) for head in heads} & set(printed))
     return f"{' '.join(printed)} ({both} in common)"
@@ -212,3 +193,91 @@ def marked(grid: HeadGrid, heads: Sequence[Head], idle: set[Head]) -> Iterator[s
     mates = {column for group in grid.groups if len(columns & set(group)) > 1 for column in group}
     for head in heads:
         yield str(head) + "†" * (grid.column(head) in mates) + "‡" * (head in idle)
+
+
+def table5(lab: Lab) -> Exhibit:
+    """What each universal head costs every group of benchmarks."""
+    groups = list(dict.fromkeys(benchmark.group for benchmark in lab.preset.benchmarks))
+    rows: list[tuple[Cell, ...]] = []
+    for model in lab.preset.models:
+        for head in universal_heads(lab, model):
+            drops = [
+                drop_value(mean(lab, model, lab.preset.of_group(group), [head])) for group in groups
+            ]
+            rows.append((model.label, named_by_paper(model, head), *drops))
+    notes = universal_notes(lab)
+    if shares := [benchmark.label for benchmark in lab.preset.benchmarks if benchmark.relative]:
+        notes.append(f"In these means {' and '.join(shares)} is a share of the intact score.")
+    columns = [f"{group} drop" for group in groups]
+    return fill_exhibit(lab, "table5", rows, columns=columns, after=notes)
+
+
+def table7(lab: Lab) -> Exhibit:
+    """Every benchmark with each universal head knocked out."""
+    benchmarks = lab.preset.benchmarks
+    rows: list[tuple[Cell, ...]] = []
+    for model in lab.preset.models:
+        rows.append((model.label, "none", *scores(lab, model, benchmarks, [])))
+        for head in universal_heads(lab, model):
+            name = named_by_paper(model, head)
+            rows.append((model.label, name, *scores(lab, model, benchmarks, [head])))
+    columns = [*(benchmark.label for benchmark in benchmarks), "mean"]
+    return fill_exhibit(lab, "table7", rows, columns=columns, after=universal_notes(lab))
+
+
+def table8(lab: Lab) -> Exhibit:
+    """Heads of knowledge questions with choices, against all benchmarks."""
+    choice = [benchmark for benchmark in lab.preset.benchmarks if benchmark.choice]
+    other = [benchmark for benchmark in lab.preset.benchmarks if not benchmark.choice]
+    rows: list[tuple[Cell, ...]] = []
+    notes = []
+    for model in lab.preset.models:
+        found = knowledge_heads(lab, model)
+        if not found:
+            notes.append(f"{model.label} has no such head.")
+        for heads in ([], *([head] for head in found)):
+            name = " ".join(map(str, heads)) or "none"
+            rows.append(
+                (model.label, name)
+                + scores(lab, model, choice, heads)
+                + scores(lab, model, other, heads)
+            )
+    columns = [*(b.label for b in choice), "mean of these"]
+    columns += [*(b.label for b in other), "mean of those"]
+    return fill_exhibit(lab, "table8", rows, columns=columns, after=notes)
+
+
+def scores(
+    lab: Lab, model: PresetModel, benchmarks: Sequence[Benchmark], heads: Sequence[Head]
+) -> tuple[Cell, ...]:
+    """Each benchmark's score without at most one head, and their mean."""
+    name = " ".join(map(str, heads))
+    cells = []
+    for benchmark in benchmarks:
+        printed = published.knowledge(model.label, name, len(heads), [benchmark.label])
+        if printed is None and not heads:
+            printed = published.published_score(model.label, "", 0, [benchmark.label])
+        cells.append(score_value(format_score(lab, model, benchmark, heads), printed))
+    return (*cells, score_value(mean(lab, model, benchmarks, heads)))
+
+
+def named_by_paper(model: PresetModel, head: Head) -> str:
+    """The head, and whether the paper names it too."""
+    return (
+        f"{head} (paper too)"
+        if str(head) in published.published_universal(model.label)
+        else str(head)
+    )
+
+
+def universal_notes(lab: Lab) -> list[str]:
+    """Tell which models have no universal head, and what else the paper names."""
+    notes = []
+    for model in lab.preset.models:
+        ours = {str(head) for head in universal_heads(lab, model)}
+        if not ours:
+            notes.append(f"No head of {model.label} is universal.")
+        theirs = published.published_universal(model.label)
+        if missing := [name for name in theirs if name not in ours]:
+            notes.append(f"{model.label}: the paper also names {' '.join(missing)}.")
+    return notes

@@ -18,7 +18,7 @@ from caploc.folder import JSON_FILES, LEDGER, ROWS
 from caploc.heads import HeadGrid
 from caploc.lookup import pick
 from caploc.naming import at_home
-from caploc.report.pictures import FIGURES
+from caploc.report.plots import FIGURES
 from caploc.report.templates import COMPARE, REPORT
 from caploc.search import METHODS
 from caploc.studies.expanding import Place, expanded, folder_names, grid_of, model_options

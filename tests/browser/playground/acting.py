@@ -2,7 +2,7 @@
 
 from playwright.sync_api import expect
 
-from caploc.playground.questions import PageQuestion
+from caploc.playground.setting import PageQuestion
 
 HOSTILE = "<img src=x onerror=\"document.title='run'\"><script>document.title='run'</script>\u202e"
 VIEWS = {

@@ -13,8 +13,8 @@ from playwright.sync_api import expect
 from caploc.export import Export
 from caploc.finished import FinishedRun
 from caploc.headfile import read_heads
-from caploc.playground.questions import PageQuestion
-from caploc.report.reading import UNSEEN, visible
+from caploc.playground.setting import PageQuestion
+from caploc.report.wording import UNSEEN, visible
 
 pytestmark = pytest.mark.browser
 

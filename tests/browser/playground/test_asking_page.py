@@ -9,7 +9,7 @@ pytest.importorskip("playwright.sync_api")
 from acting import answered, ask, chosen, joined, text, truth
 from playwright.sync_api import expect
 
-from caploc.playground.questions import AttentionRequest, ExampleRequest, PageQuestion
+from caploc.playground.setting import AttentionRequest, ExampleRequest, PageQuestion
 
 pytestmark = pytest.mark.browser
 

@@ -1,13 +1,99 @@
-"""How scores and effects are written: as percentages, in nats, or as the plain numbers they are."""
+"""Text that is safe to show; counts, lists, scores and effects as a reader meets them."""
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import cache
+from importlib.resources import files
+from typing import Any
 
-from caploc.report.reading import finite_numbers, inline
+import yaml
+
 from caploc.result import Result, TaskComparison
+
+NUMERALS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+NAMES_SHOWN = 8  # a sentence with more head names than this is no longer read
+
+# Control codes, invisible characters and those that reverse the direction of reading. The joiners
+# U+200C and U+200D are left alone: Persian and emoji need them.
+UNSEEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e"
+    "\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]"
+)
+
+
+def visible(text: Any) -> str:
+    """Return the text with each unseen character drawn: `\\x00` as ␀, U+202E as ⟨U+202E⟩.
+
+    Line breaks and tabs stay. Also takes out lone surrogates, which no file can hold.
+    """
+
+    def draw(match: re.Match[str]) -> str:
+        code = ord(match[0])
+        return chr(0x2400 + code) if code < 0x20 else "␡" if code == 0x7F else f"⟨U+{code:04X}⟩"
+
+    return UNSEEN.sub(draw, "" if text is None else str(text))
+
+
+def inline(text: Any) -> str:
+    """Return the text on one line, as names are shown: `visible`, and ␊ for a line break."""
+    return visible(text).replace("\n", "␊").replace("\t", "␉")
+
+
+def called(name: Any) -> str:
+    """Return the name of a task or model as a sentence calls it: of a path, its last part."""
+    text = inline(name)
+    return text.rstrip("/").rsplit("/", 1)[-1] or text if text.startswith("/") else text
+
+
+def called_apart(names: Iterable[str]) -> dict[str, str]:
+    """What each of several names is called; paths that end alike by as much as tells them apart."""
+    parts = {name: [inline(part) for part in str(name).rstrip("/").split("/")] for name in names}
+    short = {name: called(name) for name in parts}
+    found = {}
+    for name, own in parts.items():
+        twins = [parts[one] for one in parts if one != name and short[one] == short[name]]
+        size = 1
+        while size < len(own) and any(twin[-size:] == own[-size:] for twin in twins):
+            size += 1
+        found[name] = "/".join(own[-size:]) if twins else short[name]
+    return found
+
+
+def numeral(count: int) -> str:
+    """Write a count: a word up to ten, digits above."""
+    return NUMERALS[count] if 0 <= count < len(NUMERALS) else f"{count:,}"
+
+
+def counted(count: float, noun: str) -> str:
+    """Write `1 row` or `2 rows`, with thousands set apart."""
+    return f"{count:,.0f} {noun}" if count == 1 else f"{count:,.0f} {noun}s"
+
+
+def name_list(names: Sequence[str], limit: int = NAMES_SHOWN) -> str:
+    """Write `a, b and c`; past `limit` names, the first ones and how many more there are."""
+    shown = [inline(name) for name in names]
+    if len(shown) > limit:
+        shown = [*shown[: limit - 2], f"{len(names) - limit + 2} more"]
+    if len(shown) < 2:
+        return "".join(shown)
+    return f"{', '.join(shown[:-1])} and {shown[-1]}"
+
+
+def clipped(text: str, limit: int, *, keep_end: bool = False) -> str:
+    """Shorten the text to about `limit` characters and say how many were left out."""
+    if len(text) <= limit:
+        return text
+    left_out = f"[… {len(text) - limit:,} characters left out …]"
+    return f"{left_out}\n{text[-limit:]}" if keep_end else f"{text[:limit]}\n{left_out}"
+
+
+def finite_numbers(values: Iterable[float | None]) -> list[float]:
+    """Return the numbers among the values that can be placed on an axis."""
+    return [value for value in values if value is not None and math.isfinite(value)]
+
 
 NOT_MEASURED = "not measured"
 SPACE = "\u00a0"  # a number and its unit stay on one line
@@ -33,26 +119,25 @@ class Unit:
     metric: str
     higher_is_better: bool = True
 
+    def _by_kind(self, share: str, nats: str, plain: str | None = None) -> str:
+        """Return the word for this kind; of plain numbers, the metric's name if there is none."""
+        plain = inline(self.metric) if plain is None else plain
+        return {ScoreKind.SHARE: share, ScoreKind.NATS: nats, ScoreKind.PLAIN: plain}[self.kind]
+
     @property
     def noun(self) -> str:
         """What falls or rises, as a sentence calls it."""
-        if self.kind is ScoreKind.NATS:
-            return "mean log-probability"
-        return "score" if self.kind is ScoreKind.SHARE else inline(self.metric)
+        return self._by_kind("score", "mean log-probability")
 
     @property
     def axis(self) -> str:
         """The unit of an effect, for a legend."""
-        if self.kind is ScoreKind.SHARE:
-            return "percentage points"
-        return "nats" if self.kind is ScoreKind.NATS else inline(self.metric)
+        return self._by_kind("percentage points", "nats")
 
     @property
     def measure(self) -> str:
         """The unit of a drawn score; charts of one measure can share an axis."""
-        return {ScoreKind.SHARE: "%", ScoreKind.NATS: "nats", ScoreKind.PLAIN: inline(self.metric)}[
-            self.kind
-        ]
+        return self._by_kind("%", "nats")
 
     @property
     def factor(self) -> int:
@@ -63,16 +148,12 @@ class Unit:
         """Turn a change of the score into how much worse that is; negative if it is better."""
         return -change if self.higher_is_better else change
 
-    def bare_score(self, value: float | None) -> str:
-        """Write a score without its unit."""
-        if value is None:
-            return NOT_MEASURED
-        return _percent(value) if self.kind is ScoreKind.SHARE else significant(value)
-
     def score(self, value: float | None) -> str:
         """Write a score: `99 %`, `−1.23 nats`, `12.1`."""
-        unit = {ScoreKind.SHARE: "%", ScoreKind.NATS: "nats", ScoreKind.PLAIN: ""}[self.kind]
-        return _joined(self.bare_score(value), unit if value is not None else "")
+        if value is None:
+            return NOT_MEASURED
+        text = _percent(value) if self.kind is ScoreKind.SHARE else significant(value)
+        return f"{text}{SPACE}{self._by_kind('%', 'nats', '')}".rstrip(SPACE)
 
     def error(self, value: float) -> str:
         """Write the size of an error, without its unit."""
@@ -94,16 +175,15 @@ class Unit:
         """
         if value == 0 or not math.isfinite(value):
             return significant(value)
-        factor = 100 if self.kind is ScoreKind.SHARE else 1
-        shown, largest = factor * abs(value), factor * max(limit, abs(value))
+        shown, largest = self.factor * abs(value), self.factor * max(limit, abs(value))
         decimals = max(0 if shown >= 9.95 else 1, 1 - math.floor(math.log10(largest)))
         text = f"{shown:,.{decimals}f}" if largest > 1e-4 else f"{shown:.0e}"
         return _plus(_signed(text, value), value) if text.strip("0.") else text
 
     def effect(self, value: float | None) -> str:
         """Write an effect: `−41.0 points`, `−0.41 nats`, `3.2`."""
-        unit = {ScoreKind.SHARE: "points", ScoreKind.NATS: "nats", ScoreKind.PLAIN: ""}[self.kind]
-        return _joined(self.bare_effect(value), unit if value is not None else "")
+        unit = "" if value is None else self._by_kind("points", "nats", "")
+        return f"{self.bare_effect(value)}{SPACE}{unit}".rstrip(SPACE)
 
 
 def significant(value: float, digits: int = 3, *, decimals: int = 0) -> str:
@@ -118,6 +198,20 @@ def significant(value: float, digits: int = 3, *, decimals: int = 0) -> str:
     return _signed(f"{abs(value):,.{max(decimals, digits - 1 - magnitude)}f}", value)
 
 
+def percent(share: float) -> str:
+    """Write a chance or a share to whole percent; what is nearly sure is not called sure."""
+    if 0 < share < 0.01:
+        return f"<{SPACE}1{SPACE}%"
+    if 0.99 < share < 1:
+        return f">{SPACE}99{SPACE}%"
+    return f"{100 * share:.0f}{SPACE}%"
+
+
+def capital(text: str) -> str:
+    """Begin with a capital letter."""
+    return text[:1].upper() + text[1:]
+
+
 def _percent(value: float) -> str:
     if not math.isfinite(value):
         return significant(value)
@@ -130,10 +224,6 @@ def _signed(text: str, value: float) -> str:
 
 def _plus(text: str, value: float) -> str:
     return f"+{text}" if value > 0 else text
-
-
-def _joined(number: str, unit: str) -> str:
-    return f"{number}{SPACE}{unit}" if unit else number
 
 
 def outcome_unit(result: Result) -> Unit:
@@ -198,3 +288,11 @@ def _kind(metric: str, scores: Iterable[float | None]) -> ScoreKind:
 
 def _fit_a_share(scores: Iterable[float | None]) -> bool:
     return all(0 <= score <= 1 for score in finite_numbers(scores))
+
+
+@cache
+def read_texts() -> dict[str, Any]:
+    """Read `texts.yaml`: what a run's page says in whole sentences."""
+    text = files("caploc.report").joinpath("texts.yaml").read_text(encoding="utf-8")
+    found: dict[str, Any] = yaml.safe_load(text)
+    return found
