@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -32,7 +32,9 @@ from caploc.errors import HungUp, Stopped, Terminated
 from caploc.interrupts import importing
 from caploc.progress import Silent
 from caploc.redaction import redacted
-from caploc.result import Score
+
+if TYPE_CHECKING:  # help and completion do without pydantic
+    from caploc.result import Score
 
 HANGUP = getattr(signal, "SIGHUP", None)  # Windows has none
 ENDING = tuple(each for each in (signal.SIGINT, signal.SIGTERM, HANGUP) if each is not None)
@@ -321,7 +323,7 @@ def figure(value: float | None, signed: bool = False) -> str:
     return f"{value:+.3f}" if signed else f"{value:.3f}"
 
 
-def format_score_error(score: Score | None) -> str:
+def format_score_error(score: "Score | None") -> str:
     """A score and its standard error."""
     if score is None or score.score is None:
         return "–"

@@ -12,7 +12,7 @@ import typer
 from typer.testing import CliRunner
 
 from caploc.cli import app
-from caploc.cli.obeying import UNFORESEEN, ending
+from caploc.cli.exit_codes import UNFORESEEN, ending
 
 pytestmark = pytest.mark.attacks
 SECONDS = 120

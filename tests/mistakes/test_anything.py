@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from mistaking import PLANTED, inside, typed
 
 from caploc.cli import app
-from caploc.cli.obeying import UNFORESEEN
+from caploc.cli.exit_codes import UNFORESEEN
 from caploc.errors import ModelRefused
 from caploc.models.loading import Weights
 from caploc.models.planted import write_planted

@@ -19,7 +19,7 @@ MISTYPED: type[Exception] = typer.BadParameter.__mro__[1]
 UNFORESEEN = "caploc failed in a way that it should have foreseen"
 
 
-def obey(command: Callable[[], Any]) -> None:
+def exit_after(command: Callable[[], Any]) -> None:
     """Run a command, and exit: 0 done, 1 failed, 2 a mistake in what was asked, 130 Ctrl-C."""
     try:
         code = command() or 0
@@ -44,7 +44,7 @@ def ignore_interrupts() -> None:
 
 
 def ending(error: BaseException) -> tuple[int, str]:
-    """The exit code of an error, and what to say."""
+    """Return the exit code of an error, and what to say."""
     if isinstance(error, MISTYPED):
         return 2, mistyped(error)
     if isinstance(error, Stopped):
@@ -62,21 +62,20 @@ def ending(error: BaseException) -> tuple[int, str]:
 
 
 def mistyped(error: Any) -> str:
-    """What is wrong with a command as it was typed; for one without arguments, its help."""
+    """Say what is wrong with a command as it was typed."""
     said = str(error.format_message()).strip()
     if error.ctx is None:
         return said
-    if said == error.ctx.get_help().strip():
-        return f"{error.ctx.command_path} goes like this.\n\n{said}"
+    if not said:  # typed without a command, for which typer has printed the help
+        return f"{error.ctx.command_path} takes one of the commands above."
     end = "" if said.endswith("?") else ";"
     return f"{said.rstrip('.')}{end} `{error.ctx.command_path} --help` says what there is."
 
 
 def unforeseen(error: BaseException) -> str:
-    """A sentence on a failure of caploc's own, and where its details are written."""
-    details = "".join(traceback.format_exception(error))
+    """Write down the details of a failure of caploc's own, and say where."""
     with NamedTemporaryFile("w", prefix="caploc-", suffix=".txt", delete=False) as file:
-        file.write(details)
+        file.write("".join(traceback.format_exception(error)))
     first = (str(error).strip() or "no text").splitlines()[0]
     return (
         f"{UNFORESEEN} ({type(error).__name__}: {first}); rows that were measured are kept. "
