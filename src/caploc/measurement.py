@@ -21,37 +21,29 @@ from caploc.tasks.requests import Request, Response, Scored, responses_json
 from caploc.tasks.task import Task
 
 Result = TypeVar("Result")
+OpenRow = tuple[tuple[bytes, str], tuple[Mask, int]]  # its key; its mask and example
 ASKED_AT_ONCE = 20_000  # rows handed to the engine in one go, which it may reorder
 
 
 @runtime_checkable
 class Identified(Protocol):
-    """Which model answers, wherever its weights are: what questions and results say of it."""
+    """Which model answers, wherever its weights are: what questions and results say of it.
+
+    `name` is as the user gave it; `fingerprint` changes whenever the weights or the config do;
+    `dtype` is that of the weights; `device` is where it runs, and its text is its name; masks are
+    over the parts of the `grid`.
+    """
 
     @property
-    def name(self) -> str:
-        """As the user gave it."""
-        ...
-
+    def name(self) -> str: ...
     @property
-    def fingerprint(self) -> str:
-        """Changes whenever the weights or the config do."""
-        ...
-
+    def fingerprint(self) -> str: ...
     @property
-    def dtype(self) -> str:
-        """Of the weights."""
-        ...
-
+    def dtype(self) -> str: ...
     @property
-    def device(self) -> object:
-        """Where it runs; its text is its name."""
-        ...
-
+    def device(self) -> object: ...
     @property
-    def grid(self) -> Grid[Any]:
-        """The parts that masks are over."""
-        ...
+    def grid(self) -> Grid[Any]: ...
 
 
 @runtime_checkable
@@ -59,9 +51,7 @@ class HeadModel(Identified, Protocol):
     """A model whose parts are its attention heads."""
 
     @property
-    def grid(self) -> HeadGrid:
-        """Its heads."""
-        ...
+    def grid(self) -> HeadGrid: ...
 
 
 Model_co = TypeVar("Model_co", bound=Identified, covariant=True)
@@ -72,12 +62,10 @@ class RowEngine(Engine, Protocol[Model_co]):
     """An engine that says which model answers, and what a mask's rows share."""
 
     @property
-    def loaded(self) -> Model_co:
-        """The model."""
-        ...
+    def loaded(self) -> Model_co: ...
 
     def shared_tokens(self, requests: Sequence[Request]) -> float:
-        """Tokens that a mask reads once for all of these requests, a mean over requests."""
+        """Count the tokens that a mask reads once for all of these requests, a mean over them."""
         ...
 
 
@@ -96,7 +84,6 @@ class Cost:
         return asdict(self) | whole
 
     def count(self, rows: Sequence[Row]) -> None:
-        """Add rows."""
         self.rows += len(rows)
         self.forward_tokens += sum(row.tokens for row in rows)
         self.plain_tokens += sum(row.plain_tokens for row in rows)
@@ -140,9 +127,7 @@ class Meter:
             for key, example in zip(keys, plan.example, strict=True)
         ]
 
-    def ask(
-        self, todo: list[tuple[tuple[bytes, str], tuple[Mask, int]]], progress: Progress
-    ) -> None:
+    def ask(self, todo: Sequence[OpenRow], progress: Progress) -> None:
         """Have open rows answered, and store each the moment its batch ends."""
         asks, waiting = [], []
         for number, (key, (mask, example)) in enumerate(todo):
@@ -178,7 +163,6 @@ class Meter:
             yield from pool.map(self.row, filled)
 
     def row(self, waiting: "Waiting") -> Row:
-        """Score a row whose responses are all in."""
         responses = tuple(response for response in waiting.responses if response is not None)
         broken = any(isinstance(r, Scored) and not math.isfinite(r.logprob) for r in responses)
         item = None if broken else as_kept(self.task.item(waiting.example, responses))
@@ -203,7 +187,6 @@ class Meter:
     def under(
         self, mask: Mask, examples: Sequence[int], progress: Progress, what: str
     ) -> list[Row]:
-        """The rows of one mask."""
         return self.measure(Plan.crossed(mask[None], examples), progress, what)
 
 
@@ -237,7 +220,7 @@ def search(
 
 
 def as_measurements(plan: Plan, rows: Sequence[Row]) -> Measurements:
-    """A plan's rows as numbers."""
+    """Turn a plan's rows into numbers."""
     outcomes = np.array([row.outcome for row in rows], dtype=float)
     return Measurements(plan.masks, plan.mask, plan.example, outcomes)
 

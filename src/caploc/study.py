@@ -72,7 +72,7 @@ class Study:
 
     @property
     def seeks_set(self) -> bool:
-        """Whether the search is told to find a set; only an adaptive one has goals."""
+        """Tell whether the search is to find a set; only an adaptive one has goals."""
         return METHODS[self.method].scattered and self.settings.goal == "set"
 
     def check(self) -> "Study":
@@ -96,11 +96,7 @@ class Study:
         return self.sized(self.model.check().size)
 
     def check_counts(self, heads: int) -> None:
-        """Refuse more examples than anyone has, and more heads to name than there are.
-
-        Raises:
-            BadOption: with the number and what is allowed.
-        """
+        """Refuse more examples than anyone has, and more heads to name than there are."""
         if self.examples is not None and not 1 <= self.examples <= MOST_ROWS:
             raise BadOption(
                 f"--examples must be 1 or more, and at most {MOST_ROWS:,}; got {self.examples}."
@@ -141,6 +137,11 @@ class Study:
                 )
             return replace(self, settings=replace(settings, masks=bought), examples=examples)
         return replace(self, settings=settings, examples=bought)
+
+    def tasks(self) -> list[Task]:
+        """Load the task and those beside it, which are asked in their own way."""
+        tasks = self.model.tasks([self.task], self.options)
+        return tasks + self.model.tasks(self.other_tasks, self.options.plain())
 
     def check_examples(self, size: int) -> None:
         """Refuse a task that has too few examples for what is asked.
@@ -189,16 +190,15 @@ def run_study(
     """
     progress = progress or Silent()
     study = study.check()
-    (task,) = study.model.tasks([study.task], study.options)
-    others = study.model.tasks(study.other_tasks, study.options.plain())
-    study.check_examples(task.size)
+    tasks = study.tasks()
+    study.check_examples(tasks[0].size)
     with claim(folder, asdict(study), command) as store:
         fields = asdict(study) | {"draws_masks": METHODS[study.method].draws_masks}
         with tracked(study.track, f"{study.task} {study.method}", fields, progress) as watched:
             with nullcontext(engine) if engine else study.model.answering() as answering:
                 bench = Workbench(answering, store)
-                stages = locate(study, bench, [task, *others], watched)
-                stages = validated(study, bench, stages, [task, *others], watched)
+                stages = locate(study, bench, tasks, watched)
+                stages = validated(study, bench, stages, tasks, watched)
             found = write_findings(folder, fields, stages, bench.cost, command)
             watched.found(found.result, [found.report, folder / RESULT])
             return found

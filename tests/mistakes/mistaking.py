@@ -19,7 +19,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from caploc import cli
-from caploc.cli.exit_codes import exit_after
+from caploc.cli import exit_after
 from caploc.models.planted import Planted, write_planted
 
 PACKAGE = Path(cli.__file__).parents[1]

@@ -121,8 +121,8 @@ def locate(
     """
     from caploc import tables
     from caploc.search import Settings
+    from caploc.studies import locate_all
     from caploc.study import Study
-    from caploc.sweep import locate_all
 
     methods = method or ["adaptive"]
     settings = Settings(
@@ -161,7 +161,7 @@ def locate(
     code.check(map(placed, [*task, *(also or [])]))
     with output.progress() as progress:
         found = locate_all(studies, folder, progress, command=command_line())
-    results = [findings.result for findings in found.findings]
+    results = [outcome.result for outcome in found.outcomes if outcome.result]
     if output.as_json:
         written = [result.as_dict() for result in results]
         console.say_json(written[0] if len(written) == 1 else written)

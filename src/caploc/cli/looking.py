@@ -47,7 +47,7 @@ def report(
     See also:
         compare, curve
     """
-    from caploc.sweep import rewrite_report
+    from caploc.studies.running import rewrite_report
 
     console.say(f"Report: {rewrite_report(folder)}")
 

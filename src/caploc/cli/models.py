@@ -127,8 +127,9 @@ def show_names(as_json: bool) -> None:
         console.say_json([dict(zip(headings, row, strict=True)) for row in rows])
         return
     headings[1] = "model"
-    told = [[*row, "yes" if here else f"caploc fetch {row[0]}"] for *row, here in rows]
-    console.show_table(headings, told)
+    fetching = ["yes" if row[-1] else f"caploc fetch {row[0]}" for row in rows]
+    shown = [[*map(str, row[:-1]), how] for row, how in zip(rows, fetching, strict=True)]
+    console.show_table(headings, shown)
     console.say(f"Fetched models lie in {cache()}.")
 
 

@@ -156,7 +156,6 @@ class TaskGroup:
     data: Data = None
 
     def options(self, allow_code: bool) -> "TaskOptions":
-        """Read them as tasks take them."""
         from caploc.tasks.catalog import TaskOptions, parse_data
 
         asked = vars(self) | {"data": parse_data(self.data or [])}
