@@ -30,8 +30,7 @@ class Identified(Protocol):
     """Which model answers, wherever its weights are: what questions and results say of it.
 
     `name` is as the user gave it; `fingerprint` changes whenever the weights or the config do;
-    `dtype` is that of the weights; `device` is where it runs, and its text is its name; masks are
-    over the parts of the `grid`.
+    `dtype` is that of the weights, the text of `device` its name; masks are over the `grid`.
     """
 
     @property
@@ -66,7 +65,6 @@ class RowEngine(Engine, Protocol[Model_co]):
 
     def shared_tokens(self, requests: Sequence[Request]) -> float:
         """Count the tokens that a mask reads once for all of these requests, a mean over them."""
-        ...
 
 
 @dataclass
@@ -79,7 +77,6 @@ class Cost:
     seconds: float = 0.0
 
     def as_dict(self) -> dict[str, int | float]:
-        """As files hold it: whole tokens, thousandths of a second."""
         whole = {"forward_tokens": round(self.forward_tokens), "seconds": round(self.seconds, 3)}
         return asdict(self) | whole
 
@@ -103,7 +100,7 @@ class Meter:
         self.counted: set[tuple[bytes, str]] = set()
 
     def measure(self, plan: Plan, progress: Progress, what: str) -> list[Row]:
-        """The plan's rows, in its order; those the store has are not asked again."""
+        """Return the plan's rows in its order; those the store has are not asked again."""
         packed = [pack(mask) for mask in plan.masks]
         keys = [
             (packed[mask], self.task.key(int(example)))
@@ -166,21 +163,19 @@ class Meter:
         responses = tuple(response for response in waiting.responses if response is not None)
         broken = any(isinstance(r, Scored) and not math.isfinite(r.logprob) for r in responses)
         item = None if broken else as_kept(self.task.item(waiting.example, responses))
-        outcome = math.nan if broken else self.task.outcome(item)
-        written = responses_json(responses)
         return Row(
             *waiting.key,
             number=waiting.example,
-            outcome=outcome,
+            outcome=math.nan if broken else self.task.outcome(item),
             item=item,
-            responses=written,
+            responses=responses_json(responses),
             tokens=waiting.tokens,
             plain_tokens=waiting.plain_tokens,
             seconds=waiting.seconds,
         )
 
     def score(self, rows: Sequence[Row]) -> Score:
-        """The task's own aggregate over rows; rows that could not be scored are left out."""
+        """Aggregate rows as the task does; those that could not be scored are left out."""
         scored = [row for row in rows if row.item is not None]
         return self.task.score([row.number for row in scored], [row.item for row in scored])
 
@@ -205,7 +200,7 @@ class Waiting:
 def search(
     meters: Sequence[Meter], search: Generator[Plan, Measurements, Result], progress: Progress
 ) -> Result:
-    """Let a search plan and look until it has found what it can; what it found.
+    """Let a search plan and look until it has found what it can; return what it found.
 
     `meters` are those of the task and of the tasks beside it, as plans number them.
     """
@@ -226,5 +221,5 @@ def as_measurements(plan: Plan, rows: Sequence[Row]) -> Measurements:
 
 
 def outcomes_by_example(rows: Sequence[Row]) -> dict[int, float]:
-    """The scored outcomes of one mask's rows."""
+    """Map the scored examples of one mask's rows to their outcomes."""
     return {row.number: row.outcome for row in rows if not math.isnan(row.outcome)}

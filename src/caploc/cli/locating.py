@@ -167,9 +167,8 @@ def locate(
         console.say_json(written[0] if len(written) == 1 else written)
         return
     console.show_table(*tables.locate_table(results))
-    for result in results:
-        if result.top:
-            console.show_table(*tables.members_table(result))
+    for result in (each for each in results if each.top):
+        console.show_table(*tables.members_table(result))
     for result in results:
         for note in result.search.notes:
             console.say(f"{result.task.name}: {note}")

@@ -145,7 +145,8 @@ def replayed(
     study.check_examples(tasks[0].size)
     said = result.model
     model = Unloaded(study.model.name, said.fingerprint or "", grid, said.dtype or "")
-    bench = Workbench[HeadModel](Absent(model), None, make_meter=partial(Recorded, rows))
+    engine: Any = Absent(model)
+    bench = Workbench[HeadModel](engine, None, make_meter=partial(Recorded, rows))
     stages = locate(study, bench, tasks, Silent())
     stages = validated(study, bench, stages, tasks, Silent())
     fields = asdict(study) | {"draws_masks": METHODS[study.method].draws_masks}

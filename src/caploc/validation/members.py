@@ -1,11 +1,9 @@
 """What each named head does alone and within the set of all, and whether a part does more.
 
-The effects of a head alone and within the set need not be alike: a head whose work another one
-takes over does nothing alone, and much once that one is gone as well. And removing one head may
-rescue what removing another one broke, so that a set does less than a part of it. Before a set is
-named, it, each beginning of its ranking, each of its heads alone and all but each of them are
-knocked out on the same examples. On half of these the most damaging part is picked; it is named
-instead of the whole if on the other half it does more beyond doubt.
+A head whose work another one takes over does nothing alone, and much once that one is gone as well.
+Removing one head may rescue what removing another one broke, so that a set does less than a part of
+it. So its parts are tried before it is named. On half of the examples the most damaging one is
+picked; it is named instead of the whole if on the other half it does more beyond doubt.
 """
 
 import math
@@ -63,7 +61,7 @@ def measure_members(check: Check, chosen: Sequence[int]) -> list[Member]:
 
 
 def drop_idle_members(check: Check, chosen: Sequence[int]) -> list[int]:
-    """The set without heads that add nothing to it beyond doubt, the one that adds least first."""
+    """Drop heads that add nothing to the set beyond doubt, the one that adds least first."""
     kept = list(chosen)
     while len(kept) > 1:
         shares = zip(kept, (member.within for member in measure_members(check, kept)), strict=True)
@@ -107,7 +105,6 @@ class Pick:
 
     @property
     def replaces(self) -> bool:
-        """Whether it does more beyond doubt, and lowers the outcome at all."""
         intact, _, part = self.left
         return self.p < LEVEL and part < intact
 
@@ -141,7 +138,7 @@ def judge(check: Check, chosen: Sequence[int]) -> Judgement | None:
 
 
 def subsets_to_try(chosen: Sequence[int]) -> list[tuple[int, ...]]:
-    """The set itself, then its beginnings, single heads and all but each, the smallest first."""
+    """List the set, then its beginnings, single heads and all but each, the smallest first."""
     whole = tuple(chosen)
     some = [whole[:count] for count in range(1, len(whole))]
     some += [(column,) for column in whole]
@@ -152,10 +149,9 @@ def subsets_to_try(chosen: Sequence[int]) -> list[tuple[int, ...]]:
 def picked(
     intact: Float[np.ndarray, " examples"], outcomes: Float[np.ndarray, "sets examples"]
 ) -> Pick | None:
-    """The part that does most on every other example, tried on those between them.
+    """Pick the part that does most on every other example, tried on those between them.
 
-    The first set is the whole. None if no part does more than it. Examples that could not be scored
-    under each set are left out; of equals the first is picked.
+    The first set is the whole; None if no part does more. Of equals the first is picked.
     """
     known = np.isfinite(outcomes).all(axis=0) & np.isfinite(intact)
     choosing, judging = (known & (np.arange(intact.size) % 2 == half) for half in (0, 1))
@@ -172,7 +168,7 @@ def picked(
 
 
 def note(check: Check, names: Sequence[Sequence[str]], pick: Pick | None) -> str:
-    """What became of the set, in a sentence or two."""
+    """Say what became of the set."""
     whole = f"all {len(names[0])} heads found ({', '.join(names[0])})"
     seen = "" if check.fresh else " The search had seen these examples: the task has no others."
     if pick is None or not pick.replaces:
