@@ -9,6 +9,8 @@ import os
 import re
 import tempfile
 from collections.abc import Iterator
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -136,4 +138,6 @@ def page(command: Any, name: str, above: Any) -> str:
     last = name.split()[-1]
     context = command.make_context(last, [], parent=above, resilient_parsing=True)
     title = context.command_path
-    return f"## {title}\n\n```text\n{context.get_help().strip()}\n```\n"
+    with redirect_stdout(StringIO()) as shown:  # typer prints what it shows in panels
+        context.get_help()
+    return f"## {title}\n\n```text\n{shown.getvalue().strip()}\n```\n"

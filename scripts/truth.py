@@ -12,8 +12,8 @@ from typing import Any
 from caploc.cli import hush
 from caploc.console import progress
 from caploc.search import Settings
+from caploc.studies.running import locate_all
 from caploc.study import Study
-from caploc.sweep import locate_all
 from caploc.tasks.catalog import DEMO_CAPABILITIES
 from caploc.workbench import ModelOptions
 
@@ -43,7 +43,7 @@ def main() -> None:
     ]
     with progress(quiet=False) as bars:
         sweep = locate_all(studies, arguments.out, bars, command="python scripts/truth.py")
-    results = [findings.result.as_dict() for findings in sweep.findings]
+    results = [outcome.result.as_dict() for outcome in sweep.outcomes if outcome.result]
     print(together(results), alone(results), sep="\n\n")
 
 

@@ -17,8 +17,8 @@ from caploc.errors import BadOption, FolderTaken, UnknownName, UserError
 from caploc.evaluation import Evaluation, curve, evaluate
 from caploc.progress import Silent
 from caploc.search import Settings
+from caploc.studies.running import locate_all, rewrite_report
 from caploc.study import Study, run_study
-from caploc.sweep import locate_all, rewrite_report
 from caploc.tasks.catalog import TaskOptions
 from caploc.workbench import Allowed, ModelOptions
 
@@ -315,7 +315,7 @@ def test_several_tasks_load_the_model_once_and_share_a_page(monkeypatch, tmp_pat
     assert sweep.report == tmp_path / "compare.html"
     assert (tmp_path / "demo-subtraction" / "report.html").is_file()
     assert "demo/subtraction" in sweep.report.read_text()
-    first, second = (findings.result for findings in sweep.findings)
+    first, second = (outcome.result for outcome in sweep.outcomes)
     assert first.task.name != second.task.name
     sweep.report.unlink()
     told = json.loads((tmp_path / "compare.json").read_text()) | {"command": "caploc demo"}

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -32,7 +32,9 @@ from caploc.errors import HungUp, Stopped, Terminated
 from caploc.interrupts import importing
 from caploc.progress import Silent
 from caploc.redaction import redacted
-from caploc.result import Score
+
+if TYPE_CHECKING:  # help and completion do without pydantic
+    from caploc.result import Score
 
 HANGUP = getattr(signal, "SIGHUP", None)  # Windows has none
 ENDING = tuple(each for each in (signal.SIGINT, signal.SIGTERM, HANGUP) if each is not None)
@@ -54,7 +56,6 @@ class Rates(ProgressColumn):
     """Rows and tokens a second, over the rows measured now."""
 
     def render(self, task: Task) -> Text:
-        """Say how fast the current task is."""
         elapsed, rows = task.elapsed or 0.0, task.fields["measured"]
         if not rows or elapsed <= 0:
             return Text("")
@@ -66,13 +67,11 @@ class Bars:
     """Progress on standard error: one bar a stage, with rows, rates and the time left."""
 
     def __init__(self, progress: Progress) -> None:
-        """Draw on a running display."""
         self.progress = progress
         self.task: TaskID | None = None
         self.waiting = progress.add_task(READY, total=None, measured=0, tokens=0)
 
     def start(self, what: str, rows: int) -> None:
-        """Begin a stage of so many rows."""
         if self.task is None:
             self.progress.update(self.waiting, visible=False)
         else:
@@ -98,19 +97,16 @@ class Lines:
     """Progress in a file, such as a job's log: a line at once, every half minute and at the end."""
 
     def __init__(self) -> None:
-        """Begin before the first stage."""
         self.lock = threading.Lock()
         self.began = self.stage_began = time.monotonic()
         self.what, self.rows, self.done, self.measured = READY, 0, 0, 0
 
     def start(self, what: str, rows: int) -> None:
-        """Begin a stage of so many rows."""
         with self.lock:
             self.what, self.rows, self.done, self.measured = printable(what), rows, 0, 0
             self.stage_began = time.monotonic()
 
     def advance(self, rows: int, tokens: float) -> None:
-        """Count rows; those without tokens were stored before."""
         with self.lock:
             self.done += rows
             self.measured += rows if tokens else 0
@@ -131,12 +127,10 @@ class Lines:
         return ", ".join(parts)
 
     def write(self) -> None:
-        """Write the line now."""
         stderr.print(escape(self.line()), soft_wrap=True, highlight=False)
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Write lines while the block runs."""
         over = threading.Event()
 
         def tick() -> None:
@@ -158,7 +152,7 @@ Shown = Bars | Lines | Silent
 
 
 def format_clock(seconds: float) -> str:
-    """Seconds as hours, minutes and seconds: 1:02:03."""
+    """Write seconds as hours, minutes and seconds: 1:02:03."""
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes // 60}:{minutes % 60:02}:{rest:02}"
 
@@ -171,7 +165,6 @@ class Interruptible:
     """
 
     def __init__(self, shown: Shown) -> None:
-        """Pass everything on to `shown`."""
         self.shown, self.asked, self.signal = shown, False, signal.SIGINT
 
     def press(self, number: int, frame: FrameType | None) -> None:
@@ -189,7 +182,6 @@ class Interruptible:
         return Stopped(f"Stopped. {kept}")
 
     def start(self, what: str, rows: int) -> None:
-        """Begin a stage of so many rows."""
         self.shown.start(what, rows)
 
     def advance(self, rows: int, tokens: float) -> None:
@@ -239,7 +231,7 @@ def progress(quiet: bool, kept: str = KEPT) -> Iterator[Interruptible]:
 
 @contextmanager
 def progress_bars(quiet: bool) -> Iterator[Shown]:
-    """The display itself."""
+    """Display progress while the block runs."""
     if quiet:
         yield Silent()
         return
@@ -261,34 +253,38 @@ def progress_bars(quiet: bool) -> Iterator[Shown]:
 
 
 def say(text: str) -> None:
-    """A line of the result, on standard output."""
+    """Print a line of the result on standard output."""
     sys.stdout.write(printable(text) + "\n")
 
 
 def say_json(content: Any) -> None:
-    """The result as JSON, on standard output."""
+    """Print the result as JSON on standard output."""
     say(json.dumps(content, indent=1))
 
 
 def complain(text: str) -> None:
-    """An error, on standard error."""
-    message = escape(redacted(printable(text)))
-    stderr.print(f"[bold red]caploc:[/] {message}", soft_wrap=True, highlight=False)
+    """Print an error on standard error."""
+    tell_apart("red", redacted(printable(text)))
 
 
 def warn(text: str) -> None:
-    """Something to know before a command goes on, on standard error."""
-    message = escape(printable(text))
-    stderr.print(f"[bold yellow]caploc:[/] {message}", soft_wrap=True, highlight=False)
+    """Print on standard error what to know before a command goes on."""
+    tell_apart("yellow", text)
+
+
+def tell_apart(colour: str, text: str) -> None:
+    """Print text on standard error behind the program's name in this colour."""
+    message = f"[bold {colour}]caploc:[/] {escape(printable(text))}"
+    stderr.print(message, soft_wrap=True, highlight=False)
 
 
 def printable(text: str) -> str:
-    """Text without control characters: names and data from elsewhere must not steer a terminal."""
+    """Drop control characters: names and data from elsewhere must not steer a terminal."""
     return "".join(c if c.isprintable() or c in "\n\u00a0" else "�" for c in text)
 
 
 def show_table(headings: list[str], rows: list[list[str]], title: str = "") -> None:
-    """A table on standard output; the first column is left-aligned, numbers to the right."""
+    """Print a table; the first column is left-aligned, numbers to the right."""
     table = Table(title=escape(printable(title)) or None, title_justify="left", header_style="bold")
     for index, heading in enumerate(headings):
         table.add_column(escape(printable(heading)), justify="left" if index == 0 else "right")
@@ -315,14 +311,12 @@ def show_exhibits(
 
 
 def figure(value: float | None, signed: bool = False) -> str:
-    """A score with three decimals, a dash where there is none."""
-    if value is None:
-        return "–"
-    return f"{value:+.3f}" if signed else f"{value:.3f}"
+    """Write a score with three decimals, a dash where there is none."""
+    return "–" if value is None else f"{value:{'+' if signed else ''}.3f}"
 
 
-def format_score_error(score: Score | None) -> str:
-    """A score and its standard error."""
+def format_score_error(score: "Score | None") -> str:
+    """Write a score and its standard error."""
     if score is None or score.score is None:
         return "–"
     error = "" if score.stderr is None else f" ± {score.stderr:.3f}"

@@ -54,18 +54,11 @@ class FinishedRun:
         return cls(folder, study, result, written)
 
     def tasks(self) -> list[Task]:
-        """The run's task and those beside it, asked as the run did and judged by their metric."""
-        study = self.study
-        tasks = study.model.tasks([study.task], study.options)
-        tasks += study.model.tasks(study.other_tasks, study.options.plain())
-        return [task.in_metric() for task in tasks]
+        """Load the run's task and those beside it, judged by their metric."""
+        return [task.in_metric() for task in self.study.tasks()]
 
     def engine(self) -> BatchEngine[LoadedModel]:
-        """The run's model, loaded in this process, and proved to be the same.
-
-        Raises:
-            UserError: if the model has changed since.
-        """
+        """Load the run's model in this process, and prove it to be the same (`check_same`)."""
         self.study.model.check()
         engine = self.study.model.engine()
         self.check_same(engine.loaded)
@@ -73,11 +66,7 @@ class FinishedRun:
 
     @contextmanager
     def answering(self) -> Iterator[RowEngine[HeadModel]]:
-        """The run's model, answering here or in workers, and proved to be the same.
-
-        Raises:
-            UserError: if the model has changed since.
-        """
+        """Have the run's model answer here or in workers, once it is proved to be the same."""
         self.study.model.check()
         with self.study.model.answering() as engine:
             self.check_same(engine.loaded)
@@ -97,11 +86,7 @@ class FinishedRun:
 
     @contextmanager
     def workbench(self) -> Iterator[Workbench[HeadModel]]:
-        """The run's model and its rows.
-
-        Raises:
-            UserError: if the model has changed since.
-        """
+        """Open the run's model and its rows."""
         with (
             claim(self.folder, self.written.study, self.written.command) as store,
             self.answering() as engine,
@@ -110,7 +95,7 @@ class FinishedRun:
 
 
 def restored(fields: dict[str, Any]) -> Study:
-    """The study of a run, from its file.
+    """Rebuild the study of a run from its file.
 
     Raises:
         KeyError, TypeError, ValueError: if a field is missing, unknown or not of its type.

@@ -67,8 +67,10 @@ def read_heads(path: Path | str) -> HeadFile:
     try:
         return _parsed(content)
     except (CaplocError, KeyError, TypeError, ValueError, OverflowError) as error:
+        said = str(error).rstrip(".") or type(error).__name__
+        said = f"it has no {said}" if isinstance(error, KeyError) else said
         raise BadData(
-            f"{path} is no file of heads of this version of caploc ({_said(error)}); `caploc "
+            f"{path} is no file of heads of this version of caploc ({said}); `caploc "
             "export DIR --as heads` writes one."
         ) from None
 
@@ -124,9 +126,3 @@ def _parsed(content: Any) -> HeadFile:
     heads = tuple(grid.named_in(names))
     model, evidence = content["model"], content["evidence"]
     return HeadFile(heads, grid, str(model["name"]), model["fingerprint"], dict(evidence))
-
-
-def _said(error: Exception) -> str:
-    if isinstance(error, KeyError):
-        return f"it has no {error}"
-    return str(error).rstrip(".") or type(error).__name__

@@ -20,37 +20,28 @@ from caploc.store import Question, Row, Store, as_kept, pack
 from caploc.tasks.task import Request, Response, Scored, Task, responses_json
 
 Result = TypeVar("Result")
+OpenRow = tuple[tuple[bytes, str], tuple[Mask, int]]  # its key; its mask and example
 ASKED_AT_ONCE = 20_000  # rows handed to the engine in one go, which it may reorder
 
 
 @runtime_checkable
 class Identified(Protocol):
-    """Which model answers, wherever its weights are: what questions and results say of it."""
+    """Which model answers, wherever its weights are: what questions and results say of it.
+
+    `name` is as the user gave it; `fingerprint` changes whenever the weights or the config do;
+    `dtype` is that of the weights, the text of `device` its name; masks are over the `grid`.
+    """
 
     @property
-    def name(self) -> str:
-        """As the user gave it."""
-        ...
-
+    def name(self) -> str: ...
     @property
-    def fingerprint(self) -> str:
-        """Changes whenever the weights or the config do."""
-        ...
-
+    def fingerprint(self) -> str: ...
     @property
-    def dtype(self) -> str:
-        """Of the weights."""
-        ...
-
+    def dtype(self) -> str: ...
     @property
-    def device(self) -> object:
-        """Where it runs; its text is its name."""
-        ...
-
+    def device(self) -> object: ...
     @property
-    def grid(self) -> Grid[Any]:
-        """The parts that masks are over."""
-        ...
+    def grid(self) -> Grid[Any]: ...
 
 
 @runtime_checkable
@@ -58,9 +49,7 @@ class HeadModel(Identified, Protocol):
     """A model whose parts are its attention heads."""
 
     @property
-    def grid(self) -> HeadGrid:
-        """Its heads."""
-        ...
+    def grid(self) -> HeadGrid: ...
 
 
 Model_co = TypeVar("Model_co", bound=Identified, covariant=True)
@@ -71,13 +60,10 @@ class RowEngine(Engine, Protocol[Model_co]):
     """An engine that says which model answers, and what a mask's rows share."""
 
     @property
-    def loaded(self) -> Model_co:
-        """The model."""
-        ...
+    def loaded(self) -> Model_co: ...
 
     def shared_tokens(self, requests: Sequence[Request]) -> float:
-        """Tokens that a mask reads once for all of these requests, a mean over requests."""
-        ...
+        """Count the tokens that a mask reads once for all of these requests, a mean over them."""
 
 
 @dataclass
@@ -90,12 +76,10 @@ class Cost:
     seconds: float = 0.0
 
     def as_dict(self) -> dict[str, int | float]:
-        """As files hold it: whole tokens, thousandths of a second."""
         whole = {"forward_tokens": round(self.forward_tokens), "seconds": round(self.seconds, 3)}
         return asdict(self) | whole
 
     def count(self, rows: Sequence[Row]) -> None:
-        """Add rows."""
         self.rows += len(rows)
         self.forward_tokens += sum(row.tokens for row in rows)
         self.plain_tokens += sum(row.plain_tokens for row in rows)
@@ -115,7 +99,7 @@ class Meter:
         self.counted: set[tuple[bytes, str]] = set()
 
     def measure(self, plan: Plan, progress: Progress, what: str) -> list[Row]:
-        """The plan's rows, in its order; those the store has are not asked again."""
+        """Return the plan's rows in its order; those the store has are not asked again."""
         packed = [pack(mask) for mask in plan.masks]
         keys = [
             (packed[mask], self.task.key(int(example)))
@@ -139,9 +123,7 @@ class Meter:
             for key, example in zip(keys, plan.example, strict=True)
         ]
 
-    def ask(
-        self, todo: list[tuple[tuple[bytes, str], tuple[Mask, int]]], progress: Progress
-    ) -> None:
+    def ask(self, todo: Sequence[OpenRow], progress: Progress) -> None:
         """Have open rows answered, and store each the moment its batch ends."""
         asks, waiting = [], []
         for number, (key, (mask, example)) in enumerate(todo):
@@ -177,32 +159,28 @@ class Meter:
             yield from pool.map(self.row, filled)
 
     def row(self, waiting: "Waiting") -> Row:
-        """Score a row whose responses are all in."""
         responses = tuple(response for response in waiting.responses if response is not None)
         broken = any(isinstance(r, Scored) and not math.isfinite(r.logprob) for r in responses)
         item = None if broken else as_kept(self.task.item(waiting.example, responses))
-        outcome = math.nan if broken else self.task.outcome(item)
-        written = responses_json(responses)
         return Row(
             *waiting.key,
             number=waiting.example,
-            outcome=outcome,
+            outcome=math.nan if broken else self.task.outcome(item),
             item=item,
-            responses=written,
+            responses=responses_json(responses),
             tokens=waiting.tokens,
             plain_tokens=waiting.plain_tokens,
             seconds=waiting.seconds,
         )
 
     def score(self, rows: Sequence[Row]) -> Score:
-        """The task's own aggregate over rows; rows that could not be scored are left out."""
+        """Aggregate rows as the task does; those that could not be scored are left out."""
         scored = [row for row in rows if row.item is not None]
         return self.task.score([row.number for row in scored], [row.item for row in scored])
 
     def under(
         self, mask: Mask, examples: Sequence[int], progress: Progress, what: str
     ) -> list[Row]:
-        """The rows of one mask."""
         return self.measure(Plan.crossed(mask[None], examples), progress, what)
 
 
@@ -221,7 +199,7 @@ class Waiting:
 def search(
     meters: Sequence[Meter], search: Generator[Plan, Measurements, Result], progress: Progress
 ) -> Result:
-    """Let a search plan and look until it has found what it can; what it found.
+    """Let a search plan and look until it has found what it can; return what it found.
 
     `meters` are those of the task and of the tasks beside it, as plans number them.
     """
@@ -236,11 +214,11 @@ def search(
 
 
 def as_measurements(plan: Plan, rows: Sequence[Row]) -> Measurements:
-    """A plan's rows as numbers."""
+    """Turn a plan's rows into numbers."""
     outcomes = np.array([row.outcome for row in rows], dtype=float)
     return Measurements(plan.masks, plan.mask, plan.example, outcomes)
 
 
 def outcomes_by_example(rows: Sequence[Row]) -> dict[int, float]:
-    """The scored outcomes of one mask's rows."""
+    """Map the scored examples of one mask's rows to their outcomes."""
     return {row.number: row.outcome for row in rows if not math.isnan(row.outcome)}

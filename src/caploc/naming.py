@@ -1,8 +1,11 @@
 """What commands and notebooks fill in where nothing was said: folders, whole paths, other tasks."""
 
+from hashlib import blake2b
 from pathlib import Path
 
 from caploc.pretrained import DEMO, PRETRAINED
+
+LONGEST = 200  # bytes of a folder's name; disks take 255
 
 
 def default_others(task: str) -> list[str]:
@@ -48,7 +51,22 @@ def is_file(path: Path) -> bool:
 
 
 def default_folder(*parts: str) -> Path:
-    """Where a run goes, from what it is about."""
-    text = "-".join(parts)
-    name = "".join(c if c.isalnum() or c in "-_." else "-" for c in text).strip("-.")[:80]
-    return Path("runs") / name
+    """Return where a run goes, from what it is about."""
+    return Path("runs") / keep_plain("-".join(parts))[:80]
+
+
+def folder_name(name: str) -> str:
+    """Turn a study's name into that of a folder.
+
+    One that is too long for a disk is cut, and ends in a digest of the whole.
+    """
+    text = keep_plain(name) or "unnamed"
+    if len(text.encode()) <= LONGEST:
+        return text
+    cut = text.encode()[: LONGEST - 9].decode(errors="ignore")
+    return f"{cut}-{blake2b(name.encode(errors='replace'), digest_size=4).hexdigest()}"
+
+
+def keep_plain(text: str) -> str:
+    """Keep letters, digits and what separates them; anything else becomes a dash."""
+    return "".join(c if c.isalnum() or c in "-_." else "-" for c in text).strip("-.")

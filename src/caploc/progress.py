@@ -19,8 +19,5 @@ class Progress(Protocol):
 class Silent:
     """Progress that nobody watches."""
 
-    def start(self, what: str, rows: int) -> None:
-        """Say nothing."""
-
-    def advance(self, rows: int, tokens: float) -> None:
-        """Say nothing."""
+    def start(self, what: str, rows: int) -> None: ...
+    def advance(self, rows: int, tokens: float) -> None: ...

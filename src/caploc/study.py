@@ -72,16 +72,13 @@ class Study:
 
     @property
     def seeks_set(self) -> bool:
-        """Whether the search is told to find a set; only an adaptive one has goals."""
+        """Tell whether the search is to find a set; only an adaptive one has goals."""
         return METHODS[self.method].scattered and self.settings.goal == "set"
 
     def check(self) -> "Study":
-        """Refuse every mistake that can be seen before data or weights are loaded.
+        """Refuse, by a UserError, what can be refused before data or weights are loaded.
 
         Returns the study with its budget spent.
-
-        Raises:
-            UserError: in one sentence.
         """
         pick(METHODS, self.method, "method")
         self.settings.check()
@@ -96,11 +93,7 @@ class Study:
         return self.sized(self.model.check().size)
 
     def check_counts(self, heads: int) -> None:
-        """Refuse more examples than anyone has, and more heads to name than there are.
-
-        Raises:
-            BadOption: with the number and what is allowed.
-        """
+        """Refuse more examples than anyone has, and more heads to name than there are."""
         if self.examples is not None and not 1 <= self.examples <= MOST_ROWS:
             raise BadOption(
                 f"--examples must be 1 or more, and at most {MOST_ROWS:,}; got {self.examples}."
@@ -111,11 +104,7 @@ class Study:
             )
 
     def sized(self, heads: int) -> "Study":
-        """The study with a budget of rows turned into masks, or into examples.
-
-        Raises:
-            BadOption: if the budget does not buy one round, or the masks cannot be drawn.
-        """
+        """Turn a budget of rows into masks, or into examples, if it buys one round of them."""
         self.check_counts(heads)
         method, budget = METHODS[self.method], self.settings.budget
         examples = self.examples or PAPER_EXAMPLES
@@ -142,12 +131,13 @@ class Study:
             return replace(self, settings=replace(settings, masks=bought), examples=examples)
         return replace(self, settings=settings, examples=bought)
 
-    def check_examples(self, size: int) -> None:
-        """Refuse a task that has too few examples for what is asked.
+    def tasks(self) -> list[Task]:
+        """Load the task and those beside it, which are asked in their own way."""
+        tasks = self.model.tasks([self.task], self.options)
+        return tasks + self.model.tasks(self.other_tasks, self.options.plain())
 
-        Raises:
-            BadOption: if the search takes more than there are, or all that could be judged.
-        """
+    def check_examples(self, size: int) -> None:
+        """Refuse a task with fewer examples than the search takes, or none left to judge on."""
         examples, kept = self.drawn(size)
         if self.disjoint and len(examples) + len(kept) == size and not kept:
             raise BadOption(
@@ -156,11 +146,7 @@ class Study:
             )
 
     def drawn(self, size: int) -> tuple[list[int], list[int]]:
-        """The examples to find heads on, and others kept for the checks, of a task of that size.
-
-        Raises:
-            BadOption: if there are not as many as asked for.
-        """
+        """Draw the examples to find heads on, and others kept for the checks, of so many."""
         usual = min(ADAPTIVE_EXAMPLES, max(1, round(FINDING * size)))
         scattered = METHODS[self.method].scattered
         count = self.examples or (usual if scattered else min(PAPER_EXAMPLES, size))
@@ -189,16 +175,15 @@ def run_study(
     """
     progress = progress or Silent()
     study = study.check()
-    (task,) = study.model.tasks([study.task], study.options)
-    others = study.model.tasks(study.other_tasks, study.options.plain())
-    study.check_examples(task.size)
+    tasks = study.tasks()
+    study.check_examples(tasks[0].size)
     with claim(folder, asdict(study), command) as store:
         fields = asdict(study) | {"draws_masks": METHODS[study.method].draws_masks}
         with tracked(study.track, f"{study.task} {study.method}", fields, progress) as watched:
             with nullcontext(engine) if engine else study.model.answering() as answering:
                 bench = Workbench(answering, store)
-                stages = locate(study, bench, [task, *others], watched)
-                stages = validated(study, bench, stages, [task, *others], watched)
+                stages = locate(study, bench, tasks, watched)
+                stages = validated(study, bench, stages, tasks, watched)
             found = write_findings(folder, fields, stages, bench.cost, command)
             watched.found(found.result, [found.report, folder / RESULT])
             return found
@@ -293,12 +278,13 @@ def validated(
     )
     stages, check = settled(study, stages, check)
     mask = column_mask(bench.engine.loaded.grid.size, stages.found.chosen)
-    used = set(stages.seen) if study.disjoint else set[int]()
+    judged = [meter.task.first(study.limit) for meter in meters]
+    if study.disjoint:
+        used = set(stages.seen)
+        judged[0] = [e for e in meters[0].task.first(None) if e not in used][: study.limit]
     compared = [
-        score_both(
-            meter, mask, left(meter.task, used if not place else set(), study.limit), progress
-        )
-        for place, meter in enumerate(meters)
+        score_both(meter, mask, examples, progress)
+        for meter, examples in zip(meters, judged, strict=True)
     ]
     found = [
         categorize_failures(each.task, each.intact_rows, each.knocked_out_rows) for each in compared
@@ -337,8 +323,7 @@ def estimand(study: Study, found: Found) -> Estimand:
 def settled(study: Study, stages: Stages, check: Check) -> tuple[Stages, Check]:
     """Name the part of the heads found that does more than all of them, if there is one.
 
-    It is then checked on the examples that had no part in picking it. A set that was searched for
-    as such loses the heads that add nothing to it beyond doubt.
+    A set that was searched for as such loses the heads that add nothing to it beyond doubt.
     """
     judgement = judge(check, stages.found.chosen)
     if judgement is None:
@@ -364,10 +349,3 @@ def left_out(heads: Sequence[str], fresh: bool) -> str:
         f"{' '.join(heads)} {adds} nothing to the set that {where} would show beyond doubt, and "
         f"{'is' if len(heads) == 1 else 'are'} not named."
     )
-
-
-def left(task: Task, used: set[int], limit: int | None) -> list[int]:
-    """The examples of a final score that are not among the used ones."""
-    if not used:
-        return task.first(limit)
-    return [example for example in task.first(None) if example not in used][:limit]

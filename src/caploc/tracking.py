@@ -27,35 +27,24 @@ LONGEST = 500  # characters of a setting; MLflow refuses 6,000
 
 
 class Tracker(Protocol):
-    """One run in a tracker."""
+    """One run in a tracker: it gets points of curves and copies of files, and is closed."""
 
-    def log(self, figures: Mapping[str, float], step: int) -> None:
-        """Add a point to each curve."""
-        ...
-
-    def keep(self, files: Sequence[Path]) -> None:
-        """Keep copies of files."""
-        ...
-
-    def end(self, failed: bool) -> None:
-        """Close the run."""
-        ...
+    def log(self, figures: Mapping[str, float], step: int) -> None: ...
+    def keep(self, files: Sequence[Path]) -> None: ...
+    def end(self, failed: bool) -> None: ...
 
 
 class Likewise:
     """Weights & Biases, and Trackio, which has the same functions."""
 
     def __init__(self, module: str, project: str, name: str, settings: dict[str, Any]) -> None:
-        """Begin a run."""
         self.module = import_module(module)
         self.run = self.module.init(project=project, name=name, config=settings)
 
     def log(self, figures: Mapping[str, float], step: int) -> None:
-        """Add a point to each curve."""
         self.run.log(dict(figures), step=step)
 
     def keep(self, files: Sequence[Path]) -> None:
-        """Keep copies as one artifact."""
         artifact = self.module.Artifact("findings", type="findings")
         for path in files:
             artifact.add_file(str(path))
@@ -70,7 +59,6 @@ class MLflow:
     """MLflow, wherever MLFLOW_TRACKING_URI says."""
 
     def __init__(self, module: str, project: str, name: str, settings: dict[str, Any]) -> None:
-        """Begin a run."""
         self.module = import_module(module)
         self.module.set_experiment(project)
         self.run = self.module.start_run(run_name=name)
@@ -83,16 +71,13 @@ class MLflow:
             raise
 
     def log(self, figures: Mapping[str, float], step: int) -> None:
-        """Add a point to each curve."""
         self.module.log_metrics(dict(figures), step=step)
 
     def keep(self, files: Sequence[Path]) -> None:
-        """Keep copies as artifacts."""
         for path in files:
             self.module.log_artifact(str(path))
 
     def end(self, failed: bool) -> None:
-        """Close the run."""
         self.module.end_run("FAILED" if failed else "FINISHED")
 
 
@@ -123,7 +108,6 @@ class Tracked:
     """Progress that also draws curves in a tracker (None: nowhere)."""
 
     def __init__(self, begin: Callable[[], Tracker] | None, progress: Progress) -> None:
-        """Begin a run, if anyone wants it."""
         self.progress, self.tracker = progress, None
         self.trouble: list[str] = []
         self.rows, self.tokens, self.last = 0, 0.0, time.monotonic()
@@ -146,7 +130,6 @@ class Tracked:
         return None if self.trouble else self.tracker
 
     def start(self, what: str, rows: int) -> None:
-        """Pass it on."""
         self.progress.start(what, rows)
 
     def advance(self, rows: int, tokens: float) -> None:
@@ -158,7 +141,6 @@ class Tracked:
             self.point({"rows": self.rows, "tokens": self.tokens})
 
     def point(self, figures: Mapping[str, float]) -> None:
-        """Add a point to each curve."""
         if (tracker := self.listening) is not None:
             self.tried(lambda: tracker.log(figures, self.rows))
 
@@ -187,21 +169,19 @@ def tracked(
         UnknownName, BadOption: as `check_tracker`.
     """
     check_tracker(where)
-    begin = None if where is None else lambda: begin_run(where, name, settings)
-    watched = Tracked(begin, progress)
+
+    def begin() -> Tracker:
+        module, _, project = str(where).partition(":")
+        said = {key: str(value)[:LONGEST] for key, value in flat(dict(settings)).items()}
+        return TRACKERS[module](module, project or PROJECT, name, said)
+
+    watched = Tracked(None if where is None else begin, progress)
     failed = True
     try:
         yield watched
         failed = False
     finally:
         watched.end(failed)
-
-
-def begin_run(where: str, name: str, settings: Mapping[str, Any]) -> Tracker:
-    """Begin a run in a tracker."""
-    module, _, project = where.partition(":")
-    said = {key: str(value)[:LONGEST] for key, value in flat(dict(settings)).items()}
-    return TRACKERS[module](module, project or PROJECT, name, said)
 
 
 def figures_of(result: Result) -> dict[str, float]:

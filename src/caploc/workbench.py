@@ -1,6 +1,6 @@
 """What every command works on: a model's engine, its tasks, the store, and the running cost."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any, Generic
@@ -57,25 +57,18 @@ class ModelOptions:
         if self.revision is not None and not self.revision.isprintable():
             raise BadOption(f"--revision must be a branch, tag or commit; got {self.revision!r}.")
         if self.workers is None:
-            self.check_team()
+            if launched() and self.device != SHARD:
+                raise BadOption(
+                    f"torchrun started several processes, and --device {self.device} uses one; "
+                    f"share the model among them (--device {SHARD}), or start caploc without "
+                    "torchrun."
+                )
             return check_model(**self.loading())
         self.workers.check(self.device)
         if self.quantize is not None:
             pick(SCHEMES, self.quantize, "quantization")
         # the workers' machines may have devices, memory and packages that this one has not
         return check_model(**self.loading() | {"device": SPREAD, "quantize": None})
-
-    def check_team(self) -> None:
-        """Refuse processes that torchrun started to share a model, and that do not.
-
-        Raises:
-            BadOption: if `device` does not say that they do.
-        """
-        if launched() and self.device != SHARD:
-            raise BadOption(
-                f"torchrun started several processes, and --device {self.device} uses one; share "
-                f"the model among them (--device {SHARD}), or start caploc without torchrun."
-            )
 
     def source(self) -> ModelSource:
         """Find the model's files.
@@ -86,7 +79,7 @@ class ModelOptions:
         return find_source(self.name, self.revision, self.gguf)
 
     def loading(self) -> dict[str, Any]:
-        """The arguments of `load_model`."""
+        """List the arguments of `load_model`."""
         fields = asdict(self)
         del fields["batch_size"], fields["workers"]
         return fields
@@ -99,7 +92,7 @@ class ModelOptions:
 
     @contextmanager
     def answering(self) -> Iterator[RowEngine[HeadModel]]:
-        """What answers rows: an engine of this process, or workers while the block runs."""
+        """Answer rows by an engine of this process, or by workers while the block runs."""
         if self.workers is None:
             yield self.engine()
             return
@@ -202,33 +195,36 @@ class Absent:
 
     @property
     def grid(self) -> HeadGrid:
-        """The model's heads."""
         return self.loaded.grid
 
     def shared_tokens(self, requests: Sequence[Request]) -> float:
-        """Unknown without a tokenizer at hand; it decides how rows share masks, not how many."""
-        return 0.0
+        return 0.0  # without a tokenizer; it decides how rows share masks, not how many
 
 
 @dataclass
 class Workbench(Generic[Model_co]):
-    """A loaded model, the store its rows go to, and what they cost so far."""
+    """A loaded model, the store its rows go to, and what they cost so far.
+
+    `make_meter` builds meters that do not measure, from a task, its question and that cost.
+    """
 
     engine: RowEngine[Model_co]
-    store: Store
+    store: Store | None
     cost: Cost = field(default_factory=Cost)
     meters: dict[Question, Meter] = field(default_factory=dict)
+    make_meter: Callable[[Task, Question, Cost], Meter] | None = None
 
     def meter(self, task: Task) -> Meter:
-        """The meter of a task on this model; one a question, so that no row is counted twice."""
+        """Return the meter of a task; one a question, so that no row is counted twice."""
         loaded = self.engine.loaded
         question = Question(
             loaded.fingerprint, loaded.dtype, task.name, task.version, task.outcome_kind
         )
         if question not in self.meters:
-            self.meters[question] = self.make_meter(task, question)
+            if self.make_meter is not None:
+                meter = self.make_meter(task, question, self.cost)
+            else:
+                assert self.store is not None
+                meter = Meter(self.engine, self.store, task, question, self.cost)
+            self.meters[question] = meter
         return self.meters[question]
-
-    def make_meter(self, task: Task, question: Question) -> Meter:
-        """A meter of a task that was not asked before."""
-        return Meter(self.engine, self.store, task, question, self.cost)

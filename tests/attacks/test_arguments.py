@@ -11,8 +11,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from caploc.cli import app
-from caploc.cli.obeying import UNFORESEEN, ending
+from caploc.cli import UNFORESEEN, app, ending
 
 pytestmark = pytest.mark.attacks
 SECONDS = 120

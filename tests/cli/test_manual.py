@@ -7,8 +7,10 @@ import pytest
 import typer.main
 from typer.testing import CliRunner
 
-from caploc.cli import app
-from caploc.cli.manual import ENVIRONMENT, EXIT_CODES, Manual, sections
+from caploc.cli import EVERYWHERE, app, unwrap
+from caploc.search import Settings
+from caploc.study import Study
+from caploc.workbench import ModelOptions
 
 ROOT = typer.main.get_command(app)
 
@@ -23,31 +25,31 @@ def commands(group, words=()):
 
 
 ALL = dict(commands(ROOT))
+TYPED = {"model", "task", "method", "mask_counts"}  # in a form of their own
 
 
-def examples(command):
-    for section in command.sections:
-        if section.heading.startswith("Example"):
-            yield from (line for line in section.lines if line)
+def section(command, heading):
+    """The lines of a command's help under a heading."""
+    (block,) = [each for each in command.help.split("\n\n") if each.startswith(f"{heading}:\n")]
+    return [line.strip() for line in block.splitlines()[1:]]
 
 
 @pytest.mark.parametrize("words", ALL, ids=" ".join)
 def test_every_command_is_a_manual_page(words):
     shown = CliRunner().invoke(app, [*words, "--help"])
     assert shown.exit_code == 0
-    headings = [line for line in shown.output.splitlines() if line and not line.startswith(" ")]
-    assert headings[0].startswith(f"Usage: caploc {' '.join(words)}") or "Usage:" in headings[0]
-    assert {"Options:", "Examples:", "See also:", "Exit codes:", "Environment:"} <= set(headings)
-    text = " ".join(shown.output.split())
-    for _, meaning in (*EXIT_CODES, *ENVIRONMENT):
-        assert " ".join(meaning.split()) in text
+    assert f"Usage: caploc {' '.join(words)}" in shown.output
+    for heading in ("─ Options ─", "Examples:", "See also:", "Exit codes:", "Environment:"):
+        assert heading in shown.output
+    for line in EVERYWHERE.splitlines():
+        assert line in shown.output
+    assert [line for line in shown.output.splitlines() if len(line) > 80] == []
 
 
 @pytest.mark.parametrize("words", ALL, ids=" ".join)
 def test_every_example_calls_its_command_with_options_that_exist(words):
     command = ALL[words]
-    assert isinstance(command, Manual)
-    found = list(examples(command))
+    found = section(command, "Examples")
     assert len(found) >= 2
     for line in found:
         typed = shlex.split(line, comments=True)
@@ -57,8 +59,7 @@ def test_every_example_calls_its_command_with_options_that_exist(words):
 
 @pytest.mark.parametrize("words", ALL, ids=" ".join)
 def test_what_to_see_also_exists(words):
-    (also,) = [each for each in ALL[words].sections if each.heading == "See also"]
-    for name in " ".join(also.lines).rstrip(".").split(", "):
+    for name in " ".join(section(ALL[words], "See also")).rstrip(".").split(", "):
         assert tuple(name.split()) in ALL, name
 
 
@@ -69,24 +70,35 @@ def test_every_command_is_in_the_documentation():
 
 def test_commands_are_listed_in_groups_with_whole_sentences():
     shown = CliRunner().invoke(app, ["--help"]).output
-    assert shown.index("Begin:") < shown.index("Find:") < shown.index("Reproduce:")
+    assert shown.index("─ Begin ─") < shown.index("─ Find ─") < shown.index("─ Reproduce ─")
+    said = " ".join(shown.replace("│", " ").split())
     for words, command in ALL.items():
         if len(words) == 1:
-            first = " ".join(command.help.partition("\n\n")[0].split())
-            assert f"{words[0]} {first}" in " ".join(shown.split())
+            assert f"{words[0]} {command.help.partition(chr(10))[0]}" in said
 
 
-def test_a_docstring_parts_into_text_and_sections():
-    text, found = sections(
-        "Do it.\n\nMore: of this.\n\nExamples:\n    caploc do\n\nWrites:\n    a.json: all\n\n"
-        "See also:\n    undo"
+def test_no_help_takes_brackets_for_markup():
+    shown = " ".join(CliRunner().invoke(app, ["fetch", "--help"]).output.split())
+    assert "pip install 'caploc[gguf]'" in shown
+
+
+def test_prose_is_unwrapped_and_examples_are_not():
+    assert unwrap("Do\n    it.\n\n    Examples:\n        a\n        b\n    ") == (
+        "Do it.\n\nExamples:\n    a\n    b"
     )
-    assert text == "Do it.\n\nMore: of this."
-    assert [(each.heading, each.lines) for each in found] == [
-        ("Examples", ["caploc do"]),
-        ("Writes", ["a.json: all"]),
-        ("See also", ["undo"]),
-    ]
+
+
+def test_options_of_a_group_are_the_studys_own_defaults():
+    given = {each.name: each.default for each in ALL[("locate",)].params}
+    for settings in (Settings(), Study(ModelOptions("demo"), "t"), ModelOptions("demo")):
+        for name in vars(settings).keys() & given.keys() - {
+            "model",
+            "task",
+            "method",
+            "mask_counts",
+        }:
+            assert given[name] == getattr(settings, name), name
+    assert given["mask_counts"] == ",".join(map(str, Settings().mask_counts))
 
 
 def test_the_version_is_told():

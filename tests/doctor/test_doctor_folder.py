@@ -16,8 +16,8 @@ from caploc.doctor import examine_folder, repair
 from caploc.errors import StoreFailed, UserError
 from caploc.folder import JSON_FILES, claim, question, read_json, rows_file, write_json
 from caploc.store import Question, Row, Store, pack
+from caploc.studies.running import lock_studies
 from caploc.study import Study
-from caploc.sweep import lock_studies
 from caploc.workbench import ModelOptions
 
 QUESTION = Question("print", "float32", "demo/addition", "1", "metric")

@@ -22,7 +22,7 @@ LOOK = 0.02  # seconds between two looks
 # What a command imports. A server imports it once, and forks a process for each run: the same
 # code in a process of its own, without ten seconds of reading libraries.
 LIBRARIES = [
-    "caploc.cli", "caploc.sweep", "caploc.console", "lm_eval.tasks", "datasets", "transformers",
+    "caploc.cli", "caploc.studies", "caploc.console", "lm_eval.tasks", "datasets", "transformers",
     "transformers.models.llama.modeling_llama", "disturbance",
 ]  # fmt: skip
 ROWS = """

@@ -32,7 +32,7 @@ from caploc.headfile import read_heads
 from caploc.heads import Head, HeadGrid
 from caploc.models.placement import parse_placement
 from caploc.models.projections import find_projections
-from caploc.naming import default_folder, placed
+from caploc.naming import default_folder, folder_name, placed
 from caploc.neurons.cutting import Mode
 from caploc.neurons.facts.reading import FORMS as FACT_FORMS
 from caploc.neurons.facts.reading import read_facts
@@ -52,7 +52,7 @@ from caploc.rowfiles import write_rows
 from caploc.store import Store
 from caploc.store.repair import check_store, salvage
 from caploc.studies import read_studies
-from caploc.sweep import folder_name, rewrite_report
+from caploc.studies.running import rewrite_report
 from caploc.tasks.catalog import load_task, parse_data
 from caploc.tasks.datafiles import find_fault
 from caploc.tasks.paper.profanity import file_lexicon

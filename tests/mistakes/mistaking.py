@@ -19,7 +19,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from caploc import cli
-from caploc.cli.obeying import obey
+from caploc.cli import exit_after
 from caploc.models.planted import Planted, write_planted
 
 PACKAGE = Path(cli.__file__).parents[1]
@@ -143,7 +143,7 @@ def typed(arguments: list[str]) -> Said:
     try:
         with redirect_stdout(out), redirect_stderr(err):
             try:
-                obey(partial(cli.app, prog_name="caploc", standalone_mode=False))
+                exit_after(partial(cli.app, prog_name="caploc", standalone_mode=False))
                 code = 0
             except SystemExit as ended:
                 code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)

@@ -14,8 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mistaking import PLANTED, inside, typed
 
-from caploc.cli import app
-from caploc.cli.obeying import UNFORESEEN
+from caploc.cli import UNFORESEEN, app
 from caploc.errors import ModelRefused
 from caploc.models.loading import Weights
 from caploc.models.planted import write_planted

@@ -7,7 +7,7 @@ import pytest
 from every import ORDERED, QUICK
 from mistaking import Kept, made
 
-from caploc.cli.obeying import UNFORESEEN
+from caploc.cli import UNFORESEEN
 
 ROOT = Path(__file__).parents[2]
 # Those that need a finished run cost seconds for the first of them; here they are made too where

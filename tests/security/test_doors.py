@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from caploc.cli.playing import ui
+from caploc.cli.looking import ui
 
 
 def test_the_playground_listens_on_loopback_unless_told_otherwise():

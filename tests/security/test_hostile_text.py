@@ -12,11 +12,10 @@ from rich.progress import Progress
 from caploc import console
 from caploc.exhibits import exhibit as writing
 from caploc.exhibits.exhibit import Exhibit
-from caploc.naming import default_folder
+from caploc.naming import default_folder, folder_name
 from caploc.report.sentence import headline
 from caploc.report.templates import write_page
 from caploc.result import GridShape, LocatedTask, Result, TaskComparison, Validation
-from caploc.sweep import folder_name
 
 HOSTILE = (
     "</script><script>alert(1)</script>\"'><img src=x onerror=alert(2)> \\input{/etc/passwd} "

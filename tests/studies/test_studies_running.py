@@ -28,9 +28,8 @@ from caploc.result import (
 from caploc.search import Settings
 from caploc.store import folder_lock
 from caploc.studies import run_studies
-from caploc.studies.running import finished
+from caploc.studies.running import finished, located
 from caploc.study import Study, run_study
-from caploc.sweep import located
 from caploc.workbench import ModelOptions
 
 CSS = Study(
@@ -90,7 +89,7 @@ def test_one_failure_does_not_stop_the_others_and_a_full_disk_does(tmp_path, mon
     def raising(study, folder, *_, **__):
         raise raised[folder.name]
 
-    monkeypatch.setattr("caploc.sweep.run_study", raising)
+    monkeypatch.setattr("caploc.studies.running.run_study", raising)
     studies = dict.fromkeys("abc", CSS)
     found = dict(located(studies, tmp_path, Silent()))
     assert found == raised

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from caploc.validation.concentration import CHANCE, EXCESS, answer_shares, overused
+from caploc.validation.categories import CHANCE, EXCESS, answer_shares, overused
 
 
 def said(**times):

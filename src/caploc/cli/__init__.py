@@ -5,32 +5,23 @@ What needs PyTorch is imported inside the commands, so that `--help` and mistake
 
 import logging
 import os
+import signal
+import sys
+import threading
+import traceback
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from importlib import metadata
-from typing import Annotated
+from inspect import cleandoc
+from tempfile import NamedTemporaryFile
+from typing import Annotated, Any
 
 import typer
 
 from caploc import console
-from caploc.cli import (
-    comparing,
-    demo,
-    exporting,
-    facts,
-    locating,
-    looking,
-    measuring,
-    models,
-    neurons,
-    paper,
-    playing,
-    studies,
-)
-from caploc.cli.manual import Commands, Manual
-from caploc.cli.obeying import obey
+from caploc.cli import facts, locating, looking, measuring, models, neurons, paper, studies
+from caploc.errors import CaplocError, Stopped, UserError
 from caploc.launching import launched
 
 os.environ.setdefault("TQDM_DISABLE", "1")  # lm-eval and datasets draw bars of their own
@@ -40,15 +31,30 @@ os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # read when it is firs
 # time away: twice the rows a second beside another program, read when torch is first imported.
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
-app = typer.Typer(
-    name="caploc",
-    cls=Commands,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
+# What every mistake in typing a command is, among typer's exceptions.
+MISTYPED: type[Exception] = typer.BadParameter.__mro__[1]
+UNFORESEEN = "caploc failed in a way that it should have foreseen"
+# What holds for every command, at the end of its help; it fits into 78 columns.
+EVERYWHERE = """\
+Exit codes:
+    0    done
+    1    failed by the machine's fault, or in part; what was measured is kept
+    2    a mistake in what was asked; nothing was measured
+    130  stopped by Ctrl-C (143: SIGTERM, 129: SIGHUP); nothing is lost
+
+Environment:
+    CAPLOC_CACHE          where fetched models lie (caploc in HF_HOME,
+                          XDG_CACHE_HOME or ~/.cache)
+    HF_HOME, HF_TOKEN     where what the Hugging Face Hub has lies; the token
+    HF_HUB_OFFLINE        1: ask the Hub for nothing, use what is here
+    CUDA_VISIBLE_DEVICES  the GPUs that may be used
+    OMP_NUM_THREADS       CPU threads
+    RAY_ADDRESS           HOST:PORT of the cluster that `--workers ray` joins
+    XDG_CACHE_HOME        where shell completion keeps names (~/.cache)
+    NO_COLOR              any value: no colours
+"""
 COMMANDS = {
-    "Begin": (demo.demo, models.fetch, models.models, looking.tasks, looking.doctor),
+    "Begin": (studies.demo, models.fetch, models.models, looking.tasks, looking.doctor),
     "Find": (locating.locate, studies.run, studies.plan),
     "Ask more": (
         measuring.evaluate,
@@ -56,10 +62,18 @@ COMMANDS = {
         measuring.interactions,
         measuring.universal,
     ),
-    "Look": (looking.report, comparing.compare, looking.rows, playing.ui),
-    "Hand on": (exporting.export,),
+    "Look": (looking.report, looking.compare, looking.rows, looking.ui),
+    "Hand on": (models.export,),
     "Reproduce": (paper.reproduce,),
 }
+
+app = typer.Typer(
+    name="caploc",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["--help", "-h"]},
+)
 
 
 def show_version(asked: bool) -> None:
@@ -80,19 +94,24 @@ def root(
 ) -> None:
     """Find the few attention heads that a capability of a language model depends on.
 
-    `caploc demo` needs nothing else and shows the whole job; `caploc COMMAND --help` is the manual
-    page of a command.
+    `caploc demo` shows the whole job; `caploc COMMAND --help` is a command's page.
     """
+
+
+def unwrap(docstring: str) -> str:
+    """Make one line of each paragraph of prose, for terminals of any width."""
+    paragraphs = cleandoc(docstring).split("\n\n")
+    return "\n\n".join(p if "\n  " in p else " ".join(p.split()) for p in paragraphs)
 
 
 for heading, commands in COMMANDS.items():
     for command in commands:
-        app.command(cls=Manual, rich_help_panel=heading)(command)
+        app.command(rich_help_panel=heading)(command)
 for study in (facts.fidelity, facts.reliability, facts.decouple):
     neurons.app.command()(study)
-for registered in neurons.app.registered_commands:
-    registered.cls = Manual
-app.add_typer(neurons.app, cls=Commands, rich_help_panel="Feed-forward neurons")
+for registered in (*app.registered_commands, *neurons.app.registered_commands):
+    registered.help, registered.epilog = unwrap(registered.callback.__doc__ or ""), EVERYWHERE
+app.add_typer(neurons.app, rich_help_panel="Feed-forward neurons")
 
 
 def hush() -> None:
@@ -103,26 +122,83 @@ def hush() -> None:
     logging.getLogger().setLevel(logging.ERROR)
 
 
-@contextmanager
-def runs_command() -> Iterator[bool]:
-    """Whether this process runs the command: yes, unless torchrun started it beside others."""
+def run_or_follow() -> None:
+    """Run a command and exit, unless torchrun started this process to follow the one that does."""
+    command = partial(app, prog_name="caploc", standalone_mode=False)
     if not launched():
-        yield True
-        return
-    from caploc.sharded import is_leader as in_a_team
+        exit_after(command)
+    from caploc.sharded import is_leader
 
-    with in_a_team() as leads:
-        yield leads
+    with is_leader() as leads:
+        if leads:
+            exit_after(command)
 
 
 def main() -> None:
     """Run a command, or follow the process that does."""
     hush()
-    obey(lead_or_follow)
+    exit_after(run_or_follow)
 
 
-def lead_or_follow() -> None:
-    """Run a command and exit, unless this process follows the one that does."""
-    with runs_command() as leads:
-        if leads:
-            obey(partial(app, prog_name="caploc", standalone_mode=False))
+def exit_after(command: Callable[[], Any]) -> None:
+    """Run a command, and exit: 0 done, 1 failed, 2 a mistake in what was asked, 130 Ctrl-C."""
+    try:
+        code = command() or 0
+        ignore_interrupts()
+        if code == Stopped.code:  # typer's own answer to Ctrl-C is silent
+            console.complain(f"Stopped. {console.KEPT}")
+        sys.exit(code)
+    except BrokenPipeError:  # whoever read the output has left, as `head` does
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  (Python flushes it at its end)
+        sys.exit(1)
+    except (Exception, KeyboardInterrupt) as error:
+        ignore_interrupts()
+        code, sentence = ending(error)
+        console.complain(sentence)
+        sys.exit(code)
+
+
+def ignore_interrupts() -> None:
+    """Let a process that is ending end: one more Ctrl-C would only print where it was."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def ending(error: BaseException) -> tuple[int, str]:
+    """Return the exit code of an error, and what to say."""
+    if isinstance(error, MISTYPED):
+        return 2, mistyped(error)
+    if isinstance(error, Stopped):
+        return error.code, str(error)
+    if isinstance(error, CaplocError):
+        return (2 if isinstance(error, UserError) else 1), str(error)
+    if isinstance(error, (typer.Abort, KeyboardInterrupt)):  # Ctrl-C outside of what shows progress
+        return Stopped.code, f"Stopped. {console.KEPT}"
+    if isinstance(error, OSError):  # a full disk while the report or a figure is written, say
+        return 1, (
+            f"A file could not be used ({error}); rows that were measured are kept. Free disk "
+            "space or check the rights, then run the same command again."
+        )
+    return 1, unforeseen(error)
+
+
+def mistyped(error: Any) -> str:
+    """Say what is wrong with a command as it was typed."""
+    said = str(error.format_message()).strip()
+    if error.ctx is None:
+        return said
+    if not said:  # typed without a command, for which typer has printed the help
+        return f"{error.ctx.command_path} takes one of the commands above."
+    end = "" if said.endswith("?") else ";"
+    return f"{said.rstrip('.')}{end} `{error.ctx.command_path} --help` says what there is."
+
+
+def unforeseen(error: BaseException) -> str:
+    """Write down the details of a failure of caploc's own, and say where."""
+    with NamedTemporaryFile("w", prefix="caploc-", suffix=".txt", delete=False) as file:
+        file.write("".join(traceback.format_exception(error)))
+    first = (str(error).strip() or "no text").splitlines()[0]
+    return (
+        f"{UNFORESEEN} ({type(error).__name__}: {first}); rows that were measured are kept. "
+        f"{file.name} holds the details: please report them."
+    )

@@ -7,7 +7,7 @@ the cache of the Hugging Face Hub, runs from the folders below the one at hand. 
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -21,35 +21,28 @@ NAMED = re.compile(
 )
 TAGGED = re.compile(r"^[\"']?tag[\"']?:[ \t]*((?:\n[ \t]*-[ \t]*\S+[ \t]*)+)", re.M)
 METHODS = ("adaptive", "css", "csb", "css-search", "csb-search", "one-shot", "greedy")
-DEVICES = ("auto", "cpu", "cuda", "mps", "spread", "shard")
-DTYPES = ("auto", "float32", "bfloat16", "float16")
-QUANTIZED = ("8bit", "4bit", "int8", "int4")
 MARKS = ("run.json", "studies.json")  # what a run, or a folder of runs, holds
 
 
 def starting(names: Iterable[str], incomplete: str) -> list[str]:
-    """The names that begin so, in order."""
+    """Return the names that begin so, in order."""
     return sorted(name for name in set(names) if name.startswith(incomplete))
 
 
-def methods(incomplete: str) -> list[str]:
-    """Ways to find heads."""
-    return starting(METHODS, incomplete)
+def offer(*names: str) -> Callable[[str], list[str]]:
+    """Return what completes one of these names."""
+
+    def complete(incomplete: str) -> list[str]:
+        return starting(names, incomplete)
+
+    return complete
 
 
-def devices(incomplete: str) -> list[str]:
-    """Where a model may be put."""
-    return starting(DEVICES, incomplete)
-
-
-def dtypes(incomplete: str) -> list[str]:
-    """Number formats."""
-    return starting(DTYPES, incomplete)
-
-
-def quantized(incomplete: str) -> list[str]:
-    """Ways to quantize weights."""
-    return starting(QUANTIZED, incomplete)
+methods = offer(*METHODS)
+devices = offer("auto", "cpu", "cuda", "mps", "spread", "shard")
+dtypes = offer("auto", "float32", "bfloat16", "float16")
+quantized = offer("8bit", "4bit", "int8", "int4")
+fetched = offer(*PRETRAINED, "all")  # models that `caploc fetch` gets
 
 
 def tasks(incomplete: str) -> list[str]:
@@ -73,11 +66,6 @@ def models(incomplete: str) -> list[str]:
     return starting(["demo", *PRETRAINED, *cached_models()], incomplete)
 
 
-def fetched(incomplete: str) -> list[str]:
-    """Models that `caploc fetch` gets."""
-    return starting([*PRETRAINED, "all"], incomplete)
-
-
 def runs(incomplete: str) -> list[str]:
     """Folders of runs, and on the way to them folders that hold any."""
     above = incomplete.rpartition("/")[0]
@@ -88,24 +76,19 @@ def runs(incomplete: str) -> list[str]:
         for folder in start.iterdir():
             if folder.is_dir() and not folder.name.startswith("."):
                 found += [f"{shown}{folder.name}"] if is_run(folder) else []
-                found += [f"{shown}{folder.name}/"] if holds_runs(folder) else []
+                with suppress(OSError):
+                    below = any(each.is_dir() and is_run(each) for each in folder.iterdir())
+                    found += [f"{shown}{folder.name}/"] if below else []
     return starting(found, incomplete)
 
 
 def is_run(folder: Path) -> bool:
-    """Whether a command left its mark in the folder."""
+    """Tell whether a command left its mark in the folder."""
     return any((folder / mark).is_file() for mark in MARKS)
 
 
-def holds_runs(folder: Path) -> bool:
-    """Whether one of its folders is a run."""
-    with suppress(OSError):
-        return any(each.is_dir() and is_run(each) for each in folder.iterdir())
-    return False
-
-
 def own_tasks() -> set[str]:
-    """Names of the demo's tasks and of the heads paper's."""
+    """Read the names of the demo's tasks and of the heads paper's."""
     return set(named_in(PACKAGE / "tasks"))
 
 

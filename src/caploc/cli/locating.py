@@ -1,42 +1,30 @@
 """Find heads."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from caploc import console, tables
+from caploc import console
 from caploc.cli import completion
 from caploc.cli.options import (
-    AllowCode,
     Batch,
-    Chat,
-    Data,
-    Device,
-    Dtype,
-    Fewshot,
-    Gguf,
-    IsolationName,
-    Json,
+    CodeGroup,
     Limit,
     Model,
-    Projections,
+    ModelGroup,
+    Out,
+    OutputGroup,
     Quantize,
-    Quiet,
-    RayAddress,
-    Revision,
-    Trust,
-    WorkerCpus,
-    WorkerGpus,
-    Workers,
-    check_isolation,
+    TaskGroup,
+    WorkerGroup,
     command_line,
     numbers,
-    tell_of_code,
+    takes_groups,
 )
 from caploc.naming import default_folder, default_others, placed
 
 
+@takes_groups
 def locate(
     model: Model,
     task: Annotated[
@@ -86,11 +74,6 @@ def locate(
         typer.Option(help="For css, csb, one-shot: lasso, lasso-cv, logistic, means, spike-slab."),
     ] = None,
     seed: Annotated[int, typer.Option(help="Draws examples, masks and controls.")] = 0,
-    outcome: Annotated[str, typer.Option(help="metric, or logprob of the gold answer.")] = "metric",
-    metric: Annotated[str | None, typer.Option(help="The task's metric[,filter] to use.")] = None,
-    fewshot: Fewshot = None,
-    chat_template: Chat = False,
-    data: Data = None,
     also: Annotated[
         list[str] | None,
         typer.Option(
@@ -105,23 +88,15 @@ def locate(
     track: Annotated[
         str | None, typer.Option(help="Tell mlflow, trackio or wandb[:PROJECT] of the run.")
     ] = None,
-    allow_code: AllowCode = False,
-    isolation: IsolationName = "full",
-    device: Device = "auto",
-    dtype: Dtype = "auto",
     quantize: Quantize = None,
-    revision: Revision = None,
-    gguf: Gguf = None,
-    trust_remote_code: Trust = False,
-    projections: Projections = None,
     batch_size: Batch = None,
-    workers: Workers = None,
-    ray_address: RayAddress = None,
-    gpus_per_worker: WorkerGpus = None,
-    cpus_per_worker: WorkerCpus = None,
-    out: Annotated[Path | None, typer.Option(help="Run folder; resumes what lies there.")] = None,
-    quiet: Quiet = False,
-    as_json: Json = False,
+    out: Out = None,
+    *,
+    asking: TaskGroup,
+    code: CodeGroup,
+    loading: ModelGroup,
+    workers: WorkerGroup,
+    output: OutputGroup,
 ) -> None:
     """Find the heads that a task depends on, and check the finding.
 
@@ -144,47 +119,33 @@ def locate(
     See also:
         curve, interactions, universal, export, ui, run
     """
+    from caploc import tables
     from caploc.search import Settings
+    from caploc.studies import locate_all
     from caploc.study import Study
-    from caploc.sweep import locate_all
-    from caploc.tasks.catalog import TaskOptions, parse_data
-    from caploc.workbench import ModelOptions
-    from caploc.workers.options import Workers as Asked
 
     methods = method or ["adaptive"]
-    options = TaskOptions(
-        metric, outcome, fewshot, chat_template, parse_data(data or []), allow_code
+    settings = Settings(
+        masks=masks,
+        rate=rate,
+        top=top,
+        seed=seed,
+        goal=goal,
+        opening=opening,
+        budget=budget,
+        recall=recall,
+        estimator=estimator,
+        mask_counts=numbers(mask_counts, int),
+        rates=numbers(rates, float) if rates else None,
     )
-    loading = ModelOptions(
-        name=placed(model),
-        device=device,
-        dtype=dtype,
-        revision=revision,
-        trust_remote_code=trust_remote_code,
-        projections=projections,
-        batch_size=batch_size,
-        quantize=quantize,
-        gguf=gguf,
-        workers=Asked.parse(workers, ray_address, gpus_per_worker, cpus_per_worker),
-    )
+    options = asking.options(code.allow_code)
+    loaded = loading.of(model, quantize=quantize, batch_size=batch_size, workers=workers.parse())
     studies = [
         Study(
-            model=loading,
+            model=loaded,
             task=name,
             method=way,
-            settings=Settings(
-                masks=masks,
-                rate=rate,
-                top=top,
-                seed=seed,
-                goal=goal,
-                opening=opening,
-                budget=budget,
-                recall=recall,
-                estimator=estimator,
-                mask_counts=numbers(mask_counts, int),
-                rates=numbers(rates, float) if rates else None,
-            ),
+            settings=settings,
             examples=examples,
             options=options,
             other_tasks=tuple(also or default_others(name)),
@@ -197,19 +158,17 @@ def locate(
         for way in methods
     ]
     folder = out or default_folder(model, *methods, *task)
-    check_isolation(allow_code)
-    tell_of_code([*map(placed, [*task, *(also or [])])])
-    with console.progress(quiet or as_json) as progress:
+    code.check(map(placed, [*task, *(also or [])]))
+    with output.progress() as progress:
         found = locate_all(studies, folder, progress, command=command_line())
-    results = [findings.result for findings in found.findings]
-    if as_json:
+    results = [outcome.result for outcome in found.outcomes if outcome.result]
+    if output.as_json:
         written = [result.as_dict() for result in results]
         console.say_json(written[0] if len(written) == 1 else written)
         return
     console.show_table(*tables.locate_table(results))
-    for result in results:
-        if result.top:
-            console.show_table(*tables.members_table(result))
+    for result in (each for each in results if each.top):
+        console.show_table(*tables.members_table(result))
     for result in results:
         for note in result.search.notes:
             console.say(f"{result.task.name}: {note}")

@@ -1,4 +1,4 @@
-"""Look at runs, tasks and the machine."""
+"""Look at runs, tasks and the machine; play with a model."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -8,8 +8,21 @@ import typer
 
 from caploc import console
 from caploc.cli import completion
-from caploc.cli.options import Json, Quiet
-from caploc.errors import BadOption
+from caploc.cli.options import (
+    Chat,
+    CodeGroup,
+    Data,
+    Json,
+    ModelGroup,
+    Quiet,
+    allowed,
+    command_line,
+    takes_groups,
+)
+from caploc.errors import BadOption, UserError
+from caploc.naming import default_folder, placed
+
+PORT = 8750
 
 
 def report(
@@ -34,9 +47,53 @@ def report(
     See also:
         compare, curve
     """
-    from caploc.sweep import rewrite_report
+    from caploc.studies.running import rewrite_report
 
     console.say(f"Report: {rewrite_report(folder)}")
+
+
+def compare(
+    folders: Annotated[
+        list[Path],
+        typer.Argument(
+            help="Folders of finished runs, or folders of such folders.",
+            autocompletion=completion.runs,
+        ),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of the page and its files.",
+            show_default="runs/compare- and the names of the folders",
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Put tasks, models and methods of several runs side by side; no model is run.
+
+    Examples:
+        caploc compare runs/demo
+        caploc compare runs/addition runs/code --out runs/compared
+
+    Writes:
+        compare.html: the page
+        compare.json: what it rests on
+        figures/: the same as PNG and PDF
+
+    See also:
+        report, universal
+    """
+    from caploc import tables
+    from caploc.comparison import compare as run
+
+    names = ["-".join(folder.resolve().parts[-2:]).removeprefix("runs-") for folder in folders]
+    where = out or default_folder("compare", *names)
+    found = run(folders, where, command=command_line())
+    if as_json:
+        console.say_json(found)
+        return
+    console.show_table(*tables.comparison_table(found))
+    console.say(f"Report: {where / 'compare.html'}")
 
 
 def tasks(
@@ -103,24 +160,18 @@ def doctor(
 
 
 def show_facts(facts: dict[str, Any], as_json: bool) -> None:
-    """Facts as a table, several values of one below each other, or as JSON."""
+    """Show facts as a table, several values of one below each other, or as JSON."""
     if as_json:
         console.say_json(facts)
         return
-    rows = [[name, *map(str, lines_of(value))] for name, value in facts.items()]
-    pairs = [
-        [name if place == 0 else "", line]
-        for name, *lines in rows
-        for place, line in enumerate(lines or ["none"])
-    ]
+    pairs = []
+    for name, value in facts.items():
+        if isinstance(value, dict):
+            value = [f"{inner}: {each}" for inner, each in value.items()]
+        lines = value if isinstance(value, list) else [value]
+        pairs += [["", str(line)] for line in lines or ["none"]]
+        pairs[-max(len(lines), 1)][0] = name
     console.show_table(["fact", "value"], pairs)
-
-
-def lines_of(value: Any) -> list[Any]:
-    """What of a fact goes on a line of its own."""
-    if isinstance(value, dict):
-        return [f"{name}: {inner}" for name, inner in value.items()]
-    return value if isinstance(value, list) else [value]
 
 
 def rows(
@@ -150,3 +201,73 @@ def rows(
     with console.progress(quiet) as progress:
         count = write_rows(folder, to, progress)
     console.say(f"{count:,} rows: {to}")
+
+
+@takes_groups
+def ui(
+    folder: Annotated[
+        Path | None,
+        typer.Argument(
+            help="A finished run, or a folder of runs of one model.", autocompletion=completion.runs
+        ),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="Hugging Face id, local folder, or `demo`; else the run's.",
+            autocompletion=completion.models,
+        ),
+    ] = None,
+    task: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A task to draw examples from; repeat for several.",
+            autocompletion=completion.tasks,
+        ),
+    ] = None,
+    port: Annotated[int, typer.Option(help="Where to listen; 0 takes any free port.")] = PORT,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    data: Data = None,
+    chat_template: Chat = False,
+    *,
+    code: CodeGroup,
+    loading: ModelGroup,
+) -> None:
+    """Knock heads out and watch the answers change, in a page on this machine.
+
+    Examples:
+        caploc ui runs/addition
+        caploc ui --model demo --task demo/rhyming --port 0
+
+    See also:
+        locate, export
+    """
+    from caploc.playground.setting import DEMO, make_setting, open_runs
+    from caploc.tasks.catalog import TaskOptions, parse_data
+
+    try:
+        from caploc.playground.app import address, describe_exposure, listen, serve
+        from caploc.playground.playground import Playground
+    except ModuleNotFoundError as error:
+        raise UserError(
+            f"The playground needs {error.name}; install it with `pip install 'caploc[ui]'`."
+        ) from None
+
+    options = TaskOptions(
+        chat_template=chat_template, data=parse_data(data or []), allow_code=code.allow_code
+    )
+    named = None if model is None else placed(model)
+    tasks = [placed(name) for name in task or []]
+    runs = open_runs(folder, allowed(True, loading.trust_remote_code)) if folder else ()
+    setting = make_setting(runs, named, loading.of(named or DEMO), tasks, options)
+    setting.check()
+    with listen(host, port) as listening:
+        if warning := describe_exposure(host):
+            console.warn(warning)
+        code.check(tasks)
+        playground = Playground(setting)
+        console.say(f"Playground: {address(host, listening)} (Ctrl-C ends it)")
+        try:
+            serve(playground, host, listening)
+        except KeyboardInterrupt:
+            console.say("The playground is closed.")

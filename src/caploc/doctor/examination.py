@@ -71,7 +71,7 @@ class Examined:
 
     @property
     def verdict(self) -> str:
-        """One sentence: sound, unfinished or damaged, and what to do."""
+        """Say in a sentence: sound, unfinished or damaged, and what to do."""
         if not self.sound:
             return self.advice
         if self.missing:
@@ -110,7 +110,6 @@ class Examined:
         )
 
     def facts(self) -> dict[str, Any]:
-        """As a table or JSON shows it."""
         rows = self.rows
         return {
             "verdict": self.verdict,
@@ -121,8 +120,7 @@ class Examined:
             "integrity": "ok" if rows.sound else "damaged",
             "runs": self.runs,
             "finished": self.finished,
-            "faults": [*(f"{count:,} x {what}" for what, count in rows.faults.items())]
-            + self.faults,
+            "faults": [f"{count:,} x {what}" for what, count in rows.faults.items()] + self.faults,
             "not computed again": self.unchecked,
             "notes": self.notes,
         }
@@ -138,27 +136,22 @@ def examine_folder(folder: Path) -> Examined:
     found = Examined(folder, rows_file(folder))
     if not folder.is_dir() or not os.path.lexists(found.rows_file):
         raise UserError(f"{folder} holds no {ROWS}; name the folder of a run.")
-    heads: dict[str, int] = {}
-    wanted: list[int] = []
-    results: list[tuple[Path, RunFile, Result]] = []
-    names = studies_of(folder, found)
     runs = run_folders(folder)
-    found.runs = len(set(names) - {run.name for run in runs})  # not begun
-    for run in runs:
-        found.runs += 1
-        written, result, finished = examine_run(run, found)
-        found.finished += finished
-        if written is not None and result is not None:
-            results.append((run, written, result))
-        if result is not None:
-            if result.model.fingerprint is not None:
-                heads[result.model.fingerprint] = sum(result.grid.heads)
-            wanted.append(result.cost.rows or 0)
+    if (folder / STUDIES).is_file():
+        marked = read_json_files(folder, found).get(STUDIES)
+        names = set() if marked is None else set(marked.studies)
+        found.runs = len(names - {run.name for run in runs})  # not begun
+    found.runs += len(runs)
+    examined = [(run, *examine_run(run, found)) for run in runs]
+    results = [result for _, _, result in examined if result is not None]
+    prints = [(result.model.fingerprint, sum(result.grid.heads)) for result in results]
+    heads = {fingerprint: count for fingerprint, count in prints if fingerprint is not None}
     found.rows = check_store(found.rows_file, heads)
-    found.missing = max([0, *(rows - found.rows.rows for rows in wanted)])
+    found.missing = max([0, *((r.cost.rows or 0) - found.rows.rows for r in results)])
     if found.rows.sound:
-        for run, written, result in results:
-            compare_with_rows(run, written, result, found)
+        for run, written, result in examined:
+            if written is not None and result is not None:
+                compare_with_rows(run, written, result, found)
     found.notes += remarks(found)
     return found
 
@@ -170,16 +163,8 @@ def run_folders(folder: Path) -> list[Path]:
     return sorted({path.parent for name in (RUN, RESULT) for path in folder.glob(f"*/{name}")})
 
 
-def studies_of(folder: Path, found: Examined) -> list[str]:
-    """Look at the files of a folder of studies itself; the names of its studies, as far as told."""
-    if not (folder / STUDIES).is_file():
-        return []
-    marked = read_json_files(folder, found).get(STUDIES)
-    return [] if marked is None else list(marked.studies)
-
-
-def examine_run(folder: Path, found: Examined) -> tuple[RunFile | None, Result | None, bool]:
-    """Read a run's files; `run.json` and `result.json` if sound, and whether there are findings.
+def examine_run(folder: Path, found: Examined) -> tuple[RunFile | None, Result | None]:
+    """Read a run's files; return `run.json` and `result.json` if sound.
 
     `run.json` is None where it is no search for heads, or either file is missing or unsound.
     """
@@ -189,30 +174,27 @@ def examine_run(folder: Path, found: Examined) -> tuple[RunFile | None, Result |
         found.nameless.append(folder)
     written, content = contents.get(RUN), contents.get(RESULT)
     findings = [name for name in contents if name not in (RUN, STUDIES)]
-    finished = any(contents[name] is not None for name in findings)
-    own = (RESULT, ANSWERS) if written and is_study(written.study) else ()
+    found.finished += any(contents[name] is not None for name in findings)
+    # of a search for heads; what neurons or other commands leave is not computed again
+    searched = written and "kind" not in written.study and "settings" in written.study
+    own = (RESULT, ANSWERS) if searched else ()
     found.unchecked += [
         str(folder / name) for name in findings if name not in own and contents[name] is not None
     ]
     if written is None or content is None:
-        return None, None, finished
+        return None, None
     result, wrong = check_contents(RESULT, content)
     assert result is None or isinstance(result, Result)
     if not own:
-        return None, result, finished
+        return None, result
     schema = content.get("schema") if isinstance(content, dict) else None
     if schema != LATEST:
         wrong = [f"schema {schema!r}, not {LATEST}"]
     elif result is not None:
         wrong = list(disagreements(written.study, result))
     if spoilt(folder / RESULT, content, [f": {what}" for what in wrong], found):
-        return None, result, finished
-    return written, result, finished
-
-
-def is_study(study: dict[str, Any]) -> bool:
-    """Tell whether run.json describes a search for heads."""
-    return "kind" not in study and "settings" in study
+        return None, result
+    return written, result
 
 
 def compare_with_rows(folder: Path, written: RunFile, result: Result, found: Examined) -> None:

@@ -7,8 +7,9 @@ effects and the named heads, controls and other tasks.
 
 import json
 import math
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,8 @@ from caploc.errors import CaplocError, UserError
 from caploc.findings import build_result, shown_answers
 from caploc.finished import restored
 from caploc.folder import package_versions
-from caploc.heads import HeadGrid, Mask
-from caploc.measurement import Cost, HeadModel, Meter
+from caploc.heads import HeadGrid
+from caploc.measurement import Cost, HeadModel, Meter, OpenRow
 from caploc.models.loading import check_model
 from caploc.models.placement import SPREAD
 from caploc.models.sources import is_hub_name
@@ -55,29 +56,15 @@ class Recorded(Meter):
     """A meter that knows the stored rows of a question, and has no others measured."""
 
     def __init__(self, path: Path, task: Task, question: Question, cost: Cost) -> None:
-        """Read the rows of the question."""
         self.task, self.cost, self.known = task, cost, stored_rows(path, question)
         self.counted = set()
 
-    def ask(
-        self, todo: list[tuple[tuple[bytes, str], tuple[Mask, int]]], progress: Progress
-    ) -> None:
+    def ask(self, todo: Sequence[OpenRow], progress: Progress) -> None:
         """Refuse to have rows measured; raises RowsMissing always."""
         raise RowsMissing(
             f"the study that run.json describes asks for {len(todo):,} rows of {self.task.name} "
             "that are not there"
         )
-
-
-@dataclass
-class Replay(Workbench[HeadModel]):
-    """A workbench whose rows are all measured."""
-
-    path: Path = Path()
-
-    def make_meter(self, task: Task, question: Question) -> Recorded:
-        """Return a recorded meter."""
-        return Recorded(self.path, task, question, self.cost)
 
 
 def recompute(
@@ -105,9 +92,7 @@ def recompute(
         study = replace(study, settings=settings)
         settings.check()
         study.options.check()
-        tasks = study.model.tasks([study.task], study.options)
-        tasks += study.model.tasks(study.other_tasks, study.options.plain())
-        return replayed(study.sized(grid.size), tasks, rows, grid, result)
+        return replayed(study.sized(grid.size), rows, grid, result)
     except NotRecomputed:
         raise
     except CaplocError as error:
@@ -130,11 +115,7 @@ def rebuild_grid(study: Study, result: Result) -> HeadGrid:
 
 
 def at_hand(model: ModelOptions) -> ModelOptions:
-    """Return a model as it lies on this machine: one of the Hub in its cache, not asking the Hub.
-
-    Raises:
-        NotRecomputed: if it does not.
-    """
+    """Find a model as it lies on this machine: one of the Hub in its cache, not asking the Hub."""
     name, path = model.name, at_home(model.name)
     if name == DEMO or name in PRETRAINED or is_folder(path) or is_file(path):
         return model
@@ -149,11 +130,7 @@ def at_hand(model: ModelOptions) -> ModelOptions:
 
 
 def check_sizes(study: Study, grid: HeadGrid) -> None:
-    """Refuse a study that would draw more masks than any run measures.
-
-    Raises:
-        NotRecomputed: if it would.
-    """
+    """Refuse a study that would draw more masks than any run measures."""
     settings = study.settings
     drawn = max(settings.masks, study.controls, grid.size, *settings.mask_counts)
     if drawn * grid.size > MOST_MASKED:
@@ -161,17 +138,15 @@ def check_sizes(study: Study, grid: HeadGrid) -> None:
 
 
 def replayed(
-    study: Study, tasks: list[Task], rows: Path, grid: HeadGrid, result: Result
+    study: Study, rows: Path, grid: HeadGrid, result: Result
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Go through a study's stages on stored rows; what they leave, as files hold it.
-
-    Raises:
-        CaplocError: if a row is missing, or the tasks have not the examples that it wants.
-    """
+    """Go through a study's stages on stored rows; return what they leave, as files hold it."""
+    tasks = study.tasks()
     study.check_examples(tasks[0].size)
     said = result.model
     model = Unloaded(study.model.name, said.fingerprint or "", grid, said.dtype or "")
-    bench = Replay(Absent(model), store=None, path=rows)  # type: ignore[arg-type]
+    engine: Any = Absent(model)
+    bench = Workbench[HeadModel](engine, None, make_meter=partial(Recorded, rows))
     stages = locate(study, bench, tasks, Silent())
     stages = validated(study, bench, stages, tasks, Silent())
     fields = asdict(study) | {"draws_masks": METHODS[study.method].draws_masks}
@@ -198,10 +173,9 @@ def find_disparities(there: Any, here: Any, where: str = "") -> Iterator[str]:
 
 def equal_enough(there: Any, here: Any) -> bool:
     """Tell whether two values are the same; numbers up to rounding."""
-    numbers = (int, float)
-    if isinstance(there, numbers) and isinstance(here, numbers):
-        same = isinstance(there, bool) == isinstance(here, bool)
-        return same and math.isclose(there, here, rel_tol=TOLERANCE, abs_tol=SMALLEST)
+    numbers = isinstance(there, int | float) and isinstance(here, int | float)
+    if numbers and isinstance(there, bool) == isinstance(here, bool):
+        return math.isclose(there, here, rel_tol=TOLERANCE, abs_tol=SMALLEST)
     return type(there) is type(here) and bool(there == here)
 
 

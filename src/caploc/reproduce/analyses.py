@@ -19,8 +19,7 @@ from caploc.reproduce.selection import (
     universal_heads,
 )
 from caploc.stats.chance import Chance, shared
-from caploc.stats.localization import Strength, Trend, localization, trend
-from caploc.stats.localization import Scores
+from caploc.stats.localization import Scores, Strength, Trend, localization, trend
 
 LONGEST = 90  # characters of an answer shown in a cell
 KINDS = 4  # of answers shown in a cell

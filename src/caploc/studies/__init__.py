@@ -3,7 +3,7 @@
 from caploc.studies.file import StudyFile
 from caploc.studies.planning import Planned, StudiesPlan, dry_run
 from caploc.studies.reading import Opened, read_studies
-from caploc.studies.running import Outcome, Ran, run_studies
+from caploc.studies.running import Outcome, Ran, locate_all, run_studies
 from caploc.workbench import Allowed
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "Ran",
     "StudyFile",
     "dry_run",
+    "locate_all",
     "read_studies",
     "run_studies",
 ]

@@ -1,14 +1,37 @@
-"""What a study file may say. Its keys are the options of `caploc locate`, with `_` for `-`."""
+"""What a study file may say, and the studies that it means.
+
+Its keys are the options of `caploc locate`, with `_` for `-`; every model is asked with every task,
+method and seed.
+"""
 
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from caploc.errors import OutOfMemory
+from caploc.heads import HeadGrid
+from caploc.models.placement import SPREAD
+from caploc.naming import at_home, default_others, folder_name, placed
+from caploc.search import Settings
+from caploc.study import Study
+from caploc.tasks.catalog import TaskOptions
+from caploc.tasks.paper.profanity import PACKAGED
+from caploc.workbench import Allowed, ModelOptions
 
 Whole = Annotated[int, Field(ge=1)]
 Seed = Annotated[int, Field(ge=0)]
 Rate = Annotated[float, Field(gt=0, lt=1)]
 Name = Annotated[str, Field(min_length=1)]
+
+IN_SETTINGS = (
+    "masks", "rate", "mask_counts", "rates", "budget", "goal", "opening", "recall", "top",
+    "estimator", "seed",
+)  # fmt: skip
+IN_OPTIONS = ("outcome", "metric", "fewshot", "chat_template")
 
 
 class StudiesPart(BaseModel):
@@ -46,17 +69,14 @@ class SettingLists(StudiesPart):
     track: Name | None = None
 
     def said(self) -> dict[str, Any]:
-        """The choices that were made here."""
-        return {
-            name: getattr(self, name)
-            for name in SettingLists.model_fields
-            if getattr(self, name) is not None
-        }
+        """Return the choices that were made here."""
+        kept = self.model_dump(include=set(SettingLists.model_fields), exclude_none=True)
+        lists = {name: tuple(kept[name]) for name in kept.keys() & {"mask_counts", "rates"}}
+        return kept | lists
 
 
-def table_of_name(value: Any) -> Any:
-    """A text alone is a table's name."""
-    return {"name": value} if isinstance(value, str) else value
+# A text alone is a table's name.
+OR_NAME = BeforeValidator(lambda value: {"name": value} if isinstance(value, str) else value)
 
 
 class ModelEntry(StudiesPart):
@@ -74,7 +94,7 @@ class ModelEntry(StudiesPart):
 
 
 class TaskEntry(SettingLists):
-    """A task: of lm-eval, caploc's own, or the path of a YAML."""
+    """A task of lm-eval, caploc's own, or the path of a YAML."""
 
     name: Name
     label: Name | None = None
@@ -104,25 +124,21 @@ class StudyFile(StudiesPart):
     """Every model with every task, method and seed."""
 
     out: Name | None = None
-    models: Annotated[
-        list[Annotated[ModelEntry, BeforeValidator(table_of_name)]], Field(min_length=1)
+    models: Annotated[list[Annotated[ModelEntry, OR_NAME]], Field(min_length=1)]
+    tasks: Annotated[list[Annotated[TaskEntry, OR_NAME]], Field(min_length=1)]
+    methods: Annotated[list[Annotated[MethodEntry, OR_NAME]], Field(min_length=1)] = [
+        MethodEntry(name="adaptive")
     ]
-    tasks: Annotated[
-        list[Annotated[TaskEntry, BeforeValidator(table_of_name)]], Field(min_length=1)
-    ]
-    methods: Annotated[
-        list[Annotated[MethodEntry, BeforeValidator(table_of_name)]], Field(min_length=1)
-    ] = [MethodEntry(name="adaptive")]
     seeds: Annotated[list[Seed], Field(min_length=1)] = [0]
     settings: SettingLists = SettingLists()
     overrides: list[Override] = []
 
     def labels(self, kind: str) -> list[str]:
-        """The labels of models, tasks or methods, in their order: their names, if none is given."""
+        """Return the labels of models, tasks or methods in order: names where none is given."""
         return [entry.label or entry.name for entry in getattr(self, kind)]
 
     def twice(self) -> Iterator[str]:
-        """What is named twice, in sentences."""
+        """Yield what is named twice, in sentences."""
         for kind in ("models", "tasks", "methods"):
             labels = self.labels(kind)
             for label in dict.fromkeys(label for label in labels if labels.count(label) > 1):
@@ -134,7 +150,7 @@ class StudyFile(StudiesPart):
             yield f"seeds: {seed} is there {self.seeds.count(seed)} times; name it once."
 
     def idle(self) -> Iterator[str]:
-        """Overrides that speak of nothing there is, in sentences."""
+        """Yield overrides that speak of nothing there is, in sentences."""
         for place, override in enumerate(self.overrides):
             for kind in ("models", "tasks", "methods"):
                 known = self.labels(kind)
@@ -147,3 +163,105 @@ class StudyFile(StudiesPart):
             for seed in set(override.seeds or ()) - set(self.seeds):
                 listed = ", ".join(map(str, self.seeds))
                 yield f"overrides[{place}].seeds: {seed} is no seed here; there are {listed}."
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where in the matrix a study stands: labels of model, task and method, and the seed."""
+
+    models: str
+    tasks: str
+    methods: str
+    seeds: int
+
+    def meant_by(self, override: Override) -> bool:
+        """Tell whether the override speaks of this study."""
+        wanted = {kind: getattr(override, kind) for kind in vars(self)}
+        return all(
+            labels is None or getattr(self, kind) in labels for kind, labels in wanted.items()
+        )
+
+
+def expanded(file: StudyFile, start: Path, allowed: Allowed) -> Iterator[tuple[Place, Study]]:
+    """Yield every study of the file, model by model; its paths are seen from the folder `start`."""
+    for model, task, method, seed in product(file.models, file.tasks, file.methods, file.seeds):
+        place = Place(
+            model.label or model.name, task.label or task.name, method.label or method.name, seed
+        )
+        meant = [override for override in file.overrides if place.meant_by(override)]
+        if any(override.skip for override in meant):
+            continue
+        said: dict[str, Any] = {"seed": seed, "also": default_others(task.name)}
+        for layer in (file.settings, task, method, *meant):
+            said |= layer.said()
+        options = model_options(model, start, allowed)
+        yield place, study_of(options, (task.name, method.name), said, allowed, start)
+
+
+def model_options(entry: ModelEntry, start: Path, allowed: Allowed) -> ModelOptions:
+    """Turn a model of the file into what every command takes."""
+    fields = entry.model_dump(exclude={"name", "label"})
+    return ModelOptions(
+        placed(entry.name, start),
+        trust_remote_code=allowed.remote_code,
+        workers=allowed.workers,
+        **fields,
+    )
+
+
+def study_of(
+    model: ModelOptions, names: tuple[str, str], said: dict[str, Any], allowed: Allowed, start: Path
+) -> Study:
+    """Build a study of a task with a method from what was said of it, its seed too."""
+    task, method = names
+    data = {
+        split: file if file == PACKAGED else str((start / at_home(file)).absolute())
+        for split, file in said.pop("data", {}).items()
+    }
+    others = said.pop("also")
+    settings = {name: said.pop(name) for name in IN_SETTINGS if name in said}
+    options = {name: said.pop(name) for name in IN_OPTIONS if name in said}
+    return Study(
+        model=model,
+        task=task_place(task, start),
+        method=method,
+        settings=Settings(**settings),
+        options=TaskOptions(data=data, allow_code=allowed.code, **options),
+        other_tasks=tuple(task_place(name, start) for name in others),
+        **said,
+    )
+
+
+def task_place(name: str, start: Path) -> str:
+    """Return a task that is a file, seen from `start`, as an absolute path; others as they are."""
+    is_file = name.endswith((".yaml", ".yml"))
+    return str((start / at_home(name)).absolute()) if is_file else name
+
+
+def grid_of(model: ModelOptions) -> HeadGrid:
+    """Return a model's heads, though its weights may not fit here: that fails its own studies only.
+
+    Raises:
+        UserError: if the model cannot be.
+    """
+    try:
+        return model.check()
+    except OutOfMemory:
+        return replace(model, device=SPREAD).check()
+
+
+def folder_names(places: list[Place]) -> list[str]:
+    """Name a folder for each study by what tells it from the others, and always by its task."""
+    told = [
+        kind
+        for kind in ("models", "tasks", "methods", "seeds")
+        if kind == "tasks" or len({getattr(place, kind) for place in places}) > 1
+    ]
+    names = []
+    for place in places:
+        labels = vars(place) | {"seeds": f"seed{place.seeds}"}
+        parts = [labels[kind] for kind in told]
+        names.append(
+            folder_name("-".join(Path(p).name if Path(p).is_absolute() else p for p in parts))
+        )
+    return names

@@ -1,24 +1,49 @@
-"""What the studies of a file will take: rows, tokens, memory, time."""
+"""What the studies of a file will take: rows, tokens, memory, time.
+
+A study is gone through without a model; its stages are its own. Only the answers are pretended:
+rows that the store has are what they are, all others say that some heads, drawn at random, are
+needed for nearly every example. A search then names as many heads as it may, which is what its
+check costs most for; and an adaptive one is told never to be sure, so that it goes on to the end of
+its budget.
+"""
 
 import gc
+import math
+import threading
 import time
-from collections.abc import Mapping
-from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
+from typing import Any, cast
+from zlib import crc32
 
+import numpy as np
+import psutil
+import torch
+
+from caploc import designs
 from caploc.errors import CaplocError
+from caploc.findings import Stages
 from caploc.folder import ROWS
+from caploc.heads import Mask
+from caploc.measurement import Cost, HeadModel, Meter, OpenRow
 from caploc.progress import Progress, Silent
-from caploc.studies.calibration import Pace, measure_pace, watching
-from caploc.studies.reckoning import Reckoned, Shelf, reckon
+from caploc.result import Score
+from caploc.search import Plan
+from caploc.store import Question, Row, Store
+from caploc.store.store import Known, stored_rows
 from caploc.studies.running import finished
-from caploc.study import Study
-from caploc.tasks.task import Task
-from caploc.workbench import Absent, ModelOptions, Unloaded
+from caploc.study import CHECKED, Study, locate, validated
+from caploc.tasks.task import Generate, Generated, Response, Scored, Task, responses_json
+from caploc.workbench import Absent, ModelOptions, Unloaded, Workbench
 
 SECONDS = 4.0  # of measuring, for each task of a study
+NEVER = 2.0  # a recall that no search expects
+RIGHT = 0.9  # share of examples that the pretended model gets right
+HARMED = 0.9  # share of them that it loses without a needed head
 
 
 @dataclass(frozen=True)
@@ -45,10 +70,6 @@ class Planned:
     finished: bool = False
     failure: str | None = None
 
-    def as_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
-        return asdict(self)
-
 
 @dataclass(frozen=True)
 class StudiesPlan:
@@ -58,23 +79,22 @@ class StudiesPlan:
     loading: float | None
 
     def total(self) -> dict[str, Any]:
-        """Sums over studies; of memory the largest. None where a study has none."""
-        open_studies = [study for study in self.studies if not study.finished]
-        known = [study for study in open_studies if study.failure is None]
-        counts = {name: sum(getattr(s, name) for s in self.studies) for name in ("rows", "stored")}
-        counts["shared"] = sum(study.shared for study in self.studies)
-        sums: dict[str, Any] = {}
+        """Add up all studies; of memory take the largest. None where a study has none."""
+        known = [study for study in self.studies if not (study.finished or study.failure)]
+        sums: dict[str, Any] = {
+            name: sum(getattr(study, name) for study in self.studies)
+            for name in ("rows", "stored", "shared")
+        }
         for name in ("tokens", "seconds"):
             values = [getattr(study, name) for study in known]
             sums[name] = None if None in values or self.loading is None else sum(values)
         if sums["seconds"] is not None:
             sums["seconds"] += self.loading
         memory = [study.memory for study in known if study.memory is not None]
-        return {**counts, **sums, "memory": max(memory, default=None), "loading": self.loading}
+        return sums | {"memory": max(memory, default=None), "loading": self.loading}
 
     def as_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
-        return {"studies": [study.as_dict() for study in self.studies], "total": self.total()}
+        return {"studies": [asdict(study) for study in self.studies], "total": self.total()}
 
 
 def dry_run(
@@ -92,22 +112,19 @@ def dry_run(
     Raises:
         StoreFailed: if the rows in the folder cannot be read.
     """
-    progress = progress or Silent()
-    most = max(study.settings.top for study in studies.values())
-    shelf = Shelf(folder / ROWS, most)
+    rows = KnownRows(folder / ROWS, max(study.settings.top for study in studies.values()))
     done: dict[str, Planned] = {}
-    loading: float | None = None if seconds is None else 0.0
+    loading = 0.0
     for model in dict.fromkeys(study.model for study in studies.values()):
-        own = {name: study for name, study in studies.items() if study.model == model}
         with ExitStack() as stack:
-            planner = Planner(model, shelf, progress, seconds, stack)
-            for name, study in own.items():
-                done[name] = planner.plan(name, study, folder)
-            if loading is not None:
-                loading += planner.loading
+            planner = Planner(model, rows, progress or Silent(), seconds, stack)
+            for name, study in studies.items():
+                if study.model == model:
+                    done[name] = planner.plan(name, study, folder)
+            loading += planner.loading
         del planner
         gc.collect()
-    return StudiesPlan([done[name] for name in studies], loading)
+    return StudiesPlan([done[name] for name in studies], None if seconds is None else loading)
 
 
 class Planner:
@@ -116,52 +133,39 @@ class Planner:
     def __init__(
         self,
         model: ModelOptions,
-        shelf: Shelf,
+        known: "KnownRows",
         progress: Progress,
         seconds: float | None,
         stack: ExitStack,
     ) -> None:
-        """Load nothing yet."""
-        self.model, self.shelf, self.progress = model, shelf, progress
+        self.model, self.known, self.progress = model, known, progress
         self.seconds, self.stack = seconds, stack
         self.loading = 0.0
         self.engine: Any = None
         self.paces: dict[str, tuple[Pace, int]] = {}
 
     def plan(self, name: str, study: Study, folder: Path) -> Planned:
-        """What one study will take."""
         blank = Planned(name, study.model.name, study.task, study.method)
         if finished(folder / name, study) is not None:
-            return replace(blank, finished=True, **self.nothing())
+            nothing = None if self.seconds is None else 0.0
+            return replace(blank, finished=True, tokens=nothing, seconds=nothing)
         try:
             study = study.check()
-            tasks = study.model.tasks([study.task], study.options)
-            tasks += study.model.tasks(study.other_tasks, study.options.plain())
+            tasks = study.tasks()
             study.check_examples(tasks[0].size)
-            return self.reckoned(blank, study, tasks)
+            engine, before = self.opened(), time.perf_counter()
+            counts = count_rows(study, tasks, engine, self.known, self.progress)
+            thinking = time.perf_counter() - before
+            priced = {} if self.seconds is None else self.priced(study, counts, thinking)
         except CaplocError as error:
             return replace(blank, failure=str(error))
-
-    def nothing(self) -> dict[str, Any]:
-        """What a finished study takes."""
-        return {} if self.seconds is None else {"tokens": 0.0, "seconds": 0.0}
-
-    def reckoned(self, blank: Planned, study: Study, tasks: list[Task]) -> Planned:
-        """Count a study's rows, and say what they take."""
-        engine, before = self.opened(), time.perf_counter()
-        found = reckon(study, tasks, engine, self.shelf, self.progress)
-        thinking = time.perf_counter() - before
-        counts = replace(
-            blank, rows=found.fresh + found.unplanned, stored=found.stored, shared=found.shared
-        )
-        if self.seconds is None:
-            return counts
-        return replace(counts, **self.priced(study, found, thinking))
+        rows = counts.fresh + counts.unplanned
+        return replace(blank, rows=rows, stored=counts.stored, shared=counts.shared, **priced)
 
     def opened(self) -> Any:
-        """The engine; without calibration, one that knows the model's files only."""
+        """Return the engine; without calibration, one that knows the model's files only."""
         if self.engine is None and self.seconds is None:
-            here = self.shelf.path.is_file()  # or there is nothing to compare a fingerprint with
+            here = self.known.path.is_file()  # or there is nothing to compare a fingerprint with
             print_of = self.model.source().fingerprint() if here else ""
             self.engine = Absent(Unloaded(self.model.name, print_of, self.model.check()))
         elif self.engine is None:
@@ -170,14 +174,14 @@ class Planner:
             self.loading = time.perf_counter() - before
         return self.engine
 
-    def priced(self, study: Study, found: Reckoned, thinking: float) -> dict[str, Any]:
-        """Tokens, seconds and memory of a study's open rows."""
+    def priced(self, study: Study, counts: "RowCounts", thinking: float) -> dict[str, Any]:
+        """Say what a study's open rows take in tokens, seconds and memory."""
         tokens, seconds, memory, rows = 0.0, thinking, 0, 0
-        for place, meter in enumerate(found.meters):
+        for place, meter in enumerate(counts.meters):
             if not meter.fresh:
                 continue
-            pace, peak = self.pace(study, meter.salt, meter)
-            extra = found.unplanned if place == 0 else 0
+            pace, peak = self.pace(study, meter)
+            extra = counts.unplanned if place == 0 else 0
             tokens += pace.tokens(meter.fresh) + extra * pace.knocked_out_tokens
             seconds += pace.seconds(meter.fresh) + extra * pace.knocked_out
             memory, rows = max(memory, peak), rows + pace.rows
@@ -188,12 +192,263 @@ class Planner:
             "measured_on": rows,
         }
 
-    def pace(self, study: Study, question: str, meter: Any) -> tuple[Pace, int]:
-        """How fast a task's rows are answered; seeds of one study are alike."""
-        key = repr((question, study.method, replace(study.settings, seed=0)))
+    def pace(self, study: Study, meter: "DryRunMeter") -> "tuple[Pace, int]":
+        """Measure how fast a task's rows are answered; seeds of one study are alike."""
+        key = repr((meter.salt, study.method, replace(study.settings, seed=0)))
         if key not in self.paces:
             assert self.seconds is not None
             with watching(str(self.engine.loaded.device)) as peak:
-                pace = measure_pace(self.engine, meter, self.seconds, self.progress)
+                pace = measure_pace(
+                    self.engine, meter.task, meter.fresh, self.seconds, self.progress
+                )
             self.paces[key] = (pace, peak.bytes)
         return self.paces[key]
+
+
+@dataclass
+class KnownRows:
+    """The rows that there are, and those that studies counted before this one will have left.
+
+    `needed` is the number of heads that pretended answers need.
+    """
+
+    path: Path
+    needed: int
+    rows: dict[Question, Known] = field(default_factory=dict)
+    stored: dict[Question, set[tuple[bytes, str]]] = field(default_factory=dict)
+
+    def of(self, question: Question) -> Known:
+        """Return the rows of a question; new ones may be added."""
+        if question not in self.rows:
+            self.rows[question] = stored_rows(self.path, question)
+            self.stored[question] = set(self.rows[question])
+        return self.rows[question]
+
+
+class DryRunMeter(Meter):
+    """A meter that makes up the outcomes of open rows, and writes down which they were."""
+
+    def __init__(
+        self, known: KnownRows, heads: int, task: Task, question: Question, cost: Cost
+    ) -> None:
+        self.task, self.cost, self.known = task, cost, known.of(question)
+        self.stored = known.stored[question]
+        self.counted = set()
+        self.fresh: list[tuple[Mask, int]] = []
+        self.salt = question.digest()
+        random = designs.generator(crc32(self.salt.encode()))
+        self.needed = random.permutation(heads)[: known.needed]
+
+    def ask(self, todo: Sequence[OpenRow], progress: Progress) -> None:
+        """Answer rows out of nothing."""
+        for key, (mask, example) in todo:
+            self.fresh.append((mask, example))
+            nothing: list[Response] = [
+                Generated("", 0) if isinstance(request, Generate) else Scored(-1.0, False, 1)
+                for request in self.task.requests(example)
+            ]
+            written = responses_json(tuple(nothing))
+            outcome = self.outcome(key, mask)
+            self.known[key] = Row(*key, example, outcome, None, written, 1.0, 1, 0.0)
+
+    def outcome(self, key: tuple[bytes, str], mask: Mask) -> float:
+        """Make up the same for the same row, in whatever order rows are asked."""
+        right = pseudorandom_number(self.salt, key[1]) < RIGHT
+        # one luck for all masks: else a part of a set might seem to do more than the whole
+        luck = pseudorandom_number(self.salt, key[1], "harm")
+        harmed = bool(mask[self.needed].any()) and luck < HARMED
+        if self.task.outcome_kind == "logprob":
+            return -1.0 - luck - 3.0 * harmed
+        return float(right and not harmed)
+
+    def score(self, rows: Sequence[Row]) -> Score:
+        """Return the mean outcome, whatever the task would make of it."""
+        scored = [row.outcome for row in rows if not math.isnan(row.outcome)]
+        return Score.of(float(np.mean(scored)) if scored else None, None, len(scored))
+
+
+def pseudorandom_number(*texts: str) -> float:
+    """Return a number from 0 to 1 that the texts decide."""
+    return crc32(" ".join(texts).encode()) / 2**32
+
+
+@dataclass(frozen=True)
+class RowCounts:
+    """What a study would ask: its tasks' meters, with their open rows, and counts of rows.
+
+    `fresh` rows are to be measured; `stored` lie in the store; `shared` are measured by studies
+    before this one. `unplanned` are those of the budget of which it is open what they will ask.
+    """
+
+    meters: list[DryRunMeter]
+    fresh: int
+    stored: int
+    shared: int
+    unplanned: int
+
+
+def count_rows(
+    study: Study, tasks: Sequence[Task], engine: Any, known: KnownRows, progress: Progress
+) -> RowCounts:
+    """Go through a study's stages.
+
+    Raises:
+        UserError: if its tasks do not have the examples that it wants.
+        StoreFailed: if the rows that there are cannot be read.
+    """
+    pretend = partial(DryRunMeter, known, engine.loaded.grid.size)
+    bench = Workbench[HeadModel](engine, None, make_meter=pretend)
+    endless = replace(study, settings=replace(study.settings, recall=NEVER))
+    stages = locate(endless, bench, tasks, progress)
+    meters = [bench.meter(tasks[0]), *(bench.meter(task.in_metric()) for task in tasks[1:])]
+    unplanned = left_open(endless, stages, meters)
+    validated(endless, bench, stages, tasks, progress)
+    meters = [bench.meter(task) for task in (tasks[0], *(task.in_metric() for task in tasks))]
+    pretended = cast(list[DryRunMeter], list(dict.fromkeys(meters)))
+    used = sum(len(meter.counted) for meter in pretended)
+    stored = sum(len(meter.counted & meter.stored) for meter in pretended)
+    fresh = sum(len(meter.fresh) for meter in pretended)
+    # with nothing pretended the search went as it did, and ended where it ended
+    return RowCounts(pretended, fresh, stored, used - stored - fresh, unplanned if fresh else 0)
+
+
+def left_open(study: Study, stages: Stages, meters: Sequence[Meter]) -> int:
+    """Count rows that the search, or the check of what it found, might ask for beyond these.
+
+    A search that spends a budget may spend all of it, and look at every example intact; and it may
+    name as many heads as are wanted.
+    """
+    checked = min(CHECKED, study.limit or CHECKED, len(stages.kept or stages.examples))
+    # with each head a set has three parts more: itself, a beginning, and all but it
+    left = 3 * max(study.settings.top - len(stages.found.chosen), 0) * checked
+    budget = stages.found.diagnostics.get("budget")
+    if budget is not None:
+        asked = sum(any(mask) for meter in meters for mask, _ in meter.counted)
+        looked = {example for mask, example in meters[0].counted if not any(mask)}
+        left += max(int(budget) - asked, 0)
+        left += len({meters[0].task.key(example) for example in stages.seen} - looked)
+    return left
+
+
+FIRST = 32  # rows of the first chunk; each later one has twice as many
+LOOKS = 0.02  # seconds between two looks at the memory
+INTACT_SHARE = 0.3  # of the time, for rows with no head knocked out
+
+Wanted = list[tuple[Mask, int]]
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Seconds and tokens of a row, intact and with heads knocked out."""
+
+    intact: float
+    knocked_out: float
+    intact_tokens: float
+    knocked_out_tokens: float
+    rows: int  # that this was measured on
+
+    def seconds(self, rows: Wanted) -> float:
+        """What so many rows take."""
+        cut = sum(bool(mask.any()) for mask, _ in rows)
+        return self.knocked_out * cut + self.intact * (len(rows) - cut)
+
+    def tokens(self, rows: Wanted) -> float:
+        cut = sum(bool(mask.any()) for mask, _ in rows)
+        return self.knocked_out_tokens * cut + self.intact_tokens * (len(rows) - cut)
+
+
+def measure_pace(
+    engine: Any, task: Task, wanted: Wanted, seconds: float, progress: Progress
+) -> Pace:
+    """Measure some of these rows of a task for about so many seconds; nothing of it is kept."""
+    with TemporaryDirectory() as place, Store(Path(place) / ROWS) as store:
+        meter = Workbench[HeadModel](engine, store).meter(task)
+        examples = list(dict.fromkeys(example for _, example in wanted))
+        order = designs.generator(0).permutation(examples).tolist()
+        empty = [(wanted[0][0] & False, example) for example in order]
+        first = timed(meter, empty, INTACT_SHARE * seconds, progress)
+        known = {example for _, example in empty[: first.rows]}
+        cut = [(mask, e) for mask, e in shuffle_by_mask(wanted) if mask.any() and e in known]
+        second = timed(meter, cut, (1 - INTACT_SHARE) * seconds, progress)
+    measured = first.rows + second.rows
+    if not second.rows:
+        second = first
+    return Pace(
+        first.seconds / max(first.timed, 1),
+        second.seconds / max(second.timed, 1),
+        first.tokens / max(first.timed, 1),
+        second.tokens / max(second.timed, 1),
+        measured,
+    )
+
+
+@dataclass
+class Timed:
+    """Rows that were asked, and of those that were timed, their number, seconds and tokens."""
+
+    rows: int = 0
+    timed: int = 0
+    seconds: float = 0.0
+    tokens: float = 0.0
+
+
+def timed(meter: Meter, wanted: Wanted, seconds: float, progress: Progress) -> Timed:
+    """Ask rows in chunks, each twice as long, until the time is up.
+
+    The first chunk warms up and is not timed, unless it is the only one.
+    """
+    done, chunk, spent = Timed(), FIRST, 0.0
+    while done.rows < len(wanted) and spent < seconds:
+        rows = wanted[done.rows : done.rows + chunk]
+        masks = np.stack([mask for mask, _ in rows])
+        examples = np.array([example for _, example in rows], dtype=int)
+        cost, before = meter.cost.forward_tokens, time.perf_counter()
+        meter.measure(Plan(masks, np.arange(len(rows)), examples), progress, "calibration")
+        took = time.perf_counter() - before
+        if done.rows <= FIRST:
+            done.timed, done.seconds, done.tokens = 0, 0.0, 0.0
+        done.rows, done.timed = done.rows + len(rows), done.timed + len(rows)
+        done.seconds, spent = done.seconds + took, spent + took
+        done.tokens += meter.cost.forward_tokens - cost
+        chunk *= 2
+    return done
+
+
+def shuffle_by_mask(rows: Wanted) -> Iterator[tuple[Mask, int]]:
+    """Yield rows mask by mask, the masks in a random order."""
+    groups: dict[bytes, Wanted] = {}
+    for mask, example in rows:
+        groups.setdefault(mask.tobytes(), []).append((mask, example))
+    keys = list(groups)
+    for place in designs.generator(1).permutation(len(keys)):
+        yield from groups[keys[place]]
+
+
+class Peak:
+    """The most memory in use while it watches, in bytes; of the device if that has its own."""
+
+    def __init__(self, device: str) -> None:
+        self.device, self.bytes, self.ended = device, 0, threading.Event()
+
+    def look(self) -> None:
+        process = psutil.Process()
+        while not self.ended.wait(LOOKS):
+            self.bytes = max(self.bytes, process.memory_info().rss)
+
+
+@contextmanager
+def watching(device: str) -> Iterator[Peak]:
+    """Watch the memory while the block runs."""
+    peak = Peak(device)
+    if device.startswith("cuda"):
+        torch.cuda.reset_peak_memory_stats(device)
+        yield peak
+        peak.bytes = int(torch.cuda.max_memory_allocated(device))
+        return
+    watcher = threading.Thread(target=peak.look, daemon=True)
+    watcher.start()
+    try:
+        yield peak
+    finally:
+        peak.ended.set()
+        watcher.join()

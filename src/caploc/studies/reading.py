@@ -21,14 +21,18 @@ from caploc.naming import at_home
 from caploc.report.plots import FIGURES
 from caploc.report.templates import COMPARE, REPORT
 from caploc.search import METHODS
-from caploc.studies.expanding import Place, expanded, folder_names, grid_of, model_options
 from caploc.studies.file import (
     MethodEntry,
     ModelEntry,
     Override,
+    Place,
     SettingLists,
     StudyFile,
     TaskEntry,
+    expanded,
+    folder_names,
+    grid_of,
+    model_options,
 )
 from caploc.study import Study
 from caploc.tasks.catalog import check_task_name
@@ -191,7 +195,6 @@ class Mistakes:
     """Sentences, and what each is about; one said of many is said once."""
 
     def __init__(self) -> None:
-        """None yet."""
         self.about: dict[str, list[str]] = {}
 
     def of(self, place: str, attempt: Callable[[], Any]) -> Any:

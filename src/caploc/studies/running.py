@@ -1,25 +1,48 @@
-"""Run the studies of a file; what is finished is not done again."""
+"""Run studies into folders: one, several of a model, all of a file; with a page over them."""
 
+import gc
 import json
+import shlex
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from caploc.comparison import compare
-from caploc.contents import RunFile, read_file
-from caploc.errors import CaplocError, OutOfMemory, UserError
+from caploc.contents import RunFile, read_contents, read_file
+from caploc.errors import (
+    BadOption,
+    CaplocError,
+    OutOfMemory,
+    Stopped,
+    StoreFailed,
+    UserError,
+)
 from caploc.findings import StudyFindings
-from caploc.folder import RESULT, RUN, package_versions, question
+from caploc.folder import (
+    COMPARISON,
+    RESULT,
+    RUN,
+    STUDIES,
+    make,
+    package_versions,
+    question,
+    read_json,
+    refuse_links,
+    write_json,
+)
+from caploc.naming import folder_name
 from caploc.progress import Progress, Silent
 from caploc.report import rewrite_page
 from caploc.report.templates import COMPARE, REPORT
 from caploc.result import Result
-from caploc.studies.expanding import grid_of
-from caploc.study import Study
-from caploc.sweep import located
+from caploc.store import folder_lock
+from caploc.studies.file import grid_of
+from caploc.study import Study, run_study
 
+SCHEMA = 1  # of studies.json
 FAILURE = "failure.txt"  # beside run.json, of a failure that no sentence foresaw
 
 
@@ -33,7 +56,6 @@ class Outcome:
     earlier: bool = False  # it was finished before
 
     def as_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
         return {
             "study": self.name,
             "result": None if self.result is None else self.result.as_dict(),
@@ -44,15 +66,47 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Ran:
-    """What became of all studies, in their order, and the page over those that are finished."""
+    """What became of studies, in their order, and the page to open."""
 
     outcomes: list[Outcome]
     report: Path | None
 
     @property
     def failed(self) -> list[Outcome]:
-        """Those that failed."""
         return [outcome for outcome in self.outcomes if outcome.failure is not None]
+
+
+def locate_all(
+    studies: Sequence[Study], folder: Path, progress: Progress, *, command: str = ""
+) -> Ran:
+    """Run studies of one model; it is loaded once. The first that fails ends all.
+
+    A single study's files lie in `folder`; those of several in a folder each below it, with their
+    rows in one store, so that rows which several need are measured once.
+
+    Raises:
+        UserError: for a mistake in any study, before the first one runs.
+        RunFailed: if the machine gives up; rows already measured are kept.
+    """
+    several = len({study.method for study in studies}) > 1
+    named = {
+        folder_name(f"{study.task}-{study.method}" if several else study.task): study
+        for study in studies
+    }
+    if len(named) < len(studies):
+        raise BadOption("--task or --method names the same one twice; name each once.")
+    for study in studies:
+        study.check()
+    if len(studies) == 1:
+        found = run_study(studies[0], folder, progress, command=command)
+        return Ran([Outcome(studies[0].task, found.result)], rewrite_page(folder))
+    outcomes = []
+    for name, each in located(named, folder, progress, command=command):
+        if isinstance(each, Exception):
+            raise each
+        outcomes.append(Outcome(name, each.result))
+    compare([folder / name for name in named], folder, command=command)
+    return Ran(outcomes, folder / COMPARE)
 
 
 def run_studies(
@@ -76,49 +130,37 @@ def run_studies(
         result = finished(folder / name, study)
         if result is not None:
             outcomes[name] = Outcome(name, result, earlier=True)
+            if not (folder / name / REPORT).is_file():
+                rewrite_page(folder / name)
     todo = {name: study for name, study in studies.items() if name not in outcomes}
     for name, found in located(todo, folder, progress or Silent(), command=command):
         outcomes[name] = outcome_of(name, found, folder / name)
-    ordered = [outcomes[name] for name in studies]
-    done = [folder / each.name for each in ordered if each.result is not None]
-    for run in done:
-        if not (run / REPORT).is_file():
-            rewrite_page(run)
+    done = [folder / name for name in studies if outcomes[name].result is not None]
     if done:
         compare(done, folder, command=command)
-    return Ran(ordered, folder / COMPARE if done else None)
+    return Ran([outcomes[name] for name in studies], folder / COMPARE if done else None)
 
 
 def finished(folder: Path, study: Study) -> Result | None:
-    """The result in the folder, if it is this study's, of these versions and readable."""
+    """Return the result in the folder, if it is this study's, of these versions and readable."""
     if not (folder / RESULT).is_file() or not (folder / RUN).is_file():
         return None
     try:
         written, result = read_file(folder / RUN, RunFile), read_file(folder / RESULT, Result)
-        wanted = json.loads(json.dumps(asdict(budgeted(study))))
-        same = question(written.study) == question(wanted)
+        try:
+            budgeted = study.check()
+        except OutOfMemory:  # a finished study's model need not fit into the memory there is
+            budgeted = study.sized(grid_of(study.model).size)
+        same = question(written.study) == question(json.loads(json.dumps(asdict(budgeted))))
     except UserError:
         return None
     return result if same and result.versions == package_versions() else None
 
 
-def budgeted(study: Study) -> Study:
-    """The study with its budget spent, though its model may not fit into the memory there is.
-
-    Raises:
-        UserError: if there is a mistake in the study.
-    """
-    try:
-        return study.check()
-    except OutOfMemory:
-        return study.sized(grid_of(study.model).size)
-
-
 def outcome_of(name: str, found: StudyFindings | Exception, folder: Path) -> Outcome:
-    """A study's outcome; of a failure that no sentence foresaw the details go into a file."""
+    """Tell a study's outcome; of a failure that no sentence foresaw the details go into a file."""
     if isinstance(found, StudyFindings):
         (folder / FAILURE).unlink(missing_ok=True)
-        rewrite_page(folder)
         return Outcome(name, found.result)
     if isinstance(found, CaplocError):
         return Outcome(name, failure=str(found))
@@ -130,3 +172,85 @@ def outcome_of(name: str, found: StudyFindings | Exception, folder: Path) -> Out
         name,
         failure=f"{type(found).__name__}: {first} (a mistake of caploc's; see {folder / FAILURE})",
     )
+
+
+def located(
+    studies: Mapping[str, Study], folder: Path, progress: Progress, *, command: str = ""
+) -> Iterator[tuple[str, StudyFindings | Exception]]:
+    """Run studies, each in its subfolder, and yield what each found, or why it failed.
+
+    Models come one after another, each loaded once; if one cannot be loaded, all its studies have
+    failed. A study that fails does not stop the others; Ctrl-C and a store that cannot be written
+    do.
+
+    Raises:
+        FolderTaken: if another process is running in the folder.
+        RunFailed: if all must stop; rows already measured are kept.
+    """
+    with lock_studies(folder, list(studies)):
+        for model in dict.fromkeys(study.model for study in studies.values()):
+            own = {name: study for name, study in studies.items() if study.model == model}
+            with ExitStack() as stack:
+                try:
+                    engine = stack.enter_context(model.answering())
+                except (UserError, OutOfMemory) as error:
+                    yield from ((name, error) for name in own)
+                    continue
+                for name, study in own.items():
+                    found: StudyFindings | Exception
+                    try:
+                        found = run_study(
+                            study, folder / name, progress, command=command, engine=engine
+                        )
+                    except (Stopped, StoreFailed):
+                        raise
+                    except Exception as error:  # the other studies may be right
+                        found = error
+                    else:
+                        rewrite_page(folder / name)
+                    yield name, found
+                del engine
+            gc.collect()  # a model is full of cycles, and the next one needs its memory
+
+
+@contextmanager
+def lock_studies(folder: Path, names: Sequence[str]) -> Iterator[None]:
+    """Keep other processes out of a folder of studies, and mark it as one: they share its rows.
+
+    Raises:
+        FolderTaken: if another process is running in it.
+        StoreFailed: if it cannot be written.
+    """
+    refuse_links(folder)
+    make(folder)
+    lock = folder_lock(folder)
+    try:
+        marked = folder / STUDIES
+        known = read_contents(marked)["studies"] if marked.exists() else []
+        every = list(dict.fromkeys([*known, *names]))
+        if every != known:
+            write_json(marked, {"schema": SCHEMA, "studies": every})
+        yield
+    finally:
+        lock.release()
+
+
+def rewrite_report(folder: Path) -> Path:
+    """Write page and figures of a finished run from its result files.
+
+    Of a folder of runs, those of each, and the page over all of them.
+
+    Raises:
+        UserError: if the folder holds no finished run.
+    """
+    runs = sorted(path.parent for path in folder.glob(f"*/{RESULT}"))
+    if not runs or (folder / RESULT).exists():
+        return rewrite_page(folder)
+    for run_folder in runs:
+        rewrite_report(run_folder)
+    try:
+        command = str(read_json(folder / COMPARISON)["command"])
+    except (UserError, LookupError, TypeError):
+        command = shlex.join(["caploc", "report", str(folder)])
+    compare(runs, folder, command=command)
+    return folder / COMPARE

@@ -1,11 +1,9 @@
 """Does a finding hold on what it has not seen: fresh examples, random heads, other tasks?"""
 
-from caploc.validation.check import Check
-from caploc.validation.comparison import Comparison, check_limit, measure_change, score_both
+from caploc.validation.comparison import Check, Comparison, check_limit, measure_change, score_both
 from caploc.validation.failures import answer_pair, categorize_failures
 from caploc.validation.held_out import held_out
-from caploc.validation.members import drop_idle_members, measure_members
-from caploc.validation.subsets import judge
+from caploc.validation.members import drop_idle_members, judge, measure_members
 
 __all__ = [
     "Check",

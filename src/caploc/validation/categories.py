@@ -6,17 +6,18 @@ intact answer to the same example was not so itself.
 """
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
+from typing import Generic, TypeVar
 
 from lm_eval.models.utils import normalize_gen_kwargs
+from scipy import stats
 
 from caploc.tasks.task import Generate, Generated, LogLikelihood, Request, Response, Scored
-from caploc.validation.concentration import Overused, answer_shares, overused
-from caploc.validation.repetition import Repetition, repetition
-from caploc.validation.wording import Habits, Text, is_program, normalised
+from caploc.validation.wording import Habits, Repetition, Text, is_program, normalised, repetition
 
 # Nats a token by which even the best choice, or a whole text, became less likely. In the demo
 # model endings of sentences are chosen at chance from 1.5 on, and whole texts lose either less
@@ -72,7 +73,6 @@ class Answered:
 
     @cached_property
     def text(self) -> str | None:
-        """What the model wrote; None where it only scored texts."""
         return written_text(self.responses)
 
     @cached_property
@@ -83,7 +83,6 @@ class Answered:
 
     @cached_property
     def repetition(self) -> Repetition | None:
-        """What the answer repeats to its end."""
         return repetition(self.text or "")
 
 
@@ -99,18 +98,15 @@ class Case:
 
     @property
     def unchanged(self) -> bool:
-        """Whether the model said the same."""
         same_text = self.intact.text is not None and self.intact.text == self.knocked_out.text
         return same_text or self.intact.responses == self.knocked_out.responses
 
     @property
     def prompt(self) -> str:
-        """What a written answer continues."""
         return "\n".join(r.prompt for r in self.requests if isinstance(r, Generate))
 
     @property
     def limit(self) -> int | None:
-        """Tokens that a written answer may run to, None where texts are scored."""
         asked = [r for r in self.requests if isinstance(r, Generate)]
         # lm-eval's own reading of the options, with the default of its Hugging Face model.
         limits = [normalize_gen_kwargs(json.loads(r.options))["max_gen_toks"] for r in asked]
@@ -133,6 +129,50 @@ def written_text(responses: Iterable[Response]) -> str | None:
     """What the model wrote; None where it only scored texts."""
     texts = [response.text for response in responses if isinstance(response, Generated)]
     return "\n".join(texts) if texts else None
+
+
+Answer = TypeVar("Answer", str, int)  # in words, or as the position of a choice
+
+EXCESS = 0.5  # share beyond the usual one, of the room above it
+CHANCE = 0.001  # of a share that large, were the usual one true
+
+
+@dataclass(frozen=True, slots=True)
+class Overused(Generic[Answer]):
+    """An answer, how many examples got it, what share that is and what share is usual."""
+
+    answer: Answer
+    count: int
+    share: float
+    usual: float
+
+
+def overused(answers: Sequence[Answer], usual: Mapping[Answer, float]) -> list[Overused[Answer]]:
+    """Answers whose share is far above their usual one, the most frequent first.
+
+    The excess is measured as kappa measures agreement, (share - usual) / (1 - usual): an answer
+    that half of all questions have by right must be given to three quarters of them to stand out,
+    one of four choices to five in eight, and an answer that no question has to half of them: a
+    model that knows less falls back on a favourite guess more often, and that is no loss of
+    speech. The share must also be beyond chance, by a binomial test. `usual` may lack answers that
+    are not usual at all.
+    """
+    count = len(answers)
+    rare = 1 / (count + 2)  # of what was not seen once (Laplace)
+    found = []
+    for answer, times in Counter(answers).most_common():
+        share, normal = times / count, max(usual.get(answer, 0.0), rare)
+        excess = (share - normal) / (1 - normal) if normal < 1 else 0.0
+        if excess >= EXCESS and float(stats.binom.sf(times - 1, count, normal)) < CHANCE:
+            found.append(Overused(answer, times, share, normal))
+    return found
+
+
+def answer_shares(answers: Iterable[Answer]) -> dict[Answer, float]:
+    """The share of each answer, drawn a little towards rare: (times + 1) / (all + 2)."""
+    counts = Counter(answers)
+    everything = sum(counts.values())
+    return {answer: (times + 1) / (everything + 2) for answer, times in counts.items()}
 
 
 class Labels:
@@ -175,7 +215,6 @@ class Labels:
         return case.knocked_out.outcome > case.intact.outcome + self.slack
 
     def of(self, case: Case) -> Category:
-        """The first category that fits."""
         unchanged = case.unchanged
         for category, fits in RULES:
             if (not unchanged or category is Category.RIGHT) and fits(self, case):
@@ -228,11 +267,6 @@ def repeats(single: bool) -> Callable[[Labels, Case], bool]:
     return test
 
 
-def is_gibberish(labels: Labels, case: Case) -> bool:
-    """Words that neither a prompt nor a gold nor an intact answer of the task has."""
-    return labels.habits.is_gibberish(case.knocked_out.text or "")
-
-
 def runs_on(labels: Labels, case: Case) -> bool:
     """The token limit ended the answer, and not the intact one."""
     tokens = [
@@ -248,11 +282,6 @@ def is_unlikely(labels: Labels, case: Case) -> bool:
     if before is None or after is None or before - after < UNLIKELY:
         return False
     return len(case.knocked_out.responses) > 1 or tokens_scored(case) >= WHOLE_TEXT
-
-
-def is_right(labels: Labels, case: Case) -> bool:
-    """Right, or no worse than intact."""
-    return not labels.worse(case)
 
 
 def is_common_answer(labels: Labels, case: Case) -> bool:
@@ -299,10 +328,13 @@ RULES: tuple[tuple[Category, Callable[[Labels, Case], bool]], ...] = (
     (Category.STUCK, repeats(single=True)),
     (Category.LOOP, repeats(single=False)),
     (Category.SAME_ANSWER, is_common_answer),
-    (Category.GIBBERISH, is_gibberish),
+    (
+        Category.GIBBERISH,
+        lambda labels, case: labels.habits.is_gibberish(case.knocked_out.text or ""),
+    ),
     (Category.RUNS_ON, runs_on),
     (Category.UNLIKELY, is_unlikely),
-    (Category.RIGHT, is_right),
+    (Category.RIGHT, lambda labels, case: not labels.worse(case)),
     (Category.SAME_CHOICE, is_common_pick),
     (Category.FORMAT, is_out_of_form),
     (Category.MISSED, is_missed),

@@ -1,18 +1,60 @@
-"""A task's score with no head and with the chosen heads knocked out, on the same examples."""
+"""What a finding is checked on, and a task's score intact and with the chosen heads knocked out."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from jaxtyping import Float
 
 from caploc.errors import BadOption
-from caploc.heads import Mask
+from caploc.heads import HeadGrid, Mask, Masks
 from caploc.measurement import Meter, outcomes_by_example
 from caploc.progress import Progress
 from caploc.recovery import paired
 from caploc.result import Change, Failures, Score, TaskComparison, number
+from caploc.search import Plan
 from caploc.store import Row
 from caploc.tasks.task import Task
+
+
+@dataclass(frozen=True)
+class Check:
+    """What is checked, on what.
+
+    `fresh` tells whether no search saw the examples, neither to find heads nor to check a
+    shortlist; a task with too few has none left, and then those of the search must do.
+    """
+
+    meter: Meter
+    grid: HeadGrid
+    examples: Sequence[int]
+    fresh: bool
+    draws: int
+    seed: int
+    progress: Progress
+
+    def scores(self, masks: Masks, what: str) -> list[float | None]:
+        plan = Plan.crossed(masks, self.examples, what=what)
+        rows = self.meter.measure(plan, self.progress, what)
+        count = len(self.examples)
+        return [
+            self.meter.score(rows[first : first + count]).score
+            for first in range(0, len(rows), count)
+        ]
+
+    def outcomes(self, masks: Masks, what: str) -> Float[np.ndarray, "masks examples"]:
+        """Outcomes of every mask on every example; NaN where one could not be scored."""
+        rows = self.meter.measure(Plan.crossed(masks, self.examples), self.progress, what)
+        values = np.array([row.outcome for row in rows], dtype=float)
+        return values.reshape(len(masks), len(self.examples))
+
+
+def scored_everywhere(
+    outcomes: Float[np.ndarray, "masks examples"],
+) -> Float[np.ndarray, "masks scored"]:
+    """Keep the examples that could be scored under every mask."""
+    return outcomes[:, np.isfinite(outcomes).all(axis=0)]
+
 
 MARGIN = 0.03  # change of an accuracy that counts as none
 
@@ -33,7 +75,6 @@ class Comparison:
         return measure_change(self.intact_rows, self.knocked_out_rows)
 
     def result(self, failures: Failures | None) -> TaskComparison:
-        """The part of a result that tells of this task."""
         return TaskComparison(
             name=self.task.name,
             metric=self.task.metric,

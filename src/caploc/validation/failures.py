@@ -19,9 +19,8 @@ from scipy.special import log_softmax
 from caploc.result import AnswerPair, BeforeAfter, Common, Failures, Likelihoods, Share
 from caploc.store import Row
 from caploc.tasks.task import Generate, Response, Scored, Task, responses_from_json
-from caploc.validation.categories import Answered, Case, Category, Labels, written_text
+from caploc.validation.categories import Answered, Case, Category, Labels, Overused, written_text
 from caploc.validation.comparison import MARGIN
-from caploc.validation.concentration import Overused
 
 MOSTLY = 2 / 3  # of the harm, for a verdict that names one kind
 FEWEST = 5  # examples harmed, below which their kinds are no majority of anything
@@ -31,9 +30,7 @@ FEWEST = 5  # examples harmed, below which their kinds are no majority of anythi
 class Extracts(Protocol):
     """A task that can say which part of a written answer its metric judges."""
 
-    def extracted(self, example: int, responses: Sequence[Response]) -> str | None:
-        """What the task's filter takes out of the answer, None if it finds nothing."""
-        ...
+    def extracted(self, example: int, responses: Sequence[Response]) -> str | None: ...
 
 
 class LabelledFailures(Failures):
@@ -42,7 +39,6 @@ class LabelledFailures(Failures):
     labels: dict[int, Category] = Field(exclude=True)
 
     def plain(self) -> Failures:
-        """Return what is written of it."""
         return Failures(**{name: getattr(self, name) for name in Failures.model_fields})
 
 
@@ -55,7 +51,11 @@ def categorize_failures(
     examples are kept to be shown, in the order of the task. Rows of other examples are left out.
     """
     cases = paired_cases(task, intact, knocked_out)
-    scored = [case for case in cases if is_scored(case)]
+    scored = [
+        case
+        for case in cases
+        if math.isfinite(case.intact.outcome) and math.isfinite(case.knocked_out.outcome)
+    ]
     labels = Labels(scored, prompts(task, scored), by_length=task.metric == "acc_norm")
     given = {case.example: labels.of(case) for case in scored}
     counts = Counter(given.values())
@@ -74,7 +74,10 @@ def categorize_failures(
         common=commons(labels),
         likelihoods=likelihoods(scored),
         samples={
-            c.value: samples(task, [k for k in scored if given[k.example] is c], shown)
+            c.value: [
+                answer_pair(task, case.example, case.intact.responses, case.knocked_out.responses)
+                for case in [each for each in scored if given[each.example] is c][:shown]
+            ]
             for c in kinds
         },
         labels={case.example: given.get(case.example, Category.UNSCORED) for case in cases},
@@ -82,7 +85,7 @@ def categorize_failures(
 
 
 def paired_cases(task: Task, intact: Sequence[Row], knocked_out: Sequence[Row]) -> list[Case]:
-    """The examples in both sets, in the task's order."""
+    """Pair the examples in both sets, in the task's order."""
     before, after = ({row.number: row for row in rows} for rows in (intact, knocked_out))
     cases = []
     for example in sorted(before.keys() & after.keys()):
@@ -95,7 +98,7 @@ def paired_cases(task: Task, intact: Sequence[Row], knocked_out: Sequence[Row]) 
 
 
 def read_responses(task: Task, row: Row) -> Answered:
-    """A row's responses, read."""
+    """Read a row's responses."""
     responses = responses_from_json(row.responses)
     judged = written_text(responses)
     if judged is not None and isinstance(task, Extracts):
@@ -104,22 +107,17 @@ def read_responses(task: Task, row: Row) -> Answered:
 
 
 def prompts(task: Task, cases: Sequence[Case]) -> list[str]:
-    """Every prompt of the task, asked here or not; none where the model does not write."""
+    """List every prompt of the task, asked or not; none where the model does not write."""
     if not any(case.intact.text is not None for case in cases):
         return []
     requests = (request for example in range(task.size) for request in task.requests(example))
     return [request.prompt for request in requests if isinstance(request, Generate)]
 
 
-def is_scored(case: Case) -> bool:
-    """Whether there is a number for both."""
-    return math.isfinite(case.intact.outcome) and math.isfinite(case.knocked_out.outcome)
-
-
 def net_losses(
     cases: Sequence[Case], given: Mapping[int, Category], labels: Labels
 ) -> dict[Category, int]:
-    """How many well-formed answers became wrong, less those that became right.
+    """Count well-formed answers that became wrong, less those that became right.
 
     Answers may change places without any harm to the capability. What became right is taken from
     the losses whose content is known first.
@@ -139,7 +137,7 @@ def net_losses(
 
 
 def judge_harm(examples: int, broken: int, newly: Mapping[Category, int]) -> str | None:
-    """What the harm says of the model.
+    """Say what the harm tells of the model.
 
     `unharmed`: harmed are at most `MARGIN` of the examples; `speech`: at least two thirds of the
     harm is broken answers; `capability`: at most one third is; `mixed`. None where that cannot be
@@ -160,7 +158,7 @@ def judge_harm(examples: int, broken: int, newly: Mapping[Category, int]) -> str
 
 
 def part(count: int, whole: int, **kind: bool) -> Share:
-    """A count as a share of a whole."""
+    """Give a count as a share of a whole."""
     if not whole:
         return Share(**kind, count=count, share=None, low=None, high=None)
     interval = stats.binomtest(count, whole).proportion_ci(0.95, method="wilson")
@@ -169,7 +167,7 @@ def part(count: int, whole: int, **kind: bool) -> Share:
 
 
 def commons(labels: Labels) -> list[Common]:
-    """The answers and choices that are given far too often."""
+    """List the answers and choices that are given far too often."""
     found: list[tuple[str | int, int | None, Overused[Any]]]
     found = [(each.answer, None, each) for each in labels.answers]
     found += [(each.answer + 1, n, each) for n, every in labels.picks.items() for each in every]
@@ -180,7 +178,7 @@ def commons(labels: Labels) -> list[Common]:
 
 
 def likelihoods(cases: Sequence[Case]) -> Likelihoods | None:
-    """How likely texts were, and how evenly choices; None where nothing was scored."""
+    """Say how likely texts were, and how evenly choices; None where nothing was scored."""
     pairs = [
         (case.intact, case.knocked_out) for case in cases if case.intact.likelihood is not None
     ]
@@ -196,24 +194,16 @@ def likelihoods(cases: Sequence[Case]) -> Likelihoods | None:
 
 
 def evenness(answer: Answered) -> float:
-    """The entropy of the choices, by their summed log-probabilities, over its greatest value."""
+    """Return the entropy of the choices, by their log-probabilities, over its greatest value."""
     scored = [response.logprob for response in answer.responses if isinstance(response, Scored)]
     logs = log_softmax(scored)
     return float(-(np.exp(logs) * logs).sum() / math.log(len(scored)))
 
 
-def samples(task: Task, cases: Sequence[Case], shown: int) -> list[AnswerPair]:
-    """The first of these cases in words."""
-    return [
-        answer_pair(task, case.example, case.intact.responses, case.knocked_out.responses)
-        for case in cases[:shown]
-    ]
-
-
 def answer_pair(
     task: Task, example: int, intact: Sequence[Response], cut: Sequence[Response], **more: Any
 ) -> AnswerPair:
-    """An example in words, as it was answered before and after; `more` are further fields."""
+    """Put an example in words, as answered before and after; `more` are further fields."""
     before, after = task.show(example, intact), task.show(example, cut)
     return AnswerPair(
         example=example,

@@ -1,20 +1,20 @@
 """The finding on examples that the search never saw, beside random heads.
 
 Everything here is measured on the same examples: the chosen heads together and each alone, random
-sets of other heads, and masks that the effects should predict.
+sets of other heads, and masks that the effects, added up, should predict.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from caploc import designs
 from caploc.heads import Mask
-from caploc.result import Controls, HeldOut, JointDrop, Spread, number
+from caploc.recovery import noise_ceiling
+from caploc.result import Controls, HeldOut, JointDrop, Prediction, Spread, number
 from caploc.search import Found, column_mask
-from caploc.validation.check import Check, scored_everywhere
-from caploc.validation.comparison import score_both
-from caploc.validation.prediction import predicted
+from caploc.validation.comparison import Check, score_both, scored_everywhere
 
 RESAMPLES = 2000  # of the bootstrap over examples
 CONFIDENCE = 95.0
@@ -103,3 +103,53 @@ def joint_ratio(check: Check, chosen: Sequence[int]) -> JointDrop | None:
     low, high = np.percentile(ratios, [tail, 100 - tail]) if ratios.size else (np.nan, np.nan)
     ratio = float(joint.mean() / summed.mean())
     return JointDrop(**drops, ratio=ratio, low=number(low), high=number(high))
+
+
+MASKS = 30  # to predict
+EXAMPLES = 20  # that they are on
+SHARE = 0.5  # of the masks that hold heads of the shortlist on purpose
+FEWEST = 10  # masks with distinct predictions, below which R² means little
+
+
+def predicted(check: Check, found: Found, rate: float) -> Prediction | None:
+    """R² of the mask means on the sum of their heads' effects, beside its noise ceiling.
+
+    Slope and intercept are fitted: effects are those of single heads, and several gone at once may
+    cost less than their sum. The ceiling is the share of the variance that is not the noise of
+    having so few examples. A high R² does not prove that effects add up: heads with no effect alone
+    can still matter together. None if nothing is predicted, or nothing could be
+    scored, or the scores do not differ.
+    """
+    effect = np.nan_to_num(found.estimate.effect)
+    if not effect.any():
+        return None
+    masks = draw_masks(check, found, rate)
+    few = replace(check, examples=list(check.examples)[:EXAMPLES])
+    outcomes = scored_everywhere(few.outcomes(masks, "held-out masks"))
+    if not outcomes.shape[1]:
+        return None
+    means, prediction = outcomes.mean(axis=1), masks @ effect
+    if np.ptp(means) == 0 or len(np.unique(prediction)) < FEWEST:
+        return None
+    slope = float(np.cov(prediction, means)[0, 1] / prediction.var(ddof=1))
+    return Prediction(
+        r2=float(np.corrcoef(prediction, means)[0, 1] ** 2),
+        ceiling=number(noise_ceiling(outcomes)),
+        slope=slope,
+        masks=len(masks),
+        examples=outcomes.shape[1],
+    )
+
+
+def draw_masks(check: Check, found: Found, rate: float) -> np.ndarray:
+    """Random masks without critical heads; every other one with a chosen head in it."""
+    random = designs.generator(check.seed + 2)
+    allowed = np.ones(check.grid.size, dtype=bool)
+    allowed[found.critical] = False
+    size = min(max(1, round(rate * check.grid.size)), int(allowed.sum()))
+    masks = designs.scattered(allowed, MASKS, size=size, random=random)
+    shown = [column for column in found.chosen if allowed[column]]
+    for number_, mask in enumerate(masks[: int(SHARE * MASKS)]):
+        if shown:
+            mask[shown[number_ % len(shown)]] = True
+    return masks

@@ -14,8 +14,7 @@ from caploc.search import Settings
 from caploc.store import Question, Row, Store
 from caploc.store.store import UNKNOWN, stored_rows
 from caploc.studies import dry_run, run_studies
-from caploc.studies.calibration import measure_pace
-from caploc.studies.reckoning import Pretended, Shelf
+from caploc.studies.planning import DryRunMeter, KnownRows, measure_pace
 from caploc.study import Study
 from caploc.workbench import ModelOptions
 
@@ -144,11 +143,11 @@ def test_rows_that_lie_there_are_not_planned_again(tmp_path):
 def test_rows_of_a_calibration_are_counted_once_where_only_intact_ones_are_open(tmp_path):
     engine = ModelOptions("demo", device="cpu").engine()
     (task,) = CSS.model.tasks([CSS.task], CSS.options)
-    shelf = Shelf(tmp_path / "rows.sqlite", 2)
-    wanted = Pretended(shelf, task, QUESTIONS[0], Cost(), 96)
+    known = KnownRows(tmp_path / "rows.sqlite", 2)
+    wanted = DryRunMeter(known, 96, task, QUESTIONS[0], Cost())
     wanted.fresh = [(np.zeros(96, dtype=bool), example) for example in range(4)]
-    pace = measure_pace(engine, wanted, 60.0, Silent())
+    pace = measure_pace(engine, task, wanted.fresh, 60.0, Silent())
     assert pace.rows == 4
     assert pace.knocked_out == pace.intact > 0
     wanted.fresh.append((np.eye(96, dtype=bool)[0], 2))
-    assert measure_pace(engine, wanted, 60.0, Silent()).rows == 5
+    assert measure_pace(engine, task, wanted.fresh, 60.0, Silent()).rows == 5
