@@ -149,7 +149,7 @@ def locate(
     from caploc.sweep import locate_all
     from caploc.tasks.catalog import TaskOptions, parse_data
     from caploc.workbench import ModelOptions
-    from caploc.workers.options import Workers as Asked
+    from caploc.workers.ray_backend import Workers as Asked
 
     methods = method or ["adaptive"]
     options = TaskOptions(

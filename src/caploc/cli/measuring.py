@@ -88,7 +88,7 @@ def evaluate(
     from caploc.heads import Head
     from caploc.tasks.catalog import TaskOptions, parse_data
     from caploc.workbench import ModelOptions
-    from caploc.workers.options import Workers as Asked
+    from caploc.workers.ray_backend import Workers as Asked
 
     evaluation = Evaluation(
         ModelOptions(

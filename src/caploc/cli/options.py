@@ -160,7 +160,7 @@ def allowed(code: bool, remote_code: bool, workers: tuple[Any, ...] | None = Non
     `workers` are the options of that name, as they were typed.
     """
     from caploc.workbench import Allowed
-    from caploc.workers.options import Workers as Asked
+    from caploc.workers.ray_backend import Workers as Asked
 
     return Allowed(code, remote_code, Asked.parse(*workers) if workers else None)
 

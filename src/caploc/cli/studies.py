@@ -39,7 +39,7 @@ def open_studies(
 ) -> "Opened":
     """The file's studies, checked."""
     from caploc.studies import Allowed, read_studies
-    from caploc.workers.options import Workers as Asked
+    from caploc.workers.ray_backend import Workers as Asked
 
     return read_studies(file, Allowed(code, remote_code, Asked.parse(*workers)))
 

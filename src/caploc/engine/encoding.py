@@ -109,11 +109,7 @@ class RequestEncoder:
         return Span(tuple(whole[:-1]), tuple(continuation))
 
     def _prompt(self, request: Generate) -> TokenizedPrompt:
-        """Encode a prompt, cut from the left to leave room for the answer; never to nothing.
-
-        Raises:
-            BadOption: if the answer alone would fill the model's window.
-        """
+        """Encode a prompt, cut from the left to leave room for the answer; never to nothing."""
         options = normalize_gen_kwargs(json.loads(request.options), self.harness.max_gen_toks)
         stops = handle_stop_sequences(options.pop("until", None), eos=self.end)
         new_tokens = int(options.pop("max_gen_toks"))
@@ -148,7 +144,6 @@ class Stops:
         ends: Sequence[int],
         limit: int,
     ) -> None:
-        """Stop at these strings, at these end tokens, or after `limit` tokens."""
         self.tokenizer, self.limit = tokenizer, limit
         self.stops = [stop for stop in stops if stop]  # lm-eval cuts at no empty one
         self.ends = frozenset(ends)
@@ -158,7 +153,6 @@ class Stops:
         self.suspects: dict[int, bool] = {}
 
     def over(self, said: Sequence[int]) -> bool:
-        """Tell whether the answer ends with its last token."""
         token = said[-1]
         return len(said) >= self.limit or token in self.ends or self.stopped(said)
 

@@ -147,10 +147,9 @@ def last_logits(model: torch.nn.Module, ids: Tensor, first: int) -> Tensor:
 
 
 class PaddingCheck:
-    """Sorts rows into those that may share padded batches."""
+    """Sorts rows into those that may share padded batches: padded `left` to be continued."""
 
     def __init__(self, loaded: CutModel, *, left: bool) -> None:
-        """Sort rows to be continued, which are padded on the left, or to be scored (right)."""
         self.loaded, self.left = loaded, left
         self.holds, self.longest, self.most = True, 0, 0
 
@@ -169,7 +168,7 @@ class PaddingCheck:
         seen = longest <= FURTHER * self.longest and padding <= FURTHER * self.most
         if self.holds and not seen:
             # What is kept of a row may depend on its length: little, some and much padding.
-            some = [rows[0], *(rows[n] for n in sorted({1, len(rows) // 2, len(rows) - 1}))]
+            some = [rows[n] for n in sorted({0, 1, len(rows) // 2, len(rows) - 1})]
             self.holds = leaders_verdict(self.loaded, self.shown(some))
             self.longest, self.most = max(longest, self.longest), max(padding, self.most)
         return self.holds
@@ -184,16 +183,14 @@ class PaddingCheck:
             if not should_reduce_batch_size(error):
                 raise
             return False
-        return all(map(self._same, beside[1:], alone))
-
-    def _same(
-        self, beside: Float[Tensor, "steps vocabulary"], alone: Float[Tensor, "steps vocabulary"]
-    ) -> bool:
-        """Tell whether a row's logits are equal up to rounding."""
-        first = bool(beside[0].argmax() == alone[0].argmax())
-        steps = len(alone) if first else 1  # after another token there is nothing to compare
-        apart = (beside[:steps] - alone[:steps]).square().mean().sqrt()
-        return bool(apart <= tolerance(self.loaded.model) * alone[:steps].std())
+        allowed = tolerance(self.loaded.model)
+        for got, truth in zip(beside[1:], alone, strict=True):
+            # after another token there is nothing to compare
+            steps = len(truth) if got[0].argmax() == truth[0].argmax() else 1
+            apart = (got[:steps] - truth[:steps]).square().mean().sqrt()
+            if not apart <= allowed * truth[:steps].std():
+                return False
+        return True
 
     def continued(self, rows: Sequence[Tokens]) -> Float[Tensor, "rows steps vocabulary"]:
         """Return the logits from which each row is continued, greedily."""

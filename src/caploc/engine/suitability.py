@@ -11,10 +11,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from caploc.engine.asks import INTACT, MaskNumbers
-from caploc.engine.attention import Unsupported, shared_layers
-from caploc.engine.intact import IntactRecords
-from caploc.engine.keys import KeySlots
-from caploc.engine.packed import Chunk, FedRow, PackedModel
+from caploc.engine.attention import KeySlots, Unsupported, shared_layers
+from caploc.engine.packed import Chunk, FedRow, IntactRecords, PackedModel
 from caploc.engine.plain import greedy_options, leaders_verdict
 from caploc.engine.planning import BatchPlan, PlannedRow
 from caploc.grid import Mask

@@ -13,8 +13,7 @@ from jinja2 import Environment, StrictUndefined, Template
 from caploc.contents import read_file
 from caploc.contents.files import Answers, Curve
 from caploc.exhibits.markdown import escape_markdown
-from caploc.export.verification import LogitAgreement
-from caploc.export.weights import AdapterSize
+from caploc.export.weights import AdapterSize, LogitAgreement
 from caploc.finished import FinishedRun
 from caploc.folder import ANSWERS, CURVE
 from caploc.headfile import HeadFile
@@ -158,7 +157,6 @@ class _Code(str):
 
 
 def _measured(unit: Unit, part: Mapping[str, Any] | None) -> _Figure:
-    """Write a score with its standard error and its number of examples, where it has them."""
     found = Score.model_validate(part or {})
     text = unit.score(found.score)
     if found.score is not None and found.stderr is not None:
@@ -168,7 +166,6 @@ def _measured(unit: Unit, part: Mapping[str, Any] | None) -> _Figure:
 
 
 def _interval(unit: Unit, part: Mapping[str, Any]) -> _Figure:
-    """Write an effect with its interval."""
     effect, low, high = (part[name] for name in ("effect", "low", "high"))
     text = unit.effect(effect)
     if low is None or high is None:

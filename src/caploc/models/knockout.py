@@ -191,7 +191,6 @@ class ReferenceOutputs:
 
     @property
     def per_position(self) -> bool:
-        """Whether each position's values were kept."""
         return bool(self.values)
 
     def mean_at(self, layer: int) -> Float[Tensor, "positions layer_heads width"] | None:
@@ -212,12 +211,7 @@ def record_outputs(
     *,
     per_position: bool,
 ) -> ReferenceOutputs:
-    """Run each text by itself, and keep what every head hands on.
-
-    Raises:
-        BadData: if there is no text, or a text has no token.
-        BadOption: if processes share the model, so that none sees all heads.
-    """
+    """Run each text by itself, and keep what every head hands on."""
     if any(isinstance(site, Shard) for site in projections):
         raise BadOption("Reference outputs are of all heads; record them on an unshared model.")
     if not tokens or not all(len(text) for text in tokens):

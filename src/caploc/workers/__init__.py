@@ -5,6 +5,6 @@ which a pool of workers answers (`ray_backend`), each with a replica of the mode
 """
 
 from caploc.workers.distributed import DistributedEngine
-from caploc.workers.options import Workers
+from caploc.workers.ray_backend import Workers
 
 __all__ = ["DistributedEngine", "Workers"]

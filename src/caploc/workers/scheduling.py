@@ -4,7 +4,7 @@ A row is a row of measurement: the asks with the same first part of the key. It 
 it has been answered once; what comes twice is dropped. `now` is a time in seconds that only grows.
 """
 
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count, groupby
@@ -31,10 +31,10 @@ NOTHING: Mapping[int, float] = MappingProxyType({})
 
 def asks_by_row(asks: Iterable[Ask]) -> dict[int, list[Ask]]:
     """Sort asks by row."""
-    rows: dict[int, list[Ask]] = {}
+    rows: dict[int, list[Ask]] = defaultdict(list)
     for ask in asks:
-        rows.setdefault(ask.key[0], []).append(ask)
-    return rows
+        rows[ask.key[0]].append(ask)
+    return dict(rows)
 
 
 def row_blocks(rows: dict[int, list[Ask]]) -> list[tuple[int, ...]]:
@@ -123,7 +123,6 @@ class WorkerRates:
         self.past[worker] = (before[0] / 2 + rows, before[1] / 2 + max(seconds, 1e-6))
 
     def forget(self, worker: int) -> None:
-        """Drop what is known of a worker that has gone."""
         self.past.pop(worker, None)
         self.under_way.pop(worker, None)
 
@@ -183,7 +182,6 @@ class Patience:
     factor: float = 20.0
 
     def limit(self, gap: float | None) -> float:
-        """Return the limit after such a longest silence."""
         return self.first if gap is None else max(self.least, self.factor * gap)
 
 
@@ -307,11 +305,7 @@ class Dispatcher:
         return [answer for said in whole.values() for answer in said]
 
     def end(self, worker: int, number: int, now: float) -> None:
-        """Take in that a worker has ended a group; rows that lack answers are asked again.
-
-        Raises:
-            RunFailed: if as many workers as may have failed on the same rows.
-        """
+        """Take in that a worker has ended a group; rows that lack answers are asked again."""
         held = self.held.get(worker)
         if held is None or held.number != number:
             return
