@@ -27,7 +27,6 @@ from caploc.models.proof import (
     product_error,
     prove_heads,
     random_tokens,
-    reading_modules,
 )
 from caploc.tasks.requests import Generate, LogLikelihood, options_json
 

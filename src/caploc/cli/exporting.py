@@ -69,21 +69,21 @@ def export(
     See also:
         evaluate, ui
     """
-    from caploc.export.export import ExportRequest
+    from caploc.export.export import Export
     from caploc.workbench import ModelOptions
 
-    asked = ExportRequest(
+    model = ModelOptions("", device, dtype, revision, trust_remote_code, projections, gguf=gguf)
+    wanted = Export.find(
         placed(source),
-        to,
+        model,
         top,
         heads,
-        kind,
-        push_to_hub,
-        private,
-        ModelOptions("", device, dtype, revision, trust_remote_code, projections, gguf=gguf),
-        command_line(),
+        kind=kind,
+        target=to,
+        repository=push_to_hub,
+        private=private,
+        command=command_line(),
     )
-    wanted = asked.export()
     with console.progress(quiet or as_json) as progress:
         written = wanted.write(progress)
     if as_json:

@@ -262,22 +262,21 @@ class Decoder:
         rows: list[PlannedRow] = []
         drafts: list[list[int]] = []
         tokens, lost, depth = 0, 0.0, self.intact.start(self.queue[0])
-        while self.queue and len(rows) < most and self.can_start(self.queue[0], depth):
-            draft = self.first_draft(self.queue[0], depth)
-            length = len(self.own[self.queue[0].prompt]) + len(draft)
+        while self.queue and len(rows) < most:
+            row = self.queue[0]
+            deepest, record = self.intact.start(row), self.intact.records.get(row.prompt)
+            kept = not depth or (record is not None and depth in record.residual)
+            if not kept or deepest < depth:  # it cannot be started here
+                break
+            draft = self.first_draft(row, depth)
+            length = len(self.own[row.prompt]) + len(draft)
             tokens += length
-            lost += length * (self.intact.start(self.queue[0]) - depth) / self.packed.depth
+            lost += length * (deepest - depth) / self.packed.depth
             if rows and (tokens > self.plan.tokens or lost > PASS):
                 break
             rows.append(self.queue.popleft())
             drafts.append(draft)
         return rows, drafts, depth
-
-    def can_start(self, row: PlannedRow, depth: int) -> bool:
-        """Tell whether a row's prompt can be started at this depth, be it deeper or not."""
-        record = self.intact.records.get(row.prompt)
-        kept = not depth or (record is not None and depth in record.residual)
-        return kept and depth <= self.intact.start(row)
 
     def first_draft(self, row: PlannedRow, start: int) -> list[int]:
         """Draft the whole answer; a row that starts above the bottom needs it recorded."""

@@ -6,8 +6,7 @@ how a text too long is cut. Its own class is asked, so that scores agree to the 
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -55,8 +54,12 @@ class RequestEncoder:
     """Encodes one model's requests and decodes its answers, by lm-eval's conventions."""
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
-        with _without_remarks():
+        remarks = logging.getLogger("lm_eval.models.huggingface")
+        before, remarks.disabled = remarks.disabled, True  # that the model is loaded: it is meant
+        try:
             self.harness = HFLM(pretrained=model, tokenizer=tokenizer, backend="causal")
+        finally:
+            remarks.disabled = before
         self.tokenizer = tokenizer
         self.end = self.harness.tok_decode(self.harness.eot_token_id, skip_special_tokens=False)
         self.spans = lru_cache(REMEMBERED)(self._spans)
@@ -214,14 +217,3 @@ def chat_template(tokenizer: PreTrainedTokenizerBase) -> Callable[..., str]:
             return str(template([m for m in messages if m["role"] != "system"]))
 
     return render
-
-
-@contextmanager
-def _without_remarks() -> Iterator[None]:
-    """Silence lm-eval's warnings that a model was handed over loaded, which is meant here."""
-    remarks = logging.getLogger("lm_eval.models.huggingface")
-    before, remarks.disabled = remarks.disabled, True
-    try:
-        yield
-    finally:
-        remarks.disabled = before

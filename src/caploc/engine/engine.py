@@ -13,10 +13,17 @@ from caploc.engine.decoding import AnswerCache, Decoder, Drafting, DraftOdds
 from caploc.engine.encoding import RequestEncoder, Span, Stops, TokenizedPrompt
 from caploc.engine.memory import BatchSizer
 from caploc.engine.packed import PackedModel
-from caploc.engine.plain import PaddedText, PaddingCheck, generate_padded, score_padded
+from caploc.engine.plain import (
+    PaddedText,
+    PaddingCheck,
+    end_tokens,
+    generate_padded,
+    greedy_only,
+    packed_model,
+    score_padded,
+)
 from caploc.engine.planning import PlannedRow, PlannedWork, plan_batches, shared_prefixes
 from caploc.engine.scoring import Scorer, TokenTree, merge_spans
-from caploc.engine.suitability import end_tokens, greedy_only, packed_model
 from caploc.models.loading import CutModel
 from caploc.tasks.requests import Generate, Generated, Request, Scored
 

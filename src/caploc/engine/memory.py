@@ -83,9 +83,8 @@ class BatchSizer:
 
     def rows(self, length: int, scored: int = 1) -> int:
         """Count rows that fit when each has `length` tokens, `scored` of them with logits."""
-        budget = self.budget()
         each = self.token_bytes * max(length, 1) + self.scored_bytes * scored
-        return int(max(1, min(self.most, budget // each)))
+        return int(max(1, min(self.most, self.budget() // each)))
 
     def batches(
         self, items: Sequence[T], size: Callable[[T], tuple[int, int]]

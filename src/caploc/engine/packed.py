@@ -159,9 +159,7 @@ class PackedModel:
         residual, blocks = None, _group_chunks(chunks)
         if start:
             residual = torch.cat([c.residual for c in chunks if c.residual is not None])
-        tails = None
-        if self.narrows and any(block.tail < block.length for block in blocks):
-            tails = self.here([place for block in blocks for place in block.tails])[0]
+        tails = self.tails(blocks)
         on_device = self.here(tokens, positions, owners)
         return self.forward(
             Pass(
@@ -213,6 +211,12 @@ class PackedModel:
             [place for _, length in pairs for place in range(length)],
         )
         return SlotKeeper(room, here[0], here[1])
+
+    def tails(self, blocks: Sequence[PrefillBlock]) -> Int[Tensor, " tails"] | None:
+        """Find the places in a pass after which predictions are wanted; None for all of them."""
+        if not self.narrows or all(block.tail == block.length for block in blocks):
+            return None
+        return self.here([place for block in blocks for place in block.tails])[0]
 
     def decided(
         self, logits: Float[Tensor, "read vocabulary"], began: float

@@ -173,10 +173,6 @@ def _interval(unit: Unit, part: Mapping[str, Any]) -> _Figure:
     return _Figure(f"{text} ({unit.bare_effect(low)} to {unit.bare_effect(high)})")
 
 
-def _figure(unit: Unit, value: float | None) -> _Figure:
-    return _Figure(unit.score(value))
-
-
 def _code(command: Any) -> _Code:
     """Write a command on one line, set in: nothing in it can end the block."""
     return _Code(" ".join(visible(command or "not recorded").split()))
@@ -203,5 +199,6 @@ def _template() -> Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.globals |= {"measured": _measured, "interval": _interval, "figure": _figure, "code": _code}
+    made.globals |= {"measured": _measured, "interval": _interval, "code": _code}
+    made.globals["figure"] = lambda unit, value: _Figure(unit.score(value))
     return made.from_string(files("caploc.export").joinpath(TEMPLATE).read_text(encoding="utf-8"))

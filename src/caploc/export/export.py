@@ -163,73 +163,6 @@ ADAPTER_DTYPES = ("float32", "bfloat16")  # in which the error of an adapter is 
 
 
 @dataclass(frozen=True)
-class ExportRequest:
-    """What a caller asks for, before it is known whether a run or a model is meant.
-
-    `source` is a finished run's folder or a model; `heads` are names between commas. `model` says
-    how to load a model; of a run, what it says beyond the defaults overrides how the run loaded its
-    own.
-    """
-
-    source: str
-    target: Path
-    top: int | None
-    heads: str | None
-    kind: str
-    repository: str | None
-    private: bool
-    model: ModelOptions
-    command: str = ""
-
-    def export(self) -> "Export":
-        """Find the export meant.
-
-        Raises:
-            UserError: if options contradict each other, or the run cannot be read or names no head.
-        """
-        if self.top is not None and self.top < 1:
-            raise BadOption(f"--top must be 1 or more; got {self.top}.")
-        if self.top is not None and self.heads is not None:
-            raise BadOption("--top takes a run's heads and --heads names others; give one of both.")
-        folder, run = Path(self.source), None
-        named = tuple(Head.parse_all(self.heads or ""))
-        if (folder / RESULT).is_file() or (folder / RUN).is_file():
-            # no task is asked, so that no program is run
-            allowed = Allowed(code=True, remote_code=self.model.trust_remote_code)
-            run = FinishedRun.read(folder, allowed)
-            model = self._model_of(run)
-            if self.heads is None:
-                named = tuple(Head.parse(name) for name in run.result.top)[: self.top]
-                if not named:
-                    raise UserError(
-                        f"The run in {run.folder} named no head, so there is none to export; name "
-                        "heads yourself with --heads."
-                    )
-        elif self.heads is None:
-            raise BadOption(
-                f"{self.source} is no finished run; name the folder of one, or a model with the "
-                "heads to cut: --heads L0H5,L1H3."
-            )
-        else:
-            model = replace(self.model, name=self.source)
-        where = {"repository": self.repository, "private": self.private, "command": self.command}
-        return Export(model, named, self.kind, self.target, run=run, **where)  # type: ignore[arg-type]
-
-    def _model_of(self, run: FinishedRun) -> ModelOptions:
-        given, default = self.model, ModelOptions("")
-        changed = {
-            name: getattr(given, name)
-            for name in ("device", "dtype", "trust_remote_code")
-            if getattr(given, name) != getattr(default, name)
-        }
-        for name in ("revision", "projections", "gguf"):
-            if getattr(given, name) is not None:
-                raise BadOption(f"--{name} is the run's own, in {self.source}; leave it out.")
-        # weights are exported as they are stored, however the run held them in memory
-        return replace(run.study.model, quantize=None, **changed)
-
-
-@dataclass(frozen=True)
 class Exported:
     """What was written, and how it was checked; `address` is where it was uploaded to."""
 
@@ -265,6 +198,42 @@ class Export:
     repository: str | None = None
     private: bool = False
     command: str = ""
+
+    @classmethod
+    def find(
+        cls, source: str, model: ModelOptions, top: int | None, heads: str | None, **how: Any
+    ) -> "Export":
+        """Find the export meant: `source` is a finished run's folder or a model.
+
+        `heads` are names between commas; without them it is a run's own, `top` of them. `model`
+        says how to load a model; of a run, what it says beyond the defaults overrides how the run
+        loaded its own. `how` are the other fields.
+
+        Raises:
+            UserError: if options contradict each other, or the run cannot be read or names no head.
+        """
+        if top is not None and top < 1:
+            raise BadOption(f"--top must be 1 or more; got {top}.")
+        if top is not None and heads is not None:
+            raise BadOption("--top takes a run's heads and --heads names others; give one of both.")
+        folder, named = Path(source), tuple(Head.parse_all(heads or ""))
+        if not (folder / RESULT).is_file() and not (folder / RUN).is_file():
+            if heads is None:
+                raise BadOption(
+                    f"{source} is no finished run; name the folder of one, or a model with the "
+                    "heads to cut: --heads L0H5,L1H3."
+                )
+            return cls(replace(model, name=source), named, **how)
+        # no task is asked, so that no program is run
+        run = FinishedRun.read(folder, Allowed(code=True, remote_code=model.trust_remote_code))
+        if heads is None:
+            named = tuple(Head.parse(name) for name in run.result.top)[:top]
+            if not named:
+                raise UserError(
+                    f"The run in {run.folder} named no head, so there is none to export; name "
+                    "heads yourself with --heads."
+                )
+        return cls(_run_model(run, model), named, run=run, **how)
 
     def check(self) -> tuple[ModelSource, HeadGrid]:
         """Refuse every mistake that can be seen before weights are loaded.
@@ -334,6 +303,21 @@ class Export:
             progress.start("uploading", 1)
             address = push(self.target, self.repository, private=self.private)
         return Exported(self.target, self.kind, self.heads, tuple(agreements), address)
+
+
+def _run_model(run: FinishedRun, given: ModelOptions) -> ModelOptions:
+    """Return how to load a run's model: as the run did, but for what is given."""
+    default = ModelOptions("")
+    changed = {
+        name: getattr(given, name)
+        for name in ("device", "dtype", "trust_remote_code")
+        if getattr(given, name) != getattr(default, name)
+    }
+    for name in ("revision", "projections", "gguf"):
+        if getattr(given, name) is not None:
+            raise BadOption(f"--{name} is the run's own, in {run.folder}; leave it out.")
+    # weights are exported as they are stored, however the run held them in memory
+    return replace(run.study.model, quantize=None, **changed)
 
 
 @dataclass

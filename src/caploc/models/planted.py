@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -263,7 +263,8 @@ class HandmadeLlama(ABC):
 
     With `constant` in one place of the residual stream, louder than all else, norms only rescale;
     their weights undo that. `heard` and `hummed` are the places of noise that is read and written,
-    `places` how many there are; a layer's noisy parts add `loudness` together, root mean square.
+    `answers` words that may win, each with the place it reads and its sign; a layer's noisy parts
+    add `loudness` together, root mean square.
     """
 
     plan: Any
@@ -272,6 +273,7 @@ class HandmadeLlama(ABC):
     heard = hummed = slice(0)
     head_width = 0
     loudness = 0.0
+    answers: ClassVar[tuple[tuple[str, int, int], ...]] = ()
     constant = 1000.0
 
     @property
@@ -283,11 +285,6 @@ class HandmadeLlama(ABC):
     @abstractmethod
     def sizes(self) -> tuple[int, int]:
         """Places in the residual stream, and neurons of a layer."""
-
-    @property
-    @abstractmethod
-    def answers(self) -> Iterable[tuple[str, int, int]]:
-        """Words that may win, each with the place it reads, and its sign."""
 
     @abstractmethod
     def mean(self, table: Float32[np.ndarray, "words hidden"]) -> None:
@@ -397,6 +394,7 @@ class _HeadsLlama(HandmadeLlama):
     hummed = slice(heard.stop, heard.stop + NOISE)
     said = slice(hummed.stop, hummed.stop + EACH)  # the colours; other answers follow
     lanes = hummed.stop + len(ANSWERS)  # of the pairs, last of all
+    answers = tuple((answer, place, 1) for place, answer in enumerate(ANSWERS, hummed.stop))
     head_width = 2 * EACH
     loudness = 0.1
 
@@ -409,10 +407,6 @@ class _HeadsLlama(HandmadeLlama):
     @property
     def sizes(self) -> tuple[int, int]:
         return self.lanes + EACH * self.plan.backups, EACH * max(self.plan.backups, 1)
-
-    @property
-    def answers(self) -> Iterable[tuple[str, int, int]]:
-        return [(answer, self.said.start + n, 1) for n, answer in enumerate(ANSWERS)]
 
     @property
     def total(self) -> float:

@@ -189,6 +189,7 @@ class _NeuronsLlama(HandmadeLlama):
     plan: PlantedNeurons
     truth: NeuronTruth
     answer, doubt = 1, 2  # places in the residual stream
+    answers = (YES, answer, 1), (NO, answer, -1), (UNSURE, doubt, 1)
     said = slice(3, 3 + len(WORDS))  # the lanes, and below where a head takes them
     taken = slice(said.stop, said.stop + len(WORDS))
     heard = slice(taken.stop, taken.stop + NOISE)
@@ -205,10 +206,6 @@ class _NeuronsLlama(HandmadeLlama):
     @property
     def sizes(self) -> tuple[int, int]:
         return self.hummed.stop, self.plan.width
-
-    @property
-    def answers(self) -> Iterable[tuple[str, int, int]]:
-        return (YES, self.answer, 1), (NO, self.answer, -1), (UNSURE, self.doubt, 1)
 
     def mean(self, table: Float32[np.ndarray, "words hidden"]) -> None:
         for lane, (true, false) in enumerate(WORDS.values(), start=self.said.start):

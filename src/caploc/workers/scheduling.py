@@ -248,8 +248,15 @@ class Dispatcher:
 
     def give(self, worker: int, present: Sequence[int], now: float) -> tuple[int, list[Ask]] | None:
         """Give an idle worker a group, with its number; None if there is none for it."""
-        group = self._second_try(worker, present)
-        if group is None:
+        # a group that failed elsewhere; one that failed here only if there is nobody else
+        ready = (
+            place
+            for place, group in enumerate(self.again)
+            if worker not in group.failed or not set(present) - set(group.failed)
+        )
+        if (place := next(ready, None)) is not None:
+            group = self.again.pop(place)
+        else:
             rows = self.queue.take(
                 self.rates.size(worker, self.queue.left, present, self._unanswered(now)),
                 self.rates.whole(worker, len(self.queue.waiting), present),
@@ -272,13 +279,6 @@ class Dispatcher:
             due = (self.rates.rate(worker) or 0.0) * (now - held.since)
             unanswered[worker] = min(len(held.left), max(0.0, len(held.group.rows) - due))
         return unanswered
-
-    def _second_try(self, worker: int, present: Sequence[int]) -> RowGroup | None:
-        """Take a group that failed elsewhere; one that failed here only if there is nobody else."""
-        for place, group in enumerate(self.again):
-            if worker not in group.failed or not set(present) - set(group.failed):
-                return self.again.pop(place)
-        return None
 
     def take(self, worker: int, number: int, answers: Sequence[Answer], now: float) -> list[Answer]:
         """Take in some of a worker's answers to a group; return those of rows that are now whole.
