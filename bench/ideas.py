@@ -17,7 +17,7 @@ from unittest.mock import patch
 import models
 import workloads
 from caploc.engine import decoding, engine, planning
-from caploc.engine.drafts import DraftOdds
+from caploc.engine.decoding import DraftOdds
 from caploc.engine.encoding import Span
 from caploc.engine.packed import PackedModel
 from caploc.engine.scoring import TokenTree, merge_spans

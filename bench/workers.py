@@ -31,6 +31,7 @@ import models
 import workloads
 from caploc import designs
 from caploc.engine import Answer, Ask
+from caploc.errors import CaplocError
 from caploc.heads import HeadGrid
 from caploc.measurement import Cost, Meter
 from caploc.models.loading import load_model
@@ -40,8 +41,13 @@ from caploc.store import Question, Store
 from caploc.tasks.catalog import load_task
 from caploc.tasks.task import Generated
 from caploc.workers import DistributedEngine, Workers
+from caploc.workers.distributed import (
+    AskBatch,
+    ModelIdentity,
+    Replica,
+    WorkerRecipe,
+)
 from caploc.workers.ray_backend import PoolWorker, WorkerPool, connect_ray
-from caploc.workers.replica import AskBatch, ModelIdentity, Refusal, Replica, WorkerRecipe, own_node
 
 PARTS = ("pair", "driver", "many")
 GRID = HeadGrid((32,) * 32, (4,) * 32)  # of a model of eight billion parameters
@@ -55,11 +61,14 @@ PAIR_RATE = 0.05  # of the heads, so that no mask comes twice
 class Instant(Replica):
     """Says the same word to everything, at once."""
 
-    def load(self) -> tuple[ModelIdentity | Refusal, str]:
+    def load(self) -> tuple[ModelIdentity | CaplocError, str]:
         """No model."""
-        return ModelIdentity("none", "none", "float32", "cpu", GRID, "0"), own_node()
+        import ray
 
-    def answer(self, bundle: AskBatch, seconds: float) -> Iterator[list[Answer] | Refusal]:
+        node = str(ray.get_runtime_context().get_node_id())
+        return ModelIdentity("none", "none", "float32", "cpu", GRID, "0"), node
+
+    def answer(self, bundle: AskBatch, seconds: float) -> Iterator[list[Answer] | CaplocError]:
         """A word an ask."""
         yield said_at_once(bundle)
 
@@ -67,7 +76,7 @@ class Instant(Replica):
 class Host(Instant):
     """Many workers that sleep, in one process."""
 
-    async def load(self) -> tuple[ModelIdentity | Refusal, str]:  # type: ignore[override]
+    async def load(self) -> tuple[ModelIdentity | CaplocError, str]:  # type: ignore[override]
         """No model."""
         return super().load()
 

@@ -17,8 +17,7 @@ from matplotlib.patches import Patch, Rectangle
 import caploc
 from caploc import designs
 from caploc.engine import Ask, BatchEngine, decoding, engine
-from caploc.engine.decoding import Decoder, RunningRow
-from caploc.engine.drafts import DraftOdds
+from caploc.engine.decoding import Decoder, DraftOdds, RunningRow
 from caploc.tasks.catalog import load_task
 
 OUT = Path("docs/engine.png")

@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 
 from caploc.contents import read_file
-from caploc.export.export import ExportRequest
+from caploc.export.export import Export
 from caploc.models.planted import Planted, write_planted
 from caploc.recovery import Measurements, PairedDifferences
 from caploc.result import Result
@@ -96,17 +96,15 @@ def test_a_note_says_so_first_and_the_page_says_it_too(replaced):
 
 def test_the_named_head_is_what_is_exported(replaced):
     findings, head, _ = replaced
-    asked = ExportRequest(
+    found = Export.find(
         str(findings.folder),
-        findings.folder / "out",
-        None,
-        None,
-        "heads",
-        None,
-        False,
         ModelOptions(""),
+        None,
+        None,
+        kind="heads",
+        target=findings.folder / "out",
     )
-    assert [str(each) for each in asked.export().heads] == [head]
+    assert [str(each) for each in found.heads] == [head]
 
 
 def test_a_run_repeated_measures_nothing_and_finds_the_same(planted, replaced):

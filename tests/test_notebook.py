@@ -14,7 +14,7 @@ import caploc
 from caploc import notebook
 from caploc.errors import BadOption, UnknownName, UserError
 from caploc.result import Result
-from caploc.workers.options import Workers
+from caploc.workers.ray_backend import Workers
 
 SMALL = {"method": "css", "masks": 12, "rate": 0.05, "examples": 8, "limit": 8, "controls": 0}
 

@@ -9,16 +9,12 @@ TOLD = ("RANK", "LOCAL_RANK", SIZE, "MASTER_ADDR")  # what torchrun says in the 
 
 
 def launched() -> bool:
-    """Whether this process is one of several.
-
-    Raises:
-        BadOption: if the environment does not say of how many.
-    """
+    """Tell whether this process is one of several."""
     return processes() > 1
 
 
 def processes() -> int:
-    """How many processes were started; 1 for one by itself.
+    """Count the processes that were started; 1 for one by itself.
 
     Raises:
         BadOption: if the environment does not say it in a number.

@@ -16,9 +16,9 @@ from weakref import WeakSet
 from caploc.engine import Answer, Ask, BatchEngine
 from caploc.errors import CaplocError, RunFailed, UserError
 from caploc.models.loading import LoadedModel, load_model
-from caploc.models.sharding import Team, join_team
+from caploc.models.placement import Team, join_team
 from caploc.tasks.task import Generate, LogLikelihood, Request, Rolling
-from caploc.workers.replica import AskBatch
+from caploc.workers.distributed import AskBatch
 
 KINDS: dict[str, type[Request]] = {
     "generate": Generate,
@@ -49,10 +49,9 @@ class LeadingEngine(BatchEngine[LoadedModel]):
         LeadingEngine.alive.add(self)
 
     def answer(self, asks: Iterable[Ask]) -> Iterator[list[Answer]]:
-        """Answer every ask once."""
         asks = list(asks)
         with Conversation.open(self.team):
-            self.team.tell({"engine": self.number, "asks": asks_as_json(asks)})
+            self.team.tell({"engine": self.number, "asks": _asks_as_json(asks)})
             yield from super().answer(asks)
 
 
@@ -110,7 +109,7 @@ def follow_leader(team: Team) -> None:
     """Load what the leader loads and answer what it is asked, until it ends."""
     engines: dict[int, BatchEngine[LoadedModel]] = {}
     number = 0
-    while "end" not in (told := _heard(team)):
+    while "end" not in (told := _hear(team)):
         if "load" in told:
             for gone in set(engines) - set(told["kept"]):
                 del engines[gone]
@@ -118,12 +117,12 @@ def follow_leader(team: Team) -> None:
                 engines[number] = BatchEngine(load_model(**told["load"]), told["rows"])
             number += 1
         else:
-            for _ in engines[told["engine"]].answer(read(told["asks"])):
+            for _ in engines[told["engine"]].answer(_asks_from_json(told["asks"])):
                 pass
 
 
-def asks_as_json(asks: Sequence[Ask]) -> dict[str, Any]:
-    """Asks as JSON: each text and each mask once."""
+def _asks_as_json(asks: Sequence[Ask]) -> dict[str, Any]:
+    """Write asks as JSON: each text and each mask once."""
     bundle = AskBatch.of(asks)
     names = {kind: name for name, kind in KINDS.items()}
     return {
@@ -134,8 +133,7 @@ def asks_as_json(asks: Sequence[Ask]) -> dict[str, Any]:
     }
 
 
-def read(told: dict[str, Any]) -> list[Ask]:
-    """What `written` wrote."""
+def _asks_from_json(told: dict[str, Any]) -> list[Ask]:
     return AskBatch(
         tuple(KINDS[name](**fields) for name, fields in told["requests"]),
         tuple(bytes.fromhex(bits) for bits in told["masks"]),
@@ -144,7 +142,7 @@ def read(told: dict[str, Any]) -> list[Ask]:
     ).asks()
 
 
-def _heard(team: Team) -> dict[str, Any]:
+def _hear(team: Team) -> dict[str, Any]:
     try:
         message: dict[str, Any] = team.hear()
     except (RuntimeError, KeyboardInterrupt):  # the connection to the leader is gone

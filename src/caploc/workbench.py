@@ -12,8 +12,7 @@ from caploc.launching import launched
 from caploc.lookup import pick
 from caploc.measurement import Cost, HeadModel, Meter, Model_co, RowEngine
 from caploc.models.loading import LoadedModel, check_model, load_model, load_tokenizer
-from caploc.models.placement import SCHEMES, SPREAD
-from caploc.models.sharding import SHARD
+from caploc.models.placement import SCHEMES, SHARD, SPREAD
 from caploc.models.sources import ModelSource, find_source
 from caploc.sharded import LeadingEngine
 from caploc.store import Question, Store
@@ -22,8 +21,8 @@ from caploc.tasks.catalog import TaskOptions, load_task, wants_chat_template
 from caploc.tasks.task import Request, Task
 from caploc.tasks.taskfiles import code_in, permit_code, refusal
 from caploc.workers import DistributedEngine, Workers
+from caploc.workers.distributed import WorkerRecipe
 from caploc.workers.ray_backend import WorkerPool
-from caploc.workers.replica import WorkerRecipe
 
 MOST_TASKS = 256  # of a study: its own and those beside it; each is loaded and scored
 

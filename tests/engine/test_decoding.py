@@ -10,7 +10,7 @@ from caploc.engine import Ask, BatchEngine
 from caploc.engine.attention import shared_layers
 from caploc.engine.decoding import Decoder
 from caploc.engine.engine import ENOUGH
-from caploc.engine.intact import IntactRecords
+from caploc.engine.packed import IntactRecords
 from caploc.models.loading import load_model
 from caploc.tasks.task import Generate, options_json
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caploc.engine.drafts import (
+from caploc.engine.decoding import (
     FIRST,
     GROWTH,
     MOST,

@@ -10,7 +10,7 @@ from tiny import FAMILIES, GROUPED, build, random_tokens, tiny
 
 from caploc.engine import Ask, BatchEngine
 from caploc.engine.packed import PackedModel
-from caploc.engine.suitability import (
+from caploc.engine.plain import (
     UNLIMITED,
     end_tokens,
     gives_plain_logits,

@@ -9,7 +9,7 @@ from tiny import GROUPED, build, random_tokens, tiny
 
 from caploc.engine import Ask, BatchEngine
 from caploc.engine.packed import select_tokens
-from caploc.engine.suitability import packed_model
+from caploc.engine.plain import packed_model
 from caploc.tasks.task import Generate, LogLikelihood, options_json
 
 LENGTHS = (9, 14, 14, 6)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from caploc.export.card import CardContent, read_licence, write_card
-from caploc.export.verification import LogitAgreement
+from caploc.export.weights import LogitAgreement
 from caploc.headfile import HeadFile
 from caploc.heads import ALONE, Head, HeadGrid
 from caploc.models.sources import ModelSource

@@ -7,18 +7,18 @@ import torch
 
 import caploc
 from caploc.errors import BadOption, ModelRefused, UnknownName, UserError
-from caploc.export.export import ExportRequest
+from caploc.export.export import Export
 from caploc.heads import Head
 from caploc.workbench import ModelOptions
 
 
 def asked(source, target, **changes):
-    fields = {"top": None, "heads": None, "kind": "heads", "repository": None, "private": False}
-    return ExportRequest(str(source), target, model=ModelOptions(""), **fields | changes)
+    fields = {"model": ModelOptions(""), "top": None, "heads": None, "kind": "heads"}
+    return Export.find(str(source), target=target, **fields | changes)
 
 
 def written(source, target, **changes):
-    asked(source, target, **changes).export().write()
+    asked(source, target, **changes).write()
     return (target / "README.md").read_text(), json.loads((target / "heads.json").read_text())
 
 
@@ -107,32 +107,31 @@ def test_the_file_is_what_knockout_reads(finished, tmp_path):
 )
 def test_mistakes_are_one_sentence(changes, words, finished, tmp_path):
     with pytest.raises(UserError, match=words):
-        asked(finished(), tmp_path / "out", **changes).export().write()
+        asked(finished(), tmp_path / "out", **changes).write()
     assert not (tmp_path / "out").exists()
 
 
 def test_a_model_needs_heads_and_a_run_must_name_some(finished, tmp_path):
     with pytest.raises(BadOption, match="demo is no finished run; name the folder of one"):
-        asked("demo", tmp_path / "out").export()
+        asked("demo", tmp_path / "out")
     with pytest.raises(UserError, match="named no head"):
-        asked(finished(top=[]), tmp_path / "out").export()
+        asked(finished(top=[]), tmp_path / "out")
     with pytest.raises(UnknownName):
-        asked(tmp_path / "nowhere", tmp_path / "out", heads="L0H0").export().write()
+        asked(tmp_path / "nowhere", tmp_path / "out", heads="L0H0").write()
 
 
 def test_a_model_that_has_changed_since_the_run_is_refused(finished, tmp_path):
     run = finished(model={"name": "demo", "fingerprint": "another"})
     with pytest.raises(ModelRefused, match="has changed since the run"):
-        asked(run, tmp_path / "out").export().write()
+        asked(run, tmp_path / "out").write()
 
 
 def test_what_a_run_fixed_cannot_be_changed(finished, tmp_path):
-    wanted = asked(finished(), tmp_path / "out")
-    model = ModelOptions("", dtype="bfloat16", device="cpu")
-    changed = ExportRequest(**wanted.__dict__ | {"model": model}).export()
+    run, model = finished(), ModelOptions("", dtype="bfloat16", device="cpu")
+    changed = asked(run, tmp_path / "out", model=model)
     assert (changed.model.name, changed.model.dtype, changed.model.device) == (
         "demo", "bfloat16", "cpu",
     )  # fmt: skip
     assert changed.heads == (Head(0, 10), Head(0, 15))
     with pytest.raises(BadOption, match="--revision is the run's own"):
-        ExportRequest(**wanted.__dict__ | {"model": ModelOptions("", revision="main")}).export()
+        asked(run, tmp_path / "out", model=ModelOptions("", revision="main"))

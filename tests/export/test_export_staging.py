@@ -6,7 +6,7 @@ import pytest
 
 from caploc.errors import StoreFailed
 from caploc.export import Export, export
-from caploc.export.publishing import check_space, staged
+from caploc.export.export import check_space, staged
 from caploc.heads import Head
 from caploc.workbench import ModelOptions
 

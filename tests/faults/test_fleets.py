@@ -17,8 +17,8 @@ from caploc.study import Study, run_study
 from caploc.tasks.catalog import TaskOptions
 from caploc.workbench import ModelOptions
 from caploc.workers import DistributedEngine, Workers
+from caploc.workers.distributed import WorkerRecipe
 from caploc.workers.ray_backend import WorkerPool
-from caploc.workers.replica import WorkerRecipe
 from caploc.workers.scheduling import Patience
 
 pytest.importorskip("ray")

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from caploc.tasks.task import Scored
-from caploc.workers.replica import AskBatch, Replica
+from caploc.workers.distributed import AskBatch, Replica
 
 PACE = 0.01  # seconds a row, so that there is time to disturb it
 PIECE = 16  # asks after which it says what it has

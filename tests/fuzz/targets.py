@@ -58,7 +58,7 @@ from caploc.tasks.datafiles import find_fault
 from caploc.tasks.paper.profanity import file_lexicon
 from caploc.tasks.taskfiles import code_in, open_family, permit_code
 from caploc.workbench import Allowed
-from caploc.workers.options import Workers
+from caploc.workers.ray_backend import Workers
 
 HERE = Path(__file__).parent
 sys.path.append(str(HERE.parent / "mistakes"))  # whose finished run is spoilt

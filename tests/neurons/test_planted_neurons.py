@@ -10,10 +10,10 @@ from planted_models import SHARING, TWO, Planter
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from caploc.errors import BadOption
+from caploc.models.planted import SHARPNESS
 from caploc.models.planted_neurons import (
     DOUBTS,
     ITEMS,
-    SHARPNESS,
     PlantedNeurons,
     write_planted_neurons,
 )

@@ -15,7 +15,7 @@ import torch
 from caploc.engine import Ask, BatchEngine
 from caploc.launching import launched
 from caploc.models.loading import load_model
-from caploc.models.sharding import join_team
+from caploc.models.placement import join_team
 from caploc.sharded import LeadingEngine, is_leader
 from caploc.tasks.task import Generate, LogLikelihood, Rolling, options_json
 

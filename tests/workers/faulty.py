@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from caploc.tasks.task import Scored
-from caploc.workers.replica import AskBatch, Replica
+from caploc.workers.distributed import AskBatch, Replica
 
 FOREVER = 10_000
 MARK = "CAPLOC_TEST_MARK"

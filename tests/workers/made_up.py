@@ -13,11 +13,11 @@ from caploc.tasks.task import Generate, LogLikelihood, Request, Scored
 from caploc.workers.distributed import (
     AnswersCame,
     GroupEnded,
+    ModelIdentity,
     WorkerEvent,
     WorkerJoined,
     WorkerLost,
 )
-from caploc.workers.replica import ModelIdentity
 
 GRID = HeadGrid((4, 4), (1, 1))
 IDENTITY = ModelIdentity("made up", "f", "float32", "cpu", GRID, "0")
@@ -62,6 +62,7 @@ class HerePool:
     news: list[WorkerEvent] = field(default_factory=list)
     dismissed: list[int] = field(default_factory=list)
     closed: bool = False
+    barred: int = 0
     now: float = 0.0
     row_seconds: float = 0.0
 
@@ -71,10 +72,10 @@ class HerePool:
 
     @property
     def expected(self) -> int:
-        return self.size
+        return self.size - self.barred
 
     def refresh(self) -> None:
-        while len(self.present) < self.size:
+        while len(self.present) < self.expected:
             worker = next(self.numbers)
             self.present[worker] = None
             self.news.append(WorkerJoined(worker, f"node {worker}", IDENTITY))
@@ -119,9 +120,6 @@ class HerePool:
     def dismiss(self, worker: int) -> None:
         self.present.pop(worker, None)
         self.dismissed.append(worker)
-
-    def bar(self) -> None:
-        self.size -= 1
 
     def close(self) -> None:
         self.closed = True

@@ -21,8 +21,8 @@ from caploc.tasks.catalog import load_task
 from caploc.tasks.task import LogLikelihood
 from caploc.workbench import ModelOptions
 from caploc.workers import DistributedEngine, Workers
+from caploc.workers.distributed import Replica, WorkerRecipe
 from caploc.workers.ray_backend import WorkerPool
-from caploc.workers.replica import Replica, WorkerRecipe
 from caploc.workers.scheduling import Patience
 
 pytest.importorskip("ray")

@@ -9,7 +9,6 @@ from made_up import IDENTITY, HerePool, answered, crossed, truth
 
 from caploc.errors import BadOption, ModelRefused, OutOfMemory, RunFailed
 from caploc.workers.distributed import DistributedEngine, GroupEnded, WorkerJoined
-from caploc.workers.replica import Refusal
 from caploc.workers.scheduling import Dispatcher, Patience, WorkerRates
 
 FAULTS = ["dies", "dies later", "nan", "short", "hangs"]
@@ -150,7 +149,7 @@ class Refusing(HerePool):
 
     def outcome(self, worker, group, asks):
         self.present[worker] = None
-        return [GroupEnded(worker, group, Refusal.of(self.error))]
+        return [GroupEnded(worker, group, self.error)]
 
 
 def test_what_a_worker_refuses_is_refused_with_the_same_sentence():
@@ -181,7 +180,7 @@ class Joining(HerePool):
 
 def test_a_model_that_is_refused_by_the_first_workers_is_refused():
     pool = Joining(2)
-    pool.identities = [Refusal.of(ModelRefused("No heads."))] * 2
+    pool.identities = [ModelRefused("No heads.")] * 2
     with pytest.raises(ModelRefused, match=r"No heads\."):
         DistributedEngine(pool)
     assert pool.closed
@@ -197,7 +196,7 @@ def test_a_worker_with_other_weights_is_refused():
 
 def test_a_late_comer_that_cannot_work_is_left_out(caplog):
     pool = Joining(1)
-    pool.identities = [IDENTITY, Refusal.of(ModelRefused("No such folder."))]
+    pool.identities = [IDENTITY, ModelRefused("No such folder.")]
     engine = DistributedEngine(pool)
     pool.size, engine.refreshed = 2, float("-inf")
     assert len(collected(engine, crossed(50, ["a"]))) == 50

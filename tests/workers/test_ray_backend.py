@@ -7,9 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from caploc.workers import Workers, ray_backend
-from caploc.workers.distributed import WorkerLost
+from caploc.workers.distributed import WorkerLost, WorkerRecipe
 from caploc.workers.ray_backend import Connection, WorkerPool
-from caploc.workers.replica import WorkerRecipe
 
 
 @dataclass

@@ -7,7 +7,7 @@ from made_up import crossed
 
 from caploc.engine import Ask
 from caploc.tasks.task import Generate
-from caploc.workers.replica import AskBatch
+from caploc.workers.distributed import AskBatch
 from caploc.workers.scheduling import LEAD, RowQueue, WorkerRates, asks_by_row, row_blocks
 
 LONG = "x" * (LEAD + 50)

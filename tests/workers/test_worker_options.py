@@ -1,3 +1,4 @@
+import pickle
 from dataclasses import replace
 
 import pytest
@@ -8,7 +9,6 @@ from caploc.folder import question
 from caploc.workbench import ModelOptions
 from caploc.workers import Workers
 from caploc.workers.ray_backend import TOKEN_GIVEN, Reservation, guard_token
-from caploc.workers.replica import Refusal
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_a_device_by_number_is_refused_where_ray_hands_them_out():
 
 
 def test_ray_that_is_not_there_is_told_with_what_to_install(monkeypatch):
-    monkeypatch.setattr("caploc.workers.options.find_spec", lambda name: None)
+    monkeypatch.setattr("caploc.workers.ray_backend.find_spec", lambda name: None)
     with pytest.raises(BadOption, match=r"pip install 'caploc\[ray\]'"):
         Workers(2).check()
 
@@ -125,6 +125,6 @@ def test_a_node_has_room_for_whole_workers(need, node, workers):
 
 
 def test_an_error_comes_back_as_what_it_was():
-    error = Refusal.of(ModelRefused("No heads.")).error()
+    error = pickle.loads(pickle.dumps(ModelRefused("No heads.")))
     assert type(error) is ModelRefused
     assert str(error) == "No heads."

@@ -177,20 +177,19 @@ def export(
     See also:
         evaluate, ui
     """
-    from caploc.export.export import ExportRequest
+    from caploc.export.export import Export
 
-    asked = ExportRequest(
+    wanted = Export.find(
         placed(source),
-        to,
+        loading.of(""),
         top,
         heads,
-        kind,
-        push_to_hub,
-        private,
-        loading.of(""),
-        command_line(),
+        kind=kind,
+        target=to,
+        repository=push_to_hub,
+        private=private,
+        command=command_line(),
     )
-    wanted = asked.export()
     with output.progress() as progress:
         written = wanted.write(progress)
     if output.as_json:

@@ -23,7 +23,7 @@ from caploc.sandbox import choose_profile, protection, require_isolation
 if TYPE_CHECKING:
     from caploc.tasks.catalog import TaskOptions
     from caploc.workbench import Allowed, ModelOptions
-    from caploc.workers.options import Workers
+    from caploc.workers.ray_backend import Workers
 
 Number = TypeVar("Number", int, float)
 
@@ -198,7 +198,7 @@ class WorkerGroup:
 
     def parse(self) -> "Workers | None":
         """Read them; None where this process answers."""
-        from caploc.workers.options import Workers
+        from caploc.workers.ray_backend import Workers
 
         return Workers.parse(
             self.workers, self.ray_address, self.gpus_per_worker, self.cpus_per_worker

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -11,7 +11,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from caploc.engine.memory import BatchSizer
-from caploc.engine.planning import BatchPlan, PlannedRow
+from caploc.engine.planning import PlannedRow
 from caploc.grid import Grid, Mask
 from caploc.tasks.task import Request, Response
 
@@ -48,16 +48,13 @@ class Answer:
 
 @runtime_checkable
 class Engine(Protocol):
-    """Whatever answers asks, in any order."""
+    """Whatever answers asks, in any order; masks are over the parts of its grid."""
 
     @property
-    def grid(self) -> Grid:
-        """The parts that masks are over."""
-        ...
+    def grid(self) -> Grid: ...
 
     def answer(self, asks: Iterable[Ask]) -> Iterator[list[Answer]]:
         """Answer every ask once, in lists as they are done."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -77,14 +74,12 @@ class MaskNumbers:
     """Numbers the different masks of some asks; number 0 (`INTACT`) knocks out nothing."""
 
     def __init__(self, grid: Grid) -> None:
-        """Begin with the mask that knocks out nothing."""
         self.grid = grid
         self.numbers: dict[bytes, int] = {}
         self.all: list[NumberedMask] = []
         self.number(np.zeros(grid.size, dtype=bool))
 
     def number(self, mask: Mask) -> int:
-        """Return a mask's number; a new one gets the next."""
         key = mask.tobytes()
         if key not in self.numbers:
             cut = [n for n, columns in enumerate(self.grid.layer_slices) if mask[columns].any()]
@@ -95,36 +90,14 @@ class MaskNumbers:
         return self.numbers[key]
 
 
-@runtime_checkable
-class RowResult(Protocol):
-    """The result of a row."""
-
-    @property
-    def row(self) -> PlannedRow:
-        """Which row it is."""
-        ...
-
-
-T = TypeVar("T", bound=RowResult)
-
-
-@runtime_checkable
-class RowRunner(Protocol[T]):
-    """Runs the rows of a plan."""
-
-    plan: BatchPlan
-
-    def run(self) -> Iterator[list[T]]:
-        """Yield each row's result once."""
-        ...
-
-
 def run_to_end(
     rows: Sequence[PlannedRow],
-    make_runner: Callable[[Sequence[PlannedRow]], RowRunner[T]],
+    make_runner: Callable[[Sequence[PlannedRow]], Any],
     sizer: BatchSizer,
-) -> Iterator[list[T]]:
+) -> Iterator[list[Any]]:
     """Run rows; when memory runs out, plan those still open anew with half of it.
+
+    A runner has a `plan`, and `run` yields lists of results, each with its `row`.
 
     Raises:
         OutOfMemory: if a single row does not fit.

@@ -6,15 +6,19 @@ layer's queries, keys and values to the function its config names; the one regis
 them to whatever `AttentionSwitch.attending` has set for this thread: a `PrefillAttention` for rows
 that are read from their beginning, a `DecodeAttention` for rows that go a few tokens further.
 
+Keys and values that outlive a pass are kept as segments, which many rows share, and in the slots of
+running rows.
+
 Axes: `tokens` are those of all rows of the pass; `heads` query heads; `groups` key-value heads;
-`asked` the queries of all heads that read one key-value head.
+`asked` the queries of all heads that read one key-value head; `width` that of a key or a value.
+Groups and widths may differ between layers, and are `_` in lists of layers.
 """
 
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -23,8 +27,137 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 
-from caploc.engine.keys import KeyKeeper, Keys, KeySlots, Segment
 from caploc.errors import ModelBusy
+
+CONTIGUOUS = torch.contiguous_format
+Keys = Float[Tensor, "groups tokens width"]
+LayerKeys = Float[Tensor, "_ tokens _"]
+
+
+@dataclass(eq=False)
+class Segment:
+    """Keys and values of consecutive tokens in each layer (None where a layer has no attention).
+
+    Segments may share tensors: below a mask's first knocked-out layer its keys and values are
+    those of the intact model, and the same tensors stand in both.
+    """
+
+    length: int
+    keys: list[LayerKeys | None]
+    values: list[LayerKeys | None]
+
+    def above(self, layers: int, lower: "Segment") -> "Segment":
+        """Return this segment with the first `layers` layers of another in place of its own."""
+        return Segment(
+            self.length,
+            lower.keys[:layers] + self.keys[layers:],
+            lower.values[:layers] + self.values[layers:],
+        )
+
+    def part(self, first: int, last: int) -> "Segment":
+        """Return views of the tokens from `first` up to `last`."""
+        return Segment(
+            last - first,
+            [None if k is None else k[:, first:last] for k in self.keys],
+            [None if v is None else v[:, first:last] for v in self.values],
+        )
+
+    def copied(self) -> "Segment":
+        """Return the same in tensors of its own, so that what it is a view of can be let go."""
+        return Segment(
+            self.length,
+            [None if k is None else k.clone(memory_format=CONTIGUOUS) for k in self.keys],
+            [None if v is None else v.clone(memory_format=CONTIGUOUS) for v in self.values],
+        )
+
+
+@dataclass(eq=False)
+class KeySlots:
+    """Room for the keys and values of `rows` running rows, `length` own tokens each.
+
+    Running rows hold the first slots without gaps, so that a step reads one block of memory. A
+    layer's tensors are made when its first keys come, on their device and of their type.
+    """
+
+    rows: int
+    length: int
+    layers: int
+
+    def __post_init__(self) -> None:
+        self.keys: list[Float[Tensor, "rows _ length _"] | None] = [None] * self.layers
+        self.values: list[Float[Tensor, "rows _ length _"] | None] = [None] * self.layers
+
+    def write(
+        self,
+        layer: int,
+        slots: Int[Tensor, " tokens"],
+        places: Int[Tensor, " tokens"],
+        keys: Keys,
+        values: Keys,
+    ) -> None:
+        """Put each token's key and value into its row's slot, at its place there."""
+        for kept, new in ((self.keys, keys), (self.values, values)):
+            self._room(kept, layer, new)[slots, :, places] = new.transpose(0, 1)
+
+    def share(self, layers: int, slots: Sequence[int], segment: Segment) -> None:
+        """Copy a segment's first `layers` layers to the beginning of some slots."""
+        for layer in range(layers):
+            for kept, source in ((self.keys, segment.keys), (self.values, segment.values)):
+                new = source[layer]
+                if new is not None:
+                    room = self._room(kept, layer, new)
+                    for slot in slots:
+                        room[slot, :, : segment.length] = new
+
+    def move(
+        self, sources: Int[Tensor, " rows"], targets: Int[Tensor, " rows"], length: int
+    ) -> None:
+        """Copy the first `length` tokens of some slots to others."""
+        for room in (*self.keys, *self.values):
+            if room is not None:
+                here = targets.to(room.device), sources.to(room.device)  # layers may lie elsewhere
+                room[here[0], :, :length] = room[here[1], :, :length]
+
+    def _room(self, kept: list[Tensor | None], layer: int, new: Keys) -> Tensor:
+        room = kept[layer]
+        if room is None:
+            groups, _, width = new.shape
+            room = kept[layer] = new.new_zeros((self.rows, groups, self.length, width))
+        return room
+
+
+@dataclass(eq=False)
+class SlotKeeper:
+    """Keeps a pass in the slots of its rows."""
+
+    room: KeySlots
+    slots: Int[Tensor, " tokens"]
+    places: Int[Tensor, " tokens"]
+
+    def keep(self, layer: int, keys: Keys, values: Keys) -> None:
+        if self.slots.device != keys.device:  # the layers of another device begin
+            self.slots, self.places = (x.to(keys.device) for x in (self.slots, self.places))
+        self.room.write(layer, self.slots, self.places, keys, values)
+
+
+class SegmentKeeper:
+    """Keeps a whole pass as one segment."""
+
+    def __init__(self, layers: int) -> None:
+        self.segment = Segment(0, [None] * layers, [None] * layers)
+
+    def keep(self, layer: int, keys: Keys, values: Keys) -> None:
+        """Keep one layer's keys and values.
+
+        Made contiguous: queries read them many times, and what they are views of is let go.
+        """
+        self.segment.length = keys.shape[1]
+        self.segment.keys[layer] = keys.contiguous()
+        self.segment.values[layer] = values.contiguous()
+
+
+KeyKeeper = SlotKeeper | SegmentKeeper
+
 
 NAME = "caploc_packed"
 # What some models hand to attention that packed attention does not know, and refuses.
@@ -43,93 +176,6 @@ class Unsupported(Exception):
 
 class KeysKnown(Exception):
     """Attention has the keys and values of all tokens: nothing else of them is needed."""
-
-
-@runtime_checkable
-class PackedAttention(Protocol):
-    """Answers one pass's queries, layer by layer."""
-
-    def attend(
-        self, layer: int, queries: Queries, keys: Keys, values: Keys, scale: float
-    ) -> Float[Tensor, "tokens heads width"]:
-        """Return what each head reads for each token."""
-        ...
-
-
-_local = threading.local()
-_making = threading.Lock()
-_locks: "WeakKeyDictionary[PreTrainedModel, threading.RLock]" = WeakKeyDictionary()
-
-
-class AttentionSwitch:
-    """Sets a model's attention function, for which transformers looks into its configs.
-
-    It does what `set_attn_implementation` does without going through all modules in every pass.
-    """
-
-    def __init__(self, model: PreTrainedModel) -> None:
-        """Find every config that the model's modules look into."""
-        configs = (getattr(module, "config", None) for module in model.modules())
-        found = {id(config): config for config in configs if config is not None}
-        self.configs: list[Any] = list(found.values())
-        with _making:
-            self.lock = _locks.setdefault(model, threading.RLock())
-        self.usual = [config._attn_implementation for config in self.configs]
-
-    @contextmanager
-    def alone(self) -> Iterator[None]:
-        """Keep other threads from changing how the model runs, for a block.
-
-        Raises:
-            ModelBusy: if one does now.
-        """
-        if not self.lock.acquire(blocking=False):
-            raise ModelBusy(BUSY)
-        try:
-            yield
-        finally:
-            self.lock.release()
-
-    @contextmanager
-    def attending(self, attention: PackedAttention) -> Iterator[None]:
-        """Have this thread's forward passes of the model use `attention`, for a block.
-
-        Raises:
-            ModelBusy: if another thread is inside such a block; in another thread's forward pass.
-        """
-        with self.alone():
-            for config in self.configs:
-                config._attn_implementation = NAME
-            _local.attention = attention
-            try:
-                yield
-            finally:
-                _local.attention = None
-                for config, usual in zip(self.configs, self.usual, strict=True):
-                    config._attn_implementation = usual
-
-
-def _attend_packed(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    scaling: float | None = None,
-    **others: Any,
-) -> tuple[Tensor, None]:
-    for name in UNKNOWN:
-        if others.get(name) is not None:
-            raise Unsupported(f"attention with {name}")
-    attention = getattr(_local, "attention", None)
-    if attention is None:
-        raise ModelBusy(BUSY)
-    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    layer: Any = module.layer_idx
-    return attention.attend(layer, query[0], key[0], value[0], scale)[None], None
-
-
-AttentionInterface.register(NAME, _attend_packed)
 
 
 @dataclass(eq=False)
@@ -301,9 +347,12 @@ class DecodeAttention:
     def attend(
         self, layer: int, queries: Queries, keys: Keys, values: Keys, scale: float
     ) -> Float[Tensor, "tokens heads width"]:
-        """Return what each head reads for each token."""
-        if self.slots.device != keys.device:
-            self._move(keys.device)
+        if self.slots.device != keys.device:  # a pass meets each device's layers once
+            here = keys.device
+            self.slots, self.places, self.before = (
+                numbers.to(here) for numbers in (self.slots, self.places, self.before)
+            )
+            self.bias = None if self.bias is None else self.bias.to(here)
         self.room.write(layer, self.slots, self.places, keys, values)
         kept, kept_values = self.room.keys[layer], self.room.values[layer]
         assert kept is not None and kept_values is not None
@@ -319,13 +368,6 @@ class DecodeAttention:
                 asked[part.rows], part.keys, part.values, scale
             )
         return self._packed(_ungrouped(_merged((read, weight), own), self.longest))
-
-    def _move(self, device: torch.device) -> None:
-        """Go on to the layers of another device; a pass meets each device's layers once."""
-        self.slots, self.places, self.before = (
-            numbers.to(device) for numbers in (self.slots, self.places, self.before)
-        )
-        self.bias = None if self.bias is None else self.bias.to(device)
 
     def _mask(self, asked: Tensor) -> Float[Tensor, "rows groups asked reach"]:
         """Return as a bias which own tokens each row's queries read."""
@@ -409,3 +451,74 @@ def _ungrouped(read: Float[Tensor, "rows groups asked width"], tokens: int) -> T
 def _as_bias(seen: Bool[Tensor, "..."], dtype: torch.dtype) -> Tensor:
     """Return 0 where a token is seen and minus infinity where it is not."""
     return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill_(~seen, -torch.inf)
+
+
+_local = threading.local()
+_making = threading.Lock()
+_locks: "WeakKeyDictionary[PreTrainedModel, threading.RLock]" = WeakKeyDictionary()
+
+
+class AttentionSwitch:
+    """Sets a model's attention function, for which transformers looks into its configs.
+
+    It does what `set_attn_implementation` does without going through all modules in every pass.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        configs = (getattr(module, "config", None) for module in model.modules())
+        found = {id(config): config for config in configs if config is not None}
+        self.configs: list[Any] = list(found.values())
+        with _making:
+            self.lock = _locks.setdefault(model, threading.RLock())
+        self.usual = [config._attn_implementation for config in self.configs]
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Keep other threads from changing how the model runs, for a block."""
+        if not self.lock.acquire(blocking=False):
+            raise ModelBusy(BUSY)
+        try:
+            yield
+        finally:
+            self.lock.release()
+
+    @contextmanager
+    def attending(self, attention: PrefillAttention | DecodeAttention) -> Iterator[None]:
+        """Have this thread's forward passes of the model use `attention`, for a block.
+
+        Raises:
+            ModelBusy: if another thread is inside such a block; in another thread's forward pass.
+        """
+        with self.alone():
+            for config in self.configs:
+                config._attn_implementation = NAME
+            _local.attention = attention
+            try:
+                yield
+            finally:
+                _local.attention = None
+                for config, usual in zip(self.configs, self.usual, strict=True):
+                    config._attn_implementation = usual
+
+
+def _attend_packed(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    **others: Any,
+) -> tuple[Tensor, None]:
+    for name in UNKNOWN:
+        if others.get(name) is not None:
+            raise Unsupported(f"attention with {name}")
+    attention = getattr(_local, "attention", None)
+    if attention is None:
+        raise ModelBusy(BUSY)
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    layer: Any = module.layer_idx
+    return attention.attend(layer, query[0], key[0], value[0], scale)[None], None
+
+
+AttentionInterface.register(NAME, _attend_packed)

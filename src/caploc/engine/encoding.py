@@ -6,8 +6,7 @@ how a text too long is cut. Its own class is asked, so that scores agree to the 
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -55,8 +54,12 @@ class RequestEncoder:
     """Encodes one model's requests and decodes its answers, by lm-eval's conventions."""
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
-        with _without_remarks():
+        remarks = logging.getLogger("lm_eval.models.huggingface")
+        before, remarks.disabled = remarks.disabled, True  # that the model is loaded: it is meant
+        try:
             self.harness = HFLM(pretrained=model, tokenizer=tokenizer, backend="causal")
+        finally:
+            remarks.disabled = before
         self.tokenizer = tokenizer
         self.end = self.harness.tok_decode(self.harness.eot_token_id, skip_special_tokens=False)
         self.spans = lru_cache(REMEMBERED)(self._spans)
@@ -109,11 +112,7 @@ class RequestEncoder:
         return Span(tuple(whole[:-1]), tuple(continuation))
 
     def _prompt(self, request: Generate) -> TokenizedPrompt:
-        """Encode a prompt, cut from the left to leave room for the answer; never to nothing.
-
-        Raises:
-            BadOption: if the answer alone would fill the model's window.
-        """
+        """Encode a prompt, cut from the left to leave room for the answer; never to nothing."""
         options = normalize_gen_kwargs(json.loads(request.options), self.harness.max_gen_toks)
         stops = handle_stop_sequences(options.pop("until", None), eos=self.end)
         new_tokens = int(options.pop("max_gen_toks"))
@@ -148,7 +147,6 @@ class Stops:
         ends: Sequence[int],
         limit: int,
     ) -> None:
-        """Stop at these strings, at these end tokens, or after `limit` tokens."""
         self.tokenizer, self.limit = tokenizer, limit
         self.stops = [stop for stop in stops if stop]  # lm-eval cuts at no empty one
         self.ends = frozenset(ends)
@@ -158,7 +156,6 @@ class Stops:
         self.suspects: dict[int, bool] = {}
 
     def over(self, said: Sequence[int]) -> bool:
-        """Tell whether the answer ends with its last token."""
         token = said[-1]
         return len(said) >= self.limit or token in self.ends or self.stopped(said)
 
@@ -220,14 +217,3 @@ def chat_template(tokenizer: PreTrainedTokenizerBase) -> Callable[..., str]:
             return str(template([m for m in messages if m["role"] != "system"]))
 
     return render
-
-
-@contextmanager
-def _without_remarks() -> Iterator[None]:
-    """Silence lm-eval's warnings that a model was handed over loaded, which is meant here."""
-    remarks = logging.getLogger("lm_eval.models.huggingface")
-    before, remarks.disabled = remarks.disabled, True
-    try:
-        yield
-    finally:
-        remarks.disabled = before

@@ -9,15 +9,21 @@ from functools import partial
 from typing import Generic, TypeVar
 
 from caploc.engine.asks import INTACT, Answer, Ask, MaskNumbers, run_to_end
-from caploc.engine.decoding import Decoder
-from caploc.engine.drafts import AnswerCache, Drafting, DraftOdds
+from caploc.engine.decoding import AnswerCache, Decoder, Drafting, DraftOdds
 from caploc.engine.encoding import RequestEncoder, Span, Stops, TokenizedPrompt
 from caploc.engine.memory import BatchSizer
 from caploc.engine.packed import PackedModel
-from caploc.engine.plain import PaddedText, PaddingCheck, generate_padded, score_padded
+from caploc.engine.plain import (
+    PaddedText,
+    PaddingCheck,
+    end_tokens,
+    generate_padded,
+    greedy_only,
+    packed_model,
+    score_padded,
+)
 from caploc.engine.planning import PlannedRow, PlannedWork, plan_batches, shared_prefixes
 from caploc.engine.scoring import Scorer, TokenTree, merge_spans
-from caploc.engine.suitability import end_tokens, greedy_only, packed_model
 from caploc.models.loading import CutModel
 from caploc.tasks.task import Generate, Generated, Request, Scored
 
@@ -74,21 +80,19 @@ class BatchEngine(Generic[Model]):
 
 @dataclass
 class _AskAnswerer:
-    """Answers one kind of ask: with packed rows where `packed` is given, else with padded ones."""
+    """Answers one kind of ask: with packed rows where `packed` is given, else with padded ones.
+
+    `longest` is the longest row, in tokens, that packed rows can serve.
+    """
 
     loaded: CutModel
     encoder: RequestEncoder
     sizer: BatchSizer
     packed: PackedModel | None
 
-    @property
-    def longest(self) -> int:
-        """The longest row, in tokens, that packed rows can serve."""
-        return self.packed.longest if self.packed else 0
-
-
-def _no_odds() -> tuple[DraftOdds, DraftOdds]:
-    return DraftOdds(ALL), DraftOdds(LATER)
+    def __post_init__(self) -> None:
+        self.longest = self.packed.longest if self.packed else 0
+        self.padding = PaddingCheck(self.loaded, left=isinstance(self, Generation))
 
 
 @dataclass
@@ -96,13 +100,10 @@ class Generation(_AskAnswerer):
     """Answers asks that want text; asks with the same stops, limit and options run together."""
 
     stops: dict[Settings, Stops] = field(default_factory=dict)
-    odds: defaultdict[Settings, tuple[DraftOdds, DraftOdds]] = field(
-        default_factory=lambda: defaultdict(_no_odds)
+    odds: dict[Settings, tuple[DraftOdds, DraftOdds]] = field(
+        default_factory=lambda: defaultdict(lambda: (DraftOdds(ALL), DraftOdds(LATER)))
     )
     remembered: AnswerCache = field(default_factory=AnswerCache)
-
-    def __post_init__(self) -> None:
-        self.padding = PaddingCheck(self.loaded, left=True)
 
     def answer(self, asks: Sequence[Ask]) -> Iterator[list[Answer]]:
         """Answer every ask once; the seconds are left for others to fill in."""
@@ -121,7 +122,6 @@ class Generation(_AskAnswerer):
             yield from self.plain_rows(settings, kinds[1])
 
     def stopping(self, settings: Settings) -> Stops:
-        """Tell when answers end."""
         if settings not in self.stops:
             strings, limit, options = settings
             ends = end_tokens(self.loaded.model, json.loads(options))
@@ -202,7 +202,6 @@ class Generation(_AskAnswerer):
     def _answer(
         self, ask: Ask, prompt: TokenizedPrompt, tokens: list[int], forward_tokens: float
     ) -> Answer:
-        """Answer with the text, cut at its first stop string."""
         said = Generated(self.encoder.cut(tokens, prompt.stops), len(tokens))
         return Answer(ask.key, said, 0.0, forward_tokens, len(prompt.tokens) + len(tokens))
 
@@ -210,9 +209,6 @@ class Generation(_AskAnswerer):
 @dataclass
 class Likelihood(_AskAnswerer):
     """Answers asks that want log-probabilities; those of one row of measurement share a tree."""
-
-    def __post_init__(self) -> None:
-        self.padding = PaddingCheck(self.loaded, left=False)
 
     def answer(self, asks: Sequence[Ask]) -> Iterator[list[Answer]]:
         """Answer every ask once; the seconds are left for others to fill in."""
@@ -302,7 +298,6 @@ class PendingScore:
     """An ask some of whose spans have yet to be scored."""
 
     def __init__(self, ask: Ask, spans: tuple[Span, ...]) -> None:
-        """Wait for all spans."""
         self.ask, self.spans, self.missing = ask, spans, len(spans)
         self.logprob, self.greedy, self.cost = 0.0, True, 0.0
 
@@ -313,7 +308,6 @@ class PendingScore:
         return [] if self.missing else [self.answer()]
 
     def answer(self) -> Answer:
-        """Answer with the sums over all spans."""
         tokens = sum(len(span.continuation) for span in self.spans)
         alone = sum(len(span.inputs) for span in self.spans)
         return Answer(

@@ -10,9 +10,8 @@ from transformers import PreTrainedModel
 
 from caploc.engine.planning import MemorySizes
 from caploc.errors import OutOfMemory
-from caploc.models.placement import free_memory, input_device
+from caploc.models.placement import Team, free_memory, input_device
 from caploc.models.projections import stated
-from caploc.models.sharding import Team
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -56,7 +55,6 @@ class BatchSizer:
         self.caution = 1  # doubled whenever a batch did not fit
 
     def budget(self) -> int:
-        """Return the bytes that may be used beside the weights."""
         most = self.memory or SHARE * min(free_memory(device) for device in self.devices)
         return int((self.team.least(float(most)) if self.team else most) / self.caution)
 
@@ -85,9 +83,8 @@ class BatchSizer:
 
     def rows(self, length: int, scored: int = 1) -> int:
         """Count rows that fit when each has `length` tokens, `scored` of them with logits."""
-        budget = self.budget()
         each = self.token_bytes * max(length, 1) + self.scored_bytes * scored
-        return int(max(1, min(self.most, budget // each)))
+        return int(max(1, min(self.most, self.budget() // each)))
 
     def batches(
         self, items: Sequence[T], size: Callable[[T], tuple[int, int]]
@@ -103,11 +100,7 @@ class BatchSizer:
             yield batch
 
     def run(self, work: Callable[[list[T]], list[R]], batch: list[T]) -> list[R]:
-        """Do the work, in halves if the batch does not fit.
-
-        Raises:
-            OutOfMemory: if a single row does not fit.
-        """
+        """Do the work, in halves if the batch does not fit."""
         try:
             return work(batch)
         except Exception as error:
@@ -118,11 +111,7 @@ class BatchSizer:
         return self.run(work, batch[:half]) + self.run(work, batch[half:])
 
     def shrink(self, error: Exception, *, smallest: bool) -> None:
-        """Take half from now on, if the error says that memory ran out; otherwise raise it.
-
-        Raises:
-            OutOfMemory: if a single row did not fit.
-        """
+        """Take half from now on, if the error says that memory ran out; otherwise raise it."""
         if not should_reduce_batch_size(error):
             raise error
         if self.team is not None:  # the others do not know, and wait for this one

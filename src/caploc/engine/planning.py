@@ -152,10 +152,8 @@ def gain(
 
 def shared_length(first: Tokens, second: Tokens) -> int:
     """Count the tokens that two texts begin with alike."""
-    for count, (one, other) in enumerate(zip(first, second, strict=False)):
-        if one != other:
-            return count
-    return min(len(first), len(second))
+    pairs = enumerate(zip(first, second, strict=False))
+    return next((n for n, (a, b) in pairs if a != b), min(len(first), len(second)))
 
 
 def spaced_depths(tokens: int, memory: float, sizes: MemorySizes) -> tuple[int, ...]:
@@ -184,16 +182,17 @@ class BatchPlanner:
         prefixes: tuple[tuple[int, ...], ...],
         prefix: tuple[int | None, ...],
     ) -> None:
-        """Take what `plan_batches` found."""
         self.work, self.sizes, self.prefixes, self.prefix = work, sizes, prefixes, prefix
         self.before = [len(prefixes[n]) if n is not None else 0 for n in prefix]
         self.own = [n - shared for n, shared in zip(work.lengths, self.before, strict=True)]
         self.memory = RECORDS * sizes.memory / 2  # for the records of prompts, and of prefixes
 
     def plan(self) -> BatchPlan:
-        """Make the whole plan."""
-        longest = max([1, *self.own, *map(len, self.prefixes)])
-        tokens = self.pass_tokens(longest)
+        longest, sizes = max([1, *self.own, *map(len, self.prefixes)]), self.sizes
+        each = sizes.working + sizes.logits + sizes.scores * max(self.work.lengths, default=0)
+        rest = (1 - RECORDS - KEPT) * sizes.memory
+        # what memory allows, but the longest row must fit
+        tokens = max(longest, min(sizes.most_tokens, int(rest / each)))
         slots = self.slots(tokens)
         depths, stages = self.prefix_depths(), tuple(self.in_turn())
         recorded = depths or any(stage.recorded for stage in stages)
@@ -204,16 +203,9 @@ class BatchPlanner:
             stages,
             slots,
             tokens,
-            self.sizes.most_rows,
+            sizes.most_rows,
             smallest=slots == 1 and tokens == longest and not recorded,
         )
-
-    def pass_tokens(self, longest: int) -> int:
-        """Choose the most tokens of one pass: what memory allows, but the longest row must fit."""
-        sizes = self.sizes
-        each = sizes.working + sizes.logits + sizes.scores * max(self.work.lengths, default=0)
-        rest = (1 - RECORDS - KEPT) * sizes.memory
-        return max(longest, min(sizes.most_tokens, int(rest / each)))
 
     def slots(self, tokens: int) -> int:
         """Count rows that can run at a time with their own keys and their masks' prefixes.

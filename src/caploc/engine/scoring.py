@@ -11,8 +11,7 @@ from torch import Tensor
 
 from caploc.engine.asks import INTACT, NumberedMask
 from caploc.engine.encoding import Span
-from caploc.engine.intact import IntactRecords
-from caploc.engine.packed import Chunk, PackedModel
+from caploc.engine.packed import Chunk, IntactRecords, PackedModel
 from caploc.engine.plain import sum_logprobs
 from caploc.engine.planning import BatchPlan, PlannedRow, PlanStage
 
@@ -115,7 +114,6 @@ class Scorer:
         trees: Sequence[TokenTree],
         masks: Sequence[NumberedMask],
     ) -> None:
-        """Score with what the plan says."""
         self.packed, self.plan, self.masks = packed, plan, masks
         shared = [0 if n is None else len(plan.prefixes[n]) for n in plan.prefix]
         self.own = [tree.after(count) for tree, count in zip(trees, shared, strict=True)]
@@ -132,7 +130,6 @@ class Scorer:
 
     @torch.inference_mode()
     def begin(self, stage: PlanStage) -> None:
-        """Record what the stage starts from."""
         chunks = []
         for prompt in stage.recorded:
             own, before = self.own[prompt], self.intact.prefix_segment(prompt)
@@ -155,7 +152,6 @@ class Scorer:
 
     @torch.inference_mode()
     def score(self, rows: Sequence[PlannedRow], start: int) -> list[ScoredRow]:
-        """Read rows in one pass."""
         chunks = []
         # for one pass: those of all trees together have no bound
         ancestors = {n: self.own[n].ancestors() for n in {row.prompt for row in rows}}

@@ -12,8 +12,7 @@ from jinja2 import Environment, StrictUndefined, Template
 
 from caploc.contents import Answers, Curve, read_file
 from caploc.exhibits.exhibit import escape_markdown
-from caploc.export.verification import LogitAgreement
-from caploc.export.weights import AdapterSize
+from caploc.export.weights import AdapterSize, LogitAgreement
 from caploc.finished import FinishedRun
 from caploc.folder import ANSWERS, CURVE
 from caploc.headfile import HeadFile
@@ -156,7 +155,6 @@ class _Code(str):
 
 
 def _measured(unit: Unit, part: Mapping[str, Any] | None) -> _Figure:
-    """Write a score with its standard error and its number of examples, where it has them."""
     found = Score.model_validate(part or {})
     text = unit.score(found.score)
     if found.score is not None and found.stderr is not None:
@@ -166,16 +164,11 @@ def _measured(unit: Unit, part: Mapping[str, Any] | None) -> _Figure:
 
 
 def _interval(unit: Unit, part: Mapping[str, Any]) -> _Figure:
-    """Write an effect with its interval."""
     effect, low, high = (part[name] for name in ("effect", "low", "high"))
     text = unit.effect(effect)
     if low is None or high is None:
         return _Figure(text)
     return _Figure(f"{text} ({unit.bare_effect(low)} to {unit.bare_effect(high)})")
-
-
-def _figure(unit: Unit, value: float | None) -> _Figure:
-    return _Figure(unit.score(value))
 
 
 def _code(command: Any) -> _Code:
@@ -204,5 +197,6 @@ def _template() -> Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.globals |= {"measured": _measured, "interval": _interval, "figure": _figure, "code": _code}
+    made.globals |= {"measured": _measured, "interval": _interval, "code": _code}
+    made.globals["figure"] = lambda unit, value: _Figure(unit.score(value))
     return made.from_string(files("caploc.export").joinpath(TEMPLATE).read_text(encoding="utf-8"))

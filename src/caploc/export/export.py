@@ -1,27 +1,35 @@
-"""What to hand on, in which form, and where: checked, written, held against the knockout, kept."""
+"""What to hand on, in which form, and where: checked, written, held against the knockout, kept.
 
+It goes into a folder that is there whole or not at all, and to the Hugging Face Hub if asked.
+"""
+
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, mkdtemp
 from typing import Any
 
+from huggingface_hub import HfApi, get_token, snapshot_download
 from huggingface_hub import errors as hub
-from huggingface_hub import snapshot_download
+from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
+from safetensors import SafetensorError
 from transformers import AutoConfig
 
-from caploc.errors import BadOption, ModelRefused, UserError
+from caploc.errors import BadOption, CaplocError, ModelRefused, RunFailed, StoreFailed, UserError
 from caploc.export.card import CardContent, evidence_of, prompts_of, read_licence, write_card
-from caploc.export.publishing import check_free, check_push, check_space, push, staged
-from caploc.export.verification import PROMPTS, KnockoutLogits, LogitAgreement, load_plainly
 from caploc.export.weights import (
     CODE,
     COMPANIONS,
+    PROMPTS,
     AdapterSize,
+    KnockoutLogits,
+    LogitAgreement,
     checkpoint_bytes,
     copy_companions,
     cut_projections,
+    load_plainly,
     require_peft,
     write_adapter,
     write_weights,
@@ -36,6 +44,113 @@ from caploc.progress import Progress, Silent
 from caploc.report.wording import called
 from caploc.workbench import Allowed, ModelOptions
 
+SPARE_BYTES = 16 * 2**20  # for what is small: config, tokenizer, card
+GIT_FILES = {".gitattributes", "README.md"}  # what a repository holds that someone has just made
+
+
+def check_free(target: Path) -> None:
+    """Refuse a place where something lies."""
+    if target.is_file() or (target.is_dir() and any(target.iterdir())):
+        raise BadOption(f"{target} exists and is not empty; name a new folder with --to.")
+
+
+def check_space(target: Path, needed: int) -> None:
+    """Refuse to begin what cannot end."""
+    place = target.absolute()
+    while not place.exists():
+        place = place.parent
+    free = shutil.disk_usage(place).free
+    if free < needed + SPARE_BYTES:
+        raise StoreFailed(
+            f"{target} needs {(needed + SPARE_BYTES) / 1e9:.2f} GB and the disk has "
+            f"{free / 1e9:.2f} GB left; free disk space or name another place with --to."
+        )
+
+
+@contextmanager
+def staged(target: Path) -> Iterator[Path]:
+    """Give a folder to write into, which takes the target's place at the end of the block.
+
+    After an exception of any kind neither it nor the target exists.
+
+    Raises:
+        StoreFailed: if the disk refuses.
+    """
+    stage = None
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        stage = Path(mkdtemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent))
+        yield stage
+        stage.chmod(0o755)  # mkdtemp keeps others out
+        stage.replace(target)
+    except (OSError, SafetensorError) as error:
+        said = getattr(error, "strerror", None) or str(error).rstrip(".")
+        raise StoreFailed(
+            f"{target} could not be written ({said}); nothing was kept there. Free disk space or "
+            "name another place with --to."
+        ) from error
+    finally:
+        if stage is not None:
+            shutil.rmtree(stage, ignore_errors=True)
+
+
+def check_push(repository: str) -> None:
+    """Refuse, before anything is written, what the Hub would refuse after it."""
+    try:
+        validate_repo_id(repository)
+    except hub.HFValidationError as error:
+        raise BadOption(
+            f"--push-to-hub {repository!r} is no repository: {_short(error)}."
+        ) from None
+    if get_token() is None:
+        raise BadOption(
+            "--push-to-hub needs a token of the Hugging Face Hub; run `hf auth login` once, or set "
+            "HF_TOKEN."
+        )
+    with _hub_errors(repository, "Nothing was written."):
+        api = HfApi()
+        api.whoami()
+        held = set()
+        if api.repo_exists(repository):
+            held = set(api.list_repo_files(repository)) - GIT_FILES
+        if held:
+            raise BadOption(
+                f"{repository} exists on the Hugging Face Hub and holds {sorted(held)[0]!r}; "
+                "name a new repository with --push-to-hub."
+            )
+
+
+def push(folder: Path, repository: str, *, private: bool) -> str:
+    """Upload a folder as a model repository, made if it is not there; return its address."""
+    kept = f"{folder} is kept: `hf upload {repository} {folder}` sends it."
+    with _hub_errors(repository, kept):
+        api = HfApi()
+        made = api.create_repo(repository, private=private, exist_ok=True)
+        api.upload_folder(
+            repo_id=made.repo_id, folder_path=folder, commit_message="Export by caploc"
+        )
+    return str(made)
+
+
+@contextmanager
+def _hub_errors(repository: str, state: str) -> Iterator[None]:
+    """Turn what the Hub's client raises into one sentence."""
+    try:
+        yield
+    except CaplocError:  # some of which are a ValueError, too
+        raise
+    # what the Hub's client raises without a network is another from release to release
+    except (hub.HTTPError, OSError, ValueError) as error:  # type: ignore[attr-defined]
+        raise RunFailed(
+            f"{repository} could not be put on the Hugging Face Hub ({type(error).__name__}: "
+            f"{_short(error)}); check the network and the rights of your token. {state}"
+        ) from error
+
+
+def _short(error: Exception) -> str:
+    return " ".join(str(error).split()).rstrip(".")[:200]
+
+
 try:
     import peft
 except ImportError:  # an extra, of which only adapters have need
@@ -45,75 +160,6 @@ KINDS = ("checkpoint", "lora", "heads")
 QUANTIZED = "quantization_config"  # the key under which a config says so
 CARD, CHECKED = "README.md", "export.json"
 ADAPTER_DTYPES = ("float32", "bfloat16")  # in which the error of an adapter is measured
-
-
-@dataclass(frozen=True)
-class ExportRequest:
-    """What a caller asks for, before it is known whether a run or a model is meant.
-
-    `source` is a finished run's folder or a model; `heads` are names between commas. `model` says
-    how to load a model; of a run, what it says beyond the defaults overrides how the run loaded its
-    own.
-    """
-
-    source: str
-    target: Path
-    top: int | None
-    heads: str | None
-    kind: str
-    repository: str | None
-    private: bool
-    model: ModelOptions
-    command: str = ""
-
-    def export(self) -> "Export":
-        """Find the export meant.
-
-        Raises:
-            UserError: if options contradict each other, or the run cannot be read or names no head.
-        """
-        if self.top is not None and self.top < 1:
-            raise BadOption(f"--top must be 1 or more; got {self.top}.")
-        if self.top is not None and self.heads is not None:
-            raise BadOption("--top takes a run's heads and --heads names others; give one of both.")
-        folder, run = Path(self.source), None
-        named = tuple(Head.parse_all(self.heads or ""))
-        if (folder / RESULT).is_file() or (folder / RUN).is_file():
-            # no task is asked, so that no program is run
-            allowed = Allowed(code=True, remote_code=self.model.trust_remote_code)
-            run = FinishedRun.read(folder, allowed)
-            named, model = named if self.heads is not None else self._top(run), self._model_of(run)
-        elif self.heads is None:
-            raise BadOption(
-                f"{self.source} is no finished run; name the folder of one, or a model with the "
-                "heads to cut: --heads L0H5,L1H3."
-            )
-        else:
-            model = replace(self.model, name=self.source)
-        where = {"repository": self.repository, "private": self.private, "command": self.command}
-        return Export(model, named, self.kind, self.target, run=run, **where)  # type: ignore[arg-type]
-
-    def _top(self, run: FinishedRun) -> tuple[Head, ...]:
-        named = tuple(Head.parse(name) for name in run.result.top)
-        if not named:
-            raise UserError(
-                f"The run in {run.folder} named no head, so there is none to export; name heads "
-                "yourself with --heads."
-            )
-        return named[: self.top]
-
-    def _model_of(self, run: FinishedRun) -> ModelOptions:
-        given, default = self.model, ModelOptions("")
-        changed = {
-            name: getattr(given, name)
-            for name in ("device", "dtype", "trust_remote_code")
-            if getattr(given, name) != getattr(default, name)
-        }
-        for name in ("revision", "projections", "gguf"):
-            if getattr(given, name) is not None:
-                raise BadOption(f"--{name} is the run's own, in {self.source}; leave it out.")
-        # weights are exported as they are stored, however the run held them in memory
-        return replace(run.study.model, quantize=None, **changed)
 
 
 @dataclass(frozen=True)
@@ -127,7 +173,6 @@ class Exported:
     address: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as JSON holds it."""
         return {
             "folder": str(self.folder),
             "kind": self.kind,
@@ -153,6 +198,42 @@ class Export:
     repository: str | None = None
     private: bool = False
     command: str = ""
+
+    @classmethod
+    def find(
+        cls, source: str, model: ModelOptions, top: int | None, heads: str | None, **how: Any
+    ) -> "Export":
+        """Find the export meant: `source` is a finished run's folder or a model.
+
+        `heads` are names between commas; without them it is a run's own, `top` of them. `model`
+        says how to load a model; of a run, what it says beyond the defaults overrides how the run
+        loaded its own. `how` are the other fields.
+
+        Raises:
+            UserError: if options contradict each other, or the run cannot be read or names no head.
+        """
+        if top is not None and top < 1:
+            raise BadOption(f"--top must be 1 or more; got {top}.")
+        if top is not None and heads is not None:
+            raise BadOption("--top takes a run's heads and --heads names others; give one of both.")
+        folder, named = Path(source), tuple(Head.parse_all(heads or ""))
+        if not (folder / RESULT).is_file() and not (folder / RUN).is_file():
+            if heads is None:
+                raise BadOption(
+                    f"{source} is no finished run; name the folder of one, or a model with the "
+                    "heads to cut: --heads L0H5,L1H3."
+                )
+            return cls(replace(model, name=source), named, **how)
+        # no task is asked, so that no program is run
+        run = FinishedRun.read(folder, Allowed(code=True, remote_code=model.trust_remote_code))
+        if heads is None:
+            named = tuple(Head.parse(name) for name in run.result.top)[:top]
+            if not named:
+                raise UserError(
+                    f"The run in {run.folder} named no head, so there is none to export; name "
+                    "heads yourself with --heads."
+                )
+        return cls(_run_model(run, model), named, run=run, **how)
 
     def check(self) -> tuple[ModelSource, HeadGrid]:
         """Refuse every mistake that can be seen before weights are loaded.
@@ -224,6 +305,21 @@ class Export:
         return Exported(self.target, self.kind, self.heads, tuple(agreements), address)
 
 
+def _run_model(run: FinishedRun, given: ModelOptions) -> ModelOptions:
+    """Return how to load a run's model: as the run did, but for what is given."""
+    default = ModelOptions("")
+    changed = {
+        name: getattr(given, name)
+        for name in ("device", "dtype", "trust_remote_code")
+        if getattr(given, name) != getattr(default, name)
+    }
+    for name in ("revision", "projections", "gguf"):
+        if getattr(given, name) is not None:
+            raise BadOption(f"--{name} is the run's own, in {run.folder}; leave it out.")
+    # weights are exported as they are stored, however the run held them in memory
+    return replace(run.study.model, quantize=None, **changed)
+
+
 @dataclass
 class _Writing:
     """One export under way, in a folder that nobody sees yet."""
@@ -239,11 +335,8 @@ class _Writing:
 
     def write(self) -> list[LogitAgreement]:
         """Write weights or adapter, the file of heads and the card; return how they agree."""
-        agreements: list[LogitAgreement] = []
-        if self.export.kind == "checkpoint":
-            agreements = self.checkpoint()
-        elif self.export.kind == "lora":
-            agreements = self.adapter()
+        ways = {"checkpoint": self.checkpoint, "lora": self.adapter, "heads": list}
+        agreements = list[LogitAgreement](ways[self.export.kind]())
         self.describe(agreements)
         return agreements
 
@@ -297,7 +390,6 @@ class _Writing:
         return agreements
 
     def prompts(self) -> list[str]:
-        """Return texts of the run's task."""
         return prompts_of(self.export.run) if self.export.run else []
 
     def describe(self, agreements: Sequence[LogitAgreement]) -> None:
@@ -329,11 +421,7 @@ class _Writing:
 
 @contextmanager
 def _local_copy(source: ModelSource, kind: str) -> Iterator[Path]:
-    """Find the folder of a model's files on this machine; for a checkpoint, GGUF as safetensors.
-
-    Raises:
-        ModelRefused: if they cannot be fetched.
-    """
+    """Find the folder of a model's files on this machine; for a checkpoint, GGUF as safetensors."""
     if source.gguf is not None and kind == "checkpoint":
         with TemporaryDirectory(prefix="caploc-gguf-") as folder:
             convert(source, Path(folder), "float32")
@@ -341,18 +429,14 @@ def _local_copy(source: ModelSource, kind: str) -> Iterator[Path]:
     elif Path(source.place).is_dir():
         yield Path(source.place)
     else:
-        yield _fetched(source)
-
-
-def _fetched(source: ModelSource) -> Path:
-    wanted = [*WEIGHTS, "*.safetensors.index.json", CARD, CODE, *COMPANIONS]
-    try:
-        folder = snapshot_download(
-            source.place, revision=source.revision, allow_patterns=[*wanted, "*/*.jinja"]
-        )
-    except (hub.HTTPError, OSError) as error:  # type: ignore[attr-defined]
-        raise ModelRefused(
-            f"The files of {source.name} could not be fetched from the Hugging Face Hub "
-            f"({type(error).__name__}); check the network, or give a local folder."
-        ) from error
-    return Path(folder)
+        wanted = [*WEIGHTS, "*.safetensors.index.json", CARD, CODE, *COMPANIONS, "*/*.jinja"]
+        try:
+            fetched = snapshot_download(
+                source.place, revision=source.revision, allow_patterns=wanted
+            )
+        except (hub.HTTPError, OSError) as error:  # type: ignore[attr-defined]
+            raise ModelRefused(
+                f"The files of {source.name} could not be fetched from the Hugging Face Hub "
+                f"({type(error).__name__}); check the network, or give a local folder."
+            ) from error
+        yield Path(fetched)

@@ -1,5 +1,7 @@
 """Weights without some heads: a checkpoint with their columns at zero, or a LoRA adapter.
 
+What was written is held against the runtime knockout: the logits of both on the same tokens.
+
 Of a checkpoint nothing is converted: a file that holds no such column is copied, the others are
 copied and patched in place, byte by byte. So dtype, shards, index and metadata stay as they were,
 and no weights are held in memory.
@@ -14,23 +16,26 @@ layer is its number of cut columns.
 import json
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Float, Int
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from caploc.errors import BadOption, ModelRefused
 from caploc.heads import Mask
-from caploc.models.cutting import standing
+from caploc.models.cutting import knocked_out, standing
 from caploc.models.loading import LoadedModel
 from caploc.models.projections import module_name
+from caploc.models.proof import TOLERANCE, logits_of, random_tokens
 
 try:
     import peft
@@ -64,7 +69,6 @@ class CutProjection:
 
     @property
     def reads_first(self) -> bool:
-        """Whether the weight's first axis is what it reads."""
         return isinstance(self.module, Conv1D)
 
 
@@ -102,11 +106,7 @@ def write_weights(source: Path, target: Path, projections: list[CutProjection]) 
 
 
 def weight_map(folder: Path) -> dict[str, str]:
-    """Find every tensor's file as transformers reads a folder: one file, else those of an index.
-
-    Raises:
-        ModelRefused: if there is neither, or the index is unsound.
-    """
+    """Find every tensor's file as transformers reads a folder: one file, else those of an index."""
     if (folder / WEIGHTS).exists():
         return dict.fromkeys(_header(folder / WEIGHTS)[0], WEIGHTS)
     try:
@@ -128,9 +128,6 @@ def _stored_name(folder: Path, files: Mapping[str, str], projection: CutProjecti
     """Find the tensor a projection was loaded from: alike in name, and equal in every value.
 
     Files may name it otherwise than the model does: without the outermost part, or with another.
-
-    Raises:
-        ModelRefused: if there is no such tensor, or more than one.
     """
     wanted = f"{projection.name}.weight"
     alike = [name for name in files if _from_layer(name) == _from_layer(wanted)]
@@ -157,10 +154,10 @@ def _holds(path: Path, tensor: str, projection: CutProjection) -> bool:
     """Tell whether a tensor of a file is the projection's weight, in a plain dtype."""
     entry = _header(path)[0][tensor]
     weight = projection.weight.detach()
-    if weight.is_meta:  # on disk: its name must do, and the check at the end
-        return entry["dtype"] in ITEM_BYTES and tuple(entry["shape"]) == tuple(weight.shape)
     if entry["dtype"] not in ITEM_BYTES or tuple(entry["shape"]) != tuple(weight.shape):
         return False
+    if weight.is_meta:  # on disk: its name must do, and the check at the end
+        return True
     with safe_open(path, framework="pt") as file:
         return torch.equal(file.get_tensor(tensor).to(weight.dtype), weight.cpu())
 
@@ -211,11 +208,7 @@ class AdapterSize:
 
 
 def require_peft() -> None:
-    """Refuse adapters where PEFT is not installed.
-
-    Raises:
-        BadOption: if it is not.
-    """
+    """Refuse adapters where PEFT is not installed."""
     if peft is None:
         raise BadOption("--as lora needs PEFT, which is not installed: pip install 'caploc[peft]'.")
 
@@ -270,3 +263,115 @@ def _factors(projection: CutProjection) -> tuple[Tensor, Tensor]:
     selector = torch.zeros(len(chosen), len(cut), dtype=weight.dtype)
     selector[torch.arange(len(chosen)), chosen] = 1
     return selector, -by_reads[cut].T.contiguous()
+
+
+PROMPT_TOKENS = 64  # of each prompt, its last ones: all logits of a comparison are held in memory
+PROMPTS = 8
+SEED = 0
+
+Tokens = Int[Tensor, "rows tokens"]
+Logits = Float[Tensor, "rows tokens vocabulary"]
+
+
+@dataclass(frozen=True)
+class LogitAgreement:
+    """How far logits lie from those of the runtime knockout.
+
+    `largest` is the largest difference of a logit, `error` the root mean square of all of them as a
+    share of what the knockout itself changes, `same_choice` the share of positions at which the
+    likeliest token is the same.
+    """
+
+    way: str  # how it was loaded
+    dtype: str
+    device: str
+    positions: int
+    largest: float
+    error: float
+    same_choice: float
+
+    @property
+    def exact(self) -> bool:
+        return self.largest == 0
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self) | {"exact": self.exact}
+
+    def sentence(self) -> str:
+        found = "bit-identical" if self.exact else f"off by {self.largest:.2g} at most"
+        return (
+            f"Checked against the runtime knockout ({self.way}, {self.dtype}, {self.device}): "
+            f"logits at {self.positions} positions {found}."
+        )
+
+    def hold(self) -> None:
+        """Refuse what is not the knockout."""
+        limit = TOLERANCE.get(getattr(torch, self.dtype), 1e-3)
+        if not self.error <= limit:
+            raise ModelRefused(
+                f"What was written does not answer as the knocked-out model does ({self.way}: its "
+                f"logits are off by {self.error:.2g} of the knockout's effect, {limit:g} is "
+                "allowed), so nothing was kept; this model cannot be exported."
+            )
+
+
+@dataclass(frozen=True)
+class KnockoutLogits:
+    """The logits of a model under knockout, and how much the knockout changed them."""
+
+    tokens: list[Tokens]
+    logits: list[Logits]
+    effect: float  # root mean square over all logits
+    dtype: str
+    device: str
+
+    @classmethod
+    @torch.inference_mode()
+    def take(cls, loaded: LoadedModel, mask: Mask, prompts: Sequence[str]) -> "KnockoutLogits":
+        """Run a model intact and knocked out."""
+        tokens = [random_tokens(loaded.model, SEED)]
+        for prompt in prompts[:PROMPTS]:  # its end, in a batch of its own
+            ids = loaded.tokenizer(prompt)["input_ids"][-PROMPT_TOKENS:]
+            if ids:
+                tokens.append(torch.tensor([ids], device=loaded.device))
+        masks = torch.from_numpy(mask)[None]
+        logits, squares, count = [], 0.0, 0
+        for batch in tokens:
+            intact = logits_of(loaded.model, batch)
+            with knocked_out(loaded.projections, loaded.grid, masks):
+                logits.append(logits_of(loaded.model, batch))
+            squares += float((logits[-1] - intact).double().square().sum())
+            count += intact.numel()
+        return cls(tokens, logits, (squares / count) ** 0.5, loaded.dtype, str(loaded.device))
+
+    @torch.inference_mode()
+    def agreement(self, model: PreTrainedModel, way: str) -> LogitAgreement:
+        """Measure how a model's logits agree with these."""
+        largest, squares, count, same, positions = 0.0, 0.0, 0, 0, 0
+        for batch, wanted in zip(self.tokens, self.logits, strict=True):
+            got = logits_of(model, batch)
+            if not torch.equal(got, wanted):
+                difference = (got - wanted).double()
+                # not max(): a NaN must not pass for agreement
+                largest = float(torch.maximum(difference.abs().max(), torch.tensor(largest)))
+                squares += float(difference.square().sum())
+            count += got.numel()
+            same += int((got.argmax(-1) == wanted.argmax(-1)).sum())
+            positions += got[..., 0].numel()
+        error = (squares / count) ** 0.5 / self.effect if self.effect else squares
+        share = same / positions
+        return LogitAgreement(way, self.dtype, self.device, positions, largest, error, share)
+
+
+def load_plainly(
+    folder: Path, *, dtype: str, device: str | None, trust_remote_code: bool
+) -> PreTrainedModel:
+    """Load a model as anyone does, nothing of caploc's; without a device, over all there are."""
+    model: Any = AutoModelForCausalLM.from_pretrained(
+        folder,
+        dtype=getattr(torch, dtype),
+        trust_remote_code=trust_remote_code,
+        device_map=device or "auto",
+    )
+    plain: PreTrainedModel = model.eval()
+    return plain

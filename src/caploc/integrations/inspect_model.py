@@ -84,11 +84,9 @@ class KnockedOutAPI(ModelAPI):
         self.turn = anyio.Lock()
 
     def max_connections(self) -> int:
-        """Samples asked at a time."""
         return CONNECTIONS
 
     def max_tokens(self) -> int:
-        """Tokens of an answer where a task sets no limit."""
         return NEW_TOKENS
 
     async def generate(
@@ -125,11 +123,7 @@ class KnockedOutAPI(ModelAPI):
         )
 
     def prompt(self, messages: list[ChatMessage]) -> str:
-        """Write a conversation as the model reads it: by its chat template, else the plain texts.
-
-        Raises:
-            BadOption: if a message holds more than text.
-        """
+        """Write a conversation as the model reads it: by its chat template, else as plain texts."""
         for message in messages:
             if not isinstance(message.content, str) and any(
                 part.type != "text" for part in message.content

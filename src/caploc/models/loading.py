@@ -19,7 +19,6 @@ from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
-    PretrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
@@ -35,19 +34,22 @@ from caploc.models.gguf import mend_splitting, unmark_quantized
 from caploc.models.placement import (
     ONE,
     Placement,
+    Team,
     check_fit,
     check_quantization,
+    check_shardable,
     dtype_label,
+    gather_team,
     input_device,
     is_quantized,
     parse_placement,
     scheme_config,
+    shard_projections,
     usual_limits,
     weight_bytes,
 )
 from caploc.models.projections import Naming, find_projections
 from caploc.models.proof import prove_heads
-from caploc.models.sharding import Team, check_shardable, gather_team, shard_projections
 from caploc.models.sources import ModelSource, check_model_files, find_source, gated_error
 
 DTYPES: dict[str, str | torch.dtype] = {
@@ -178,7 +180,6 @@ class Weights:
 
     @cached_property
     def empty(self) -> PreTrainedModel:
-        """The model without values."""
         return _empty_model(self.source, self.trust_remote_code)
 
     @property
@@ -216,12 +217,7 @@ class Weights:
         return grid
 
     def load(self) -> PreTrainedModel:
-        """Read the weights, and put them where they belong.
-
-        Raises:
-            ModelRefused: if they cannot be read, or some are missing.
-            OutOfMemory: if they do not fit.
-        """
+        """Read the weights, and put them where they belong."""
         try:
             model = _read_weights(self.source, self.arguments())
             if self.where.kind == ONE and not self.quantized:
@@ -250,11 +246,8 @@ class Weights:
             folder = tempfile.mkdtemp(prefix="caploc-weights-")
             atexit.register(shutil.rmtree, folder, ignore_errors=True)
             limits = self.where.limits or usual_limits()
-            return arguments | {
-                "device_map": "auto",
-                "max_memory": limits,
-                "offload_folder": folder,
-            }
+            spread = {"device_map": "auto", "max_memory": limits, "offload_folder": folder}
+            return arguments | spread
         if self.quantized:
             arguments["device_map"] = {"": self.where.device}
         return arguments
@@ -280,9 +273,6 @@ def convert(source: ModelSource, target: Path, dtype: str, ends: Sequence[str] =
     """Write a model as safetensors with its config and tokenizer, as transformers loads it.
 
     At any token of `ends` it will stop; at its own if there are none.
-
-    Raises:
-        ModelRefused, OutOfMemory: if it cannot be loaded.
     """
     weights = Weights(source, parse_placement("cpu"), pick(DTYPES, dtype, "dtype"), None, False)
     weights.check(None)
@@ -318,24 +308,21 @@ def _empty_model(source: ModelSource, trust_remote_code: bool) -> PreTrainedMode
         config = AutoConfig.from_pretrained(
             source.place, trust_remote_code=trust_remote_code, **source.which
         )
-        _refuse_other_models(source.name, config)
+        own_code = getattr(config, "auto_map", None) or {}
+        if (
+            config.model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+            and "AutoModelForCausalLM" not in own_code
+        ):
+            raise ModelRefused(
+                f"{source.name} is a {config.model_type} model, which does not continue text; give "
+                "a causal language model."
+            )
         # on the meta device a model has its modules and shapes, and no values
         with torch.device("meta"):
             empty: PreTrainedModel = AutoModelForCausalLM.from_config(
                 config, trust_remote_code=trust_remote_code
             )
     return empty
-
-
-def _refuse_other_models(name: str, config: PretrainedConfig) -> None:
-    own_code = getattr(config, "auto_map", None) or {}
-    if config.model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
-        return
-    if "AutoModelForCausalLM" not in own_code:
-        raise ModelRefused(
-            f"{name} is a {config.model_type} model, which does not continue text; give a causal "
-            "language model."
-        )
 
 
 def _read_tokenizer(source: ModelSource, trust_remote_code: bool) -> PreTrainedTokenizerBase:
@@ -379,11 +366,7 @@ def _refuse_other_words(
 
 
 def _read_weights(source: ModelSource, arguments: dict[str, Any]) -> PreTrainedModel:
-    """Load the model with its weights; `arguments` go to `from_pretrained`.
-
-    Raises:
-        ModelRefused: if they cannot be read, or some are missing or of another shape.
-    """
+    """Load the model with its weights; `arguments` go to `from_pretrained`."""
     with _one_sentence(source.name):
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             source.place,

@@ -1,30 +1,29 @@
-"""Planted models: transformers whose responsible heads are known because their weights say so.
+"""Planted models: Llamas put together by hand, whose responsible heads are known.
 
-`write_planted` writes a Llama checkpoint whose weights are put together by hand, two tasks for it
-and the truth. Everything in the residual stream counts in shares of the accuracy: 0.01 is a point.
+`write_planted` writes a checkpoint, two tasks for it and the truth. One large constant in the
+residual stream makes every norm a fixed scale, and attention is uniform (the queries are zero), so
+that in float32 a cut does what the truth says in every example. All heads that are not planted read
+and write noise, which moves only words that never win.
 
-How it answers `colour ruby item417`: the item's own embedding says its colour with 1 and "unsure"
-with `1 + total - margin`, where `total` is what all needed heads and backups carry. Attention is
-uniform (the queries are zero); each needed head takes the colour of the key word ("ruby") to the
-last position and adds its strength to it. So the example is right as long as its margin is larger
-than what the cut heads carried. Margins lie evenly between -0.1 and 0.9: the accuracy is 0.9, and a
-needed head costs its strength. A backup and its needed head write to a lane of their own too, from
-which the last layer's feed-forward block takes back whatever the two carry beyond what the needed
-head carries alone. Every embedding says "um", louder than all else; the universal heads silence it
-together. A rescuer takes from the colour what its needed head adds. All else that heads read and
-write is noise, which moves only words that never win.
-
-No head reads what another one writes, and one large constant in the residual stream makes every
-norm a fixed scale, so that in float32 a cut does what the truth says in every example.
+No head reads what another one writes. Everything in the residual stream counts in shares of the
+accuracy: 0.01 is a point. How `colour ruby item417` is answered: the item's own embedding says its
+colour with 1 and "unsure" with `1 + total - margin`, where `total` is what all needed heads and
+backups carry. Each needed head takes the colour of the key word ("ruby") to the last position and
+adds its strength to it. So the example is right as long as its margin is larger than what the cut
+heads carried. Margins lie evenly between -0.1 and 0.9: the accuracy is 0.9, and a needed head costs
+its strength. A backup and its needed head write to a lane of their own too, from which the last
+layer's feed-forward block takes back whatever the two carry beyond what the needed head carries
+alone. Every embedding says "um", louder than all else; the universal heads silence it together. A
+rescuer takes from the colour what its needed head adds.
 """
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -40,34 +39,31 @@ from caploc.errors import BadOption
 from caploc.heads import Head, HeadGrid
 
 SPECIAL = {"eos_token": "<end>", "pad_token": "<pad>", "unk_token": "<unk>"}  # words 0, 1 and 2
+UNSURE = "unsure"
+PROMPT = 3  # tokens, over which uniform attention takes the mean
+SHARPNESS = 10.0  # logits of an answer of 1
+NOISE = 16  # values of noise in the residual stream, read and written
+CONSTANT = 0  # its place in the residual stream
+
 MOST_NEEDED = 20
 INTACT = 0.9
 POINTS = 100  # in an accuracy of 1; every strength is a whole number of them
 DRAWN = (8, 30)  # points that a head costs when its strength is not given
 STRENGTHS = [points / POINTS for points in range(1, 51)]  # above, a pair's loss might not show
-
 KEYS = ["blood rose ruby", "grass leaf lime", "sky sea ink", "sun lemon gold"]
 COLOURS = dict(zip(("red", "green", "blue", "yellow"), map(str.split, KEYS), strict=True))
 OPPOSITES = {"north": "south", "south": "north", "east": "west", "west": "east"}
-UNSURE, GARBAGE = "unsure", "um"
+GARBAGE = "um"
 ANSWERS = (*COLOURS, *OPPOSITES, UNSURE, GARBAGE)
-PROMPT = 3  # tokens, over which uniform attention takes the mean
-
 EACH = len(COLOURS)
-WIDTH = 2 * EACH  # values of a head: one for each colour, then noise
-NOISE = 16
-LOUDNESS = 0.1  # of the noise that the heads together add, root mean square
-SHARPNESS = 10.0  # logits for an accuracy of 1
-# Places in the residual stream; last come the lanes of the pairs.
-CONSTANT = 0
-KEYED = slice(1, 1 + EACH)
-HEARD = slice(KEYED.stop, KEYED.stop + NOISE)
-HUMMED = slice(HEARD.stop, HEARD.stop + NOISE)
-SAID = {answer: HUMMED.stop + number for number, answer in enumerate(ANSWERS)}
-COLOURS_SAID = slice(HUMMED.stop, HUMMED.stop + EACH)
-LANES = HUMMED.stop + len(ANSWERS)
-
 TRUTH = "truth.json"
+OTHER_EXAMPLES = [
+    {"prompt": f"opposite place{place} {word}", "answer": answer}
+    for place in range(25)
+    for word, answer in OPPOSITES.items()
+]
+
+
 TASK = """\
 output_type: generate_until
 doc_to_text: "{{prompt}}"
@@ -76,12 +72,6 @@ generation_kwargs: {until: ["\\n"], max_gen_toks: 1, do_sample: false}
 metric_list: [{metric: exact_match, aggregation: mean, higher_is_better: true}]
 metadata: {version: 1}
 """
-OTHER_EXAMPLES = [
-    {"prompt": f"opposite place{place} {word}", "answer": answer}
-    for place in range(25)
-    for word, answer in OPPOSITES.items()
-]
-
 Examples = list[dict[str, Any]]
 
 
@@ -107,25 +97,35 @@ class Planted:
     seed: int = 0
 
     def check(self) -> None:
-        """Refuse what cannot be planted.
-
-        Raises:
-            BadOption: naming the number that is wrong.
-        """
+        """Refuse what cannot be planted."""
         most = {"needed": MOST_NEEDED, "backups": self.needed, "rescuers": self.needed}
         check_numbers(self, most, zero=("backups", "universal", "rescuers", "seed"))
         planted = self.needed + self.backups + self.universal + self.rescuers
-        present = self.layers * self.heads
-        if planted > present:
-            raise BadOption(
-                f"{planted} heads are to be planted, and a model of {self.layers} layers with "
-                f"{self.heads} heads each has {present}; plant fewer, or ask for a larger model."
-            )
+        check_room(planted, "heads", self.layers, self.heads)
         if (given := len(self.strengths)) not in (0, self.needed):
             raise BadOption(f"strengths has one for each needed head, or none; got {given}.")
         for strength in self.strengths:
             if strength not in STRENGTHS:
                 raise BadOption(f"strengths are 0.01, 0.02 ... {STRENGTHS[-1]}; got {strength}.")
+
+
+def check_numbers(plan: Any, most: Mapping[str, int], zero: Iterable[str]) -> None:
+    """Refuse a number of a plan that is too small (1, or 0 for those of `zero`) or too large."""
+    for name, value in vars(plan).items():
+        if isinstance(value, int):
+            least = int(name not in zero)
+            if not least <= value <= most.get(name, value):
+                allowed = f"from {least} to {most[name]}" if name in most else f"{least} or more"
+                raise BadOption(f"{name} must be {allowed}; got {value}.")
+
+
+def check_room(planted: int, parts: str, layers: int, each: int) -> None:
+    """Refuse to plant more parts than a model has."""
+    if planted > layers * each:
+        raise BadOption(
+            f"{planted} {parts} are to be planted, and a model of {layers} layers with {each} "
+            f"{parts} each has {layers * each}; plant fewer, or ask for a larger model."
+        )
 
 
 @dataclass(frozen=True)
@@ -199,136 +199,12 @@ def write_planted(folder: Path | str, plan: Planted) -> Truth:
     (place / TRUTH).write_text(json.dumps(content, indent=2) + "\n")
     write_task(place, "planted", {"planted": ("test", examples)})
     write_task(place, "other", {"other": ("test", OTHER_EXAMPLES)})
-    _PlantedHeads(plan, truth, examples, random).write(place)
+    _HeadsLlama(plan, truth, random, examples).write(place)
     return truth
 
 
-def _truth(plan: Planted, examples: Examples, random: np.random.Generator) -> Truth:
-    heads = HeadGrid((plan.heads,) * plan.layers).heads
-    order = iter([heads[column] for column in random.permutation(len(heads))])
-    drawn = random.integers(*DRAWN, size=(2, MOST_NEEDED), endpoint=True) / POINTS
-    costs = plan.strengths or drawn[0][: plan.needed].tolist()
-    needed = {next(order): cost for cost in costs}
-    pairs = list(zip(needed, drawn[1].tolist(), strict=False))[: plan.backups]
-    return Truth(
-        needed=needed,
-        backups={next(order): Backup(behind, share) for behind, share in pairs},
-        universal=tuple(next(order) for _ in range(plan.universal)),
-        margins=tuple(example["margin"] for example in examples),
-        rescuers={next(order): head for head in list(needed)[: plan.rescuers]},
-    )
-
-
-def _examples(count: int, random: np.random.Generator) -> Examples:
-    """Make examples of the planted task, their margins half a point beside every strength."""
-    levels = random.permutation(np.arange(count) * POINTS // count).tolist()
-    colours = random.permutation(np.arange(count) % EACH).tolist()
-    examples = []
-    for number, (level, index) in enumerate(zip(levels, colours, strict=True)):
-        colour, keys = list(COLOURS.items())[index]
-        prompt = f"colour {keys[random.integers(len(keys))]} item{number}"
-        margin = round((level + 0.5) / POINTS - (1 - INTACT), 3)
-        examples.append({"prompt": prompt, "answer": colour, "margin": margin})
-    return examples
-
-
-class HandmadeLlama(ABC):
-    """A Llama of words whose weights are put together by hand.
-
-    With `constant` in one place of the residual stream, louder than all else, norms only rescale;
-    their weights undo that.
-    """
-
-    @property
-    @abstractmethod
-    def constant(self) -> float:
-        """The constant of the residual stream."""
-
-    @property
-    @abstractmethod
-    def words(self) -> dict[str, int]:
-        """The token of every word."""
-
-    @property
-    @abstractmethod
-    def config(self) -> LlamaConfig:
-        """The sizes of the model; see `llama_config`."""
-
-    @abstractmethod
-    def embeddings(self) -> Float32[np.ndarray, "words hidden"]:
-        """Make a row for each word: what it writes into the residual stream."""
-
-    @abstractmethod
-    def readout(self) -> Float32[np.ndarray, "words hidden"]:
-        """Make a row for each word: what it reads from the residual stream at the end."""
-
-    @abstractmethod
-    def layer(self, number: int) -> dict[str, np.ndarray]:
-        """Make a layer's weights by their names in transformers, the norms left out."""
-
-    def write(self, place: Path) -> None:
-        """Write config, weights and a tokenizer of whole words.
-
-        Raises:
-            OSError: if the folder cannot be written.
-        """
-        hidden = self.config.hidden_size
-        # a norm divides by the root mean square: constant / sqrt(hidden)
-        scale = np.full(hidden, self.constant / np.sqrt(hidden), np.float32)
-        weights = {"model.embed_tokens.weight": self.embeddings(), "model.norm.weight": scale}
-        weights["lm_head.weight"] = self.readout()
-        for number in range(self.config.num_hidden_layers):
-            norms = {"input_layernorm": scale, "post_attention_layernorm": scale}
-            for name, weight in (self.layer(number) | norms).items():
-                weights[f"model.layers.{number}.{name}.weight"] = weight
-        self.config.save_pretrained(place)
-        tensors = {name: torch.tensor(array).contiguous() for name, array in weights.items()}
-        save_file(tensors, place / "model.safetensors", metadata={"format": "pt"})
-        tokenizer = Tokenizer(WordLevel(dict(self.words), SPECIAL["unk_token"]))
-        tokenizer.pre_tokenizer = WhitespaceSplit()
-        PreTrainedTokenizerFast(tokenizer_object=tokenizer, **SPECIAL).save_pretrained(place)
-
-
-def llama_config(
-    words: Mapping[str, int], layers: int, heads: int, *, places: int, inner: int, head_width: int
-) -> LlamaConfig:
-    """Configure a float32 Llama with ReLU, its residual stream of `places` values or a few more."""
-    return LlamaConfig(
-        architectures=["LlamaForCausalLM"],
-        vocab_size=len(words),
-        hidden_size=-(-places // heads) * heads,  # a multiple of the heads
-        intermediate_size=inner,
-        num_hidden_layers=layers,
-        num_attention_heads=heads,
-        head_dim=head_width,
-        hidden_act="relu",
-        bos_token_id=None,
-        eos_token_id=0,
-        pad_token_id=1,
-        dtype="float32",
-    )
-
-
-def check_numbers(plan: Any, most: Mapping[str, int], zero: Iterable[str]) -> None:
-    """Refuse a number of a plan that is too small (1, or 0 for those of `zero`) or too large.
-
-    Raises:
-        BadOption: naming it.
-    """
-    for name, value in vars(plan).items():
-        if isinstance(value, int):
-            least = int(name not in zero)
-            if not least <= value <= most.get(name, value):
-                allowed = f"from {least} to {most[name]}" if name in most else f"{least} or more"
-                raise BadOption(f"{name} must be {allowed}; got {value}.")
-
-
 def planting_folder(folder: Path | str, truth: str) -> Path:
-    """Make the folder that a planted model is written to, or take one that holds such a model.
-
-    Raises:
-        BadOption: if it is a file, or holds something without the file `truth`.
-    """
+    """Make the folder that a planted model is written to, or take one that holds such a model."""
     place = Path(folder).expanduser().absolute()
     if place.exists() and not place.is_dir():
         raise BadOption(f"{str(place)!r} is a file; name a folder that the model can be put in.")
@@ -352,33 +228,185 @@ def write_task(place: Path, name: str, files: Mapping[str, tuple[str, Examples]]
     (place / f"{name}.yaml").write_text("\n".join(lines) + "\n" + TASK)
 
 
-@dataclass(frozen=True)
-class _PlantedHeads(HandmadeLlama):
-    """The weights and the vocabulary of a model with planted heads."""
+def _truth(plan: Planted, examples: Examples, random: np.random.Generator) -> Truth:
+    heads = HeadGrid((plan.heads,) * plan.layers).heads
+    order = iter([heads[column] for column in random.permutation(len(heads))])
+    drawn = random.integers(*DRAWN, size=(2, MOST_NEEDED), endpoint=True) / POINTS
+    costs = plan.strengths or drawn[0][: plan.needed].tolist()
+    needed = {next(order): cost for cost in costs}
+    pairs = list(zip(needed, drawn[1].tolist(), strict=False))[: plan.backups]
+    return Truth(
+        needed=needed,
+        backups={next(order): Backup(behind, share) for behind, share in pairs},
+        universal=tuple(next(order) for _ in range(plan.universal)),
+        margins=tuple(example["margin"] for example in examples),
+        rescuers={next(order): head for head in list(needed)[: plan.rescuers]},
+    )
 
-    plan: Planted
-    truth: Truth
-    examples: Examples
+
+def _examples(count: int, random: np.random.Generator) -> Examples:
+    """Make examples for planted heads, their margins half a point beside every strength."""
+    levels = random.permutation(np.arange(count) * POINTS // count).tolist()
+    colours = random.permutation(np.arange(count) % EACH).tolist()
+    examples = []
+    for number, (level, index) in enumerate(zip(levels, colours, strict=True)):
+        colour, keys = list(COLOURS.items())[index]
+        prompt = f"colour {keys[random.integers(len(keys))]} item{number}"
+        margin = round((level + 0.5) / POINTS - (1 - INTACT), 3)
+        examples.append({"prompt": prompt, "answer": colour, "margin": margin})
+    return examples
+
+
+@dataclass(frozen=True)
+class HandmadeLlama(ABC):
+    """A float32 Llama of whole words, with ReLU: noise everywhere, and what a subclass plants.
+
+    With `constant` in one place of the residual stream, louder than all else, norms only rescale;
+    their weights undo that. `heard` and `hummed` are the places of noise that is read and written,
+    `answers` words that may win, each with the place it reads and its sign; a layer's noisy parts
+    add `loudness` together, root mean square.
+    """
+
+    plan: Any
+    truth: Any
     random: np.random.Generator
+    heard = hummed = slice(0)
+    head_width = 0
+    loudness = 0.0
+    answers: ClassVar[tuple[tuple[str, int, int], ...]] = ()
+    constant = 1000.0
+
+    @property
+    @abstractmethod
+    def vocabulary(self) -> Iterator[str]:
+        """All words but the special ones; one may come twice."""
+
+    @property
+    @abstractmethod
+    def sizes(self) -> tuple[int, int]:
+        """Places in the residual stream, and neurons of a layer."""
+
+    @abstractmethod
+    def mean(self, table: Float32[np.ndarray, "words hidden"]) -> None:
+        """Put what each word means into its row of the embeddings."""
+
+    @abstractmethod
+    def plant_heads(self, layer: int, reads: np.ndarray, writes: np.ndarray) -> None:
+        """Plant in (head values, hidden) and (hidden, head values) of a layer."""
+
+    @abstractmethod
+    def plant_neurons(self, layer: int, gate: np.ndarray, up: np.ndarray, adds: np.ndarray) -> None:
+        """Plant in a layer's feed-forward block, zero until now; all are (neurons, hidden)."""
 
     @cached_property
     def words(self) -> dict[str, int]:
-        """The token of every word; those of the items come last."""
-        words = [*SPECIAL.values(), *ANSWERS, *" ".join(KEYS).split()]
-        for example in OTHER_EXAMPLES + self.examples:
-            words += example["prompt"].split()
-        return {word: token for token, word in enumerate(dict.fromkeys(words))}
+        every = dict.fromkeys([*SPECIAL.values(), *self.vocabulary])
+        return {word: token for token, word in enumerate(every)}
 
     @cached_property
     def config(self) -> LlamaConfig:
-        return llama_config(
-            self.words,
-            self.plan.layers,
-            self.plan.heads,
-            places=LANES + EACH * self.plan.backups,
-            inner=EACH * max(self.plan.backups, 1),
-            head_width=WIDTH,
+        places, neurons = self.sizes
+        return LlamaConfig(
+            architectures=["LlamaForCausalLM"],
+            vocab_size=len(self.words),
+            hidden_size=-(-places // self.plan.heads) * self.plan.heads,  # a multiple of the heads
+            intermediate_size=neurons,
+            num_hidden_layers=self.plan.layers,
+            num_attention_heads=self.plan.heads,
+            head_dim=self.head_width,
+            hidden_act="relu",
+            bos_token_id=None,
+            eos_token_id=0,
+            pad_token_id=1,
+            dtype="float32",
         )
+
+    def noise(self, *shape: int) -> np.ndarray:
+        return self.random.standard_normal(shape)
+
+    def share(self, parts: int) -> float:
+        """Return what one of the noisy parts of a layer adds."""
+        return float(self.loudness / np.sqrt(parts * self.plan.layers))
+
+    def embeddings(self) -> Float32[np.ndarray, "words hidden"]:
+        """Make a row for each word: the constant, noise, and what the word means."""
+        table = np.zeros((len(self.words), self.config.hidden_size), np.float32)
+        table[:, CONSTANT] = self.constant
+        table[:, self.heard] = self.noise(len(table), NOISE)
+        self.mean(table)
+        return table
+
+    def readout(self) -> Float32[np.ndarray, "words hidden"]:
+        """Make a row for each word: its answer's place, or noise for words that are no answer."""
+        table = np.zeros((len(self.words), self.config.hidden_size), np.float32)
+        table[:, self.hummed] = self.noise(len(table), NOISE) / np.sqrt(NOISE)
+        for word, place, sign in self.answers:
+            table[self.words[word]] = 0
+            table[self.words[word], place] = sign
+        return table * np.float32(SHARPNESS)
+
+    def layer(self, number: int) -> dict[str, np.ndarray]:
+        """Make a layer's weights by their names in transformers, the norms left out."""
+        hidden, values = self.config.hidden_size, self.plan.heads * self.head_width
+        silent, reads = np.zeros((2, values, hidden), np.float32)
+        writes = np.zeros((hidden, values), np.float32)
+        reads[:, self.heard] = self.noise(values, NOISE) / np.sqrt(NOISE)
+        writes[self.hummed] = self.noise(NOISE, values) * self.share(values)
+        self.plant_heads(number, reads, writes)
+        heads = zip("qkvo", (silent, silent, reads, writes), strict=True)
+        gate, up, adds = np.zeros((3, self.config.intermediate_size, hidden), np.float32)
+        self.plant_neurons(number, gate, up, adds)
+        return {f"self_attn.{letter}_proj": part for letter, part in heads} | {
+            "mlp.gate_proj": gate,
+            "mlp.up_proj": up,
+            "mlp.down_proj": adds.T,
+        }
+
+    def write(self, place: Path) -> None:
+        """Write config, weights and a tokenizer of whole words."""
+        hidden = self.config.hidden_size
+        # a norm divides by the root mean square: constant / sqrt(hidden)
+        scale = np.full(hidden, self.constant / np.sqrt(hidden), np.float32)
+        weights = {"model.embed_tokens.weight": self.embeddings(), "model.norm.weight": scale}
+        weights["lm_head.weight"] = self.readout()
+        for number in range(self.config.num_hidden_layers):
+            norms = {"input_layernorm": scale, "post_attention_layernorm": scale}
+            for name, weight in (self.layer(number) | norms).items():
+                weights[f"model.layers.{number}.{name}.weight"] = weight
+        self.config.save_pretrained(place)
+        tensors = {name: torch.tensor(array).contiguous() for name, array in weights.items()}
+        save_file(tensors, place / "model.safetensors", metadata={"format": "pt"})
+        tokenizer = Tokenizer(WordLevel(dict(self.words), SPECIAL["unk_token"]))
+        tokenizer.pre_tokenizer = WhitespaceSplit()
+        PreTrainedTokenizerFast(tokenizer_object=tokenizer, **SPECIAL).save_pretrained(place)
+
+
+@dataclass(frozen=True)
+class _HeadsLlama(HandmadeLlama):
+    """A model with planted heads; their values are one for each colour, then noise."""
+
+    plan: Planted
+    truth: Truth
+    random: np.random.Generator
+    examples: Examples
+    keyed = slice(1, 1 + EACH)
+    heard = slice(1 + EACH, 1 + EACH + NOISE)
+    hummed = slice(heard.stop, heard.stop + NOISE)
+    said = slice(hummed.stop, hummed.stop + EACH)  # the colours; other answers follow
+    lanes = hummed.stop + len(ANSWERS)  # of the pairs, last of all
+    answers = tuple((answer, place, 1) for place, answer in enumerate(ANSWERS, hummed.stop))
+    head_width = 2 * EACH
+    loudness = 0.1
+
+    @property
+    def vocabulary(self) -> Iterator[str]:
+        yield from (*ANSWERS, *" ".join(KEYS).split())
+        for example in OTHER_EXAMPLES + self.examples:
+            yield from example["prompt"].split()
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        return self.lanes + EACH * self.plan.backups, EACH * max(self.plan.backups, 1)
 
     @property
     def total(self) -> float:
@@ -391,90 +419,58 @@ class _PlantedHeads(HandmadeLlama):
         return 3 * (2 + self.total)
 
     @property
-    def constant(self) -> float:
+    def constant(self) -> float:  # type: ignore[override]
         """So large that all else changes the norm by less than 1e-4."""
         return 100 * self.silencing * (2 + self.plan.universal)
-
-    def layer(self, number: int) -> dict[str, np.ndarray]:
-        return self.attention(number) | self.saturation(number)
-
-    def embeddings(self) -> Float32[np.ndarray, "words hidden"]:
-        """Make a row for each word: the constant, noise, "um", and what the word means."""
-        table = np.zeros((len(self.words), self.config.hidden_size), np.float32)
-        table[:, CONSTANT] = self.constant
-        table[:, HEARD] = self.random.standard_normal((len(table), NOISE))
-        table[:, SAID[GARBAGE]] = self.silencing * (self.plan.universal - 0.5)
-        for place, keys in enumerate(COLOURS.values(), start=KEYED.start):
-            table[[self.words[key] for key in keys], place] = 1
-        for word, answer in OPPOSITES.items():
-            table[self.words[word], SAID[answer]] = 1
-        taken = sum(self.truth.needed[head] for head in self.truth.rescuers.values())
-        for row, example in zip(table[-len(self.examples) :], self.examples, strict=True):
-            row[SAID[example["answer"]]] = 1
-            row[SAID[UNSURE]] = 1 + self.total - taken - example["margin"]
-        return table
-
-    def readout(self) -> Float32[np.ndarray, "words hidden"]:
-        """Make a row for each word: its answer's place, or noise for words that are no answer."""
-        table = np.zeros((len(self.words), self.config.hidden_size), np.float32)
-        table[:, HUMMED] = self.random.standard_normal((len(table), NOISE)) / np.sqrt(NOISE)
-        for answer in ANSWERS:
-            table[self.words[answer]] = 0
-            table[self.words[answer], SAID[answer]] = 1
-        return table * np.float32(SHARPNESS)
-
-    def attention(self, layer: int) -> dict[str, np.ndarray]:
-        """Make a layer's heads: noise, and in the planted ones what they are for."""
-        values = self.plan.heads * WIDTH
-        silent, reads = np.zeros((2, values, self.config.hidden_size), np.float32)
-        writes = np.zeros((self.config.hidden_size, values), np.float32)
-        reads[:, HEARD] = self.random.standard_normal((values, NOISE)) / np.sqrt(NOISE)
-        share = LOUDNESS / np.sqrt(values * self.plan.layers)
-        writes[HUMMED] = self.random.standard_normal((NOISE, values)) * share
-        for head in (*self.truth.universal, *self.carried):
-            if head.layer == layer:
-                own = slice(head.index * WIDTH, head.index * WIDTH + EACH)
-                self.plant(head, reads[own], writes[:, own])
-        parts = zip("qkvo", (silent, silent, reads, writes), strict=True)
-        return {f"self_attn.{letter}_proj": part for letter, part in parts}
-
-    def plant(self, head: Head, reads: np.ndarray, writes: np.ndarray) -> None:
-        """Write what a planted head is for over the first values of its noise.
-
-        `reads` (colours, hidden) and `writes` (hidden, colours) are views of its layer's weights.
-        """
-        reads[:], writes[:] = 0, 0
-        if head in self.truth.universal:
-            reads[0, CONSTANT] = 1 / self.constant
-            writes[SAID[GARBAGE], 0] = -self.silencing
-        else:
-            reads[:, KEYED] = np.eye(EACH)
-            share, lane = self.carried[head]
-            writes[COLOURS_SAID] = writes[lane] = np.eye(EACH) * share * PROMPT
 
     @cached_property
     def carried(self) -> dict[Head, tuple[float, slice]]:
         """What each needed head, backup and rescuer adds to the colour, and to which lane too."""
-        carried = {head: (cost, COLOURS_SAID) for head, cost in self.truth.needed.items()}
+        carried = {head: (cost, self.said) for head, cost in self.truth.needed.items()}
         for number, (head, backup) in enumerate(self.truth.backups.items()):
-            lane = slice(LANES + number * EACH, LANES + (number + 1) * EACH)
+            lane = slice(self.lanes + number * EACH, self.lanes + (number + 1) * EACH)
             carried[head] = backup.share, lane
             carried[backup.behind] = self.truth.needed[backup.behind] + backup.share, lane
         for head, rescued in self.truth.rescuers.items():
-            carried[head] = -self.truth.needed[rescued], COLOURS_SAID
+            carried[head] = -self.truth.needed[rescued], self.said
         return carried
 
-    def saturation(self, layer: int) -> dict[str, np.ndarray]:
-        """Make the feed-forward block: in the last layer, by colour, `said -= relu(lane - most)`.
+    def mean(self, table: Float32[np.ndarray, "words hidden"]) -> None:
+        said = {answer: place for answer, place, _ in self.answers}
+        table[:, said[GARBAGE]] = self.silencing * (self.plan.universal - 0.5)
+        for place, keys in enumerate(COLOURS.values(), start=self.keyed.start):
+            table[[self.words[key] for key in keys], place] = 1
+        for word, answer in OPPOSITES.items():
+            table[self.words[word], said[answer]] = 1
+        taken = sum(self.truth.needed[head] for head in self.truth.rescuers.values())
+        for row, example in zip(table[-len(self.examples) :], self.examples, strict=True):
+            row[said[example["answer"]]] = 1
+            row[said[UNSURE]] = 1 + self.total - taken - example["margin"]
 
-        `most` is what the needed head carries alone; the other layers' blocks are zero.
+    def plant_heads(self, layer: int, reads: np.ndarray, writes: np.ndarray) -> None:
+        garbage = self.said.start + ANSWERS.index(GARBAGE)
+        for head in (*self.truth.universal, *self.carried):
+            if head.layer != layer:
+                continue
+            first = head.index * self.head_width
+            reading, writing = reads[first : first + EACH], writes[:, first : first + EACH]
+            reading[:], writing[:] = 0, 0
+            if head in self.truth.universal:
+                reading[0, CONSTANT] = 1 / self.constant
+                writing[garbage, 0] = -self.silencing
+            else:
+                reading[:, self.keyed] = np.eye(EACH)
+                share, lane = self.carried[head]
+                writing[self.said] = writing[lane] = np.eye(EACH) * share * PROMPT
+
+    def plant_neurons(self, layer: int, gate: np.ndarray, up: np.ndarray, adds: np.ndarray) -> None:
+        """Plant in the last layer, by colour, `said -= relu(lane - most)`.
+
+        `most` is what the needed head carries alone.
         """
-        inner = self.config.intermediate_size
-        gate, up, adds = np.zeros((3, inner, self.config.hidden_size), np.float32)
         if layer == self.plan.layers - 1 and self.plan.backups:
             most = [self.carried[backup.behind][0] for backup in self.truth.backups.values()]
-            gate[:, LANES : LANES + inner] = np.eye(inner)
+            gate[:, self.lanes : self.lanes + len(gate)] = np.eye(len(gate))
             gate[:, CONSTANT] = -np.repeat(most, EACH) / self.constant
             up[:, CONSTANT] = 1 / self.constant
-            adds[:, COLOURS_SAID] = -np.tile(np.eye(EACH), (self.plan.backups, 1))
-        return {"mlp.gate_proj": gate, "mlp.up_proj": up, "mlp.down_proj": adds.T}
+            adds[:, self.said] = -np.tile(np.eye(EACH), (self.plan.backups, 1))

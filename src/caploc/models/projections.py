@@ -64,7 +64,12 @@ def find_projections(
     projections = _named(model, naming, layers) if naming else _by_name(model, layers)
     if not any(projections):
         raise ModelRefused(f"{_kind(model)} has no attention output projections. {BY_HAND}")
-    _refuse_shared(model, projections)
+    present = [id(getattr(each, "weight", each)) for each in projections if each is not None]
+    if len(set(present)) < len(present):
+        raise ModelRefused(
+            f"Layers of {_kind(model)} share one attention output projection, so that a head of "
+            "one layer cannot be cut alone."
+        )
     shapes = [
         _shape(model, layer, projection) if projection is not None else (0, 1)
         for layer, projection in enumerate(projections)
@@ -162,24 +167,18 @@ def _by_name(model: PreTrainedModel, layers: int) -> list[nn.Module | None]:
 
 
 def _output_projection(model: nn.Module, layer: nn.Module) -> nn.Module | None:
-    found = [
-        module
-        for name, module in layer.named_modules()
-        if _is_output_projection(name) and is_linear(module)
-    ]
+    found = []
+    for name, module in layer.named_modules():
+        parent, own = ("", *name.split("."))[-2:]
+        fits = parent in ATTENTION_NAMES and own in PROJECTION_NAMES
+        if (fits or (parent in MIXED_NAMES and own == "o_proj")) and is_linear(module):
+            found.append(module)
     if len(found) > 1:
         raise ModelRefused(
             f"A layer of {_kind(model)} has {len(found)} attention output projections, and it is "
             f"not clear which heads are meant. {BY_HAND}"
         )
     return found[0] if found else None
-
-
-def _is_output_projection(name: str) -> bool:
-    *_, parent, own = ["", "", *name.split(".")]
-    if parent in MIXED_NAMES:
-        return own == "o_proj"
-    return parent in ATTENTION_NAMES and own in PROJECTION_NAMES
 
 
 def _named(model: nn.Module, naming: str | Callable, layers: int) -> list[nn.Module | None]:
@@ -197,8 +196,11 @@ def _named(model: nn.Module, naming: str | Callable, layers: int) -> list[nn.Mod
             "layer without heads."
         )
     for projection in projections:
-        if projection is not None:
-            _refuse_other_kinds(model, projection)
+        if projection is not None and not is_linear(projection):
+            raise ModelRefused(
+                f"{module_name(model, projection)} is a {type(projection).__name__}; an output "
+                "projection must be a torch.nn.Linear or a transformers Conv1D."
+            )
     return projections
 
 
@@ -213,59 +215,25 @@ def _one_match(model: nn.Module, names: list[str], pattern: str) -> nn.Module | 
     return model.get_submodule(matches[0]) if matches else None
 
 
-def _refuse_other_kinds(model: nn.Module, projection: nn.Module) -> None:
-    if not is_linear(projection):
-        raise ModelRefused(
-            f"{module_name(model, projection)} is a {type(projection).__name__}; an output "
-            "projection must be a torch.nn.Linear or a transformers Conv1D."
-        )
-
-
-def _refuse_shared(model: nn.Module, projections: Sequence[nn.Module | None]) -> None:
-    """Two layers with one projection have no heads of their own to cut."""
-    present = [
-        id(getattr(projection, "weight", projection))
-        for projection in projections
-        if projection is not None
-    ]
-    if len(set(present)) < len(present):
-        raise ModelRefused(
-            f"Layers of {_kind(model)} share one attention output projection, so that a head of "
-            "one layer cannot be cut alone."
-        )
-
-
 def _shape(model: nn.Module, layer: int, projection: nn.Module) -> tuple[int, int]:
     """Count the heads of the layer, and how many of them share a key-value head."""
     name = module_name(model, projection)
     sources = [module for _, module in ancestors(model, name)][:-1]
     config, reads = text_config(model), input_width(projection)
     heads = _number(sources, config, HEAD_COUNTS, layer)
-    width = _head_width(sources, config, layer, heads)
+    width = _number(sources, config, HEAD_WIDTHS, layer)
+    if width is None and heads:  # the last resort
+        width = config.hidden_size // heads
     if not heads or not width or heads * width != reads:
         raise ModelRefused(
             f"{name} reads {reads} values, but the model has {heads or 'an unknown number of'} "
             f"heads of {width or 'unknown'} values in layer {layer}. {BY_HAND}"
         )
-    return heads, _group_size(sources, config, layer, heads)
-
-
-def _head_width(sources: Sequence[Any], config: Any, layer: int, heads: int | None) -> int | None:
-    """Count the values each head hands on; hidden size and head count are the last resort."""
-    width = _number(sources, config, HEAD_WIDTHS, layer)
-    if width is None and heads:
-        width = config.hidden_size // heads
-    return width
-
-
-def _group_size(sources: Sequence[Any], config: Any, layer: int, heads: int) -> int:
     if any(hasattr(source, name) for source in sources for name in LATENT):
-        return 1  # latent attention expands its cache to a key and a value for each head
+        return heads, 1  # latent attention expands its cache to a key and a value for each head
     groups = _number(sources, None, ("num_key_value_groups",), layer)
-    if groups:
-        return groups
-    key_value_heads = _number(sources, config, KEY_VALUE_HEADS, layer)
-    return heads // key_value_heads if key_value_heads else 1
+    key_value_heads = _number(sources, config, KEY_VALUE_HEADS, layer) or heads
+    return heads, groups or heads // key_value_heads
 
 
 def _number(sources: Sequence[Any], config: Any, names: Sequence[str], layer: int) -> int | None:

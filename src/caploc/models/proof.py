@@ -32,6 +32,7 @@ to head h is the convention of every model in transformers, and follows from hea
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -50,10 +51,10 @@ from caploc.models.cutting import (
     module_of,
     replaced,
     standing,
+    temporary_hooks,
 )
-from caploc.models.placement import input_device, is_quantized, rows_mix
+from caploc.models.placement import input_device, is_quantized, local, rows_mix
 from caploc.models.projections import BY_HAND, layer_part, module_name, text_config
-from caploc.models.sharding import local
 
 TOKENS = 8
 # Largest error of a cut, as a share of what the cut changes in the logits (root mean square). With
@@ -95,7 +96,9 @@ def prove_heads(
                     "its projections are hooked, or from one run to the next."
                 )
         zeroed = columns_zeroed
-        if not all(is_writable(module) for module in reading_modules(projections, grid)):
+        sites = zip(projections, grid.layer_slices, strict=True)
+        reading = (module for site, columns in sites for module, _ in standing(site, columns))
+        if not all(map(is_writable, reading)):
             zeroed = inputs_zeroed
             _prove_products(model, calls)
             _prove_each_layer(model, projections, grid, tokens)
@@ -113,16 +116,13 @@ def prove_heads(
 
 @contextmanager
 def resting(model: PreTrainedModel, seed: int) -> Iterator[tuple[Tokens, Logits]]:
-    """Put a model out of training for a block; give random tokens, and its logits for them.
-
-    Raises:
-        ModelRefused: if its logits are not numbers.
-    """
+    """Put a model out of training for a block; give random tokens, and its logits for them."""
     tokens, training = random_tokens(model, seed), model.training
     model.eval()
     try:
         intact = logits_of(model, tokens)
-        refuse_infinite(model, intact)
+        if (intact.isnan() | intact.isposinf()).any():
+            raise _infinite(model)
         yield tokens, intact
     finally:
         model.train(training)
@@ -144,21 +144,15 @@ def masks_to_prove(grid: Grid, seed: int, share: float = 0.0) -> Bool[Tensor, "r
     return masks
 
 
-def refuse_infinite(model: PreTrainedModel, logits: Logits) -> None:
-    """Refuse a model whose logits are not numbers: nothing could be said of what it answers.
-
-    Raises:
-        ModelRefused: naming a weight that is none, or else the dtype, which may be too narrow.
-    """
-    if not (logits.isnan() | logits.isposinf()).any():
-        return
+def _infinite(model: PreTrainedModel) -> ModelRefused:
+    """Build the error for logits that are no numbers: a weight's fault, or else the dtype's."""
     for name, weight in model.named_parameters():
         if weight.is_floating_point() and not weight.isfinite().all():
-            raise ModelRefused(
+            return ModelRefused(
                 f"{type(model).__name__}: {name} holds values that are no finite numbers (NaN or "
                 "infinity), so that its logits are none; the weights are damaged: get them again."
             )
-    raise ModelRefused(
+    return ModelRefused(
         f"{type(model).__name__} gives logits that are no finite numbers in {model.dtype}; load it "
         "with another --dtype (float32 and bfloat16 hold larger numbers than float16)."
     )
@@ -222,9 +216,8 @@ class Call:
         def read(module: nn.Module, args: tuple[Tensor, ...]) -> None:
             self.read.append(args[0].detach().clone())
 
-        with ExitStack() as hooks:
-            hooks.callback(self.part.register_forward_pre_hook(remember, with_kwargs=True).remove)
-            hooks.callback(self.projection.register_forward_pre_hook(read).remove)
+        part = self.part.register_forward_pre_hook(remember, with_kwargs=True)
+        with temporary_hooks([part, self.projection.register_forward_pre_hook(read)]):
             yield
 
 
@@ -401,12 +394,13 @@ def inputs_zeroed(
     Inside a module's own `forward`, after all hooks, and for every row of the batch.
     """
 
-    def without(forward: Callable[[Tensor], Tensor], cut: Bool[Tensor, " heads"]) -> Callable:
-        return lambda mixed: forward(mixed * _kept(cut, mixed))
+    def without(forward: Callable, cut: Bool[Tensor, " heads"], mixed: Tensor) -> Tensor:
+        silenced: Tensor = forward(mixed * _kept(cut, mixed))
+        return silenced
 
     with ExitStack() as back:
         for module, cut in _cut_modules(projections, grid, mask):
-            back.enter_context(forward_as(module, without(module.forward, cut)))
+            back.enter_context(forward_as(module, partial(without, module.forward, cut)))
         yield
 
 
@@ -425,13 +419,6 @@ def _cut_modules(
             cut = mask[columns][inside]
             if bool(cut.any()):
                 yield module, cut
-
-
-def reading_modules(projections: Projections, grid: HeadGrid) -> Iterator[nn.Module]:
-    """Yield every module that reads heads."""
-    for projection, columns in zip(projections, grid.layer_slices, strict=True):
-        for module, _ in standing(projection, columns):
-            yield module
 
 
 def is_writable(module: nn.Module) -> bool:

@@ -7,6 +7,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache, cached_property, partial
@@ -55,22 +56,14 @@ class ModelSource:
 
     @property
     def which(self) -> dict[str, Any]:
-        """What `from_pretrained` takes beside the place, to read these files and no others.
-
-        Raises:
-            ModelRefused, BadOption: if a GGUF file cannot be read.
-        """
+        """What `from_pretrained` takes beside the place, to read these files and no others."""
         if self.gguf is not None:
             return {"gguf_file": str(self.header.file)}
         return {"revision": self.revision}
 
     @cached_property
     def header(self) -> Header:
-        """What the GGUF file says of itself, checked.
-
-        Raises:
-            ModelRefused, BadOption: if it cannot be read.
-        """
+        """What the GGUF file says of itself, checked."""
         assert self.gguf is not None
         return check_gguf(self.name, self.gguf)
 
@@ -86,10 +79,9 @@ class ModelSource:
         if self.commit is not None:
             return self.commit
         if self.gguf is not None:
+            digest = partial(hashlib.blake2b, digest_size=20)
             with self.gguf.open("rb") as file:
-                return hashlib.file_digest(
-                    file, partial(hashlib.blake2b, digest_size=20)
-                ).hexdigest()
+                return hashlib.file_digest(file, digest).hexdigest()
         found = folder_fingerprint(Path(self.place))
         if self.name not in PRETRAINED:
             return found
@@ -118,7 +110,14 @@ def find_source(name: str, revision: str | None = None, gguf: str | None = None)
     if name == DEMO:
         raise ModelRefused(f"The demo model is missing from {DEMO_FOLDER}; reinstall caploc.")
     if is_file(folder):
-        return _in_file(name, folder, revision, gguf)
+        if folder.suffix.lower() != ".gguf":
+            raise BadOption(
+                f"{name!r} is a file; give the folder it is in (a file by itself may be GGUF only)."
+            )
+        _refuse_revision(name, "a file", revision)
+        if gguf is not None:
+            raise BadOption(f"{name!r} is a GGUF file itself; leave out --gguf {gguf}.")
+        return of_gguf(name, folder.absolute())
     if not is_hub_name(name):
         raise UnknownName(
             f"There is no folder {name!r}. A model is a folder, a GGUF file, the name of a model "
@@ -138,12 +137,7 @@ def is_hub_name(name: str) -> bool:
 
 
 def check_model_files(source: ModelSource) -> None:
-    """Refuse a model that lacks a file that loading needs, or whose GGUF file is not sound.
-
-    Raises:
-        ModelRefused: naming the file.
-        BadOption: if the package is missing that reads it.
-    """
+    """Refuse a model that lacks a file that loading needs, or whose GGUF file is not sound."""
     if source.gguf is not None:
         check_gguf(source.name, source.gguf)
         return
@@ -203,31 +197,22 @@ def _fetched(name: str, revision: str | None, gguf: str | None) -> ModelSource:
         raise ModelRefused(
             f"{name} has not been fetched yet; run `caploc fetch {name}` first ({size:,.0f} MB)."
         )
-    folder = home(name)
-    return ModelSource(
-        name, str(folder), None, None, tuple(sorted(p.name for p in folder.iterdir()))
-    )
+    return _folder_source(name, home(name))
+
+
+def _folder_source(name: str, folder: Path, commit: str | None = None) -> ModelSource:
+    files = tuple(sorted(path.name for path in folder.iterdir()))
+    return ModelSource(name, str(folder), None, commit, files)
 
 
 def _in_folder(name: str, folder: Path, revision: str | None, gguf: str | None) -> ModelSource:
     _refuse_revision(name, "a folder", revision)
-    files = tuple(sorted(path.name for path in folder.iterdir()))
+    source = _folder_source(name, folder)
     if gguf is None:
-        return ModelSource(name, str(folder), None, None, files)
+        return source
     if not is_file(folder / gguf) or not (folder / gguf).resolve().is_relative_to(folder.resolve()):
-        raise _no_gguf(name, files, gguf)
+        raise _no_gguf(name, source.files, gguf)
     return of_gguf(name, (folder / gguf).absolute())
-
-
-def _in_file(name: str, file: Path, revision: str | None, gguf: str | None) -> ModelSource:
-    if file.suffix.lower() != ".gguf":
-        raise BadOption(
-            f"{name!r} is a file; give the folder it is in (a file by itself may be GGUF only)."
-        )
-    _refuse_revision(name, "a file", revision)
-    if gguf is not None:
-        raise BadOption(f"{name!r} is a GGUF file itself; leave out --gguf {gguf}.")
-    return of_gguf(name, file.absolute())
 
 
 def of_gguf(name: str, file: Path, commit: str | None = None) -> ModelSource:
@@ -297,8 +282,7 @@ def _in_cache(name: str, revision: str | None, gguf: str | None, error: Exceptio
         commit = Path(found).parents[gguf.count("/")].name
         return of_gguf(name, Path(found), f"{commit}/{gguf}")
     folder = Path(found).parent  # named by its commit
-    files = tuple(sorted(path.name for path in folder.iterdir()))
-    return ModelSource(name, str(folder), None, folder.name, files)
+    return _folder_source(name, folder, folder.name)
 
 
 def folder_fingerprint(folder: Path) -> str:
@@ -345,43 +329,31 @@ def _further_files(folder: Path) -> Iterator[Path]:
 def _inside(folder: Path, name: str) -> Iterator[Path]:
     """Yield the file of this name below the folder, if there is one; none that lies outside."""
     path = Path(folder, name)
-    try:
+    with suppress(OSError, ValueError):
         if path.is_file() and ".." not in Path(name).parts:
             path.relative_to(folder)
             yield path
-    except (OSError, ValueError):
-        return
 
 
 def _read_object(path: Path) -> dict[str, Any]:
     """Read the object in a JSON file; an empty one where there is none."""
-    try:
+    content = None
+    with suppress(OSError, ValueError, RecursionError):
         if path.stat().st_size <= LONGEST:
             content = json.loads(path.read_text(encoding="utf-8"))
-            return content if isinstance(content, dict) else {}
-    except (OSError, ValueError, RecursionError):
-        pass
-    return {}
+    return content if isinstance(content, dict) else {}
 
 
 def _repeats_shards(folder: Path, shards: dict[Any, Any]) -> bool:
     """Tell whether an index says of each weight what the files say: which one holds it."""
     holders: dict[str, list[str]] = {}
     for path in sorted(folder.glob("*.safetensors")):
-        for weight in _weights_in(path):
-            holders.setdefault(weight, []).append(path.name)
+        with suppress(SafetensorError, OSError), safe_open(path, framework="numpy") as file:
+            for weight in list(file.keys()):
+                holders.setdefault(weight, []).append(path.name)
     files = set(shards.values()) if all(isinstance(f, str) for f in shards.values()) else set()
     truth = {weight: names for weight, names in holders.items() if files & set(names)}
     return bool(files) and truth == {weight: [name] for weight, name in shards.items()}
-
-
-def _weights_in(path: Path) -> list[str]:
-    """List the weights in a file; none in one that is damaged."""
-    try:
-        with safe_open(path, framework="numpy") as file:
-            return list(file.keys())
-    except (SafetensorError, OSError):
-        return []
 
 
 def _added_tokens(folder: Path, words: dict[str, Any]) -> dict[str, Any]:

@@ -1,17 +1,29 @@
-"""An engine whose rows are answered by a pool of workers, each with a replica of the model."""
+"""An engine whose rows are answered by a pool of workers, each with a replica of the model.
+
+A replica is loaded and proved in its own process. Errors that it raises on purpose come back as
+values: one that Ray raises means that the worker is not sound any more.
+"""
 
 import logging
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from importlib.metadata import version
 from itertools import count
-from typing import Protocol
+from typing import Any
 
-from caploc.engine import Answer, Ask
-from caploc.errors import CaplocError, OutOfMemory, RunFailed
+import numpy as np
+import torch
+
+from caploc.engine import Answer, Ask, BatchEngine
+from caploc.engine.memory import SHARE
+from caploc.errors import CaplocError, ModelRefused, OutOfMemory, RunFailed
+from caploc.heads import HeadGrid
+from caploc.models.loading import LoadedModel, load_model
+from caploc.models.placement import free_memory
 from caploc.tasks.task import Request
-from caploc.workers.replica import ModelIdentity, Refusal
 from caploc.workers.scheduling import Dispatcher, Patience, WorkerRates
 
 LOG = logging.getLogger(__name__)
@@ -23,13 +35,130 @@ LOADING = 3600.0  # seconds that there may be no worker with its model
 UNBORN = 5  # workers that may die one after another while they load, with none at work
 
 
+@dataclass(frozen=True, slots=True)
+class AskBatch:
+    """Asks as they travel: each text and each mask once, masks as bits.
+
+    `asked` holds each ask's key and its places in `requests` and `masks`.
+    """
+
+    requests: tuple[Request, ...]
+    masks: tuple[bytes, ...]  # packed bits, most significant first; 1 is knocked out
+    parts: int  # of a mask
+    asked: tuple[tuple[tuple[int, int], int, int], ...]
+
+    @classmethod
+    def of(cls, asks: Sequence[Ask]) -> "AskBatch":
+        requests: dict[Request, int] = {}
+        masks: dict[bytes, int] = {}
+        asked = [
+            (
+                ask.key,
+                requests.setdefault(ask.request, len(requests)),
+                masks.setdefault(np.packbits(ask.knocked_out).tobytes(), len(masks)),
+            )
+            for ask in asks
+        ]
+        parts = asks[0].knocked_out.size if asks else 0
+        return cls(tuple(requests), tuple(masks), parts, tuple(asked))
+
+    def asks(self) -> list[Ask]:
+        masks = [
+            np.unpackbits(np.frombuffer(bits, np.uint8), count=self.parts).astype(bool)
+            for bits in self.masks
+        ]
+        return [Ask(key, self.requests[text], masks[mask]) for key, text, mask in self.asked]
+
+
+@dataclass(frozen=True)
+class ModelIdentity:
+    """What the driver, which holds no weights, knows of the model that a worker has loaded.
+
+    `release` is the version of caploc that the worker runs.
+    """
+
+    name: str
+    fingerprint: str
+    dtype: str
+    device: str
+    grid: HeadGrid
+    release: str
+
+    def check_same(self, first: "ModelIdentity", node: str) -> None:
+        """Refuse a worker whose answers would be another model's."""
+        for what in ("fingerprint", "dtype", "grid", "release"):
+            own, other = getattr(self, what), getattr(first, what)
+            if own != other:
+                said = "" if what == "grid" else f": {own}, not {other}"
+                what = {"release": "version of caploc"}.get(what, what)
+                raise ModelRefused(
+                    f"The worker on {node} has another {what} of {self.name} than the first one"
+                    f"{said}; every node needs the same files, the same versions and one --dtype."
+                )
+
+
+@dataclass(frozen=True)
+class WorkerRecipe:
+    """What a worker loads: `load_model`'s arguments, most rows of a batch, its CPU cores."""
+
+    loading: dict[str, Any]
+    batch_size: int | None = None
+    cpus: int = 1
+
+
+@dataclass
+class Replica:
+    """A worker's model, which answers batches of asks."""
+
+    recipe: WorkerRecipe
+    engine: BatchEngine[LoadedModel] = field(init=False, repr=False)
+
+    def load(self) -> tuple[ModelIdentity | CaplocError, str]:
+        """Load and prove the model; return who it is, and the id of Ray's node that this is on."""
+        import ray
+
+        node = str(ray.get_runtime_context().get_node_id())
+        torch.set_num_threads(self.recipe.cpus)
+        try:
+            loaded, memory = load_model(**self.recipe.loading), None
+            if loaded.device.type == "cpu":  # this worker's part of what all of them may use
+                part = min(1.0, self.recipe.cpus / (os.cpu_count() or 1))
+                memory = int(SHARE * part * free_memory(loaded.device))
+            self.engine = BatchEngine(loaded, self.recipe.batch_size, memory)
+        except CaplocError as error:
+            return error, node
+        who = loaded.name, loaded.fingerprint, loaded.dtype, str(loaded.device), loaded.grid
+        return ModelIdentity(*who, version("caploc")), node
+
+    def answer(self, batch: AskBatch, seconds: float) -> Iterator[list[Answer] | CaplocError]:
+        """Answer every ask, in lists about so many seconds apart."""
+        kept, since = list[Answer](), time.monotonic()
+        try:
+            for part in self.engine.answer(batch.asks()):
+                kept += part
+                if time.monotonic() - since >= seconds:
+                    yield kept
+                    kept, since = [], time.monotonic()
+        except CaplocError as error:
+            yield error
+            return
+        yield kept
+
+    def shared_tokens(self, requests: Sequence[Request]) -> float | CaplocError:
+        """Count shared tokens as `BatchEngine.shared_tokens` does."""
+        try:
+            return self.engine.shared_tokens(requests)
+        except CaplocError as error:
+            return error
+
+
 @dataclass(frozen=True)
 class WorkerJoined:
     """A worker on a node has its model and waits for rows, or has refused it."""
 
     worker: int
     node: str
-    identity: ModelIdentity | Refusal
+    identity: ModelIdentity | CaplocError
 
 
 @dataclass(frozen=True)
@@ -47,7 +176,7 @@ class GroupEnded:
 
     worker: int
     group: int
-    refusal: Refusal | None = None
+    refusal: CaplocError | None = None
 
 
 @dataclass(frozen=True)
@@ -61,43 +190,6 @@ class WorkerLost:
 WorkerEvent = WorkerJoined | AnswersCame | GroupEnded | WorkerLost
 
 
-class Pool(Protocol):
-    """Runs workers. Workers have numbers, and a new one never gets an old one's."""
-
-    def refresh(self) -> None:
-        """Start the workers that are missing, and let go of those that there is no place for."""
-        ...
-
-    def give(self, worker: int, group: int, asks: Sequence[Ask]) -> None:
-        """Have a worker answer a group."""
-        ...
-
-    def shared_tokens(self, worker: int, requests: Sequence[Request]) -> float:
-        """Ask a worker for `BatchEngine.shared_tokens`."""
-        ...
-
-    def events(self, seconds: float) -> list[WorkerEvent]:
-        """Return what happened; wait so long for something to happen."""
-        ...
-
-    def dismiss(self, worker: int) -> None:
-        """Kill a worker, whatever it does; nothing more is heard of it."""
-        ...
-
-    def bar(self) -> None:
-        """Have one worker less from now on: there is a place where none can work."""
-        ...
-
-    @property
-    def expected(self) -> int:
-        """How many workers there should be."""
-        ...
-
-    def close(self) -> None:
-        """Kill all workers, and end what was started for them."""
-        ...
-
-
 class DistributedEngine:
     """Answers asks with the workers of a pool; it has no weights itself.
 
@@ -106,7 +198,7 @@ class DistributedEngine:
 
     def __init__(
         self,
-        pool: Pool,
+        pool: Any,  # a `ray_backend.WorkerPool`, which imports this module
         patience: Patience | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -141,7 +233,7 @@ class DistributedEngine:
         while True:
             for worker in sorted(self.idle):
                 try:
-                    return self.pool.shared_tokens(worker, requests)
+                    return float(self.pool.shared_tokens(worker, requests))
                 except RunFailed as error:
                     self._lose(worker, str(error), None)
             self._wait()
@@ -174,7 +266,6 @@ class DistributedEngine:
             yield self.news.popleft()
 
     def take(self, event: WorkerEvent, work: Dispatcher | None) -> list[Answer]:
-        """Act on what happened; return the answers that are new."""
         if isinstance(event, AnswersCame):
             if work is not None:
                 return work.take(event.worker, event.group, event.answers, self.clock())
@@ -193,7 +284,6 @@ class DistributedEngine:
             self.take(event, None)
 
     def _feed(self, work: Dispatcher) -> None:
-        """Give every idle worker a group."""
         for worker in sorted(self.idle):
             given = work.give(worker, sorted(self.idle | self.busy), self.clock())
             if given is not None:
@@ -202,34 +292,25 @@ class DistributedEngine:
                 self.pool.give(worker, *given)
 
     def _end_group(self, event: GroupEnded, work: Dispatcher | None) -> None:
-        """Take in that a worker has ended a group, or refuses it.
-
-        Raises:
-            UserError: if it is refused on its own account.
-        """
+        """Take in that a worker has ended a group, or refuses it."""
         self.busy.discard(event.worker)
         self.idle.add(event.worker)
-        if event.refusal is not None:
-            error = event.refusal.error()
-            if not isinstance(error, OutOfMemory):
-                raise error
-            # a larger worker may have room for what this one has not
-            if work is not None:
-                text = str(error)
-                work.lose(event.worker, text[:1].lower() + text[1:].rstrip("."))
-        elif work is not None:
+        if event.refusal is not None and not isinstance(event.refusal, OutOfMemory):
+            raise event.refusal
+        if work is None:
+            return
+        if event.refusal is None:
             work.end(event.worker, event.group, self.clock())
+        else:  # a larger worker may have room for what this one has not
+            text = str(event.refusal)
+            work.lose(event.worker, text[:1].lower() + text[1:].rstrip("."))
 
     def _welcome(self, event: WorkerJoined) -> None:
-        """Take in a worker that has its model.
-
-        Raises:
-            UserError: if it refused the model, or has another, and is one of the first or alone.
-        """
+        """Take in a worker that has its model; an early one that refuses it ends the run."""
         self.unborn = 0
         try:
-            if isinstance(event.identity, Refusal):
-                raise event.identity.error()
+            if isinstance(event.identity, CaplocError):
+                raise event.identity
             if self.first is not None:
                 event.identity.check_same(self.first, event.node)
             self.first = self.first or event.identity
@@ -239,14 +320,10 @@ class DistributedEngine:
                 raise
             LOG.warning("A worker that joined on %s is left out: %s", event.node, error)
             self.pool.dismiss(event.worker)
-            self.pool.bar()
+            self.pool.barred += 1
 
     def _lose(self, worker: int, why: str, work: Dispatcher | None, *, blame: bool = True) -> None:
-        """Forget a worker that is gone, and have its rows asked again; see `Dispatcher.lose`.
-
-        Raises:
-            RunFailed: if workers keep dying while they load, or on the same rows.
-        """
+        """Forget a worker that is gone, and have its rows asked again; see `Dispatcher.lose`."""
         known = worker in self.idle or worker in self.busy
         self.idle.discard(worker)
         self.busy.discard(worker)
@@ -276,11 +353,7 @@ class DistributedEngine:
                 self._lose(worker, why, work, blame=False)
 
     def refresh(self) -> None:
-        """Look every few seconds at which workers are missing.
-
-        Raises:
-            RunFailed: if there has been none for too long, or the cluster is gone.
-        """
+        """Look every few seconds at which workers are missing."""
         now = self.clock()
         if self.idle or self.busy:
             self.manned = now
@@ -294,7 +367,6 @@ class DistributedEngine:
             self.refreshed = now
 
     def close(self) -> None:
-        """Let all workers go."""
         self.pool.close()
 
     def __enter__(self) -> "DistributedEngine":

@@ -1,30 +1,164 @@
-"""Workers on Ray: a cluster that runs, or one started on this machine, with an actor a worker."""
+"""Workers on Ray: what is asked of them, a cluster, and an actor for each.
+
+The cluster runs already, or is started on this machine.
+"""
 
 import logging
 import os
 import secrets
 import signal
+import socket
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from caploc.engine import Ask
-from caploc.errors import BadOption, RunFailed
+from caploc.errors import BadOption, CaplocError, RunFailed
+from caploc.models.placement import SPREAD
 from caploc.tasks.task import Request
 from caploc.workers.distributed import (
     AnswersCame,
+    AskBatch,
     GroupEnded,
+    Replica,
     WorkerEvent,
     WorkerJoined,
     WorkerLost,
+    WorkerRecipe,
 )
-from caploc.workers.options import Workers
-from caploc.workers.replica import AskBatch, Refusal, Replica, WorkerRecipe
+
+CLUSTER = "ray"
+ADDRESS = "RAY_ADDRESS"  # Ray's own variable
+FOUND = "auto"  # the address of the cluster that this machine is a node of
+DEVICES = ("auto", "cpu", "cuda", SPREAD)
+LAST_PORT = 65_535
+SECONDS = 5.0  # within which a cluster must take a connection
+
+
+@dataclass(frozen=True)
+class Workers:
+    """How many workers answer, and where.
+
+    With a `count` and no `address` they are processes of this machine. Without a count there are as
+    many as the cluster holds at any time, at `address`, else at RAY_ADDRESS, else on this machine.
+    `gpus` is a worker's number of GPUs where there are some (a half: two workers share one), `cpus`
+    its number of CPU cores, which are its threads.
+    """
+
+    count: int | None = None
+    address: str | None = None
+    gpus: float = 1.0
+    cpus: int | None = None
+
+    @classmethod
+    def parse(
+        cls, text: str | None, address: str | None, gpus: float | None, cpus: int | None
+    ) -> "Workers | None":
+        """Read the options of the command line; None where rows are answered in this process."""
+        if text is None:
+            given = {
+                "--ray-address": address,
+                "--gpus-per-worker": gpus,
+                "--cpus-per-worker": cpus,
+            }
+            for name, value in given.items():
+                if value is not None:
+                    raise BadOption(f"{name} {value} says how workers run; add --workers.")
+            return None
+        gpus = cls.gpus if gpus is None else gpus
+        if text == CLUSTER:
+            return cls(None, address, gpus, cpus)
+        try:
+            return cls(int(text), address, gpus, cpus)
+        except ValueError:
+            raise BadOption(
+                f"--workers takes a number of processes on this machine, or ray; got {text!r}."
+            ) from None
+
+    @property
+    def place(self) -> str | None:
+        """The address of the cluster; None where one is started on this machine."""
+        return self.address or (os.environ.get(ADDRESS) or None if self.count is None else None)
+
+    def check(self, device: str = "auto") -> None:
+        """Refuse what cannot be, before anything is started.
+
+        Raises:
+            BadOption: in one sentence.
+        """
+        self._check_numbers()
+        if not find_spec("ray"):
+            raise BadOption(
+                "--workers needs Ray, which is not installed: pip install 'caploc[ray]'."
+            )
+        if device not in DEVICES and not device.startswith(f"{SPREAD}:"):
+            raise BadOption(
+                f"--device {device} with --workers: Ray gives every worker its own; choose "
+                f"{', '.join(DEVICES)}."
+            )
+        if self.address and self.address.startswith("ray://"):
+            raise BadOption(
+                f"--ray-address {self.address}: run caploc on a node of the cluster and give the "
+                "address of its head, HOST:6379, or auto."
+            )
+        if self.place is None:
+            self._check_machine(device)
+        elif self.place != FOUND:
+            _check_reachable(self.place)
+
+    def _check_numbers(self) -> None:
+        if self.count is not None and self.count < 1:
+            raise BadOption(f"--workers must be 1 or more, or ray; got {self.count}.")
+        if self.cpus is not None and self.cpus < 1:
+            raise BadOption(f"--cpus-per-worker must be 1 or more; got {self.cpus}.")
+        # what Ray itself can reserve
+        if not (0 < self.gpus < 1 or self.gpus >= 1 and self.gpus.is_integer()):
+            raise BadOption(
+                f"--gpus-per-worker is a whole number, or a share between 0 and 1; got {self.gpus}."
+            )
+
+    def _check_machine(self, device: str) -> None:
+        """Refuse more workers than this machine has GPUs or cores for."""
+        cards, cores, count = torch.cuda.device_count(), os.cpu_count() or 1, self.count or 1
+        if device == "cuda" and not cards:
+            raise BadOption("--device cuda: there is no GPU here; choose --device cpu.")
+        if cards and device != "cpu":
+            if count * self.gpus > cards:
+                raise BadOption(
+                    f"--workers {count} with {self.gpus:g} GPUs each: this machine has {cards}; "
+                    "ask for fewer workers, a smaller --gpus-per-worker, or --device cpu."
+                )
+        elif count * (self.cpus or 1) > cores:
+            raise BadOption(
+                f"--workers {count} with {self.cpus or 1} cores each: this machine has {cores}; "
+                "ask for fewer."
+            )
+
+
+def _check_reachable(address: str) -> None:
+    """Refuse an address where nothing listens; Ray itself would try for minutes."""
+    host, _, port = address.rpartition(":")
+    if not host or not (port.isascii() and port.isdigit() and int(port) <= LAST_PORT):
+        raise BadOption(
+            f"--ray-address takes HOST:PORT of a cluster's head, or auto; got {address!r}."
+        )
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), SECONDS).close()
+    except (OSError, ValueError) as error:  # a host's name may be none
+        why = getattr(error, "strerror", None) or error
+        raise BadOption(
+            f"There is no Ray cluster at {address} ({why}); start one with "
+            "`ray start --head`, or leave the address out to use this machine."
+        ) from None
+
 
 STORE = 2**28  # bytes of shared memory of a cluster of our own: only rows pass through it
 NAMESPACE = "caploc"
@@ -53,11 +187,7 @@ class Connection:
 
     @property
     def nodes(self) -> list[dict[str, Any]]:
-        """The nodes that are alive, as Ray describes them.
-
-        Raises:
-            RunFailed: if the cluster is gone.
-        """
+        """The nodes that are alive, as Ray describes them."""
         try:
             return [node for node in self.ray.nodes() if node["Alive"]]
         except (self.ray.exceptions.RayError, RuntimeError, ConnectionError) as error:
@@ -67,7 +197,7 @@ class Connection:
             ) from error
 
     def name(self, node: str) -> str:
-        """Return the name of the machine that a node is, by the node's id; the id if it is gone."""
+        """Return the name of a node's machine, by the node's id; the id if it is gone."""
         names = {each["NodeID"]: each["NodeManagerHostname"] for each in self.nodes}
         return str(names.get(node, node))
 
@@ -95,12 +225,10 @@ def connect_ray(workers: Workers) -> Connection:
     # Off standard output, where results are printed. What Ray would say there when a worker or a
     # node dies is said by the engine, in one line.
     ray._private.worker._worker_logs_enabled = False
-    cores = max(os.cpu_count() or 1, (workers.count or 1) * (workers.cpus or 1))
-    own: dict[str, Any] = {
-        "num_cpus": cores,
-        "include_dashboard": False,
-        "object_store_memory": STORE,
-    }
+    own: dict[str, Any] = {}
+    if place is None:
+        cores = max(os.cpu_count() or 1, (workers.count or 1) * (workers.cpus or 1))
+        own = {"num_cpus": cores, "include_dashboard": False, "object_store_memory": STORE}
     where = f"the Ray cluster at {place}" if place else "a Ray cluster on this machine"
     try:
         with _own_signals(), nullcontext() if place else _kept_here(ray):
@@ -110,7 +238,7 @@ def connect_ray(workers: Workers) -> Connection:
                 log_to_driver=False,
                 logging_level=logging.ERROR,
                 runtime_env={"env_vars": ENVIRONMENT},
-                **({} if place else own),
+                **own,
             )
     except (ConnectionError, RuntimeError, OSError, ValueError) as error:
         raise BadOption(
@@ -183,7 +311,6 @@ class Reservation:
     gpus: float
 
     def fits(self, node: dict[str, Any]) -> int:
-        """Count the workers that a node has room for."""
         has = node["Resources"]
         rooms = [has.get("CPU", 0) // self.cpus]
         if self.gpus:
@@ -204,7 +331,6 @@ class PoolWorker:
 
     @property
     def loading(self) -> bool:
-        """Whether it has not said yet that it has its model."""
         return self.node is None
 
 
@@ -226,18 +352,21 @@ class WorkerPool:
     calls: dict[Any, int] = field(default_factory=dict)  # what is out, by its reference
     numbers: "count[int]" = field(default_factory=lambda: count(1))
     away: list[int] = field(default_factory=list)  # whose nodes are dead, and it was not said yet
-    barred: int = 0
+    barred: int = 0  # places where no worker can work
 
     def __post_init__(self) -> None:
-        """Connect.
-
-        Raises:
-            BadOption: if there is no cluster, or none of its nodes has room for a worker.
-        """
+        """Connect; refuse a cluster without room for a single worker."""
         self.connection = connect_ray(self.options)
         try:
             self.reserved = self._reservation()
-            self._check_room()
+            # with a count there may be nodes to come: a cluster that grows is told by its actors
+            if self.options.count is None and not self.expected:
+                gpus = f" and {self.reserved.gpus:g} GPUs" if self.reserved.gpus else ""
+                raise BadOption(
+                    f"No node of the Ray cluster has the {self.reserved.cpus} CPU cores{gpus} that "
+                    "a worker takes; choose a smaller --cpus-per-worker or --gpus-per-worker, or "
+                    "give --workers a number if the cluster grows by itself."
+                )
             self.actors = self.connection.ray.remote(self.replica)
             recipe = replace(self.recipe, cpus=self.reserved.cpus)
             self.shared = self.connection.ray.put(recipe)
@@ -263,22 +392,8 @@ class WorkerPool:
         usual = 1 if cards else least
         return Reservation(self.options.cpus or usual, self.options.gpus if cards else 0.0)
 
-    def _check_room(self) -> None:
-        """Refuse a cluster that has no room for a single worker.
-
-        With a count there may be nodes to come: a cluster that grows is told by its waiting actors.
-        """
-        if self.options.count is None and not self.expected:
-            gpus = f" and {self.reserved.gpus:g} GPUs" if self.reserved.gpus else ""
-            raise BadOption(
-                f"No node of the Ray cluster has the {self.reserved.cpus} CPU cores{gpus} that a "
-                "worker takes; choose a smaller --cpus-per-worker or --gpus-per-worker, or give "
-                "--workers a number if the cluster grows by itself."
-            )
-
     @property
     def expected(self) -> int:
-        """How many workers there should be."""
         if self.options.count is not None:
             return max(1, self.options.count - self.barred)
         return sum(map(self.reserved.fits, self.connection.nodes)) - self.barred
@@ -308,7 +423,6 @@ class WorkerPool:
         self.calls[actor.load.remote()] = number
 
     def give(self, worker: int, group: int, asks: Sequence[Ask]) -> None:
-        """Have a worker answer a group."""
         self.workers[worker].group = group
         # a stream: what is answered is kept, whatever becomes of the worker
         stream = (
@@ -331,8 +445,8 @@ class WorkerPool:
         except ray.exceptions.RayError as error:
             self.dismiss(worker)
             raise RunFailed(self._reason(error)) from None
-        if isinstance(found, Refusal):
-            raise found.error()
+        if isinstance(found, CaplocError):
+            raise found
         return float(found)
 
     def events(self, seconds: float) -> list[WorkerEvent]:
@@ -353,7 +467,6 @@ class WorkerPool:
         return [self._event(call) for call in ready]
 
     def _event(self, call: Any) -> WorkerEvent:
-        """Return what a call that has something to say says."""
         number, ray = self.calls[call], self.connection.ray
         worker = self.workers[number]
         try:
@@ -369,7 +482,7 @@ class WorkerPool:
             # Whatever went wrong, the process may not be sound any more.
             self.dismiss(number)
             return WorkerLost(number, self._reason(error))
-        if isinstance(found, Refusal):
+        if isinstance(found, CaplocError):
             del self.calls[call]
             return GroupEnded(number, worker.group, found)
         return AnswersCame(number, worker.group, found)
@@ -392,10 +505,6 @@ class WorkerPool:
             return
         self.calls = {call: number for call, number in self.calls.items() if number != worker}
         self.connection.ray.kill(gone.actor)
-
-    def bar(self) -> None:
-        """Have one worker less from now on."""
-        self.barred += 1
 
     def close(self) -> None:
         """Kill all workers and leave the cluster."""

@@ -4,7 +4,7 @@ A row is a row of measurement: the asks with the same first part of the key. It 
 it has been answered once; what comes twice is dropped. `now` is a time in seconds that only grows.
 """
 
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count, groupby
@@ -31,10 +31,10 @@ NOTHING: Mapping[int, float] = MappingProxyType({})
 
 def asks_by_row(asks: Iterable[Ask]) -> dict[int, list[Ask]]:
     """Sort asks by row."""
-    rows: dict[int, list[Ask]] = {}
+    rows: dict[int, list[Ask]] = defaultdict(list)
     for ask in asks:
-        rows.setdefault(ask.key[0], []).append(ask)
-    return rows
+        rows[ask.key[0]].append(ask)
+    return dict(rows)
 
 
 def row_blocks(rows: dict[int, list[Ask]]) -> list[tuple[int, ...]]:
@@ -123,7 +123,6 @@ class WorkerRates:
         self.past[worker] = (before[0] / 2 + rows, before[1] / 2 + max(seconds, 1e-6))
 
     def forget(self, worker: int) -> None:
-        """Drop what is known of a worker that has gone."""
         self.past.pop(worker, None)
         self.under_way.pop(worker, None)
 
@@ -183,7 +182,6 @@ class Patience:
     factor: float = 20.0
 
     def limit(self, gap: float | None) -> float:
-        """Return the limit after such a longest silence."""
         return self.first if gap is None else max(self.least, self.factor * gap)
 
 
@@ -250,8 +248,15 @@ class Dispatcher:
 
     def give(self, worker: int, present: Sequence[int], now: float) -> tuple[int, list[Ask]] | None:
         """Give an idle worker a group, with its number; None if there is none for it."""
-        group = self._second_try(worker, present)
-        if group is None:
+        # a group that failed elsewhere; one that failed here only if there is nobody else
+        ready = (
+            place
+            for place, group in enumerate(self.again)
+            if worker not in group.failed or not set(present) - set(group.failed)
+        )
+        if (place := next(ready, None)) is not None:
+            group = self.again.pop(place)
+        else:
             rows = self.queue.take(
                 self.rates.size(worker, self.queue.left, present, self._unanswered(now)),
                 self.rates.whole(worker, len(self.queue.waiting), present),
@@ -274,13 +279,6 @@ class Dispatcher:
             due = (self.rates.rate(worker) or 0.0) * (now - held.since)
             unanswered[worker] = min(len(held.left), max(0.0, len(held.group.rows) - due))
         return unanswered
-
-    def _second_try(self, worker: int, present: Sequence[int]) -> RowGroup | None:
-        """Take a group that failed elsewhere; one that failed here only if there is nobody else."""
-        for place, group in enumerate(self.again):
-            if worker not in group.failed or not set(present) - set(group.failed):
-                return self.again.pop(place)
-        return None
 
     def take(self, worker: int, number: int, answers: Sequence[Answer], now: float) -> list[Answer]:
         """Take in some of a worker's answers to a group; return those of rows that are now whole.
@@ -307,11 +305,7 @@ class Dispatcher:
         return [answer for said in whole.values() for answer in said]
 
     def end(self, worker: int, number: int, now: float) -> None:
-        """Take in that a worker has ended a group; rows that lack answers are asked again.
-
-        Raises:
-            RunFailed: if as many workers as may have failed on the same rows.
-        """
+        """Take in that a worker has ended a group; rows that lack answers are asked again."""
         held = self.held.get(worker)
         if held is None or held.number != number:
             return
