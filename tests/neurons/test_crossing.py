@@ -8,6 +8,7 @@ import pytest
 from small_runs import TASKS, TUNED, Rows, counted, lasting, quick, tuned
 
 from caploc.errors import BadOption, UserError
+from caploc.neurons import enhancing
 from caploc.neurons import study as studies
 from caploc.neurons.crossing import (
     ERASE,
@@ -18,9 +19,8 @@ from caploc.neurons.crossing import (
     crossing_headline,
     summary_exhibit,
 )
+from caploc.neurons.enhancing import GOLD
 from caploc.neurons.erasure import Erasing, erase
-from caploc.neurons.tuning import enhancing
-from caploc.neurons.tuning.enhancing import GOLD
 from caploc.stats.agreement import cohesion, correlate_matrices
 
 pytestmark = pytest.mark.slow  # whole studies

@@ -28,7 +28,7 @@ from caploc.neurons.decoupling import (
     key,
     same_answer,
 )
-from caploc.neurons.scores import Rule, score_cache
+from caploc.neurons.finding import Rule, score_cache
 from caploc.neurons.sites import NeuronGrid
 from caploc.neurons.study import NeuronBench
 from caploc.progress import Silent

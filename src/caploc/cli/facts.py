@@ -32,7 +32,7 @@ CircuitShare = Annotated[float, typer.Option("--share", help="Share of edges a c
 
 def fact_study(model: str, options: dict[str, Any]) -> Any:
     """The study of facts that these options ask for."""
-    from caploc.neurons.facts.study import METHODS, FactStudy
+    from caploc.neurons.fact_study import METHODS, FactStudy
     from caploc.workbench import ModelOptions
 
     loading = ModelOptions(placed(model), options.pop("device"), options.pop("dtype"))
@@ -69,7 +69,7 @@ def fidelity(
     See also:
         neurons reliability, neurons decouple
     """
-    from caploc.neurons.facts.study import measure_fidelity
+    from caploc.neurons.fact_study import measure_fidelity
 
     folder = out or default_folder("facts", model, facts)
     asked = {
@@ -113,7 +113,7 @@ def reliability(
     See also:
         neurons fidelity, neurons decouple
     """
-    from caploc.neurons.facts.study import measure_reliability
+    from caploc.neurons.fact_study import measure_reliability
 
     folder = out or default_folder("facts", model, facts)
     asked = {
@@ -168,7 +168,7 @@ def decouple(
     """
     from caploc.neurons.attribution import Attribution
     from caploc.neurons.decoupling import DecouplingStudy, measure_decoupling
-    from caploc.neurons.scores import Rule
+    from caploc.neurons.finding import Rule
     from caploc.workbench import ModelOptions
 
     ways = tuple(Attribution(each, steps=steps) for each in method or ["gradient"])

@@ -33,7 +33,7 @@ from caploc.models.cutting import Projections, temporary_hooks
 from caploc.models.projections import decoder_layers
 from caploc.models.proof import reads_first
 from caploc.neurons.batches import TARGETS, Batch, gold_logprobs
-from caploc.neurons.proof import NeuronModel
+from caploc.neurons.cutting import NeuronModel
 from caploc.neurons.sites import list_projections
 
 STEPS = 19  # S of the paper
@@ -140,12 +140,7 @@ class Attribution:
     rule: str = "midpoint"
 
     def check(self) -> "Attribution":
-        """Refuse what does not exist.
-
-        Raises:
-            UnknownName: for a method, target or rule that does not exist.
-            BadOption: for positions that do not, or fewer than 1 step.
-        """
+        """Refuse what does not exist."""
         pick(METHODS, self.method, "neuron score")
         pick(TARGETS, self.target, "target")
         pick(POINTS, self.rule, "rule")

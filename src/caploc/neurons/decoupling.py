@@ -39,11 +39,18 @@ from caploc.grid import Grid
 from caploc.lookup import pick
 from caploc.neurons import contrasts as kinds
 from caploc.neurons.attribution import Attribution
-from caploc.neurons.cells import NamedRow, bounds, ranged
 from caploc.neurons.contrasts import ARMS, ContrastSet, Item
-from caploc.neurons.scores import Rule, score_examples
+from caploc.neurons.finding import Rule, score_examples
 from caploc.neurons.sites import Chosen
-from caploc.neurons.study import Finding, NeuronBench, Reported, run_command
+from caploc.neurons.study import (
+    Finding,
+    NamedRow,
+    NeuronBench,
+    Reported,
+    bounds,
+    ranged,
+    run_command,
+)
 from caploc.progress import Progress, Silent
 from caploc.stats.intervals import Interval, JsonRecord, mean_interval, paired_interval
 from caploc.stats.sets import Group, group, jaccards, mean_defined
@@ -81,11 +88,7 @@ class ItemLocator:
     rule: Rule = field(default_factory=Rule)
 
     def check(self) -> "ItemLocator":
-        """Refuse what cannot locate a single item.
-
-        Raises:
-            UserError: if a part does not exist, or the rule needs several items.
-        """
+        """Refuse what cannot locate a single item."""
         self.asked.check()
         if self.rule.check().votes is not None:
             raise BadOption("--votes counts items, and each item is located alone: leave it out.")
@@ -394,11 +397,7 @@ class DecouplingStudy:
     seed: int = 0
 
     def check(self) -> "DecouplingStudy":
-        """Refuse every mistake that can be seen before weights are loaded.
-
-        Raises:
-            UserError: in one sentence.
-        """
+        """Refuse every mistake that can be seen before weights are loaded."""
         pick(CONTRASTS, self.contrasts, "set of contrasts")
         if self.items < 2:
             raise BadOption(f"--items must be 2 or more; got {self.items}.")

@@ -15,16 +15,20 @@ from caploc.errors import BadOption, UserError
 from caploc.exhibits import drawing
 from caploc.exhibits.exhibit import NOTHING, Exhibit, Value
 from caploc.folder import NEURONS, OVERLAP, package_versions, write_json
-from caploc.neurons.cells import YES_NO, NamedRow, Row, as_text, bounds, ranged
-from caploc.neurons.finding import TaskNeurons
-from caploc.neurons.scores import Rule
+from caploc.neurons.finding import Rule, TaskNeurons
 from caploc.neurons.sites import NeuronGrid
 from caploc.neurons.study import (
+    YES_NO,
     Finding,
+    NamedRow,
     NeuronLab,
     NeuronStudy,
     Reported,
+    Row,
+    as_text,
+    bounds,
     open_study,
+    ranged,
     run_command,
 )
 from caploc.progress import Progress
@@ -142,11 +146,7 @@ def locate(
 
 
 def check_kinds(kinds: Mapping[str, str], tasks: Iterable[str], where: str, are: str) -> None:
-    """Refuse kinds of tasks that are not there.
-
-    Raises:
-        BadOption: naming the first of them.
-    """
+    """Refuse kinds of tasks that are not there."""
     if strange := [task for task in kinds if task not in set(tasks)]:
         raise BadOption(
             f"--kind names {strange[0]}, which is no task of {where}; {are} "

@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 
 from caploc.errors import BadData
-from caploc.neurons.facts.demo import demo_facts
-from caploc.neurons.facts.fidelity import SetLocator, mean_by_fact, pair_wordings, wording_fidelity
-from caploc.neurons.facts.knowledge_neurons import KnowledgeNeurons
-from caploc.neurons.facts.prompts import Fact, FactPrompt
+from caploc.neurons.facts import Fact, FactPrompt, demo_facts
+from caploc.neurons.fidelity import SetLocator, mean_by_fact, pair_wordings, wording_fidelity
+from caploc.neurons.knowledge_neurons import KnowledgeNeurons
 from caploc.neurons.sites import NeuronGrid
 
 pytestmark = pytest.mark.slow  # whole studies

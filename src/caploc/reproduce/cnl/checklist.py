@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from caploc.exhibits.exhibit import NOTHING, Exhibit
-from caploc.neurons.cells import as_text, ranged
-from caploc.neurons.facts.pages import margin_of
+from caploc.neurons.fact_pages import margin_of
+from caploc.neurons.study import as_text, ranged
 
 Results = Mapping[str, Any]
 NOT_KNOWN = "not published to our knowledge"

@@ -10,12 +10,12 @@ from caploc.neurons.attribution import Attribution
 from caploc.neurons.crossing import ERASE, TUNE, Crossing
 from caploc.neurons.cutting import Mode
 from caploc.neurons.decoupling import DecouplingStudy
+from caploc.neurons.enhancing import Enhancing
 from caploc.neurons.erasure import Erasing
-from caploc.neurons.facts.study import FactStudy
-from caploc.neurons.scores import Rule
+from caploc.neurons.fact_study import FactStudy
+from caploc.neurons.finding import Rule
 from caploc.neurons.study import NeuronStudy
-from caploc.neurons.tuning.enhancing import Enhancing
-from caploc.neurons.tuning.training import TuningRecipe
+from caploc.neurons.training import TuningRecipe
 from caploc.reproduce.reading import preset_file
 from caploc.tasks.catalog import TaskOptions, check_task_name
 from caploc.workbench import ModelOptions

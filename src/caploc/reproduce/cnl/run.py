@@ -10,7 +10,6 @@ from caploc.errors import ModelRefused, raise_together
 from caploc.exhibits import files
 from caploc.exhibits.exhibit import Exhibit
 from caploc.exhibits.page import write_exhibits
-from caploc.neurons.cells import as_text, ranged
 from caploc.neurons.comparing import (
     ScoreWay,
     compare_scores,
@@ -20,13 +19,13 @@ from caploc.neurons.comparing import (
 )
 from caploc.neurons.crossing import cross
 from caploc.neurons.decoupling import measure_decoupling
+from caploc.neurons.enhancing import beats_every_draw, enhance_located
 from caploc.neurons.erasure import erase
-from caploc.neurons.facts.study import measure_fidelity, measure_reliability
+from caploc.neurons.fact_study import measure_fidelity, measure_reliability
+from caploc.neurons.finding import score_cache
 from caploc.neurons.locating import locate
-from caploc.neurons.scores import score_cache
-from caploc.neurons.study import NeuronLab, open_study
-from caploc.neurons.tuning.enhancing import beats_every_draw, enhance_located
-from caploc.neurons.tuning.trainable import TrainableRows
+from caploc.neurons.study import NeuronLab, as_text, open_study, ranged
+from caploc.neurons.weights import TrainableRows
 from caploc.progress import Progress, Silent
 from caploc.reproduce.cnl.checklist import checklist, ends
 from caploc.reproduce.cnl.preset import CnlPreset

@@ -17,8 +17,7 @@ from caploc.designs import generator
 from caploc.engine.encoding import Span
 from caploc.errors import BadData, BadOption, RunFailed
 from caploc.neurons.batches import Batch, gold_logprobs
-from caploc.neurons.tuning.trainable import Trainable
-from caploc.neurons.tuning.weights import TRAINS, Trains
+from caploc.neurons.weights import TRAINS, Trainable, Trains
 from caploc.progress import Progress, Silent
 from caploc.stats.intervals import JsonRecord
 
@@ -49,11 +48,7 @@ class TuningRecipe(JsonRecord):
     seed: int = 0
 
     def check(self) -> None:
-        """Refuse values that cannot be used.
-
-        Raises:
-            BadOption: naming the first of them.
-        """
+        """Refuse values that cannot be used."""
         for name, least in (("steps", 1), ("batch_size", 1), ("warmup", 0), ("extensions", 0)):
             if getattr(self, name) < least:
                 raise BadOption(f"{name} must be {least} or more; got {getattr(self, name)}.")
@@ -167,7 +162,6 @@ def find_best_rate(
     trainable: Trainable,
     given: Lessons,
     recipe: TuningRecipe,
-    *,
     progress: Progress | None = None,
     what: str = "tune",
 ) -> TuningFit:

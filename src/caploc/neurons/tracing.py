@@ -25,9 +25,9 @@ from caploc.engine.plain import last_logits
 from caploc.errors import BadData, BadOption
 from caploc.models.cutting import Beside, Site, temporary_hooks
 from caploc.models.projections import layer_part, module_name
-from caploc.neurons.experts import Experts
-from caploc.neurons.facts.prompts import Encoded, Encoder, FactPrompt
-from caploc.neurons.proof import NeuronModel
+from caploc.neurons.cutting import NeuronModel
+from caploc.neurons.facts import Encoded, Encoder, FactPrompt
+from caploc.neurons.sites import Experts
 from caploc.stats.intervals import JsonRecord
 
 DRAWS = 10

@@ -1,7 +1,18 @@
-"""Tune every task's located neurons alone, beside other arms, and see what gets better."""
+"""Does tuning the located neurons help, more than tuning as many others?
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
+    arms = make_arms(located, loaded.grid)
+    found = enhance(loaded, train_spans, measure, arms, TuningRecipe())
+
+Every arm is tuned on the same lessons, evaluated as a plain model, and undone. The paper compares
+located neurons with random ones; the other arms are ours.
+
+Tune every task's located neurons alone, beside other arms, and see what gets better.
+"""
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -9,34 +20,334 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float64
+from transformers import PreTrainedModel
 
 from caploc.cache import Cache, digest
 from caploc.engine import BatchEngine
+from caploc.engine.encoding import Span
 from caploc.errors import BadOption, UserError
 from caploc.exhibits import drawing
 from caploc.exhibits.exhibit import NOTHING, Exhibit
 from caploc.folder import ENHANCEMENT, LEDGER, ROWS
+from caploc.grid import Grid
+from caploc.lookup import pick
 from caploc.measurement import Cost, Meter, outcomes_by_example
 from caploc.models.loading import CutModel
 from caploc.neurons.batches import gold_means
-from caploc.neurons.cells import Matrix, NamedRow, bounds, effects_matrix, mean_and_range, ranged
-from caploc.neurons.study import Finding, NeuronLab, Reported, TaskSource, reopen_study, run_command
-from caploc.neurons.tuning.enhancement import (
-    ARMS,
-    GOLD,
-    LOCATED,
-    METRIC,
-    Measured,
-    enhance,
-    make_arms,
+from caploc.neurons.sites import Chosen
+from caploc.neurons.study import (
+    Finding,
+    Matrix,
+    NamedRow,
+    NeuronLab,
+    Reported,
+    TaskSource,
+    bounds,
+    effects_matrix,
+    mean_and_range,
+    ranged,
+    reopen_study,
+    run_command,
 )
-from caploc.neurons.tuning.training import TuningRecipe
-from caploc.neurons.tuning.weights import degraded
+from caploc.neurons.training import (
+    TuningFit,
+    TuningRecipe,
+    find_best_rate,
+    make_lessons,
+)
+from caploc.neurons.weights import (
+    Trainable,
+    TrainableLora,
+    TrainableRows,
+    TrainableWhole,
+    adaptable,
+    check_chosen,
+    degraded,
+    require_peft_to_train,
+    shares_by_projection,
+)
 from caploc.progress import Progress
+from caploc.stats.chance import FEWEST, bottom, layer_matched, specificity, uniform
+from caploc.stats.intervals import Interval, JsonRecord, paired_interval
+from caploc.stats.threshold import Scores
 from caploc.store import Question, Store
 from caploc.workbench import Allowed
 
+LOCATED = "located"
+ARMS = {
+    "none": "nothing is tuned",
+    LOCATED: "the located neurons",
+    "random-uniform": "as many random neurons of the whole model, drawn several times",
+    "random-layer-matched": "as many random neurons in each layer as are located there",
+    "bottom": "as many neurons, those of the lowest scores",
+    "complement": "all feed-forward neurons but the located ones",
+    "full": "all weights of the model",
+    "lora": "low-rank adapters with as many parameters as the located neurons",
+}
 RANDOM = "random-layer-matched"
+DRAWN = ("random-uniform", RANDOM)
+METRIC, GOLD = "metric", "gold log-probability"
+Outcomes = Float64[np.ndarray, " examples"]
+Measured = dict[tuple[str, str], Outcomes]  # by task and measure; NaN where there is no outcome
+# The model it gets has other weights every time, so it must keep nothing of an earlier call.
+Measure = Callable[[CutModel], Measured]
+
+
+@dataclass(frozen=True)
+class TuningArm:
+    """One thing to tune: `name` is of `ARMS`, `draw` counts the sets of a random arm from 0.
+
+    `chosen` are the neurons tuned or, of adapters, those whose number of parameters they match;
+    None for the arms "none" and "full".
+    """
+
+    name: str
+    chosen: Chosen | None = None
+    draw: int | None = None
+
+    @property
+    def label(self) -> str:
+        return self.name if self.draw is None else f"{self.name} {self.draw + 1}"
+
+    def check(self, model: PreTrainedModel, recipe: TuningRecipe) -> None:
+        """Refuse, before anything is tuned, an arm that this model cannot have."""
+        if self.chosen is not None:
+            shares_by_projection(model, self.chosen, recipe.trains)
+        if self.name == "lora":
+            adaptable(model, recipe.trains)
+
+    @contextmanager
+    def opened(self, model: PreTrainedModel, recipe: TuningRecipe) -> Iterator[Trainable | None]:
+        """Open what the arm may tune, None for "none"; after it the model is what it was."""
+        trainable = self._trainable(model, recipe)
+        try:
+            yield trainable
+        finally:
+            if trainable is not None:
+                trainable.detach()
+
+    def _trainable(self, model: PreTrainedModel, recipe: TuningRecipe) -> Trainable | None:
+        if self.name == "none":
+            return None
+        if self.name == "full":
+            return TrainableWhole(model)
+        assert self.chosen is not None
+        if self.name != "lora":
+            return TrainableRows(model, self.chosen, recipe.trains)
+        wanted = parameter_count(model, self.chosen, recipe)
+        return TrainableLora(model, wanted, recipe.trains, recipe.seed)
+
+
+def make_arms(
+    located: Chosen,
+    grid: Grid,
+    *,
+    scores: Scores | None = None,
+    names: Sequence[str] = tuple(ARMS),
+    draws: int = FEWEST,
+    seed: int = 0,
+) -> list[TuningArm]:
+    """Make the arms of these names, each random one `draws` times; `scores` are for "bottom".
+
+    Random neurons and those of the lowest scores leave the located ones out, as far as there are
+    enough others. Asking for more draws keeps the first ones.
+
+    Raises:
+        UnknownName: if there is no arm of such a name.
+        BadOption: if nothing is located, draws are fewer than 5, "bottom" has no scores or "lora"
+            no PEFT.
+    """
+    check_chosen(located, grid.size)
+    for name in names:
+        pick(ARMS, name, "arm")
+    if draws < FEWEST and set(names) & set(DRAWN):
+        raise BadOption(
+            f"draws={draws}: a random arm needs {FEWEST} draws or more for its standard deviation."
+        )
+    if "lora" in names:
+        require_peft_to_train()
+    if "bottom" in names and scores is None:
+        raise BadOption("The arm 'bottom' needs the neurons' scores; give them.")
+    found: list[TuningArm] = []
+    for name in dict.fromkeys(names):
+        if name in DRAWN:
+            matched = name == RANDOM
+            drawn = (
+                layer_matched(located, grid, draws, seed=seed)
+                if matched
+                else uniform(located, draws, seed=seed)
+            )
+            found += [TuningArm(name, each, number) for number, each in enumerate(drawn)]
+        elif name == "bottom" and scores is not None:
+            found.append(TuningArm(name, bottom(scores, located)))
+        else:
+            chosen = {"none": None, "full": None, "complement": ~located}
+            found.append(TuningArm(name, chosen.get(name, located)))
+    return found
+
+
+def parameter_count(model: PreTrainedModel, chosen: Chosen, recipe: TuningRecipe) -> int:
+    """Count the values that tuning these neurons trains."""
+    return sum(
+        value.numel()
+        for share in shares_by_projection(model, chosen, recipe.trains)
+        for value in share.read().values()
+    )
+
+
+@dataclass(frozen=True)
+class TuningChange(JsonRecord):
+    """What an arm did to one task under one measure: mean outcome before and after.
+
+    `change` is their difference with its paired bootstrap interval over the examples that have
+    both outcomes.
+    """
+
+    task: str
+    measure: str
+    before: float
+    after: float
+    change: Interval
+
+
+@dataclass(frozen=True)
+class Tuned(JsonRecord):
+    """One arm: what was tuned (`fit` None: nothing), and what that changed.
+
+    `neurons` is the number tuned, None where the arm is not one of neurons. `seconds`: tuning and
+    evaluation.
+    """
+
+    arm: str
+    draw: int | None
+    neurons: int | None
+    fit: TuningFit | None
+    changes: tuple[TuningChange, ...]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class TuningControl(JsonRecord):
+    """The draws of a random arm on one task under one measure, beside the located neurons.
+
+    `excess` is the located neurons' change less the mean of the draws' `changes`, by bootstrap over
+    examples; `gain` the same in standard deviations of draws, None if they do not differ. `p` is
+    one-sided: the share of changes, the located one included, that reach it, so with n draws never
+    below 1 / (n + 1).
+    """
+
+    arm: str
+    task: str
+    measure: str
+    located: float
+    changes: tuple[float, ...]
+    excess: Interval
+    gain: float | None
+    p: float | None
+
+
+@dataclass(frozen=True)
+class TuningResult(JsonRecord):
+    """All arms, and the located one held against the random ones.
+
+    `trained_on` and `held_out` count the training examples that weights were fitted to and the
+    learning rate was chosen by.
+    """
+
+    recipe: TuningRecipe
+    trained_on: int
+    held_out: int
+    arms: tuple[Tuned, ...]
+    controls: tuple[TuningControl, ...]
+
+
+def enhance(
+    loaded: CutModel,
+    spans: Sequence[Span],
+    measure: Measure,
+    arms: Sequence[TuningArm],
+    recipe: TuningRecipe,
+    *,
+    progress: Progress | None = None,
+) -> TuningResult:
+    """Tune each arm on the spans' continuations and evaluate it; the model is left as it was.
+
+    Raises:
+        BadOption: if there is no arm, or the recipe has a value that cannot be used.
+        BadData: if there are fewer than 2 spans.
+        ModelRefused: if the model's weights cannot be tuned.
+        RunFailed: if an arm's training diverges at every learning rate.
+    """
+    if not arms:
+        raise BadOption("There is no arm to tune; name at least one.")
+    given = make_lessons(spans, recipe, loaded.model.device)
+    for arm in arms:
+        arm.check(loaded.model, recipe)
+    before = measure(loaded)
+    tuned: list[Tuned] = []
+    after: dict[str, list[Measured]] = defaultdict(list)
+    for arm in arms:
+        begun = time.perf_counter()
+        fit, measured = None, before
+        with arm.opened(loaded.model, recipe) as trainable:
+            if trainable is not None:
+                what = f"tuning {arm.label}"
+                fit = find_best_rate(loaded.model, trainable, given, recipe, progress, what)
+                with trainable.written():
+                    measured = measure(loaded)
+        after[arm.name].append(measured)
+        neurons = None if arm.chosen is None or arm.name == "lora" else int(arm.chosen.sum())
+        changes = _changes(before, measured, recipe.seed)
+        seconds = time.perf_counter() - begun
+        tuned.append(Tuned(arm.name, arm.draw, neurons, fit, changes, seconds))
+    return TuningResult(
+        recipe=recipe,
+        trained_on=given.examples,
+        held_out=given.held_out,
+        arms=tuple(tuned),
+        controls=tuple(_controls(before, after, recipe.seed)),
+    )
+
+
+def _changes(before: Measured, after: Measured, seed: int) -> tuple[TuningChange, ...]:
+    """Compare every task under every measure."""
+    found = []
+    for (task, measure), old in before.items():
+        new = after[task, measure]
+        known = ~np.isnan(old) & ~np.isnan(new)
+        interval = paired_interval(new, old, seed=seed)
+        means = [float(each[known].mean()) if known.any() else np.nan for each in (old, new)]
+        found.append(TuningChange(task, measure, means[0], means[1], interval))
+    return tuple(found)
+
+
+def _controls(
+    before: Measured, after: Mapping[str, Sequence[Measured]], seed: int
+) -> Iterator[TuningControl]:
+    """Hold the located neurons against each random arm, where both were tuned."""
+    for name in DRAWN:
+        if LOCATED not in after or len(after.get(name, ())) < FEWEST:
+            continue
+        for key, old in before.items():
+            own = after[LOCATED][0][key] - old
+            drawn = np.stack([measured[key] - old for measured in after[name]])
+            known = ~np.isnan(own) & ~np.isnan(drawn).any(axis=0)
+            own, drawn = own[known], drawn[:, known]
+            held = specificity(own, drawn, seed=seed)
+            each = drawn.mean(axis=1) if drawn.size else np.full(len(drawn), np.nan)
+            yield TuningControl(
+                arm=name,
+                task=key[0],
+                measure=key[1],
+                located=float(own.mean()) if own.size else np.nan,
+                changes=tuple(each.tolist()),
+                excess=held.excess,
+                gain=held.pooled_gain,
+                p=held.p,
+            )
+
+
 DRAWS = 5
 LIMIT = 60
 Results = Mapping[str, Any]  # of one task, as the file holds them, or of all by task
@@ -59,11 +370,7 @@ class Enhancing:
     tasks: tuple[str, ...] = ()
 
     def check(self, known: Sequence[str]) -> "Enhancing":
-        """Refuse what means nothing; `known` are the study's tasks.
-
-        Raises:
-            BadOption: in one sentence.
-        """
+        """Refuse, as a BadOption, what means nothing; `known` are the study's tasks."""
         self.recipe.check()
         if self.draws < DRAWS:
             raise BadOption(f"--draws must be {DRAWS} or more; got {self.draws}.")
@@ -173,7 +480,7 @@ def measure_outcomes(
     The engine is made anew, because what an engine has learnt of a model holds for its weights; so
     are the rows.
     """
-    engine, examples = BatchEngine(loaded, lab.study.model.batch_size), source.judged(limit)
+    engine, examples = BatchEngine(loaded, lab.study.model.batch_size), source.judge_on[:limit]
     task, intact = source.judging, np.zeros(loaded.grid.size, dtype=bool)
     with TemporaryDirectory() as place, Store(Path(place) / ROWS) as store:
         question = Question("tuned", loaded.dtype, task.name, task.version, task.outcome_kind)

@@ -24,7 +24,7 @@ from jaxtyping import Bool, Float64
 from caploc.designs import generator
 from caploc.errors import BadData
 from caploc.grid import Grid
-from caploc.neurons.facts.prompts import Fact, FactPrompt, check_names
+from caploc.neurons.facts import Fact, FactPrompt, check_names
 from caploc.progress import Progress, Silent
 from caploc.stats.agreement import rank_correlation
 from caploc.stats.chance import layer_matched

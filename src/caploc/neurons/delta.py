@@ -27,9 +27,8 @@ from caploc.folder import ENHANCEMENT
 from caploc.models.loading import load_model
 from caploc.neurons.sites import find_sites
 from caploc.neurons.study import reopen_study
-from caploc.neurons.tuning.trainable import TrainableRows
-from caploc.neurons.tuning.training import TuningRecipe, find_best_rate, make_lessons
-from caploc.neurons.tuning.weights import NeuronShare, Trains, shares_by_projection
+from caploc.neurons.training import TuningRecipe, find_best_rate, make_lessons
+from caploc.neurons.weights import NeuronShare, TrainableRows, Trains, shares_by_projection
 from caploc.progress import Progress
 from caploc.workbench import Allowed, ModelOptions
 

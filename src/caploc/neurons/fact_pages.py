@@ -6,7 +6,7 @@ from typing import Any
 
 from caploc.exhibits import drawing
 from caploc.exhibits.exhibit import NOTHING, Exhibit, Value
-from caploc.neurons.cells import YES_NO, Row, bounds, ranged
+from caploc.neurons.study import YES_NO, Row, bounds, ranged
 
 Results = Mapping[str, Any]  # by method, or of one method
 NAMES = {
