@@ -31,7 +31,6 @@ would be a located circuit that keeps the fact, a complement that loses it, and 
 circuits that do not keep it. The design of these comparisons is ours.
 """
 
-import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -55,7 +54,7 @@ from caploc.neurons.edges import (
     open_model,
     prune,
 )
-from caploc.neurons.facts import DEMO_RELATIONS, Fact, FactPrompt
+from caploc.neurons.facts import Fact, FactPrompt
 from caploc.progress import Progress, Silent
 from caploc.stats.chance import FEWEST, Specificity, draw_in_blocks, specificity
 from caploc.stats.intervals import Interval, JsonRecord, mean_interval, paired_interval
@@ -63,7 +62,6 @@ from caploc.tasks.requests import LogLikelihood
 
 STEPS = 100  # as released code takes for large models; small ones need no more than 20
 BATCH = 20  # steps, or circuits, run at a time
-OFFERED = re.compile(r"^(\S+) ([A-D])$", re.MULTILINE)  # a line of a quiz: an answer, its letter
 DRAWS = 20
 HITS = (1, 5, 10)
 FULL, EMPTY, LOCATED, COMPLEMENT = "full", "empty", "located", "complement"
@@ -298,27 +296,6 @@ def others_of(prompts: Iterable[FactPrompt]) -> Counterparts:
         return [Counterpart(*each) for each in alike.items() if each[0] != prompt.subject]
 
     return counterparts
-
-
-def demo_counterparts(prompt: FactPrompt) -> list[Counterpart]:
-    """Take other countries or elements with their answers.
-
-    In a quiz the answer is the letter of what is offered; a subject whose answer is not offered
-    is no right question, and stands for the letter of the prompt's own false answer.
-    """
-    letters = dict(OFFERED.findall(prompt.text))
-    facts = next((facts for name, facts in DEMO_RELATIONS.items() if name in prompt.text), [])
-    found = []
-    for subject, answer in facts:
-        if subject == prompt.subject:
-            continue
-        if not letters:
-            found.append(Counterpart(subject, answer))
-        elif answer in letters:
-            found.append(Counterpart(subject, letters[answer]))
-        elif prompt.other:
-            found.append(Counterpart(subject, prompt.other, right=False))
-    return found
 
 
 def find_pair(

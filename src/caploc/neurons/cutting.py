@@ -1,4 +1,4 @@
-"""A loaded model as its neurons, and the proof that cutting at the sites found cuts neurons.
+"""A loaded model as its neurons: the proof that cuts at the sites found cut neurons, and the cuts.
 
 Three things are shown before anything is measured, on short random token ids, each able to fail:
 
@@ -10,10 +10,9 @@ Three things are shown before anything is measured, on short random token ids, e
    forward pass as two rows beside an intact one; each row equals the model with the weights that
    read those neurons set to zero, and differs from the intact one.
 
-Neurons cut out of a model that answers: an engine whose masks are sets of neurons.
-
-What a neuron hands on is replaced by zero, by its mean over reference examples, by what it handed
-on in one of them, or by itself times a factor; in every position, of prompt and answer alike.
+What a cut neuron hands on is replaced by zero, by its mean over reference examples, by what it
+handed on in one of them, or by itself times a factor; in every position, of prompt and answer
+alike.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

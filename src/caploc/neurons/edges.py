@@ -1,16 +1,13 @@
-"""The edges of a decoder, and the grid that gives each edge its column in a boolean array.
+"""The edges of a decoder, and a model opened so that each of them can be read and replaced.
 
 A *source* writes into the residual stream: the input (the embeddings), each attention head, each
 feed-forward block (MLP). A *target* reads it: each head's query, each key-value head's key and its
 value, each MLP, the logits. An edge leads from a source to a target after it. Keys and values are
-counted once for each key-value head, since query heads that share one share what it reads; without
-such sharing that is once for each head.
+counted once for each key-value head, since query heads that share one share what it reads.
 
 Sources stand in the order input, then layer by layer the heads and the MLP; what a target may read
 is always a beginning of that list. Targets stand layer by layer as queries, keys, values, MLP; the
 logits come last. Edges stand target by target, source by source.
-
-A model whose every query, key, value, MLP and logit input can be read and replaced by itself.
 
 In the model one vector in the residual stream serves all heads of a layer. Opened, each target has
 a copy of its own: hooks compute the norm before attention once for each copy, multiply each by its

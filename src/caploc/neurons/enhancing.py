@@ -1,15 +1,9 @@
 """Does tuning the located neurons help, more than tuning as many others?
 
-    arms = make_arms(located, loaded.grid)
-    found = enhance(loaded, train_spans, measure, arms, TuningRecipe())
-
 Every arm is tuned on the same lessons, evaluated as a plain model, and undone. The paper compares
 located neurons with random ones; the other arms are ours.
-
-Tune every task's located neurons alone, beside other arms, and see what gets better.
 """
 
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -43,9 +37,8 @@ from caploc.neurons.study import (
     NeuronLab,
     Reported,
     TaskSource,
-    bounds,
+    bounds_of_draws,
     effects_matrix,
-    mean_and_range,
     ranged,
     reopen_study,
     run_command,
@@ -105,10 +98,6 @@ class TuningArm:
     name: str
     chosen: Chosen | None = None
     draw: int | None = None
-
-    @property
-    def label(self) -> str:
-        return self.name if self.draw is None else f"{self.name} {self.draw + 1}"
 
     def check(self, model: PreTrainedModel, recipe: TuningRecipe) -> None:
         """Refuse, before anything is tuned, an arm that this model cannot have."""
@@ -172,12 +161,11 @@ def make_arms(
     found: list[TuningArm] = []
     for name in dict.fromkeys(names):
         if name in DRAWN:
-            matched = name == RANDOM
-            drawn = (
-                layer_matched(located, grid, draws, seed=seed)
-                if matched
-                else uniform(located, draws, seed=seed)
-            )
+            random = {
+                "random-uniform": lambda: uniform(located, draws, seed=seed),
+                RANDOM: lambda: layer_matched(located, grid, draws, seed=seed),
+            }
+            drawn = random[name]()
             found += [TuningArm(name, each, number) for number, each in enumerate(drawn)]
         elif name == "bottom" and scores is not None:
             found.append(TuningArm(name, bottom(scores, located)))
@@ -215,8 +203,7 @@ class TuningChange(JsonRecord):
 class Tuned(JsonRecord):
     """One arm: what was tuned (`fit` None: nothing), and what that changed.
 
-    `neurons` is the number tuned, None where the arm is not one of neurons. `seconds`: tuning and
-    evaluation.
+    `neurons` is the number tuned, None where the arm is not one of neurons.
     """
 
     arm: str
@@ -224,7 +211,6 @@ class Tuned(JsonRecord):
     neurons: int | None
     fit: TuningFit | None
     changes: tuple[TuningChange, ...]
-    seconds: float
 
 
 @dataclass(frozen=True)
@@ -288,19 +274,17 @@ def enhance(
     tuned: list[Tuned] = []
     after: dict[str, list[Measured]] = defaultdict(list)
     for arm in arms:
-        begun = time.perf_counter()
         fit, measured = None, before
         with arm.opened(loaded.model, recipe) as trainable:
             if trainable is not None:
-                what = f"tuning {arm.label}"
+                what = f"tuning {arm.name}{'' if arm.draw is None else f' {arm.draw + 1}'}"
                 fit = find_best_rate(loaded.model, trainable, given, recipe, progress, what)
                 with trainable.written():
                     measured = measure(loaded)
         after[arm.name].append(measured)
         neurons = None if arm.chosen is None or arm.name == "lora" else int(arm.chosen.sum())
         changes = _changes(before, measured, recipe.seed)
-        seconds = time.perf_counter() - begun
-        tuned.append(Tuned(arm.name, arm.draw, neurons, fit, changes, seconds))
+        tuned.append(Tuned(arm.name, arm.draw, neurons, fit, changes))
     return TuningResult(
         recipe=recipe,
         trained_on=given.examples,
@@ -525,11 +509,8 @@ def beats_every_draw(result: Results, task: str) -> bool:
 
 def _control_of(result: Results, task: str) -> Any:
     """Find the layer-matched draws' part, None if they were not tuned."""
-    wanted = (RANDOM, task, GOLD)
-    for control in result["controls"]:
-        if (control["arm"], control["task"], control["measure"]) == wanted:
-            return control
-    return None
+    wanted = {"arm": RANDOM, "task": task, "measure": GOLD}
+    return next((each for each in result["controls"] if wanted.items() <= each.items()), None)
 
 
 def _changes_of(arms: Sequence[Results], task: str, measure: str) -> Iterator[Any]:
@@ -543,6 +524,10 @@ def tuned_arms_exhibit(task: str, result: Results) -> Exhibit:
     drawn: dict[str, list[Any]] = {}
     for arm in result["arms"]:
         drawn.setdefault(arm["arm"], []).append(arm)
+
+    def changes(arms: Sequence[Results], measure: str) -> list[Any]:
+        return [each["change"] for each in _changes_of(arms, task, measure)]
+
     rows: list[NamedRow] = []
     for name, arms in drawn.items():
         fits = [arm["fit"] for arm in arms if arm["fit"] is not None]
@@ -555,8 +540,8 @@ def tuned_arms_exhibit(task: str, result: Results) -> Exhibit:
                 "tuned": name if single else f"{name}, {len(arms)} draws",
                 "parameters": f"{fits[0]['parameters']:,}" if fits else NOTHING,
                 "best rate": ", ".join(dict.fromkeys(best)) or NOTHING,
-                "change of score": _over_draws(list(_changes_of(arms, task, METRIC))),
-                "change of log-probability": _over_draws(gold),
+                "change of score": _over_draws(changes(arms, METRIC)),
+                "change of log-probability": _over_draws(changes(arms, GOLD)),
                 "log-probability": "".join(ends) or NOTHING,
             }
         )
@@ -573,26 +558,19 @@ def tuned_arms_exhibit(task: str, result: Results) -> Exhibit:
     draw = partial(
         drawing.draw_points,
         list(drawn),
-        {"log-probability": [_drawn(list(_changes_of(a, task, GOLD))) for a in drawn.values()]},
+        {"log-probability": [bounds_of_draws(changes(a, GOLD)) for a in drawn.values()]},
         label="change of log-probability, nats a token",
     )
     name = f"enhancement-{task.replace('/', '-')}"
     return Exhibit.of(name, f"Tuning for {task}", rows, notes, draw)
 
 
-def _over_draws(changes: Sequence[Results]) -> str:
+def _over_draws(changes: Sequence[Interval]) -> str:
     """Write the change of one arm with its interval, of several draws the mean and the ends."""
     if len(changes) == 1:
-        return ranged(changes[0]["change"])
-    mean, least, most = _drawn(changes)
+        return ranged(changes[0])
+    mean, least, most = bounds_of_draws(changes)
     return NOTHING if mean is None else f"{mean:z.3f} ({least:z.3f} to {most:z.3f})"
-
-
-def _drawn(changes: Sequence[Results]) -> drawing.Interval:
-    """Draw the change of one arm with its interval, of several draws the mean and the ends."""
-    if len(changes) == 1:
-        return bounds(changes[0]["change"])
-    return mean_and_range([each["change"]["mean"] for each in changes])
 
 
 def gain_matrix(found: Results, arm: str = LOCATED) -> tuple[list[str], list[str], Matrix]:

@@ -33,9 +33,8 @@ from caploc.neurons.study import (
     Reported,
     Row,
     TaskSource,
-    bounds,
+    bounds_of_draws,
     effects_matrix,
-    mean_and_range,
     ranged,
     reopen_study,
     run_command,
@@ -353,7 +352,10 @@ def erased_arms_exhibit(erased: Sequence[ErasedTask]) -> Exhibit:
     draw = partial(
         drawing.draw_points,
         [each.task for each in erased],
-        {arm: [_drawn(each.own, arm) for each in erased] for arm in ARMS},
+        {
+            arm: [bounds_of_draws([x.logprob for x in each.own.of_arm(arm)]) for each in erased]
+            for arm in ARMS
+        },
         label="log-probability lost, nats a token",
     )
     title = "Located neurons erased, against others as many"
@@ -367,12 +369,6 @@ def _scores(erased: Erased, arm: str) -> str:
         return NOTHING
     ends = f" ({min(known):.3f} to {max(known):.3f})" if len(known) > 1 else ""
     return f"{np.mean(known):.3f}{ends}"
-
-
-def _drawn(erased: Erased, arm: str) -> drawing.Interval:
-    """Draw a single loss with its interval over examples, of several the mean and the ends."""
-    draws = [lost.logprob for lost in erased.of_arm(arm)]
-    return bounds(draws[0]) if len(draws) == 1 else mean_and_range([lost.mean for lost in draws])
 
 
 def doses_exhibit(erased: Sequence[ErasedTask]) -> Exhibit:

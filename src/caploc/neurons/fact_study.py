@@ -19,21 +19,15 @@ from caploc.folder import FIDELITY, LEDGER, RELIABILITY, claim
 from caploc.lookup import pick
 from caploc.models.loading import LoadedModel, load_model
 from caploc.neurons import fact_pages as pages
-from caploc.neurons.circuits import (
-    CircuitLocator,
-    circuit_reliability,
-    demo_counterparts,
-    others_of,
-)
+from caploc.neurons.circuits import CircuitLocator, circuit_reliability, others_of
 from caploc.neurons.cutting import NeuronModel, as_neurons
+from caploc.neurons.demo_facts import demo_counterparts, demo_facts, demo_texts
 from caploc.neurons.editing import Editor, covariances, edit_reliability
 from caploc.neurons.facts import (
     FORMS,
     LONGEST,
     Fact,
     FactAnswers,
-    demo_facts,
-    demo_texts,
     known_facts,
     read_facts,
     read_rewrites,
@@ -242,8 +236,7 @@ class FactLab:
 
     def suppress(self, **asked: Any) -> JsonRecord:
         """Set knowledge neurons to zero and double them."""
-        locator = KnowledgeNeurons(self.neurons)
-        located = locate_facts(locator, self.facts, progress=self.progress)
+        located = locate_facts(KnowledgeNeurons(self.neurons), self.facts, progress=self.progress)
         return intervention_reliability(self.neurons, self.facts, located, **asked)
 
     def edit(self, **asked: Any) -> JsonRecord:

@@ -1,13 +1,11 @@
-"""Scores of many examples as running figures, kept in the run's folder, and the sets they give.
-
-Nothing of an example is kept but its part in the figures. They lie in a file for every stretch of
-examples, named by what was scored and how, so that a killed run goes on and no rule but those that
-change the scores has them computed again.
-
-Commonality neurons: those located again and again on independent examples of one capability.
+"""Commonality neurons: those located again and again on independent examples of one capability.
 
 Examples are dealt into disjoint subsets; each subset's mean scores give a set; the neurons in all
 of them (or in a share of them) are the task's commonality set C(D).
+
+Of an example's scores nothing is kept but its part in running figures. They lie in the run's
+folder, a file for every stretch of examples, named by what was scored and how, so that a killed run
+goes on and no rule but those that change the scores has them computed again.
 """
 
 from collections.abc import Iterator, Sequence
@@ -30,7 +28,16 @@ from caploc.neurons.sites import Chosen, NeuronGrid
 from caploc.progress import Progress, Silent
 from caploc.stats.intervals import plain_value
 from caploc.stats.sets import Within, commonality_set, group, within
-from caploc.stats.threshold import SIGMA, Moments, ThresholdCount, above, best, strengths, sweep
+from caploc.stats.threshold import (
+    SETTINGS,
+    SIGMA,
+    Moments,
+    ThresholdCount,
+    above,
+    best,
+    strengths,
+    sweep,
+)
 
 Rows = Float64[np.ndarray, "examples neurons"]
 
@@ -69,16 +76,10 @@ class Rule:
     @property
     def scoring(self) -> dict[str, Any]:
         """What of the rule changes the scores that are kept."""
-        return {
-            "sigma": self.sigma,
-            "normalised": self.normalised,
-            "absolute": self.absolute,
-        }
+        return {name: getattr(self, name) for name in SETTINGS}
 
     def moments(self, neurons: int) -> Moments:
-        return Moments.empty(
-            neurons, sigma=float(self.sigma), normalised=self.normalised, absolute=self.absolute
-        )
+        return Moments.empty(neurons, **self.scoring)
 
     def choose(self, moments: Moments, grid: Grid) -> Chosen:
         if self.votes is not None:

@@ -197,9 +197,9 @@ def describe_locating(study: NeuronStudy) -> list[str]:
 
 def exhibits(located: LocatedNeurons) -> list[Exhibit]:
     """Show how many neurons there are, how steady, in which layers, shared with which tasks."""
-    shown = [sets_exhibit(located), layers_exhibit(located)]
-    shown += [thresholds_exhibit(located), growth_exhibit(located)]
-    return shown + ([overlap_exhibit(located)] if len(located.found) > 1 else [])
+    ways = [sets_exhibit, layers_exhibit, thresholds_exhibit, growth_exhibit]
+    ways += [overlap_exhibit] if len(located.found) > 1 else []
+    return [show(located) for show in ways]
 
 
 def sets_exhibit(located: LocatedNeurons) -> Exhibit:
@@ -353,16 +353,11 @@ def overlap(
         f"one kind {as_text(summary.same_kind)}, of different kinds "
         f"{as_text(summary.across_kinds)}."
     )
-    shown = [
-        _rate_exhibit(
-            f"overlap-{rate}",
-            f"Overlap of the tasks' neurons, {TITLES[rate]}",
-            overlaps,
-            rate,
-            [diagonal, told] if rate == COMPARED else [diagonal],
-        )
-        for rate in RATES
-    ]
+    shown = []
+    for rate in RATES:
+        notes = [diagonal, told] if rate == COMPARED else [diagonal]
+        title = f"Overlap of the tasks' neurons, {TITLES[rate]}"
+        shown.append(_rate_exhibit(f"overlap-{rate}", title, overlaps, rate, notes))
     return result, [*shown, _pairs_exhibit(grid, located)]
 
 

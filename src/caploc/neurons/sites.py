@@ -1,15 +1,13 @@
-"""Routed experts as one projection: what their output projections read, laid out in full.
-
-The experts of a layer are one module with three-dimensional weights, computed by whichever kernel
-transformers picks; no module of it reads the neurons. While it has a hook the module computes
-plainly instead, and hands what every token gives to every expert, (tokens, experts x width) with
-zeros where a token was not routed, to a hook on the way to the output projections.
-
-Feed-forward neurons of a model: the modules that read them, and the grid that numbers them.
+"""Feed-forward neurons of a model: the modules that read them, and the grid that numbers them.
 
 A neuron is one coordinate of what a feed-forward block's output projection reads: in a gated block
 `act(gate) * up`. In a layer of experts the experts stand one after another, then what all tokens
-share. Projections are found by name and shape, which is a guess until `proof.prove` has passed.
+share. Projections are found by name and shape, which is a guess until `cutting.prove` has passed.
+
+The routed experts of a layer are one module with three-dimensional weights, computed by whichever
+kernel transformers picks; no module of it reads the neurons. While it has a hook it computes
+plainly instead, and hands what every token gives to every expert, (tokens, experts x width) with
+zeros where a token was not routed, to a hook on the way to the output projections.
 """
 
 from collections.abc import Callable
@@ -188,7 +186,11 @@ def find_sites(model: PreTrainedModel) -> tuple[list[Site | None], NeuronGrid]:
             f"not found: {len(found)} lists of {layers} layers have a module named one of "
             f"{', '.join(sorted(OUTPUT_NAMES))} that writes as many values as the model is wide."
         )
-    sites = [_join(modules) for modules in found[0]]
+    sites: list[Site | None] = []
+    for modules in found[0]:
+        ordered = sorted(modules, key=lambda module: not isinstance(module, Experts))
+        several = Beside(tuple(ordered), tuple(map(count_neurons, ordered)))
+        sites.append(several if len(ordered) > 1 else next(iter(ordered), None))
     experts = [next((m for m in modules if isinstance(m, Experts)), None) for modules in found[0]]
     grid = NeuronGrid(
         tuple(count_neurons(site) for site in sites),
@@ -218,13 +220,6 @@ def list_projections(projections: Projections) -> list[tuple[int, slice, Any]]:
             found.append((layer, slice(start, start + count_neurons(module)), module))
             start += count_neurons(module)
     return found
-
-
-def _join(modules: list[Any]) -> Site | None:
-    if len(modules) < 2:
-        return modules[0] if modules else None
-    ordered = sorted(modules, key=lambda module: not isinstance(module, Experts))
-    return Beside(tuple(ordered), tuple(count_neurons(module) for module in ordered))
 
 
 def _find_in(model: nn.Module, layer: nn.Module) -> list[Any]:

@@ -6,8 +6,6 @@ and a page. `run_command` is the one place that does this.
 Neurons are found on a task's training examples where it has a training split, and judged on its
 evaluation examples. A task without one gives every other evaluation example to finding, and the
 rest to judging: no example is on both sides.
-
-Intervals and matrices in cells, sentences and pictures, as pages on neurons show them.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -393,9 +391,12 @@ def ranged(interval: Interval | Mapping[str, Any] | None, digits: int = 3) -> st
     return f"{mean:z.{digits}f} [{low:z.{digits}f}, {high:z.{digits}f}]"
 
 
-def mean_and_range(values: Sequence[float]) -> drawing.Interval:
-    """Take mean, least and most of several numbers."""
-    return (float(np.mean(values)), min(values), max(values)) if values else (None, None, None)
+def bounds_of_draws(draws: Sequence[Interval | Mapping[str, Any]]) -> drawing.Interval:
+    """Take the interval of a single draw; of several the mean, the least and the most."""
+    if len(draws) == 1:
+        return bounds(draws[0])
+    means = [mean for mean, _, _ in map(bounds, draws) if mean is not None]
+    return (float(np.mean(means)), min(means), max(means)) if means else (None, None, None)
 
 
 def as_text(value: float | None) -> str:

@@ -171,7 +171,11 @@ def find_best_rate(
         RunFailed: if the training diverges at every rate.
     """
     progress = progress or Silent()
-    start = _copied(trainable)
+
+    def copy() -> list[Tensor]:
+        return [parameter.detach().clone() for parameter in trainable.parameters()]
+
+    start = copy()
     untuned = validation_loss(model, given)
     trials: dict[float, RateTrial] = {}
     weights: list[Tensor] = start
@@ -182,7 +186,7 @@ def find_best_rate(
         _set(trainable, start)
         trials[rate] = train_once(model, trainable, given, rate, recipe, progress)
         if _best(trials) == trials[rate]:
-            weights = _copied(trainable)
+            weights = copy()
         if not planned and len(trials) < len(recipe.rates) + recipe.extensions:
             planned = _beyond(trials)
             if planned:
@@ -259,10 +263,6 @@ def _beyond(trials: dict[float, RateTrial]) -> list[float]:
     # where every rate diverged, only lower ones can help
     edge, inner = (rates[0], rates[1]) if best is None or best.rate == rates[0] else rates[:-3:-1]
     return [edge * edge / inner]
-
-
-def _copied(trainable: Trainable) -> list[Tensor]:
-    return [parameter.detach().clone() for parameter in trainable.parameters()]
 
 
 @torch.no_grad()

@@ -1,13 +1,12 @@
-"""Which weights belong to a neuron: its column of the output projection, its rows of the inputs.
+"""Which weights are a neuron's, and what may be trained of a model: neurons, adapters, all of it.
 
 A feed-forward block reads hidden states by one or two input projections and writes them back by an
 output projection. Neuron i is row i of every input projection (with its bias) and column i of the
 output projection. Here all of these are handled with neurons first: (chosen, hidden).
 
-What may be trained of a model, at the cost of what is trained: neurons, adapters, or all of it.
-
-Each takes its place in the model when it is made and gives the model back bit for bit by `detach`;
-`written` shows a plain model with the tuned weights inside.
+What is trained takes its place in the model when it is made, at the cost of what is trained, and
+gives the model back bit for bit by `detach`; `written` shows a plain model with the tuned weights
+inside.
 """
 
 from abc import ABC, abstractmethod

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from caploc.errors import BadData, BadOption
-from caploc.neurons.circuits import ARMS, CircuitLocator, circuit_reliability, demo_counterparts
+from caploc.neurons.circuits import ARMS, CircuitLocator, circuit_reliability
+from caploc.neurons.demo_facts import demo_counterparts
 from caploc.neurons.facts import Fact, FactPrompt
 
 pytestmark = pytest.mark.slow  # whole studies

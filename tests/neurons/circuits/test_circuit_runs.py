@@ -9,13 +9,7 @@ from edge_names import edge_names
 from tiny import FAMILIES, tiny
 
 from caploc.errors import BadOption, ModelRefused
-from caploc.neurons.circuits import (
-    PromptPair,
-    faithfulness,
-    outcomes_of,
-    run_circuits,
-    strongest,
-)
+from caploc.neurons.circuits import PromptPair, faithfulness, outcomes_of, run_circuits, strongest
 from caploc.neurons.edges import FAMILIES as OPENED
 from caploc.neurons.edges import open_model, prune
 

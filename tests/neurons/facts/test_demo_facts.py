@@ -3,16 +3,8 @@
 import pytest
 
 from caploc.errors import BadOption, UnknownName
-from caploc.neurons.facts import (
-    DEMO_RELATIONS,
-    Encoder,
-    FactAnswers,
-    FactPrompt,
-    check_names,
-    demo_facts,
-    demo_texts,
-    known_facts,
-)
+from caploc.neurons.demo_facts import DEMO_RELATIONS, demo_facts, demo_texts
+from caploc.neurons.facts import Encoder, FactAnswers, FactPrompt, check_names, known_facts
 
 TRUTH = {
     (name, subject): answer for name, pairs in DEMO_RELATIONS.items() for subject, answer in pairs

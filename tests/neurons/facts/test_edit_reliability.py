@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from caploc.errors import BadData
+from caploc.neurons.demo_facts import demo_facts, demo_texts
 from caploc.neurons.editing import Descent, Editor, covariances, edit_reliability
-from caploc.neurons.facts import demo_facts, demo_texts
 
 pytestmark = pytest.mark.slow  # whole studies
 

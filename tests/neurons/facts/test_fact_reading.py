@@ -5,7 +5,8 @@ import json
 import pytest
 
 from caploc.errors import BadData, UnknownName
-from caploc.neurons.facts import Fact, FactPrompt, check_names, demo_facts, read_facts
+from caploc.neurons.demo_facts import demo_facts
+from caploc.neurons.facts import Fact, FactPrompt, check_names, read_facts
 
 COUNTERFACT = {
     "case_id": 3,

@@ -10,7 +10,7 @@ from tiny import FAMILIES
 
 from caploc.errors import BadData, BadOption
 from caploc.models.cutting import CutSite, replaced
-from caploc.neurons.facts import demo_facts
+from caploc.neurons.demo_facts import demo_facts
 from caploc.neurons.knowledge_neurons import (
     KnowledgeNeurons,
     conditions_of,

@@ -9,7 +9,8 @@ import torch
 from tiny import FAMILIES, build
 
 from caploc.errors import BadOption, UnknownName
-from caploc.neurons.facts import Encoded, FactPrompt, demo_facts
+from caploc.neurons.demo_facts import demo_facts
+from caploc.neurons.facts import Encoded, FactPrompt
 from caploc.neurons.fidelity import SetLocator
 from caploc.neurons.knowledge_neurons import KnowledgeNeurons
 from caploc.neurons.sites import list_projections

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from caploc.errors import BadData
-from caploc.neurons.facts import demo_facts
+from caploc.neurons.demo_facts import demo_facts
 from caploc.neurons.fidelity import (
     compare_profiles,
     layer_fidelity,

@@ -7,6 +7,7 @@ from torch.nn.functional import kl_div
 
 from caploc.errors import BadData, BadOption
 from caploc.models.proof import reads_first
+from caploc.neurons.demo_facts import demo_facts, demo_texts
 from caploc.neurons.editing import (
     Covariance,
     Descent,
@@ -16,7 +17,7 @@ from caploc.neurons.editing import (
     dense_projection,
     edited,
 )
-from caploc.neurons.facts import Encoder, FactAnswers, FactPrompt, demo_facts, demo_texts
+from caploc.neurons.facts import Encoder, FactAnswers, FactPrompt
 
 LAYERS = (0, 2, 4)
 

@@ -6,7 +6,8 @@ import torch
 from tiny import FAMILIES, build, count_hooks
 
 from caploc.errors import BadData, BadOption
-from caploc.neurons.facts import Encoded, FactPrompt, demo_facts
+from caploc.neurons.demo_facts import demo_facts
+from caploc.neurons.facts import Encoded, FactPrompt
 from caploc.neurons.fidelity import Profiler
 from caploc.neurons.tracing import Tracer, noise_level
 

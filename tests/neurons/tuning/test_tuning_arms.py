@@ -79,16 +79,16 @@ def test_every_arm_changes_the_model_and_leaves_it_as_it_was(family, unchanged):
             if arm.name == "none":
                 assert trainable is None
                 continue
-            assert torch.equal(logits(model), intact), arm.label
+            assert torch.equal(logits(model), intact), arm.name
             find_best_rate(model, trainable, given_lessons, RECIPE)
             attached = logits(model)
             with trainable.written():
                 merged = logits(model)
-                assert hooks(model) == before, arm.label
+                assert hooks(model) == before, arm.name
                 assert not any(isinstance(each, lora_layers()) for each in model.modules())
-        assert float((merged - intact).abs().max()) > 1e-3, arm.label
-        assert torch.allclose(attached, merged, atol=1e-4 * float(intact.abs().max())), arm.label
-        assert torch.equal(logits(model), intact), arm.label
+        assert float((merged - intact).abs().max()) > 1e-3, arm.name
+        assert torch.allclose(attached, merged, atol=1e-4 * float(intact.abs().max())), arm.name
+        assert torch.equal(logits(model), intact), arm.name
 
 
 def lora_layers():
