@@ -43,11 +43,6 @@ POINTS = {"midpoint": 0.5, "left": 0.0, "right": 1.0}
 Scores = Float64[Tensor, "rows neurons"]
 
 
-def integral_points(rule: str, steps: int) -> list[float]:
-    """List the points of an integral from 0 to 1."""
-    return [(step + POINTS[rule]) / steps for step in range(steps)]
-
-
 class Gates:
     """The gates of a batch: a tensor (rows, neurons of the site) for each site of some layers."""
 
@@ -204,7 +199,7 @@ def integrated(asked: Attribution, model: NeuronModel, batch: Batch) -> Tensor:
 def _integrate(asked: Attribution, model: NeuronModel, batch: Batch, layer: int | None) -> Tensor:
     """Average the gradients by the gates of a layer, or of all, over the points of the integral."""
     copies = batch.repeated(asked.steps)
-    points = integral_points(asked.rule, asked.steps)
+    points = [(step + POINTS[asked.rule]) / asked.steps for step in range(asked.steps)]
     values = torch.tensor(points, device=batch.tokens.device).repeat_interleave(batch.size)
     gates = asked.gates(model, copies, values, layer)
     with gates.applied(), torch.enable_grad():

@@ -31,7 +31,6 @@ from caploc.designs import generator
 from caploc.engine import Answer, Ask, BatchEngine
 from caploc.engine.encoding import Span
 from caploc.errors import BadData, BadOption, ModelRefused
-from caploc.grid import Grid
 from caploc.models.cutting import CutSite, Projections, Replacement, replaced, temporary_hooks
 from caploc.models.knockout import mean_replacement, record_outputs
 from caploc.models.loading import CutModel
@@ -217,7 +216,12 @@ class Cutter:
             return cls(neurons, lambda place, handed: handed * mode.factor)
         texts = [span.inputs for span in reference]
         if mode.name == "resample":
-            return cls(neurons, _resampling(neurons.grid, _draw(neurons, texts, seed)))
+            drawn, slices = _draw(neurons, texts, seed), neurons.grid.layer_slices
+
+            def sample(place: CutSite, handed: Tensor) -> Tensor:
+                return drawn[slices[place.layer]][place.inside, None].to(handed)
+
+            return cls(neurons, sample)
         outputs = record_outputs(
             neurons.model, neurons.projections, neurons.grid, texts, per_position=False
         )
@@ -250,15 +254,6 @@ def _draw(
         columns = np.flatnonzero(chosen == number)
         drawn[columns] = torch.cat(handed, dim=1)[places[columns], columns].to(drawn.dtype)
     return drawn
-
-
-def _resampling(grid: Grid, drawn: Float[Tensor, " neurons"]) -> Replacement:
-    slices = grid.layer_slices
-
-    def sample(place: CutSite, handed: Tensor) -> Tensor:
-        return drawn[slices[place.layer]][place.inside, None].to(handed)
-
-    return sample
 
 
 @dataclass(frozen=True)

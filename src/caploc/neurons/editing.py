@@ -129,8 +129,13 @@ def covariances(
     shown.start("covariance of neurons", len(texts))
     totals: dict[int, Tensor] = {}
     positions = 0
+
+    def add_moments(layer: int, args: tuple[Tensor, ...]) -> None:
+        keys = args[0].reshape(-1, args[0].shape[-1]).double()
+        totals[layer] = totals.get(layer, 0) + keys.T @ keys
+
     adding = (
-        module.register_forward_pre_hook(_adding_moments(totals, layer))
+        module.register_forward_pre_hook(lambda _, args, at=layer: add_moments(at, args))
         for layer, module in modules.items()
     )
     with temporary_hooks(adding):
@@ -142,15 +147,6 @@ def covariances(
             positions += len(tokens)
             shown.advance(1, len(tokens))
     return {layer: Covariance(totals[layer] / positions, positions) for layer in layers}
-
-
-def _adding_moments(totals: dict[int, Tensor], layer: int) -> Any:
-    def add(_: nn.Module, args: tuple[Tensor, ...]) -> None:
-        keys = args[0].reshape(-1, args[0].shape[-1]).double()
-        product = keys.T @ keys
-        totals[layer] = totals[layer] + product if layer in totals else product
-
-    return add
 
 
 @dataclass(frozen=True)

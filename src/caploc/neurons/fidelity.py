@@ -310,8 +310,12 @@ def layer_fidelity(
         wrong=sum(each is None for each in rewrites) + len(profiles) - len(first),
         **_means(arms, compared, len(facts), seed),
         modal_share=mean_interval(np.array(modal), seed=seed),
-        peaks=_histogram(first, layers),
-        rewrite_peaks=_histogram([each for each in rewrites if each is not None], layers),
+        peaks=tuple(np.bincount([peak(each) for each in first], minlength=layers).tolist()),
+        rewrite_peaks=tuple(
+            np.bincount(
+                [peak(each) for each in rewrites if each is not None], minlength=layers
+            ).tolist()
+        ),
     )
 
 
@@ -342,8 +346,3 @@ def _chance(profile: Profile | None, layers: int) -> dict[str, float]:
         return dict.fromkeys(LAYER_MEASURES, np.nan)
     distances = np.abs(np.arange(layers) - peak(profile))
     return {"agreement": 1 / layers, "distance": float(distances.mean()), "spearman": np.nan}
-
-
-def _histogram(profiles: Sequence[Profile], layers: int) -> tuple[int, ...]:
-    counts = np.bincount([peak(each) for each in profiles], minlength=layers)
-    return tuple(int(count) for count in counts)

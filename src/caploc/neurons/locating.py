@@ -14,7 +14,7 @@ from caploc.contents import read_contents
 from caploc.errors import BadOption, UserError
 from caploc.exhibits import drawing
 from caploc.exhibits.exhibit import NOTHING, Exhibit, Value
-from caploc.folder import NEURONS, OVERLAP, package_versions, write_json
+from caploc.folder import NEURONS, OVERLAP
 from caploc.neurons.finding import Rule, TaskNeurons
 from caploc.neurons.sites import NeuronGrid
 from caploc.neurons.study import (
@@ -30,6 +30,7 @@ from caploc.neurons.study import (
     open_study,
     ranged,
     run_command,
+    write_result,
 )
 from caploc.progress import Progress
 from caploc.stats.agreement import Cohesion, cohesion
@@ -338,15 +339,9 @@ def overlap(
     overlaps = rates_between(located, splits)
     named = {name: kinds.get(task, name) for name, task in tasks.items()}
     summary = cohesion(overlaps.rates[COMPARED], overlaps.datasets, named)
-    result = {
-        "schema": 1,
-        **overlaps.as_dict(),
-        "cohesion": summary.as_dict(),
-        "command": command,
-        "versions": package_versions(),
-    }
     out.mkdir(parents=True, exist_ok=True)
-    write_json(out / OVERLAP, result)
+    results = {**overlaps.as_dict(), "cohesion": summary.as_dict()}
+    result = write_result(out / OVERLAP, results, command)
     diagonal = "On the diagonal, within the task: of the sets of its own subsets."
     told = (
         f"Cohesion {as_text(summary.cohesion)}, separability {as_text(summary.separability)}; of "

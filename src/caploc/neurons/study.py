@@ -349,19 +349,20 @@ class Finding:
     page: str = ""
 
 
+def write_result(path: Path, results: dict[str, Any], command: str) -> dict[str, Any]:
+    """Write what was found, with the command that found it and the versions of what was used."""
+    result = {"schema": 1, **results, "command": command, "versions": package_versions()}
+    write_json(path, result)
+    return result
+
+
 def run_command(
     opened: AbstractContextManager[Lab], find: Callable[[Lab], Finding], folder: Path, command: str
 ) -> Reported:
     """Let a command find something in an open study; write its file and its page."""
     with opened as lab:
         finding = find(lab)
-        result = {
-            "schema": 1,
-            **finding.results,
-            "command": command,
-            "versions": package_versions(),
-        }
-        write_json(folder / finding.file, result)
+        result = write_result(folder / finding.file, finding.results, command)
     told = finding.title, finding.headline, finding.lines, finding.exhibits
     write_exhibits(folder / finding.page, *told, command)
     return result, finding.exhibits

@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -395,11 +396,18 @@ class TrainableWhole(Trainable):
         # copied: in float32 they would be the originals themselves
         self.copies = [nn.Parameter(each.to(torch.float32, copy=True)) for each in self.originals]
         self.handles: list[RemovableHandle] = []
+
+        def hand_over(weight: Tensor, copy: nn.Parameter) -> None:
+            assert weight.grad is not None
+            gradient = weight.grad.float()
+            copy.grad = gradient if copy.grad is None else copy.grad + gradient
+            weight.grad = None
+
         try:
             for weight, copy in zip(self.weights, self.copies, strict=True):
                 weight.requires_grad_(True)
-                handle = weight.register_post_accumulate_grad_hook(self._handing_to(copy))
-                self.handles.append(handle)
+                hook = partial(hand_over, copy=copy)
+                self.handles.append(weight.register_post_accumulate_grad_hook(hook))
         except BaseException:
             self.detach()
             raise
@@ -437,16 +445,6 @@ class TrainableWhole(Trainable):
         for weight, required in zip(self.weights, self.required, strict=True):
             weight.requires_grad_(required)
             weight.grad = None
-
-    @staticmethod
-    def _handing_to(copy: nn.Parameter) -> Callable[[Tensor], None]:
-        def hand_over(weight: Tensor) -> None:
-            assert weight.grad is not None
-            gradient = weight.grad.float()
-            copy.grad = gradient if copy.grad is None else copy.grad + gradient
-            weight.grad = None
-
-        return hand_over
 
 
 class TrainableLora(Trainable):
