@@ -565,7 +565,7 @@ def tuned_arms_exhibit(task: str, result: Results) -> Exhibit:
     return Exhibit.of(name, f"Tuning for {task}", rows, notes, draw)
 
 
-def _over_draws(changes: Sequence[Interval]) -> str:
+def _over_draws(changes: Sequence[Results]) -> str:
     """Write the change of one arm with its interval, of several draws the mean and the ends."""
     if len(changes) == 1:
         return ranged(changes[0])
