@@ -34,8 +34,8 @@ from caploc.models.placement import parse_placement
 from caploc.models.projections import find_projections
 from caploc.naming import default_folder, folder_name, placed
 from caploc.neurons.cutting import Mode
-from caploc.neurons.facts.reading import FORMS as FACT_FORMS
-from caploc.neurons.facts.reading import read_facts
+from caploc.neurons.facts import FORMS as FACT_FORMS
+from caploc.neurons.facts import read_facts
 from caploc.neurons.sites import Neuron
 from caploc.report.answers import answer_rows
 from caploc.report.headtable import head_map, head_table

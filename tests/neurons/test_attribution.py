@@ -12,8 +12,8 @@ from caploc.models.loading import load_tokenizer
 from caploc.models.proof import reads_first
 from caploc.neurons.attribution import METHODS, Attribution
 from caploc.neurons.batches import Batch, Batcher
-from caploc.neurons.proof import NeuronModel
-from caploc.neurons.scores import accumulate, score_examples
+from caploc.neurons.cutting import NeuronModel
+from caploc.neurons.finding import accumulate, score_examples
 from caploc.neurons.sites import find_sites, list_projections
 
 FAMILIES = ["llama", "gpt2", "gptj", "opt", "mixtral", "gpt_oss", "deepseek_v3"]

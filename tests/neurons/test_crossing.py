@@ -8,6 +8,7 @@ import pytest
 from small_runs import TASKS, TUNED, Rows, counted, lasting, quick, tuned
 
 from caploc.errors import BadOption, UserError
+from caploc.neurons import enhancing
 from caploc.neurons import study as studies
 from caploc.neurons.crossing import (
     ERASE,
@@ -18,9 +19,8 @@ from caploc.neurons.crossing import (
     crossing_headline,
     summary_exhibit,
 )
+from caploc.neurons.enhancing import GOLD
 from caploc.neurons.erasure import Erasing, erase
-from caploc.neurons.tuning import enhancing
-from caploc.neurons.tuning.enhancing import GOLD
 from caploc.stats.sets import cohesion, correlate_matrices
 
 pytestmark = pytest.mark.slow  # whole studies
@@ -119,12 +119,12 @@ def kindred():
     shared = {(p, q): 1.0 if p == q else 0.5 if kinds[p] == kinds[q] else 0.1
               for p in tasks for q in tasks}  # fmt: skip
     effects = np.array([[shared.get((p, q), np.nan) * 2 + 0.3 for q in judged] for p in tasks])
-    return (tasks, judged), (effects, effects * 0), kinds, shared
+    return (tasks, judged, effects), effects * 0, kinds, shared
 
 
 def test_kinds_and_overlap_are_read_off_the_square_part_of_a_matrix():
-    tasks, effects, kinds, shared = kindred()
-    found = Crossed.of(ERASE, tasks, effects, kinds, shared)
+    located, random, kinds, shared = kindred()
+    found = Crossed.of(ERASE, located, random, kinds, shared)
     assert found.tasks == ("a", "b", "c", "d")
     square = np.array([[shared[p, q] * 2 + 0.3 for q in found.tasks] for p in found.tasks])
     np.testing.assert_allclose(found.located, square)
@@ -142,9 +142,9 @@ def test_kinds_and_overlap_are_read_off_the_square_part_of_a_matrix():
 
 
 def test_what_is_not_known_is_neither_a_number_nor_a_word_of_python():
-    tasks, effects, kinds, shared = kindred()
-    nothing = tuple(each * np.nan for each in effects)
-    found = Crossed.of(TUNE, tasks, nothing, kinds, shared)
+    located, random, kinds, shared = kindred()
+    unknown = (*located[:2], located[2] * np.nan)
+    found = Crossed.of(TUNE, unknown, random * np.nan, kinds, shared)
     told = found.as_dict()
     assert told["located"] == [[None] * 4] * 4 and told["kinds"]["cohesion"] is None
     text = crossing_headline([found]) + str(
@@ -154,8 +154,8 @@ def test_what_is_not_known_is_neither_a_number_nor_a_word_of_python():
 
 
 def test_a_task_without_a_kind_is_its_own():
-    tasks, effects, _, shared = kindred()
-    found = Crossed.of(ERASE, tasks, effects, {}, shared)
+    located, random, _, shared = kindred()
+    found = Crossed.of(ERASE, located, random, {}, shared)
     assert found.kinds.same_kind is None
     assert found.kinds.across_kinds == pytest.approx(found.kinds.separability)
 

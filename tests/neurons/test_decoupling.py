@@ -22,17 +22,15 @@ from caploc.neurons.decoupling import (
     answer_rightly,
     decouple,
     draw_contrasts,
-    expected,
     follow_contrasts,
     group_items,
     key,
     same_answer,
 )
-from caploc.neurons.scores import Rule, score_cache
+from caploc.neurons.finding import Rule, score_cache
 from caploc.neurons.sites import NeuronGrid
 from caploc.neurons.study import NeuronBench
 from caploc.progress import Silent
-from caploc.stats.chance import layer_matched
 from caploc.stats.sets import jaccards
 from caploc.store import Store
 from caploc.tasks.task import LogLikelihood
@@ -71,7 +69,7 @@ def columns(text, count=10):
 def test_sets_that_follow_the_commonality_have_that_effect_only():
     contrasts = sums(120)
     found = follow_contrasts(
-        planted(contrasts, lambda item: columns(item.commonality)), contrasts, BEST, GRID
+        planted(contrasts, lambda item: columns(item.commonality)), contrasts, BEST
     )
     assert found.effects.commonality.mean > 0.9
     assert found.effects.individual.mean == 0
@@ -85,7 +83,7 @@ def test_sets_that_follow_the_commonality_have_that_effect_only():
 def test_sets_that_follow_the_content_do_not_follow_what_is_asked():
     contrasts = sums(120)
     found = follow_contrasts(
-        planted(contrasts, lambda item: columns(item.content)), contrasts, BEST, GRID
+        planted(contrasts, lambda item: columns(item.content)), contrasts, BEST
     )
     assert found.effects.individual.mean > 0.9
     assert found.effects.content.mean > 0.9
@@ -96,9 +94,7 @@ def test_sets_that_follow_the_content_do_not_follow_what_is_asked():
 def test_sets_that_follow_the_answer_look_individual_but_not_beyond_it():
     """A rewording keeps the answer, other content does not: only the control tells them apart."""
     contrasts = sums(120)
-    found = follow_contrasts(
-        planted(contrasts, lambda item: columns(item.answer)), contrasts, BEST, GRID
-    )
+    found = follow_contrasts(planted(contrasts, lambda item: columns(item.answer)), contrasts, BEST)
     assert found.effects.individual.mean > 0.9
     assert found.same_answer.mean == 1
     assert found.beyond_answer.mean == 0
@@ -121,28 +117,6 @@ def test_an_item_of_the_same_answer_has_other_content():
     np.testing.assert_array_equal(np.isnan(same_answer(found, third, 0)), [True, False, False])
 
 
-@given(st.integers(0, 2**32 - 1), st.floats(0, 1))
-def test_chance_is_counted_layer_by_layer(seed, rate):
-    random = np.random.default_rng(seed)
-    first, second = random.random((2, 3, GRID.size)) < rate
-    for one, other, told in zip(first, second, expected(first, second, GRID), strict=True):
-        if not one.any() and not other.any():
-            assert np.isnan(told)
-            continue
-        pairs = zip(GRID.counts(one), GRID.counts(other), GRID.per_layer, strict=True)
-        common = sum(a * b / size for a, b, size in pairs if size)
-        assert told == pytest.approx(common / (one.sum() + other.sum() - common))
-
-
-def test_chance_is_what_random_sets_have():
-    random = np.random.default_rng(1)
-    sets = random.random((2, GRID.size)) < 0.3
-    drawn = layer_matched(sets[1], GRID, 400, seed=0, excluding=False)
-    base = np.repeat(sets[:1], len(drawn), axis=0)
-    mean, error = jaccards(base, drawn).mean(), jaccards(base, drawn).std() / 20
-    assert expected(base[:1], drawn[:1], GRID)[0] == pytest.approx(mean, abs=4 * error)
-
-
 @given(st.integers(1, 40), st.integers(0, 2**32 - 1))
 def test_packed_sets_are_the_sets(neurons, seed):
     items = [Item("k", str(n), "w", f"{n}?", "!") for n in range(4)]
@@ -152,8 +126,12 @@ def test_packed_sets_are_the_sets(neurons, seed):
     np.testing.assert_array_equal(found.of(items[::-1]), sets[::-1])
     counts = sets.sum(axis=1)
     sizes = found.sizes
-    assert (sizes.mean, sizes.fewest, sizes.most) == (counts.mean(), counts.min(), counts.max())
-    assert sizes.none == (counts == 0).sum()
+    assert sizes == {
+        "mean": counts.mean(),
+        "fewest": counts.min(),
+        "most": counts.max(),
+        "none": (counts == 0).sum(),
+    }
 
 
 def test_groups_are_of_one_size_and_of_one_commonality():
@@ -174,13 +152,12 @@ def test_groups_are_of_one_size_and_of_one_commonality():
 def test_similarity_does_not_depend_on_how_many_are_unpacked_at_a_time():
     contrasts = sums(150)  # more than two stretches
     found = planted(contrasts, lambda item: columns(item.prompt[:3], 40))
-    told = follow_contrasts(found, contrasts, BEST, GRID)
+    told = follow_contrasts(found, contrasts, BEST)
     for arm in ARMS:
         base = found.of([each.base for each in contrasts])
         partners = found.of([each.partners[arm] for each in contrasts])
         mean = np.nanmean(jaccards(base, partners))
         assert told.effects.similarity[arm].mean == pytest.approx(mean)
-        assert told.chance[arm] == pytest.approx(np.nanmean(expected(base, partners, GRID)))
 
 
 def by_hand(demo, neurons, bench, item, method):
@@ -212,7 +189,7 @@ def test_the_demo_model_s_sums_are_located_as_by_hand(demo, neurons, bench):
         for arm in ARMS:  # ranks of nearly equal scores may differ between batches
             told = jaccards(sets["base"], sets[arm]).mean()
             assert each.effects.similarity[arm].mean == pytest.approx(told, abs=0.01)
-        assert (each.sizes.fewest, each.sizes.most) == (23, 23)
+        assert (each.sizes["fewest"], each.sizes["most"]) == (23, 23)
     assert effects[0] != effects[1]
 
 

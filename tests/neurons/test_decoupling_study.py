@@ -16,7 +16,7 @@ from caploc.neurons.decoupling import (
     draw_contrasts,
     measure_decoupling,
 )
-from caploc.neurons.scores import Rule
+from caploc.neurons.finding import Rule
 
 pytestmark = pytest.mark.slow  # whole studies
 

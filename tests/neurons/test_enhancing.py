@@ -10,13 +10,10 @@ import torch
 from small_runs import FEW, STUDY, TASKS, TUNED, counted, lasting, located, quick, tuned
 
 from caploc.errors import BadOption, UserError
+from caploc.neurons import enhancing
 from caploc.neurons import study as studies
-from caploc.neurons.locating import locate
-from caploc.neurons.scores import Rule
-from caploc.neurons.study import open_study
-from caploc.neurons.tuning import enhancing
-from caploc.neurons.tuning.enhancement import ARMS
-from caploc.neurons.tuning.enhancing import (
+from caploc.neurons.enhancing import (
+    ARMS,
     DRAWS,
     GOLD,
     Enhancing,
@@ -27,7 +24,10 @@ from caploc.neurons.tuning.enhancing import (
     gains_matrix_exhibit,
     tuning_headline,
 )
-from caploc.neurons.tuning.training import TuningRecipe
+from caploc.neurons.finding import Rule
+from caploc.neurons.locating import locate
+from caploc.neurons.study import open_study
+from caploc.neurons.training import TuningRecipe
 
 pytestmark = pytest.mark.slow  # whole studies
 

@@ -8,8 +8,8 @@ from planted_models import TWO, Planter
 
 from caploc.errors import BadOption, UnknownName, UserError
 from caploc.neurons.erasure import DOSES, Erasing, erase
+from caploc.neurons.finding import Rule
 from caploc.neurons.locating import locate
-from caploc.neurons.scores import Rule
 from caploc.neurons.study import NeuronStudy
 from caploc.progress import Silent
 

@@ -20,7 +20,7 @@ from caploc.neurons.erasure import (
     erased_arms_exhibit,
     erasure_headline,
 )
-from caploc.neurons.scores import Rule, score_cache
+from caploc.neurons.finding import Rule, score_cache
 from caploc.neurons.study import NeuronBench
 from caploc.progress import Silent
 from caploc.store import Store

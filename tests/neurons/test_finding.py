@@ -9,9 +9,8 @@ from planted_models import SHARING, TWO, Planter
 from caploc.errors import BadOption
 from caploc.models.planted_neurons import PlantedNeurons
 from caploc.neurons.attribution import Attribution
-from caploc.neurons.finding import SIZES, Finder
+from caploc.neurons.finding import SIZES, Finder, Rule, score_cache, score_examples
 from caploc.neurons.locating import LocatedNeurons, read_sets
-from caploc.neurons.scores import Rule, score_cache, score_examples
 from caploc.progress import Silent
 from caploc.stats.threshold import cantelli
 

@@ -9,8 +9,8 @@ from planted_models import SHARING, TWO, Planter
 
 from caploc.errors import BadOption, FolderTaken
 from caploc.neurons import finding
+from caploc.neurons.finding import Rule
 from caploc.neurons.locating import locate, read_sets
-from caploc.neurons.scores import Rule
 from caploc.neurons.study import NeuronStudy
 from caploc.progress import Silent
 

@@ -3,15 +3,14 @@
 import numpy as np
 import pytest
 
-from caploc.neurons import cells, erasure, locating
+from caploc.neurons import enhancing, erasure, locating
+from caploc.neurons import fact_pages as pages
+from caploc.neurons import study as cells
 from caploc.neurons.erasure import BOTTOM, LAYERS, LOCATED, UNIFORM, ArmLoss, Erased, ErasedTask
-from caploc.neurons.facts import pages
-from caploc.neurons.finding import TaskNeurons
+from caploc.neurons.finding import Rule, TaskNeurons
 from caploc.neurons.locating import LocatedNeurons
 from caploc.neurons.locating import locating_headline as located_headline
-from caploc.neurons.scores import Rule
 from caploc.neurons.sites import NeuronGrid
-from caploc.neurons.tuning import enhancing
 from caploc.result import Score
 from caploc.stats.chance import count_shared
 from caploc.stats.chance import specificity as specificity_of

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from caploc.errors import BadOption
-from caploc.neurons.scores import Rule
+from caploc.neurons.finding import Rule
 from caploc.neurons.sites import NeuronGrid
 
 GRID = NeuronGrid((40, 60, 80))

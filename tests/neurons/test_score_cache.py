@@ -15,8 +15,7 @@ from planted_models import TWO, Planter
 from caploc.cache import digest
 from caploc.errors import StoreFailed
 from caploc.neurons.attribution import Attribution
-from caploc.neurons.finding import STRETCH, Finder
-from caploc.neurons.scores import Rule, score_cache
+from caploc.neurons.finding import STRETCH, Finder, Rule, score_cache
 from caploc.progress import Silent
 from caploc.stats.threshold import Moments
 

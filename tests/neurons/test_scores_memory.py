@@ -8,7 +8,7 @@ from planted_models import Planter
 from caploc.models.planted_neurons import PlantedNeurons
 from caploc.neurons.attribution import Attribution
 from caploc.neurons.batches import Batcher
-from caploc.neurons.scores import accumulate, score_examples
+from caploc.neurons.finding import accumulate, score_examples
 from caploc.stats.threshold import Moments
 
 WIDE = PlantedNeurons(layers=2, width=2048, seed=1)

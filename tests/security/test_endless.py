@@ -15,7 +15,7 @@ import pytest
 from caploc.errors import BadData, BadOption, UserError
 from caploc.files import read_bytes
 from caploc.headfile import read_heads
-from caploc.neurons.facts.reading import read_facts
+from caploc.neurons.facts import read_facts
 from caploc.reproduce import read_preset
 from caploc.search import Settings
 from caploc.studies import read_studies

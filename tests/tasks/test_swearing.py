@@ -15,7 +15,7 @@ CSV = """text,canonical_form_1,canonical_form_2,severity
 frigging,frig,,1.0
 "son of a biscuit",biscuit,,2.0
 fr1g,frig,,1.0
-da@@,,,1.0
+da,,,1.0
 "two, words",,,1.0
 """
 
@@ -35,7 +35,7 @@ def words(tmp_path):
         ("friggingly befrig frig9", 0),
         ("You son of  a\nbiscuit", 1),  # a phrase counts once, not its words too
         ("a biscuit, son of a", 1),
-        ("da@@! Two, words", 2),
+        ("da! Two, words", 2),
         ("", 0),
     ],
 )
@@ -68,7 +68,7 @@ def test_the_task_counts_by_the_list_given(words):
 def test_the_version_follows_the_list(words, tmp_path):
     version = load_task("swearing", TaskOptions(data={"words": words})).version
     plain = tmp_path / "plain.txt"
-    plain.write_text("frigging\nFRIG\nson of a  biscuit\nbiscuit\nfr1g\nda@@\n\ntwo, words")
+    plain.write_text("frigging\nFRIG\nson of a  biscuit\nbiscuit\nfr1g\nda\n\ntwo, words")
     assert load_task("swearing", TaskOptions(data={"words": str(plain)})).version == version
     plain.write_text(plain.read_text() + "\nmore")
     assert load_task("swearing", TaskOptions(data={"words": str(plain)})).version != version

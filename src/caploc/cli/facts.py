@@ -6,13 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from caploc.cli.neurons import run_and_show
-from caploc.cli.options import (
-    Device,
-    Dtype,
-    Json,
-    Model,
-    Quiet,
-)
+from caploc.cli.options import Device, Dtype, Json, Model, Quiet
 from caploc.naming import default_folder, placed
 
 Facts = Annotated[
@@ -30,14 +24,14 @@ Count = Annotated[int | None, typer.Option(help="Facts that the model knows, at 
 CircuitShare = Annotated[float, typer.Option("--share", help="Share of edges a circuit keeps.")]
 
 
-def fact_study(model: str, options: dict[str, Any]) -> Any:
-    """The study of facts that these options ask for."""
-    from caploc.neurons.facts.study import METHODS, FactStudy
+def fact_study(model: str, device: str, dtype: str, facts: str, **asked: Any) -> Any:
+    """Make the study of facts that these options ask for."""
+    from caploc.neurons.fact_study import METHODS, FactStudy
     from caploc.workbench import ModelOptions
 
-    loading = ModelOptions(placed(model), options.pop("device"), options.pop("dtype"))
-    methods = tuple(options.pop("method") or METHODS)
-    return FactStudy(loading, placed(options.pop("facts")), methods=methods, **options)
+    methods = tuple(asked.pop("method") or METHODS)
+    loading = ModelOptions(placed(model), device, dtype)
+    return FactStudy(loading, placed(facts), methods=methods, **asked)
 
 
 def fidelity(
@@ -69,14 +63,14 @@ def fidelity(
     See also:
         neurons reliability, neurons decouple
     """
-    from caploc.neurons.facts.study import measure_fidelity
+    from caploc.neurons.fact_study import measure_fidelity
 
     folder = out or default_folder("facts", model, facts)
-    asked = {
-        "facts": facts, "form": form, "rewrites": rewrites, "method": method, "count": count,
-        "share": share, "steps": steps, "seed": seed, "device": device, "dtype": dtype,
-    }  # fmt: skip
-    study, page = fact_study(model, asked), folder / "fidelity"
+    study = fact_study(
+        model, device, dtype, facts, form=form, rewrites=rewrites, method=method, count=count,
+        share=share, steps=steps, seed=seed,
+    )  # fmt: skip
+    page = folder / "fidelity"
     run_and_show(measure_fidelity, study, folder, page=page, quiet=quiet, as_json=as_json)
 
 
@@ -113,15 +107,14 @@ def reliability(
     See also:
         neurons fidelity, neurons decouple
     """
-    from caploc.neurons.facts.study import measure_reliability
+    from caploc.neurons.fact_study import measure_reliability
 
     folder = out or default_folder("facts", model, facts)
-    asked = {
-        "facts": facts, "form": form, "rewrites": rewrites, "method": method, "count": count,
-        "draws": draws, "share": share, "steps": steps, "texts": texts, "seed": seed,
-        "device": device, "dtype": dtype,
-    }  # fmt: skip
-    study, page = fact_study(model, asked), folder / "reliability"
+    study = fact_study(
+        model, device, dtype, facts, form=form, rewrites=rewrites, method=method, count=count,
+        draws=draws, share=share, steps=steps, texts=texts, seed=seed,
+    )  # fmt: skip
+    page = folder / "reliability"
     run_and_show(measure_reliability, study, folder, page=page, quiet=quiet, as_json=as_json)
 
 
@@ -168,7 +161,7 @@ def decouple(
     """
     from caploc.neurons.attribution import Attribution
     from caploc.neurons.decoupling import DecouplingStudy, measure_decoupling
-    from caploc.neurons.scores import Rule
+    from caploc.neurons.finding import Rule
     from caploc.workbench import ModelOptions
 
     ways = tuple(Attribution(each, steps=steps) for each in method or ["gradient"])

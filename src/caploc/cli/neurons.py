@@ -134,8 +134,8 @@ def locate(
         neurons erase, neurons enhance, neurons overlap
     """
     from caploc.neurons.attribution import Attribution
+    from caploc.neurons.finding import Rule
     from caploc.neurons.locating import locate as run
-    from caploc.neurons.scores import Rule
     from caploc.neurons.study import NeuronStudy
     from caploc.tasks.catalog import TaskOptions, parse_data
     from caploc.workbench import ModelOptions
@@ -282,10 +282,9 @@ def enhance(
         neurons keep, neurons cross
     """
     from caploc.lookup import pick
-    from caploc.neurons.tuning.enhancement import ARMS
-    from caploc.neurons.tuning.enhancing import Enhancing, enhance_located
-    from caploc.neurons.tuning.training import TuningRecipe
-    from caploc.neurons.tuning.weights import TRAINS
+    from caploc.neurons.enhancing import ARMS, Enhancing, enhance_located
+    from caploc.neurons.training import TuningRecipe
+    from caploc.neurons.weights import TRAINS
 
     pick(dict.fromkeys(TRAINS), trains, "choice of --trains")
     recipe = TuningRecipe(steps=steps, rates=numbers(rates, float), trains=trains, seed=seed)  # type: ignore[arg-type]
@@ -331,9 +330,9 @@ def cross(
     from caploc.neurons.crossing import Crossing
     from caploc.neurons.crossing import cross as run
     from caploc.neurons.cutting import Mode
+    from caploc.neurons.enhancing import Enhancing
     from caploc.neurons.erasure import Erasing
-    from caploc.neurons.tuning.enhancing import Enhancing
-    from caploc.neurons.tuning.training import TuningRecipe
+    from caploc.neurons.training import TuningRecipe
 
     recipe = TuningRecipe(steps=steps, rates=numbers(rates, float), seed=seed)
     asked = Crossing(
@@ -369,7 +368,7 @@ def keep(
     See also:
         neurons merge, neurons enhance
     """
-    from caploc.neurons.tuning.delta import keep as run
+    from caploc.neurons.delta import keep as run
 
     may = permit(allow_code, trust_remote_code)
     with console.progress(quiet) as progress:
@@ -397,7 +396,7 @@ def merge(
     See also:
         neurons keep, evaluate
     """
-    from caploc.neurons.tuning.delta import merge as run
+    from caploc.neurons.delta import merge as run
     from caploc.workbench import ModelOptions
 
     options = ModelOptions(placed(model), "cpu", "auto", revision, trust_remote_code, gguf=gguf)

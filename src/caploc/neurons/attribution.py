@@ -33,7 +33,7 @@ from caploc.models.cutting import Projections, temporary_hooks
 from caploc.models.projections import decoder_layers
 from caploc.models.proof import reads_first
 from caploc.neurons.batches import TARGETS, Batch, gold_logprobs
-from caploc.neurons.proof import NeuronModel
+from caploc.neurons.cutting import NeuronModel
 from caploc.neurons.sites import list_projections
 
 STEPS = 19  # S of the paper
@@ -41,11 +41,6 @@ POSITIONS = ("all", "answer", "last")
 # Where the points of an integral from 0 to 1 lie, in parts of a step; Dai et al. take the left.
 POINTS = {"midpoint": 0.5, "left": 0.0, "right": 1.0}
 Scores = Float64[Tensor, "rows neurons"]
-
-
-def integral_points(rule: str, steps: int) -> list[float]:
-    """List the points of an integral from 0 to 1."""
-    return [(step + POINTS[rule]) / steps for step in range(steps)]
 
 
 class Gates:
@@ -140,12 +135,7 @@ class Attribution:
     rule: str = "midpoint"
 
     def check(self) -> "Attribution":
-        """Refuse what does not exist.
-
-        Raises:
-            UnknownName: for a method, target or rule that does not exist.
-            BadOption: for positions that do not, or fewer than 1 step.
-        """
+        """Refuse what does not exist."""
         pick(METHODS, self.method, "neuron score")
         pick(TARGETS, self.target, "target")
         pick(POINTS, self.rule, "rule")
@@ -209,7 +199,7 @@ def integrated(asked: Attribution, model: NeuronModel, batch: Batch) -> Tensor:
 def _integrate(asked: Attribution, model: NeuronModel, batch: Batch, layer: int | None) -> Tensor:
     """Average the gradients by the gates of a layer, or of all, over the points of the integral."""
     copies = batch.repeated(asked.steps)
-    points = integral_points(asked.rule, asked.steps)
+    points = [(step + POINTS[asked.rule]) / asked.steps for step in range(asked.steps)]
     values = torch.tensor(points, device=batch.tokens.device).repeat_interleave(batch.size)
     gates = asked.gates(model, copies, values, layer)
     with gates.applied(), torch.enable_grad():

@@ -23,6 +23,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations, product
+from typing import Any
 
 from caploc.errors import BadOption
 
@@ -123,6 +124,23 @@ class ContrastSet:
         return (self.base, *self.partners.values())
 
 
+def cross_items(
+    ask: Callable[[str, Any, Any], Item],
+    asked: Sequence[str],
+    contents: tuple[Any, Any],
+    wordings: tuple[Any, Any],
+) -> ContrastSet:
+    """Ask for two things, with two contents, in two wordings, the first of each in the base."""
+    (same, other), (content, partner), (wording, rewording) = asked, contents, wordings
+    return ContrastSet(
+        base=ask(same, content, wording),
+        reworded=ask(same, content, rewording),
+        same_commonality=ask(same, partner, wording),
+        same_content=ask(other, content, wording),
+        different=ask(other, partner, wording),
+    )
+
+
 Draw = Callable[[random.Random], ContrastSet | None]  # None: what was drawn has no partners
 Length = Callable[[str], int]  # characters, or the tokens of a model's tokenizer
 
@@ -205,13 +223,7 @@ def arithmetic(items: int = ITEMS, *, seed: int = 0) -> list[ContrastSet]:
         if set(content) & set(partner) or len(answers) < 4:
             return None
         wording, rewording = rng.sample(list(WORDINGS), 2)
-        return ContrastSet(
-            base=ask(same, content, wording),
-            reworded=ask(same, content, rewording),
-            same_commonality=ask(same, partner, wording),
-            same_content=ask(other, content, wording),
-            different=ask(other, partner, wording),
-        )
+        return cross_items(ask, (same, other), (content, partner), (wording, rewording))
 
     return distinct(draw, items, seed)
 
@@ -251,7 +263,8 @@ def sentiment(items: int = ITEMS, *, seed: int = 0) -> list[ContrastSet]:
     pairs = _by_length([first for first, _ in OPPOSITES])
     wordings = list(product(FRAMES, range(len(OPPOSITES))))
 
-    def ask(attitude: str, subject: str, frame: str, place: int) -> Item:
+    def ask(attitude: str, subject: str, wording: tuple[str, int]) -> Item:
+        frame, place = wording
         word = OPPOSITES[place][ATTITUDES.index(attitude)]
         return Item(
             commonality=attitude,
@@ -262,20 +275,14 @@ def sentiment(items: int = ITEMS, *, seed: int = 0) -> list[ContrastSet]:
         )
 
     def draw(rng: random.Random) -> ContrastSet | None:
-        same, other = rng.sample(ATTITUDES, 2)
+        asked = rng.sample(ATTITUDES, 2)
         subject = rng.choice(SUBJECTS)
         frame, place = rng.choice(wordings)
         alike = [each for each in pairs[len(OPPOSITES[place][0])] if each != place]
         partners = [each for each in subjects[len(subject)] if SUBJECTS[each] != subject]
         rewording = rng.choice([each for each in FRAMES if each != frame]), rng.choice(alike)
         partner = SUBJECTS[rng.choice(partners)]
-        return ContrastSet(
-            base=ask(same, subject, frame, place),
-            reworded=ask(same, subject, *rewording),
-            same_commonality=ask(same, partner, frame, place),
-            same_content=ask(other, subject, frame, place),
-            different=ask(other, partner, frame, place),
-        )
+        return cross_items(ask, asked, (subject, partner), ((frame, place), rewording))
 
     return distinct(draw, items, seed)
 
@@ -302,7 +309,7 @@ def sums(items: int = ITEMS, *, seed: int = 0) -> list[ContrastSet]:
         high = rng.randrange(11, 99)
         return high, rng.randrange(1, min(high - 10, 99 - high) + 1)
 
-    def ask(sign: str, numbers: Pair, swapped: bool = False) -> Item:
+    def ask(sign: str, numbers: Pair, swapped: bool) -> Item:
         high, low = numbers
         return Item(
             commonality={"+": "addition", "-": "subtraction"}[sign],
@@ -317,16 +324,9 @@ def sums(items: int = ITEMS, *, seed: int = 0) -> list[ContrastSet]:
         digits = [[len(str(each)) for each in pair] for pair in (content, partner)]
         if digits[0] != digits[1] or set(content) & set(partner):
             return None
-        items = (
-            ask("+", content),
-            ask("+", content, swapped=True),
-            ask("+", partner),
-            ask("-", content),
-            ask("-", partner),
-        )
-        answers = {each.answer for each in items}
+        contrast = cross_items(ask, "+-", (content, partner), (False, True))
         # base and rewording have one answer, and no others may
-        return ContrastSet(*items) if len(answers) == 4 else None
+        return contrast if len({each.answer for each in contrast.items}) == 4 else None
 
     return distinct(draw, items, seed)
 
@@ -363,24 +363,20 @@ def quizzes(
         if widths[0] != widths[1]:
             return None
         place = rng.randrange(len(LETTERS))
-        same, other = rng.sample([question, PICK], 2)
-        right, *wrong = content
-        shift = rng.choice(range(1, len(wrong)))
-        reordered = [right, *wrong[shift:], *wrong[:shift]]
-        return ContrastSet(
-            base=_quiz(same, content, place),
-            reworded=_quiz(same, reordered, place, "other order"),
-            same_commonality=_quiz(same, partner, place),
-            same_content=_quiz(other, content, place),
-            different=_quiz(other, partner, place),
-        )
+        asked_for = rng.sample([question, PICK], 2)
+        shift = rng.choice(range(1, len(LETTERS) - 1))
+
+        def ask(kind: str, content: list[Subject], moved: int) -> Item:
+            right, *wrong = content
+            wording = "other order" if moved else "first order"
+            return _quiz(kind, [right, *wrong[moved:], *wrong[:moved]], place, wording)
+
+        return cross_items(ask, asked_for, (content, partner), (0, shift))
 
     return distinct(draw, items, seed)
 
 
-def _quiz(
-    question: str, content: Sequence[Subject], place: int, wording: str = "first order"
-) -> Item:
+def _quiz(question: str, content: Sequence[Subject], place: int, wording: str) -> Item:
     """Ask a question with the right option, that of the first fact, in this place."""
     (subject, right), *others = content
     options = [option for _, option in others]

@@ -8,22 +8,28 @@ share effects.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from caploc.errors import BadOption
 from caploc.exhibits.exhibit import NOTHING, Exhibit, Value
 from caploc.folder import CROSSING
-from caploc.neurons import erasure
-from caploc.neurons.cells import Matrix, NamedRow, as_text
+from caploc.neurons import enhancing, erasure
+from caploc.neurons.enhancing import Enhancing
 from caploc.neurons.erasure import LAYERS, LOCATED, Erasing
 from caploc.neurons.locating import LocatedNeurons
-from caploc.neurons.study import Finding, NeuronLab, Reported, reopen_study, run_command
-from caploc.neurons.tuning import enhancing
-from caploc.neurons.tuning.enhancing import Enhancing
+from caploc.neurons.study import (
+    Finding,
+    Matrix,
+    NamedRow,
+    NeuronLab,
+    Reported,
+    as_text,
+    reopen_study,
+    run_command,
+)
 from caploc.progress import Progress
-from caploc.stats.intervals import plain_value
+from caploc.stats.intervals import JsonRecord
 from caploc.stats.sets import (
     COMPARED,
     Agreement,
@@ -38,7 +44,7 @@ ERASE, TUNE = "erase", "tune"
 
 
 @dataclass(frozen=True)
-class Crossed:
+class Crossed(JsonRecord):
     """A square matrix of effects, row: whose neurons, column: judged on.
 
     Effects are in nats of log-probability a gold token: lost by erasing, gained by tuning.
@@ -58,38 +64,27 @@ class Crossed:
     def of(
         cls,
         how: str,
-        tasks: tuple[Sequence[str], Sequence[str]],
-        effects: tuple[Matrix, Matrix],
+        located: tuple[Sequence[str], Sequence[str], Matrix],
+        random: Matrix,
         kinds: Mapping[str, str],
         overlaps: Mapping[tuple[str, str], float],
     ) -> "Crossed":
         """Sum up the part of the matrices, of located and of random neurons, that is square."""
-        rows, columns = (list(each) for each in tasks)
+        rows, columns, effects = located
         both = [task for task in rows if task in columns]
         square = np.ix_([rows.index(t) for t in both], [columns.index(t) for t in both])
-        located, random = (each[square] for each in effects)
+        own, drawn = effects[square], random[square]
         named = {task: kinds.get(task, task) for task in both}
         shared = np.array([[overlaps.get((a, b), np.nan) for b in both] for a in both])
         return cls(
             how,
             tuple(both),
-            located,
-            random,
-            cohesion(located, both, named),
-            cohesion(random, both, named),
-            correlate_matrices(located, shared) if len(both) > 2 else None,
+            own,
+            drawn,
+            cohesion(own, both, named),
+            cohesion(drawn, both, named),
+            correlate_matrices(own, shared) if len(both) > 2 else None,
         )
-
-    def as_dict(self) -> dict[str, Any]:
-        return {
-            "how": self.how,
-            "tasks": list(self.tasks),
-            "located": plain_value(self.located),
-            "random": plain_value(self.random),
-            "kinds": self.kinds.as_dict(),
-            "random_kinds": self.random_kinds.as_dict(),
-            "overlap": None if self.overlap is None else self.overlap.as_dict(),
-        }
 
 
 @dataclass(frozen=True)
@@ -102,11 +97,7 @@ class Crossing:
     kinds: Mapping[str, str] = field(default_factory=dict)
 
     def check(self, tasks: Sequence[str]) -> "Crossing":
-        """Refuse what cannot be crossed.
-
-        Raises:
-            BadOption: for an unknown way, a single task, or a kind of a task that is not there.
-        """
+        """Refuse what cannot be crossed."""
         if unknown := [way for way in self.ways if way not in (ERASE, TUNE)]:
             raise BadOption(f"--how must be {ERASE} or {TUNE}; got {unknown[0]!r}.")
         if len(tasks) < 2:
@@ -140,15 +131,13 @@ def cross(
         if ERASE in asked.ways:
             erased = erasure.erase_tasks(lab, asked.erasing, study.tasks)
             matrices.append(erasure.losses_exhibit(erased))
-            rows, columns, located = erasure.loss_matrix(erased, LOCATED)
-            effects = located, erasure.loss_matrix(erased, LAYERS)[2]
-            crossed.append(Crossed.of(ERASE, (rows, columns), effects, kinds, shared))
+            effects = erasure.loss_matrix(erased, LOCATED), erasure.loss_matrix(erased, LAYERS)[2]
+            crossed.append(Crossed.of(ERASE, *effects, kinds, shared))
         if TUNE in asked.ways:
             tuned = enhancing.enhance_tasks(lab, asked.enhancing)
             matrices.append(enhancing.gains_matrix_exhibit(tuned))
-            rows, columns, located = enhancing.gain_matrix(tuned)
-            effects = located, enhancing.gain_matrix(tuned, enhancing.RANDOM)[2]
-            crossed.append(Crossed.of(TUNE, (rows, columns), effects, kinds, shared))
+            drawn = enhancing.gain_matrix(tuned, enhancing.RANDOM)[2]
+            crossed.append(Crossed.of(TUNE, enhancing.gain_matrix(tuned), drawn, kinds, shared))
         results = {
             "model": study.model.name,
             "kinds": dict(kinds),
@@ -179,7 +168,7 @@ def summary_exhibit(crossed: Sequence[Crossed]) -> Exhibit:
     rows: list[NamedRow] = []
     for each in crossed:
         for name, kinds in ((LOCATED, each.kinds), (LAYERS, each.random_kinds)):
-            related = each.overlap if name == LOCATED else None
+            related = each.overlap.spearman if each.overlap and name == LOCATED else None
             rows.append(
                 {
                     "neurons": f"{each.how}, {name}",
@@ -188,9 +177,7 @@ def summary_exhibit(crossed: Sequence[Crossed]) -> Exhibit:
                     "others of its kind": Value(kinds.same_kind, digits=4),
                     "of other kinds": Value(kinds.across_kinds, digits=4),
                     "p of kinds": Value(kinds.p),
-                    "correlation with overlap": _correlated(related.spearman)
-                    if related
-                    else NOTHING,
+                    "correlation with overlap": _correlated(related) if related else NOTHING,
                 }
             )
     note = (

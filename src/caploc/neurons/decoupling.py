@@ -39,15 +39,21 @@ from caploc.grid import Grid
 from caploc.lookup import pick
 from caploc.neurons import contrasts as kinds
 from caploc.neurons.attribution import Attribution
-from caploc.neurons.cells import NamedRow, bounds, ranged
 from caploc.neurons.contrasts import ARMS, ContrastSet, Item
-from caploc.neurons.scores import Rule, score_examples
+from caploc.neurons.finding import Rule, score_examples
 from caploc.neurons.sites import Chosen
-from caploc.neurons.study import Finding, NeuronBench, Reported, run_command
+from caploc.neurons.study import (
+    Finding,
+    NamedRow,
+    NeuronBench,
+    Reported,
+    bounds,
+    ranged,
+    run_command,
+)
 from caploc.progress import Progress, Silent
 from caploc.stats.intervals import Interval, JsonRecord, mean_interval, paired_interval
-from caploc.stats.sets import Group, group, jaccards, mean_defined
-from caploc.stats.threshold import blocks
+from caploc.stats.sets import Group, group, jaccards
 from caploc.tasks.demo.data import CAPITALS, ELEMENTS
 from caploc.tasks.task import LogLikelihood, Scored
 from caploc.workbench import ModelOptions
@@ -81,11 +87,7 @@ class ItemLocator:
     rule: Rule = field(default_factory=Rule)
 
     def check(self) -> "ItemLocator":
-        """Refuse what cannot locate a single item.
-
-        Raises:
-            UserError: if a part does not exist, or the rule needs several items.
-        """
+        """Refuse what cannot locate a single item."""
         self.asked.check()
         if self.rule.check().votes is not None:
             raise BadOption("--votes counts items, and each item is located alone: leave it out.")
@@ -96,16 +98,6 @@ class ItemLocator:
 
     def __str__(self) -> str:
         return f"{self.asked.method}, {self.rule}"
-
-
-@dataclass(frozen=True)
-class SetSizes(JsonRecord):
-    """Number of neurons located for an item: mean, extremes, and items for which there is none."""
-
-    mean: float
-    fewest: int
-    most: int
-    none: int
 
 
 def key(item: Item) -> Text:
@@ -126,10 +118,15 @@ class PackedSets:
         return np.unpackbits(chosen, axis=1, count=self.neurons).astype(bool)
 
     @property
-    def sizes(self) -> SetSizes:
+    def sizes(self) -> dict[str, float]:
+        """Number of neurons of an item: mean, extremes, and the items for which there is none."""
         counts = np.bitwise_count(self.bits).sum(axis=1, dtype=np.int64)
-        empty = int((counts == 0).sum())
-        return SetSizes(float(counts.mean()), int(counts.min()), int(counts.max()), empty)
+        return {
+            "mean": float(counts.mean()),
+            "fewest": int(counts.min()),
+            "most": int(counts.max()),
+            "none": int((counts == 0).sum()),
+        }
 
 
 def answer_rightly(
@@ -202,18 +199,16 @@ class Followed(JsonRecord):
     `effects` compares the arms. A rewording keeps the answer, other content may not: `same_answer`
     is the mean IoU of base items with another item of the same commonality, wording and answer, and
     `beyond_answer` by how much a rewording's is above it, over base items that have such a one.
-    `chance` is, by arm, the mean over contrasts of the IoU that sets as large in every layer have
-    by chance (from the expected number in common). `groups` hold, by commonality, what many items'
+    `groups` hold, by commonality, what many items'
     sets have in common, the same number of items in each; `mixed` are as many of all commonalities.
     """
 
     locator: str
     settings: dict[str, Any]
-    sizes: SetSizes
+    sizes: dict[str, float]
     effects: ContrastEffects
     same_answer: Interval
     beyond_answer: Interval
-    chance: dict[str, float | None]
     groups: dict[str, Group]
 
 
@@ -281,7 +276,7 @@ def decouple(
             "draw more, or contrasts that it was trained for."
         )
     found = locate_items(bench, [item for each in right for item in each.items], locator, progress)
-    followed = follow_contrasts(found, right, locator, bench.neurons.grid, seed=seed)
+    followed = follow_contrasts(found, right, locator, seed=seed)
     return Decoupled(len(contrasts), len(alike), len(right), answered, (followed,))
 
 
@@ -295,23 +290,19 @@ def follow_contrasts(
     found: PackedSets,
     contrasts: Sequence[ContrastSet],
     locator: ItemLocator,
-    grid: Grid,
     *,
     seed: int = 0,
 ) -> Followed:
     """Compare the sets of the items of some contrasts."""
-    parts: list[dict[str, tuple[Similarity, Similarity]]] = []
+    parts: list[dict[str, Similarity]] = []
     for first in range(0, len(contrasts), STRETCH):
         sets = {
             arm: found.of(items)
             for arm, items in _by_arm(contrasts[first : first + STRETCH]).items()
         }
         base = sets.pop(BASE)
-        parts.append({arm: (jaccards(base, s), expected(base, s, grid)) for arm, s in sets.items()})
-    similarity, chance = (
-        {arm: np.concatenate([each[arm][which] for each in parts]) for arm in ARMS}
-        for which in (0, 1)
-    )
+        parts.append({arm: jaccards(base, partners) for arm, partners in sets.items()})
+    similarity = {arm: np.concatenate([each[arm] for each in parts]) for arm in ARMS}
     alike = same_answer(found, contrasts, seed)
     return Followed(
         locator=str(locator),
@@ -320,7 +311,6 @@ def follow_contrasts(
         effects=ContrastEffects.of(similarity, seed=seed),
         same_answer=mean_interval(alike, seed=seed),
         beyond_answer=paired_interval(similarity["SS"], alike, seed=seed),
-        chance={arm: mean_defined(each) for arm, each in chance.items()},
         groups={name: group(found.of(each)) for name, each in group_items(contrasts, seed).items()},
     )
 
@@ -344,22 +334,6 @@ def same_answer(found: PackedSets, contrasts: Sequence[ContrastSet], seed: int) 
             other = others[int(random.integers(len(others)))]
             similarity[number] = jaccards(found.of([base]), found.of([other]))[0]
     return similarity
-
-
-def expected(first: Sets, second: Sets, grid: Grid) -> Similarity:
-    """Compute the IoU of random sets with as many neurons in each layer; NaN if both are empty.
-
-    It is taken from the expected number in common, `sum over layers a_l b_l / N_l`.
-    """
-    slices = blocks(first.shape[1], grid)
-    counts = [
-        np.stack([sets[:, columns].sum(axis=1) for columns in slices], axis=1)
-        for sets in (first, second)
-    ]
-    sizes = np.array([columns.stop - columns.start for columns in slices])
-    common = (counts[0] * counts[1] / sizes).sum(axis=1)
-    union = counts[0].sum(axis=1) + counts[1].sum(axis=1) - common
-    return np.divide(common, union, out=np.full(len(union), np.nan), where=union > 0)
 
 
 def group_items(contrasts: Sequence[ContrastSet], seed: int) -> dict[str, list[Item]]:
@@ -394,11 +368,7 @@ class DecouplingStudy:
     seed: int = 0
 
     def check(self) -> "DecouplingStudy":
-        """Refuse every mistake that can be seen before weights are loaded.
-
-        Raises:
-            UserError: in one sentence.
-        """
+        """Refuse every mistake that can be seen before weights are loaded."""
         pick(CONTRASTS, self.contrasts, "set of contrasts")
         if self.items < 2:
             raise BadOption(f"--items must be 2 or more; got {self.items}.")
@@ -431,17 +401,13 @@ def measure_decoupling(
     def find(bench: NeuronBench) -> Finding:
         cache = Cache(folder / LEDGER)
         contrasts = draw_contrasts(study.contrasts, study.items, seed=study.seed)
+        asking: dict[str, Any] = {"within": study.within, "progress": progress, "seed": study.seed}
         found = {}
         for locator in study.locators:
             asked = {
                 "study": asdict(study) | {"attributions": None},
                 "locator": asdict(locator),
                 "model": bench.neurons.fingerprint,
-            }
-            asking: dict[str, Any] = {
-                "within": study.within,
-                "progress": progress,
-                "seed": study.seed,
             }
             measure = partial(decouple, bench, contrasts, locator, **asking)
             found[str(locator)] = cache.recall(asked, measure)

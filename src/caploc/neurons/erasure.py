@@ -20,25 +20,22 @@ from caploc.exhibits import drawing
 from caploc.exhibits.exhibit import NOTHING, Exhibit, Value
 from caploc.folder import ERASURE
 from caploc.measurement import Meter, outcomes_by_example
-from caploc.neurons.cells import (
-    YES_NO,
-    Matrix,
-    NamedRow,
-    Row,
-    bounds,
-    effects_matrix,
-    mean_and_range,
-    ranged,
-)
 from caploc.neurons.cutting import Mode
 from caploc.neurons.finding import TaskNeurons
 from caploc.neurons.sites import Chosen
 from caploc.neurons.study import (
+    YES_NO,
     Finding,
+    Matrix,
+    NamedRow,
     NeuronBench,
     NeuronLab,
     Reported,
+    Row,
     TaskSource,
+    bounds_of_draws,
+    effects_matrix,
+    ranged,
     reopen_study,
     run_command,
 )
@@ -67,11 +64,7 @@ class Erasing:
     seed: int = 0
 
     def check(self) -> "Erasing":
-        """Refuse what means nothing.
-
-        Raises:
-            BadOption: for fewer than 5 draws, a dose out of range, or a limit below 2.
-        """
+        """Refuse what means nothing."""
         if self.draws < DRAWS:
             raise BadOption(f"--draws must be {DRAWS} or more; got {self.draws}.")
         for dose in self.doses:
@@ -99,7 +92,7 @@ class ArmLoss(JsonRecord):
 
 
 @dataclass(frozen=True)
-class Erased:
+class Erased(JsonRecord):
     """One task's located neurons erased, and what one judging task loses.
 
     `metric` and `logprob` hold the located loss against that of random neurons of the same number
@@ -181,7 +174,7 @@ class Eraser:
 
     def erase(self, source: TaskSource, arms: Sequence[str] | None = None) -> Erased:
         """Measure what a judging task loses under every arm (those named, or all)."""
-        meters, examples = self.meters(source), source.judged(self.asked.limit)
+        meters, examples = self.meters(source), source.judge_on[: self.asked.limit]
         nothing = self.found.located & False
         intact = self.outcomes(meters, nothing, examples)
         told, random = [], []
@@ -191,14 +184,14 @@ class Eraser:
             cut = self.outcomes(meters, neurons, examples)
             if arm in (LOCATED, LAYERS):
                 random.append({name: intact[name] - cut[name] for name in MEASURES})
-            score = self.score(meters["metric"], neurons, examples).score
+            score = self.score(meters, neurons, examples).score
             lost = (paired_interval(intact[name], cut[name]) for name in MEASURES)
             told.append(ArmLoss(arm, draw, score, *lost))
         located, *drawn = random
         return Erased(
             source.name,
             len(examples),
-            self.score(meters["metric"], nothing, examples),
+            self.score(meters, nothing, examples),
             told,
             *(specificity(located[m], np.stack([each[m] for each in drawn])) for m in MEASURES),
         )
@@ -206,7 +199,7 @@ class Eraser:
     def doses(self, source: TaskSource) -> list[dict[str, Any]]:
         """Measure what the task loses as more of the located neurons go, highest scores first."""
         columns, meters = self.found.ordered, self.meters(source)
-        examples = source.judged(self.asked.limit)
+        examples = source.judge_on[: self.asked.limit]
         nothing = self.found.located & False
         intact = self.outcomes(meters, nothing, examples)
         curve = []
@@ -221,13 +214,10 @@ class Eraser:
 
     def meters(self, source: TaskSource) -> dict[str, Meter]:
         """Meter the judging task by its own metric, and by the gold answer's probability."""
-        mode = self.asked.mode
+        mode, seed = self.asked.mode, self.asked.seed
         reference = source.spans(self.bench.wording) if mode.needs_reference else []
-        tasks = (source.judging, source.gold)
-        return {
-            name: self.bench.meter(task, mode, reference, self.asked.seed)
-            for name, task in zip(MEASURES, tasks, strict=True)
-        }
+        tasks = {"metric": source.judging, "logprob": source.gold}
+        return {n: self.bench.meter(t, mode, reference, seed) for n, t in tasks.items()}
 
     def outcomes(
         self, meters: dict[str, Meter], neurons: Chosen, examples: Sequence[int]
@@ -240,13 +230,14 @@ class Eraser:
             found[name] = np.array([known.get(example, np.nan) for example in examples])
         return found
 
-    def score(self, meter: Meter, neurons: Chosen, examples: Sequence[int]) -> Score:
+    def score(self, meters: dict[str, Meter], neurons: Chosen, examples: Sequence[int]) -> Score:
         """Score the task with some neurons erased, from rows already there."""
+        meter = meters["metric"]
         return meter.score(meter.under(neurons, examples, self.progress, meter.task.name))
 
 
 @dataclass(frozen=True)
-class ErasedTask:
+class ErasedTask(JsonRecord):
     """What is lost without one task's neurons: by the task itself, and by others.
 
     `doses` is the task's loss as more of its neurons go.
@@ -257,15 +248,6 @@ class ErasedTask:
     own: Erased
     doses: list[dict[str, Any]]
     others: list[Erased] = field(default_factory=list)
-
-    def as_dict(self) -> dict[str, Any]:
-        return {
-            "task": self.task,
-            "neurons": self.neurons,
-            "own": self.own.as_dict(),
-            "doses": self.doses,
-            "others": [each.as_dict() for each in self.others],
-        }
 
 
 def erase(
@@ -370,7 +352,10 @@ def erased_arms_exhibit(erased: Sequence[ErasedTask]) -> Exhibit:
     draw = partial(
         drawing.draw_points,
         [each.task for each in erased],
-        {arm: [_drawn(each.own, arm) for each in erased] for arm in ARMS},
+        {
+            arm: [bounds_of_draws([x.logprob for x in each.own.of_arm(arm)]) for each in erased]
+            for arm in ARMS
+        },
         label="log-probability lost, nats a token",
     )
     title = "Located neurons erased, against others as many"
@@ -384,12 +369,6 @@ def _scores(erased: Erased, arm: str) -> str:
         return NOTHING
     ends = f" ({min(known):.3f} to {max(known):.3f})" if len(known) > 1 else ""
     return f"{np.mean(known):.3f}{ends}"
-
-
-def _drawn(erased: Erased, arm: str) -> drawing.Interval:
-    """Draw a single loss with its interval over examples, of several the mean and the ends."""
-    draws = [lost.logprob for lost in erased.of_arm(arm)]
-    return bounds(draws[0]) if len(draws) == 1 else mean_and_range([lost.mean for lost in draws])
 
 
 def doses_exhibit(erased: Sequence[ErasedTask]) -> Exhibit:

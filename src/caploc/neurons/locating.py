@@ -14,18 +14,23 @@ from caploc.contents import read_contents
 from caploc.errors import BadOption, UserError
 from caploc.exhibits import drawing
 from caploc.exhibits.exhibit import NOTHING, Exhibit, Value
-from caploc.folder import NEURONS, OVERLAP, package_versions, write_json
-from caploc.neurons.cells import YES_NO, NamedRow, Row, as_text, bounds, ranged
-from caploc.neurons.finding import TaskNeurons
-from caploc.neurons.scores import Rule
+from caploc.folder import NEURONS, OVERLAP
+from caploc.neurons.finding import Rule, TaskNeurons
 from caploc.neurons.sites import NeuronGrid
 from caploc.neurons.study import (
+    YES_NO,
     Finding,
+    NamedRow,
     NeuronLab,
     NeuronStudy,
     Reported,
+    Row,
+    as_text,
+    bounds,
     open_study,
+    ranged,
     run_command,
+    write_result,
 )
 from caploc.progress import Progress
 from caploc.stats.chance import count_shared
@@ -141,11 +146,7 @@ def locate(
 
 
 def check_kinds(kinds: Mapping[str, str], tasks: Iterable[str], where: str, are: str) -> None:
-    """Refuse kinds of tasks that are not there.
-
-    Raises:
-        BadOption: naming the first of them.
-    """
+    """Refuse kinds of tasks that are not there."""
     if strange := [task for task in kinds if task not in set(tasks)]:
         raise BadOption(
             f"--kind names {strange[0]}, which is no task of {where}; {are} "
@@ -196,9 +197,9 @@ def describe_locating(study: NeuronStudy) -> list[str]:
 
 def exhibits(located: LocatedNeurons) -> list[Exhibit]:
     """Show how many neurons there are, how steady, in which layers, shared with which tasks."""
-    shown = [sets_exhibit(located), layers_exhibit(located)]
-    shown += [thresholds_exhibit(located), growth_exhibit(located)]
-    return shown + ([overlap_exhibit(located)] if len(located.found) > 1 else [])
+    ways = [sets_exhibit, layers_exhibit, thresholds_exhibit, growth_exhibit]
+    ways += [overlap_exhibit] if len(located.found) > 1 else []
+    return [show(located) for show in ways]
 
 
 def sets_exhibit(located: LocatedNeurons) -> Exhibit:
@@ -337,31 +338,20 @@ def overlap(
     overlaps = rates_between(located, splits)
     named = {name: kinds.get(task, name) for name, task in tasks.items()}
     summary = cohesion(overlaps.rates[COMPARED], overlaps.datasets, named)
-    result = {
-        "schema": 1,
-        **overlaps.as_dict(),
-        "cohesion": summary.as_dict(),
-        "command": command,
-        "versions": package_versions(),
-    }
     out.mkdir(parents=True, exist_ok=True)
-    write_json(out / OVERLAP, result)
+    results = {**overlaps.as_dict(), "cohesion": summary.as_dict()}
+    result = write_result(out / OVERLAP, results, command)
     diagonal = "On the diagonal, within the task: of the sets of its own subsets."
     told = (
         f"Cohesion {as_text(summary.cohesion)}, separability {as_text(summary.separability)}; of "
         f"one kind {as_text(summary.same_kind)}, of different kinds "
         f"{as_text(summary.across_kinds)}."
     )
-    shown = [
-        _rate_exhibit(
-            f"overlap-{rate}",
-            f"Overlap of the tasks' neurons, {TITLES[rate]}",
-            overlaps,
-            rate,
-            [diagonal, told] if rate == COMPARED else [diagonal],
-        )
-        for rate in RATES
-    ]
+    shown = []
+    for rate in RATES:
+        notes = [diagonal, told] if rate == COMPARED else [diagonal]
+        title = f"Overlap of the tasks' neurons, {TITLES[rate]}"
+        shown.append(_rate_exhibit(f"overlap-{rate}", title, overlaps, rate, notes))
     return result, [*shown, _pairs_exhibit(grid, located)]
 
 

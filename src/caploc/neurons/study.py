@@ -8,12 +8,15 @@ evaluation examples. A task without one gives every other evaluation example to 
 rest to judging: no example is on both sides.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
+
+import numpy as np
+from jaxtyping import Float64
 
 from caploc import designs
 from caploc.cache import COMPACT, ArrayCache, digest
@@ -21,17 +24,17 @@ from caploc.contents import read_contents, typed
 from caploc.engine import BatchEngine
 from caploc.engine.encoding import RequestEncoder, Span
 from caploc.errors import BadData, BadOption, UserError
-from caploc.exhibits.exhibit import Exhibit
+from caploc.exhibits import drawing
+from caploc.exhibits.exhibit import NOTHING, Exhibit, Value
 from caploc.exhibits.files import write_exhibits
 from caploc.folder import NEURONS, RUN, claim, package_versions, write_json
 from caploc.measurement import Cost, Meter
 from caploc.models.loading import LoadedModel
 from caploc.neurons.attribution import Attribution
-from caploc.neurons.cutting import Cutter, Mode, NeuronEngine
-from caploc.neurons.finding import Finder, TaskNeurons
-from caploc.neurons.proof import NeuronModel, as_neurons
-from caploc.neurons.scores import Rule, score_cache
+from caploc.neurons.cutting import Cutter, Mode, NeuronEngine, NeuronModel, as_neurons
+from caploc.neurons.finding import Finder, Rule, TaskNeurons, score_cache
 from caploc.progress import Progress, Silent
+from caploc.stats.intervals import Interval
 from caploc.stats.threshold import Moments
 from caploc.store import Question, Store
 from caploc.tasks.catalog import TaskOptions, can_train, check_task_name
@@ -62,11 +65,7 @@ class NeuronStudy:
     seed: int = 0
 
     def check(self) -> "NeuronStudy":
-        """Refuse every mistake that can be seen before data or weights are loaded.
-
-        Raises:
-            UserError: in one sentence.
-        """
+        """Refuse every mistake that can be seen before data or weights are loaded."""
         if not self.tasks:
             raise BadOption("Name at least one task, such as --task demo/addition.")
         if self.subsets < 2:
@@ -143,10 +142,7 @@ class TaskSource:
 
     def judged_spans(self, wording: RequestEncoder, limit: int | None) -> list[Span]:
         """Encode prompt and gold answer of the first judging examples."""
-        return _as_spans(self.gold, self.judged(limit), wording)
-
-    def judged(self, limit: int | None) -> list[int]:
-        return self.judge_on[:limit]
+        return _as_spans(self.gold, self.judge_on[:limit], wording)
 
 
 def with_end(answer: str, end: str) -> str:
@@ -302,14 +298,12 @@ def open_study(
         yield NeuronLab(study, store, folder, progress or Silent())
 
 
-@contextmanager
 def reopen_study(
     folder: Path, progress: Progress | None, allowed: Allowed | None
-) -> Iterator[NeuronLab]:
+) -> AbstractContextManager[NeuronLab]:
     """Open the folder of a finished `locate` again."""
     study, command = read_study(folder, allowed)
-    with open_study(study, folder, progress, command) as lab:
-        yield lab
+    return open_study(study, folder, progress, command)
 
 
 def read_study(folder: Path, allowed: Allowed | None = None) -> tuple[NeuronStudy, str]:
@@ -354,19 +348,88 @@ class Finding:
     page: str = ""
 
 
+def write_result(path: Path, results: dict[str, Any], command: str) -> dict[str, Any]:
+    """Write what was found, with the command that found it and the versions of what was used."""
+    result = {"schema": 1, **results, "command": command, "versions": package_versions()}
+    write_json(path, result)
+    return result
+
+
 def run_command(
     opened: AbstractContextManager[Lab], find: Callable[[Lab], Finding], folder: Path, command: str
 ) -> Reported:
     """Let a command find something in an open study; write its file and its page."""
     with opened as lab:
         finding = find(lab)
-        result = {
-            "schema": 1,
-            **finding.results,
-            "command": command,
-            "versions": package_versions(),
-        }
-        write_json(folder / finding.file, result)
+        result = write_result(folder / finding.file, finding.results, command)
     told = finding.title, finding.headline, finding.lines, finding.exhibits
     write_exhibits(folder / finding.page, *told, command)
     return result, finding.exhibits
+
+
+Row = tuple[str | Value, ...]
+NamedRow = dict[str, str | Value]  # by column
+Matrix = Float64[np.ndarray, "rows columns"]
+YES_NO = {True: "yes", False: "no", None: NOTHING}
+
+
+def bounds(interval: Interval | Mapping[str, Any] | None) -> drawing.Interval:
+    """Take mean, low and high of an interval, fresh or from a file; None for what is not known."""
+    if interval is None:
+        return None, None, None
+    found = interval.as_dict() if isinstance(interval, Interval) else interval
+    return found["mean"], found["low"], found["high"]
+
+
+def ranged(interval: Interval | Mapping[str, Any] | None, digits: int = 3) -> str:
+    """Write the mean of an interval and its bounds."""
+    mean, low, high = bounds(interval)
+    if mean is None:
+        return NOTHING
+    if low is None or high is None:
+        return f"{mean:z.{digits}f}"
+    return f"{mean:z.{digits}f} [{low:z.{digits}f}, {high:z.{digits}f}]"
+
+
+def bounds_of_draws(draws: Sequence[Interval | Mapping[str, Any]]) -> drawing.Interval:
+    """Take the interval of a single draw; of several the mean, the least and the most."""
+    if len(draws) == 1:
+        return bounds(draws[0])
+    means = [mean for mean, _, _ in map(bounds, draws) if mean is not None]
+    return (float(np.mean(means)), min(means), max(means)) if means else (None, None, None)
+
+
+def as_text(value: float | None) -> str:
+    """Write a number in a sentence."""
+    return "not known" if value is None else f"{value:.3f}"
+
+
+def effects_matrix(
+    name: str,
+    title: str,
+    tasks: tuple[Sequence[str], Sequence[str]],
+    effects: tuple[Matrix, Matrix],
+    words: tuple[str, str],
+) -> Exhibit:
+    """Show a matrix of effects of one task's neurons (row) on each task (column).
+
+    `effects` are those of located neurons and, in brackets, of random ones; `words` the head of the
+    rows, and a note.
+    """
+    located, random = effects
+    rows: list[Row] = [
+        (
+            task,
+            *(
+                f"{_cell(own)} ({_cell(drawn)})" if np.isfinite(drawn) else _cell(own)
+                for own, drawn in zip(located[place], random[place], strict=True)
+            ),
+        )
+        for place, task in enumerate(tasks[0])
+    ]
+    draw = partial(drawing.draw_matrix, *tasks, located, label="nats a token", diverging=True)
+    return Exhibit(name, title, (words[0], *tasks[1]), rows, [words[1]], draw)
+
+
+def _cell(value: float) -> str:
+    return f"{value:z.3f}" if np.isfinite(value) else NOTHING

@@ -13,8 +13,8 @@ import yaml
 from jinja2 import Environment, StrictUndefined, UndefinedError
 
 from caploc.exhibits.exhibit import NOTHING, Exhibit
-from caploc.neurons.cells import as_text, ranged
-from caploc.neurons.facts.pages import margin_of
+from caploc.neurons.fact_pages import margin_of
+from caploc.neurons.study import as_text, ranged
 
 NOT_KNOWN = "not published to our knowledge"
 ARMS = ("located", "complement", "same relation", "random")

@@ -13,7 +13,6 @@ from caploc.exhibits import files
 from caploc.exhibits.exhibit import Exhibit
 from caploc.exhibits.files import write_exhibits
 from caploc.neurons.attribution import Attribution
-from caploc.neurons.cells import as_text, ranged
 from caploc.neurons.comparing import (
     ScoreWay,
     compare_scores,
@@ -24,14 +23,14 @@ from caploc.neurons.comparing import (
 from caploc.neurons.crossing import ERASE, TUNE, Crossing, cross
 from caploc.neurons.cutting import Mode
 from caploc.neurons.decoupling import DecouplingStudy, measure_decoupling
+from caploc.neurons.enhancing import Enhancing, beats_every_draw, enhance_located
 from caploc.neurons.erasure import Erasing, erase
-from caploc.neurons.facts.study import FactStudy, measure_fidelity, measure_reliability
+from caploc.neurons.fact_study import FactStudy, measure_fidelity, measure_reliability
+from caploc.neurons.finding import Rule, score_cache
 from caploc.neurons.locating import locate
-from caploc.neurons.scores import Rule, score_cache
-from caploc.neurons.study import NeuronLab, NeuronStudy, open_study
-from caploc.neurons.tuning.enhancing import Enhancing, beats_every_draw, enhance_located
-from caploc.neurons.tuning.trainable import TrainableRows
-from caploc.neurons.tuning.training import TuningRecipe
+from caploc.neurons.study import NeuronLab, NeuronStudy, as_text, open_study, ranged
+from caploc.neurons.training import TuningRecipe
+from caploc.neurons.weights import TrainableRows
 from caploc.progress import Progress, Silent
 from caploc.reproduce.checklist import checklist, ends
 from caploc.reproduce.preset import preset_file

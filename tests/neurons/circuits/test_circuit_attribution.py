@@ -8,7 +8,7 @@ from test_circuit_runs import NAMES, plain
 from torch import nn
 
 from caploc.errors import BadOption
-from caploc.neurons.circuits.circuit import (
+from caploc.neurons.circuits import (
     PromptPair,
     attribute,
     faithfulness,
@@ -16,7 +16,7 @@ from caploc.neurons.circuits.circuit import (
     run_circuits,
     strongest,
 )
-from caploc.neurons.circuits.graph import prune
+from caploc.neurons.edges import prune
 
 
 def losses(logits, pair):

@@ -3,8 +3,9 @@
 import pytest
 
 from caploc.engine.encoding import RequestEncoder
-from caploc.neurons.circuits.locator import Counterpart, demo_counterparts, find_pair, others_of
-from caploc.neurons.facts.prompts import FactPrompt
+from caploc.neurons.circuits import Counterpart, find_pair, others_of
+from caploc.neurons.demo_facts import demo_counterparts
+from caploc.neurons.facts import FactPrompt
 from caploc.tasks.demo.data import CAPITALS, ELEMENTS
 
 QUIZ = "capital of Peru?\nRome A\nLima B\nBaghdad C\nParis D\n="

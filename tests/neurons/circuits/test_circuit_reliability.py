@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from caploc.errors import BadData, BadOption
-from caploc.neurons.circuits.graph import prune
-from caploc.neurons.circuits.locator import CircuitLocator, demo_counterparts
-from caploc.neurons.circuits.reliability import ARMS, circuit_reliability
-from caploc.neurons.facts.prompts import Fact, FactPrompt
+from caploc.neurons.circuits import ARMS, CircuitLocator, circuit_reliability
+from caploc.neurons.demo_facts import demo_counterparts
+from caploc.neurons.facts import Fact, FactPrompt
 
 pytestmark = pytest.mark.slow  # whole studies
 
@@ -49,7 +48,6 @@ def test_the_ends_are_the_ends(result):
     assert tuple(arms) == ARMS
     assert arms["full"].hits[1] == 1 and arms["full"].rank == 1
     assert arms["full"].faithfulness.mean == 1 and arms["empty"].faithfulness.mean == 0
-    assert arms["full"].pooled_faithfulness == 1
     assert all(arm.facts == 4 for arm in arms.values())
 
 
@@ -74,15 +72,6 @@ def test_the_gain_is_the_same_in_logits_and_in_faithfulness(result):
         assert gain == pytest.approx(expected, rel=1e-6)
 
 
-def test_pruned_sizes_are_those_of_what_is_located(result, locator):
-    edges = int(np.ceil(0.1 * locator.grid.size))
-    assert result.edges == edges
-    for each, studied in zip(result.facts, FACTS, strict=True):
-        located = locator.locate(studied.prompt)
-        assert each.size.edges == located.sum() <= edges
-        assert np.array_equal(prune(locator.grid, located), located)
-
-
 def test_the_same_prompt_has_the_same_circuit_and_another_fact_another(locator):
     one, again, other = (locator.locate(FACTS[place].prompt) for place in (0, 0, 1))
     assert np.array_equal(one, again)
@@ -93,7 +82,7 @@ def test_results_are_plain_json_and_depend_on_the_seed_alone(result, locator):
     again = circuit_reliability(locator, (*FACTS, WRONG, LONG), draws=6, seed=3)
     text = json.dumps(result.as_dict(), allow_nan=False)
     assert json.dumps(again.as_dict(), allow_nan=False) == text
-    assert json.loads(text)["facts"][0]["size"]["edges"] > 0
+    assert json.loads(text)["edges"] == np.ceil(0.1 * locator.grid.size)
 
 
 def test_a_circuit_of_all_edges_is_the_model_and_has_no_gain(demo):
@@ -102,7 +91,7 @@ def test_a_circuit_of_all_edges_is_the_model_and_has_no_gain(demo):
     arms = {arm.name: arm for arm in result.arms}
     assert arms["located"].faithfulness.mean == pytest.approx(1)
     assert arms["complement"].faithfulness.mean == pytest.approx(0, abs=1e-9)
-    assert result.facts[0].size.share_of_edges == 1
+    assert result.share_of_edges == 1
     # alone, a fact has no other beside it: missing, not 0
     missing = result.as_dict()["arms"][ARMS.index("same relation")]
     assert missing["facts"] == 0 and missing["rank"] is None

@@ -6,8 +6,8 @@ import pytest
 from tiny import tiny
 from transformers import PreTrainedModel
 
-from caploc.neurons.facts.prompts import Encoded
-from caploc.neurons.proof import NeuronModel
+from caploc.neurons.cutting import NeuronModel
+from caploc.neurons.facts import Encoded
 from caploc.neurons.sites import find_sites
 
 

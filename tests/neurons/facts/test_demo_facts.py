@@ -3,10 +3,12 @@
 import pytest
 
 from caploc.errors import BadOption, UnknownName
-from caploc.neurons.facts.demo import RELATIONS, demo_facts, demo_texts
-from caploc.neurons.facts.prompts import Encoder, FactAnswers, FactPrompt, check_names, known_facts
+from caploc.neurons.demo_facts import DEMO_RELATIONS, demo_facts, demo_texts
+from caploc.neurons.facts import Encoder, FactAnswers, FactPrompt, check_names, known_facts
 
-TRUTH = {(name, subject): answer for name, pairs in RELATIONS.items() for subject, answer in pairs}
+TRUTH = {
+    (name, subject): answer for name, pairs in DEMO_RELATIONS.items() for subject, answer in pairs
+}
 
 
 def offered(prompt: FactPrompt) -> dict[str, str]:

@@ -5,9 +5,8 @@ import json
 import pytest
 
 from caploc.errors import BadData, UnknownName
-from caploc.neurons.facts.demo import demo_facts
-from caploc.neurons.facts.prompts import Fact, FactPrompt, check_names
-from caploc.neurons.facts.reading import read_facts
+from caploc.neurons.demo_facts import demo_facts
+from caploc.neurons.facts import Fact, FactPrompt, check_names, read_facts
 
 COUNTERFACT = {
     "case_id": 3,

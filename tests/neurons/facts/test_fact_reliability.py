@@ -10,9 +10,9 @@ from tiny import FAMILIES
 
 from caploc.errors import BadData, BadOption
 from caploc.models.cutting import CutSite, replaced
-from caploc.neurons.facts.demo import demo_facts
-from caploc.neurons.facts.knowledge_neurons import KnowledgeNeurons
-from caploc.neurons.facts.reliability import (
+from caploc.neurons.demo_facts import demo_facts
+from caploc.neurons.knowledge_neurons import (
+    KnowledgeNeurons,
     conditions_of,
     intervention_reliability,
     locate_facts,

@@ -9,10 +9,10 @@ import torch
 from tiny import FAMILIES, build
 
 from caploc.errors import BadOption, UnknownName
-from caploc.neurons.facts.demo import demo_facts
-from caploc.neurons.facts.fidelity import SetLocator
-from caploc.neurons.facts.knowledge_neurons import KnowledgeNeurons
-from caploc.neurons.facts.prompts import Encoded, FactPrompt
+from caploc.neurons.demo_facts import demo_facts
+from caploc.neurons.facts import Encoded, FactPrompt
+from caploc.neurons.fidelity import SetLocator
+from caploc.neurons.knowledge_neurons import KnowledgeNeurons
 from caploc.neurons.sites import list_projections
 
 # one family has no feed-forward block in its two layers

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from caploc.errors import BadData
-from caploc.neurons.facts.demo import demo_facts
-from caploc.neurons.facts.fidelity import (
+from caploc.neurons.demo_facts import demo_facts
+from caploc.neurons.fidelity import (
     compare_profiles,
     layer_fidelity,
     peak,
 )
-from caploc.neurons.facts.tracing import Tracer, noise_level
+from caploc.neurons.tracing import Tracer, noise_level
 from caploc.stats.sets import rank_correlation
 
 pytestmark = pytest.mark.slow  # whole studies

@@ -7,8 +7,8 @@ from torch.nn.functional import kl_div
 
 from caploc.errors import BadData, BadOption
 from caploc.models.proof import reads_first
-from caploc.neurons.facts.demo import demo_facts, demo_texts
-from caploc.neurons.facts.editing import (
+from caploc.neurons.demo_facts import demo_facts, demo_texts
+from caploc.neurons.editing import (
     Covariance,
     Descent,
     Edit,
@@ -17,7 +17,7 @@ from caploc.neurons.facts.editing import (
     dense_projection,
     edited,
 )
-from caploc.neurons.facts.prompts import Encoder, FactAnswers, FactPrompt
+from caploc.neurons.facts import Encoder, FactAnswers, FactPrompt
 
 LAYERS = (0, 2, 4)
 

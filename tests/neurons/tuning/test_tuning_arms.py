@@ -13,17 +13,17 @@ from test_tuning_batches import random_spans
 from tiny import random_tokens, tiny
 
 from caploc.errors import BadOption, ModelRefused, UnknownName
-from caploc.neurons.sites import find_sites
-from caploc.neurons.tuning import trainable
-from caploc.neurons.tuning.enhancement import (
+from caploc.neurons import weights as trainable
+from caploc.neurons.enhancing import (
     ARMS,
     DRAWN,
     TuningArm,
     make_arms,
     parameter_count,
 )
-from caploc.neurons.tuning.trainable import TrainableLora, TrainableWhole, ranks
-from caploc.neurons.tuning.training import TuningRecipe, find_best_rate, make_lessons
+from caploc.neurons.sites import find_sites
+from caploc.neurons.training import TuningRecipe, find_best_rate, make_lessons
+from caploc.neurons.weights import TrainableLora, TrainableWhole, ranks
 
 RECIPE = TuningRecipe(steps=4, batch_size=4, warmup=1, rates=(1e-3, 1e-2), extensions=0)
 KINDS = ["llama", "phi3", "gpt2", "gpt_neox"]
@@ -79,16 +79,16 @@ def test_every_arm_changes_the_model_and_leaves_it_as_it_was(family, unchanged):
             if arm.name == "none":
                 assert trainable is None
                 continue
-            assert torch.equal(logits(model), intact), arm.label
+            assert torch.equal(logits(model), intact), arm.name
             find_best_rate(model, trainable, given_lessons, RECIPE)
             attached = logits(model)
             with trainable.written():
                 merged = logits(model)
-                assert hooks(model) == before, arm.label
+                assert hooks(model) == before, arm.name
                 assert not any(isinstance(each, lora_layers()) for each in model.modules())
-        assert float((merged - intact).abs().max()) > 1e-3, arm.label
-        assert torch.allclose(attached, merged, atol=1e-4 * float(intact.abs().max())), arm.label
-        assert torch.equal(logits(model), intact), arm.label
+        assert float((merged - intact).abs().max()) > 1e-3, arm.name
+        assert torch.allclose(attached, merged, atol=1e-4 * float(intact.abs().max())), arm.name
+        assert torch.equal(logits(model), intact), arm.name
 
 
 def lora_layers():

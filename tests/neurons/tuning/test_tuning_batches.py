@@ -11,7 +11,7 @@ from caploc.engine.encoding import Span
 from caploc.engine.plain import PaddedText, score_padded
 from caploc.errors import BadData
 from caploc.neurons.batches import Batch, gold_logprobs, gold_means
-from caploc.neurons.tuning.training import deal, split_validation
+from caploc.neurons.training import deal, split_validation
 from caploc.tasks.demo import data
 
 DEVICE = torch.device("cpu")

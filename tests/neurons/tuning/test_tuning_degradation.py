@@ -5,7 +5,7 @@ import torch
 from tiny import tiny
 
 from caploc.errors import BadOption
-from caploc.neurons.tuning.weights import degraded, feed_forward_weights
+from caploc.neurons.weights import degraded, feed_forward_weights
 
 FAMILIES = ["llama", "phi3", "gpt2", "gpt_neox", "mixtral", "gpt_oss", "deepseek_v3"]
 

@@ -13,9 +13,9 @@ from transformers import AutoModelForCausalLM
 import caploc
 from caploc.errors import BadData, ModelRefused
 from caploc.models.sources import DEMO_FOLDER
+from caploc.neurons.delta import apply_delta, delta_of, load_delta, save_delta
 from caploc.neurons.sites import find_sites
-from caploc.neurons.tuning.delta import apply_delta, delta_of, load_delta, save_delta
-from caploc.neurons.tuning.trainable import TrainableRows
+from caploc.neurons.weights import TrainableRows
 
 KINDS = ["llama", "phi3", "gpt2", "gpt_neox"]
 

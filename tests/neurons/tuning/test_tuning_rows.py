@@ -10,7 +10,7 @@ from tiny import FAMILIES, random_tokens, tiny
 import caploc
 from caploc.errors import BadOption, ModelRefused
 from caploc.neurons.sites import find_sites
-from caploc.neurons.tuning.trainable import TrainableRows
+from caploc.neurons.weights import TrainableRows
 
 # Beside which input projections a family's output projection stands, written down by hand:
 # (name of the layer's block, input projections, output projection, one weight transposed?)

@@ -12,14 +12,14 @@ from tiny import tiny
 from caploc.engine.encoding import Span
 from caploc.errors import BadOption, RunFailed
 from caploc.neurons.sites import find_sites
-from caploc.neurons.tuning.trainable import TrainableRows
-from caploc.neurons.tuning.training import (
+from caploc.neurons.training import (
     TuningRecipe,
     find_best_rate,
     make_lessons,
     train_once,
     validation_loss,
 )
+from caploc.neurons.weights import TrainableRows
 from caploc.progress import Silent
 
 RECIPE = TuningRecipe(steps=12, batch_size=4, warmup=3, rates=(1e-3, 1e-2, 1e-1), seed=1)

@@ -1,4 +1,13 @@
-"""A model whose every query, key, value, MLP and logit input can be read and replaced by itself.
+"""The edges of a decoder, and a model opened so that each of them can be read and replaced.
+
+A *source* writes into the residual stream: the input (the embeddings), each attention head, each
+feed-forward block (MLP). A *target* reads it: each head's query, each key-value head's key and its
+value, each MLP, the logits. An edge leads from a source to a target after it. Keys and values are
+counted once for each key-value head, since query heads that share one share what it reads.
+
+Sources stand in the order input, then layer by layer the heads and the MLP; what a target may read
+is always a beginning of that list. Targets stand layer by layer as queries, keys, values, MLP; the
+logits come last. Edges stand target by target, source by source.
 
 In the model one vector in the residual stream serves all heads of a layer. Opened, each target has
 a copy of its own: hooks compute the norm before attention once for each copy, multiply each by its
@@ -12,21 +21,165 @@ Axes: `rows` of the batch, `time` (tokens), `width` of the residual stream.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from functools import cached_property
+from typing import Any
 
+import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from caploc.errors import ModelRefused
+from caploc.errors import BadOption, ModelRefused
+from caploc.grid import Grid
 from caploc.models.cutting import temporary_hooks
 from caploc.models.loading import LoadedModel
 from caploc.models.projections import decoder_layers, text_config
-from caploc.neurons.circuits.graph import EdgeGrid, EdgeStage
+
+Edges = Bool[np.ndarray, " edges"]  # True is chosen
+
+
+@dataclass(frozen=True)
+class EdgeStage:
+    """What reads and then writes at one time: a layer's heads, its MLP, or the logits.
+
+    `kind` is attention, mlp or logits; `targets` and `sources` are its places in the lists of
+    targets and sources (no sources for the logits), `reach` how many sources come before it.
+    """
+
+    kind: str
+    layer: int
+    targets: slice
+    sources: slice
+    reach: int
+
+
+@dataclass(frozen=True)
+class EdgeGrid(Grid):
+    """All edges of a decoder; as a grid its layers are those of the targets, the logits the last.
+
+    `parallel` says that a layer's MLP reads what its heads read, and not what they write.
+    """
+
+    decoder_layers: int
+    heads: int
+    key_value_heads: int
+    parallel: bool
+
+    def __post_init__(self) -> None:
+        numbers = (self.decoder_layers, self.heads, self.key_value_heads)
+        if min(numbers) < 1 or self.heads % self.key_value_heads:
+            raise BadOption(
+                f"A decoder cannot have {numbers[0]} layers, {numbers[1]} heads and {numbers[2]} "
+                "key-value heads; all are at least 1, and the last divides the heads."
+            )
+
+    @cached_property
+    def stages(self) -> tuple[EdgeStage, ...]:
+        """Attention and MLP of each layer, then the logits."""
+        reading, found = self.heads + 2 * self.key_value_heads, []
+        for layer in range(self.decoder_layers):
+            first, target = 1 + layer * (self.heads + 1), layer * (reading + 1)
+            mlp = first + self.heads
+            attention = (slice(target, target + reading), slice(first, mlp), first)
+            found.append(EdgeStage("attention", layer, *attention))
+            after = (slice(target + reading, target + reading + 1), slice(mlp, mlp + 1))
+            found.append(EdgeStage("mlp", layer, *after, first if self.parallel else mlp))
+        last, sources = found[-1].targets.stop, found[-1].sources.stop
+        end = (slice(last, last + 1), slice(sources, sources), sources)
+        return (*found, EdgeStage("logits", self.decoder_layers, *end))
+
+    @property
+    def n_sources(self) -> int:
+        return self.stages[-1].reach
+
+    @property
+    def n_targets(self) -> int:
+        return self.stages[-1].targets.stop
+
+    @cached_property
+    def reach(self) -> Int[np.ndarray, " targets"]:
+        """How many sources each target reads."""
+        counts = [stage.targets.stop - stage.targets.start for stage in self.stages]
+        return np.repeat([stage.reach for stage in self.stages], counts)
+
+    @cached_property
+    def per_layer(self) -> tuple[int, ...]:
+        """Number of edges into each layer, then into the logits."""
+        counts = [0] * (self.decoder_layers + 1)
+        for stage in self.stages:
+            counts[stage.layer] += (stage.targets.stop - stage.targets.start) * stage.reach
+        return tuple(counts)
+
+    @cached_property
+    def edge_targets(self) -> Int[np.ndarray, " edges"]:
+        """The place of each edge's target in the list of targets."""
+        return np.repeat(np.arange(self.n_targets), self.reach)
+
+    @cached_property
+    def edge_sources(self) -> Int[np.ndarray, " edges"]:
+        """The place of each edge's source in the list of sources."""
+        starts = np.cumsum(self.reach) - self.reach
+        return np.arange(self.size) - np.repeat(starts, self.reach)
+
+    @cached_property
+    def blocks(self) -> list[slice]:
+        """Columns of edges alike: into the queries, keys, values or MLP of one layer, or the end.
+
+        Random edges that are to be like a given set are drawn block by block.
+        """
+        heads, shared = self.heads, self.key_value_heads
+        widths = {"attention": (heads, shared, shared), "mlp": (1,), "logits": (1,)}
+        counts = [width * stage.reach for stage in self.stages for width in widths[stage.kind]]
+        ends = np.cumsum(counts).tolist()
+        return [slice(end - count, end) for end, count in zip(ends, counts, strict=True)]
+
+    @cached_property
+    def feeds(self) -> Bool[np.ndarray, "readings heads"]:
+        """Which heads of a layer each of its queries, keys and values serves."""
+        sharing = self.heads // self.key_value_heads
+        shared = np.repeat(np.eye(self.key_value_heads, dtype=bool), sharing, axis=1)
+        return np.concatenate([np.eye(self.heads, dtype=bool), shared, shared])
+
+    def as_matrix(self, chosen: Bool[np.ndarray, "*sets edges"]) -> Bool[np.ndarray, "*sets t s"]:
+        """Lay edges out by target and source; False where there is no edge."""
+        matrix = np.zeros((*chosen.shape[:-1], self.n_targets, self.n_sources), dtype=bool)
+        matrix[..., self.edge_targets, self.edge_sources] = chosen
+        return matrix
+
+    def as_columns(self, matrix: Float[np.ndarray, "t s"]) -> Float[np.ndarray, " edges"]:
+        """Take numbers by target and source as one number for each edge."""
+        columns: np.ndarray = matrix[self.edge_targets, self.edge_sources]
+        return columns
+
+
+def prune(grid: EdgeGrid, chosen: Edges) -> Edges:
+    """Leave out the edges that lie on no path of chosen edges from the input to the logits.
+
+    A head is on a path if its query, key or value is. What is left out changes nothing: without a
+    path from the input a source writes what it writes for the corrupted prompt.
+    """
+    edges = grid.as_matrix(chosen)
+    reached = np.zeros(grid.n_sources, dtype=bool)  # by a path from the input
+    reached[0] = True
+    for stage in grid.stages[:-1]:
+        read = np.any(edges[stage.targets][:, reached], axis=1)
+        reached[stage.sources] = np.any(read[:, None] & _serves(grid, stage), axis=0)
+    used = np.zeros(grid.n_targets, dtype=bool)  # by a path to the logits
+    used[-1] = True
+    for stage in reversed(grid.stages[:-1]):
+        wanted = np.any(edges[used][:, stage.sources], axis=0)
+        used[stage.targets] = np.any(_serves(grid, stage) & wanted, axis=1)
+    alive = edges & reached[None, :] & used[:, None]
+    return alive[grid.edge_targets, grid.edge_sources]
+
+
+def _serves(grid: EdgeGrid, stage: EdgeStage) -> Bool[np.ndarray, "readings sources"]:
+    """Tell which of a stage's sources each of its targets serves."""
+    return grid.feeds if stage.kind == "attention" else np.ones((1, 1), dtype=bool)
+
 
 TOKENS = 6  # of the proof
 # How far what the sources write may lie from the residual stream, by the largest value in it.
@@ -88,15 +241,16 @@ class OpenLayer:
     mlp_norm: nn.Module
 
 
-@runtime_checkable
-class Visitor(Protocol):
-    """Whoever looks into a run, or changes it."""
+class Visitor:
+    """Looks into a run, or changes it."""
 
     def enter(self, hidden: Float[Tensor, "rows time width"]) -> Tensor:
         """Say what enters the first layer, in place of `hidden`."""
+        return hidden
 
     def read(self, stage: EdgeStage, residual: Float[Tensor, "rows time width"]) -> Tensor:
         """Say what the stage's targets read, (rows, time, targets, width)."""
+        return copied(stage, residual)
 
     def wrote(self, stage: EdgeStage, output: Callable[[], Tensor]) -> None:
         """Take note of what the stage's sources write, (rows, time, sources, width), if wanted."""
@@ -107,7 +261,6 @@ class OpenModel:
     """A model, its edges, and where they begin and end."""
 
     model: PreTrainedModel
-    tokenizer: PreTrainedTokenizerBase | None
     grid: EdgeGrid
     decoder: tuple[OpenLayer, ...]
     final_norm: nn.Module
@@ -116,7 +269,17 @@ class OpenModel:
         self, tokens: Int[Tensor, "rows time"], visitor: Visitor
     ) -> Float[Tensor, "rows vocabulary"]:
         """Compute the logits after the last token of each row, with the visitor inside."""
-        with hooked(self, visitor):
+
+        def end(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+            return (visitor.read(self.grid.stages[-1], args[0]).squeeze(2), *args[1:])
+
+        def register() -> Iterator[Any]:
+            for number, layer in enumerate(self.decoder):
+                attention, mlp = self.grid.stages[2 * number : 2 * number + 2]
+                yield from _Inside(layer, (attention, mlp), visitor, self.grid).register()
+            yield self.final_norm.register_forward_pre_hook(end)
+
+        with temporary_hooks(register()):
             logits = self.model(input_ids=tokens.to(self.model.device), use_cache=False).logits
         return logits[:, -1]
 
@@ -135,51 +298,40 @@ def open_model(loaded: LoadedModel) -> OpenModel:
             f"give a model of type {', '.join(sorted(FAMILIES))}."
         )
     family = FAMILIES[config.model_type]
-    heads, shared = _same_everywhere(loaded)
+    shapes = set(zip(loaded.grid.heads_per_layer, loaded.grid.group_sizes, strict=True))
+    if len(shapes) > 1:
+        raise ModelRefused(
+            "Circuits need a model whose layers all have the same number of heads; this one has "
+            f"{', '.join(map(str, sorted(set(loaded.grid.heads_per_layer))))}."
+        )
+    heads, size = shapes.pop()
     layers = decoder_layers(model, loaded.projections)
     parallel = family.parallel
     if parallel is None:
         parallel = bool(config.use_parallel_residual)
+    decoder = []
+    for layer, output in zip(layers, loaded.projections, strict=True):
+        attention = layer.get_submodule(family.attention)
+        modules = [attention.get_submodule(name) for name in family.reads]
+        interleaved = config.model_type in INTERLEAVED
+        decoder.append(
+            OpenLayer(
+                whole=layer,
+                reads=tuple(_readings(modules, interleaved, (heads, heads // size))),
+                output=output,
+                attention_norm=layer.get_submodule(family.attention_norm),
+                mlp=layer.get_submodule("mlp"),
+                mlp_norm=layer.get_submodule(family.mlp_norm),
+            )
+        )
     opened = OpenModel(
         model,
-        loaded.tokenizer,
-        EdgeGrid(len(layers), heads, shared, parallel),
-        tuple(
-            _layer(layer, output, family, config.model_type, (heads, shared))
-            for layer, output in zip(layers, loaded.projections, strict=True)
-        ),
+        EdgeGrid(len(layers), heads, heads // size, parallel),
+        tuple(decoder),
         model.get_decoder().get_submodule(family.final_norm),
     )
     prove_edges(opened)
     return opened
-
-
-def _same_everywhere(loaded: LoadedModel) -> tuple[int, int]:
-    """Count heads and key-value heads of every layer."""
-    grid = loaded.grid
-    shapes = set(zip(grid.heads_per_layer, grid.group_sizes, strict=True))
-    if len(shapes) > 1:
-        raise ModelRefused(
-            "Circuits need a model whose layers all have the same number of heads; this one has "
-            f"{', '.join(map(str, sorted(set(grid.heads_per_layer))))}."
-        )
-    heads, size = shapes.pop()
-    return heads, heads // size
-
-
-def _layer(
-    whole: nn.Module, output: Any, family: CircuitFamily, model_type: str, counts: tuple[int, int]
-) -> OpenLayer:
-    attention = whole.get_submodule(family.attention)
-    modules = [attention.get_submodule(name) for name in family.reads]
-    return OpenLayer(
-        whole=whole,
-        reads=tuple(_readings(modules, model_type in INTERLEAVED, counts)),
-        output=output,
-        attention_norm=whole.get_submodule(family.attention_norm),
-        mlp=whole.get_submodule("mlp"),
-        mlp_norm=whole.get_submodule(family.mlp_norm),
-    )
 
 
 def _readings(
@@ -205,21 +357,6 @@ def outputs_first(module: Any) -> Float[Tensor, "outputs inputs"]:
     weight: Tensor = module.weight
     # transformers' Conv1D keeps its weight transposed
     return weight.T if isinstance(module, Conv1D) else weight
-
-
-def hooked(opened: OpenModel, visitor: Visitor) -> AbstractContextManager[None]:
-    """Let the visitor in for a block."""
-
-    def end(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        return (visitor.read(opened.grid.stages[-1], args[0]).squeeze(2), *args[1:])
-
-    def register() -> Iterator[Any]:
-        for number, layer in enumerate(opened.decoder):
-            attention, mlp = opened.grid.stages[2 * number : 2 * number + 2]
-            yield from _Inside(layer, (attention, mlp), visitor, opened.grid).register()
-        yield opened.final_norm.register_forward_pre_hook(end)
-
-    return temporary_hooks(register())
 
 
 class _Inside:
@@ -321,7 +458,7 @@ def prove_edges(opened: OpenModel, *, seed: int = 0) -> None:
         )
 
 
-class _Adding:
+class _Adding(Visitor):
     """Adds up what the sources write, and holds it against the residual stream."""
 
     def __init__(self, opened: OpenModel) -> None:

@@ -24,7 +24,7 @@ from jaxtyping import Bool, Float64
 from caploc.designs import generator
 from caploc.errors import BadData
 from caploc.grid import Grid
-from caploc.neurons.facts.prompts import Fact, FactPrompt, check_names
+from caploc.neurons.facts import Fact, FactPrompt, check_names
 from caploc.progress import Progress, Silent
 from caploc.stats.chance import layer_matched
 from caploc.stats.intervals import Interval, JsonRecord, mean_interval
@@ -37,39 +37,35 @@ T = TypeVar("T")
 Set = Bool[np.ndarray, " units"]
 Profile = Float64[np.ndarray, " layers"]
 Intervals = dict[str, Interval]  # of means over facts, facts resampled, by measure
-ByFact = dict[str, Float64[np.ndarray, " facts"]]  # by measure
 
 
 @runtime_checkable
 class SetLocator(Protocol):
-    """Finds the set of units that a prompt's answer rests on."""
+    """Finds the set of units that a prompt's answer rests on, the same for the same prompt.
+
+    `units` says what the columns of a set are, in the plural; random sets are drawn within a layer
+    of the `grid`.
+    """
 
     @property
-    def name(self) -> str:
-        """Of the method, for a reader."""
-
+    def name(self) -> str: ...
     @property
-    def units(self) -> str:
-        """What the columns of a set are, in the plural."""
-
+    def units(self) -> str: ...
     @property
-    def grid(self) -> Grid:
-        """The columns, layer by layer; random sets are drawn within a layer."""
-
-    def locate(self, prompt: FactPrompt) -> Bool[np.ndarray, " units"]:
-        """Locate the units; the same for the same prompt."""
+    def grid(self) -> Grid: ...
+    def locate(self, prompt: FactPrompt) -> Bool[np.ndarray, " units"]: ...
 
 
 @runtime_checkable
 class Profiler(Protocol):
-    """Says how much a prompt's answer rests on each layer."""
+    """Says how much a prompt's answer rests on each layer: its profile.
+
+    That is NaN for a layer that has no effect, None where the prompt is of no use.
+    """
 
     @property
-    def name(self) -> str:
-        """Of the method, for a reader."""
-
-    def profile(self, prompt: FactPrompt) -> Float64[np.ndarray, " layers"] | None:
-        """Tell each layer's effect (NaN where it has none); None where the prompt is of no use."""
+    def name(self) -> str: ...
+    def profile(self, prompt: FactPrompt) -> Float64[np.ndarray, " layers"] | None: ...
 
 
 @dataclass(frozen=True)
@@ -168,28 +164,34 @@ def _partner(found: Mapping[int, list[T]], arm: str, pair: WordingPair) -> T | N
 
 
 def _means(
-    arms: Mapping[str, list[dict[str, float]]], compared: Sequence[WordingPair], facts: int
-) -> dict[str, ByFact]:
-    """Average each arm's measures by fact, and take the margin."""
+    arms: Mapping[str, list[dict[str, float]]],
+    compared: Sequence[WordingPair],
+    facts: int,
+    seed: int,
+) -> dict[str, Intervals]:
+    """Average each arm's measures by fact and over facts, and take the margin."""
     owners = [pair.fact for pair in compared]
     means = {
         arm: {name: mean_by_fact(owners, [row[name] for row in rows], facts) for name in rows[0]}
         for arm, rows in arms.items()
     }
     own, related = means["rewrites"], means["same_relation"]
-    return means | {"margin": {name: own[name] - related[name] for name in own}}
+    means |= {"margin": {name: own[name] - related[name] for name in own}}
+    return {
+        arm: {name: mean_interval(each, seed=seed) for name, each in values.items()}
+        for arm, values in means.items()
+    }
 
 
 @dataclass(frozen=True)
 class Fidelity(JsonRecord):
     """How well a locator's sets agree between wordings of a fact, beside what other prompts give.
 
-    `size` is the mean number of units located, `empty` how many prompts gave none (their rates are
-    missing). `rewrites` compares a fact's prompt with its rewrites, `same_prompt` with itself
-    located anew (1 unless the locator is random), `same_relation` and `unrelated` with rewrites of
-    other facts, `random` with sets of the rewrites' size in each layer. `margin` is `rewrites` less
-    `same_relation`, paired by fact; `per_fact` holds each fact's mean IoU with its rewrites, and
-    `margin_per_fact` the margin of that.
+    `size` is the mean number of units located in the `prompts`, `empty` how many of these gave none
+    (their rates are missing). `rewrites` compares a fact's prompt with its rewrites, `same_prompt`
+    with itself located anew (1 unless the locator is random), `same_relation` and `unrelated` with
+    rewrites of other facts, `random` with sets of the rewrites' size in each layer. `margin` is
+    `rewrites` less `same_relation`, paired by fact.
     """
 
     locator: str
@@ -205,8 +207,6 @@ class Fidelity(JsonRecord):
     unrelated: Intervals
     random: Intervals
     margin: Intervals
-    per_fact: Float64[np.ndarray, " facts"]
-    margin_per_fact: Float64[np.ndarray, " facts"]
 
 
 def wording_fidelity(
@@ -226,7 +226,6 @@ def wording_fidelity(
         return {name: np.nan if found.get(name) is None else found[name] for name in SET_MEASURES}
 
     arms = {arm: [rate(arm, *each) for each in enumerate(compared)] for arm in (*ARMS, "random")}
-    means = _means(arms, compared, len(facts))
     sets = [each for found in located.values() for each in (found[0], *found[2:])]
     return Fidelity(
         locator=locator.name,
@@ -236,14 +235,8 @@ def wording_fidelity(
         prompts=len(sets),
         size=float(np.mean([each.sum() for each in sets])),
         empty=sum(not each.any() for each in sets),
-        **{arm: _intervals(values, seed) for arm, values in means.items()},
-        per_fact=means["rewrites"]["iou"],
-        margin_per_fact=means["margin"]["iou"],
+        **_means(arms, compared, len(facts), seed),
     )
-
-
-def _intervals(values: ByFact, seed: int) -> Intervals:
-    return {name: mean_interval(each, seed=seed) for name, each in values.items()}
 
 
 @dataclass(frozen=True)
@@ -302,9 +295,11 @@ def layer_fidelity(
         for arm in ARMS
     }
     arms["chance"] = [_chance(profiles[pair.fact][0], layers) for pair in compared]
-    means = _means(arms, compared, len(facts))
     rewrites = [each for found in profiles.values() for each in found[2:]]
-    modal = np.array([_modal(each) for each in profiles.values()])
+    modal = []
+    for found in profiles.values():
+        peaks = [peak(each) for each in (found[0], *found[2:]) if each is not None]
+        modal.append(max(np.bincount(peaks)) / len(peaks) if len(peaks) > 1 else np.nan)
     return LayerFidelity(
         locator=profiler.name,
         layers=layers,
@@ -312,10 +307,14 @@ def layer_fidelity(
         facts_wrong=len(profiles) - len(first),
         prompts=len(profiles) + len(rewrites),
         wrong=sum(each is None for each in rewrites) + len(profiles) - len(first),
-        **{arm: _intervals(values, seed) for arm, values in means.items()},
-        modal_share=mean_interval(modal, seed=seed),
-        peaks=_histogram(first, layers),
-        rewrite_peaks=_histogram([each for each in rewrites if each is not None], layers),
+        **_means(arms, compared, len(facts), seed),
+        modal_share=mean_interval(np.array(modal), seed=seed),
+        peaks=tuple(np.bincount([peak(each) for each in first], minlength=layers).tolist()),
+        rewrite_peaks=tuple(
+            np.bincount(
+                [peak(each) for each in rewrites if each is not None], minlength=layers
+            ).tolist()
+        ),
     )
 
 
@@ -346,14 +345,3 @@ def _chance(profile: Profile | None, layers: int) -> dict[str, float]:
         return dict.fromkeys(LAYER_MEASURES, np.nan)
     distances = np.abs(np.arange(layers) - peak(profile))
     return {"agreement": 1 / layers, "distance": float(distances.mean()), "spearman": np.nan}
-
-
-def _modal(found: Sequence[Profile | None]) -> float:
-    """Take the share of a fact's wordings in their commonest layer; NaN with fewer than two."""
-    peaks = [peak(each) for each in (found[0], *found[2:]) if each is not None]
-    return max(np.bincount(peaks)) / len(peaks) if len(peaks) > 1 else np.nan
-
-
-def _histogram(profiles: Sequence[Profile], layers: int) -> tuple[int, ...]:
-    counts = np.bincount([peak(each) for each in profiles], minlength=layers)
-    return tuple(int(count) for count in counts)

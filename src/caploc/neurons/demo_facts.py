@@ -6,15 +6,21 @@ name the answer itself.
 """
 
 import random
+import re
 from collections.abc import Callable, Sequence
 
 from caploc.errors import BadOption
 from caploc.lookup import pick
-from caploc.neurons.facts.prompts import Fact, FactPrompt
+from caploc.neurons.circuits import Counterpart
+from caploc.neurons.facts import Fact, FactPrompt
 from caploc.tasks.demo import data
 
+OFFERED = re.compile(r"^(\S+) ([A-D])$", re.MULTILINE)  # a line of a quiz: an answer, its letter
 Pair = tuple[str, str]  # subject and answer
-RELATIONS: dict[str, Sequence[Pair]] = {"capital of": data.CAPITALS, "symbol of": data.ELEMENTS}
+DEMO_RELATIONS: dict[str, Sequence[Pair]] = {
+    "capital of": data.CAPITALS,
+    "symbol of": data.ELEMENTS,
+}
 REWRITES = 5
 NEIGHBOURS = 6
 LETTERS = "ABCD"
@@ -35,14 +41,14 @@ def demo_facts(form: str = "quiz", count: int | None = None, *, seed: int = 0) -
         UnknownName: if there is no such form.
         BadOption: if `count` is below 1, or above the number there are.
     """
-    build = pick(FORMS, form, "form of demo facts")
-    total = sum(map(len, RELATIONS.values()))
+    build = pick(DEMO_FORMS, form, "form of demo facts")
+    total = sum(map(len, DEMO_RELATIONS.values()))
     if count is not None and not 1 <= count <= total:
         raise BadOption(f"The demo model knows {total} facts; ask for 1 to {total}, not {count}.")
     rng = random.Random(seed)
     asked = [
-        [(name, pair) for pair in rng.sample(RELATIONS[name], len(RELATIONS[name]))]
-        for name in RELATIONS
+        [(name, pair) for pair in rng.sample(DEMO_RELATIONS[name], len(DEMO_RELATIONS[name]))]
+        for name in DEMO_RELATIONS
     ]
     turns = [each for pairs in zip(*asked, strict=False) for each in pairs]
     turns += [each for pairs in asked for each in pairs if each not in turns]
@@ -100,7 +106,7 @@ def quiz(rng: random.Random, relation: str, pair: Pair, offered: str | None = No
     """
     subject, answer = pair
     wrong = rng.sample(
-        sorted({each for _, each in RELATIONS[relation]} - {answer, offered}), len(LETTERS) - 1
+        sorted({each for _, each in DEMO_RELATIONS[relation]} - {answer, offered}), len(LETTERS) - 1
     )
     offered = offered or wrong[0]
     options = [answer, offered, *[each for each in wrong if each != offered][: len(LETTERS) - 2]]
@@ -121,7 +127,7 @@ def _others(
 
     Of answers that begin alike (H, He) the shorter is likelier whatever the model believes.
     """
-    pool = [each for each in RELATIONS[relation] if each != pair]
+    pool = [each for each in DEMO_RELATIONS[relation] if each != pair]
     first, *rest = rng.sample(pool, len(pool))
     while apart and first[1][0] == pair[1][0]:
         rest.append(first)
@@ -131,7 +137,28 @@ def _others(
     return [first, *rest][:count]
 
 
-FORMS: dict[str, Callable[[random.Random, str, Pair], Fact]] = {
+DEMO_FORMS: dict[str, Callable[[random.Random, str, Pair], Fact]] = {
     "quiz": _quizzed,
     "statement": _stated,
 }
+
+
+def demo_counterparts(prompt: FactPrompt) -> list[Counterpart]:
+    """Take other countries or elements with their answers.
+
+    In a quiz the answer is the letter of what is offered; a subject whose answer is not offered
+    is no right question, and stands for the letter of the prompt's own false answer.
+    """
+    letters = dict(OFFERED.findall(prompt.text))
+    facts = next((facts for name, facts in DEMO_RELATIONS.items() if name in prompt.text), [])
+    found = []
+    for subject, answer in facts:
+        if subject == prompt.subject:
+            continue
+        if not letters:
+            found.append(Counterpart(subject, answer))
+        elif answer in letters:
+            found.append(Counterpart(subject, letters[answer]))
+        elif prompt.other:
+            found.append(Counterpart(subject, prompt.other, right=False))
+    return found

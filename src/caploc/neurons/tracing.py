@@ -25,9 +25,9 @@ from caploc.engine.plain import last_logits
 from caploc.errors import BadData, BadOption
 from caploc.models.cutting import Beside, Site, temporary_hooks
 from caploc.models.projections import layer_part, module_name
-from caploc.neurons.experts import Experts
-from caploc.neurons.facts.prompts import Encoded, Encoder, FactPrompt
-from caploc.neurons.proof import NeuronModel
+from caploc.neurons.cutting import NeuronModel
+from caploc.neurons.facts import Encoded, Encoder, FactPrompt
+from caploc.neurons.sites import Experts
 from caploc.stats.intervals import JsonRecord
 
 DRAWS = 10
@@ -53,12 +53,7 @@ class Trace(JsonRecord):
     effects: Float64[np.ndarray, "tokens layers"]
 
 
-@dataclass(frozen=True)
-class PutBack:
-    """What is put back at one time: the outputs of some layers at one token."""
-
-    layers: tuple[int, ...]
-    token: int
+PutBack = tuple[tuple[int, ...], int]  # outputs put back at one time: of which layers, at a token
 
 
 def noise_level(
@@ -152,12 +147,10 @@ class Tracer:
         shape = (self.draws, len(encoded.subject), embed.weight.shape[1])
         noise = self.noise * torch.randn(shape, generator=generator)
         run = _Run(self.loaded, encoded, self.outputs, noise)
-        places = [
-            PutBack(self.put_back(layer), token) for token in tokens for layer in range(self.layers)
-        ]
-        disturbed, *restored = run.probabilities([PutBack((), 0), *places])
+        places = [(self.put_back(layer), token) for token in tokens for layer in range(self.layers)]
+        disturbed, *restored = run.probabilities([((), 0), *places])
         effects = np.array(restored) - disturbed
-        effects[[not place.layers for place in places]] = np.nan
+        effects[[not layers for layers, _ in places]] = np.nan
         return Trace(
             right=run.top == encoded.answer[0],
             clean=run.clean,
@@ -245,7 +238,7 @@ class _Run:
     def _restored(self, places: Sequence[PutBack]) -> AbstractContextManager[None]:
         """Put the undisturbed outputs back, each place in its own block of rows."""
         wanted = [
-            [(n, place.token) for n, place in enumerate(places) if layer in place.layers]
+            [(n, token) for n, (layers, token) in enumerate(places) if layer in layers]
             for layer in range(len(self.outputs))
         ]
         return temporary_hooks(

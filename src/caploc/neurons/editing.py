@@ -8,6 +8,13 @@ found by gradient descent. With C the second moments of keys over any text,
     W' = W + (v* - W k*) (C^-1 k*)^T / (k*^T C^-1 k*)
 
 which gives W' k* = v* and moves other keys least.
+
+*Reliability*: does an edit work best where causal tracing points? Every layer is edited, not only
+that one, and judged by the measures of Meng et al.: *efficacy*, P(new) > P(old) on the prompt;
+*generalization*, the same share of rewrites; *specificity*, the share of neighbours whose own
+answer stays likelier than the new one; *score*, their harmonic mean. That tracing does not tell
+where editing works is known from Hase et al. (2023). Probabilities of answers of several tokens are
+geometric means over the tokens.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,8 +23,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Float64
+from scipy import stats
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
@@ -27,13 +36,18 @@ from caploc.errors import BadData, BadOption
 from caploc.models.cutting import temporary_hooks
 from caploc.models.proof import reads_first
 from caploc.neurons.batches import Batch
-from caploc.neurons.facts.prompts import Encoded, Encoder, FactPrompt
-from caploc.neurons.proof import NeuronModel
+from caploc.neurons.cutting import NeuronModel
+from caploc.neurons.facts import Encoded, Encoder, Fact, FactAnswers, FactPrompt, check_names
+from caploc.neurons.fidelity import Profile, Profiler, peak
 from caploc.progress import Progress, Silent
+from caploc.stats.intervals import Interval, JsonRecord, mean_interval
+from caploc.stats.sets import rank_correlation
 
 ESSENCE = "{} is a"  # what the model says of the subject must not change
 # Shares of the moments' mean diagonal that are mixed in, the smallest that will do (ours).
 SHRINKAGES = (0.0, 1e-6, 1e-4, 1e-2, 0.1, 1.0)
+MEASURES = ("efficacy", "generalization", "specificity", "score", "rise")
+Table = Float64[np.ndarray, "facts layers"]
 CONDITION = 1e10  # of the moments, above which more is mixed in
 
 
@@ -115,8 +129,13 @@ def covariances(
     shown.start("covariance of neurons", len(texts))
     totals: dict[int, Tensor] = {}
     positions = 0
+
+    def add_moments(layer: int, args: tuple[Tensor, ...]) -> None:
+        keys = args[0].reshape(-1, args[0].shape[-1]).double()
+        totals[layer] = totals.get(layer, 0) + keys.T @ keys
+
     adding = (
-        module.register_forward_pre_hook(_adding_moments(totals, layer))
+        module.register_forward_pre_hook(lambda _, args, at=layer: add_moments(at, args))
         for layer, module in modules.items()
     )
     with temporary_hooks(adding):
@@ -128,15 +147,6 @@ def covariances(
             positions += len(tokens)
             shown.advance(1, len(tokens))
     return {layer: Covariance(totals[layer] / positions, positions) for layer in layers}
-
-
-def _adding_moments(totals: dict[int, Tensor], layer: int) -> Any:
-    def add(_: nn.Module, args: tuple[Tensor, ...]) -> None:
-        keys = args[0].reshape(-1, args[0].shape[-1]).double()
-        product = keys.T @ keys
-        totals[layer] = totals[layer] + product if layer in totals else product
-
-    return add
 
 
 @dataclass(frozen=True)
@@ -343,3 +353,153 @@ class _EditBatch:
             return (each + added).reshape(output.shape)
 
         return add
+
+
+@dataclass(frozen=True)
+class EditedLayer(JsonRecord):
+    """What editing one layer does, mean over facts.
+
+    `score` is the harmonic mean of a fact's three measures, averaged; `rise` the mean rise of
+    `P(new) - P(old)` on prompt and rewrites; `effect` the layer's IE.
+    """
+
+    layer: int
+    efficacy: Interval
+    generalization: Interval
+    specificity: Interval
+    score: Interval
+    rise: Interval
+    effect: Interval
+
+
+@dataclass(frozen=True)
+class EditReliability(JsonRecord):
+    """Whether edits succeed where tracing points.
+
+    `correlation` is Spearman's between score and IE over a fact's layers, mean over facts (missing
+    where a fact's layers all score alike); `hit` the share of facts whose traced layer scores as
+    well as the best, `hit_by_chance` that of a layer drawn uniformly. `gain` is the rise at the
+    traced layer less the mean of the other layers', in their standard deviations (the other layers
+    being every control there is; missing where they all rise alike).
+    `skipped` facts lack a subject, a false answer, a rewrite or a neighbour, or the model answers
+    them wrongly.
+    """
+
+    locator: str
+    facts: int
+    skipped: int
+    layers: tuple[EditedLayer, ...]
+    correlation: Interval
+    hit: Interval
+    hit_by_chance: Interval
+    gain: Interval
+    traced: tuple[int, ...]
+    scores: Table
+    effects: Table
+
+
+def edit_reliability(
+    loaded: NeuronModel,
+    facts: Sequence[Fact],
+    *,
+    editor: Editor,
+    profiler: Profiler,
+    seed: int,
+    progress: Progress | None = None,
+) -> EditReliability:
+    """Edit each fact at each of the editor's layers and hold success against the traced effects.
+
+    Raises:
+        BadData: if no fact can be used, or one does not fit the model's window.
+    """
+    facts, shown = check_names(facts), progress or Silent()
+    layers, asker = sorted(editor.covariances), FactAnswers(loaded)
+    shown.start("edits of facts", len(facts))
+    profiles, tables = [], []
+    for fact in facts:
+        profile = profiler.profile(fact.prompt) if _can_be_edited(fact) else None
+        if profile is not None:
+            profiles.append(profile[layers])
+            tables.append(_edit_all_layers(loaded, asker, editor, fact))
+        shown.advance(1, len(layers))
+    if not profiles:
+        raise BadData(
+            f"None of the {len(facts)} facts can be edited: each needs a subject, a false answer, "
+            "a rewrite and a neighbour, and an answer that the model gives."
+        )
+    measured = dict(zip(MEASURES, np.array(tables).transpose(2, 0, 1), strict=True))
+    return _summarize(profiler.name, layers, np.array(profiles), measured, len(facts), seed)
+
+
+def _can_be_edited(fact: Fact) -> bool:
+    """Ask whether a fact has everything that an edit of it is judged by."""
+    prompt = fact.prompt
+    given = prompt.subject is not None and prompt.other is not None
+    probes = all(each.other is not None for each in (*fact.rewrites, *fact.neighbours))
+    return bool(given and probes and fact.rewrites and fact.neighbours)
+
+
+def _edit_all_layers(
+    loaded: NeuronModel, asker: FactAnswers, editor: Editor, fact: Fact
+) -> Float64[np.ndarray, "layers measures"]:
+    """Measure the fact after the edit of each layer."""
+    asked = [fact.prompt, *fact.rewrites]
+    before = _leads(asker, asked)
+    rows = []
+    for edit in editor.edits(fact.prompt):
+        with edited(loaded, edit):
+            own = _leads(asker, asked)
+            # of a neighbour the other answer is the fact's false one
+            spared = _leads(asker, fact.neighbours)[:, 0] < 0
+        won = own[:, 0] > 0
+        shares = (float(won[0]), float(won[1:].mean()), float(spared.mean()))
+        score = float(stats.hmean(shares)) if min(shares) > 0 else 0.0
+        rows.append((*shares, score, float((own[:, 1] - before[:, 1]).mean())))
+    return np.array(rows)
+
+
+def _leads(asker: FactAnswers, prompts: Sequence[FactPrompt]) -> Float64[np.ndarray, "prompts two"]:
+    """Tell how far the other answer is ahead of the target: in log-probability, in probability."""
+    others = asker.log_probabilities([(each, str(each.other)) for each in prompts])
+    targets = asker.log_probabilities([(each, each.target) for each in prompts])
+    return np.stack([others - targets, np.exp(others) - np.exp(targets)], axis=1)
+
+
+def _summarize(
+    name: str, layers: list[int], effects: Table, measured: dict[str, Table], facts: int, seed: int
+) -> EditReliability:
+    def interval(values: Sequence[float] | Float64[np.ndarray, " facts"]) -> Interval:
+        return mean_interval(np.asarray(values, dtype=float), seed=seed)
+
+    scores, rises = measured["score"], measured["rise"]
+    traced = [peak(each) for each in effects]
+    best = scores == scores.max(axis=1, keepdims=True)
+    return EditReliability(
+        locator=name,
+        facts=len(effects),
+        skipped=facts - len(effects),
+        layers=tuple(
+            EditedLayer(
+                layer=layer,
+                **{key: interval(table[:, place]) for key, table in measured.items()},
+                effect=interval(effects[:, place]),
+            )
+            for place, layer in enumerate(layers)
+        ),
+        correlation=interval(
+            [np.nan if rho is None else rho for rho in map(rank_correlation, scores, effects)]
+        ),
+        hit=interval([float(row[place]) for row, place in zip(best, traced, strict=True)]),
+        hit_by_chance=interval(best.mean(axis=1)),
+        gain=interval([_gain(row, n) for row, n in zip(rises, traced, strict=True)]),
+        traced=tuple(layers[place] for place in traced),
+        scores=scores,
+        effects=effects,
+    )
+
+
+def _gain(row: Profile, place: int) -> float:
+    """Tell how far one layer stands above the others, in their sd; NaN if they tie."""
+    others = np.delete(row, place)
+    spread = others.std(ddof=1) if len(others) > 1 else np.nan
+    return float((row[place] - others.mean()) / spread) if spread > 0 else np.nan

@@ -27,9 +27,8 @@ from caploc.folder import ENHANCEMENT
 from caploc.models.loading import load_model
 from caploc.neurons.sites import find_sites
 from caploc.neurons.study import reopen_study
-from caploc.neurons.tuning.trainable import TrainableRows
-from caploc.neurons.tuning.training import TuningRecipe, find_best_rate, make_lessons
-from caploc.neurons.tuning.weights import NeuronShare, Trains, shares_by_projection
+from caploc.neurons.training import TuningRecipe, find_best_rate, make_lessons
+from caploc.neurons.weights import TrainableRows, Trains, shares_by_projection
 from caploc.progress import Progress
 from caploc.workbench import Allowed, ModelOptions
 
@@ -117,7 +116,10 @@ def apply_delta(model: PreTrainedModel, delta: Delta) -> None:
     Raises:
         ModelRefused: if the model is another one, or holds the delta already.
     """
-    held = _shares(model, delta)
+    try:
+        held = shares_by_projection(model, find_sites(model)[1].mask(delta.neurons), delta.trains)
+    except CaplocError:
+        raise _refusal(model, delta) from None
     originals = {key: value for share in held for key, value in share.read().items()}
     shapes = {key: value.shape for key, value in originals.items()}
     fits = shapes == {key: value.shape for key, value in delta.values.items()}
@@ -125,13 +127,6 @@ def apply_delta(model: PreTrainedModel, delta: Delta) -> None:
         raise _refusal(model, delta)
     for share in held:
         share.write(delta.values)
-
-
-def _shares(model: PreTrainedModel, delta: Delta) -> list[NeuronShare]:
-    try:
-        return shares_by_projection(model, find_sites(model)[1].mask(delta.neurons), delta.trains)
-    except CaplocError:
-        raise _refusal(model, delta) from None
 
 
 def _refusal(model: PreTrainedModel, delta: Delta) -> ModelRefused:

@@ -18,23 +18,29 @@ from caploc.files import read_text
 from caploc.folder import FIDELITY, LEDGER, RELIABILITY, claim
 from caploc.lookup import pick
 from caploc.models.loading import LoadedModel, load_model
-from caploc.neurons.circuits.locator import CircuitLocator, demo_counterparts, others_of
-from caploc.neurons.circuits.reliability import circuit_reliability
-from caploc.neurons.facts import pages
-from caploc.neurons.facts.demo import demo_facts, demo_texts
-from caploc.neurons.facts.editing import Editor, covariances
-from caploc.neurons.facts.fidelity import layer_fidelity, wording_fidelity
-from caploc.neurons.facts.knowledge_neurons import KnowledgeNeurons
-from caploc.neurons.facts.prompts import Fact, FactAnswers, known_facts
-from caploc.neurons.facts.reading import FORMS, LONGEST, read_facts, read_rewrites, with_rewrites
-from caploc.neurons.facts.reliability import (
-    edit_reliability,
+from caploc.neurons import fact_pages as pages
+from caploc.neurons.circuits import CircuitLocator, circuit_reliability, others_of
+from caploc.neurons.cutting import NeuronModel, as_neurons
+from caploc.neurons.demo_facts import demo_counterparts, demo_facts, demo_texts
+from caploc.neurons.editing import Editor, covariances, edit_reliability
+from caploc.neurons.facts import (
+    FORMS,
+    LONGEST,
+    Fact,
+    FactAnswers,
+    known_facts,
+    read_facts,
+    read_rewrites,
+    with_rewrites,
+)
+from caploc.neurons.fidelity import layer_fidelity, wording_fidelity
+from caploc.neurons.knowledge_neurons import (
+    KnowledgeNeurons,
     intervention_reliability,
     locate_facts,
 )
-from caploc.neurons.facts.tracing import Tracer, noise_level
-from caploc.neurons.proof import NeuronModel, as_neurons
 from caploc.neurons.study import Finding, Reported, run_command
+from caploc.neurons.tracing import Tracer, noise_level
 from caploc.progress import Progress, Silent
 from caploc.stats.intervals import JsonRecord
 from caploc.workbench import ModelOptions
@@ -69,11 +75,7 @@ class FactStudy:
     seed: int = 0
 
     def check(self) -> "FactStudy":
-        """Refuse every mistake that can be seen before weights are loaded.
-
-        Raises:
-            UserError: in one sentence.
-        """
+        """Refuse every mistake that can be seen before weights are loaded."""
         for method in self.methods:
             pick(dict.fromkeys(METHODS), method, "way to locate facts")
         pick(FORMS, self.form, "form of facts")
@@ -234,8 +236,7 @@ class FactLab:
 
     def suppress(self, **asked: Any) -> JsonRecord:
         """Set knowledge neurons to zero and double them."""
-        locator = KnowledgeNeurons(self.neurons)
-        located = locate_facts(locator, self.facts, progress=self.progress)
+        located = locate_facts(KnowledgeNeurons(self.neurons), self.facts, progress=self.progress)
         return intervention_reliability(self.neurons, self.facts, located, **asked)
 
     def edit(self, **asked: Any) -> JsonRecord:

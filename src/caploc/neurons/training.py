@@ -17,8 +17,7 @@ from caploc.designs import generator
 from caploc.engine.encoding import Span
 from caploc.errors import BadData, BadOption, RunFailed
 from caploc.neurons.batches import Batch, gold_logprobs
-from caploc.neurons.tuning.trainable import Trainable
-from caploc.neurons.tuning.weights import TRAINS, Trains
+from caploc.neurons.weights import TRAINS, Trainable, Trains
 from caploc.progress import Progress, Silent
 from caploc.stats.intervals import JsonRecord
 
@@ -49,11 +48,7 @@ class TuningRecipe(JsonRecord):
     seed: int = 0
 
     def check(self) -> None:
-        """Refuse values that cannot be used.
-
-        Raises:
-            BadOption: naming the first of them.
-        """
+        """Refuse values that cannot be used."""
         for name, least in (("steps", 1), ("batch_size", 1), ("warmup", 0), ("extensions", 0)):
             if getattr(self, name) < least:
                 raise BadOption(f"{name} must be {least} or more; got {getattr(self, name)}.")
@@ -167,7 +162,6 @@ def find_best_rate(
     trainable: Trainable,
     given: Lessons,
     recipe: TuningRecipe,
-    *,
     progress: Progress | None = None,
     what: str = "tune",
 ) -> TuningFit:
@@ -177,7 +171,11 @@ def find_best_rate(
         RunFailed: if the training diverges at every rate.
     """
     progress = progress or Silent()
-    start = _copied(trainable)
+
+    def copy() -> list[Tensor]:
+        return [parameter.detach().clone() for parameter in trainable.parameters()]
+
+    start = copy()
     untuned = validation_loss(model, given)
     trials: dict[float, RateTrial] = {}
     weights: list[Tensor] = start
@@ -188,7 +186,7 @@ def find_best_rate(
         _set(trainable, start)
         trials[rate] = train_once(model, trainable, given, rate, recipe, progress)
         if _best(trials) == trials[rate]:
-            weights = _copied(trainable)
+            weights = copy()
         if not planned and len(trials) < len(recipe.rates) + recipe.extensions:
             planned = _beyond(trials)
             if planned:
@@ -265,10 +263,6 @@ def _beyond(trials: dict[float, RateTrial]) -> list[float]:
     # where every rate diverged, only lower ones can help
     edge, inner = (rates[0], rates[1]) if best is None or best.rate == rates[0] else rates[:-3:-1]
     return [edge * edge / inner]
-
-
-def _copied(trainable: Trainable) -> list[Tensor]:
-    return [parameter.detach().clone() for parameter in trainable.parameters()]
 
 
 @torch.no_grad()

@@ -6,7 +6,7 @@ from typing import Any
 
 from caploc.exhibits import drawing
 from caploc.exhibits.exhibit import NOTHING, Exhibit, Value
-from caploc.neurons.cells import YES_NO, Row, bounds, ranged
+from caploc.neurons.study import YES_NO, Row, bounds, ranged
 
 Results = Mapping[str, Any]  # by method, or of one method
 NAMES = {
@@ -37,12 +37,9 @@ def margin_of(result: Results) -> Any:
 
 def fidelity_exhibits(found: Results) -> list[Exhibit]:
     """Show whether wordings of a fact are located alike."""
-    exhibits = []
-    if sets := {name: each for name, each in found.items() if "units" in each}:
-        exhibits.append(wordings_exhibit(sets))
-    if "tracing" in found:
-        exhibits.append(traced_layers_exhibit(found["tracing"]))
-    return exhibits
+    sets = {name: each for name, each in found.items() if "units" in each}
+    exhibits = [wordings_exhibit(sets)] if sets else []
+    return exhibits + ([traced_layers_exhibit(found["tracing"])] if "tracing" in found else [])
 
 
 def wordings_exhibit(found: Results) -> Exhibit:
@@ -127,17 +124,16 @@ def reliability_headline(found: Results) -> str:
         kept = found["neurons"]["conditions"]
         parts.append(f"knowledge neurons meet {sum(kept.values())} of {len(kept)} conditions")
     if "tracing" in found:
-        parts.append(
-            "edits succeed where tracing points with a correlation of "
-            f"{ranged(found['tracing']['correlation'])}"
-        )
+        related = ranged(found["tracing"]["correlation"])
+        parts.append(f"edits succeed where tracing points with a correlation of {related}")
     if "circuits" in found:
-        arms = {arm["name"]: arm for arm in found["circuits"]["arms"]}
+        arms = {arm["name"]: ranged(arm["faithfulness"]) for arm in found["circuits"]["arms"]}
         parts.append(
-            f"circuits keep {ranged(arms['located']['faithfulness'])} of the answer, those of "
-            f"other facts {ranged(arms['same relation']['faithfulness'])}"
+            f"circuits keep {arms['located']} of the answer, those of other facts "
+            f"{arms['same relation']}"
         )
-    return "; ".join(parts)[:1].upper() + "; ".join(parts)[1:]
+    told = "; ".join(parts)
+    return told[:1].upper() + told[1:]
 
 
 def reliability_exhibits(found: Results) -> list[Exhibit]:

@@ -1,1 +1,0 @@
-"""Knowledge circuits: the edges between heads and feed-forward blocks that carry a fact."""

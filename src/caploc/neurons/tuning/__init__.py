@@ -1,1 +1,0 @@
-"""Tune chosen neurons alone, and find out what that does that tuning others does not."""
