@@ -13,7 +13,7 @@ import numpy as np
 from caploc import designs
 from caploc.recovery import Measurements
 from caploc.search import METHODS, Found, Plan, Problem, Settings
-from caploc.search.plan import Beside
+from caploc.search.plan import OtherTask
 from caploc.simulate import KINDS, World
 
 SPARED = 3  # tasks
@@ -69,7 +69,7 @@ class Tasks:
             range(SEARCHED),
             settings,
             likelihood=count,
-            beside=[Beside(task, range(SEARCHED), task + count) for task in range(1, count)],
+            beside=[OtherTask(task, range(SEARCHED), task + count) for task in range(1, count)],
         )
         searching, rows = METHODS["adaptive"].search(problem), 0
         plan = next(searching)
@@ -85,7 +85,7 @@ class Tasks:
         return max(world.damage_of(list(columns)) for world in self.worlds[1:])
 
     def best(self, size: int, price: float, candidates: int = 14) -> list[int]:
-        """The most damaging set within the price, of the heads that do most alone and cost little."""
+        """The most damaging set within the price, of heads that cost little alone."""
         first = self.worlds[0]
         gain = -first.single_effects()
         lost = np.max([-world.single_effects() for world in self.worlds[1:]], axis=0)

@@ -18,7 +18,7 @@ from caploc.reproduce.selection import (
     score_value,
     universal_heads,
 )
-from caploc.stats.chance import Chance, shared
+from caploc.stats.chance import Chance, overlaps
 from caploc.stats.localization import Scores, Strength, Trend, localization, trend
 
 LONGEST = 90  # characters of an answer shown in a cell
@@ -31,7 +31,7 @@ def sharing_exhibit(lab: Lab) -> Exhibit:
     rows: list[tuple[Cell, ...]] = []
     for model in lab.preset.models:
         found = {b.label: named_heads(lab, model, b) for b in lab.preset.localized}
-        for pair in shared.overlaps(found, model.grid, draws=lab.draws):
+        for pair in overlaps(found, model.grid, draws=lab.draws):
             names = " ".join(pair.heads) or NOTHING
             heads, groups = against_chance(pair.head_chance), against_chance(pair.group_chance)
             rows.append((model.label, f"{pair.first}, {pair.second}", names, *heads, *groups))

@@ -22,7 +22,7 @@ from caploc.search.plan import Found, Plan, Problem, Search, intact_plan
 from caploc.search.screen import SPARE, Screen
 from caploc.search.sets import concluded_set, grown_by_looks, grown_by_screens
 from caploc.search.shortlist import LOOKS, Shortlist
-from caploc.search.specific import specific
+from caploc.search.specific import search_specific
 from caploc.search.state import TRIED_ELSEWHERE, SearchState, right_of
 from caploc.search.summary import summarize
 
@@ -48,7 +48,7 @@ def adaptive(problem: Problem) -> Search:
         return nothing_found(problem, intact, hopeless)
     state = SearchState(problem, designs.generator(problem.settings.seed), intact)
     if problem.settings.goal == "specific":
-        return (yield from specific(state))
+        return (yield from search_specific(state))
     if problem.likelihood is not None:
         return (yield from looked(state))
     screen = Screen(problem, right_of(intact), intact, state.random)

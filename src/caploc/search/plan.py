@@ -98,8 +98,6 @@ class Settings:
         self.check_sizes()
         if self.seed < 0:
             raise BadOption(f"--seed must be 0 or more; got {self.seed}.")
-        for name, allowed in (("goal", GOALS), ("opening", OPENINGS)):
-            check_choice(name, getattr(self, name), allowed)
         for name, share in (("recall", self.recall), ("price", self.price)):
             if not 0 < share <= 1:
                 raise BadOption(f"--{name} must lie above 0 and at most at 1; got {share:g}.")
@@ -110,11 +108,13 @@ class Settings:
         self.check_spans()
 
     def check_sizes(self) -> None:
-        """Refuse what no memory holds and nobody can wait for.
+        """Refuse words that mean nothing, what no memory holds, and what nobody can wait for.
 
         Raises:
-            BadOption: with the number, and the most that there can be.
+            BadOption: with the word or the number, and what is allowed.
         """
+        for name, allowed in (("goal", GOALS), ("opening", OPENINGS)):
+            check_choice(name, getattr(self, name), allowed)
         for name, value, most in (
             ("masks", self.masks, MOST_MASKS),
             ("mask-counts", max(self.mask_counts, default=0), MOST_MASKS),
@@ -156,7 +156,7 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Beside:
+class OtherTask:
     """A task that a specific set must spare or, a twin of the task, break as well.
 
     `number` is that of the task in plans; `examples` are for the search. `likelihood` is the number
@@ -190,7 +190,7 @@ class Problem:
     shared: float = 0.0
     chance: float = 0.0
     likelihood: int | None = None
-    beside: Sequence[Beside] = ()
+    beside: Sequence[OtherTask] = ()
 
     def empty(self) -> Mask:
         """The mask that knocks out nothing."""

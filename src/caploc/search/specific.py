@@ -17,7 +17,7 @@ from jaxtyping import Float
 from caploc.recovery import Measurements
 from caploc.search.conclusion import Conclusion
 from caploc.search.likelihood import FirstLook
-from caploc.search.plan import Beside, Found, Plan, Problem, column_mask, intact_plan
+from caploc.search.plan import OtherTask, Found, Plan, Problem, column_mask, intact_plan
 from caploc.search.shortlist import Shortlist
 from caploc.search.state import SearchState, right_of
 from caploc.search.summary import summarize
@@ -46,7 +46,7 @@ class Side:
     `order` is that in which its right examples are asked, of which `used` were.
     """
 
-    beside: Beside
+    beside: OtherTask
     problem: Problem
     random: np.random.Generator
     intact: dict[int, float] = field(default_factory=dict)
@@ -86,7 +86,7 @@ class Side:
         further = np.full((self.problem.heads, count), np.nan)
         further[list(heads)] = yield from self.expect([(head,) for head in heads], count)
         self.look.change = np.concatenate([self.look.change, further], axis=1)
-        return further[list(heads)].size
+        return len(heads) * count
 
     @property
     def change(self) -> Float[np.ndarray, " heads"]:
@@ -97,7 +97,9 @@ class Side:
         self, sets: Sequence[Columns], count: int
     ) -> Generator[Plan, Measurements, Float[np.ndarray, "sets asked"]]:
         """The change of the score that each of some new examples leads one to expect."""
-        return self.look.predict((yield from self.expect(sets, count)))
+        changed = yield from self.expect(sets, count)
+        expected: np.ndarray = self.look.predict(changed)
+        return expected
 
     def try_sets(
         self, sets: Sequence[Columns], count: int
@@ -113,7 +115,7 @@ class Side:
 
 
 @dataclass
-class Candidate:
+class TriedSet:
     """A set, and what became of examples without it: of the task and its twins, then of others.
 
     Of every task, `likely` holds the changes of its score that likelihoods lead one to expect, one
@@ -160,10 +162,10 @@ def weigh(likely: Sequence[float], seen: Sequence[float]) -> float:
     return total / precision if precision else 0.0
 
 
-def specific(state: SearchState) -> Generator[Plan, Measurements, Found]:
+def search_specific(state: SearchState) -> Generator[Plan, Measurements, Found]:
     """The most damaging set within the price, and the frontier of what the model allows."""
     problem, budget = state.problem, state.budget
-    first = Beside(0, problem.examples, problem.likelihood or 0, twin=True)
+    first = OtherTask(0, problem.examples, problem.likelihood or 0, twin=True)
     sides = [Side(each, problem, state.random) for each in (first, *problem.beside)]
     sides.sort(key=lambda side: not side.beside.twin)
     targets = [side for side in sides if side.beside.twin]
@@ -183,8 +185,8 @@ def specific(state: SearchState) -> Generator[Plan, Measurements, Found]:
             count = max(problem.heads // NARROWED[place], FEWEST[place])
             pool = narrow(pool, gain, loss, count)
     sets = yield from grown(state, sides, pool, gain, loss)
-    candidates = yield from tried(state, sides, sets)
-    chosen = name(candidates, problem.settings.price)
+    candidates = yield from try_candidates(state, sides, sets)
+    chosen = pick_best(candidates, problem.settings.price)
     shortlist = Shortlist(problem, list(chosen), state.random)
     yield from shortlist.more(list(chosen), min(20, state.left // max(len(chosen), 1)))
     state.spent += shortlist.rows
@@ -253,12 +255,12 @@ def grown(
     return list(found)
 
 
-def tried(
+def try_candidates(
     state: SearchState, sides: Sequence[Side], sets: Sequence[Columns]
-) -> Generator[Plan, Measurements, list[Candidate]]:
+) -> Generator[Plan, Measurements, list[TriedSet]]:
     """The sets on further examples of every task: likelihoods of all, outcomes of the best."""
     targets = sum(side.beside.twin for side in sides)
-    found = [Candidate(each, targets, [[] for _ in sides], [[] for _ in sides]) for each in sets]
+    found = [TriedSet(each, targets, [[] for _ in sides], [[] for _ in sides]) for each in sets]
     if not found:
         return []
     price = state.problem.settings.price
@@ -280,13 +282,13 @@ def tried(
     return found
 
 
-def name(candidates: Sequence[Candidate], price: float) -> Columns:
+def pick_best(candidates: Sequence[TriedSet], price: float) -> Columns:
     """The set that does most within the price, or comes nearest to it; none if none does harm."""
     best = max(candidates, key=lambda each: each.worth(price), default=None)
     return best.columns if best is not None and best.damage > 0 else ()
 
 
-def frontier(candidates: Sequence[Candidate]) -> list[Candidate]:
+def frontier(candidates: Sequence[TriedSet]) -> list[TriedSet]:
     """The candidates than which none does more and loses less elsewhere, the gentlest first."""
     kept = [
         each
