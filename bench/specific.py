@@ -32,11 +32,7 @@ class Tasks:
     def related(cls, kind: str, seed: int, layers: int = 16, width: int = 32) -> "Tasks":
         """Tasks with heads of their own, universal heads, and heads that two of them share."""
         random = designs.generator(seed)
-        plain = replace(KINDS[kind], universal=0)
-        worlds = [
-            World.of_kind(plain, seed=100 * seed + task, layers=layers, width=width)
-            for task in range(1 + SPARED)
-        ]
+        worlds = [draw_world(kind, 100 * seed + task, layers, width) for task in range(1 + SPARED)]
         universal = random.choice(2 * width, UNIVERSAL, replace=False)
         strongest = np.argsort(-worlds[0].shifts)
         common = [world.shifts.copy() for world in worlds]
@@ -102,11 +98,22 @@ class Tasks:
         return best
 
 
+def draw_world(kind: str, seed: int, layers: int, width: int) -> World:
+    """One task without universal heads; `planted`: ten heads of like effect, and nothing else."""
+    if kind == "planted":
+        world = World.planted(layers * width, 10, drop=0.1, seed=seed)
+        return replace(world, noise=KINDS["real"].noise)
+    plain = replace(KINDS[kind], universal=0)
+    return World.of_kind(plain, seed=seed, layers=layers, width=width)
+
+
 def main() -> None:
     """Search worlds of each kind, and print what came of it."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--worlds", type=int, default=20)
-    parser.add_argument("--kinds", type=lambda text: text.split(","), default=["strong", "real"])
+    parser.add_argument(
+        "--kinds", type=lambda text: text.split(","), default=["planted", "real", "strong"]
+    )
     parser.add_argument("--rows", type=int, default=8, help="a head")
     arguments = parser.parse_args()
     for kind in arguments.kinds:

@@ -1,15 +1,15 @@
 """The goal `specific`: the set that breaks the task most and leaves the spared tasks alone.
 
-Every head is looked at alone on the task, the promising ones on the spared tasks too. From these a
-pool is drawn, in which sets are grown head by head, for several prices of a loss elsewhere, by how
-likely right answers still are. What was grown on the way are the candidates: they are knocked out
-on further examples of every task, the unpromising ones dropped early.
+Every head is looked at alone on the task, fewer and fewer of them on more examples, and on the
+spared tasks too. For several tolerances of what a head may cost these alone, a set is grown head by
+head from those within it. The sets as they grew are the candidates: they are knocked out on further
+examples of every task, the unpromising ones dropped early.
 """
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import product
+from itertools import zip_longest
 
 import numpy as np
 from jaxtyping import Float
@@ -17,7 +17,7 @@ from jaxtyping import Float
 from caploc.recovery import Measurements
 from caploc.search.conclusion import Conclusion
 from caploc.search.likelihood import FirstLook
-from caploc.search.plan import OtherTask, Found, Plan, Problem, column_mask, intact_plan
+from caploc.search.plan import Found, OtherTask, Plan, Problem, column_mask, intact_plan
 from caploc.search.shortlist import Shortlist
 from caploc.search.state import SearchState, right_of
 from caploc.search.summary import summarize
@@ -28,13 +28,15 @@ LOOKS = (0.3, 0.2, 0.15)
 NARROWED = (6, 20)  # a look goes on with one of so many heads,
 FEWEST = (32, 16)  # and with so many at least
 ELSEWHERE = 0.5  # examples of a spared task for each of the task, after the first look
-GROWING = 0.2  # for the growth; the rest is for the candidates
-WEIGHTS = (0.0, 1.0, 4.0, 16.0)  # of the largest loss elsewhere beside the damage
-ASKED, ASKED_ELSEWHERE = 4, 3  # examples of a task that a growing set is asked on
+GROWING = 0.15  # for the growth; the rest is for the candidates
+TOLERANCES = (0.5, 1.5, 5.0, np.inf)  # of a head's loss elsewhere, as multiples of the price
+ADDED = 6  # heads that are tried as the next of a set
+FEWEST_ASKED, MOST_ASKED = 3, 16  # examples of a task that a growing set is asked on
 TRIALS = (0.4, 0.5, 0.9)  # shares of the rows left: likelihoods of all, of the best, outcomes
 KEPT = 5  # candidates that go on after the first of these
 LINKED, MISLED = 0.005, 0.2  # what likelihoods may be wrong by, in score and as a share
-EXCESS = 10.0  # weight of what a set loses elsewhere beyond the price, when one is named
+DOUBT = 0.4
+EXCESS = 20.0  # weight of what a set loses elsewhere beyond the price, when one is named
 
 Columns = tuple[int, ...]
 
@@ -43,7 +45,8 @@ Columns = tuple[int, ...]
 class Side:
     """A task in the search: how it does intact, and what was learned of it.
 
-    `order` is that in which its right examples are asked, of which `used` were.
+    `order` is that in which its right examples are asked, of which `used` were: the less sure half
+    of them first, for an answer that is certain shows little of what disturbs it.
     """
 
     beside: OtherTask
@@ -62,8 +65,11 @@ class Side:
         self.look = FirstLook(problem, self.intact, self.random, task=number)
         plan = intact_plan(self.problem, list(self.intact), task=self.beside.likelihood)
         self.look.before = (yield plan).by_example()
-        right = [e for e in right_of(self.intact) if e in self.look.before]
-        self.order = self.random.permutation(right).tolist()
+        before = self.look.before
+        right = sorted((e for e in right_of(self.intact) if e in before), key=before.__getitem__)
+        half = -(-len(right) // 2)
+        parts = (self.random.permutation(part).tolist() for part in (right[:half], right[half:]))
+        self.order = [example for part in parts for example in part]
         self.look.change = np.zeros((self.problem.heads, 0))
 
     def expect(
@@ -172,6 +178,7 @@ def search_specific(state: SearchState) -> Generator[Plan, Measurements, Found]:
     spared = [side for side in sides if not side.beside.twin]
     for side in sides:
         yield from side.prepare()
+    limits = [tolerance * problem.settings.price for tolerance in TOLERANCES]
     pool = list(range(problem.heads))
     for place, share in enumerate(LOOKS):
         elsewhere = ELSEWHERE if place else 0.0
@@ -180,11 +187,11 @@ def search_specific(state: SearchState) -> Generator[Plan, Measurements, Found]:
             count = round(each if side.beside.twin else elsewhere * each)
             state.spent += yield from side.ask(pool, max(count, 1) if place else count)
         gain = -np.mean([side.change for side in targets], axis=0)
-        loss = np.max([-side.change for side in spared], axis=0, initial=0.0)
+        lost = surely_lost(spared, problem.heads)
         if place < len(NARROWED):
             count = max(problem.heads // NARROWED[place], FEWEST[place])
-            pool = narrow(pool, gain, loss, count)
-    sets = yield from grown(state, sides, pool, gain, loss)
+            pool = narrow(pool, gain, lost, limits, count)
+    sets = yield from grow(state, targets, pool, gain, lost, limits)
     candidates = yield from try_candidates(state, sides, sets)
     chosen = pick_best(candidates, problem.settings.price)
     shortlist = Shortlist(problem, list(chosen), state.random)
@@ -200,58 +207,72 @@ def search_specific(state: SearchState) -> Generator[Plan, Measurements, Found]:
 def narrow(
     pool: Sequence[int],
     gain: Float[np.ndarray, " heads"],
-    loss: Float[np.ndarray, " heads"],
+    lost: Float[np.ndarray, " heads"],
+    limits: Sequence[float],
     count: int,
 ) -> list[int]:
-    """So many heads of the pool: the best of each weight of a loss elsewhere in turn."""
-    harmful = [column for column in pool if gain[column] > 0]
-    orders = [sorted(harmful, key=lambda c: weight * loss[c] - gain[c]) for weight in WEIGHTS[1:]]
-    best = dict.fromkeys(column for places in zip(*orders, strict=True) for column in places)
+    """So many heads of the pool: those that do most within each limit of the loss, in turn."""
+    harmful = sorted((column for column in pool if gain[column] > 0), key=lambda c: -gain[c])
+    orders = [[column for column in harmful if lost[column] <= limit] for limit in limits]
+    best = dict.fromkeys(
+        column for places in zip_longest(*orders) for column in places if column is not None
+    )
     return list(best)[:count]
 
 
-def grown(
+def surely_lost(spared: Sequence[Side], heads: int) -> Float[np.ndarray, " heads"]:
+    """What each head costs the spared task that it costs most, 0 at least.
+
+    `DOUBT` standard errors less than estimated: of several tasks the largest is so by chance too.
+    """
+    least = np.zeros(heads)
+    for side in spared:
+        found = side.look.effects()
+        least = np.fmax(least, -found.effect - DOUBT * found.stderr)
+    return least
+
+
+def grow(
     state: SearchState,
-    sides: Sequence[Side],
+    targets: Sequence[Side],
     pool: Sequence[int],
     gain: Float[np.ndarray, " heads"],
-    loss: Float[np.ndarray, " heads"],
+    lost: Float[np.ndarray, " heads"],
+    limits: Sequence[float],
 ) -> Generator[Plan, Measurements, list[Columns]]:
-    """Sets grown head by head, for each weight of a loss elsewhere the best of each size."""
-    top = min(state.problem.settings.top, len(pool))
-    targets = sum(side.beside.twin for side in sides)
-    counts = [ASKED if side.beside.twin else ASKED_ELSEWHERE for side in sides]
-    affordable = int(GROWING * state.budget) // max(top * sum(counts), 1)
-    beams: list[Columns] = [()]
-    values: dict[Columns, tuple[float, float]] = {(): (0.0, 0.0)}
+    """Sets grown head by head, for each tolerance of what a head alone costs elsewhere.
+
+    The next head is the one with which the set is expected to do most, as the mean of two ways to
+    expect it: the sum of what the set did and the head does alone, and likelihoods without both.
+    """
+    allowed = [[column for column in pool if lost[column] <= limit] for limit in limits]
+    top = state.problem.settings.top
+    share = GROWING * state.budget / (top * len(limits) * ADDED * len(targets))
+    count = int(np.clip(share, FEWEST_ASKED, MOST_ASKED))
+    grown: list[Columns] = [() for _ in limits]
+    damage: dict[Columns, float] = {(): 0.0}
     found: dict[Columns, None] = {}
     for _ in range(top):
-        larger: dict[Columns, float] = {}
-        for beam, column in product(beams, pool):
-            if column in beam:
-                continue
-            damage, elsewhere = (
-                known + further[column]
-                for known, further in zip(values[beam], (gain, loss), strict=True)
-            )
-            promise = max(damage - weight * elsewhere for weight in WEIGHTS[1:])
-            each = tuple(sorted((*beam, column)))
-            larger[each] = max(promise, larger.get(each, promise))
-        order = sorted(larger, key=lambda each: -larger[each])
-        asked = order[: max(affordable, len(WEIGHTS))]
-        if not asked or state.left < len(asked) * sum(counts):
+        larger: list[dict[Columns, float]] = []
+        for current, heads in zip(grown, allowed, strict=True):
+            further = sorted(set(heads) - set(current), key=lambda c: -gain[c])[:ADDED]
+            summed = {tuple(sorted((*current, c))): damage[current] + gain[c] for c in further}
+            larger.append(summed)
+        asked = list(dict.fromkeys(each for sums in larger for each in sums))
+        if not asked or state.left < len(asked) * count * len(targets):
             break
-        changes = []
-        for side, count in zip(sides, counts, strict=True):
+        losses = []
+        for side in targets:
             changed = yield from side.expect_each(asked, count)
-            changes.append(np.nan_to_num(np.nanmean(changed, axis=1)))
-            state.spent += count * len(asked)
-        broken = -np.mean(changes[:targets], axis=0)
-        lost = np.max(-np.array(changes[targets:]), axis=0, initial=0.0)
-        values |= {each: (broken[n], lost[n]) for n, each in enumerate(asked)}
-        best = [asked[int(np.argmax(broken - weight * lost))] for weight in WEIGHTS]
-        beams = list(dict.fromkeys(best))
-        found |= dict.fromkeys(beams)
+            losses.append(-np.nan_to_num(np.nanmean(changed, axis=1)))
+            state.spent += changed.size
+        expected = dict(zip(asked, np.mean(losses, axis=0).tolist(), strict=True))
+        for place, sums in enumerate(larger):
+            if sums:
+                both = {each: (total + expected[each]) / 2 for each, total in sums.items()}
+                grown[place] = best = max(both, key=both.__getitem__)
+                damage[best] = both[best]
+                found[best] = None
     return list(found)
 
 
