@@ -15,6 +15,7 @@ from caploc.result import (
     AnswerPair,
     Estimand,
     Fit,
+    Frontier,
     GridShape,
     HeadEffect,
     LocatedTask,
@@ -48,6 +49,7 @@ class Stages:
     intact: Score
     found: Found
     subsets: Subsets | None = None  # the set as found beside its parts, if it has any
+    frontier: Frontier | None = None  # the sets of a search for a specific one
     comparison: Comparison | None = None  # of the task itself
     labels: Mapping[int, Category] = field(default_factory=dict)  # of its answers
     validation: Validation | None = None
@@ -140,7 +142,7 @@ def describe_search(stages: Stages) -> Search:
     def names(columns: Sequence[int]) -> list[str]:
         return [str(heads[column]) for column in columns]
 
-    said = dict(found.diagnostics)
+    said = {key: value for key, value in found.diagnostics.items() if key != "candidates"}
     for key in said.keys() & {"shortlist", "tied"}:
         said[key] = names(said[key])
     if "settings" in said:

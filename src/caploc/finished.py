@@ -46,7 +46,7 @@ class FinishedRun:
                 f"The run in {folder} was written by another version of caploc ({error}); run "
                 "`caploc locate` again into a new folder."
             ) from error
-        tasks = (study.task, *study.other_tasks)
+        tasks = (study.task, *study.beside)
         allowed.check(f"The run in {folder}", study.model, study.options, tasks)
         if allowed.workers is not None:
             allowed.workers.check(study.model.device)
@@ -105,6 +105,6 @@ def restored(fields: dict[str, Any]) -> Study:
         "model": ModelOptions(**fields["model"] | {"workers": None}),
         "options": TaskOptions(**fields["options"]),
         "settings": Settings(**fields["settings"]),
-        "other_tasks": tuple(fields["other_tasks"]),
+        **{each: tuple(fields.get(each, ())) for each in ("other_tasks", "spare", "twins")},
     }
     return typed(Study(**fields | parts))

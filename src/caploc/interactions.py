@@ -29,8 +29,7 @@ from caploc.result import number
 from caploc.search import Plan, Problem, Settings, column_mask
 from caploc.search.backups import standing_in
 from caploc.search.rescue import Rescue, search_rescuers
-from caploc.study import shared_price
-from caploc.workbench import Allowed
+from caploc.workbench import Allowed, shared_price
 
 LEVEL = 0.05  # false discovery rate at which an interaction is named
 PER_HEAD = 4  # rows a head of the screen for backups, if no budget is given

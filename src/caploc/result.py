@@ -292,6 +292,37 @@ class Members(Record):
     heads: list[Member] = []
 
 
+class TaskEffect(Record):
+    """What knocking out a set changes in one task."""
+
+    task: Name
+    effect: Effect
+    examples: Count | None = None
+
+
+class FrontierSet(Record):
+    """A set that was found, what it breaks, and what it costs the tasks to be spared.
+
+    `within` tells whether no spared task loses more than the price, beyond doubt at `level`.
+    """
+
+    heads: list[PartName]
+    damage: Effect
+    twins: list[TaskEffect] = []
+    spared: list[TaskEffect] = []
+    within: bool = False
+    level: Number | None = None
+
+
+class Frontier(Record):
+    """What the model allows: sets that break the task, in the order in which they were judged."""
+
+    price: Number | None = None
+    fresh: bool | None = None
+    examples: Count | None = None
+    sets: list[FrontierSet] = []
+
+
 class Validation(Record):
     """What was checked of the named heads."""
 
@@ -301,6 +332,7 @@ class Validation(Record):
     other_tasks: list[TaskComparison] = []
     subsets: Subsets | None = None
     members: Members | None = None
+    frontier: Frontier | None = None
 
 
 class Model(Record):

@@ -18,22 +18,28 @@ from caploc.progress import Progress, Silent
 from caploc.recovery.rows import is_binary
 from caploc.result import Estimand, Members, Validation
 from caploc.search import METHODS, Found, Problem, Settings, column_mask
-from caploc.search.adaptive import nothing_to_lose
-from caploc.search.plan import MOST_MASKS, MOST_ROWS
+from caploc.search.plan import MOST_MASKS, MOST_ROWS, OtherTask
+from caploc.search.summary import nothing_to_lose
 from caploc.tasks.catalog import TaskOptions, check_task_name
 from caploc.tasks.task import Task
 from caploc.tracking import check_tracker, tracked
 from caploc.validation import (
     Check,
+    Promise,
     categorize_failures,
     check_limit,
+    check_sides,
     drop_idle_members,
+    frontier_note,
     held_out,
     judge,
+    judge_frontier,
+    left_out,
     measure_members,
     score_both,
+    split_examples,
 )
-from caploc.workbench import ModelOptions, Workbench, check_task_count
+from caploc.workbench import ModelOptions, Workbench, check_task_count, likelihood_of, shared_price
 
 PAPER_EXAMPLES = 100  # that the paper's methods find heads on
 ADAPTIVE_EXAMPLES = 400  # that the adaptive search draws on, at most
@@ -51,10 +57,11 @@ class Study:
     `settings.budget`, in rows, is what an adaptive search may spend; for the other methods it
     decides the number of masks (or, for those that draw none, of examples). `examples` are those
     that heads are found on (None: as many as suits the method and the task). `other_tasks` are
-    scored before and after, to see what else breaks; `limit` caps the examples of every final
-    score; `controls` is the number of random sets of heads to compare with, and 0 leaves out that
-    check and the held-out masks. `disjoint` keeps the examples that the search saw out of the
-    task's final score, in which the paper leaves them. `track` names an experiment tracker that is
+    scored before and after, to see what else breaks; so are those that a specific set must `spare`,
+    and its `twins`, the task in other words, which it must break as well. `limit` caps the examples
+    of every final score; `controls` is the number of random sets of heads to compare with, and 0
+    leaves out that check and the held-out masks. `disjoint` keeps the examples that the search saw
+    out of the task's final score, in which the paper leaves them. `track` names a tracker that is
     told of the run; see `caploc.tracking`.
     """
 
@@ -65,6 +72,8 @@ class Study:
     examples: int | None = None
     options: TaskOptions = field(default_factory=TaskOptions)
     other_tasks: tuple[str, ...] = ()
+    spare: tuple[str, ...] = ()
+    twins: tuple[str, ...] = ()
     controls: int = 20
     limit: int | None = None
     disjoint: bool = False
@@ -73,7 +82,12 @@ class Study:
     @property
     def seeks_set(self) -> bool:
         """Tell whether the search is to find a set; only an adaptive one has goals."""
-        return METHODS[self.method].scattered and self.settings.goal == "set"
+        return METHODS[self.method].scattered and self.settings.goal != "heads"
+
+    @property
+    def beside(self) -> tuple[str, ...]:
+        """All tasks but the one that heads are searched for, each once."""
+        return tuple(dict.fromkeys((*self.twins, *self.spare, *self.other_tasks)))
 
     def check(self) -> "Study":
         """Refuse, by a UserError, what can be refused before data or weights are loaded.
@@ -86,10 +100,12 @@ class Study:
         if self.controls < 0:
             raise BadOption(f"--controls must be 0 or more; got {self.controls}.")
         check_limit(self.limit)
-        check_task_count("The study", 1 + len(self.other_tasks))
+        check_task_count("The study", 1 + len(self.beside))
         check_tracker(self.track)
-        for name in (self.task, *self.other_tasks):
+        for name in (self.task, *self.beside):
             check_task_name(name, self.options)
+        if self.seeks_set and self.settings.goal == "specific":
+            check_sides(self.task, self.spare, self.twins)
         return self.sized(self.model.check().size)
 
     def check_counts(self, heads: int) -> None:
@@ -134,7 +150,7 @@ class Study:
     def tasks(self) -> list[Task]:
         """Load the task and those beside it, which are asked in their own way."""
         tasks = self.model.tasks([self.task], self.options)
-        return tasks + self.model.tasks(self.other_tasks, self.options.plain())
+        return tasks + self.model.tasks(self.beside, self.options.plain())
 
     def check_examples(self, size: int) -> None:
         """Refuse a task with fewer examples than the search takes, or none left to judge on."""
@@ -202,6 +218,15 @@ def locate(
     likelihood = likelihood_of(task, examples) if looked else None
     if likelihood is not None:
         meters.append(bench.meter(likelihood))
+    beside = []
+    for number, name in enumerate(study.beside if study.settings.goal == "specific" else (), 1):
+        if name in study.other_tasks and name not in (*study.spare, *study.twins):
+            continue
+        searched, _ = split_examples(tasks[number], study.settings.seed)
+        likely = likelihood_of(tasks[number], searched) if looked else None
+        meters += [] if likely is None else [bench.meter(likely)]
+        place = number if likely is None else len(meters) - 1
+        beside.append(OtherTask(number, searched, place, twin=name in study.twins))
     heads = bench.engine.loaded.grid.size
     intact = meters[0].under(column_mask(heads, []), examples, progress, "intact")
     problem = Problem(
@@ -213,6 +238,7 @@ def locate(
         shared=shared_price(bench, meters[0], examples, progress),
         chance=task.chance,
         likelihood=None if likelihood is None else meters.index(bench.meter(likelihood)),
+        beside=beside,
     )
     found = search(meters, METHODS[study.method].search(problem), progress)
     before = outcomes_by_example(intact)
@@ -231,30 +257,6 @@ def locate(
         intact=meters[0].score(intact),
         found=found,
     )
-
-
-def likelihood_of(task: Task, examples: Sequence[int]) -> Task | None:
-    """The task with log-probabilities of right answers as outcomes; None if an example has none."""
-    likelihood = task.in_likelihood()
-    if likelihood is None:
-        return None
-    try:
-        for example in examples:
-            likelihood.requests(example)
-    except BadOption:
-        return None
-    return likelihood
-
-
-def shared_price(
-    bench: Workbench[HeadModel], meter: Meter, examples: Sequence[int], progress: Progress
-) -> float:
-    """Tokens that one mask reads for all rows, as a multiple of those that each row takes alone."""
-    requests = [meter.task.requests(example)[0] for example in examples]
-    shared = bench.engine.shared_tokens(requests)
-    rows = meter.under(column_mask(bench.engine.loaded.grid.size, []), examples, progress, "intact")
-    whole = sum(row.plain_tokens for row in rows) / len(rows)
-    return shared / max(whole - shared, 1.0)
 
 
 def validated(
@@ -276,7 +278,10 @@ def validated(
         seed=study.settings.seed + designs.CONTROLS,
         progress=progress,
     )
-    stages, check = settled(study, stages, check)
+    if study.seeks_set and study.settings.goal == "specific":
+        stages = keeping_promise(study, stages, check, meters)
+    else:
+        stages, check = settled(study, stages, check)
     mask = column_mask(bench.engine.loaded.grid.size, stages.found.chosen)
     judged = [meter.task.first(study.limit) for meter in meters]
     if study.disjoint:
@@ -302,6 +307,7 @@ def validated(
             held_out=held,
             other_tasks=parts[1:],
             subsets=stages.subsets,
+            frontier=stages.frontier,
             members=Members(
                 fresh=check.fresh,
                 examples=len(check.examples),
@@ -341,11 +347,21 @@ def settled(study: Study, stages: Stages, check: Check) -> tuple[Stages, Check]:
     return replace(stages, found=replace(found, notes=notes), subsets=judgement.subsets), check
 
 
-def left_out(heads: Sequence[str], fresh: bool) -> str:
-    """Which heads of a set are not named, and why."""
-    where = "fresh examples" if fresh else "the examples at hand"
-    adds = "adds" if len(heads) == 1 else "add"
-    return (
-        f"{' '.join(heads)} {adds} nothing to the set that {where} would show beyond doubt, and "
-        f"{'is' if len(heads) == 1 else 'are'} not named."
-    )
+def keeping_promise(study: Study, stages: Stages, check: Check, meters: Sequence[Meter]) -> Stages:
+    """Name the first of the sets found that spares what it must, on fresh examples."""
+
+    def of(names: Sequence[str]) -> list[Check]:
+        others = [meters[study.beside.index(name) + 1] for name in names]
+        judged = [split_examples(each.task, study.settings.seed)[1] for each in others]
+        return [
+            replace(check, meter=meter, examples=examples[: study.limit])
+            for meter, examples in zip(others, judged, strict=True)
+        ]
+
+    if not (sets := stages.found.diagnostics["candidates"]):
+        return stages
+    promise = Promise(check, of(study.twins), of(study.spare), study.settings.price)
+    frontier, named = judge_frontier(promise, sets)
+    notes = [*frontier_note(frontier, named), *stages.found.notes]
+    found = replace(stages.found, chosen=list(named), notes=notes)
+    return replace(stages, found=found, frontier=frontier)

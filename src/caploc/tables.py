@@ -7,7 +7,7 @@ from caploc import console
 from caploc.contents import Curve, TaskScores
 from caploc.report.method import format_duration
 from caploc.report.scores import lost
-from caploc.result import Change, Members, Result
+from caploc.result import Change, Effect, Frontier, Members, Result
 
 if TYPE_CHECKING:  # it would load torch, which help and completion do without
     from caploc.studies.running import Outcome
@@ -59,6 +59,23 @@ def members_table(result: Result) -> tuple[list[str], list[list[str]], str]:
     kind = "fresh examples" if members.fresh else "examples that the search has seen"
     title = f"{result.task.name}: effects of the named heads on {members.examples} {kind}"
     return headings[: 1 + 2 * effects], rows, title
+
+
+def frontier_table(result: Result) -> tuple[list[str], list[list[str]], str]:
+    """Headings, rows and title of the sets found for `--goal specific`."""
+    frontier = result.validation.frontier or Frontier()
+    headings = ["set", "damage", "95 % interval", "worst elsewhere", "95 % interval", "spares"]
+    rows = []
+    for one in frontier.sets:
+        worst = min(one.spared, key=lambda each: each.effect.effect or 0.0, default=None)
+        row = [" ".join(one.heads)]
+        for effect in (one.damage, worst.effect if worst else Effect()):
+            ends = (console.figure(end, True) for end in (effect.low, effect.high))
+            row += [console.figure(effect.effect, True), " to ".join(ends)]
+        rows.append([*row, "yes" if one.within else "not surely"])
+    price = f"{100 * (frontier.price or 0):g} points"
+    title = f"{result.task.name}: sets that break it; spared tasks should lose {price} at most"
+    return headings, rows, title
 
 
 def evaluation_table(found: TaskScores) -> tuple[list[str], list[list[str]], str]:

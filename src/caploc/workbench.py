@@ -14,6 +14,8 @@ from caploc.measurement import Cost, HeadModel, Meter, Model_co, RowEngine
 from caploc.models.loading import LoadedModel, check_model, load_model, load_tokenizer
 from caploc.models.placement import SCHEMES, SHARD, SPREAD
 from caploc.models.sources import ModelSource, find_source
+from caploc.progress import Progress
+from caploc.search import column_mask
 from caploc.sharded import LeadingEngine
 from caploc.store import Question, Store
 from caploc.store.store import UNKNOWN
@@ -227,3 +229,27 @@ class Workbench(Generic[Model_co]):
                 meter = Meter(self.engine, self.store, task, question, self.cost)
             self.meters[question] = meter
         return self.meters[question]
+
+
+def likelihood_of(task: Task, examples: Sequence[int]) -> Task | None:
+    """The task with log-probabilities of right answers as outcomes; None if an example has none."""
+    likelihood = task.in_likelihood()
+    if likelihood is None:
+        return None
+    try:
+        for example in examples:
+            likelihood.requests(example)
+    except BadOption:
+        return None
+    return likelihood
+
+
+def shared_price(
+    bench: Workbench[HeadModel], meter: Meter, examples: Sequence[int], progress: Progress
+) -> float:
+    """Tokens that one mask reads for all rows, as a multiple of those that each row takes alone."""
+    requests = [meter.task.requests(example)[0] for example in examples]
+    shared = bench.engine.shared_tokens(requests)
+    rows = meter.under(column_mask(bench.engine.loaded.grid.size, []), examples, progress, "intact")
+    whole = sum(row.plain_tokens for row in rows) / len(rows)
+    return shared / max(whole - shared, 1.0)

@@ -3,8 +3,8 @@ import pytest
 from concluded import WORLD, looked
 from scipy import stats
 
-from caploc.recovery.screening import Effects, joined
-from caploc.search.conclusion import GIVE_OR_TAKE, LEAST_SCALE, LEVEL, STRETCH, Scale, calibrate
+from caploc.recovery.screening import GIVE_OR_TAKE, LEAST_SCALE, Effects, joined
+from caploc.search.conclusion import LEVEL, STRETCH, Scale, calibrate
 from caploc.simulate import World
 
 

@@ -56,13 +56,16 @@ def locate(
         int | None, typer.Option(help="Rows to spend at most (16 a head if absent).")
     ] = None,
     goal: Annotated[
-        str, typer.Option(help="heads that matter most alone, or the set that breaks most.")
+        str,
+        typer.Option(
+            help="heads that matter most alone, the set that breaks most, or a specific set: one "
+            "that leaves the tasks of --spare alone."
+        ),
     ] = "heads",
     opening: Annotated[
         str,
         typer.Option(
-            help="How adaptive begins: likelihood of right answers, head by head, or masks of "
-            "several heads (as where a task names no right answers)."
+            help="How adaptive begins: likelihood of right answers, or masks of several heads."
         ),
     ] = "likelihood",
     recall: Annotated[
@@ -80,6 +83,23 @@ def locate(
             help="Another task to score before and after; repeat.", autocompletion=completion.tasks
         ),
     ] = None,
+    spare: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A task that --goal specific must leave alone; repeat.",
+            autocompletion=completion.tasks,
+        ),
+    ] = None,
+    twin: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="The task in other words, for --goal specific to break as well; repeat.",
+            autocompletion=completion.tasks,
+        ),
+    ] = None,
+    price: Annotated[
+        float, typer.Option(help="The most that --goal specific may cost a spared task.")
+    ] = 0.02,
     controls: Annotated[int, typer.Option(help="Random sets of heads to compare with.")] = 20,
     limit: Limit = None,
     disjoint: Annotated[
@@ -106,6 +126,7 @@ def locate(
         caploc locate demo --task demo/addition --out runs/addition
         caploc locate meta-llama/Llama-3.2-1B-Instruct --task gsm8k --also hellaswag
         caploc locate demo --task demo/code --task demo/recall --goal set --budget 2000
+        caploc locate smollm2 --task words/digits --goal specific --spare words/past
 
     Writes:
         run.json: the study, the command, the versions: enough to run it again
@@ -131,6 +152,7 @@ def locate(
         top=top,
         seed=seed,
         goal=goal,
+        price=price,
         opening=opening,
         budget=budget,
         recall=recall,
@@ -149,6 +171,8 @@ def locate(
             examples=examples,
             options=options,
             other_tasks=tuple(also or default_others(name)),
+            spare=tuple(map(placed, spare or [])),
+            twins=tuple(map(placed, twin or [])),
             controls=controls,
             limit=limit,
             disjoint=disjoint,
@@ -158,7 +182,7 @@ def locate(
         for way in methods
     ]
     folder = out or default_folder(model, *methods, *task)
-    code.check(map(placed, [*task, *(also or [])]))
+    code.check(map(placed, [*task, *(also or []), *(spare or []), *(twin or [])]))
     with output.progress() as progress:
         found = locate_all(studies, folder, progress, command=command_line())
     results = [outcome.result for outcome in found.outcomes if outcome.result]
@@ -169,6 +193,8 @@ def locate(
     console.show_table(*tables.locate_table(results))
     for result in (each for each in results if each.top):
         console.show_table(*tables.members_table(result))
+    for result in (each for each in results if each.validation.frontier):
+        console.show_table(*tables.frontier_table(result))
     for result in results:
         for note in result.search.notes:
             console.say(f"{result.task.name}: {note}")

@@ -11,9 +11,14 @@ from functools import cached_property
 import numpy as np
 from jaxtyping import Bool, Float
 from scipy import sparse, stats
+from scipy.optimize import minimize
 
 from caploc.recovery.rows import Rows
 from caploc.recovery.spikes import spike_and_slab
+
+GIVE_OR_TAKE = 0.25  # standard deviation of the factor between first and single effects
+LEAST_SCALE = 0.2
+STRETCH = 0.5  # standard deviation of the logarithm of what first errors are to be multiplied by
 
 STRONGEST = 256  # heads that the sparse fit may use
 FEWEST = 2.0  # cuts of a head below which its effect is not estimated
@@ -225,3 +230,50 @@ def joined(one: Effects, other: Effects) -> Effects:
     lost = sum(weight**2 / effects.known_freedom for weight, effects in each)
     freedom = np.divide(safe**2, lost, out=np.full(len(safe), np.inf), where=lost > 0)
     return Effects(summed / safe, safe**-0.5, freedom).only(known)
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How effects alone follow from first estimates.
+
+    They are `factor` times as large, and differ from that by `stretch` times the first estimate's
+    own error.
+    """
+
+    factor: float = 1.0
+    stretch: float = 1.0
+
+    def apply(self, first: Effects) -> Effects:
+        """First estimates in units of single heads."""
+        stderr = self.stretch * self.factor * first.stderr
+        return replace(first, effect=self.factor * first.effect, stderr=stderr)
+
+
+def calibrate(first: Effects, alone: Effects) -> Scale:
+    """How effects alone follow from first estimates, by heads that have both.
+
+    A first estimate may ask only examples that the model gets right, with other heads gone, or not
+    ask the score itself; the shortlist tells what a head does alone on any. The most probable
+    factor and stretch, given the prior that the factor is 1, give or take a quarter; the factor is
+    just 1 without a shortlist.
+    """
+    both = np.isfinite(first.effect) & np.isfinite(alone.stderr)
+    if not both.any():
+        return Scale()
+    x, s, y, error = (
+        each[both] for each in (first.effect, first.stderr, alone.effect, alone.stderr)
+    )
+
+    def variance(factor: float, stretch: float) -> Float[np.ndarray, " both"]:
+        total: np.ndarray = error**2 + (stretch * factor * s) ** 2
+        return total
+
+    def unlikely(values: Float[np.ndarray, " 2"]) -> float:
+        factor, stretch = float(values[0]), float(np.exp(values[1]))
+        spread = variance(factor, stretch)
+        misfit = (np.log(spread) + (y - factor * x) ** 2 / spread).sum()
+        doubt = ((factor - 1) / GIVE_OR_TAKE) ** 2 + (values[1] / STRETCH) ** 2
+        return float(misfit + doubt) / 2
+
+    best = minimize(unlikely, [1.0, 0.0], method="Nelder-Mead").x
+    return Scale(max(float(best[0]), LEAST_SCALE), float(np.exp(best[1])))

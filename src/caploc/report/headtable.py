@@ -14,7 +14,7 @@ from caploc.report.wording import (
     percent,
     unit_of,
 )
-from caploc.result import Bounded, Estimand, HeadEffect, Result
+from caploc.result import Bounded, Effect, Estimand, HeadEffect, Result
 
 MEANINGS = {
     "named": "knocked out in the check",
@@ -346,4 +346,18 @@ def member_rows(result: Result) -> list[list[str]]:
         for effect in (member.alone, member.within):
             row += [unit.effect(effect.effect), interval_text(effect, unit) or "–"]
         rows.append(row)
+    return rows
+
+
+def frontier_rows(result: Result) -> list[list[str]]:
+    """Write the sets of a search for a specific one: damage, worst loss elsewhere, whether kept."""
+    frontier, unit = result.validation.frontier, unit_of(result)
+    rows = []
+    for one in frontier.sets if frontier else []:
+        worst = min(one.spared, key=lambda each: each.effect.effect or 0.0, default=None)
+        row = [inline(" ".join(one.heads))]
+        for effect in (one.damage, worst.effect if worst else Effect()):
+            row += [unit.effect(effect.effect), interval_text(effect, unit) or "–"]
+        elsewhere = inline(worst.task) if worst else "–"
+        rows.append([*row, elsewhere, "yes" if one.within else "not surely"])
     return rows

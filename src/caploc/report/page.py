@@ -8,7 +8,13 @@ from caploc.folder import ANSWERS, CURVE, INTERACTIONS, RESULT, refuse_links
 from caploc.report import colours
 from caploc.report.answers import Status, answer_rows
 from caploc.report.charts import chart
-from caploc.report.headtable import describe_estimand, head_map, head_table, member_rows
+from caploc.report.headtable import (
+    describe_estimand,
+    frontier_rows,
+    head_map,
+    head_table,
+    member_rows,
+)
 from caploc.report.method import facts, method_paragraphs
 from caploc.report.plots import (
     FIGURES,
@@ -72,6 +78,7 @@ def write_report(folder: Path, result: Result, answers: Sequence[AnswerPair]) ->
         estimand=describe_estimand(result.estimand),
         estimand_name=result.estimand.heads,
         members=member_rows(result),
+        frontier=frontier_rows(result),
         members_on=counted(members.examples or 0, "example"),
         unit=outcome_unit(result),
         steps=colours.STEPS,

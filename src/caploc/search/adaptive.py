@@ -9,12 +9,9 @@ from collections.abc import Generator
 from operator import attrgetter
 
 import numpy as np
-from scipy import stats
 
 from caploc import designs
-from caploc.heads import ALONE
-from caploc.recovery import Estimate, Measurements
-from caploc.recovery.rows import is_binary
+from caploc.recovery import Measurements
 from caploc.search.conclusion import ENOUGH, LEVEL, Conclusion
 from caploc.search.critical import SURVIVORS, TRIED_ALONE
 from caploc.search.likelihood import MOST_LINKED, FirstLook
@@ -24,7 +21,7 @@ from caploc.search.sets import concluded_set, grown_by_looks, grown_by_screens
 from caploc.search.shortlist import LOOKS, Shortlist
 from caploc.search.specific import search_specific
 from caploc.search.state import TRIED_ELSEWHERE, SearchState, right_of
-from caploc.search.summary import summarize
+from caploc.search.summary import nothing_found, nothing_to_lose, summarize
 
 CHECKING = 0.2  # share of the rows kept for the shortlist alone on fresh examples
 FEWEST_CHECKED = 40  # examples that each head of the shortlist is tried on, rows permitting
@@ -36,8 +33,6 @@ ALARMING = 0.5  # share of right answers that a head leaves at most, to be tried
 TURN = 10  # examples more for each head of a turn
 AT_A_TURN = 12  # heads
 CHECKED = 70  # examples that each head of the top is tried on, if there are so many
-FEWEST_RIGHT = 10  # examples that the intact model must get right
-ABOVE_CHANCE = 0.05  # largest p at which an intact score counts as better than guessing
 
 
 def adaptive(problem: Problem) -> Search:
@@ -183,35 +178,3 @@ def complete(
         if not affordable:
             return
         yield from shortlist.join(affordable, rows - shortlist.rows)
-
-
-def nothing_to_lose(problem: Problem, intact: dict[int, float]) -> str | None:
-    """Why no knockout could show anything, if so."""
-    if not intact:
-        return "None of the intact model's answers could be scored: there is nothing to compare."
-    if not is_binary(intact):
-        spread = np.ptp(list(intact.values()))
-        return None if spread else "The intact model's outcomes do not differ: nothing to measure."
-    right = int(sum(intact.values()))
-    if right < min(FEWEST_RIGHT, len(intact)):
-        return (
-            f"The intact model gets {right} of {len(intact)} examples right: there is nothing a "
-            "knockout could take away. Use a task that the model can do, more examples, or "
-            "--outcome logprob."
-        )
-    if problem.chance:
-        test = stats.binomtest(right, len(intact), problem.chance, alternative="greater")
-        if test.pvalue > ABOVE_CHANCE:
-            return (
-                f"The intact model gets {right} of {len(intact)} examples right, no better than "
-                f"guessing ({problem.chance:.0%}): the task is at chance, and heads cannot be told "
-                "from noise. Use --outcome logprob, or a model that can do the task."
-            )
-    return None
-
-
-def nothing_found(problem: Problem, intact: dict[int, float], why: str) -> Found:
-    """No head, and the reason."""
-    unknown = np.full(problem.heads, np.nan)
-    estimate = Estimate("spike-slab", *(unknown,) * 4, estimand=ALONE)
-    return Found([], estimate.order(), estimate, Measurements.none(problem.heads), notes=[why])

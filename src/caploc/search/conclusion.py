@@ -1,25 +1,21 @@
 """What a first estimate of all heads and the shortlist alone say together, and how surely."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Bool, Float
-from scipy.optimize import minimize
 
 from caploc.designs import generator
 from caploc.heads import ALONE
 from caploc.recovery import Estimate, Measurements
-from caploc.recovery.screening import Effects, joined
+from caploc.recovery.screening import Effects, Scale, calibrate, joined
 from caploc.recovery.shrinkage import Posterior, top_chances
 from caploc.search.plan import Problem
 from caploc.search.shortlist import Shortlist
 
 LEVEL = 0.05  # false discovery rate at which a head is named
-GIVE_OR_TAKE = 0.25  # standard deviation of the factor between first and single effects
-LEAST_SCALE = 0.2
-STRETCH = 0.5  # standard deviation of the logarithm of what first errors are to be multiplied by
 DRAWS = 4000  # from the posterior, for the intervals
 ENOUGH = 20  # examples of a head alone from which on they speak for themselves
 CLOSE = 0.02  # a head whose top chance lies farther from 0 and 1 is contested
@@ -54,23 +50,6 @@ class First(Protocol):
     def believe(self, found: Effects, alone: Effects) -> Posterior:
         """What to believe of every head, given such estimates and those of heads alone."""
         ...
-
-
-@dataclass(frozen=True)
-class Scale:
-    """How effects alone follow from first estimates.
-
-    They are `factor` times as large, and differ from that by `stretch` times the first estimate's
-    own error.
-    """
-
-    factor: float = 1.0
-    stretch: float = 1.0
-
-    def apply(self, first: Effects) -> Effects:
-        """First estimates in units of single heads."""
-        stderr = self.stretch * self.factor * first.stderr
-        return replace(first, effect=self.factor * first.effect, stderr=stderr)
 
 
 @dataclass(frozen=True)
@@ -265,33 +244,3 @@ class Conclusion:
             hits = (best[:, :, None] == chosen[:, None, :]).sum(axis=(1, 2))
             found[str(factor)] = float(hits.mean() / top)
         return found
-
-
-def calibrate(first: Effects, alone: Effects) -> Scale:
-    """How effects alone follow from first estimates, by heads that have both.
-
-    A first estimate may ask only examples that the model gets right, with other heads gone, or not
-    ask the score itself; the shortlist tells what a head does alone on any. The most probable
-    factor and stretch, given the prior that the factor is 1, give or take a quarter; the factor is
-    just 1 without a shortlist.
-    """
-    both = np.isfinite(first.effect) & np.isfinite(alone.stderr)
-    if not both.any():
-        return Scale()
-    x, s, y, error = (
-        each[both] for each in (first.effect, first.stderr, alone.effect, alone.stderr)
-    )
-
-    def variance(factor: float, stretch: float) -> Float[np.ndarray, " both"]:
-        total: np.ndarray = error**2 + (stretch * factor * s) ** 2
-        return total
-
-    def unlikely(values: Float[np.ndarray, " 2"]) -> float:
-        factor, stretch = float(values[0]), float(np.exp(values[1]))
-        spread = variance(factor, stretch)
-        misfit = (np.log(spread) + (y - factor * x) ** 2 / spread).sum()
-        doubt = ((factor - 1) / GIVE_OR_TAKE) ** 2 + (values[1] / STRETCH) ** 2
-        return float(misfit + doubt) / 2
-
-    best = minimize(unlikely, [1.0, 0.0], method="Nelder-Mead").x
-    return Scale(max(float(best[0]), LEAST_SCALE), float(np.exp(best[1])))

@@ -97,7 +97,8 @@ class Side:
     @property
     def change(self) -> Float[np.ndarray, " heads"]:
         """The expected change of the score by each head alone; 0 where none is known."""
-        return np.nan_to_num(self.look.effects().effect)
+        change: np.ndarray = np.nan_to_num(self.look.effects().effect)
+        return change
 
     def expect_each(
         self, sets: Sequence[Columns], count: int
@@ -200,7 +201,8 @@ def search_specific(state: SearchState) -> Generator[Plan, Measurements, Found]:
     conclusion = Conclusion(targets[0].look, shortlist)
     rest = [column for column in conclusion.ranking if column not in chosen]
     found = summarize(state, conclusion, list(chosen), [*chosen, *rest])
-    found.diagnostics["candidates"] = [list(each.columns) for each in frontier(candidates)]
+    best = sorted(frontier(candidates), key=lambda each: -each.worth(problem.settings.price))
+    found.diagnostics["candidates"] = [list(each.columns) for each in best]
     return found
 
 
@@ -310,8 +312,8 @@ def pick_best(candidates: Sequence[TriedSet], price: float) -> Columns:
 
 
 def frontier(candidates: Sequence[TriedSet]) -> list[TriedSet]:
-    """The candidates than which none does more and loses less elsewhere, the gentlest first."""
-    kept = [
+    """The candidates than which none does more and loses less elsewhere."""
+    return [
         each
         for each in candidates
         if not any(
@@ -321,4 +323,3 @@ def frontier(candidates: Sequence[TriedSet]) -> list[TriedSet]:
             for other in candidates
         )
     ]
-    return sorted(kept, key=lambda each: (each.loss, each.damage))

@@ -3,12 +3,18 @@
 from typing import Any
 
 import numpy as np
+from scipy import stats
 
+from caploc.heads import ALONE
+from caploc.recovery import Estimate, Measurements
+from caploc.recovery.rows import is_binary
 from caploc.search.conclusion import LEVEL, Conclusion
 from caploc.search.likelihood import FirstLook
-from caploc.search.plan import Found
+from caploc.search.plan import Found, Problem
 from caploc.search.state import SearchState
 
+FEWEST_RIGHT = 10  # examples that the intact model must get right
+ABOVE_CHANCE = 0.05  # largest p at which an intact score counts as better than guessing
 FEW = 50  # examples on which the shortlist is checked, below which the reader is warned
 
 
@@ -154,3 +160,35 @@ def check_notes(state: SearchState, conclusion: Conclusion) -> str:
     if 0 < count < FEW:
         return f"The shortlist was checked on few examples ({count}); its intervals are wide."
     return ""
+
+
+def nothing_to_lose(problem: Problem, intact: dict[int, float]) -> str | None:
+    """Why no knockout could show anything, if so."""
+    if not intact:
+        return "None of the intact model's answers could be scored: there is nothing to compare."
+    if not is_binary(intact):
+        spread = np.ptp(list(intact.values()))
+        return None if spread else "The intact model's outcomes do not differ: nothing to measure."
+    right = int(sum(intact.values()))
+    if right < min(FEWEST_RIGHT, len(intact)):
+        return (
+            f"The intact model gets {right} of {len(intact)} examples right: there is nothing a "
+            "knockout could take away. Use a task that the model can do, more examples, or "
+            "--outcome logprob."
+        )
+    if problem.chance:
+        test = stats.binomtest(right, len(intact), problem.chance, alternative="greater")
+        if test.pvalue > ABOVE_CHANCE:
+            return (
+                f"The intact model gets {right} of {len(intact)} examples right, no better than "
+                f"guessing ({problem.chance:.0%}): the task is at chance, and heads cannot be told "
+                "from noise. Use --outcome logprob, or a model that can do the task."
+            )
+    return None
+
+
+def nothing_found(problem: Problem, intact: dict[int, float], why: str) -> Found:
+    """No head, and the reason."""
+    unknown = np.full(problem.heads, np.nan)
+    estimate = Estimate("spike-slab", *(unknown,) * 4, estimand=ALONE)
+    return Found([], estimate.order(), estimate, Measurements.none(problem.heads), notes=[why])

@@ -28,7 +28,7 @@ Rate = Annotated[float, Field(gt=0, lt=1)]
 Name = Annotated[str, Field(min_length=1)]
 
 IN_SETTINGS = (
-    "masks", "rate", "mask_counts", "rates", "budget", "goal", "opening", "recall", "top",
+    "masks", "rate", "mask_counts", "rates", "budget", "goal", "price", "opening", "recall", "top",
     "estimator", "seed",
 )  # fmt: skip
 IN_OPTIONS = ("outcome", "metric", "fewshot", "chat_template")
@@ -52,7 +52,8 @@ class SettingLists(StudiesPart):
     rates: Annotated[list[Rate], Field(min_length=1)] | None = None
     examples: Whole | None = None
     budget: Whole | None = None
-    goal: Literal["heads", "set"] | None = None
+    goal: Literal["heads", "set", "specific"] | None = None
+    price: Annotated[float, Field(gt=0, le=1)] | None = None
     opening: Literal["likelihood", "masks"] | None = None
     recall: Annotated[float, Field(gt=0, le=1)] | None = None
     top: Whole | None = None
@@ -63,6 +64,8 @@ class SettingLists(StudiesPart):
     chat_template: bool | None = None
     data: dict[Name, Name] | None = None
     also: list[Name] | None = None
+    spare: list[Name] | None = None
+    twins: list[Name] | None = None
     controls: Annotated[int, Field(ge=0)] | None = None
     limit: Whole | None = None
     disjoint: bool | None = None
@@ -228,6 +231,8 @@ def study_of(
         settings=Settings(**settings),
         options=TaskOptions(data=data, allow_code=allowed.code, **options),
         other_tasks=tuple(task_place(name, start) for name in others),
+        spare=tuple(task_place(name, start) for name in said.pop("spare", ())),
+        twins=tuple(task_place(name, start) for name in said.pop("twins", ())),
         **said,
     )
 

@@ -186,7 +186,7 @@ def checked(
         found.of(f"methods[{number}].name", partial(pick, METHODS, method.name, "method"))
     for place, study in places:
         check_study(place, study, grids.get(place.models), found)
-        for name in (study.task, *study.other_tasks):
+        for name in (study.task, *study.beside):
             found.of(f"tasks: {place.tasks}", partial(allowed.check_task, "The file", name))
     return list(found.sentences())
 
@@ -222,7 +222,7 @@ def check_study(place: Place, study: Study, grid: HeadGrid | None, found: Mistak
     before = len(found.about)
     for attempt in (study.settings.check, study.options.check):
         found.of(about, attempt)
-    names: Mapping[str, str] = {name: f"also of {place.tasks}" for name in study.other_tasks}
+    names: Mapping[str, str] = {name: f"also of {place.tasks}" for name in study.beside}
     for name, where in {**names, study.task: f"tasks: {place.tasks}"}.items():
         found.of(where, partial(check_task_name, name, study.options))
     if grid is not None and study.method in METHODS and len(found.about) == before:

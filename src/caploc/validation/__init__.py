@@ -2,12 +2,26 @@
 
 from caploc.validation.comparison import Check, Comparison, check_limit, measure_change, score_both
 from caploc.validation.failures import answer_pair, categorize_failures
+from caploc.validation.frontier import (
+    Promise,
+    check_sides,
+    frontier_note,
+    judge_frontier,
+    split_examples,
+)
 from caploc.validation.held_out import held_out
 from caploc.validation.members import drop_idle_members, judge, measure_members
+from caploc.validation.wording import left_out
 
 __all__ = [
     "Check",
     "Comparison",
+    "Promise",
+    "check_sides",
+    "frontier_note",
+    "judge_frontier",
+    "left_out",
+    "split_examples",
     "answer_pair",
     "check_limit",
     "score_both",

@@ -192,3 +192,13 @@ def end_periods(text: str) -> list[int]:
             known = agree[known - 1]
         agree[place] = known + (turned[place] == turned[known])
     return [length - known for length, known in enumerate(agree, start=1)]
+
+
+def left_out(heads: Sequence[str], fresh: bool) -> str:
+    """Which heads of a set are not named, and why."""
+    where = "fresh examples" if fresh else "the examples at hand"
+    adds = "adds" if len(heads) == 1 else "add"
+    return (
+        f"{' '.join(heads)} {adds} nothing to the set that {where} would show beyond doubt, and "
+        f"{'is' if len(heads) == 1 else 'are'} not named."
+    )

@@ -1,0 +1,147 @@
+"""Which of the sets that a search for a specific one found keeps its promise, on fresh examples."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+
+from caploc import designs
+from caploc.errors import BadOption
+from caploc.recovery import paired
+from caploc.result import Effect, Frontier, FrontierSet, TaskEffect
+from caploc.search import column_mask
+from caploc.tasks.task import Task
+from caploc.validation.comparison import Check
+from caploc.validation.members import effect_between
+
+SEARCHED = 60  # examples of a spared task or a twin that the search may use
+JUDGED = 240  # others, on which sets are judged, at most
+LEVEL = (
+    0.05  # chance that a set is said to keep the price and does not; of the first set half of it
+)
+
+
+@dataclass(frozen=True)
+class Promise:
+    """What a specific set must do: the checks of the task, its twins and the spared tasks."""
+
+    check: Check
+    twins: Sequence[Check]
+    spared: Sequence[Check]
+    price: float
+
+
+def check_sides(task: str, spare: Sequence[str], twins: Sequence[str]) -> None:
+    """Refuse a search for a specific set that has nothing to spare, or contradicts itself.
+
+    Raises:
+        BadOption: in one sentence.
+    """
+    if not spare:
+        raise BadOption(
+            "--goal specific needs a task to leave alone: --spare TASK, once for each of them."
+        )
+    both = {task, *twins} & set(spare)
+    if both:
+        raise BadOption(f"--spare {min(both)} is the task to break, or its twin.")
+    if task in twins:
+        raise BadOption(f"--twin {task} is the task itself.")
+
+
+def split_examples(task: Task, seed: int) -> tuple[list[int], list[int]]:
+    """Examples of a task beside the one to break: for the search, and for the judgement.
+
+    Of a small task half are for each.
+    """
+    count = min(SEARCHED, max(task.size // 2, 1))
+    drawn = designs.draw_examples(task.size, min(task.size, count + JUDGED), seed=seed)
+    return drawn[:count], drawn[count:] or drawn[:count]
+
+
+def judge_frontier(
+    promise: Promise, sets: Sequence[Sequence[int]]
+) -> tuple[Frontier, Sequence[int]]:
+    """Judge sets in the order given; name the first that breaks the task and keeps the price.
+
+    A set keeps it if the one-sided upper end of each spared task's loss is no larger, at half the
+    level of the set before: over all sets the chance of a false promise is at most `LEVEL`.
+    """
+    found: list[FrontierSet] = []
+    named: Sequence[int] = ()
+    losses = {place: change_of(each, sets) for place, each in enumerate(promise.spared)}
+    damage = change_of(promise.check, sets)
+    twins = [change_of(each, sets) for each in promise.twins]
+    for place, columns in enumerate(sets):
+        level = LEVEL / 2 ** (place + 1)
+        worst = [lowest(*losses[n][place], level) for n in losses]
+        one = FrontierSet(
+            heads=[str(promise.check.grid.heads[column]) for column in columns],
+            damage=effect_between(*damage[place]),
+            twins=[
+                task_effect(check, *changes[place])
+                for check, changes in zip(promise.twins, twins, strict=True)
+            ],
+            spared=[
+                task_effect(check, *losses[n][place]) for n, check in enumerate(promise.spared)
+            ],
+            within=all(low is not None and low >= -promise.price for low in worst),
+            level=level,
+        )
+        found.append(one)
+        breaks = one.damage.high is not None and one.damage.high < 0
+        if one.within and breaks and not named:
+            named = columns
+    frontier = Frontier(
+        price=promise.price,
+        fresh=promise.check.fresh,
+        examples=len(promise.check.examples),
+        sets=found,
+    )
+    return frontier, named
+
+
+Outcomes = Float[np.ndarray, " examples"]
+
+
+def change_of(check: Check, sets: Sequence[Sequence[int]]) -> list[tuple[Outcomes, Outcomes]]:
+    """Outcomes of a check's examples before and without each of the sets."""
+    masks = np.stack([column_mask(check.grid.size, columns) for columns in ((), *sets)])
+    intact, *without = check.outcomes(masks, "specific sets")
+    return [(intact, each) for each in without]
+
+
+def lowest(before: Outcomes, after: Outcomes, level: float) -> float | None:
+    """The one-sided lower end of the mean change at a level; None if nothing was scored."""
+    both = np.isfinite(before) & np.isfinite(after)
+    if not both.any():
+        return None
+    binary = bool(np.isin([before[both], after[both]], (0.0, 1.0)).all())
+    low = paired(after[both] - before[both], binary=binary, level=1 - 2 * level)[1]
+    return float(low) if np.isfinite(low) else None
+
+
+def task_effect(check: Check, before: Outcomes, after: Outcomes) -> TaskEffect:
+    """What a set changes in the task of a check."""
+    effect: Effect = effect_between(before, after)
+    return TaskEffect(task=check.meter.task.name, effect=effect, examples=len(check.examples))
+
+
+def frontier_note(frontier: Frontier, named: Sequence[int]) -> list[str]:
+    """Say in a sentence that no set may be named, if so."""
+    if named or not frontier.sets:
+        return []
+    price = 100 * (frontier.price or 0.0)
+    gentlest = max(frontier.sets, key=lambda each: worst_loss(each)[1])
+    task, change = worst_loss(gentlest)
+    return [
+        f"No set that was found breaks the task and surely costs every spared task at most "
+        f"{price:g} points: none is named. The gentlest, {' '.join(gentlest.heads)}, changes "
+        f"{task} by {100 * change:+.1f} points (validation.frontier has all of them)."
+    ]
+
+
+def worst_loss(one: FrontierSet) -> tuple[str, float]:
+    """The spared task that a set costs most, and the change of its score."""
+    changes = [(each.task, each.effect.effect or 0.0) for each in one.spared]
+    return min(changes, key=lambda each: each[1], default=("no task", 0.0))
