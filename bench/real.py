@@ -23,6 +23,7 @@ from caploc import designs
 from caploc.heads import ALONE
 from caploc.measurement import Meter
 from caploc.progress import Silent
+from caploc.result import Effect, Member
 from caploc.search import METHODS, Found, Problem, Settings, column_mask
 from caploc.store import Store
 from caploc.tasks.catalog import TaskOptions
@@ -186,14 +187,9 @@ class Proving:
             return {"damage": 0.0}
         told = measure_members(check, chosen)
         true = measure_members(self.check(beyond), chosen)
-        held = [
-            holds((one.within.low, one.within.high), other.within.effect, half_width(other.within))
-            for one, other in zip(told, true, strict=True)
-        ]
-        alone = [
-            holds((one.alone.low, one.alone.high), other.alone.effect, half_width(other.alone))
-            for one, other in zip(told, true, strict=True)
-        ]
+        both = list(zip(told, true, strict=True))
+        held = [holds(one.within, other.within) for one, other in both if bounded(one, other)]
+        alone = [holds(one.alone, other.alone) for one, other in both if bounded(one, other)]
         return {
             "damage": self.damage(chosen, beyond),
             "shares that hold": share(held),
@@ -201,15 +197,16 @@ class Proving:
         }
 
 
-def half_width(effect: Any) -> float:
-    """Of an interval."""
-    return float(effect.high - effect.low) / 2
+def bounded(*members: Member) -> bool:
+    """Whether there were examples enough for intervals."""
+    effects = [effect for one in members for effect in (one.within, one.alone)]
+    return all(effect.low is not None and effect.high is not None for effect in effects)
 
 
-def holds(interval: tuple[float, float], truth: float, error: float) -> bool:
-    """Whether a truth that is known up to so much lies in an interval."""
-    low, high = interval
-    return bool(abs(truth - (low + high) / 2) <= np.hypot((high - low) / 2, error))
+def holds(told: Effect, true: Effect) -> bool:
+    """Whether an effect that is known up to its own interval lies in the interval told."""
+    middle, half = (told.low + told.high) / 2, (told.high - told.low) / 2
+    return bool(abs(true.effect - middle) <= np.hypot(half, (true.high - true.low) / 2))
 
 
 def share(part: Any) -> float:

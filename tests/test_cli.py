@@ -88,7 +88,7 @@ def typed(monkeypatch, capsys, tmp_path):
         (["evaluate", "demo", "--heads", "7", "--tasks", "demo/prose"], "such as L16H21"),
         (["report", "/nowhere"], "holds no result.json"),
         (["doctor", "/nowhere"], "holds no rows.sqlite"),
-        ([*LOCATE, "--goal", "both"], "--goal must be one of heads, set; got 'both'."),
+        ([*LOCATE, "--goal", "both"], "--goal must be one of heads, set, specific; got 'both'."),
         ([*LOCATE, "--recall", "0"], "--recall must lie above 0 and at most at 1; got 0."),
         ([*LOCATE, "--recall", "2"], "--recall must lie above 0 and at most at 1; got 2."),
         ([*LOCATE, "--method", "css", "--estimator", "ridge"], "There is no estimator 'ridge'."),

@@ -236,6 +236,9 @@ def wait_for_rows(path, rows):
     raise AssertionError(f"no {rows} rows in two minutes")
 
 
+SPECIFIC = {"method": "adaptive", "settings": Settings(goal="specific")}
+
+
 @pytest.mark.parametrize(
     ("change", "error", "said"),
     [
@@ -249,7 +252,11 @@ def wait_for_rows(path, rows):
         ({"settings": Settings(budget=10)}, BadOption, "one-shot needs 96 rows or more"),
         ({"method": "adaptive", "settings": Settings(budget=100)}, BadOption, "192 rows or more"),
         ({"method": "css", "settings": Settings(budget=5, rate=0.1)}, BadOption, "css needs 6"),
-        ({"settings": Settings(goal="pairs")}, BadOption, "--goal must be one of heads, set"),
+        ({"settings": Settings(goal="pairs")}, BadOption, "must be one of heads, set, specific"),
+        ({"settings": Settings(price=0.0)}, BadOption, "--price must lie above 0"),
+        ({"spare": ("demo/sentence",)}, UnknownName, "demo/sentences"),
+        (SPECIFIC, BadOption, "needs a task to leave alone: --spare TASK"),
+        (SPECIFIC | {"spare": ("demo/addition",)}, BadOption, "--spare demo/addition is the task"),
         ({"settings": Settings(recall=0.0)}, BadOption, "--recall must lie above 0"),
         ({"settings": Settings(recall=1.5)}, BadOption, "got 1.5"),
         ({"settings": Settings(estimator="laso")}, UnknownName, "Did you mean 'lasso'"),

@@ -222,7 +222,7 @@ def locate(
     for number, name in enumerate(study.beside if study.settings.goal == "specific" else (), 1):
         if name in study.other_tasks and name not in (*study.spare, *study.twins):
             continue
-        searched, _ = split_examples(tasks[number], study.settings.seed)
+        searched, _ = split_examples(tasks[number].size, study.settings.seed)
         likely = likelihood_of(tasks[number], searched) if looked else None
         meters += [] if likely is None else [bench.meter(likely)]
         place = number if likely is None else len(meters) - 1
@@ -352,7 +352,7 @@ def keeping_promise(study: Study, stages: Stages, check: Check, meters: Sequence
 
     def of(names: Sequence[str]) -> list[Check]:
         others = [meters[study.beside.index(name) + 1] for name in names]
-        judged = [split_examples(each.task, study.settings.seed)[1] for each in others]
+        judged = [split_examples(each.task.size, study.settings.seed)[1] for each in others]
         return [
             replace(check, meter=meter, examples=examples[: study.limit])
             for meter, examples in zip(others, judged, strict=True)

@@ -97,7 +97,7 @@ def test_options_of_a_group_are_the_studys_own_defaults():
             "method",
             "mask_counts",
         }:
-            assert given[name] == getattr(settings, name), name
+            assert (given[name] or None) == (getattr(settings, name) or None), name
     assert given["mask_counts"] == ",".join(map(str, Settings().mask_counts))
 
 

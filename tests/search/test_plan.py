@@ -39,7 +39,7 @@ WRONG = [
     ({"masks": 0}, "--masks must be 1 or more; got 0."),
     ({"top": -2}, "--top must be 1 or more; got -2."),
     ({"seed": -1}, "--seed must be 0 or more; got -1."),
-    ({"goal": "all"}, "--goal must be one of heads, set; got 'all'."),
+    ({"goal": "all"}, "--goal must be one of heads, set, specific; got 'all'."),
     ({"recall": 0.0}, "--recall must lie above 0 and at most at 1; got 0."),
     ({"recall": 1.5}, "--recall must lie above 0 and at most at 1; got 1.5."),
     ({"group": 0}, "--group must be 1 or more; got 0."),

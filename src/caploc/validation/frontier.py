@@ -11,7 +11,6 @@ from caploc.errors import BadOption
 from caploc.recovery import paired
 from caploc.result import Effect, Frontier, FrontierSet, TaskEffect
 from caploc.search import column_mask
-from caploc.tasks.task import Task
 from caploc.validation.comparison import Check
 from caploc.validation.members import effect_between
 
@@ -49,13 +48,13 @@ def check_sides(task: str, spare: Sequence[str], twins: Sequence[str]) -> None:
         raise BadOption(f"--twin {task} is the task itself.")
 
 
-def split_examples(task: Task, seed: int) -> tuple[list[int], list[int]]:
+def split_examples(size: int, seed: int) -> tuple[list[int], list[int]]:
     """Examples of a task beside the one to break: for the search, and for the judgement.
 
     Of a small task half are for each.
     """
-    count = min(SEARCHED, max(task.size // 2, 1))
-    drawn = designs.draw_examples(task.size, min(task.size, count + JUDGED), seed=seed)
+    count = min(SEARCHED, max(size // 2, 1))
+    drawn = designs.draw_examples(size, min(size, count + JUDGED), seed=seed)
     return drawn[:count], drawn[count:] or drawn[:count]
 
 

@@ -1,0 +1,65 @@
+"""Sets judged on fresh examples of the task to break and of those to spare."""
+
+import pytest
+
+from caploc.errors import BadOption
+from caploc.validation import Promise, check_sides, frontier_note, judge_frontier, split_examples
+
+OWN, SHARED, IDLE = 6, 2, 9
+
+
+def needs(*columns):
+    """Every answer needs all of these heads."""
+    return lambda mask, example: float(not mask[list(columns)].any())
+
+
+def hurt(column, one_in):
+    """One answer in so many needs the head."""
+    return lambda mask, example: float(not (mask[column] and example % one_in == 0))
+
+
+def promised(checking, spared, price=0.02):
+    return Promise(checking(needs(OWN, SHARED)).check, [], [checking(spared).check], price)
+
+
+def test_the_first_set_that_breaks_the_task_and_spares_the_other_is_named(checking):
+    promise = promised(checking, needs(SHARED), price=0.2)
+    frontier, named = judge_frontier(promise, [[SHARED], [IDLE], [OWN, IDLE], [OWN]])
+    assert named == [OWN, IDLE]
+    assert [one.within for one in frontier.sets] == [False, True, True, True]
+    assert frontier.sets[0].spared[0].effect.effect == -1.0
+    assert frontier_note(frontier, named) == []
+
+
+def test_later_sets_are_judged_more_strictly(checking):
+    frontier, _ = judge_frontier(promised(checking, needs(SHARED)), [[OWN], [IDLE], [SHARED]])
+    assert [one.level for one in frontier.sets] == [0.025, 0.0125, 0.00625]
+
+
+def test_a_loss_that_may_exceed_the_price_is_not_within(checking):
+    promise = promised(checking, hurt(OWN, 20), price=0.05)  # loses just the price, on average
+    frontier, named = judge_frontier(promise, [[OWN]])
+    assert not frontier.sets[0].within and not named
+    (note,) = frontier_note(frontier, named)
+    assert "none is named" in note and "5 points" in note
+
+
+@pytest.mark.parametrize(
+    ("spare", "twins", "said"),
+    [
+        ((), (), "--spare TASK"),
+        (("a",), (), "--spare a is the task"),
+        (("b",), ("b",), "--spare b is the task to break, or its twin"),
+        (("b",), ("a",), "--twin a is the task itself"),
+    ],
+)
+def test_what_contradicts_itself_is_refused(spare, twins, said):
+    with pytest.raises(BadOption, match=said):
+        check_sides("a", spare, twins)
+
+
+@pytest.mark.parametrize("size", [1, 2, 30, 1000])
+def test_no_example_is_searched_and_judged_where_there_are_two(size):
+    searched, judged = split_examples(size, 0)
+    assert searched and judged
+    assert size == 1 or not set(searched) & set(judged)
