@@ -85,6 +85,11 @@ class Study:
         return METHODS[self.method].scattered and self.settings.goal != "heads"
 
     @property
+    def seeks_specific(self) -> bool:
+        """Tell whether this set must leave other tasks alone."""
+        return self.seeks_set and self.settings.goal == "specific"
+
+    @property
     def beside(self) -> tuple[str, ...]:
         """All tasks but the one that heads are searched for, each once."""
         return tuple(dict.fromkeys((*self.twins, *self.spare, *self.other_tasks)))
@@ -104,7 +109,7 @@ class Study:
         check_tracker(self.track)
         for name in (self.task, *self.beside):
             check_task_name(name, self.options)
-        if self.seeks_set and self.settings.goal == "specific":
+        if self.seeks_specific:
             check_sides(self.task, self.spare, self.twins)
         return self.sized(self.model.check().size)
 
@@ -219,9 +224,8 @@ def locate(
     if likelihood is not None:
         meters.append(bench.meter(likelihood))
     beside = []
-    for number, name in enumerate(study.beside if study.settings.goal == "specific" else (), 1):
-        if name in study.other_tasks and name not in (*study.spare, *study.twins):
-            continue
+    sides = dict.fromkeys((*study.twins, *study.spare)) if study.seeks_specific else {}
+    for number, name in enumerate(sides, 1):  # they are the first of those beside
         searched, _ = split_examples(tasks[number].size, study.settings.seed)
         likely = likelihood_of(tasks[number], searched) if looked else None
         meters += [] if likely is None else [bench.meter(likely)]
@@ -278,7 +282,7 @@ def validated(
         seed=study.settings.seed + designs.CONTROLS,
         progress=progress,
     )
-    if study.seeks_set and study.settings.goal == "specific":
+    if study.seeks_specific:
         stages = keeping_promise(study, stages, check, meters)
     else:
         stages, check = settled(study, stages, check)

@@ -3,8 +3,16 @@ import pytest
 from concluded import WORLD, looked
 from scipy import stats
 
-from caploc.recovery.screening import GIVE_OR_TAKE, LEAST_SCALE, Effects, joined
-from caploc.search.conclusion import LEVEL, STRETCH, Scale, calibrate
+from caploc.recovery.screening import (
+    GIVE_OR_TAKE,
+    LEAST_SCALE,
+    STRETCH,
+    Effects,
+    Scale,
+    calibrate,
+    joined,
+)
+from caploc.search.conclusion import LEVEL
 from caploc.simulate import World
 
 

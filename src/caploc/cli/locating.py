@@ -7,6 +7,7 @@ import typer
 from caploc import console
 from caploc.cli import completion
 from caploc.cli.options import (
+    Also,
     Batch,
     CodeGroup,
     Limit,
@@ -15,7 +16,9 @@ from caploc.cli.options import (
     Out,
     OutputGroup,
     Quantize,
+    Spare,
     TaskGroup,
+    Twin,
     WorkerGroup,
     command_line,
     numbers,
@@ -77,26 +80,9 @@ def locate(
         typer.Option(help="For css, csb, one-shot: lasso, lasso-cv, logistic, means, spike-slab."),
     ] = None,
     seed: Annotated[int, typer.Option(help="Draws examples, masks and controls.")] = 0,
-    also: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Another task to score before and after; repeat.", autocompletion=completion.tasks
-        ),
-    ] = None,
-    spare: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="A task that --goal specific must leave alone; repeat.",
-            autocompletion=completion.tasks,
-        ),
-    ] = None,
-    twin: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="The task in other words, for --goal specific to break as well; repeat.",
-            autocompletion=completion.tasks,
-        ),
-    ] = None,
+    also: Also = None,
+    spare: Spare = None,
+    twin: Twin = None,
     price: Annotated[
         float, typer.Option(help="The most that --goal specific may cost a spared task.")
     ] = 0.02,

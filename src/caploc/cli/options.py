@@ -120,6 +120,26 @@ IsolationName = Annotated[
     ),
 ]
 Chat = Annotated[bool, typer.Option("--chat-template", help="Use the model's chat template.")]
+Also = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Another task to score before and after; repeat.", autocompletion=completion.tasks
+    ),
+]
+Spare = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="A task that --goal specific must leave alone; repeat.",
+        autocompletion=completion.tasks,
+    ),
+]
+Twin = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="The task in other words, for --goal specific to break as well; repeat.",
+        autocompletion=completion.tasks,
+    ),
+]
 Limit = Annotated[int | None, typer.Option(help="Score on the first N examples only.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
