@@ -88,6 +88,16 @@ def test_when_every_head_is_shared_none_that_keeps_the_price_is_found():
     assert not set(found.chosen) & set(SHARED)
 
 
+def test_where_no_head_matters_none_is_found():
+    idle = [planted(seed=1), planted(seed=2)]
+    assert search(idle).found.chosen == []
+
+
+def test_a_spared_task_that_the_model_cannot_do_has_nothing_to_lose():
+    hopeless = replace(planted(*OWN, seed=2), mean=-50.0)
+    assert set(search([WORLDS[0], hopeless], top=5).found.chosen) == {*OWN, *SHARED}
+
+
 def test_a_pool_is_narrowed_to_the_best_within_each_limit():
     gain = np.array([0.5, 0.4, 0.3, 0.2, -0.1])
     lost = np.array([0.5, 0.0, 0.0, 0.0, 0.0])

@@ -80,10 +80,7 @@ class BatchEngine(Generic[Model]):
 
 @dataclass
 class _AskAnswerer:
-    """Answers one kind of ask: with packed rows where `packed` is given, else with padded ones.
-
-    `longest` is the longest row, in tokens, that packed rows can serve.
-    """
+    """Answers one kind of ask: with packed rows where `packed` is given, else with padded ones."""
 
     loaded: CutModel
     encoder: RequestEncoder
@@ -91,8 +88,12 @@ class _AskAnswerer:
     packed: PackedModel | None
 
     def __post_init__(self) -> None:
-        self.longest = self.packed.longest if self.packed else 0
         self.padding = PaddingCheck(self.loaded, left=isinstance(self, Generation))
+
+    @property
+    def longest(self) -> int:
+        """The longest row, in tokens, that packed rows can serve."""
+        return self.packed.longest if self.packed else 0
 
 
 @dataclass

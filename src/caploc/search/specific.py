@@ -35,7 +35,7 @@ FEWEST_ASKED, MOST_ASKED = 3, 16  # examples of a task that a growing set is ask
 TRIALS = (0.4, 0.5, 0.9)  # shares of the rows left: likelihoods of all, of the best, outcomes
 KEPT = 5  # candidates that go on after the first of these
 LINKED, MISLED = 0.005, 0.2  # what likelihoods may be wrong by, in score and as a share
-DOUBT = 0.4
+DOUBT = 0.4  # standard errors by which a head's loss elsewhere may be smaller than it seems
 EXCESS = 20.0  # weight of what a set loses elsewhere beyond the price, when one is named
 
 Columns = tuple[int, ...]
@@ -87,8 +87,6 @@ class Side:
 
     def ask(self, heads: Sequence[int], count: int) -> Generator[Plan, Measurements, int]:
         """Look at these heads alone on further examples; the number of rows taken."""
-        if not count or not len(heads) or not self.order:
-            return 0
         further = np.full((self.problem.heads, count), np.nan)
         further[list(heads)] = yield from self.expect([(head,) for head in heads], count)
         self.look.change = np.concatenate([self.look.change, further], axis=1)
@@ -171,28 +169,17 @@ def weigh(likely: Sequence[float], seen: Sequence[float]) -> float:
 
 def search_specific(state: SearchState) -> Generator[Plan, Measurements, Found]:
     """The most damaging set within the price, and the frontier of what the model allows."""
-    problem, budget = state.problem, state.budget
+    problem = state.problem
     first = OtherTask(0, problem.examples, problem.likelihood or 0, twin=True)
     sides = [Side(each, problem, state.random) for each in (first, *problem.beside)]
-    sides.sort(key=lambda side: not side.beside.twin)
-    targets = [side for side in sides if side.beside.twin]
-    spared = [side for side in sides if not side.beside.twin]
     for side in sides:
         yield from side.prepare()
-    limits = [tolerance * problem.settings.price for tolerance in TOLERANCES]
-    pool = list(range(problem.heads))
-    for place, share in enumerate(LOOKS):
-        elsewhere = ELSEWHERE if place else 0.0
-        each = int(share * budget) / len(pool) / (len(targets) + elsewhere * len(spared))
-        for side in sides:
-            count = round(each if side.beside.twin else elsewhere * each)
-            state.spent += yield from side.ask(pool, max(count, 1) if place else count)
-        gain = -np.mean([side.change for side in targets], axis=0)
-        lost = surely_lost(spared, problem.heads)
-        if place < len(NARROWED):
-            count = max(problem.heads // NARROWED[place], FEWEST[place])
-            pool = narrow(pool, gain, lost, limits, count)
-    sets = yield from grow(state, targets, pool, gain, lost, limits)
+    # The twins come first; a task without a right answer has nothing to lose.
+    sides = sorted((each for each in sides if each.order), key=lambda each: not each.beside.twin)
+    targets = [side for side in sides if side.beside.twin]
+    spared = [side for side in sides if not side.beside.twin]
+    looks = yield from look_at_heads(state, targets, spared)
+    sets = yield from grow(state, targets, looks)
     candidates = yield from try_candidates(state, sides, sets)
     chosen = pick_best(candidates, problem.settings.price)
     shortlist = Shortlist(problem, list(chosen), state.random)
@@ -204,6 +191,43 @@ def search_specific(state: SearchState) -> Generator[Plan, Measurements, Found]:
     best = sorted(frontier(candidates), key=lambda each: -each.worth(problem.settings.price))
     found.diagnostics["candidates"] = [list(each.columns) for each in best]
     return found
+
+
+@dataclass(frozen=True)
+class Looks:
+    """What looks at single heads tell: those to grow sets from, what each does and costs elsewhere.
+
+    `limits` are those of the cost, within each of which a set is grown.
+    """
+
+    pool: list[int]
+    gain: Float[np.ndarray, " heads"]
+    lost: Float[np.ndarray, " heads"]
+    limits: list[float]
+
+
+def look_at_heads(
+    state: SearchState, targets: Sequence[Side], spared: Sequence[Side]
+) -> Generator[Plan, Measurements, Looks]:
+    """Look at every head alone, then at fewer and fewer of them on more examples."""
+    problem, budget = state.problem, state.budget
+    limits = [tolerance * problem.settings.price for tolerance in TOLERANCES]
+    pool = list(range(problem.heads))
+    for place, share in enumerate(LOOKS):
+        elsewhere = ELSEWHERE if place else 0.0
+        each = int(share * budget) / len(pool) / (len(targets) + elsewhere * len(spared))
+        for side in (*targets, *spared):
+            count = max(1, round(each if side.beside.twin else elsewhere * each))
+            if side.beside.twin or elsewhere:
+                state.spent += yield from side.ask(pool, count)
+        gain = -np.mean([side.change for side in targets], axis=0)
+        lost = surely_lost(spared, problem.heads)
+        if place < len(NARROWED):
+            count = max(problem.heads // NARROWED[place], FEWEST[place])
+            pool = narrow(pool, gain, lost, limits, count)
+        if not pool:
+            break
+    return Looks(pool, gain, lost, limits)
 
 
 def narrow(
@@ -235,30 +259,29 @@ def surely_lost(spared: Sequence[Side], heads: int) -> Float[np.ndarray, " heads
 
 
 def grow(
-    state: SearchState,
-    targets: Sequence[Side],
-    pool: Sequence[int],
-    gain: Float[np.ndarray, " heads"],
-    lost: Float[np.ndarray, " heads"],
-    limits: Sequence[float],
+    state: SearchState, targets: Sequence[Side], looks: Looks
 ) -> Generator[Plan, Measurements, list[Columns]]:
     """Sets grown head by head, for each tolerance of what a head alone costs elsewhere.
 
     The next head is the one with which the set is expected to do most, as the mean of two ways to
     expect it: the sum of what the set did and the head does alone, and likelihoods without both.
     """
-    allowed = [[column for column in pool if lost[column] <= limit] for limit in limits]
+    allowed = [
+        [column for column in looks.pool if looks.lost[column] <= limit] for limit in looks.limits
+    ]
     top = state.problem.settings.top
-    share = GROWING * state.budget / (top * len(limits) * ADDED * len(targets))
+    share = GROWING * state.budget / (top * len(looks.limits) * ADDED * len(targets))
     count = int(np.clip(share, FEWEST_ASKED, MOST_ASKED))
-    grown: list[Columns] = [() for _ in limits]
+    grown: list[Columns] = [() for _ in looks.limits]
     damage: dict[Columns, float] = {(): 0.0}
     found: dict[Columns, None] = {}
     for _ in range(top):
         larger: list[dict[Columns, float]] = []
         for current, heads in zip(grown, allowed, strict=True):
-            further = sorted(set(heads) - set(current), key=lambda c: -gain[c])[:ADDED]
-            summed = {tuple(sorted((*current, c))): damage[current] + gain[c] for c in further}
+            further = sorted(set(heads) - set(current), key=lambda c: -looks.gain[c])[:ADDED]
+            summed = {
+                tuple(sorted((*current, c))): damage[current] + looks.gain[c] for c in further
+            }
             larger.append(summed)
         asked = list(dict.fromkeys(each for sums in larger for each in sums))
         if not asked or state.left < len(asked) * count * len(targets):
@@ -306,9 +329,9 @@ def try_candidates(
 
 
 def pick_best(candidates: Sequence[TriedSet], price: float) -> Columns:
-    """The set that does most within the price, or comes nearest to it; none if none does harm."""
+    """The set that does most within the price, or comes nearest; none if none surely does harm."""
     best = max(candidates, key=lambda each: each.worth(price), default=None)
-    return best.columns if best is not None and best.damage > 0 else ()
+    return best.columns if best is not None and best.damage > 2 * LINKED else ()
 
 
 def frontier(candidates: Sequence[TriedSet]) -> list[TriedSet]:

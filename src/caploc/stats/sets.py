@@ -259,7 +259,9 @@ def pair_interval(matrix: Matrix, weights: Weights) -> Interval:
 
 
 def entry_interval(
-    matrix: Float64[np.ndarray, "rows columns"], rows: Weights, columns: Weights
+    matrix: Float64[np.ndarray, "rows columns"],
+    rows: Int[np.ndarray, "resamples rows"],
+    columns: Int[np.ndarray, "resamples columns"],
 ) -> Interval:
     """Average the entries that are known, with the percentiles of resamples of both axes.
 
