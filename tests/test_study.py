@@ -67,7 +67,7 @@ def test_a_result_has_every_field(done):
     assert len(result["heads"]) == 96
     assert set(result["intact"]) == {"score", "stderr", "examples"}
     assert set(result["validation"]) == {
-        "task", "controls", "held_out", "other_tasks", "subsets", "members",
+        "task", "controls", "held_out", "other_tasks", "subsets", "members", "frontier",
     }  # fmt: skip
     assert set(result["validation"]["held_out"]) == HELD_OUT_FIELDS
     assert result["search"] == {"critical": [], "universal": [], "notes": []}
