@@ -362,7 +362,7 @@ def keeping_promise(study: Study, stages: Stages, check: Check, meters: Sequence
             for meter, examples in zip(others, judged, strict=True)
         ]
 
-    if not (sets := stages.found.diagnostics["candidates"]):
+    if not (sets := stages.found.diagnostics.get("candidates")):
         return stages
     promise = Promise(check, of(study.twins), of(study.spare), study.settings.price)
     frontier, named = judge_frontier(promise, sets)

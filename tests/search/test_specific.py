@@ -8,7 +8,7 @@ import pytest
 from caploc.recovery import Measurements
 from caploc.search import METHODS, Problem, Settings
 from caploc.search.plan import OtherTask
-from caploc.search.specific import TriedSet, frontier, narrow, weigh
+from caploc.search.specific import GrownSet, frontier, narrow, weigh
 from caploc.simulate import World
 
 HEADS, SHARED, OWN = 64, (3, 40), (11, 25, 52)
@@ -113,7 +113,7 @@ def test_evidence_of_both_kinds_is_weighed_by_its_precision():
 
 def test_sets_that_others_outdo_are_not_on_the_frontier():
     def made(column, damage, loss):
-        return TriedSet((column,), 1, [[-damage] * 9, [-loss] * 9], [[], []])
+        return GrownSet((column,), 1, [[-damage] * 9, [-loss] * 9], [[], []])
 
     strong, gentle, worse = made(0, 0.5, 0.2), made(1, 0.2, 0.0), made(2, 0.1, 0.1)
     assert frontier([strong, gentle, worse]) == [strong, gentle]

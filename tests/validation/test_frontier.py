@@ -31,6 +31,13 @@ def test_the_first_set_that_breaks_the_task_and_spares_the_other_is_named(checki
     assert frontier_note(frontier, named) == []
 
 
+def test_a_set_that_leaves_a_twin_as_it_was_is_not_named(checking):
+    twin = checking(needs(SHARED)).check
+    promise = Promise(checking(needs(OWN)).check, [twin], [checking(needs(IDLE)).check], 0.2)
+    frontier, named = judge_frontier(promise, [[OWN], [OWN, SHARED]])
+    assert named == [OWN, SHARED] and all(one.within for one in frontier.sets)
+
+
 def test_later_sets_are_judged_more_strictly(checking):
     frontier, _ = judge_frontier(promised(checking, needs(SHARED)), [[OWN], [IDLE], [SHARED]])
     assert [one.level for one in frontier.sets] == [0.025, 0.0125, 0.00625]

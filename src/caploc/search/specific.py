@@ -20,7 +20,7 @@ from caploc.search.likelihood import FirstLook
 from caploc.search.plan import Found, OtherTask, Plan, Problem, column_mask, intact_plan
 from caploc.search.shortlist import Shortlist
 from caploc.search.state import SearchState, right_of
-from caploc.search.summary import summarize
+from caploc.search.summary import nothing_found, summarize
 
 # Shares of the budget for looks at single heads: every head, then the most promising of them, fewer
 # heads on more examples each time; of the first, most is for the task and its twins.
@@ -37,6 +37,11 @@ KEPT = 5  # candidates that go on after the first of these
 LINKED, MISLED = 0.005, 0.2  # what likelihoods may be wrong by, in score and as a share
 DOUBT = 0.4  # standard errors by which a head's loss elsewhere may be smaller than it seems
 EXCESS = 20.0  # weight of what a set loses elsewhere beyond the price, when one is named
+
+NOTHING_SCORED = (
+    "No likelihood of a right answer could be told, so that there is nothing to look at; use "
+    "--opening masks."
+)
 
 Columns = tuple[int, ...]
 
@@ -120,7 +125,7 @@ class Side:
 
 
 @dataclass
-class TriedSet:
+class GrownSet:
     """A set, and what became of examples without it: of the task and its twins, then of others.
 
     Of every task, `likely` holds the changes of its score that likelihoods lead one to expect, one
@@ -178,6 +183,8 @@ def search_specific(state: SearchState) -> Generator[Plan, Measurements, Found]:
     sides = sorted((each for each in sides if each.order), key=lambda each: not each.beside.twin)
     targets = [side for side in sides if side.beside.twin]
     spared = [side for side in sides if not side.beside.twin]
+    if not targets:
+        return nothing_found(problem, state.intact, NOTHING_SCORED)
     looks = yield from look_at_heads(state, targets, spared)
     sets = yield from grow(state, targets, looks)
     candidates = yield from try_candidates(state, sides, sets)
@@ -303,10 +310,10 @@ def grow(
 
 def try_candidates(
     state: SearchState, sides: Sequence[Side], sets: Sequence[Columns]
-) -> Generator[Plan, Measurements, list[TriedSet]]:
+) -> Generator[Plan, Measurements, list[GrownSet]]:
     """The sets on further examples of every task: likelihoods of all, outcomes of the best."""
     targets = sum(side.beside.twin for side in sides)
-    found = [TriedSet(each, targets, [[] for _ in sides], [[] for _ in sides]) for each in sets]
+    found = [GrownSet(each, targets, [[] for _ in sides], [[] for _ in sides]) for each in sets]
     if not found:
         return []
     price = state.problem.settings.price
@@ -328,13 +335,13 @@ def try_candidates(
     return found
 
 
-def pick_best(candidates: Sequence[TriedSet], price: float) -> Columns:
+def pick_best(candidates: Sequence[GrownSet], price: float) -> Columns:
     """The set that does most within the price, or comes nearest; none if none surely does harm."""
     best = max(candidates, key=lambda each: each.worth(price), default=None)
     return best.columns if best is not None and best.damage > 2 * LINKED else ()
 
 
-def frontier(candidates: Sequence[TriedSet]) -> list[TriedSet]:
+def frontier(candidates: Sequence[GrownSet]) -> list[GrownSet]:
     """The candidates than which none does more and loses less elsewhere."""
     return [
         each

@@ -16,9 +16,7 @@ from caploc.validation.members import effect_between
 
 SEARCHED = 60  # examples of a spared task or a twin that the search may use
 JUDGED = 240  # others, on which sets are judged, at most
-LEVEL = (
-    0.05  # chance that a set is said to keep the price and does not; of the first set half of it
-)
+LEVEL = 0.05  # chance that any set is said to keep the price and does not
 
 
 @dataclass(frozen=True)
@@ -61,19 +59,19 @@ def split_examples(size: int, seed: int) -> tuple[list[int], list[int]]:
 def judge_frontier(
     promise: Promise, sets: Sequence[Sequence[int]]
 ) -> tuple[Frontier, Sequence[int]]:
-    """Judge sets in the order given; name the first that breaks the task and keeps the price.
+    """Judge sets in the order given; name the first that breaks all it must and keeps the price.
 
     A set keeps it if the one-sided upper end of each spared task's loss is no larger, at half the
     level of the set before: over all sets the chance of a false promise is at most `LEVEL`.
     """
     found: list[FrontierSet] = []
     named: Sequence[int] = ()
-    losses = {place: change_of(each, sets) for place, each in enumerate(promise.spared)}
+    losses = [change_of(each, sets) for each in promise.spared]
     damage = change_of(promise.check, sets)
     twins = [change_of(each, sets) for each in promise.twins]
     for place, columns in enumerate(sets):
         level = LEVEL / 2 ** (place + 1)
-        worst = [lowest(*losses[n][place], level) for n in losses]
+        worst = [lowest(*changes[place], level) for changes in losses]
         one = FrontierSet(
             heads=[str(promise.check.grid.heads[column]) for column in columns],
             damage=effect_between(*damage[place]),
@@ -82,13 +80,15 @@ def judge_frontier(
                 for check, changes in zip(promise.twins, twins, strict=True)
             ],
             spared=[
-                task_effect(check, *losses[n][place]) for n, check in enumerate(promise.spared)
+                task_effect(check, *changes[place])
+                for check, changes in zip(promise.spared, losses, strict=True)
             ],
             within=all(low is not None and low >= -promise.price for low in worst),
             level=level,
         )
         found.append(one)
-        breaks = one.damage.high is not None and one.damage.high < 0
+        ends = [one.damage.high, *(twin.effect.high for twin in one.twins)]
+        breaks = all(high is not None and high < 0 for high in ends)
         if one.within and breaks and not named:
             named = columns
     frontier = Frontier(
