@@ -69,7 +69,7 @@ def test_the_call_that_is_kept_is_the_call_that_was_made(kept):
 class Hearing:
     """The package, but that `locate` only says what it was called with."""
 
-    workers = SimpleNamespace(options=SimpleNamespace(Workers=Workers))
+    workers = SimpleNamespace(ray_backend=SimpleNamespace(Workers=Workers))
 
     def __getattr__(self, name):
         return getattr(caploc, name)

@@ -167,6 +167,14 @@ def test_intervals_of_all_heads_hold_the_truth():
     assert np.mean(inside_) > 0.93
 
 
+def test_a_search_ends_when_breaking_heads_were_tried_on_every_example():
+    """Of four examples, too few to trust, none is left to try them on again."""
+    shifts = np.zeros(40)
+    shifts[[7, 20]] = 9.0
+    run = searched(World(shifts, 3.0, 1), examples=range(4), budget=2000)
+    assert of_budget(run) < 2000 and set(run.found.ranking[:2]) == {7, 20}
+
+
 def test_a_set_grows_by_what_breaks_what_is_still_right():
     world = World.planted(40, 4, drop=0.25, intact=0.95, seed=3)
     run = searched(world, goal="set", budget=1500)

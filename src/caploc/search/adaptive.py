@@ -110,7 +110,8 @@ def unsettled(state: SearchState, conclusion: Conclusion) -> list[int]:
         for head, (left, asked) in shortlist.survival().items()
         if left <= ALARMING * asked and shortlist.asked[head] < ENOUGH
     ]
-    heads = [*alarming, *untried, *([] if settled else shortlist.unfinished(conclusion.open))]
+    open_heads = [] if settled else conclusion.open
+    heads = shortlist.unfinished([*alarming, *untried, *open_heads])
     return list(dict.fromkeys(heads))[:AT_A_TURN] or list(unchecked)
 
 
