@@ -70,7 +70,7 @@ def test_a_result_has_every_field(done):
         "task", "controls", "held_out", "other_tasks", "subsets", "members", "frontier",
     }  # fmt: skip
     assert set(result["validation"]["held_out"]) == HELD_OUT_FIELDS
-    assert result["search"] == {"critical": [], "universal": [], "notes": []}
+    assert result["search"] == {"critical": [], "universal": [], "excluded": [], "notes": []}
     assert {row["top_chance"] for row in result["heads"]} == {None}
     assert set(result["cost"]) == {"rows", "forward_tokens", "plain_tokens", "seconds"}
 

@@ -17,6 +17,12 @@ from caploc.universal import Trials, check_direction, find_universal, leave_out_
 from caploc.workbench import ModelOptions
 
 
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    """What is kept with a model is kept here."""
+    monkeypatch.setenv("CAPLOC_CACHE", str(tmp_path / "cache"))
+
+
 @pytest.fixture(scope="module")
 def planted(tmp_path_factory):
     """Runs on both tasks of a model with two needed heads and a universal one."""
@@ -51,6 +57,8 @@ def test_the_universal_head_is_named_and_taken_out(planted, tmp_path):
     }
     assert all(trial["share"] > 0.9 and trial["verdict"] == "needed" for trial in trials.values())
     assert json.loads((tmp_path / "universal.json").read_text()) == told
+    again = replace(runs[0].study, exclude=("universal",)).check()
+    assert again.exclude == (head,)
 
 
 def test_a_family_speaks_once(planted, tmp_path):

@@ -113,7 +113,7 @@ def build_result(study: dict[str, Any], stages: Stages, cost: Cost, command: str
             masks=len(found.seen.masks),
             rows=len(found.seen.outcome),
         ),
-        search=describe_search(stages),
+        search=describe_search(stages, study.get("exclude", ())),
         validation=stages.validation,
         cost=RunCost.model_validate(cost.as_dict()),
         command=redacted(command),
@@ -135,7 +135,7 @@ def method_settings(study: dict[str, Any], stages: Stages) -> MethodSettings:
     )
 
 
-def describe_search(stages: Stages) -> Search:
+def describe_search(stages: Stages, excluded: Sequence[str]) -> Search:
     """What a search says of itself, heads by name."""
     heads, found = stages.loaded.grid.heads, stages.found
 
@@ -147,7 +147,11 @@ def describe_search(stages: Stages) -> Search:
         said[key] = names(said[key])
     if "settings" in said:
         said["settings"] = [each | {"heads": names(each["heads"])} for each in said["settings"]]
-    named = {"critical": names(found.critical), "universal": names(found.universal)}
+    named = {
+        "critical": names(found.critical),
+        "universal": names(found.universal),
+        "excluded": list(excluded),
+    }
     return Search.model_validate(said | named | {"notes": found.notes})
 
 

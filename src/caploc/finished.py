@@ -105,6 +105,9 @@ def restored(fields: dict[str, Any]) -> Study:
         "model": ModelOptions(**fields["model"] | {"workers": None}),
         "options": TaskOptions(**fields["options"]),
         "settings": Settings(**fields["settings"]),
-        **{each: tuple(fields.get(each, ())) for each in ("other_tasks", "spare", "twins")},
+        **{
+            each: tuple(fields.get(each, ()))
+            for each in ("other_tasks", "spare", "twins", "exclude")
+        },
     }
     return typed(Study(**fields | parts))

@@ -1,7 +1,7 @@
 """One call to find heads from Python, and what was found as tables and pictures."""
 
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass, replace
 from html import escape
 from inspect import Parameter, signature
@@ -103,6 +103,9 @@ def locate(  # noqa: PLR0913  (what can be chosen is its parameters)
     settings: Settings | None = None,
     examples: int | None = None,
     also: list[str] | None = None,
+    spare: Sequence[str] = (),
+    twins: Sequence[str] = (),
+    exclude: Sequence[str] = (),
     controls: int = 20,
     limit: int | None = None,
     options: TaskOptions | None = None,
@@ -140,6 +143,9 @@ def locate(  # noqa: PLR0913  (what can be chosen is its parameters)
         examples=examples,
         options=options or TaskOptions(),
         other_tasks=tuple(default_others(name) if also is None else also),
+        spare=tuple(map(placed, spare)),
+        twins=tuple(map(placed, twins)),
+        exclude=tuple(exclude),
         controls=controls,
         limit=limit,
         track=track,

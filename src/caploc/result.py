@@ -471,6 +471,7 @@ class Search(Record):
     choosing: Excess | None = None
     critical: list[PartName] = []
     universal: list[PartName] = []
+    excluded: list[PartName] = []
     notes: list[str] = []
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from caploc import designs
 from caploc.errors import BadOption
+from caploc.exclusion import resolve_excluded
 from caploc.findings import Stages, StudyFindings, write_findings
 from caploc.folder import RESULT, claim
 from caploc.heads import AMONG, WITHIN
@@ -18,7 +19,8 @@ from caploc.progress import Progress, Silent
 from caploc.recovery.rows import is_binary
 from caploc.result import Estimand, Members, Validation
 from caploc.search import METHODS, Found, Problem, Settings, column_mask
-from caploc.search.plan import MOST_MASKS, MOST_ROWS, OtherTask
+from caploc.search.plan import OtherTask
+from caploc.search.settings import MOST_MASKS, MOST_ROWS
 from caploc.search.summary import nothing_to_lose
 from caploc.tasks.catalog import TaskOptions, check_task_name
 from caploc.tasks.task import Task
@@ -59,7 +61,8 @@ class Study:
     that heads are found on (None: as many as suits the method and the task). `other_tasks` are
     scored before and after, to see what else breaks; so are those that a specific set must `spare`,
     and its `twins`, the task in other words, which it must break as well. `limit` caps the examples
-    of every final score; `controls` is the number of random sets of heads to compare with, and 0
+    of every final score; heads of `exclude` (names, files of heads, or `universal`) are left in and
+    never named; `controls` is the number of random sets of heads to compare with, and 0
     leaves out that check and the held-out masks. `disjoint` keeps the examples that the search saw
     out of the task's final score, in which the paper leaves them. `track` names a tracker that is
     told of the run; see `caploc.tracking`.
@@ -74,6 +77,7 @@ class Study:
     other_tasks: tuple[str, ...] = ()
     spare: tuple[str, ...] = ()
     twins: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
     controls: int = 20
     limit: int | None = None
     disjoint: bool = False
@@ -97,7 +101,7 @@ class Study:
     def check(self) -> "Study":
         """Refuse, by a UserError, what can be refused before data or weights are loaded.
 
-        Returns the study with its budget spent.
+        Returns the study with its budget spent and its excluded heads by name.
         """
         pick(METHODS, self.method, "method")
         self.settings.check()
@@ -111,7 +115,12 @@ class Study:
             check_task_name(name, self.options)
         if self.seeks_specific:
             check_sides(self.task, self.spare, self.twins)
-        return self.sized(self.model.check().size)
+        grid = self.model.check()
+        sized = self.sized(grid.size)
+        if not self.exclude:
+            return sized
+        excluded = resolve_excluded(self.exclude, self.model.source(), grid, self.settings.top)
+        return replace(sized, exclude=excluded)
 
     def check_counts(self, heads: int) -> None:
         """Refuse more examples than anyone has, and more heads to name than there are."""
@@ -231,7 +240,8 @@ def locate(
         meters += [] if likely is None else [bench.meter(likely)]
         place = number if likely is None else len(meters) - 1
         beside.append(OtherTask(number, searched, place, twin=name in study.twins))
-    heads = bench.engine.loaded.grid.size
+    grid = bench.engine.loaded.grid
+    heads = grid.size
     intact = meters[0].under(column_mask(heads, []), examples, progress, "intact")
     problem = Problem(
         heads=heads,
@@ -243,6 +253,7 @@ def locate(
         chance=task.chance,
         likelihood=None if likelihood is None else meters.index(bench.meter(likelihood)),
         beside=beside,
+        excluded=tuple(grid.column(head) for head in grid.named_in(study.exclude)),
     )
     found = search(meters, METHODS[study.method].search(problem), progress)
     before = outcomes_by_example(intact)

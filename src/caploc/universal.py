@@ -8,8 +8,10 @@ from typing import Any
 
 from caploc import designs
 from caploc.errors import BadOption, UserError
+from caploc.exclusion import keep_universal
 from caploc.finished import FinishedRun
 from caploc.folder import UNIVERSAL, claim, package_versions, write_json
+from caploc.headfile import HeadFile
 from caploc.heads import Head, HeadGrid
 from caploc.measurement import Meter
 from caploc.progress import Progress, Silent
@@ -66,6 +68,8 @@ def find_universal(
 ) -> dict[str, Any]:
     """Try the candidates alone on every run's task; write `universal.json` into the folder.
 
+    The universal heads are kept with the model too, for `--exclude universal`.
+
     Raises:
         UserError: if the runs cannot be compared.
         RunFailed: if the machine gives up; rows already measured are kept.
@@ -99,6 +103,9 @@ def find_universal(
             "versions": package_versions(),
         }
         write_json(folder / UNIVERSAL, told)
+        loaded = bench.engine.loaded
+        heads = tuple(loaded.grid.named_in(found.universal))
+        keep_universal(HeadFile(heads, loaded.grid, told["model"], loaded.fingerprint))
     return told
 
 

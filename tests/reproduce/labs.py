@@ -57,10 +57,17 @@ class Planted:
         sample = {"knocked_out": "a | b `c`\n<b>" + "x" * 200}
         return {"verdict": "speech", "categories": kinds, "samples": {"gibberish": [sample]}}
 
-    def search(self, model: PresetModel, benchmark: Benchmark, label: str) -> Searched:
+    def search(
+        self,
+        model: PresetModel,
+        benchmark: Benchmark,
+        label: str,
+        excluded: Sequence[Head] = (),
+    ) -> Searched:
         first = [Head.parse(name) for name in self.rankings[benchmark.label]]
-        rest = [head for head in model.grid.heads if head not in first]
-        return Searched(tuple(first + rest), self.chosen, 7, 70, {})
+        order = first + [head for head in model.grid.heads if head not in first]
+        kept = [head for head in order if head not in excluded]
+        return Searched((*kept, *excluded), self.chosen, 7, 70, {})
 
 
 def part(count: int) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from caploc.cli.options import (
     Also,
     Batch,
     CodeGroup,
+    Exclude,
     Limit,
     Model,
     ModelGroup,
@@ -86,6 +87,7 @@ def locate(
     price: Annotated[
         float, typer.Option(help="The most that --goal specific may cost a spared task.")
     ] = 0.02,
+    exclude: Exclude = None,
     controls: Annotated[int, typer.Option(help="Random sets of heads to compare with.")] = 20,
     limit: Limit = None,
     disjoint: Annotated[
@@ -159,6 +161,7 @@ def locate(
             other_tasks=tuple(also or default_others(name)),
             spare=tuple(map(placed, spare or [])),
             twins=tuple(map(placed, twin or [])),
+            exclude=tuple(exclude or []),
             controls=controls,
             limit=limit,
             disjoint=disjoint,

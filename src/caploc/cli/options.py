@@ -140,6 +140,12 @@ Twin = Annotated[
         autocompletion=completion.tasks,
     ),
 ]
+Exclude = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Heads never to knock out: L0H6,L3H1, a file of heads, or universal; repeat."
+    ),
+]
 Limit = Annotated[int | None, typer.Option(help="Score on the first N examples only.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]

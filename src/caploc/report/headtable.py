@@ -36,6 +36,7 @@ class Standing:
     tied: bool
     critical: bool
     universal: bool | None
+    excluded: bool
     chance: str  # of belonging to the top, as a percentage
     alone: str  # on how many examples it was knocked out alone; "no" if on none
 
@@ -50,6 +51,7 @@ class Standing:
             "critical": self.critical and self.universal is not True,
             "candidate": self.candidate and self.universal is not True,
             "tied": self.tied,
+            "excluded": self.excluded,
         }
         return [word for word, holds in told.items() if holds]
 
@@ -73,7 +75,7 @@ class Standings:
         search, wanted = result.search, result.method.top
         self.top, self.shortlist = result.top, search.shortlist or []
         self.tied, self.critical = set(search.tied or []), set(search.critical)
-        self.universal = set(search.universal)
+        self.universal, self.excluded = set(search.universal), set(search.excluded)
         place = f"the top {wanted:,}" if wanted else "the top"
         # where a set is named, the chances are of single heads
         self.place = f"{place} alone" if search.goal == "set" else place
@@ -96,6 +98,7 @@ class Standings:
             tied=name in self.tied,
             critical=bool(entry and entry.critical) or name in self.critical,
             universal=True if name in self.universal else universal,
+            excluded=name in self.excluded,
             chance="" if chance is None else percent(chance),
             alone="" if left_out else tried,
         )

@@ -16,8 +16,10 @@ from caploc.reproduce.selection import (
     named_heads,
     read_exhibit_texts,
     score_value,
+    search_own,
     universal_heads,
 )
+from caploc.search.optimism import tie_note
 from caploc.stats.chance import Chance, overlaps
 from caploc.stats.localization import Scores, Strength, Trend, localization, trend
 
@@ -148,8 +150,10 @@ def choice(lab: Lab) -> Exhibit:
     rows: list[tuple[Cell, ...]] = []
     notes, fixed = [], []
     for benchmark in preset.localized:
-        told = lab.search(model, benchmark, preset.main).told
+        told = search_own(lab, model, benchmark, preset.main).told
         rows += settings(benchmark, told)
+        if tie := tie_note(told) if "settings" in told else "":
+            notes.append(f"{benchmark.label}: {tie}")
         if surplus := told.get("optimism"):
             notes.append(
                 f"{benchmark.label}: the kept setting flatters itself by {surplus['value']:.3f} "

@@ -198,8 +198,14 @@ class Laboratory:
         told: dict[str, Any] = self.cache.recall(asked, measure)
         return told
 
-    def search(self, model: PresetModel, benchmark: Benchmark, label: str) -> Searched:
-        """What a search of the preset finds for a benchmark."""
+    def search(
+        self,
+        model: PresetModel,
+        benchmark: Benchmark,
+        label: str,
+        excluded: Sequence[Head] = (),
+    ) -> Searched:
+        """What a search of the preset finds for a benchmark, these heads left in."""
         spec = self.preset.search(label)
         asked = {
             "model": model.label,
@@ -208,20 +214,30 @@ class Laboratory:
             "top": self.preset.top,
             "seed": self.preset.seed,
         }
+        if excluded:
+            asked["excluded"] = sorted(map(str, excluded))
         key = digest(asked)
         if key not in self.found:
-            told = self.cache.recall(asked, lambda: self.searched(model, benchmark, spec))
+            told = self.cache.recall(asked, lambda: self.searched(model, benchmark, spec, excluded))
             ranking = tuple(model.grid.named_in(told["ranking"]))
             self.found[key] = Searched(**told | {"ranking": ranking})
         return self.found[key]
 
     def searched(
-        self, model: PresetModel, benchmark: Benchmark, spec: SearchSpec
+        self,
+        model: PresetModel,
+        benchmark: Benchmark,
+        spec: SearchSpec,
+        excluded: Sequence[Head],
     ) -> dict[str, Any]:
         """Run a search; what the cache keeps of it."""
         bench = self.bench(model)
         grid, task = bench.engine.loaded.grid, self.task(model, benchmark, benchmark.searched)
-        problem = replace(self.preset.problem(spec, grid.size, task.size), chance=task.chance)
+        problem = replace(
+            self.preset.problem(spec, grid.size, task.size),
+            chance=task.chance,
+            excluded=tuple(map(grid.column, excluded)),
+        )
         tally: list[int] = []
         generator = tallied(METHODS[spec.method].search(problem), problem, tally)
         found = search([bench.meter(task)], generator, self.progress)

@@ -8,7 +8,7 @@ a model they agree more often, and take the rows of fewer sets.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from typing import Any
 
@@ -20,7 +20,7 @@ from caploc.heads import Head
 from caploc.recovery import Measurements
 from caploc.reproduce.laboratory import ScoredTask, Searched
 from caploc.reproduce.preset import Benchmark, Preset, PresetModel, SearchSpec
-from caploc.search import METHODS, Plan, Problem, Settings
+from caploc.search import METHODS, Plan, Problem
 from caploc.store import pack
 
 UNIVERSAL = 3  # heads; the paper names three or four a model
@@ -105,17 +105,33 @@ class PresetDryRun:
         self.score(model, benchmark, heads)
         return {"verdict": None, "categories": {}, "samples": {}}
 
-    def search(self, model: PresetModel, benchmark: Benchmark, label: str) -> Searched:
+    def search(
+        self,
+        model: PresetModel,
+        benchmark: Benchmark,
+        label: str,
+        excluded: Sequence[Head] = (),
+    ) -> Searched:
         """What it would take; the heads are drawn at random."""
-        key = (model.label, benchmark.label, label)
+        key = (model.label, benchmark.label, label, *map(str, excluded))
         if key not in self.found:
-            self.found[key] = self.searched(model, benchmark, self.preset.search(label))
+            spec = self.preset.search(label)
+            self.found[key] = self.searched(model, benchmark, spec, excluded)
         return self.found[key]
 
-    def searched(self, model: PresetModel, benchmark: Benchmark, spec: SearchSpec) -> Searched:
+    def searched(
+        self,
+        model: PresetModel,
+        benchmark: Benchmark,
+        spec: SearchSpec,
+        excluded: Sequence[Head],
+    ) -> Searched:
         """Count a search; pretend a ranking."""
         size = benchmark.examples if benchmark.identify is None else benchmark.identify_examples
-        problem = self.preset.problem(spec, model.grid.size, size or UNKNOWN_SIZE)
+        problem = replace(
+            self.preset.problem(spec, model.grid.size, size or UNKNOWN_SIZE),
+            excluded=tuple(map(model.grid.column, excluded)),
+        )
         asked = asked_by(spec.method, problem)
         self.ask(model, benchmark, benchmark.searched, asked)
         own = bits(tuple(problem.examples))
@@ -125,6 +141,7 @@ class PresetDryRun:
         order = [int(c) for c in random.permutation(problem.heads) if c not in usual]
         heads = model.grid.heads
         ranking = tuple(heads[column] for column in usual + order)
+        ranking = (*(h for h in ranking if h not in excluded), *excluded)
         return Searched(ranking, self.preset.top, rows // len(problem.examples), rows, {})
 
 
@@ -140,7 +157,8 @@ def asked_by(method: str, problem: Problem) -> Asked:
     if METHODS[method].scattered:
         parts, wanted = [(example,) for example in (*own, *fresh)], len(own)
     stands_for = [bits(part) for part in parts]
-    asked = driven(method, problem.settings, problem.heads, wanted, len(parts) - wanted)
+    fewer = replace(problem, examples=range(wanted), fresh=range(wanted, len(parts)))
+    asked = driven(method, fewer)
     meant = {places: examples_at(places, stands_for) for _, places in asked}
     return [(mask, meant[places]) for mask, places in asked]
 
@@ -155,11 +173,9 @@ def examples_at(places: int, stands_for: Sequence[int]) -> int:
 
 
 @cache
-def driven(method: str, settings: Settings, heads: int, wanted: int, fresh: int) -> Asked:
-    """The rows of a search of `wanted` examples, numbered from 0, and `fresh` ones after them."""
-    numbers = list(range(wanted + fresh))
-    problem = Problem(heads, numbers[:wanted], settings, fresh=numbers[wanted:])
-    generator, random = METHODS[method].search(problem), designs.generator(settings.seed)
+def driven(method: str, problem: Problem) -> Asked:
+    """The rows of a search of examples that are numbered from 0, fresh ones after the others."""
+    generator, random = METHODS[method].search(problem), designs.generator(problem.settings.seed)
     asked: dict[bytes, int] = {}
     plan = next(generator)
     while True:

@@ -14,6 +14,7 @@ from caploc.exhibits.exhibit import Cell, Exhibit, Value
 from caploc.heads import Head
 from caploc.reproduce.laboratory import ScoredTask, Searched
 from caploc.reproduce.preset import Benchmark, Preset, PresetModel
+from caploc.search import METHODS
 from caploc.stats.localization import HeadCost, Intact, Universality, share_error
 from caploc.stats.localization import judge_universality as find_universal
 
@@ -47,20 +48,27 @@ class Lab(Protocol):
         """How the knocked-out model fails."""
         ...
 
-    def search(self, model: PresetModel, benchmark: Benchmark, label: str) -> Searched:
-        """What a search finds."""
+    def search(
+        self,
+        model: PresetModel,
+        benchmark: Benchmark,
+        label: str,
+        excluded: Sequence[Head] = (),
+    ) -> Searched:
+        """What a search finds with these heads left in."""
         ...
 
 
-def universal_candidates(lab: Lab, model: PresetModel) -> list[Head]:
+def universal_candidates(lab: Lab, model: PresetModel, struck: Sequence[Head] = ()) -> list[Head]:
     """Heads among the first found for benchmarks of at least two families, the most often first.
 
-    Of equals the one comes first that was found first, in the order of the benchmarks.
+    `struck` heads are left in. Of equals the one comes first that was found first, in the order of
+    the benchmarks.
     """
     preset = lab.preset
     kin: dict[Head, set[str]] = {}
     for benchmark in preset.localized:
-        found = lab.search(model, benchmark, preset.main)
+        found = search_without(lab, model, benchmark, preset.main, struck)
         for head in found.ranking[: preset.top]:
             kin.setdefault(head, set()).add(benchmark.kin)
     often = Counter({head: len(families) for head, families in kin.items() if len(families) > 1})
@@ -68,10 +76,25 @@ def universal_candidates(lab: Lab, model: PresetModel) -> list[Head]:
 
 
 def universality(lab: Lab, model: PresetModel) -> Universality:
-    """The candidates tried alone on every benchmark, and the verdict on each."""
+    """The candidates tried alone on every benchmark, and the verdict on each.
+
+    With the universal heads of these left in, others may come first: searches and trials go on
+    until no new candidate turns up.
+    """
+    heads = universal_candidates(lab, model)
+    while True:
+        verdict = judge_candidates(lab, model, heads)
+        struck = model.grid.named_in(verdict.universal)
+        new = [h for h in universal_candidates(lab, model, struck) if h not in heads]
+        if not new:
+            return verdict
+        heads += new
+
+
+def judge_candidates(lab: Lab, model: PresetModel, heads: Sequence[Head]) -> Universality:
+    """Try heads alone on every benchmark, and say which of them are universal."""
     effects: dict[str, dict[Head, HeadCost]] = {}
     intact: dict[str, Intact] = {}
-    heads = universal_candidates(lab, model)
     for benchmark in lab.preset.benchmarks:
         for head in heads:
             found = lab.score(model, benchmark, [head], limit=TRIED)
@@ -92,6 +115,25 @@ def universal_heads(lab: Lab, model: PresetModel) -> list[Head]:
     return lab.struck[model.label]
 
 
+def search_without(
+    lab: Lab, model: PresetModel, benchmark: Benchmark, label: str, struck: Sequence[Head]
+) -> Searched:
+    """What a search finds for a benchmark once universal heads are known.
+
+    A search that draws its masks beforehand, or knocks out one head after another, chooses its
+    settings and its steps without them: as long as they are in, all its choices break the task
+    alike. Its masks are measured already; sets of heads are asked anew. An adaptive search sees for
+    itself which heads break everything.
+    """
+    adaptive = METHODS[lab.preset.search(label).method].scattered
+    return lab.search(model, benchmark, label, () if adaptive else struck)
+
+
+def search_own(lab: Lab, model: PresetModel, benchmark: Benchmark, label: str) -> Searched:
+    """What a search finds for a benchmark, the model's universal heads left in."""
+    return search_without(lab, model, benchmark, label, universal_heads(lab, model))
+
+
 def named_heads(
     lab: Lab, model: PresetModel, benchmark: Benchmark, label: str | None = None, count: int = 0
 ) -> list[Head]:
@@ -100,7 +142,7 @@ def named_heads(
     `count` of them, or as many as the preset's `top`; by the main search, or the one labelled.
     """
     struck = universal_heads(lab, model)
-    found = lab.search(model, benchmark, label or lab.preset.main)
+    found = search_own(lab, model, benchmark, label or lab.preset.main)
     kept = [head for head in found.ranking if head not in struck]
     return kept[: count or lab.preset.top]
 
@@ -108,7 +150,7 @@ def named_heads(
 def idle(lab: Lab, model: PresetModel, benchmark: Benchmark, label: str) -> set[Head]:
     """Heads of a ranking for which the search saw no need: it would have named them otherwise."""
     wanted = lab.preset.search(label).top or lab.preset.top
-    found = lab.search(model, benchmark, label)
+    found = search_own(lab, model, benchmark, label)
     return set(found.ranking[found.chosen :]) if found.chosen < wanted else set()
 
 

@@ -12,8 +12,9 @@ from functools import partial
 from caploc import designs
 from caploc.search import choices
 from caploc.search.adaptive import adaptive
-from caploc.search.plan import Found, Plan, Problem, Search, Settings, column_mask
+from caploc.search.plan import Found, Plan, Problem, Search, column_mask
 from caploc.search.published import csb, css, greedy, one_shot, rounds
+from caploc.search.settings import Settings
 from caploc.search.tuned import csb_search, css_search
 
 
@@ -67,7 +68,7 @@ METHODS = {
         check=partial(choices.check_choices, draw=designs.bernoulli),
     ),
     "one-shot": Method(
-        "every head alone, the largest drops", one_shot, lambda problem: problem.heads
+        "every head alone, the largest drops", one_shot, lambda problem: len(problem.eligible)
     ),
     "greedy": Method(
         "every head alone, again after each one found", greedy, rounds, names_sets=True

@@ -52,7 +52,7 @@ def adaptive(problem: Problem) -> Search:
     yield from state.screening(screen, int((1 - CHECKING) * state.budget))
     shortlist = Shortlist(problem, choose_shortlist(state, screen), state.random)
     yield from check_shortlist(state, screen, shortlist)
-    conclusion = Conclusion(screen, shortlist, tuple(state.universal))
+    conclusion = Conclusion(screen, shortlist, state.struck)
     return summarize(state, conclusion, conclusion.named, conclusion.ranking)
 
 
@@ -76,7 +76,7 @@ def looked(state: SearchState) -> Generator[Plan, Measurements, Found]:
         count = min(SURVEYED, int(SURVEYING * state.budget) // problem.heads)
         yield from tried_alone(state, shortlist, np.flatnonzero(first.free).tolist(), count)
     while True:
-        conclusion = Conclusion(first, shortlist, tuple(state.universal))
+        conclusion = Conclusion(first, shortlist, state.struck)
         state.promised = conclusion.expected_recall
         heads = unsettled(state, conclusion)
         count = min(TURN, state.left // max(len(heads), 1))
@@ -145,7 +145,7 @@ def check_shortlist(
     A share of the rows is for the first two; what is left of the budget may go to top heads that
     are not yet beyond doubt, half as many examples again at each look.
     """
-    struck = tuple(state.universal)
+    struck = state.struck
     least = FEWEST_CHECKED * len(shortlist.heads)
     share = CHECKING / (1 - CHECKING) * state.spent
     left = state.left

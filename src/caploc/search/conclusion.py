@@ -63,7 +63,8 @@ class Conclusion:
     @property
     def top(self) -> int:
         """Number of heads wanted."""
-        return min(self.first.problem.settings.top, self.first.problem.heads)
+        problem = self.first.problem
+        return min(problem.settings.top, len(problem.eligible))
 
     @cached_property
     def alone(self) -> Effects:

@@ -19,7 +19,7 @@ from caploc.heads import Mask
 from caploc.recovery import Measurements
 from caploc.recovery.screening import Effects
 from caploc.recovery.shrinkage import Posterior, spread_around
-from caploc.search.plan import Plan, Problem
+from caploc.search.plan import Plan, Problem, column_mask
 
 MOST_LINKED = 400  # examples by which chances of right answers follow from likelihoods
 MOST_EACH = 8  # examples that every head is tried on
@@ -60,7 +60,7 @@ class FirstLook:
         """Nothing is seen yet."""
         self.seen = Measurements.none(self.problem.heads)
         if not self.avoid.size:
-            self.avoid = self.problem.empty()
+            self.avoid = column_mask(self.problem.heads, self.problem.excluded)
 
     @property
     def free(self) -> Bool[np.ndarray, " heads"]:

@@ -69,7 +69,7 @@ def notes(told: dict[str, Any]) -> list[str]:
     """What a reader should know of the choice, in sentences; the weightiest first."""
     best = told["settings"][told["chosen"]]
     sentences = [
-        nothing(best) or equals(told["settings"], best),
+        nothing(best) or tie_note(told),
         flattery(told, best),
         unchecked(told),
         thinned(told),
@@ -84,8 +84,10 @@ def nothing(best: dict[str, Any]) -> str:
     return "No setting found heads that lower the score when knocked out together: none is named."
 
 
-def equals(tried: Sequence[dict[str, Any]], best: dict[str, Any]) -> str:
-    """Other heads cost the same, so that the drop did not choose between them."""
+def tie_note(told: dict[str, Any]) -> str:
+    """Say that other heads cost the same, so that the drop did not choose between them."""
+    tried = told["settings"]
+    best = tried[told["chosen"]]
     same = [setting for setting in tried if setting["drop"] == best["drop"]]
     sets = {frozenset(setting["heads"]) for setting in same}
     if len(sets) < 2:

@@ -2,23 +2,15 @@
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 
-from caploc import designs
 from caploc.errors import BadOption
 from caploc.heads import Mask, Masks
-from caploc.lookup import pick
-from caploc.recovery import ESTIMATORS, Estimate, Measurements
-
-MOST_MASKS = 100_000  # drawn at once, each a byte a head
-MOST_ROWS = 10**12  # a budget beyond what anyone could measure is a slip of the finger
-MOST_SEEDS = 2**63 - 1
-GOALS = ("heads", "set", "specific")
-OPENINGS = ("likelihood", "masks")
+from caploc.recovery import Estimate, Measurements
+from caploc.search.settings import Settings
 
 
 @dataclass(frozen=True)
@@ -56,106 +48,6 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Settings:
-    """What a search may be told. Each uses what it needs.
-
-    `budget` is the most rows an adaptive search may plan (None: 16 a head, and 2,000 at least); it
-    stops earlier once the expected recall of its top heads reaches `recall`. `goal` says whether
-    the heads that matter most alone are wanted, or the set that breaks the task most, or the one
-    that does while each spared task loses no more than `price` of its score. `opening`
-    says what an adaptive search begins with: the likelihood of right answers, head by head, where
-    the task names any, or masks of several heads. `group` is
-    the number of examples that one scattered mask is used for (None: as the price of a shared
-    prompt makes best). `estimator` is for masks drawn beforehand (None: the method's own).
-    `mask_counts` and `rates` (None: those of the paper) span the settings that a search for the
-    best of them tries.
-    """
-
-    masks: int = 100
-    rate: float = 0.02
-    top: int = 5
-    seed: int = 0
-    goal: str = "heads"
-    price: float = 0.02
-    opening: str = "likelihood"
-    budget: int | None = None
-    recall: float = 0.85
-    group: int | None = None
-    estimator: str | None = None
-    mask_counts: Sequence[int] = (100, 200, 300, 400)
-    rates: Sequence[float] | None = None
-
-    def check(self) -> None:
-        """Refuse values that mean nothing.
-
-        Raises:
-            BadOption: with the value and what is allowed.
-        """
-        designs.check_rate(self.rate)
-        for name in ("masks", "top"):
-            if getattr(self, name) < 1:
-                raise BadOption(f"--{name} must be 1 or more; got {getattr(self, name)}.")
-        self.check_sizes()
-        if self.seed < 0:
-            raise BadOption(f"--seed must be 0 or more; got {self.seed}.")
-        for name, share in (("recall", self.recall), ("price", self.price)):
-            if not 0 < share <= 1:
-                raise BadOption(f"--{name} must lie above 0 and at most at 1; got {share:g}.")
-        if self.estimator is not None:
-            pick(ESTIMATORS, self.estimator, "estimator")
-        if self.group is not None and self.group < 1:
-            raise BadOption(f"--group must be 1 or more; got {self.group}.")
-        self.check_spans()
-
-    def check_sizes(self) -> None:
-        """Refuse words that mean nothing, what no memory holds, and what nobody can wait for.
-
-        Raises:
-            BadOption: with the word or the number, and what is allowed.
-        """
-        for name, allowed in (("goal", GOALS), ("opening", OPENINGS)):
-            check_choice(name, getattr(self, name), allowed)
-        for name, value, most in (
-            ("masks", self.masks, MOST_MASKS),
-            ("mask-counts", max(self.mask_counts, default=0), MOST_MASKS),
-            ("budget", self.budget or 0, MOST_ROWS),
-            ("seed", self.seed, MOST_SEEDS),
-        ):
-            if value > most:
-                raise BadOption(f"--{name} must be at most {most:,}; got {value}.")
-
-    def check_spans(self) -> None:
-        """Refuse numbers of masks, or rates, that are out of range or do not rise.
-
-        Raises:
-            BadOption: with the values and what is allowed.
-        """
-        if not rising(self.mask_counts) or self.mask_counts[0] < 1:
-            raise BadOption(
-                "--mask-counts must be 1 or more, each larger than the one before; got "
-                f"{parse_numbers(self.mask_counts)}."
-            )
-        rates = self.rates
-        if rates is not None and not (rising(rates) and rates[0] > 0 and rates[-1] < 1):
-            raise BadOption(
-                "--rates must be shares of the heads between 0 and 1, each larger than the one "
-                f"before; got {parse_numbers(rates)}."
-            )
-
-    def check_budget(self, heads: int) -> None:
-        """Refuse a budget that no adaptive search can use.
-
-        Raises:
-            BadOption: if it is less than two rows a head.
-        """
-        if self.budget is not None and self.budget < 2 * heads:
-            raise BadOption(
-                f"--budget {self.budget} is too small: adaptive needs {2 * heads} rows or more, "
-                f"two for each of the {heads} heads."
-            )
-
-
-@dataclass(frozen=True)
 class OtherTask:
     """A task that a specific set must spare or, a twin of the task, break as well.
 
@@ -179,7 +71,8 @@ class Problem:
     is about. `shared` is the price of reading what
     all prompts begin with, as a multiple of the rest of a row; `chance` the score of guessing.
     `likelihood` is the number, in plans, of the same task with the log-probability of the right
-    answer as its outcome (0: it is the task itself); None if there is no such thing.
+    answer as its outcome (0: it is the task itself); None if there is no such thing. `excluded`
+    heads are never knocked out and never named.
     """
 
     heads: int
@@ -191,10 +84,34 @@ class Problem:
     chance: float = 0.0
     likelihood: int | None = None
     beside: Sequence[OtherTask] = ()
+    excluded: tuple[int, ...] = ()
 
     def empty(self) -> Mask:
         """The mask that knocks out nothing."""
         return np.zeros(self.heads, dtype=bool)
+
+    @property
+    def eligible(self) -> list[int]:
+        """Columns of the heads that may be knocked out."""
+        return [column for column in range(self.heads) if column not in self.excluded]
+
+    def without_excluded(self, masks: Masks) -> Bool[np.ndarray, "kept parts"]:
+        """The masks that knock out no excluded head.
+
+        Raises:
+            BadOption: if none is left.
+        """
+        kept: np.ndarray = masks[~masks[:, list(self.excluded)].any(axis=1)]
+        if not len(kept):
+            raise BadOption(
+                f"Every mask knocks out one of the {len(self.excluded)} excluded heads: exclude "
+                "fewer, or use a lower --rate or more --masks."
+            )
+        return kept
+
+    def rank(self, order: Sequence[int]) -> list[int]:
+        """The order, excluded heads last."""
+        return [column for column in order if column not in self.excluded] + list(self.excluded)
 
 
 @dataclass(frozen=True)
@@ -218,26 +135,6 @@ class Found:
 
 
 Search = Generator[Plan, Measurements, Found]
-
-
-def check_choice(name: str, value: str, allowed: Sequence[str]) -> None:
-    """Refuse a word that is not among those allowed.
-
-    Raises:
-        BadOption: with the word and what is allowed.
-    """
-    if value not in allowed:
-        raise BadOption(f"--{name} must be one of {', '.join(allowed)}; got {value!r}.")
-
-
-def rising(values: Sequence[int] | Sequence[float]) -> bool:
-    """Whether there are any, each larger than the one before."""
-    return len(values) > 0 and all(first < second for first, second in pairwise(values))
-
-
-def parse_numbers(values: Sequence[int] | Sequence[float]) -> str:
-    """Numbers as a user wrote them."""
-    return ", ".join(f"{value:g}" for value in values) or "none"
 
 
 def column_mask(heads: int, columns: Sequence[int]) -> Mask:

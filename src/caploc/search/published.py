@@ -33,12 +33,13 @@ def one_shot(problem: Problem) -> Search:
 
 def crossed(problem: Problem, masks: Masks, usual: str) -> Search:
     """All masks at once, on all examples; the most negative effects are the heads found."""
+    masks = problem.without_excluded(masks)
     estimator = ESTIMATORS[problem.settings.estimator or usual]()
     intact = (yield intact_plan(problem, problem.examples)).by_example()
     seen = Measurements.none(problem.heads).joined((yield Plan.crossed(masks, problem.examples)))
     estimate = estimator.fit(seen, intact)
     top = problem.settings.top
-    return Found(estimate.needed(top), estimate.order(), estimate, seen)
+    return Found(estimate.needed(top), problem.rank(estimate.order()), estimate, seen)
 
 
 def greedy(problem: Problem) -> Search:
@@ -47,8 +48,8 @@ def greedy(problem: Problem) -> Search:
     seen = Measurements.none(problem.heads)
     found: list[int] = []
     lowest: list[float] = []
-    while len(found) < min(problem.settings.top, problem.heads):
-        others = [column for column in range(problem.heads) if column not in found]
+    while len(found) < min(problem.settings.top, len(problem.eligible)):
+        others = [column for column in problem.eligible if column not in found]
         masks = designs.singles(problem.heads)
         masks[:, found] = True
         measured = yield Plan.crossed(masks[others], problem.examples)
@@ -60,7 +61,7 @@ def greedy(problem: Problem) -> Search:
     estimate = PairedDifferences().fit(seen, intact)
     chosen = found[: lowering(found, lowest, estimate)]
     rest = [column for column in estimate.order() if column not in chosen]
-    return Found(chosen, chosen + rest, estimate, seen)
+    return Found(chosen, problem.rank(chosen + rest), estimate, seen)
 
 
 def lowering(found: list[int], lowest: list[float], estimate: Estimate) -> int:
@@ -73,4 +74,5 @@ def lowering(found: list[int], lowest: list[float], estimate: Estimate) -> int:
 
 def rounds(problem: Problem) -> int:
     """Masks of all rounds: one round of heads after another, each one head shorter."""
-    return sum(problem.heads - found for found in range(min(problem.settings.top, problem.heads)))
+    heads = len(problem.eligible)
+    return sum(heads - found for found in range(min(problem.settings.top, heads)))

@@ -14,7 +14,7 @@ from caploc.recovery import Measurements
 from caploc.recovery.rows import Rows
 from caploc.recovery.screening import Effects, joined, screened
 from caploc.recovery.shrinkage import Posterior, shrink, top_chances
-from caploc.search.plan import Plan, Problem
+from caploc.search.plan import Plan, Problem, column_mask
 
 FOCUS = 0.7  # share of each mask that is drawn by the chance to belong to the top
 CAP = 0.15  # most often that a head is in a mask, as a share of masks
@@ -48,7 +48,7 @@ class Screen:
         """Nothing is seen yet, and the base is never drawn."""
         self.seen = Measurements.none(self.problem.heads)
         if not self.avoid.size:
-            self.avoid = self.problem.empty()
+            self.avoid = column_mask(self.problem.heads, self.problem.excluded)
 
     @property
     def free(self) -> Mask:

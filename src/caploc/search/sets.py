@@ -49,7 +49,7 @@ def concluded_set(
     shortlist = Shortlist(state.problem, list(chosen), state.random)
     yield from shortlist.more(chosen, min(MOST_COMPARED, state.left // max(len(chosen), 1)))
     state.spent += shortlist.rows
-    conclusion = Conclusion(first, shortlist, tuple(state.universal))
+    conclusion = Conclusion(first, shortlist, state.struck)
     rest = [column for column in conclusion.ranking if column not in chosen]
     return summarize(state, conclusion, chosen, chosen + rest)
 
@@ -61,7 +61,7 @@ def grown_by_looks(state: SearchState, first: FirstLook) -> Growing:
     grew, the smallest first, is what is compared with the heads that are strongest alone.
     """
     problem = state.problem
-    top = min(problem.settings.top, problem.heads)
+    top = min(problem.settings.top, len(problem.eligible))
     end = int((1 - COMPARING) * state.budget)
     grown: list[int] = []
     look, under = first, state.intact
@@ -69,7 +69,7 @@ def grown_by_looks(state: SearchState, first: FirstLook) -> Growing:
         share = max(end - state.spent, 0) // (top - len(grown))
         right = right_of(under)
         if grown:
-            avoid = column_mask(problem.heads, state.universal)
+            avoid = column_mask(problem.heads, state.struck)
             look = FirstLook(problem, under, state.random, list(grown), avoid)
             yield from look.ask(right, int(LOOKED * share))
             state.spent += len(look.seen.mask) + len(look.before)
@@ -88,7 +88,7 @@ def grown_by_looks(state: SearchState, first: FirstLook) -> Growing:
         under = (yield from state.ask(plan)).by_example()
         if len(right_of(under)) < FEWEST_RIGHT:
             break
-    alone = [c for c in first.strongest(problem.heads) if c not in state.universal][:top]
+    alone = [c for c in first.strongest(problem.heads) if c not in state.struck][:top]
     return [*(grown[:size] for size in range(1, len(grown) + 1)), alone] if grown else []
 
 
@@ -100,8 +100,8 @@ def most_breaking(
     If none costs anything for sure, it is the one without which right answers get least likely. A
     candidate that alone breaks another task too is universal, and none of the set.
     """
-    strongest = look.strongest(CANDIDATES + len(state.universal))
-    candidates = [c for c in strongest if c not in state.universal][:CANDIDATES]
+    strongest = look.strongest(CANDIDATES + len(state.struck))
+    candidates = [c for c in strongest if c not in state.struck][:CANDIDATES]
     if not candidates or state.left < len(candidates) * len(examples):
         return None
     masks = np.stack([column_mask(state.problem.heads, [*look.base, c]) for c in candidates])
@@ -127,7 +127,7 @@ def most_breaking(
 
 def grown_by_screens(state: SearchState, screen: Screen) -> Growing:
     """Screen, keep the strongest out, screen again; then exchange heads."""
-    top = min(state.problem.settings.top, state.problem.heads)
+    top = min(state.problem.settings.top, len(state.problem.eligible))
     end = int((1 - EXCHANGING - COMPARING) * state.budget)
     yield from state.screening(screen, end // stages(top))
     own = [column for column in state.critical if column not in state.universal]
@@ -167,7 +167,7 @@ def under(
     plan = Plan.crossed(mask[None], asked, what="heads found so far")
     left = (yield from state.ask(plan)).by_example()
     avoid = problem.empty()
-    avoid[[*state.critical, *state.universal]] = True
+    avoid[[*state.critical, *state.struck]] = True
     avoid[base] = False
     return Screen(
         problem,

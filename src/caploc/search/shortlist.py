@@ -67,7 +67,7 @@ class Shortlist:
     @property
     def candidates(self) -> list[int]:
         """Heads tried on more examples than every head of the model was."""
-        least = min(self.asked.get(head, 0) for head in range(self.problem.heads))
+        least = min(self.asked.get(head, 0) for head in self.problem.eligible)
         return [head for head in self.heads if self.asked.get(head, 0) > least]
 
     def unfinished(self, heads: list[int]) -> list[int]:

@@ -192,7 +192,7 @@ def search_specific(state: SearchState) -> Generator[Plan, Measurements, Found]:
     shortlist = Shortlist(problem, list(chosen), state.random)
     yield from shortlist.more(list(chosen), min(20, state.left // max(len(chosen), 1)))
     state.spent += shortlist.rows
-    conclusion = Conclusion(targets[0].look, shortlist)
+    conclusion = Conclusion(targets[0].look, shortlist, problem.excluded)
     rest = [column for column in conclusion.ranking if column not in chosen]
     found = summarize(state, conclusion, list(chosen), [*chosen, *rest])
     best = sorted(frontier(candidates), key=lambda each: -each.worth(problem.settings.price))
@@ -219,7 +219,7 @@ def look_at_heads(
     """Look at every head alone, then at fewer and fewer of them on more examples."""
     problem, budget = state.problem, state.budget
     limits = [tolerance * problem.settings.price for tolerance in TOLERANCES]
-    pool = list(range(problem.heads))
+    pool = problem.eligible
     for place, share in enumerate(LOOKS):
         elsewhere = ELSEWHERE if place else 0.0
         each = int(share * budget) / len(pool) / (len(targets) + elsewhere * len(spared))

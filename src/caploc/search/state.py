@@ -63,6 +63,11 @@ class SearchState:
         """Rows of the budget that are not spent."""
         return max(self.budget - self.spent, 0)
 
+    @property
+    def struck(self) -> tuple[int, ...]:
+        """Heads that are not ranked: the excluded and the universal ones."""
+        return (*self.problem.excluded, *self.universal)
+
     def ask(self, plan: Plan) -> Generator[Plan, Measurements, Measurements]:
         """Have rows measured, and count them."""
         self.spent += len(plan.mask)

@@ -142,7 +142,8 @@ def tuned(problem: Problem, draw: Draw) -> Search:
     sheet = Sheet(problem, problem.examples)
     yield from sheet.begin()
     for rate, masks in choices.drawn.items():
-        yield from sheet.ask(masks, f"masks of {100 * rate:.3g} % of the heads")
+        allowed = problem.without_excluded(masks)
+        yield from sheet.ask(allowed, f"masks of {100 * rate:.3g} % of the heads")
     tried = fit_settings(problem, choices, sheet)
     sets = list(dict.fromkeys(setting.set for setting in tried))
     losses = yield from sheet.losses(sets)
@@ -159,7 +160,7 @@ def tuned(problem: Problem, draw: Draw) -> Search:
         "chosen_on": len(sheet.examples),
         "checked_on": len(fresh.examples),
     }
-    return summarize_tuned(Chosen(tried, place, losses, elsewhere), told)
+    return summarize_tuned(problem, Chosen(tried, place, losses, elsewhere), told)
 
 
 def fit_settings(problem: Problem, choices: Choices, sheet: Sheet) -> list[Tried]:
@@ -168,7 +169,7 @@ def fit_settings(problem: Problem, choices: Choices, sheet: Sheet) -> list[Tried
     intact = sheet.measured(problem.empty()[None]).by_example()
     tried = []
     for count, rate in choices.settings:
-        seen = sheet.measured(choices.drawn[rate][:count])
+        seen = sheet.measured(problem.without_excluded(choices.drawn[rate][:count]))
         estimate = estimator.fit(seen, intact)
         heads = estimate.needed(problem.settings.top)
         tried.append(Tried(count, rate, estimate, seen, heads))
@@ -187,7 +188,7 @@ def most_rows(problem: Problem, choices: Choices) -> int:
     return problem.settings.budget or choices.rows(len(problem.examples)) + fresh
 
 
-def summarize_tuned(chosen: Chosen, told: dict[str, Any]) -> Found:
+def summarize_tuned(problem: Problem, chosen: Chosen, told: dict[str, Any]) -> Found:
     """What the search hands back: the chosen setting's fit, and all of them in figures."""
     kept = chosen.tried[chosen.number]
     sets = chosen.losses, chosen.fresh, chosen.place[chosen.number]
@@ -199,7 +200,7 @@ def summarize_tuned(chosen: Chosen, told: dict[str, Any]) -> Found:
         "optimism": optimism(*sets),
         "choosing": choosing(*sets),
     }
-    ranking = kept.estimate.order()
+    ranking = problem.rank(kept.estimate.order())
     return Found(
         chosen.heads(), ranking, kept.estimate, kept.seen, diagnostics=told, notes=notes(told)
     )

@@ -66,6 +66,7 @@ class SettingLists(StudiesPart):
     also: list[Name] | None = None
     spare: list[Name] | None = None
     twins: list[Name] | None = None
+    exclude: list[Name] | None = None
     controls: Annotated[int, Field(ge=0)] | None = None
     limit: Whole | None = None
     disjoint: bool | None = None
@@ -233,6 +234,7 @@ def study_of(
         other_tasks=tuple(task_place(name, start) for name in others),
         spare=tuple(task_place(name, start) for name in said.pop("spare", ())),
         twins=tuple(task_place(name, start) for name in said.pop("twins", ())),
+        exclude=tuple(file_place(each, start) for each in said.pop("exclude", ())),
         **said,
     )
 
@@ -241,6 +243,11 @@ def task_place(name: str, start: Path) -> str:
     """Return a task that is a file, seen from `start`, as an absolute path; others as they are."""
     is_file = name.endswith((".yaml", ".yml"))
     return str((start / at_home(name)).absolute()) if is_file else name
+
+
+def file_place(given: str, start: Path) -> str:
+    """Return heads to exclude that are a file, seen from `start`, as an absolute path."""
+    return str((start / at_home(given)).absolute()) if given.endswith(".json") else given
 
 
 def grid_of(model: ModelOptions) -> HeadGrid:

@@ -1,0 +1,74 @@
+"""Heads that a study leaves in: by name, of a file, or those known to break every task."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from caploc.errors import BadOption
+from caploc.headfile import HeadFile, read_heads, write_heads
+from caploc.heads import Head, HeadGrid
+from caploc.models.sources import ModelSource
+from caploc.pretrained import cache
+
+UNIVERSAL = "universal"  # the word for the model's universal heads
+
+
+def universal_file(fingerprint: str) -> Path:
+    """Return where a model's universal heads are kept, among what caploc keeps of models."""
+    return cache() / "universal" / f"{fingerprint}.json"
+
+
+def keep_universal(file: HeadFile) -> Path:
+    """Keep a model's universal heads, so that `--exclude universal` means them.
+
+    Raises:
+        StoreFailed: if they cannot be written.
+    """
+    assert file.fingerprint is not None
+    path = universal_file(file.fingerprint)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_heads(path, file)
+    return path
+
+
+def resolve_excluded(
+    given: Sequence[str], source: ModelSource, grid: HeadGrid, top: int
+) -> tuple[str, ...]:
+    """Resolve names of heads, paths of head files and `universal` into names of the grid's heads.
+
+    Raises:
+        UserError: for what is none of these, heads the model does not have, or if fewer than `top`
+        heads are left.
+    """
+    found: list[Head] = []
+    for each in given:
+        if each == UNIVERSAL:
+            found += read_universal(source).heads
+        elif each.endswith(".json"):
+            file = read_heads(each)
+            file.check(grid)
+            found += file.heads
+        else:
+            found += grid.named_in(str(head) for head in Head.parse_all(each))
+    names = tuple(dict.fromkeys(map(str, found)))
+    if grid.size - len(names) < top:
+        raise BadOption(
+            f"--exclude leaves {grid.size - len(names)} of {grid.size} heads, fewer than the {top} "
+            "to name (--top)."
+        )
+    return names
+
+
+def read_universal(source: ModelSource) -> HeadFile:
+    """Read the universal heads kept for a model.
+
+    Raises:
+        UserError: if none are kept, or the file is none of heads.
+    """
+    path = universal_file(source.fingerprint())
+    if not path.exists():
+        raise BadOption(
+            f"--exclude universal: which heads of {source.name} are universal is not known yet; "
+            "`caploc universal DIR DIR`, with finished runs of two tasks or more, finds and keeps "
+            "them."
+        )
+    return read_heads(path)

@@ -1,0 +1,76 @@
+"""Heads that are excluded: no search knocks them out, counts on them or names them."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from driven import breaking, drive, inside, problem
+
+from caploc.errors import BadOption
+from caploc.search import METHODS
+from caploc.search.plan import OtherTask
+from caploc.simulate import World
+
+HEADS, UNIVERSAL = 60, (7, 20)
+NEEDED = (33, 41, 50, 12)
+SMALL = {"masks": 60, "rate": 0.05, "mask_counts": (20, 40), "rates": (0.05, 0.1), "top": 4}
+
+
+def world():
+    shifts = np.zeros(HEADS)
+    shifts[list(NEEDED)] = 3.0
+    shifts[list(UNIVERSAL)] = 9.0
+    return World(shifts, 3.0, 1)
+
+
+def found_by(method, **given):
+    asked = replace(problem(HEADS, examples=range(60), **SMALL | given), excluded=UNIVERSAL)
+    if given.get("goal") == "specific":
+        asked = replace(asked, likelihood=2, beside=[OtherTask(1, range(60), 3)])
+    other = breaking(HEADS, UNIVERSAL)
+    outcomes = inside(world(), other)
+
+    def answer(plan):
+        if plan.task < 2:
+            return outcomes(plan)
+        return World.logprobs((world(), other)[plan.task - 2], plan.masks[plan.mask], plan.example)
+
+    return drive(METHODS[method].search(asked), answer)
+
+
+@pytest.mark.parametrize(
+    "method, given",
+    [(name, {}) for name in METHODS]
+    + [("adaptive", {"goal": goal, "budget": 3000}) for goal in ("set", "specific")],
+)
+def test_no_plan_holds_an_excluded_head_and_the_others_are_found(method, given):
+    run = found_by(method, **given)
+    assert not any(plan.masks[:, UNIVERSAL].any() for plan in run.plans)
+    assert sorted(run.found.ranking) == list(range(HEADS))
+    assert set(run.found.ranking[-2:]) == set(UNIVERSAL)
+    assert not set(run.found.chosen) & set(UNIVERSAL)
+    assert len(set(run.found.chosen) & set(NEEDED)) >= 3
+    assert np.isnan(run.found.estimate.effect[list(UNIVERSAL)]).all()
+
+
+def test_masks_of_a_design_stay_as_they_were():
+    """What was measured before with no excluded head in it need not be measured again."""
+    asked = problem(HEADS, examples=range(5), **SMALL)
+    before, after = (
+        drive(METHODS["css-search"].search(each), inside(world()))
+        for each in (asked, replace(asked, excluded=UNIVERSAL))
+    )
+    known = {mask.tobytes() for plan in before.plans for mask in plan.masks}
+    new = [
+        mask
+        for plan in after.plans
+        for mask in plan.masks
+        if mask.tobytes() not in known and plan.what != "whole sets"
+    ]
+    assert not new
+
+
+def test_excluding_what_every_mask_holds_is_refused():
+    asked = replace(problem(4, rate=0.5, masks=6), excluded=(0, 1, 2))
+    with pytest.raises(BadOption, match=r"Every mask knocks out one of the 3 excluded heads"):
+        drive(METHODS["css"].search(asked), inside(World(np.zeros(4), 3.0, 1)))

@@ -1,0 +1,81 @@
+"""Heads that a study leaves in: how they are named, and what becomes of them."""
+
+import pytest
+
+from caploc.errors import BadData, BadOption, UserError
+from caploc.exclusion import keep_universal, resolve_excluded
+from caploc.finished import FinishedRun
+from caploc.headfile import HeadFile, write_heads
+from caploc.heads import Head, HeadGrid
+from caploc.models.planted import Planted, write_planted
+from caploc.search import Settings
+from caploc.study import Study, run_study
+from caploc.workbench import ModelOptions
+
+GRID = HeadGrid((4, 4))
+
+
+class Source:
+    """A model of which only the name and the fingerprint are asked."""
+
+    name = "tiny"
+
+    def fingerprint(self):
+        return "f" * 40
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("CAPLOC_CACHE", str(tmp_path / "cache"))
+
+
+def resolved(*given, top=2):
+    return resolve_excluded(given, Source(), GRID, top)
+
+
+def test_names_files_and_universal_heads_are_joined_each_once(tmp_path):
+    write_heads(tmp_path / "heads.json", HeadFile((Head(1, 2), Head(0, 3)), GRID, "tiny"))
+    keep_universal(HeadFile((Head(0, 0),), GRID, "tiny", "f" * 40))
+    told = resolved("L0H3,L0H1", str(tmp_path / "heads.json"), "universal")
+    assert told == ("L0H3", "L0H1", "L1H2", "L0H0") and resolved(*told) == told
+
+
+@pytest.mark.parametrize(
+    "given, error, said",
+    [
+        ("universal", BadOption, r"which heads of tiny are universal is not known yet; `caploc un"),
+        ("L5H0", UserError, r"There is no head L5H0"),
+        ("fifth", BadOption, r"'fifth' is not a head"),
+        ("none.json", BadData, r"none.json cannot be read as a file of heads"),
+        ("L0H0,L0H1,L0H2,L0H3,L1H0,L1H1,L1H2", BadOption, r"leaves 1 of 8 heads, fewer than the 2"),
+    ],
+)
+def test_what_names_no_heads_is_refused(given, error, said):
+    with pytest.raises(error, match=said):
+        resolved(given)
+
+
+def test_a_file_of_another_grid_is_refused(tmp_path):
+    write_heads(tmp_path / "heads.json", HeadFile((Head(0, 0),), HeadGrid((2,)), "other"))
+    with pytest.raises(BadOption, match=r"The heads were found in other"):
+        resolved(str(tmp_path / "heads.json"))
+
+
+@pytest.mark.parametrize("method", ["adaptive", "css"])
+def test_a_study_says_which_heads_it_left_in_and_names_others(tmp_path, method):
+    truth = write_planted(tmp_path / "model", Planted(2, 4, needed=3, examples=120, seed=1))
+    worst = str(max(truth.needed, key=truth.needed.get))
+    study = Study(
+        ModelOptions(str(tmp_path / "model"), device="cpu"),
+        str(tmp_path / "model" / "planted.yaml"),
+        method=method,
+        settings=Settings(top=2, masks=30, rate=0.15),
+        exclude=(worst,),
+        controls=2,
+    )
+    found = run_study(study, tmp_path / "run").result
+    (entry,) = [each for each in found.heads if each.head == worst]
+    assert found.search.excluded == [worst] and worst not in found.top and found.top
+    assert entry.effect is None and not entry.selected
+    assert FinishedRun.read(tmp_path / "run").study.exclude == (worst,)
+    assert "excluded" in (tmp_path / "run" / "report.html").read_text()
