@@ -72,7 +72,9 @@ def test_a_result_has_every_field(done):
     assert set(result["validation"]["held_out"]) == HELD_OUT_FIELDS
     assert result["search"] == {"critical": [], "universal": [], "excluded": [], "notes": []}
     assert {row["top_chance"] for row in result["heads"]} == {None}
-    assert set(result["cost"]) == {"rows", "forward_tokens", "plain_tokens", "seconds"}
+    assert set(result["cost"]) == {
+        "rows", "search_rows", "forward_tokens", "plain_tokens", "seconds",
+    }  # fmt: skip
 
 
 def test_heads_are_ranked_and_the_top_ones_are_selected(done):
@@ -137,7 +139,9 @@ def test_the_cost_counts_every_row_once(done):
     database = sqlite3.connect(done.folder / "rows.sqlite")
     (stored,) = database.execute("SELECT count(*) FROM rows").fetchone()
     assert done.result.cost.rows == stored
-    assert search < stored <= search + scores + check
+    offered = (5 + 1) * 240  # parts of the set on another task, and that task intact
+    assert done.result.cost.search_rows == search
+    assert search < stored <= search + scores + check + offered
 
 
 def test_a_second_run_asks_nothing_and_finds_the_same(done):

@@ -48,6 +48,7 @@ class Stages:
     seen: list[int]  # those that it did
     intact: Score
     found: Found
+    searched: int = 0  # rows that the search took
     subsets: Subsets | None = None  # the set as found beside its parts, if it has any
     frontier: Frontier | None = None  # the sets of a search for a specific one
     comparison: Comparison | None = None  # of the task itself
@@ -115,7 +116,7 @@ def build_result(study: dict[str, Any], stages: Stages, cost: Cost, command: str
         ),
         search=describe_search(stages, study.get("exclude", ())),
         validation=stages.validation,
-        cost=RunCost.model_validate(cost.as_dict()),
+        cost=RunCost.model_validate(cost.as_dict() | {"search_rows": stages.searched}),
         command=redacted(command),
         versions=package_versions(),
     )

@@ -8,10 +8,18 @@ from caploc.pretrained import DEMO, PRETRAINED
 LONGEST = 200  # bytes of a folder's name; disks take 255
 
 
+TWIN = "_twin"  # ends the name of a task in other words
+
+
 def default_others(task: str) -> list[str]:
     """The demo's general benchmark goes with the demo's tasks; others are named by the user."""
     general = "demo/sentences"
     return [general] if task.startswith("demo/") and task != general else []
+
+
+def are_twins(one: str, other: str) -> bool:
+    """Tell whether two of the packaged tasks are one in other words, as `words/past_twin` is."""
+    return one.removesuffix(TWIN) == other.removesuffix(TWIN)
 
 
 def placed(name: str, start: Path = Path()) -> str:

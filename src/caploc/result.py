@@ -174,10 +174,17 @@ class Failures(Record):
     samples: dict[Name, list[AnswerPair]] = {}
 
 
+CLEAR = 0.03  # of a score: a loss that is taken for real where its error is unknown
+
+
 class TaskComparison(Record):
-    """A task's scores before and after, on the same examples, and what was lost."""
+    """A task's scores before and after, on the same examples, and what was lost.
+
+    A `twin` is the task that heads were found for in other words.
+    """
 
     name: Name
+    twin: bool = False
     metric: Name | None = None
     higher_is_better: bool | None = None
     intact: Score | None = None
@@ -190,6 +197,24 @@ class TaskComparison(Record):
         """The scores intact and knocked out, None where one was not measured."""
         intact, knocked_out = self.intact or Score(), self.knocked_out or Score()
         return intact.score, knocked_out.score
+
+    @property
+    def lost_share(self) -> float:
+        """The share of the score by which it changes; 0 of none."""
+        before, after = self.scores
+        return 0.0 if not before or after is None else abs(before - after) / before
+
+    @property
+    def is_hurt(self) -> bool:
+        """Whether something is lost beyond doubt; outcomes are better when higher.
+
+        Where it is not known how surely, a share of `CLEAR` of the score must be lost.
+        """
+        if self.change is None:
+            before, after = self.scores
+            fell = before is not None and after is not None and after < before
+            return fell and self.lost_share > CLEAR
+        return self.change.verdict == "changed" and (self.change.outcome or 0) < 0
 
 
 class Spread(Record):
@@ -410,6 +435,11 @@ class HeadEffect(Record):
     universal: bool | None = None
 
     @property
+    def is_open(self) -> bool:
+        """Whether its interval holds zero, so that it may do nothing."""
+        return self.low is not None and self.high is not None and self.low <= 0 <= self.high
+
+    @property
     def place(self) -> Head:
         """Where the head lies."""
         return Head(self.layer, self.index)
@@ -476,9 +506,13 @@ class Search(Record):
 
 
 class RunCost(Record):
-    """What the rows took; tokens in units of a pass through all layers."""
+    """What the rows took; tokens in units of a pass through all layers.
+
+    `search_rows` are those that the search asked for; the others check what it found.
+    """
 
     rows: Count | None = None
+    search_rows: Count | None = None
     forward_tokens: Count | Number | None = None
     plain_tokens: Count | Number | None = None
     seconds: Number | None = None

@@ -15,9 +15,10 @@ from caploc.folder import RESULT, claim
 from caploc.heads import AMONG, WITHIN
 from caploc.lookup import pick
 from caploc.measurement import HeadModel, Meter, RowEngine, outcomes_by_example, search
+from caploc.naming import are_twins
 from caploc.progress import Progress, Silent
 from caploc.recovery.rows import is_binary
-from caploc.result import Estimand, Members, Validation
+from caploc.result import Estimand, Members, TaskComparison, Validation
 from caploc.search import METHODS, Found, Problem, Settings, column_mask
 from caploc.search.plan import OtherTask
 from caploc.search.settings import MOST_MASKS, MOST_ROWS
@@ -38,6 +39,7 @@ from caploc.validation import (
     judge_frontier,
     left_out,
     measure_members,
+    offer_part,
     score_both,
     split_examples,
 )
@@ -63,7 +65,8 @@ class Study:
     and its `twins`, the task in other words, which it must break as well. `limit` caps the examples
     of every final score; heads of `exclude` (names, files of heads, or `universal`) are left in and
     never named; `controls` is the number of random sets of heads to compare with, and 0
-    leaves out that check and the held-out masks. `disjoint` keeps the examples that the search saw
+    leaves out that check and the held-out masks. `quick` leaves out the look
+    for a more specific part of the set. `disjoint` keeps the examples that the search saw
     out of the task's final score, in which the paper leaves them. `track` names a tracker that is
     told of the run; see `caploc.tracking`.
     """
@@ -80,6 +83,7 @@ class Study:
     exclude: tuple[str, ...] = ()
     controls: int = 20
     limit: int | None = None
+    quick: bool = False
     disjoint: bool = False
     track: str | None = None
 
@@ -271,6 +275,7 @@ def locate(
         seen=[*examples, *problem.fresh],
         intact=meters[0].score(intact),
         found=found,
+        searched=bench.cost.rows,
     )
 
 
@@ -310,6 +315,12 @@ def validated(
         categorize_failures(each.task, each.intact_rows, each.knocked_out_rows) for each in compared
     ]
     parts = [each.result(lost.plain()) for each, lost in zip(compared, found, strict=True)]
+    others = [
+        each.model_copy(update={"twin": name in study.twins or are_twins(name, study.task)})
+        for name, each in zip(study.beside, parts[1:], strict=True)
+    ]
+    if any(each.is_hurt and not each.twin for each in others) and not study.seeks_specific:
+        stages = offering(study, stages, check, meters, others)
     rate = stages.found.diagnostics.get("rate", study.settings.rate)
     held, random = held_out(check, stages.found, rate)
     return replace(
@@ -320,7 +331,7 @@ def validated(
             task=parts[0],
             controls=random,
             held_out=held,
-            other_tasks=parts[1:],
+            other_tasks=others,
             subsets=stages.subsets,
             frontier=stages.frontier,
             members=Members(
@@ -364,6 +375,23 @@ def settled(study: Study, stages: Stages, check: Check) -> tuple[Stages, Check]:
 
 def keeping_promise(study: Study, stages: Stages, check: Check, meters: Sequence[Meter]) -> Stages:
     """Name the first of the sets found that spares what it must, on fresh examples."""
+    if not (sets := stages.found.diagnostics.get("candidates")):
+        return stages
+    promise = promised(study, check, meters, study.twins, study.spare)
+    frontier, named = judge_frontier(promise, sets)
+    notes = [*frontier_note(frontier, named), *stages.found.notes]
+    found = replace(stages.found, chosen=list(named), notes=notes)
+    return replace(stages, found=found, frontier=frontier)
+
+
+def promised(
+    study: Study,
+    check: Check,
+    meters: Sequence[Meter],
+    twins: Sequence[str],
+    spared: Sequence[str],
+) -> Promise:
+    """What a specific set must do, with the examples on which each task is judged."""
 
     def of(names: Sequence[str]) -> list[Check]:
         others = [meters[study.beside.index(name) + 1] for name in names]
@@ -373,10 +401,22 @@ def keeping_promise(study: Study, stages: Stages, check: Check, meters: Sequence
             for meter, examples in zip(others, judged, strict=True)
         ]
 
-    if not (sets := stages.found.diagnostics.get("candidates")):
+    return Promise(check, of(twins), of(spared), study.settings.price)
+
+
+def offering(
+    study: Study,
+    stages: Stages,
+    check: Check,
+    meters: Sequence[Meter],
+    others: Sequence[TaskComparison],
+) -> Stages:
+    """Offer a part of the set that leaves other tasks alone, where all of it does not."""
+    if stages.subsets is None or study.quick:
         return stages
-    promise = Promise(check, of(study.twins), of(study.spare), study.settings.price)
-    frontier, named = judge_frontier(promise, sets)
-    notes = [*frontier_note(frontier, named), *stages.found.notes]
-    found = replace(stages.found, chosen=list(named), notes=notes)
+    names = zip(study.beside, others, strict=True)
+    spared = [name for name, each in names if not each.twin]
+    promise = promised(study, check, meters, (), spared)
+    frontier, notes = offer_part(promise, stages.subsets, stages.found.chosen)
+    found = replace(stages.found, notes=[*notes, *stages.found.notes])
     return replace(stages, found=found, frontier=frontier)

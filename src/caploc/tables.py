@@ -13,13 +13,14 @@ if TYPE_CHECKING:  # it would load torch, which help and completion do without
     from caploc.studies.running import Outcome
 
 MOST_SHOWN = 25  # interactions
+MOST_HEADS = 10
 
 
 def locate_table(results: Sequence[Result]) -> tuple[list[str], list[list[str]], str]:
     """Headings, rows and title of what `locate` found."""
     others = [other.name for other in results[0].validation.other_tasks]
     headings = ["task", "method", "top heads", "intact", "knocked out", "random heads"]
-    headings += [f"{name}, then" for name in others] + ["rows"]
+    headings += [f"{name}, then" for name in others] + ["rows: search + checks"]
     rows = []
     for result in results:
         top, *figures, count = summary_row(result)
@@ -40,25 +41,39 @@ def summary_row(result: Result) -> list[str]:
     if held_out and held_out.fresh:
         pair = held_out.intact, held_out.knocked_out
     figures = [*pair, controls.mean if controls else None]
-    rows = "–" if result.cost.rows is None else f"{result.cost.rows:,}"
+    cost = result.cost
+    rows = "–" if cost.rows is None else f"{cost.rows:,}"
+    if cost.rows is not None and cost.search_rows is not None:
+        rows = f"{cost.search_rows:,} + {cost.rows - cost.search_rows:,}"
     return [" ".join(result.top) or "none found", *map(console.figure, figures), rows]
 
 
-def members_table(result: Result) -> tuple[list[str], list[list[str]], str]:
-    """Headings, rows and title of what the named heads do alone and within their set."""
+def heads_table(result: Result) -> tuple[list[str], list[list[str]], str]:
+    """Headings, rows and title of the first heads: what the search says, and the check of some.
+
+    Effects of named heads are those of the check: alone, and beyond that of the others named.
+    """
     members = result.validation.members or Members()
-    effects = 2 if members.heads[1:] else 1  # of one head the two are the same
-    headings = ["head", "alone", "95 % interval", "within the set", "95 % interval"]
+    checked = {member.head: (member.alone, member.within) for member in members.heads}
+    listed = [each for each in result.heads if each.head in checked or each.effect is not None]
+    listed.sort(key=lambda each: each.head not in checked)
+    headings = ["", "head", result.estimand.heads, "95 % interval", "q"]
+    headings += ["checked alone", "95 % interval", "within the set", "95 % interval"]
     rows = []
-    for member in members.heads:
-        row = [member.head]
-        for effect in (member.alone, member.within)[:effects]:
+    for place, entry in enumerate(listed[: max(MOST_HEADS, len(checked))], 1):
+        row = [str(place), entry.head]
+        effects = (entry, *checked.get(entry.head, ()))
+        for number, effect in enumerate(effects):
+            shown = effect.low is not None and effect.high is not None
             ends = (console.figure(end, True) for end in (effect.low, effect.high))
-            row += [console.figure(effect.effect, True), " to ".join(ends)]
-        rows.append(row)
+            row += [console.figure(effect.effect, True), " to ".join(ends) if shown else "–"]
+            row += [] if number else [console.figure(entry.q)]
+        rows.append(row + ["–"] * (len(headings) - len(row)))
     kind = "fresh examples" if members.fresh else "examples that the search has seen"
-    title = f"{result.task.name}: effects of the named heads on {members.examples} {kind}"
-    return headings[: 1 + 2 * effects], rows, title
+    note = (
+        f"; those checked, on {members.examples} {kind}, are named" if checked else ", none named"
+    )
+    return headings, rows, f"{result.task.name}: the first heads{note}"
 
 
 def frontier_table(result: Result) -> tuple[list[str], list[list[str]], str]:

@@ -35,8 +35,17 @@ def test_below_zero_marks_the_needed_head_also_where_a_lower_score_is_better(res
 def test_an_unmeasured_head_is_not_a_head_without_effect(result):
     assert (cell(result, "L0H3").shade, cell(result, "L0H3").text) == ("u", "–")
     assert "not measured" in cell(result, "L0H3").note
-    assert (cell(result, "L0H2").shade, cell(result, "L0H2").text) == ("z", "0")
+    assert (cell(result, "L0H2").shade, cell(result, "L0H2").text) == ("o", "0")
     assert head_map(shaped(result)).unmeasured == 3  # two more are not among the result's heads
+
+
+def test_a_head_whose_interval_holds_zero_is_grey_however_large_its_effect(result):
+    """And it sets no scale: a head that was tried on three examples may seem to do anything."""
+    first, second, *_ = result["heads"]
+    second.update(effect=0.9, low=-0.1, high=1.0)
+    drawn = head_map(shaped(result))
+    assert cell(result, second["head"]).shade == "o"
+    assert drawn.limit == abs(first["effect"]) and drawn.open >= 1
 
 
 def test_uneven_layers_and_layers_without_heads_keep_their_place(result):

@@ -18,22 +18,79 @@ def scores(result, intact, knocked_out):
     result["validation"]["task"]["knocked_out"]["score"] = knocked_out
 
 
-def test_heads_that_carry_a_task_are_named_with_both_scores_and_the_other_task(result):
+def other(result, intact, knocked_out, verdict, **more):
+    """Change what the task beside it scores, and what that is said to be."""
+    entry = result["validation"]["other_tasks"][0]
+    entry["intact"]["score"], entry["knocked_out"]["score"] = intact, knocked_out
+    entry["change"] = {"outcome": knocked_out - intact, "verdict": verdict}
+    entry |= more
+
+
+def test_heads_of_one_task_are_specific(result):
     assert said(result) == (
-        "Two of 8 heads carry demo/addition: with L0H1 and L1H3 knocked out, its score falls "
-        "from 99 % to 12 %, while demo/sentences goes from 98 % to 97 %."
+        "Two of 8 heads are specific to demo/addition: with L0H1 and L1H3 knocked out, its score "
+        "falls from 99 % to 12 %, while demo/sentences goes from 98 % to 97 %."
+    )
+
+
+def test_what_else_loses_makes_heads_shared(result):
+    other(result, 0.98, 0.8, "changed")
+    assert said(result).startswith("Two of 8 heads are needed for demo/addition, and not for it ")
+    assert said(result).endswith("while demo/sentences goes from 98 % to 80 %.")
+
+
+def test_what_loses_as_much_is_needed_by_everything(result):
+    other(result, 0.98, 0.48, "changed")
+    assert said(result) == (
+        "Two of 8 heads are needed by every task that was scored: with L0H1 and L1H3 knocked out, "
+        "demo/addition's score falls from 99 % to 12 %, while demo/sentences goes from 98 % to "
+        "48 %."
+    )
+
+
+def test_a_gain_elsewhere_or_a_fall_by_chance_leaves_heads_specific(result):
+    for score, verdict in ((1.0, "changed"), (0.9, "open")):
+        other(result, 0.98, score, verdict)
+        assert "are specific to demo/addition" in said(result)
+
+
+def test_a_twin_is_said_first_and_is_nothing_else(result):
+    other(result, 0.98, 0.1, "changed", twin=True)
+    assert said(result).endswith("Whether other tasks need them was not measured.")
+    result["validation"]["other_tasks"].append(
+        {"name": "demo/prose", "intact": {"score": 0.9}, "knocked_out": {"score": 0.9}}
+    )
+    assert "are specific to demo/addition" in said(result)
+    assert "while its twin demo/sentences goes from 98 % to 10 % and demo/prose stays at 90 %" in (
+        said(result)
+    )
+
+
+def test_the_tasks_that_lose_most_are_said(result):
+    tasks = result["validation"]["other_tasks"]
+    for place, score in enumerate((0.5, 0.9, 0.7)):
+        change = {"outcome": score - 1, "verdict": "changed"}
+        tasks.append({"name": f"demo/{place}", "intact": {"score": 1.0},
+                      "knocked_out": {"score": score}, "change": change})  # fmt: skip
+    assert said(result).endswith(
+        "demo/0 goes from 100 % to 50 % and demo/2 goes from 100 % to 70 %."
     )
 
 
 def test_one_head_takes_the_singular(result):
     result["top"] = ["L0H1"]
-    assert said(result).startswith("One of 8 heads carries demo/addition: with L0H1 knocked out")
+    assert said(result).startswith(
+        "One of 8 heads is specific to demo/addition: with L0H1 knocked out"
+    )
     assert "With a random head knocked out instead" in second_sentence(shaped(result))
 
 
-def test_without_another_task_the_sentence_ends_earlier(result):
+def test_without_another_task_it_is_open_what_else_needs_them(result):
     result["validation"]["other_tasks"] = []
-    assert said(result).endswith("its score falls from 99 % to 12 %.")
+    assert said(result).startswith("Two of 8 heads are needed for demo/addition: with")
+    assert said(result).endswith(
+        "its score falls from 99 % to 12 %. Whether other tasks need them was not measured."
+    )
 
 
 def test_another_task_without_scores_is_not_mentioned(result):
@@ -58,7 +115,7 @@ def test_perplexity_rises_when_it_gets_worse(result):
     result["validation"]["controls"] = None
     scores(result, 12.1, 45.6)
     assert "its word_perplexity rises from 12.1 to 45.6 (lower is better)" in said(result)
-    assert "carry" in said(result)
+    assert "are specific to" in said(result)
 
 
 @pytest.mark.parametrize("knocked_out, moves", [(0.995, "rises from 99 % to 99.5 %"),
@@ -85,7 +142,7 @@ def test_a_fall_within_the_sampling_error_is_not_called_a_find(result):
 
 def test_a_fall_that_random_heads_cause_too_is_not_called_a_find(result):
     result["validation"]["controls"].update(scores=[0.05, 0.9], mean=0.475)
-    assert "no more than random heads do: its score falls from 99 % to 12 %" in said(result)
+    assert "no more than random heads do. Its score falls from 99 % to 12 %" in said(result)
 
 
 def test_missing_scores_are_not_measured_and_never_zero(result):
@@ -115,7 +172,7 @@ def test_no_head_found_is_said(result):
 def test_many_heads_are_cut_short(result):
     result["top"] = [f"L0H{index}" for index in range(20)]
     result["grid"], result["heads"] = {"layers": 1, "heads": [5000], "group_sizes": [1]}, []
-    assert said(result).startswith("20 of 5,000 heads carry demo/addition: with L0H0, L0H1,")
+    assert said(result).startswith("20 of 5,000 heads are specific to demo/addition: with L0H0,")
     assert "L0H5 and 14 more knocked out" in said(result)
 
 
@@ -130,9 +187,9 @@ def test_random_heads_are_compared_or_their_absence_is_said(result):
 
 def test_held_out_examples_carry_the_verdict_where_there_are_any(sure):
     assert said(sure) == (
-        "Two of 8 heads carry demo/addition: with L0H1 and L1H3 knocked out, its score on 90 "
-        "held-out examples falls from 100 % to 22 %, while demo/sentences goes from 98 % to 97 %, "
-        "which may be chance."
+        "Two of 8 heads are specific to demo/addition: with L0H1 and L1H3 knocked out, its score "
+        "on 90 held-out examples falls from 100 % to 22 %, while demo/sentences goes from 98 % to "
+        "97 %, which may be chance."
     )
     assert second_sentence(shaped(sure)).replace(NBSP, " ") == (
         "With two random heads knocked out instead (as many in each layer, 3 draws), it is 95 % on "
@@ -170,4 +227,4 @@ def test_random_heads_are_compared_on_their_own_examples(sure):
 
 def test_a_path_is_called_by_its_last_part(sure):
     sure["task"]["name"] = "/home/someone/tasks/sums.yaml"
-    assert "carry sums.yaml: with" in said(sure)
+    assert "are specific to sums.yaml: with" in said(sure)

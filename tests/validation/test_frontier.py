@@ -3,7 +3,15 @@
 import pytest
 
 from caploc.errors import BadOption
-from caploc.validation import Promise, check_sides, frontier_note, judge_frontier, split_examples
+from caploc.result import Subsets, TriedSet
+from caploc.validation import (
+    Promise,
+    check_sides,
+    frontier_note,
+    judge_frontier,
+    offer_part,
+    split_examples,
+)
 
 OWN, SHARED, IDLE = 6, 2, 9
 
@@ -49,6 +57,32 @@ def test_a_loss_that_may_exceed_the_price_is_not_within(checking):
     assert not frontier.sets[0].within and not named
     (note,) = frontier_note(frontier, named)
     assert "none is named" in note and "5 points" in note
+
+
+def tried(*parts):
+    rows = [TriedSet(heads=heads, drop=drop) for heads, drop in parts]
+    return Subsets(found=[], named=[], tried=rows)
+
+
+def test_a_part_that_leaves_other_tasks_alone_is_offered(checking):
+    """The smaller ones first, and none that does less than half of what the set does."""
+    promise = promised(checking, needs(SHARED), price=0.2)
+    names = [str(promise.check.grid.heads[column]) for column in (OWN, SHARED, IDLE)]
+    own, shared, idle = names
+    subsets = tried((names, 1.0), ([shared], 0.9), ([own], 0.8), ([idle], 0.1), ([own, idle], 0.8))
+    frontier, (note,) = offer_part(promise, subsets, [OWN, SHARED, IDLE])
+    assert [one.heads for one in frontier.sets] == [[shared], [own], [own, idle]]
+    assert [one.within for one in frontier.sets] == [False, True, True]
+    assert note.startswith(f"A part is specific: {own} takes 100 points of ")
+
+
+def test_nothing_is_offered_where_every_part_costs_as_much(checking):
+    promise = promised(checking, needs(OWN, SHARED), price=0.2)
+    names = [str(promise.check.grid.heads[column]) for column in (OWN, SHARED)]
+    subsets = tried((names, 1.0), (names[:1], 0.9), (names[1:], 0.2))
+    frontier, notes = offer_part(promise, subsets, [OWN, SHARED])
+    assert len(frontier.sets) == 1 and notes == []
+    assert offer_part(promise, tried((names, 1.0)), [OWN, SHARED]) == (None, [])
 
 
 @pytest.mark.parametrize(

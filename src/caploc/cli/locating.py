@@ -93,6 +93,9 @@ def locate(
     disjoint: Annotated[
         bool, typer.Option("--disjoint", help="Score the task on examples no search saw only.")
     ] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Do not look for a more specific part of the set.")
+    ] = False,
     track: Annotated[
         str | None, typer.Option(help="Tell mlflow, trackio or wandb[:PROJECT] of the run.")
     ] = None,
@@ -129,6 +132,7 @@ def locate(
         curve, interactions, universal, export, ui, run
     """
     from caploc import tables
+    from caploc.report.sentence import headline
     from caploc.search import Settings
     from caploc.studies import locate_all
     from caploc.study import Study
@@ -164,6 +168,7 @@ def locate(
             exclude=tuple(exclude or []),
             controls=controls,
             limit=limit,
+            quick=quick,
             disjoint=disjoint,
             track=track,
         )
@@ -180,8 +185,10 @@ def locate(
         console.say_json(written[0] if len(written) == 1 else written)
         return
     console.show_table(*tables.locate_table(results))
-    for result in (each for each in results if each.top):
-        console.show_table(*tables.members_table(result))
+    several = len(results) > 1
+    for result in results:
+        console.say(f"{result.task.name}: {headline(result)}" if several else headline(result))
+        console.show_table(*tables.heads_table(result))
     for result in (each for each in results if each.validation.frontier):
         console.show_table(*tables.frontier_table(result))
     for result in results:

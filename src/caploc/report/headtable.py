@@ -131,6 +131,7 @@ class HeadMap:
     needed_end: str
     helped_end: str
     unmeasured: int
+    open: int  # heads whose interval holds zero
 
     @property
     def marks(self) -> set[str]:
@@ -163,7 +164,7 @@ def head_map(result: Result) -> HeadMap:
     """Lay the heads of a result out by layer, coloured by effect around zero."""
     unit, grid, known_of = outcome_unit(result), result.grid.grid(), Standings(result)
     entries, effects = by_head(result), effects_by_head(result)
-    limit = max((abs(effect) for effect in finite_numbers(effects.values())), default=0.0)
+    limit = largest_effect(result)
     cells = []
     for head in grid.heads:
         entry, effect = entries.get(head), effects.get(head)
@@ -175,7 +176,8 @@ def head_map(result: Result) -> HeadMap:
             notes.append(f"key-value group {group} (H{group * size}–H{last})")
         shade, text = "u", "–"
         if effect is not None:
-            shade = colours.name(colours.step(unit.harm(effect), limit))
+            known = entry is not None and not entry.is_open
+            shade = colours.name(colours.step(unit.harm(effect), limit)) if known else "o"
             text = unit.short_effect(effect, limit)
         starts = bool(group) and grid.group(Head(head.layer, head.index - 1)) != group
         cells.append(Cell(head, shade, text, "\n".join(notes), standing, starts))
@@ -186,6 +188,16 @@ def head_map(result: Result) -> HeadMap:
         needed_end=unit.effect(math.copysign(limit, -unit.harm(-1))) if limit else "",
         helped_end=unit.effect(math.copysign(limit, unit.harm(-1))) if limit else "",
         unmeasured=sum(effects.get(head) is None for head in grid.heads),
+        open=sum(entry.is_open and entry.effect is not None for entry in result.heads),
+    )
+
+
+def largest_effect(result: Result) -> float:
+    """Return the largest effect that is not open, whose colour is the strongest; else of all."""
+    known = [entry.effect for entry in result.heads if not entry.is_open]
+    sizes = [abs(effect) for effect in finite_numbers(known)]
+    return max(
+        sizes or map(abs, finite_numbers(entry.effect for entry in result.heads)), default=0.0
     )
 
 

@@ -39,7 +39,10 @@ VERDICTS = {
     HeadlineVerdict.NOISE: "within the sampling error",
     HeadlineVerdict.SLIGHT: "hardly touched",
     HeadlineVerdict.LIKE_RANDOM: "no more than random heads",
-    HeadlineVerdict.CARRIED: "carried by these heads",
+    HeadlineVerdict.NEEDED: "needs these heads",
+    HeadlineVerdict.SPECIFIC: "needs these heads, and nothing else does",
+    HeadlineVerdict.SHARED: "needs these heads, as others do",
+    HeadlineVerdict.EVERYTHING: "needs these heads, as everything does",
 }
 
 Told = Mapping[str, Any]  # the content of compare.json, or a part of it
@@ -130,7 +133,7 @@ def _headline(told: Told) -> str:
     weights = {(run["model"], run["fingerprint"]) for run in runs}
     if len(weights) > 1:
         what = f"{capital(numeral(len(weights)))} models on {these}"
-        return f"{what}: where their heads lie, and what they carry."
+        return f"{what}: where their heads lie, and what is lost without them."
     if len(tasks) > 1:
         return f"{capital(these)} in {called(models[0])}: {_sharing(told)}."
     if len(methods) > 1:
@@ -332,6 +335,6 @@ def _models_part(task: Told, told: Told, results: Results) -> PagePart:
         lines.append([label, shape, named, *scores, name_list(run["top"]) or "none"])
     columns = ["Model", "Layers x heads", "Named", "Intact", "Knocked out", "Random heads", "Heads"]
     note = "Heads of different models are different heads, even where they share a name."
-    table = Table("What the heads of each model carry", columns, lines, note)
+    table = Table("What is lost without the heads of each model", columns, lines, note)
     title = f"{called(task['task'])}, model by model"
     return PagePart(title, [table], chart=draw_depths(task["models"], labels))

@@ -208,13 +208,16 @@ def heads_spec(result: Result) -> Spec:
         entry = entries.get(head)
         effect = entry.effect if entry else None
         mark = _mark(known_of.of(str(head), entry))
-        effects.append(None if effect is None else unit.factor * effect)
+        known = 0.0 if entry and entry.is_open else effect
+        effects.append(None if effect is None or known is None else unit.factor * known)
         cell = {"layer": head.layer, "head": head.index, "mark": mark, "effect": effects[-1]}
         cells.append(cell)
     step = CELL if max(grid.layers, *grid.heads_per_layer, 1) <= MOST_LARGE else SMALL_CELL
     limit = min(_largest(effects), 1e300) or 1.0
     marks = [text for text in MARKS if any(cell["mark"] == text for cell in cells)]
     unmeasured = ["–: not measured"] if None in effects else []
+    if any(entry.is_open for entry in result.heads):
+        unmeasured.append("no colour: the interval holds 0")
     return fill_spec(
         "heads",
         rows=cells,

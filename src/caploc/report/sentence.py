@@ -1,7 +1,7 @@
 """The answer in a sentence or two, worded by what was found, and what to do next."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -18,11 +18,12 @@ from caploc.report.wording import (
     unit_of,
     unit_of_other,
 )
-from caploc.result import Change, Controls, JointDrop, Result, Score
+from caploc.result import Change, Controls, JointDrop, Result, Score, TaskComparison
 
 # 95 % of a normal distribution. The two runs share their examples, so the true error of their
 # difference is smaller; we would rather call a real drop noise than the reverse.
 NOISE_WIDTH = 1.96
+MOST_OTHERS = 2  # tasks that a headline names, those that lose most
 
 
 class HeadlineVerdict(Enum):
@@ -34,7 +35,20 @@ class HeadlineVerdict(Enum):
     NOISE = auto()  # worse, by no more than the sampling error
     SLIGHT = auto()  # worse for sure, and by less than the margin
     LIKE_RANDOM = auto()  # worse, and so it is without random heads
-    CARRIED = auto()  # worse, and random heads do less or were not tried
+    # Worse, and random heads do less or were not tried; and of the other tasks
+    NEEDED = auto()  # none was scored
+    SPECIFIC = auto()  # none loses anything beyond doubt
+    SHARED = auto()  # some lose
+    EVERYTHING = auto()  # all lose, no less than half of what the task loses, in shares
+
+
+HURT = {
+    HeadlineVerdict.NEEDED,
+    HeadlineVerdict.SPECIFIC,
+    HeadlineVerdict.SHARED,
+    HeadlineVerdict.EVERYTHING,
+}
+BROAD = 0.5  # of the task's lost share, that every other task loses too
 
 
 WEAK = {
@@ -60,6 +74,7 @@ class HeldOutClaim:
     slight: float | None  # the margin, if the change surely stays within it
     beside: tuple[float | None, float | None]  # intact and knocked out, where random heads were
     random: list[float]  # scores without random heads instead
+    others: list[TaskComparison]  # the tasks beside it that have both scores, but its twins
 
     @property
     def verdict(self) -> HeadlineVerdict:
@@ -74,7 +89,21 @@ class HeldOutClaim:
             return HeadlineVerdict.NOISE
         if self.slight is not None:
             return HeadlineVerdict.SLIGHT
-        return HeadlineVerdict.LIKE_RANDOM if self.like_random else HeadlineVerdict.CARRIED
+        if self.like_random:
+            return HeadlineVerdict.LIKE_RANDOM
+        return self.elsewhere
+
+    @property
+    def elsewhere(self) -> HeadlineVerdict:
+        """What the scores of other tasks say of heads that the task needs."""
+        if not self.others:
+            return HeadlineVerdict.NEEDED
+        if not any(each.is_hurt for each in self.others):
+            return HeadlineVerdict.SPECIFIC
+        before, after = self.intact or 0.0, self.knocked_out or 0.0
+        enough = BROAD * abs(before - after) / before if before else 0.0
+        broad = all(each.is_hurt and each.lost_share >= enough for each in self.others)
+        return HeadlineVerdict.EVERYTHING if broad else HeadlineVerdict.SHARED
 
     @property
     def like_random(self) -> bool:
@@ -84,6 +113,15 @@ class HeldOutClaim:
             return False
         harm = self.unit.harm(chosen - intact)
         return harm <= max(self.unit.harm(score - intact) for score in self.random)
+
+
+def other_scores(result: Result, *, twins: bool) -> list[TaskComparison]:
+    """List the tasks beside the one, or its twins, that have both scores; the most hurt first."""
+    known = [each for each in result.validation.other_tasks if None not in each.scores]
+    return sorted(
+        (each for each in known if each.twin is twins),
+        key=lambda each: (each.change and each.change.outcome) or 0.0,
+    )
 
 
 def check_of(result: Result) -> HeldOutClaim:
@@ -112,6 +150,7 @@ def check_of(result: Result) -> HeldOutClaim:
         slight=change.margin if change.verdict == "unchanged" else None,
         beside=beside,
         random=finite_numbers(controls.scores or [controls.mean]) if controls else [],
+        others=other_scores(result, twins=False),
     )
 
 
@@ -130,23 +169,18 @@ def headline(result: Result) -> str:
     """The answer: which heads, and what the task scores with and without them."""
     check = check_of(result)
     names, few = name_list(check.top), f"{numeral(len(check.top))} of {check.heads:,} heads"
+    if check.verdict in HURT:
+        return _needed(result, check, names, few)
     match check.verdict:
         case HeadlineVerdict.NO_HEADS:
             intact = "" if check.intact is None else f" (intact: {check.unit.score(check.intact)})"
             return f"None of {check.heads:,} heads was found that {check.task} needs{intact}."
         case HeadlineVerdict.NOT_CHECKED:
             return _not_checked(check, names, few)
-        case HeadlineVerdict.CARRIED:
-            verb = "carries" if len(check.top) == 1 else "carry"
-            others = _others(result, check.unit)
-            return (
-                f"{capital(few)} {verb} {check.task}: with {names} knocked out, "
-                f"its {_moves(check)}{others}."
-            )
         case HeadlineVerdict.LIKE_RANDOM:
             return (
-                f"Knocking out {few}, {names}, hurts {check.task}, but no more than random heads "
-                f"do: its {_moves(check)}."
+                f"No few heads stand out for {check.task}: knocking out {few}, {names}, hurts it "
+                f"no more than random heads do. Its {_moves(check)}."
             )
     tail = ""
     if check.verdict is HeadlineVerdict.NOISE:
@@ -155,6 +189,24 @@ def headline(result: Result) -> str:
         tail = f", surely by less than {100 * (check.slight or 0):.3g}\u00a0points"
     verb = "hardly touches" if tail else "does not hurt"
     return f"Knocking out {few}, {names}, {verb} {check.task}: its {_moves(check)}{tail}."
+
+
+def _needed(result: Result, check: HeldOutClaim, names: str, few: str) -> str:
+    """Say what the heads are needed for, and what else loses without them."""
+    are = "is" if len(check.top) == 1 else "are"
+    claim = {
+        HeadlineVerdict.SPECIFIC: f"{are} specific to {check.task}",
+        HeadlineVerdict.SHARED: f"{are} needed for {check.task}, and not for it alone",
+        HeadlineVerdict.EVERYTHING: f"{are} needed by every task that was scored",
+        HeadlineVerdict.NEEDED: f"{are} needed for {check.task}",
+    }[check.verdict]
+    its = f"{check.task}'s" if check.verdict is HeadlineVerdict.EVERYTHING else "its"
+    told = f"{capital(few)} {claim}: with {names} knocked out, {its} {_moves(check)}"
+    if check.verdict is HeadlineVerdict.NEEDED:
+        return f"{told}. Whether other tasks need them was not measured."
+    twins = _clauses(other_scores(result, twins=True), check.unit)
+    others = _clauses(check.others[:MOST_OTHERS], check.unit)
+    return f"{told}, while {name_list(twins[:1] + others)}."
 
 
 def _not_checked(check: HeldOutClaim, names: str, few: str) -> str:
@@ -187,19 +239,20 @@ def _moves(check: HeldOutClaim) -> str:
     return f"{noun} {verb} from {unit.score(before)} to {unit.score(after)}{better}"
 
 
-def _others(result: Result, main: Unit) -> str:
+def _clauses(entries: Sequence[TaskComparison], main: Unit) -> list[str]:
+    """Say of each task what its score does."""
     clauses = []
-    for entry in result.validation.other_tasks:
+    for entry in entries:
         before, after = entry.scores
-        if before is None or after is None:
-            continue
         unit = unit_of_other(entry, main)
         texts = unit.score(before), unit.score(after)
         same = texts[0] == texts[1]
         moves = f"stays at {texts[1]}" if same else f"goes from {' to '.join(texts)}"
         open_ = not same and entry.change and entry.change.verdict == "open"
-        clauses.append(f"{called(entry.name)} {moves}{', which may be chance' if open_ else ''}")
-    return f", while {name_list(clauses[:2])}" if clauses else ""
+        kind = "its twin " if entry.twin else ""
+        chance = ", which may be chance" if open_ else ""
+        clauses.append(f"{kind}{called(entry.name)} {moves}{chance}")
+    return clauses
 
 
 def second_sentence(result: Result) -> str:
@@ -273,7 +326,7 @@ def next_steps(result: Result, curve: Curve | None) -> list[Step]:
             )
         )
     steps += [Step(why) for why in _doubts(result, of_set)]
-    return steps + (_uses(result, curve) if verdict is HeadlineVerdict.CARRIED else [])
+    return steps + (_uses(result, curve) if verdict in HURT else [])
 
 
 def _doubts(result: Result, of_set: bool) -> Iterator[str]:
@@ -304,7 +357,7 @@ def _doubts(result: Result, of_set: bool) -> Iterator[str]:
 
 
 def _uses(result: Result, curve: Curve | None) -> list[Step]:
-    """Tell what heads that carry the task are good for."""
+    """Tell what heads that the task needs are good for."""
     validation, steps = result.validation, []
     others = [entry for entry in validation.other_tasks if entry.change]
     hurt = [called(e.name) for e in others if e.change and e.change.verdict == "changed"]

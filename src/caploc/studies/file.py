@@ -69,6 +69,7 @@ class SettingLists(StudiesPart):
     exclude: list[Name] | None = None
     controls: Annotated[int, Field(ge=0)] | None = None
     limit: Whole | None = None
+    quick: bool | None = None
     disjoint: bool | None = None
     track: Name | None = None
 

@@ -7,6 +7,7 @@ from caploc.validation.frontier import (
     check_sides,
     frontier_note,
     judge_frontier,
+    offer_part,
     split_examples,
 )
 from caploc.validation.held_out import held_out
@@ -21,6 +22,7 @@ __all__ = [
     "frontier_note",
     "judge_frontier",
     "left_out",
+    "offer_part",
     "split_examples",
     "answer_pair",
     "check_limit",

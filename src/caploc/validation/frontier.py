@@ -9,13 +9,15 @@ from jaxtyping import Float
 from caploc import designs
 from caploc.errors import BadOption
 from caploc.recovery import paired
-from caploc.result import Effect, Frontier, FrontierSet, TaskEffect
+from caploc.result import Effect, Frontier, FrontierSet, Subsets, TaskEffect
 from caploc.search import column_mask
 from caploc.validation.comparison import Check
 from caploc.validation.members import effect_between
 
 SEARCHED = 60  # examples of a spared task or a twin that the search may use
 JUDGED = 240  # others, on which sets are judged, at most
+ENOUGH = 0.5  # of the damage of a set, that a part must do to be offered in its place
+OFFERED = 5  # parts that are judged, at most
 LEVEL = 0.05  # chance that any set is said to keep the price and does not
 
 
@@ -108,6 +110,38 @@ def change_of(check: Check, sets: Sequence[Sequence[int]]) -> list[tuple[Outcome
     masks = np.stack([column_mask(check.grid.size, columns) for columns in ((), *sets)])
     intact, *without = check.outcomes(masks, "specific sets")
     return [(intact, each) for each in without]
+
+
+def offer_part(
+    promise: Promise, subsets: Subsets, chosen: Sequence[int]
+) -> tuple[Frontier | None, list[str]]:
+    """Judge parts of a set that other tasks need too; say which smaller one is specific, if any.
+
+    Tried are parts that do at least half of what the whole does, the smallest first.
+    """
+    columns = dict(zip((str(promise.check.grid.heads[c]) for c in chosen), chosen, strict=True))
+    drops = {tuple(each.heads): each.drop or 0.0 for each in subsets.tried}
+    whole = drops.get(tuple(columns), 0.0)
+    parts = [
+        heads
+        for heads, drop in drops.items()
+        if drop >= ENOUGH * whole > 0 and set(heads) < set(columns)
+    ]
+    parts = sorted(parts, key=lambda heads: (len(heads), -drops[heads]))[:OFFERED]
+    if not parts:
+        return None, []
+    sets = [[columns[head] for head in heads] for heads in parts]
+    frontier, named = judge_frontier(promise, sets)
+    if not named:
+        return frontier, []
+    one = frontier.sets[sets.index(list(named))]
+    task, change = worst_loss(one)
+    damage = -100 * (one.damage.effect or 0.0)
+    return frontier, [
+        f"A part is specific: {' '.join(one.heads)} takes {damage:.0f} points of "
+        f"{promise.check.meter.task.name}, and no other task surely loses more than "
+        f"{100 * promise.price:g} ({task}, the worst, {100 * change:+.1f})."
+    ]
 
 
 def lowest(before: Outcomes, after: Outcomes, level: float) -> float | None:
