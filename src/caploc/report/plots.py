@@ -75,6 +75,37 @@ def effects_spec(rows: Sequence[HeadRow], unit: Unit, estimand: str) -> Spec | N
     )
 
 
+def draw_frontier(result: Result) -> Chart | None:
+    """Draw what each set takes of the task over what it costs elsewhere; None without two sets."""
+    frontier, unit = result.validation.frontier, unit_of(result)
+    if frontier is None or len(frontier.sets) < 2:
+        return None
+    kinds = ["named", "within the price", "not surely"]
+    rows: list[Row] = []
+    for one in frontier.sets:
+        worst = min((each.effect for each in one.spared), key=lambda each: each.effect or 0.0)
+        if one.damage.effect is None or worst.effect is None:
+            continue
+        named = set(one.heads) == set(result.top)
+        (taken, high, low), (lost, most, least) = (
+            [None if x is None else -unit.factor * x for x in (each.effect, each.low, each.high)]
+            for each in (one.damage, worst)
+        )
+        kind = kinds[0] if named else kinds[1] if one.within else kinds[2]
+        row = {"taken": taken, "low": low, "high": high, "lost": lost, "least": least, "most": most}
+        note = f"{' '.join(one.heads)}: takes {taken:.3g}, and costs {lost:.3g} elsewhere"
+        rows.append(row | {"series": kind, "noteOf": note})
+    spec = fill_spec(
+        "frontier",
+        rows=rows,
+        price=[{"at": unit.factor * (frontier.price or 0.0)}],
+        lost=f"lost by the task that loses most ({unit.axis})",
+        taken=f"taken from {called(result.task.name)} ({unit.axis})",
+        kinds=kinds,
+    )
+    return chart(f"{counted(len(rows), 'set')} of heads; the numbers are in the table below.", spec)
+
+
 def scores_specs(rows: Sequence[ScoreRow]) -> list[Spec]:
     """Return scores before and after, a chart for each unit; random draws are short lines."""
     measures = dict.fromkeys(row.unit.measure for row in rows)

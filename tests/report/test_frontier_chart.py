@@ -1,0 +1,39 @@
+"""The picture of sets: what each takes of the task over what it costs elsewhere."""
+
+from shaping import shaped
+
+from caploc.report.plots import draw_frontier
+
+
+def with_sets(result, *sets):
+    result["validation"]["frontier"] = {
+        "price": 0.02,
+        "sets": [
+            {
+                "heads": heads,
+                "damage": {"effect": -0.5, "low": -0.6, "high": -0.4},
+                "spared": [
+                    {"task": "a", "effect": {"effect": lost, "low": lost - 0.01, "high": 0.01}},
+                    {"task": "b", "effect": {"effect": 0.0, "low": -0.01, "high": 0.01}},
+                ],
+                "within": within,
+            }
+            for heads, lost, within in sets
+        ],
+    }
+    return shaped(result)
+
+
+def test_a_single_set_is_no_picture(result):
+    assert draw_frontier(shaped(result)) is None
+    assert draw_frontier(with_sets(result, (["L0H1"], -0.1, True))) is None
+
+
+def test_every_set_has_its_mark_and_says_what_it_costs_the_task_that_loses_most(result):
+    named = result["top"]
+    drawn = draw_frontier(with_sets(result, (["L0H1"], -0.1, False), (named, -0.01, True)))
+    assert drawn.summary.startswith("2 sets of heads")
+    for said in ("L0H1: takes 50, and costs 10 elsewhere", f"{' '.join(named)}: takes 50"):
+        assert said in drawn.wide and said in drawn.narrow
+    for kind in ("named", "within the price", "not surely"):
+        assert kind in drawn.wide
