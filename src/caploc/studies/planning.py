@@ -300,11 +300,10 @@ def count_rows(
     bench = Workbench[HeadModel](engine, None, make_meter=pretend)
     endless = replace(study, settings=replace(study.settings, recall=NEVER))
     stages = locate(endless, bench, tasks, progress)
-    meters = [bench.meter(tasks[0]), *(bench.meter(task.in_metric()) for task in tasks[1:])]
-    unplanned = left_open(endless, stages, meters)
+    bench.meter(tasks[0])  # the first of all, also where nothing was asked
+    unplanned = left_open(endless, stages, list(bench.meters.values()))
     validated(endless, bench, stages, tasks, progress)
-    meters = [bench.meter(task) for task in (tasks[0], *(task.in_metric() for task in tasks))]
-    pretended = cast(list[DryRunMeter], list(dict.fromkeys(meters)))
+    pretended = cast(list[DryRunMeter], list(bench.meters.values()))
     used = sum(len(meter.counted) for meter in pretended)
     stored = sum(len(meter.counted & meter.stored) for meter in pretended)
     fresh = sum(len(meter.fresh) for meter in pretended)
