@@ -39,6 +39,22 @@ def mistakes(path: Path) -> list[str]:
     return [line.strip() for line in lines]
 
 
+def test_a_list_for_all_studies_leaves_out_each_ones_own_task(tmp_path):
+    text = """
+        models = ["demo"]
+        tasks = ["words/past", {name = "words/plural", twins = ["words/plural_twin"]}]
+        [settings]
+        goal = "specific"
+        also = ["words/past", "words/plural", "words/upper"]
+        spare = ["words/past", "words/past_twin", "words/plural", "words/upper"]
+        """
+    first, second = read_studies(written(tmp_path, text)).studies.values()
+    assert first.other_tasks == ("words/plural", "words/upper") == first.spare
+    assert second.other_tasks == ("words/past", "words/upper")
+    assert second.spare == ("words/past", "words/past_twin", "words/upper")
+    assert second.twins == ("words/plural_twin",)
+
+
 def test_every_model_meets_every_task_method_and_seed(tmp_path):
     found = read_studies(
         written(

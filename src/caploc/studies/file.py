@@ -15,7 +15,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from caploc.errors import OutOfMemory
 from caploc.heads import HeadGrid
 from caploc.models.placement import SPREAD
-from caploc.naming import at_home, default_others, folder_name, placed
+from caploc.naming import are_twins, at_home, default_others, folder_name, placed
 from caploc.search import Settings
 from caploc.study import Study
 from caploc.tasks.catalog import TaskOptions
@@ -223,7 +223,12 @@ def study_of(
         split: file if file == PACKAGED else str((start / at_home(file)).absolute())
         for split, file in said.pop("data", {}).items()
     }
-    others = said.pop("also")
+    # what is said of all studies may name the task of one
+    beside = {
+        key: [task_place(name, start) for name in said.pop(key, ()) if name != task]
+        for key in ("also", "spare", "twins")
+    }
+    beside["spare"] = [name for name in beside["spare"] if not are_twins(name, task)]
     settings = {name: said.pop(name) for name in IN_SETTINGS if name in said}
     options = {name: said.pop(name) for name in IN_OPTIONS if name in said}
     return Study(
@@ -232,9 +237,9 @@ def study_of(
         method=method,
         settings=Settings(**settings),
         options=TaskOptions(data=data, allow_code=allowed.code, **options),
-        other_tasks=tuple(task_place(name, start) for name in others),
-        spare=tuple(task_place(name, start) for name in said.pop("spare", ())),
-        twins=tuple(task_place(name, start) for name in said.pop("twins", ())),
+        other_tasks=tuple(beside["also"]),
+        spare=tuple(beside["spare"]),
+        twins=tuple(beside["twins"]),
         exclude=tuple(file_place(each, start) for each in said.pop("exclude", ())),
         **said,
     )

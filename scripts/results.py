@@ -1,0 +1,142 @@
+"""Make docs/results/words.md of the results that `caploc run studies/real.toml` has so far.
+
+    python scripts/results.py [--runs build/results]
+
+Each study's result.json is kept beside the page, without blanks.
+"""
+
+import argparse
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from caploc.contents import read_file
+from caploc.report.sentence import HeadlineVerdict, check_of, other_scores
+from caploc.result import Change, Result
+
+ROOT = Path(__file__).parents[1]
+PAGE, KEPT = ROOT / "docs" / "results" / "words.md", ROOT / "docs" / "results" / "raw"
+BEGIN, END = "<!-- tables begin: made by scripts/results.py -->", "<!-- tables end -->"
+WORDS = {
+    HeadlineVerdict.NO_HEADS: "no head found",
+    HeadlineVerdict.NOT_CHECKED: "not checked",
+    HeadlineVerdict.UNHURT: "not hurt",
+    HeadlineVerdict.NOISE: "may be chance",
+    HeadlineVerdict.SLIGHT: "hardly touched",
+    HeadlineVerdict.LIKE_RANDOM: "as random heads",
+    HeadlineVerdict.NEEDED: "needed",
+    HeadlineVerdict.SPECIFIC: "specific",
+    HeadlineVerdict.SHARED: "shared",
+    HeadlineVerdict.EVERYTHING: "needed by everything",
+}
+
+
+def finished(runs: Path) -> dict[str, Result]:
+    """Read every study's result, by the name of its folder."""
+    return {
+        path.parent.name: read_file(path, Result) for path in sorted(runs.glob("*/result.json"))
+    }
+
+
+def points(change: Change | None) -> str:
+    """Write a change in points with its interval."""
+    if change is None or change.outcome is None:
+        return "–"
+    ends = "" if change.low is None or change.high is None else (
+        f" ({100 * change.low:+.0f} to {100 * change.high:+.0f})"
+    )  # fmt: skip
+    return f"{100 * change.outcome:+.0f}{ends}"
+
+
+def goal_of(result: Result) -> str:
+    """Say what the study looked for."""
+    return result.method.goal or result.search.goal or "heads"
+
+
+def row(result: Result) -> list[str]:
+    """Write a study as a line: heads, damage, twin, the largest loss elsewhere, the verdict."""
+    validation, check = result.validation, check_of(result)
+    held_out, controls = validation.held_out, validation.controls
+    others, twins = other_scores(result, twins=False), other_scores(result, twins=True)
+    worst = f"{others[0].name.removeprefix('words/')} {points(others[0].change)}" if others else "–"
+    intact = "–" if held_out is None or held_out.intact is None else f"{held_out.intact:.2f}"
+    random = "–" if controls is None or controls.mean is None else f"{controls.mean:.2f}"
+    named = bool(result.top)
+    return [
+        result.task.name.removeprefix("words/"),
+        " ".join(result.top) or "none",
+        intact,
+        points(held_out.change) if named and held_out else "–",
+        random if named else "–",
+        points(twins[0].change) if named and twins else "–",
+        worst if named else "–",
+        WORDS[check.verdict],
+        f"{result.cost.search_rows or 0:,}",
+    ]
+
+
+HEADINGS = [
+    "task", "heads", "intact", "change, points (95 %)", "random heads", "twin",
+    "most hurt elsewhere", "verdict", "rows of the search",
+]  # fmt: skip
+
+
+def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Write a table of Markdown."""
+    yield f"| {' | '.join(headings)} |"
+    yield "|" + "---|" * len(headings)
+    yield from (f"| {' | '.join(cells)} |" for cells in rows)
+
+
+def tables(results: dict[str, Result]) -> Iterator[str]:
+    """Write every model's studies by goal, and what each set does to every task."""
+    for model in dict.fromkeys(result.model.name for result in results.values()):
+        mine = [result for result in results.values() if result.model.name == model]
+        for goal in ("heads", "set", "specific"):
+            if some := [result for result in mine if goal_of(result) == goal]:
+                yield f"\n### {model}, --goal {goal}\n"
+                yield from table(HEADINGS, [row(result) for result in some])
+        sets = [result for result in mine if goal_of(result) == "set" and result.top]
+        if sets:
+            yield f"\n### {model}: what each set changes, in points\n"
+            yield from matrix(sets)
+
+
+def matrix(sets: Sequence[Result]) -> Iterator[str]:
+    """Write every set against every task; a task's own column is that of held-out examples."""
+    tasks = list(
+        dict.fromkeys(
+            name
+            for result in sets
+            for name in (result.task.name, *(each.name for each in result.validation.other_tasks))
+        )
+    )
+    rows = []
+    for result in sets:
+        held_out = result.validation.held_out
+        changes = {each.name: each.change for each in result.validation.other_tasks}
+        changes[result.task.name] = held_out.change if held_out else None
+        cells = [
+            "" if change is None or change.outcome is None else f"{100 * change.outcome:+.0f}"
+            for change in map(changes.get, tasks)
+        ]
+        rows.append([result.task.name.removeprefix("words/"), *cells])
+    return table(["set of", *(name.removeprefix("words/") for name in tasks)], rows)
+
+
+def main() -> None:
+    """Write the page's tables and the results beside it."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--runs", type=Path, default=ROOT / "build" / "results")
+    results = finished(parser.parse_args().runs)
+    KEPT.mkdir(parents=True, exist_ok=True)
+    for name, result in results.items():
+        text = json.dumps(result.as_dict(), separators=(",", ":"))
+        (KEPT / f"{name}.json").write_text(text + "\n")
+    before, rest = PAGE.read_text().split(BEGIN)
+    after = rest.split(END)[1]
+    PAGE.write_text(before + BEGIN + "\n" + "\n".join(tables(results)) + "\n\n" + END + after)
+
+
+if __name__ == "__main__":
+    main()
