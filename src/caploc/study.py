@@ -102,6 +102,10 @@ class Study:
         """All tasks but the one that heads are searched for, each once."""
         return tuple(dict.fromkeys((*self.twins, *self.spare, *self.other_tasks)))
 
+    def is_twin(self, name: str) -> bool:
+        """Tell whether a task is this one in other words."""
+        return name in self.twins or are_twins(name, self.task)
+
     def check(self) -> "Study":
         """Refuse, by a UserError, what can be refused before data or weights are loaded.
 
@@ -252,7 +256,10 @@ def locate(
         examples=examples,
         settings=study.settings,
         fresh=kept[len(held_out) :],
-        others=[other.first(None)[:ELSEWHERE] for other in tasks[1:]],
+        others=[  # what breaks a twin too is no universal head for that
+            [] if study.is_twin(name) else other.first(None)[:ELSEWHERE]
+            for name, other in zip(study.beside, tasks[1:], strict=True)
+        ],
         shared=shared_price(bench, meters[0], examples, progress),
         chance=task.chance,
         likelihood=None if likelihood is None else meters.index(bench.meter(likelihood)),
@@ -316,7 +323,7 @@ def validated(
     ]
     parts = [each.result(lost.plain()) for each, lost in zip(compared, found, strict=True)]
     others = [
-        each.model_copy(update={"twin": name in study.twins or are_twins(name, study.task)})
+        each.model_copy(update={"twin": study.is_twin(name)})
         for name, each in zip(study.beside, parts[1:], strict=True)
     ]
     if any(each.is_hurt and not each.twin for each in others) and not study.seeks_specific:

@@ -202,7 +202,8 @@ def test_a_large_run_stays_a_small_page(tmp_path, result, answers):
     ]
     long = {"prompt": "q " * 3000, "intact": "word " * 500, "knocked_out": "drow " * 500}
     many = [{**answers[1], **long, "example": number} for number in range(300)]
-    assert write_report(tmp_path, shaped(result), many).stat().st_size < 5_000_000
+    page = write_report(tmp_path, shaped(result), shaped_answers(many))
+    assert page.stat().st_size < 5_000_000
 
 
 def test_the_same_result_gives_the_same_page(tmp_path, result, answers):

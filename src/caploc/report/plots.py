@@ -21,7 +21,7 @@ from caploc.report.wording import (
     unit_of,
     unit_of_other,
 )
-from caploc.result import Result, Score
+from caploc.result import Effect, Result, Score
 
 FIGURES = "figures"  # folder of a run
 NAMES = ("heads", "effects", "scores", "curve")
@@ -83,7 +83,8 @@ def draw_frontier(result: Result) -> Chart | None:
     kinds = ["named", "within the price", "not surely"]
     rows: list[Row] = []
     for one in frontier.sets:
-        worst = min((each.effect for each in one.spared), key=lambda each: each.effect or 0.0)
+        losses = [each.effect for each in one.spared if each.effect.effect is not None]
+        worst = min(losses, key=lambda each: each.effect or 0.0, default=Effect())
         if one.damage.effect is None or worst.effect is None:
             continue
         named = set(one.heads) == set(result.top)
