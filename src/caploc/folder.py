@@ -30,6 +30,11 @@ JSON_FILES = (
 LONGEST = 256 * 2**20  # bytes of a JSON file that is read; a folder may come from anyone
 # Which command leaves a file that others read; `locate` the rest.
 WRITERS = {NEURONS: "neurons locate", ENHANCEMENT: "neurons enhance"}
+# Choices that older runs do not name, and what they meant: such a run goes on.
+LATER: dict[str, Any] = {
+    "model.quantize": None, "model.gguf": None, "settings.price": 0.02, "spare": [], "twins": [],
+    "exclude": [], "quick": False,
+}  # fmt: skip
 PACKAGES = ("caploc", "torch", "transformers", "lm_eval", "scikit-learn", "numpy")
 
 
@@ -121,10 +126,11 @@ def question(study: Any) -> dict[str, Any]:
     """A study without what changes no outcome: a run may go on elsewhere, in smaller batches."""
     same = ("model.batch_size", "model.device", "model.workers", "track")
     fields = flat(study or {})
-    for later in ("model.quantize", "model.gguf"):  # absent from runs before there was the choice
-        if fields.get(later) is None:
-            fields.pop(later, None)
-    return {key: value for key, value in fields.items() if not key.startswith(same)}
+    return {
+        key: value
+        for key, value in fields.items()
+        if not key.startswith(same) and (key not in LATER or value != LATER[key])
+    }
 
 
 def flat(nested: dict[str, Any]) -> dict[str, Any]:

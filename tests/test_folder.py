@@ -1,0 +1,40 @@
+"""Whose a run folder is: the same study, also where an older version began it."""
+
+import json
+from dataclasses import asdict
+
+import pytest
+
+from caploc.errors import FolderTaken
+from caploc.folder import LATER, claim, flat, question
+from caploc.study import Study
+from caploc.workbench import ModelOptions
+
+STUDY = json.loads(json.dumps(asdict(Study(ModelOptions("demo"), "demo/addition"))))
+
+
+def without(study, name):
+    """The study as a version wrote it that did not have the choice."""
+    *inside, key = name.split(".")
+    copy = json.loads(json.dumps(study))
+    place = copy
+    for each in inside:
+        place = place[each]
+    del place[key]
+    return copy
+
+
+@pytest.mark.parametrize("name", LATER)
+def test_what_an_older_run_does_not_name_is_what_nobody_chose(name):
+    assert flat(STUDY)[name] == LATER[name]
+    assert question(without(STUDY, name)) == question(STUDY)
+
+
+def test_an_older_run_goes_on_and_another_study_is_refused(tmp_path):
+    older = STUDY
+    for name in LATER:
+        older = without(older, name)
+    claim(tmp_path, older, "caploc locate").close()
+    claim(tmp_path, STUDY, "caploc locate").close()
+    with pytest.raises(FolderTaken, match=r"belongs to another run \(exclude None, not \['L0H1'\]"):
+        claim(tmp_path, STUDY | {"exclude": ["L0H1"]}, "caploc locate")
