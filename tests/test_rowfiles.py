@@ -17,7 +17,11 @@ from caploc.errors import BadOption, StoreFailed, UserError
 from caploc.folder import write_json
 from caploc.heads import HeadGrid
 from caploc.rowfiles import COLUMNS, write_rows
+from caploc.search import Settings
 from caploc.store import Question, Row, Store, pack
+from caploc.studies import run_studies
+from caploc.study import Study
+from caploc.workbench import ModelOptions
 
 GRID = HeadGrid((8, 0, 5))
 QUESTION = Question("print", "float32", "task", "1", "metric")
@@ -59,7 +63,7 @@ def filled(folder: Path) -> list[Row]:
 def test_every_value_of_every_row_arrives(tmp_path, monkeypatch):
     made = {row.example: row for row in filled(tmp_path)}
     monkeypatch.setattr(rowfiles, "AT_ONCE", 7)  # several batches, the last one shorter
-    assert write_rows(tmp_path, tmp_path / "rows.parquet") == 25
+    assert write_rows(tmp_path, tmp_path / "rows.parquet") == (25, {})
     table = parquet.read_table(tmp_path / "rows.parquet")
     assert table.schema == COLUMNS
     lines = table.to_pylist()
@@ -77,6 +81,29 @@ def test_every_value_of_every_row_arrives(tmp_path, monkeypatch):
         assert line["logprob"] == ([-1.5] * 2 if scored else [None])
         assert (line["model"], line["fingerprint"]) == ("my/model", "print")
         assert (line["number"], line["tokens"], line["plain_tokens"]) == (row.number, 7.5, 9)
+
+
+def test_every_row_says_which_studies_asked_for_it_and_at_which_stage(tmp_path):
+    css = Study(
+        ModelOptions("demo", device="cpu"), "demo/recall", "css",
+        settings=Settings(masks=4, rate=0.05, top=2), examples=5, controls=1, limit=5,
+    )  # fmt: skip
+    run_studies({"a": css, "b": replace(css, method="one-shot")}, tmp_path, command="caploc run x")
+    to = tmp_path / "rows.parquet"
+    count, untold = write_rows(tmp_path, to, stages=True)
+    lines = parquet.read_table(to).to_pylist()
+    assert untold == {} and len(lines) == count
+    assert all(line["stages"] for line in lines)
+    intact = [line["stages"] for line in lines if not line["knocked_out"]]
+    assert ["a: intact", "b: intact"] in intact
+    alone = [line["stages"] for line in lines if len(line["knocked_out"]) == 1]
+    assert sum("b: masks" in told for told in alone) == 96 * 5
+    written = json.loads((tmp_path / "a" / "run.json").read_text())
+    (tmp_path / "a" / "run.json").write_text(json.dumps(written | {"study": {"task": 3}}))
+    _, untold = write_rows(tmp_path, to, stages=True)
+    assert list(untold) == ["a"]
+    told = [line["stages"] for line in parquet.read_table(to).to_pylist()]
+    assert None in told and ["b: intact"] in told
 
 
 def test_a_csv_file_says_the_same(tmp_path):
@@ -143,11 +170,11 @@ def shared(folder: Path) -> Path:
 
 def test_of_studies_that_share_their_rows_one_has_its_own(tmp_path):
     folder, to = shared(tmp_path / "studies"), tmp_path / "rows.parquet"
-    assert write_rows(folder, to) == 25 + 3 + 5 + 7
-    assert write_rows(folder / "one", to) == 25
+    assert write_rows(folder, to)[0] == 25 + 3 + 5 + 7
+    assert write_rows(folder / "one", to)[0] == 25
     lines = parquet.read_table(to).to_pylist()
     assert {(line["fingerprint"], line["task"]) for line in lines} == {("print", "task")}
-    assert write_rows(folder / "two", to) == 3 + 7
+    assert write_rows(folder / "two", to)[0] == 3 + 7
     lines = parquet.read_table(to).to_pylist()
     assert sorted({(line["fingerprint"], line["task"]) for line in lines}) == [
         ("print2", "other"),
@@ -173,7 +200,7 @@ def test_rows_whose_question_is_lost_wait_for_the_same_command(tmp_path, lost):
     assert "--repair" not in str(told.value)
     with Store(tmp_path / "rows.sqlite") as store:
         store.question_id(QUESTION)
-    assert write_rows(tmp_path, tmp_path / "rows.csv") == 25
+    assert write_rows(tmp_path, tmp_path / "rows.csv")[0] == 25
 
 
 WRITING = """
@@ -221,6 +248,6 @@ def test_a_link_in_the_place_of_the_half_file_is_not_written_through(tmp_path, e
     filled(tmp_path)
     (tmp_path / "precious").write_text("mine")
     (tmp_path / f"rows.{ending}.part").symlink_to(tmp_path / "precious")
-    assert write_rows(tmp_path, tmp_path / f"rows.{ending}") == 25
+    assert write_rows(tmp_path, tmp_path / f"rows.{ending}")[0] == 25
     assert (tmp_path / "precious").read_text() == "mine"
     assert not (tmp_path / f"rows.{ending}").is_symlink()

@@ -37,6 +37,7 @@ COLUMNS = pa.schema(
         ("heads", pa.list_(pa.string())),  # their names; null where no result tells the grid
         ("example", pa.string()),  # digest of what is asked
         ("number", pa.int64()),  # the example's place in its task
+        ("stages", pa.list_(pa.string())),  # STUDY: what it asked the row for; null if not known
         ("outcome", pa.float64()),  # null where it could not be scored
         ("item", pa.string()),  # what the metric aggregates, JSON
         ("text", pa.list_(pa.string())),  # what the model wrote, one of each request
@@ -46,6 +47,7 @@ COLUMNS = pa.schema(
         ("seconds", pa.float64()),  # the row's share of its batch
     ]
 )
+RowKey = tuple[bytes, str]  # packed mask and the example's digest
 Write = Callable[[Mapping[str, Sequence[Any]]], None]
 
 
@@ -55,10 +57,12 @@ class Known:
 
     names: dict[str, str] = field(default_factory=dict)
     grids: dict[str, HeadGrid] = field(default_factory=dict)
+    stages: dict[Question, dict[RowKey, list[str]]] = field(default_factory=dict)
+    untold: dict[str, str] = field(default_factory=dict)  # why a study's stages are not known
 
     @classmethod
-    def of(cls, folder: Path) -> "Known":
-        """From the folder's result, or those of a folder of studies."""
+    def of(cls, folder: Path, *, stages: bool) -> "Known":
+        """From the folder's result, or those of a folder of studies; their stages, if wanted."""
         known = cls()
         pattern = f"*/{RESULT}" if (folder / STUDIES).is_file() else RESULT
         for path in sorted(folder.glob(pattern)):
@@ -67,7 +71,23 @@ class Known:
                 fingerprint = str(result.model.fingerprint)
                 known.names[fingerprint] = result.model.name
                 known.grids[fingerprint] = result.grid.grid()
+                if stages:
+                    known.trace(path.parent)
         return known
+
+    def trace(self, run: Path) -> None:
+        """Add what a run asked its rows for."""
+        from caploc.doctor.replay import trace_stages  # loads torch
+
+        try:
+            traced = trace_stages(run)
+        except UserError as error:
+            self.untold[run.name] = str(error).rstrip(".")
+            return
+        for question, rows in traced.items():
+            told = self.stages.setdefault(question, {})
+            for key, stage in rows.items():
+                told.setdefault(key, []).append(f"{run.name}: {stage}")
 
 
 @dataclass(frozen=True)
@@ -97,12 +117,18 @@ class Own:
         return same and question.task in self.tasks
 
 
-def write_rows(folder: Path, to: Path, progress: Progress | None = None) -> int:
-    """Write every row of a run folder into a Parquet or CSV file; how many there are.
+def write_rows(
+    folder: Path, to: Path, progress: Progress | None = None, *, stages: bool = False
+) -> tuple[int, dict[str, str]]:
+    """Write every row of a run folder into a Parquet or CSV file.
 
     Of a run that shares its rows with the studies beside it, those of its model and tasks. Only a
     batch of rows is in memory at a time, and the file is whole or not there. A CSV file holds lists
-    as JSON.
+    as JSON. With `stages` every study is gone through once more on its rows, to say what it asked
+    each row for.
+
+    Returns:
+        The number of rows, and why the stages of some studies are not known.
 
     Raises:
         BadOption: if the file's name ends in neither .parquet nor .csv.
@@ -114,7 +140,7 @@ def write_rows(folder: Path, to: Path, progress: Progress | None = None) -> int:
     path = rows_file(folder)
     if not folder.is_dir() or not path.is_file():
         raise UserError(f"{folder} holds no {ROWS}; name the folder of a run.")
-    known, progress = Known.of(folder), progress or Silent()
+    known, progress = Known.of(folder, stages=stages), progress or Silent()
     own = None if path == folder / ROWS else Own.of(folder, path)
     with reading(path) as (database, schema):
         questions = read_questions(database, path, own)
@@ -133,7 +159,7 @@ def write_rows(folder: Path, to: Path, progress: Progress | None = None) -> int:
             ) from error
         except (KeyError, TypeError, AttributeError, ValueError, RecursionError):
             raise StoreFailed(damaged(path, "a row is not what was written")) from None
-    return int(count)
+    return int(count), known.untold
 
 
 def read_questions(
@@ -188,7 +214,9 @@ def line(question: Question, row: Sequence[Any], known: Known) -> tuple[Any, ...
         *(question.model, question.dtype, question.task, question.task_version),
         *(question.outcome, question.mode, columns),
         [str(grid.part(column)) for column in columns] if grid and named else None,
-        *(example, number, outcome, item),
+        *(example, number),
+        known.stages.get(question, {}).get((bytes(mask), example)),
+        *(outcome, item),
         [answer.get("text") for answer in answers],
         [answer.get("logprob") for answer in answers],
         *cost,

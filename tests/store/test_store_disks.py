@@ -78,7 +78,7 @@ def test_a_read_only_folder_is_one_sentence_and_can_be_looked_at(small_disk, tmp
     with pytest.raises(StoreFailed, match="writable and run the same command again"):
         Store(path)
     assert check_store(path).rows == 60
-    assert write_rows(small_disk, tmp_path / "rows.csv") == 60
+    assert write_rows(small_disk, tmp_path / "rows.csv")[0] == 60
     with pytest.raises(StoreFailed, match="could not be written"):
         write_rows(small_disk, small_disk / "rows.csv")
     remount(small_disk, "rw")

@@ -182,6 +182,9 @@ def rows(
         ),
     ],
     to: Annotated[Path, typer.Option(help="File to write: rows.parquet, or rows.csv.")],
+    stages: Annotated[
+        bool, typer.Option(help="Say which study asked for a row, and at which stage.")
+    ] = True,
     quiet: Quiet = False,
 ) -> None:
     """Write every row of a run into a table for other tools: Parquet, or CSV.
@@ -191,7 +194,8 @@ def rows(
         caploc rows runs/demo --to rows.csv --quiet
 
     Writes:
-        the file of --to: model, task, heads knocked out, example, outcome, answers, cost
+        the file of --to: model, task, heads knocked out, example, what asked for it, outcome,
+        answers, cost
 
     See also:
         doctor, locate
@@ -199,7 +203,9 @@ def rows(
     from caploc.rowfiles import write_rows
 
     with console.progress(quiet) as progress:
-        count = write_rows(folder, to, progress)
+        count, untold = write_rows(folder, to, progress, stages=stages)
+    for study, why in untold.items():
+        console.say(f"What {study} asked its rows for is not told: {why}.")
     console.say(f"{count:,} rows: {to}")
 
 

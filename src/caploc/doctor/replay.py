@@ -7,7 +7,7 @@ effects and the named heads, controls and other tasks.
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -15,11 +15,11 @@ from typing import Any
 
 from huggingface_hub import try_to_load_from_cache
 
-from caploc.contents import RunFile
+from caploc.contents import RunFile, read_file
 from caploc.errors import CaplocError, UserError
-from caploc.findings import build_result, shown_answers
+from caploc.findings import Stages, build_result, shown_answers
 from caploc.finished import restored
-from caploc.folder import package_versions
+from caploc.folder import RESULT, RUN, package_versions, rows_file
 from caploc.heads import HeadGrid
 from caploc.measurement import Cost, HeadModel, Meter, OpenRow
 from caploc.models.loading import check_model
@@ -29,8 +29,8 @@ from caploc.naming import at_home, is_file, is_folder
 from caploc.pretrained import DEMO, PRETRAINED
 from caploc.progress import Progress, Silent
 from caploc.result import Result
-from caploc.search import METHODS
-from caploc.store import Question
+from caploc.search import METHODS, Plan
+from caploc.store import Question, Row
 from caploc.store.store import stored_rows
 from caploc.study import Study, locate, validated
 from caploc.tasks.task import Task
@@ -67,6 +67,21 @@ class Recorded(Meter):
         )
 
 
+class Traced(Recorded):
+    """The same, and it writes down what each row was first asked for."""
+
+    def __init__(self, path: Path, task: Task, question: Question, cost: Cost) -> None:
+        super().__init__(path, task, question, cost)
+        self.stages: dict[tuple[bytes, str], str] = {}
+
+    def measure(self, plan: Plan, progress: Progress, what: str) -> list[Row]:
+        """Return the plan's rows, each noted with the stage that asks for it."""
+        rows = super().measure(plan, progress, what)
+        for row in rows:
+            self.stages.setdefault((row.mask, row.example), what)
+        return rows
+
+
 def recompute(
     rows: Path, written: RunFile, result: Result
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -80,9 +95,44 @@ def recompute(
         NotRecomputed: if rows are missing, the run is another version's, or its tasks cannot be
             loaded here.
     """
+    study, stages, bench = replay(rows, written, result, Recorded)
+    fields = asdict(study) | {"draws_masks": METHODS[study.method].draws_masks}
+    found = build_result(fields, stages, bench.cost, "")
+    return found.as_dict(), [answer.as_dict() for answer in shown_answers(stages)]
+
+
+def trace_stages(folder: Path) -> dict[Question, dict[tuple[bytes, str], str]]:
+    """Say of every row that a finished run asked for, by its question, what it was for.
+
+    A row is known by its packed mask and its example's digest; of several stages the first counts.
+
+    Raises:
+        UserError: if the folder holds no finished run, or one that cannot be gone through here.
+    """
+    written, result = read_file(folder / RUN, RunFile), read_file(folder / RESULT, Result)
+    _, _, bench = replay(rows_file(folder), written, result, Traced)
+    return {
+        question: meter.stages
+        for question, meter in bench.meters.items()
+        if isinstance(meter, Traced)
+    }
+
+
+def replay(
+    rows: Path, written: RunFile, result: Result, make_meter: type[Recorded]
+) -> tuple[Study, Stages, Workbench[HeadModel]]:
+    """Go through a run's stages on its rows; return its study, what they leave, and the meters.
+
+    Raises:
+        NotRecomputed: if rows are missing, the run is another version's, or its tasks cannot be
+            loaded here.
+    """
     if result.versions != package_versions():
         raise NotRecomputed("it was written by other versions of caploc or its libraries")
-    study = replace(restored(written.study), track=None)
+    try:
+        study = replace(restored(written.study), track=None)
+    except (KeyError, TypeError, ValueError) as error:
+        raise NotRecomputed(f"its study is another version's ({error})") from error
     allowed = Allowed(code=True)  # every row is there, so that no program is run
     try:
         allowed.check("The run", study.model, study.options, (study.task, *study.other_tasks))
@@ -92,7 +142,8 @@ def recompute(
         study = replace(study, settings=settings)
         settings.check()
         study.options.check()
-        return replayed(study.sized(grid.size), rows, grid, result)
+        study = study.sized(grid.size)
+        return study, *replayed(study, partial(make_meter, rows), grid, result)
     except NotRecomputed:
         raise
     except CaplocError as error:
@@ -138,20 +189,17 @@ def check_sizes(study: Study, grid: HeadGrid) -> None:
 
 
 def replayed(
-    study: Study, rows: Path, grid: HeadGrid, result: Result
-) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Go through a study's stages on stored rows; return what they leave, as files hold it."""
+    study: Study, make_meter: Callable[..., Recorded], grid: HeadGrid, result: Result
+) -> tuple[Stages, Workbench[HeadModel]]:
+    """Go through a study's stages on stored rows; return what they leave, and the meters."""
     tasks = study.tasks()
     study.check_examples(tasks[0].size)
     said = result.model
     model = Unloaded(study.model.name, said.fingerprint or "", grid, said.dtype or "")
     engine: Any = Absent(model)
-    bench = Workbench[HeadModel](engine, None, make_meter=partial(Recorded, rows))
+    bench = Workbench[HeadModel](engine, None, make_meter=make_meter)
     stages = locate(study, bench, tasks, Silent())
-    stages = validated(study, bench, stages, tasks, Silent())
-    fields = asdict(study) | {"draws_masks": METHODS[study.method].draws_masks}
-    found = build_result(fields, stages, bench.cost, "")
-    return found.as_dict(), [answer.as_dict() for answer in shown_answers(stages)]
+    return validated(study, bench, stages, tasks, Silent()), bench
 
 
 def find_disparities(there: Any, here: Any, where: str = "") -> Iterator[str]:
