@@ -31,8 +31,8 @@ def shown(notebook) -> tuple[str, list[str]]:
 @pytest.mark.parametrize(
     ("name", "words", "pictures"),
     [
-        ("demo", ["heads carry demo/addition", "intact:", "demo/capitals"], 2),
-        ("own_task", ["heads carr", "There is no task file 'runs/own-task/eazy.yaml'"], 0),
+        ("demo", ["of 96 heads are", "intact:", "demo/capitals"], 2),
+        ("own_task", ["of 96 heads", "There is no task file 'runs/own-task/eazy.yaml'"], 0),
         ("own_model", ["first: L", "fifth: L", "without the two heads of 'first'"], 0),
     ],
 )
