@@ -16,6 +16,7 @@ from caploc.reproduce import EXHIBITS, plan_exhibits
 from caploc.reproduce.laboratory import Laboratory, open_laboratory
 from caploc.reproduce.preset import FRESH, Preset
 from caploc.reproduce.reckoning import Bill, PresetDryRun, asked_by, bits
+from caploc.reproduce.selection import search_own, universal_heads
 from caploc.search import METHODS, Problem, Settings
 from caploc.store import pack
 
@@ -62,16 +63,22 @@ class Told(PresetDryRun):
         super().failures(model, benchmark, heads)
         return self.laboratory.failures(model, benchmark, heads)
 
-    def search(self, model, benchmark, label):
-        super().search(model, benchmark, label)
-        return self.laboratory.search(model, benchmark, label)
+    def search(self, model, benchmark, label, excluded=()):
+        super().search(model, benchmark, label, excluded)
+        return self.laboratory.search(model, benchmark, label, excluded)
 
 
 def sets_that_agree(laboratory: Laboratory) -> int:
-    """Settings of the small preset's search that found what another one found."""
+    """Settings of the small preset's search that found what another one found.
+
+    It is run with the universal heads in, and again with them out, if there are any.
+    """
     model, same = laboratory.preset.models[0], 0
     for benchmark in laboratory.preset.localized:
-        tried = laboratory.search(model, benchmark, "CSS").told["settings"]
+        ways = [laboratory.search(model, benchmark, "CSS")]
+        if universal_heads(laboratory, model):
+            ways.append(search_own(laboratory, model, benchmark, "CSS"))
+        tried = [each for way in ways for each in way.told["settings"]]
         same += len(tried) - len({frozenset(each["heads"]) for each in tried if each["heads"]})
     return same
 
