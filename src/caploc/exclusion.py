@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from caploc.errors import BadOption
+from caploc.folder import make
 from caploc.headfile import HeadFile, read_heads, write_heads
 from caploc.heads import Head, HeadGrid
 from caploc.models.sources import ModelSource
@@ -25,7 +26,7 @@ def keep_universal(file: HeadFile) -> Path:
     """
     assert file.fingerprint is not None
     path = universal_file(file.fingerprint)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make(path.parent)
     write_heads(path, file)
     return path
 
@@ -48,7 +49,7 @@ def resolve_excluded(
             file.check(grid)
             found += file.heads
         else:
-            found += grid.named_in(str(head) for head in Head.parse_all(each))
+            found += grid.named_in(each.split(","))
     names = tuple(dict.fromkeys(map(str, found)))
     if grid.size - len(names) < top:
         raise BadOption(

@@ -135,7 +135,7 @@ def replay(
         raise NotRecomputed(f"its study is another version's ({error})") from error
     allowed = Allowed(code=True)  # every row is there, so that no program is run
     try:
-        allowed.check("The run", study.model, study.options, (study.task, *study.other_tasks))
+        allowed.check("The run", study.model, study.options, (study.task, *study.beside))
         grid = rebuild_grid(study, result)
         check_sizes(study, grid)
         settings = replace(study.settings, group=result.search.group or study.settings.group)
