@@ -25,6 +25,7 @@ WORDS = {
     HeadlineVerdict.SLIGHT: "hardly touched",
     HeadlineVerdict.LIKE_RANDOM: "as random heads",
     HeadlineVerdict.NEEDED: "needed",
+    HeadlineVerdict.UNSURE: "may be specific",
     HeadlineVerdict.SPECIFIC: "specific",
     HeadlineVerdict.SHARED: "shared",
     HeadlineVerdict.EVERYTHING: "needed by everything",

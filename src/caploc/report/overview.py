@@ -40,6 +40,7 @@ VERDICTS = {
     HeadlineVerdict.SLIGHT: "hardly touched",
     HeadlineVerdict.LIKE_RANDOM: "no more than random heads",
     HeadlineVerdict.NEEDED: "needs these heads",
+    HeadlineVerdict.UNSURE: "needs these heads, and nothing else does for sure",
     HeadlineVerdict.SPECIFIC: "needs these heads, and nothing else does",
     HeadlineVerdict.SHARED: "needs these heads, as others do",
     HeadlineVerdict.EVERYTHING: "needs these heads, as everything does",

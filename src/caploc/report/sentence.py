@@ -37,13 +37,15 @@ class HeadlineVerdict(Enum):
     LIKE_RANDOM = auto()  # worse, and so it is without random heads
     # Worse, and random heads do less or were not tried; and of the other tasks
     NEEDED = auto()  # none was scored
-    SPECIFIC = auto()  # none loses anything beyond doubt
+    UNSURE = auto()  # none loses anything beyond doubt, and some may
+    SPECIFIC = auto()  # none loses more than the margin, for sure
     SHARED = auto()  # some lose
     EVERYTHING = auto()  # all lose, no less than half of what the task loses, in shares
 
 
 HURT = {
     HeadlineVerdict.NEEDED,
+    HeadlineVerdict.UNSURE,
     HeadlineVerdict.SPECIFIC,
     HeadlineVerdict.SHARED,
     HeadlineVerdict.EVERYTHING,
@@ -99,7 +101,8 @@ class HeldOutClaim:
         if not self.others:
             return HeadlineVerdict.NEEDED
         if not any(each.is_hurt for each in self.others):
-            return HeadlineVerdict.SPECIFIC
+            sure = all(each.change and each.change.verdict != "open" for each in self.others)
+            return HeadlineVerdict.SPECIFIC if sure else HeadlineVerdict.UNSURE
         before, after = self.intact or 0.0, self.knocked_out or 0.0
         enough = BROAD * abs(before - after) / before if before else 0.0
         broad = all(each.is_hurt and each.lost_share >= enough for each in self.others)
@@ -195,6 +198,7 @@ def _needed(result: Result, check: HeldOutClaim, names: str, few: str) -> str:
     """Say what the heads are needed for, and what else loses without them."""
     are = "is" if len(check.top) == 1 else "are"
     claim = {
+        HeadlineVerdict.UNSURE: (f"{are} needed for {check.task}, and for no other task for sure"),
         HeadlineVerdict.SPECIFIC: f"{are} specific to {check.task}",
         HeadlineVerdict.SHARED: f"{are} needed for {check.task}, and not for it alone",
         HeadlineVerdict.EVERYTHING: f"{are} needed by every task that was scored",
