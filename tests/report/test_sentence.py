@@ -194,7 +194,8 @@ def test_random_heads_are_compared_or_their_absence_is_said(result):
 def test_held_out_examples_carry_the_verdict_where_there_are_any(sure):
     assert said(sure) == (
         "Two of 8 heads are needed for demo/addition, and for no other task for sure: with L0H1 "
-        "and L1H3 knocked out, its score on 90 held-out examples falls from 100 % to 22 %, while demo/sentences goes from 98 % to "
+        "and L1H3 knocked out, its score on 90 held-out examples falls from 100 % to 22 %, while "
+        "demo/sentences goes from 98 % to "
         "97 %, which may be chance."
     )
     assert second_sentence(shaped(sure)).replace(NBSP, " ") == (
