@@ -81,7 +81,9 @@ def executed(path: Path) -> tuple[str, dict[str, bytes]]:
     os.environ["TQDM_DISABLE"] = "1"
     with tempfile.TemporaryDirectory() as folder:
         place = {"metadata": {"path": folder}}
-        NotebookClient(notebook, timeout=900, resources=place).execute()
+        # interrupted, a cell that takes too long fails with a traceback to where it was
+        client = NotebookClient(notebook, timeout=250, interrupt_on_timeout=True, resources=place)
+        client.execute()
     for cell in notebook.cells:
         if "outputs" in cell:
             cell.outputs = [output for output in cell.outputs if is_kept(output)]

@@ -32,17 +32,25 @@ class Fetched(HTMLParser):
             self.addresses.append(named.get(FETCHED[tag]) or "")
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory):
-    place = tmp_path_factory.mktemp("site")
-    built = subprocess.run(
+def build(place: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(place)],
         cwd=ROOT,
         env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
         capture_output=True,
         text=True,
         check=False,
+        timeout=400,
     )
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    place = tmp_path_factory.mktemp("site")
+    try:
+        built = build(place)
+    except subprocess.TimeoutExpired:  # a Jupyter kernel lost a message: a cell's own hang fails
+        built = build(place)
     assert built.returncode == 0, built.stderr
     assert not re.search(r"^(WARNING|ERROR)", built.stderr, re.M)
     return place
