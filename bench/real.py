@@ -28,7 +28,7 @@ from caploc.search import METHODS, Found, Problem, Settings, column_mask
 from caploc.store import Store
 from caploc.tasks.catalog import TaskOptions
 from caploc.validation import Check, drop_idle_members, judge, measure_members
-from caploc.workbench import ModelOptions, Workbench
+from caploc.workbench import ModelOptions, Workbench, choices_of
 from census import CASES, FILES, ROWS, Case, wanted
 from measuring import say
 from metering import metered
@@ -147,6 +147,7 @@ class Proving:
             fresh=split.checking if trial.settings.goal == "set" else (),
             chance=self.meters[0].task.chance,
             likelihood=1 if trial.method == "adaptive" else None,
+            choices=choices_of(self.meters[0].task, split.searching),
         )
         done = metered(METHODS[trial.method].search(problem), self.meters)
         chosen, check = done.found.chosen, self.check(split.checking)
@@ -271,10 +272,10 @@ def run_case(case: Case, arguments: argparse.Namespace, kept: dict[str, Any]) ->
     with Store(ROWS / case.name / "rows.sqlite") as store:
         engine = model.engine()
         bench = Workbench(engine, store)
-        meters = []
-        for outcome in ("metric", "logprob"):
-            (task,) = model.tasks([case.task], TaskOptions(outcome=outcome))
-            meters.append(bench.meter(task))
+        (task,) = model.tasks([case.task], TaskOptions())
+        likelihood = task.in_likelihood()
+        assert likelihood is not None
+        meters = [bench.meter(task), bench.meter(likelihood)]
         proving = Proving(case, truth, engine, meters)
         for seed in range(arguments.seeds):
             split = Split.drawn(truth, meters[0].task.size, seed)

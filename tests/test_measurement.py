@@ -81,6 +81,9 @@ class Squares:
     def in_likelihood(self):
         return None
 
+    def choice(self, example):
+        return None
+
     def key(self, example):
         return str(example)
 

@@ -31,7 +31,7 @@ COLUMNS = pa.schema(
         ("dtype", pa.string()),
         ("task", pa.string()),
         ("task_version", pa.string()),
-        ("outcome_kind", pa.string()),  # metric or logprob
+        ("outcome_kind", pa.string()),  # metric, logprob or margin
         ("mode", pa.string()),  # what stands for a part that is knocked out
         ("knocked_out", pa.list_(pa.int32())),  # columns of the mask, ascending
         ("heads", pa.list_(pa.string())),  # their names; null where no result tells the grid

@@ -43,7 +43,14 @@ from caploc.validation import (
     score_both,
     split_examples,
 )
-from caploc.workbench import ModelOptions, Workbench, check_task_count, likelihood_of, shared_price
+from caploc.workbench import (
+    ModelOptions,
+    Workbench,
+    check_task_count,
+    choices_of,
+    likelihood_of,
+    shared_price,
+)
 
 PAPER_EXAMPLES = 100  # that the paper's methods find heads on
 ADAPTIVE_EXAMPLES = 400  # that the adaptive search draws on, at most
@@ -247,7 +254,8 @@ def locate(
         likely = likelihood_of(tasks[number], searched) if looked else None
         meters += [] if likely is None else [bench.meter(likely)]
         place = number if likely is None else len(meters) - 1
-        beside.append(OtherTask(number, searched, place, twin=name in study.twins))
+        choices = choices_of(tasks[number], searched)
+        beside.append(OtherTask(number, searched, place, name in study.twins, choices))
     grid = bench.engine.loaded.grid
     heads = grid.size
     intact = meters[0].under(column_mask(heads, []), examples, progress, "intact")
@@ -264,6 +272,7 @@ def locate(
         chance=task.chance,
         likelihood=None if likelihood is None else meters.index(bench.meter(likelihood)),
         beside=beside,
+        choices=choices_of(task, examples),
         excluded=tuple(grid.column(head) for head in grid.named_in(study.exclude)),
     )
     found = search(meters, METHODS[study.method].search(problem), progress)

@@ -232,7 +232,7 @@ class Workbench(Generic[Model_co]):
 
 
 def likelihood_of(task: Task, examples: Sequence[int]) -> Task | None:
-    """The task with log-probabilities of right answers as outcomes; None if an example has none."""
+    """The task with how likely right answers are as outcomes; None if an example has none."""
     likelihood = task.in_likelihood()
     if likelihood is None:
         return None
@@ -242,6 +242,12 @@ def likelihood_of(task: Task, examples: Sequence[int]) -> Task | None:
     except BadOption:
         return None
     return likelihood
+
+
+def choices_of(task: Task, examples: Sequence[int]) -> dict[int, int]:
+    """The number of the right choice of each example that offers any."""
+    chosen = {example: task.choice(example) for example in examples}
+    return {example: choice for example, choice in chosen.items() if choice is not None}
 
 
 def shared_price(

@@ -1,3 +1,6 @@
+from collections import Counter
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from driven import ELSEWHERE, SEARCHED, breaking, drive, inside, problem, with_holes
@@ -8,7 +11,7 @@ from scipy.special import expit
 from caploc import designs
 from caploc.search import METHODS
 from caploc.search.adaptive import CHECKED
-from caploc.search.likelihood import FLOOR, FirstLook, linked
+from caploc.search.likelihood import FLOOR, FirstLook, balance, linked
 from caploc.search.state import right_of
 from caploc.simulate import World
 
@@ -63,6 +66,41 @@ def test_every_head_is_tried_alone_on_the_same_few_right_examples():
 def test_a_head_is_tried_on_one_example_at_least_and_eight_at_most():
     assert looked(rows=3)[0].change.shape == (40, 1)
     assert looked(rows=10_000)[0].change.shape == (40, 8)
+
+
+@given(
+    st.lists(st.integers(0, 60), unique=True, max_size=40),
+    st.dictionaries(st.integers(0, 60), st.integers(0, 3)),
+)
+def test_among_the_first_examples_every_choice_is_right_as_often_as_may_be(order, choices):
+    balanced = balance(order, choices)
+    assert sorted(balanced) == sorted(order)
+    total = Counter(choices.get(example) for example in order)
+    for count in range(len(order) + 1):
+        first = Counter(choices.get(example) for example in balanced[:count])
+        most = max(first.values(), default=0)
+        assert all(first[choice] >= most - 1 for choice in total if first[choice] < total[choice])
+    for choice in total:  # those of one choice stay in their order
+        own = [example for example in order if choices.get(example) == choice]
+        assert own == [example for example in balanced if choices.get(example) == choice]
+
+
+def test_a_head_that_sways_to_one_choice_is_seen_whatever_the_seed():
+    # Without it the model picks the first choice more often: it does good where that one is right.
+    swaying, heads, examples = 3, 40, list(range(200))
+    choices = {example: example % 2 for example in examples}
+    sure = np.random.default_rng(0).normal(2.0, 1.0, len(examples))
+
+    def answer(plan):
+        sign = np.where(plan.example % 2 == 0, 1.0, -1.0)
+        return sure[plan.example] + sign * 4.0 * plan.masks[plan.mask][:, swaying]
+
+    intact = {example: float(sure[example] > 0) for example in examples}
+    for seed in range(12):
+        asked = replace(problem(heads), likelihood=1, choices=choices)
+        look = FirstLook(asked, intact, designs.generator(seed))
+        drive(look.ask(right_of(intact), 2 * heads, examples), answer)
+        assert -0.6 < look.effects().effect[swaying] < -0.4  # all of those where it did good
 
 
 def test_predicted_effects_follow_the_true_ones_and_their_errors_hold():

@@ -79,6 +79,45 @@ def test_the_outcome_can_be_the_log_probability_of_the_gold_answer():
     assert addition.in_metric().metric == "exact_match"
 
 
+def test_a_choice_is_likely_by_its_margin_over_the_likeliest_other_one():
+    capitals = load_task("demo/capitals").in_likelihood()
+    assert capitals.outcome_kind == capitals.metric == "margin"
+    assert capitals.requests(0) == load_task("demo/capitals").requests(0)
+    assert capitals.choice(0) == 2 and capitals.in_metric().choice(0) == 2
+    said = [Scored(nats, False, 3) for nats in (-5.0, -2.0, -1.5, -9.0)]
+    assert capitals.outcome(capitals.item(0, said)) == 0.5
+    assert capitals.outcome(capitals.item(0, [said[0], said[2], said[1], said[3]])) == -0.5
+    assert capitals.score([0, 1], [0.5, -1.5]).score == -0.5
+
+
+def test_a_margin_is_that_of_choices_of_equal_length_where_the_metric_divides_by_length(tmp_path):
+    (tmp_path / "rows.jsonl").write_text('{"question": "Capital of Peru?", "right": 0}\n')
+    (tmp_path / "normed.yaml").write_text(f"""
+task: normed
+dataset_path: json
+dataset_kwargs: {{data_files: {{test: {tmp_path}/rows.jsonl}}}}
+test_split: test
+output_type: multiple_choice
+doc_to_text: question
+doc_to_choice: [Lima, Copenhagen]
+doc_to_target: right
+metric_list: [{{metric: acc_norm}}]
+""")
+    task = load_task(str(tmp_path / "normed.yaml"))
+    for longer, right in ((-9.5, 1.0), (-10.5, 0.0)):  # a nat for every letter would be a tie
+        said = [Scored(-4.0, False, 2), Scored(longer, False, 4)]
+        assert (task.in_likelihood().item(0, said) > 0) == (longer < -10.0)
+        assert task.item(0, said) == 1.0 - right
+    said = [Scored(-4.0, False, 2), Scored(-12.0, False, 4)]
+    assert task.in_likelihood().item(0, said) == pytest.approx(7 * 0.2)  # nats a letter x letters
+
+
+def test_written_answers_are_likely_by_their_log_probability_and_offer_no_choice():
+    sorting = load_task("demo/sorting")
+    assert sorting.in_likelihood().outcome_kind == "logprob"
+    assert sorting.choice(0) is None
+
+
 def test_a_real_task_reads_local_files(gsm8k_files):
     task = load_task("gsm8k", TaskOptions(data=gsm8k_files))
     assert (task.size, task.metric, task.leaves[0].filter) == (8, "exact_match", "flexible-extract")

@@ -50,6 +50,9 @@ class Asked:
     def in_likelihood(self):
         return None
 
+    def choice(self, example):
+        return None
+
     def key(self, example):
         return str(example)
 

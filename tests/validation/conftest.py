@@ -33,6 +33,9 @@ class Sums:
     def in_likelihood(self):
         return None
 
+    def choice(self, example):
+        return None
+
     def key(self, example):
         return str(example)
 

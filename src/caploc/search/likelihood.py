@@ -5,8 +5,10 @@ tells much at once. A few examples a head are enough to see which heads can matt
 """
 
 import warnings
-from collections.abc import Generator, Sequence
+from collections import Counter
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import ClassVar
 
 import numpy as np
@@ -29,8 +31,8 @@ MOST_EACH = 8  # examples that every head is tried on
 WORTH, HALF = 35.0, 2.0
 FLOOR = 0.006
 # Made-up examples that keep the link sensible where the model gets all, or nothing, right: so
-# unlikely an answer is not given, and a certain one is.
-ANCHORS = ((-6.0, 0.0), (0.0, 1.0))
+# unlikely an answer is not given, and a certain one is, or one that leads by so much.
+UNLIKELY, CERTAIN, LEADING = -6.0, 0.0, 6.0
 STRENGTH = 50.0  # inverse of the link's regularization
 RATE = 0.04  # of the masks by which the effects are judged afterwards
 
@@ -93,7 +95,11 @@ class FirstLook:
         under = self.problem.empty()
         under[self.base] = True
         count = int(np.clip(rows // max(len(heads), 1), 1, MOST_EACH))
-        asked = self.random.permutation(right)[:count].tolist()
+        choices = self.problem.choices
+        kinds = len({choices.get(example) for example in right})
+        if kinds <= count + 1:  # as many of each
+            count = min(-(-count // max(kinds, 1)) * kinds, MOST_EACH)
+        asked = balance(self.random.permutation(right).tolist(), choices)[:count]
         examples = list(dict.fromkeys([*asked, *known]))
         if not examples:
             return
@@ -170,13 +176,27 @@ class FirstLook:
         return spread_around(found, alone)
 
 
+def balance(order: Sequence[int], choices: Mapping[int, int]) -> list[int]:
+    """Put the examples in such an order that every choice is right as often as every other.
+
+    A head that sways the model towards one choice does nothing but good where that one is right.
+    """
+    taken: Counter[int | None] = Counter()
+    turns = []
+    for example in order:
+        choice = choices.get(example)
+        turns.append(taken[choice])
+        taken[choice] += 1
+    return [example for _, example in sorted(zip(turns, order, strict=True), key=itemgetter(0))]
+
+
 def linked(
     likelihood: Float[np.ndarray, " examples"], share: Float[np.ndarray, " examples"]
 ) -> tuple[float, float]:
     """Slope and level of the logistic curve of outcomes, from 0 to 1, over log-probabilities."""
-    at, level = np.array(ANCHORS).T
-    x = np.concatenate([likelihood, at])
-    y = np.concatenate([share, level])
+    margins = (likelihood > 0).any()  # no log-probability is
+    x = np.concatenate([likelihood, [UNLIKELY, LEADING if margins else CERTAIN]])
+    y = np.concatenate([share, [0.0, 1.0]])
     fit = LogisticRegression(C=STRENGTH)
     fit.fit(
         np.concatenate([x, x])[:, None],

@@ -1,6 +1,6 @@
 """What a search is given, what it asks for, and what it hands back."""
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -52,14 +52,15 @@ class OtherTask:
     """A task that a specific set must spare or, a twin of the task, break as well.
 
     `number` is that of the task in plans; `examples` are for the search. `likelihood` is the number
-    of the same task with the log-probability of the right answer as its outcome (`number`: there is
-    no such thing, and the outcome itself is looked at).
+    of the same task with how likely the right answer is as its outcome (`number`: there is no such
+    thing, and the outcome itself is looked at). `choices` is as in `Problem`.
     """
 
     number: int
     examples: Sequence[int]
     likelihood: int
     twin: bool = False
+    choices: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -70,9 +71,10 @@ class Problem:
     found. `others` holds some examples of each other task; `beside` those that the goal `specific`
     is about. `shared` is the price of reading what
     all prompts begin with, as a multiple of the rest of a row; `chance` the score of guessing.
-    `likelihood` is the number, in plans, of the same task with the log-probability of the right
-    answer as its outcome (0: it is the task itself); None if there is no such thing. `excluded`
-    heads are never knocked out and never named.
+    `likelihood` is the number, in plans, of the same task with how likely the right answer is as
+    its outcome (0: it is the task itself); None if there is no such thing. `choices` has the number
+    of each example's right choice where the model picks among some. `excluded` heads are never
+    knocked out and never named.
     """
 
     heads: int
@@ -84,6 +86,7 @@ class Problem:
     chance: float = 0.0
     likelihood: int | None = None
     beside: Sequence[OtherTask] = ()
+    choices: Mapping[int, int] = field(default_factory=dict)
     excluded: tuple[int, ...] = ()
 
     def empty(self) -> Mask:

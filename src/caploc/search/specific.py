@@ -16,7 +16,7 @@ from jaxtyping import Float
 
 from caploc.recovery import Measurements
 from caploc.search.conclusion import Conclusion
-from caploc.search.likelihood import FirstLook
+from caploc.search.likelihood import FirstLook, balance
 from caploc.search.plan import Found, OtherTask, Plan, Problem, column_mask, intact_plan
 from caploc.search.shortlist import Shortlist
 from caploc.search.state import SearchState, right_of
@@ -74,7 +74,8 @@ class Side:
         right = sorted((e for e in right_of(self.intact) if e in before), key=before.__getitem__)
         half = -(-len(right) // 2)
         parts = (self.random.permutation(part).tolist() for part in (right[:half], right[half:]))
-        self.order = [example for part in parts for example in part]
+        choices = self.beside.choices
+        self.order = [example for part in parts for example in balance(part, choices)]
         self.look.change = np.zeros((self.problem.heads, 0))
 
     def expect(
@@ -175,7 +176,8 @@ def weigh(likely: Sequence[float], seen: Sequence[float]) -> float:
 def search_specific(state: SearchState) -> Generator[Plan, Measurements, Found]:
     """The most damaging set within the price, and the frontier of what the model allows."""
     problem = state.problem
-    first = OtherTask(0, problem.examples, problem.likelihood or 0, twin=True)
+    likelihood = problem.likelihood or 0
+    first = OtherTask(0, problem.examples, likelihood, twin=True, choices=problem.choices)
     sides = [Side(each, problem, state.random) for each in (first, *problem.beside)]
     for side in sides:
         yield from side.prepare()

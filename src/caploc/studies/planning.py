@@ -257,7 +257,7 @@ class DryRunMeter(Meter):
         # one luck for all masks: else a part of a set might seem to do more than the whole
         luck = pseudorandom_number(self.salt, key[1], "harm")
         harmed = bool(mask[self.needed].any()) and luck < HARMED
-        if self.task.outcome_kind == "logprob":
+        if self.task.outcome_kind != "metric":
             return -1.0 - luck - 3.0 * harmed
         return float(right and not harmed)
 

@@ -28,8 +28,9 @@ class HarnessTask:
         """Join the leaves; raises BadOption."""
         self.name, self.leaves, self.group, self.outcome_kind = name, leaves, group, outcome_kind
         self.places = [(leaf, doc) for leaf in leaves for doc in range(len(leaf.instances))]
-        self.metric = "logprob" if outcome_kind == "logprob" else leaves[0].metric
-        self.higher_is_better = outcome_kind == "logprob" or leaves[0].higher_is_better
+        measured = outcome_kind == "metric"
+        self.metric = leaves[0].metric if measured else outcome_kind
+        self.higher_is_better = leaves[0].higher_is_better if measured else True
         self.version = digest_json([leaf.definition() for leaf in leaves])
         self.executes_code = any(leaf.executes_code for leaf in leaves)
         self.keys: dict[int, str] = {}
@@ -39,7 +40,7 @@ class HarnessTask:
                 f"({', '.join(sorted({leaf.metric for leaf in leaves}))}); name one that all have "
                 "with --metric, or choose one of its tasks."
             )
-        if outcome_kind == "logprob":
+        if not measured:
             self.places[0][0].gold_request(0)
 
     def in_metric(self) -> "HarnessTask":
@@ -48,12 +49,14 @@ class HarnessTask:
         return HarnessTask(self.name, self.leaves, self.group)
 
     def in_likelihood(self) -> "HarnessTask | None":
-        if self.outcome_kind == "logprob":
+        if self.outcome_kind != "metric":
             return self
         if self.metric in LIKELIHOOD_METRICS:  # a perplexity is one already
             return None
+        choosing = all(leaf.choosing for leaf in self.leaves)
         try:
-            return HarnessTask(self.name, self.leaves, self.group, "logprob")
+            kind = "margin" if choosing else "logprob"
+            return HarnessTask(self.name, self.leaves, self.group, kind)
         except BadOption:
             return None
 
@@ -72,6 +75,8 @@ class HarnessTask:
         leaf, doc = self.places[example]
         if self.outcome_kind == "logprob":
             return (leaf.gold_request(doc),)
+        if self.outcome_kind == "margin":
+            leaf.gold_request(doc)  # raises BadOption if it is not known
         return leaf.requests(doc)
 
     def key(self, example: int) -> str:
@@ -84,12 +89,18 @@ class HarnessTask:
             self.keys[example] = digest_json([leaf.name, asked, document, right, leaf.choices(doc)])
         return self.keys[example]
 
+    def choice(self, example: int) -> int | None:
+        leaf, doc = self.places[example]
+        return leaf.choice(doc)
+
     def item(self, example: int, responses: Sequence[Response]) -> Any:
         leaf, doc = self.places[example]
         if self.outcome_kind == "logprob":
             (scored,) = responses
             assert isinstance(scored, Scored)
             return scored.logprob / max(scored.tokens, 1)  # of a token, on average
+        if self.outcome_kind == "margin":
+            return leaf.margin(doc, responses)
         return leaf.item(doc, responses)
 
     def outcome(self, item: Any) -> float:
@@ -118,7 +129,7 @@ class HarnessTask:
         return chosen
 
     def score(self, examples: Sequence[int], items: Sequence[Any]) -> Score:
-        if self.outcome_kind == "logprob":
+        if self.outcome_kind != "metric":
             return mean_score(items)
         by_leaf: dict[str, list[Any]] = {leaf.name: [] for leaf in self.leaves}
         for example, item in zip(examples, items, strict=True):
@@ -168,8 +179,8 @@ class Mixture:
         ]
         self.outcome_kind = parts[0].outcome_kind
         metrics = sorted({part.metric for part in parts})
-        logprob = self.outcome_kind == "logprob"
-        self.metric = "logprob" if logprob else f"mean of {' and '.join(metrics)}"
+        measured = self.outcome_kind == "metric"
+        self.metric = f"mean of {' and '.join(metrics)}" if measured else self.outcome_kind
         self.higher_is_better = parts[0].higher_is_better
         self.version = digest_json([[part.name, part.version] for part in parts])
         self.executes_code = any(part.executes_code for part in parts)
@@ -204,6 +215,10 @@ class Mixture:
     def requests(self, example: int) -> Sequence[Request]:
         part, place = self.places[example]
         return self.parts[part].requests(place)
+
+    def choice(self, example: int) -> int | None:
+        part, place = self.places[example]
+        return self.parts[part].choice(place)
 
     def item(self, example: int, responses: Sequence[Response]) -> list[Any]:
         part, place = self.places[example]

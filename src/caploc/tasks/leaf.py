@@ -14,6 +14,7 @@ from random import Random
 from statistics import stdev
 from typing import Any
 
+import numpy as np
 from lm_eval.api.instance import Instance
 from lm_eval.api.metrics import mean, mean_stderr
 from lm_eval.api.task import Task as HarnessLeaf
@@ -187,6 +188,33 @@ class Leaf:
         chosen = (first, *others)[right]
         assert isinstance(chosen, LogLikelihood)
         return chosen
+
+    @property
+    def choosing(self) -> bool:
+        """Say whether the model picks among answers by their log-probabilities."""
+        first, *others = self.instances[0]
+        return bool(others) and first.request_type == "loglikelihood"
+
+    def choice(self, example: int) -> int | None:
+        """Return the number of the right choice, None if there is none or it is not known."""
+        try:
+            right = self.gold_request(example) if self.choosing else None
+        except BadOption:
+            return None
+        return None if right is None else self.requests(example).index(right)
+
+    def margin(self, example: int, responses: Sequence[Response]) -> float:
+        """Return by how much the right choice is likelier than the likeliest other one, in nats.
+
+        Where the metric divides by the choices' lengths, so does this; the unit stays that of a
+        choice of mean length. Raises BadOption if it is not known which choice is right.
+        """
+        right = self.requests(example).index(self.gold_request(example))
+        likelihood = np.array([r.logprob for r in responses if isinstance(r, Scored)])
+        if self.metric == "acc_norm":
+            lengths = np.array([max(len(choice), 1) for choice in self.choices(example)])
+            likelihood *= lengths.mean() / lengths
+        return float(likelihood[right] - np.delete(likelihood, right).max())
 
     def definition(self) -> list[Any]:
         """Return what turns responses into an outcome, besides the examples themselves."""

@@ -86,7 +86,7 @@ class Task(Protocol):
 
     name: str
     metric: str
-    outcome_kind: str  # "metric" or "logprob"
+    outcome_kind: str  # "metric", "logprob" or "margin"
     higher_is_better: bool
     version: str  # everything that can change an outcome besides the example and its responses
     executes_code: bool  # whether `item` runs, in the sandbox, a program that the model wrote
@@ -103,13 +103,20 @@ class Task(Protocol):
         """Return the same task with its own metric as the outcome."""
 
     def in_likelihood(self) -> "Task | None":
-        """Return the task with the right answer's log-probability as the outcome, if it has any."""
+        """Return the task with how likely the right answer is as the outcome, if it has any.
+
+        That is its log-probability, or where the model picks among answers its margin over the
+        likeliest other one.
+        """
 
     def key(self, example: int) -> str:
         """Return a digest of everything the example asks and is judged by."""
 
     def requests(self, example: int) -> Sequence[Request]:
         """Return what must be asked of the model for one row."""
+
+    def choice(self, example: int) -> int | None:
+        """Return the number of the right choice, None where the model picks among none."""
 
     def item(self, example: int, responses: Sequence[Response]) -> Any:
         """Return the task's own per-example result: what its metric aggregates."""
