@@ -303,7 +303,7 @@ the named heads' joint loss takes on further examples, which is what css, csb an
 look for; *shares that hold*: intervals of what each named head adds within the set,
 *checked alone*: those of what it does alone, from 75 examples of a check. Likelihoods of
 right answers count as rows, intact answers and checks do not; seconds are those of the
-rows when they were first measured, on one busy core. Means over seeds; greedy has one.
+rows when they were first measured, on one core of a busy machine. Means over seeds; greedy has one.
 """
 
 

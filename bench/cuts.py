@@ -1,0 +1,383 @@
+"""What heads can cut out and leave the rest alone, beside an optimizer's search and a trained edit.
+
+    pip install "optuna>=4.5" peft
+    python bench/cuts.py --models smollm2 --tasks past,upper
+    python bench/cuts.py --page                              the page again, from the JSON
+
+On every task: the five heads that matter most alone, the set that breaks it most, that set without
+heads that other tasks need, the specific set, what Optuna's sampler finds in as many rows, what
+`greedy` finds with the same objective in as many as it takes, and a LoRA trained to make right
+answers unlikely and leave everything else as it was (in the manner of arXiv 2601.07411). All are
+judged on the same examples, which none of them saw. Rows are kept in build/cuts and asked once.
+"""
+
+import argparse
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TQDM_DISABLE", "1")
+
+import numpy as np
+import torch
+
+from caploc import designs
+from caploc.measurement import Meter
+from caploc.progress import Silent
+from caploc.search import METHODS, Found, Problem, Settings, column_mask
+from caploc.search.plan import OtherTask, Plan
+from caploc.store import Store
+from caploc.tasks.catalog import TaskOptions
+from caploc.tasks.task import LogLikelihood, Task
+from caploc.validation import Check
+from caploc.validation.frontier import Promise, judge_frontier
+from caploc.workbench import ModelOptions, Workbench
+from measuring import say
+from metering import metered
+
+ROWS = Path("build/cuts")
+SIDES = ("past", "upper", "plural", "capital", "digits")  # the first three others are spared
+SPARED = 3
+SEARCHED, CHECKED = 60, 100  # of the spared tasks; of the task itself twice as many are searched
+TOP, PRICE = 5, 0.02
+ROWS_A_HEAD = 8
+UNIVERSAL = 0.1  # a head that takes more than this from two of the spared tasks
+EXCESS = 20.0  # what a point beyond the price weighs against a point of damage
+EACH = 15  # examples of each task for a set that Optuna or greedy tries
+RANK, STEPS, BATCH, RATE = 8, 120, 8, 5e-4  # of the LoRA
+ENOUGH = -6.0  # nats a token; a right answer less likely than this is not pushed down further
+KEEPING = 4.0  # weight of what is to stay as it was
+
+
+@dataclass
+class Cutting:
+    """A model, the task to cut out and those to leave alone, each with its examples."""
+
+    engine: Any
+    meters: list[Meter]  # the task, the spared ones, and the same with likelihoods
+    searching: list[list[int]]
+    checking: list[list[int]]
+    judging: list[list[int]]
+
+    @classmethod
+    def prepare(cls, bench: Workbench[Any], tasks: Sequence[Task]) -> "Cutting":
+        """Split every task's examples in three."""
+        likely = [task.in_likelihood() for task in tasks]
+        meters = [bench.meter(task) for task in (*tasks, *likely) if task is not None]
+        parts: tuple[list[list[int]], ...] = ([], [], [])
+        for number, task in enumerate(tasks):
+            order = designs.generator(7).permutation(task.size).tolist()
+            first = SEARCHED if number else 2 * SEARCHED
+            cuts = np.split(order, [first, first + CHECKED])
+            for part, cut in zip(parts, cuts, strict=True):
+                part.append(cut.tolist())
+        return cls(bench.engine, meters, *parts)
+
+    @property
+    def count(self) -> int:
+        """Tasks."""
+        return len(self.searching)
+
+    @property
+    def heads(self) -> int:
+        """Of the model."""
+        return int(self.engine.grid.size)
+
+    @property
+    def budget(self) -> int:
+        """Rows of a search."""
+        return ROWS_A_HEAD * self.heads
+
+    def problem(self, settings: Settings) -> Problem:
+        """What a search is given."""
+        beside = [
+            OtherTask(number, self.searching[number], number + self.count)
+            for number in range(1, self.count)
+        ]
+        return Problem(
+            self.heads, self.searching[0], settings, likelihood=self.count, beside=beside
+        )
+
+    def search(self, seed: int, goal: str) -> tuple[Found, int]:
+        """What caploc finds, and the rows it took."""
+        settings = Settings(goal=goal, seed=seed, budget=self.budget, price=PRICE, top=TOP)
+        done = metered(METHODS["adaptive"].search(self.problem(settings)), self.meters)
+        return done.found, done.rows
+
+    def check(self, number: int, examples: Sequence[int]) -> Check:
+        """Outcomes of a task on some examples."""
+        grid = self.engine.loaded.grid
+        return Check(self.meters[number], grid, examples, True, 0, 0, Silent())
+
+    def changes(self, sets: Sequence[Sequence[int]], parts: Sequence[Sequence[int]]) -> np.ndarray:
+        """Mean change of every task's score by every set, on these examples: sets x tasks."""
+        masks = np.stack([column_mask(self.heads, each) for each in ((), *sets)])
+        means = [
+            self.check(number, examples).outcomes(masks, "sets").mean(axis=1)
+            for number, examples in enumerate(parts)
+        ]
+        scores = np.array(means).T
+        changed: np.ndarray = scores[1:] - scores[0]
+        return changed
+
+    def worth(self, change: np.ndarray) -> float:
+        """Damage, less what the spared tasks lose beyond the price."""
+        return float(-change[0] - EXCESS * np.maximum(-change[1:] - PRICE, 0).sum())
+
+
+Arm = tuple[list[int], int]  # the heads, and the rows it took to find them
+
+
+def top_five(cutting: Cutting, seed: int) -> Arm:
+    """The heads that matter most alone."""
+    found, rows = cutting.search(seed, "heads")
+    return found.chosen, rows
+
+
+def most_damaging(cutting: Cutting, seed: int) -> Arm:
+    """The set that breaks the task most."""
+    found, rows = cutting.search(seed, "set")
+    return found.chosen, rows
+
+
+def filtered(cutting: Cutting, seed: int) -> Arm:
+    """That set, without heads that two spared tasks need as well: the paper's filter."""
+    chosen, rows = most_damaging(cutting, seed)
+    examples = [part[:SEARCHED] for part in cutting.searching]
+    change = cutting.changes([[column] for column in chosen], examples) if chosen else []
+    kept = [
+        column
+        for column, lost in zip(chosen, change, strict=True)
+        if (lost[1:] < -UNIVERSAL).sum() < 2
+    ]
+    return kept, rows + len(chosen) * sum(map(len, examples))
+
+
+def specific(cutting: Cutting, seed: int) -> Arm:
+    """The set that keeps its promise on examples that the search did not see."""
+    found, rows = cutting.search(seed, "specific")
+    sets = found.diagnostics.get("candidates") or []
+    if not sets:
+        return [], rows
+    checks = [cutting.check(number, part) for number, part in enumerate(cutting.checking)]
+    _, named = judge_frontier(Promise(checks[0], [], checks[1:], PRICE), sets)
+    return list(named), rows
+
+
+def sampled(cutting: Cutting, seed: int) -> Arm:
+    """What Optuna's tree-structured estimator finds in as many rows, a set of heads a trial."""
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    examples = [part[:EACH] for part in cutting.searching]
+    a_trial = sum(map(len, examples))
+    tried: dict[tuple[int, ...], float] = {}
+
+    def objective(trial: Any) -> float:
+        columns = {trial.suggest_int(f"head {n}", 0, cutting.heads - 1) for n in range(TOP)}
+        chosen = tuple(sorted(columns))
+        tried[chosen] = cutting.worth(cutting.changes([chosen], examples)[0])
+        return tried[chosen]
+
+    sampler = optuna.samplers.TPESampler(seed=seed)
+    study = optuna.create_study(direction="maximize", sampler=sampler)
+    trials = cutting.budget // a_trial
+    study.optimize(objective, n_trials=trials)
+    best = max(tried, key=tried.__getitem__)
+    return list(best) if tried[best] > 0 else [], trials * a_trial
+
+
+def greedy(cutting: Cutting, seed: int) -> Arm:
+    """The head that is worth most beside those kept, again and again; every head is tried."""
+    del seed  # nothing is drawn
+    examples = [part[:EACH] for part in cutting.searching]
+    kept: list[int] = []
+    best, rows = 0.0, 0
+    while len(kept) < TOP:
+        others = [column for column in range(cutting.heads) if column not in kept]
+        changes = cutting.changes([[*kept, column] for column in others], examples)
+        rows += len(others) * sum(map(len, examples))
+        worths = [cutting.worth(change) for change in changes]
+        if max(worths) <= best:
+            break
+        best = max(worths)
+        kept.append(others[int(np.argmax(worths))])
+    return kept, rows
+
+
+ARMS: dict[str, Callable[[Cutting, int], Arm]] = {
+    "first five": top_five,
+    "set": most_damaging,
+    "set, filtered": filtered,
+    "specific": specific,
+    "Optuna": sampled,
+    "greedy, same objective": greedy,
+}
+LORA = "LoRA"
+
+
+def train_lora(cutting: Cutting, model: Any, tokenizer: Any, seed: int) -> None:
+    """Make right answers of the task unlikely, and leave those of other tasks as likely."""
+    import peft
+
+    torch.manual_seed(seed)
+    random = designs.generator(seed)
+    config = peft.LoraConfig(r=RANK, lora_alpha=2 * RANK, target_modules="all-linear")
+    adapted = peft.get_peft_model(model, config)
+    optimizer = torch.optim.AdamW(
+        (weight for weight in adapted.parameters() if weight.requires_grad), lr=RATE
+    )
+    for _ in range(STEPS):
+        drawn = random.choice(cutting.searching[0], BATCH, replace=False)
+        pushed = [nats(adapted, tokenizer, likelihood(cutting, 0, each)) for each in drawn]
+        loss = torch.stack([(each - ENOUGH).clamp(min=0).mean() for each in pushed]).mean()
+        numbers = random.integers(1, cutting.count, BATCH // 2)
+        for number in numbers:
+            request = likelihood(cutting, number, int(random.choice(cutting.searching[number])))
+            with torch.no_grad(), adapted.disable_adapter():
+                before = logits(adapted, tokenizer, request)
+            after = logits(adapted, tokenizer, request)
+            kept = torch.nn.functional.kl_div(
+                after.log_softmax(-1), before.log_softmax(-1), log_target=True, reduction="none"
+            )
+            loss = loss + KEEPING * kept.sum(-1).mean() / len(numbers)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    adapted.merge_and_unload()
+
+
+def likelihood(cutting: Cutting, number: int, example: int) -> LogLikelihood:
+    """The request for a right answer's likelihood."""
+    (request,) = cutting.meters[number + cutting.count].task.requests(example)
+    assert isinstance(request, LogLikelihood)
+    return request
+
+
+def logits(model: Any, tokenizer: Any, request: LogLikelihood) -> torch.Tensor:
+    """Of every token of a prompt and its right answer, what the model says comes next."""
+    ids = tokenizer(request.context + request.continuation, return_tensors="pt")["input_ids"]
+    said: torch.Tensor = model(ids).logits[0, :-1].float()
+    return said
+
+
+def nats(model: Any, tokenizer: Any, request: LogLikelihood) -> torch.Tensor:
+    """The log-probability of each token of the right answer."""
+    text = request.context + request.continuation
+    ids = torch.tensor(tokenizer(text)["input_ids"])
+    first = len(tokenizer(request.context)["input_ids"])
+    said = logits(model, tokenizer, request).log_softmax(-1)
+    chosen: torch.Tensor = said.gather(1, ids[1:, None])[first - 1 :, 0]
+    return chosen
+
+
+def run_lora(cutting: Cutting, options: ModelOptions, tasks: Sequence[str]) -> list[float]:
+    """The change of every task's score by the trained edit, on the examples for judgement."""
+    loaded = cutting.engine.loaded
+    intact = [
+        cutting.check(number, part).outcomes(column_mask(cutting.heads, ())[None], "intact")[0]
+        for number, part in enumerate(cutting.judging)
+    ]
+    with TemporaryDirectory() as place:
+        loaded.model.save_pretrained(place)
+        loaded.tokenizer.save_pretrained(place)
+        from transformers import AutoModelForCausalLM
+
+        model = AutoModelForCausalLM.from_pretrained(place, dtype=torch.float32)
+        train_lora(cutting, model, loaded.tokenizer, 0)
+        model.save_pretrained(place)
+        edited = ModelOptions(place, device="cpu")
+        with Store(Path(place) / "rows.sqlite") as store:
+            bench = Workbench(edited.engine(), store)
+            after = [
+                bench.meter(task).measure(
+                    Plan.crossed(column_mask(cutting.heads, ())[None], part), Silent(), "edited"
+                )
+                for task, part in zip(
+                    edited.tasks(tasks, TaskOptions()), cutting.judging, strict=True
+                )
+            ]
+    return [
+        float(np.mean([row.outcome for row in rows]) - before.mean())
+        for rows, before in zip(after, intact, strict=True)
+    ]
+
+
+def run_case(name: str, task: str, arguments: argparse.Namespace, kept: dict[str, Any]) -> None:
+    """Every arm on a model and a task that was not run before."""
+    options = ModelOptions(name, device="cpu")
+    sides = [f"words/{side}" for side in SIDES if side != task][:SPARED]
+    tasks = [f"words/{task}", *sides]
+    place = ROWS / f"{name}-{task}"
+    place.mkdir(parents=True, exist_ok=True)
+    runs = kept.setdefault(f"{name}-{task}", {"tasks": tasks, "arms": {}})
+    with Store(place / "rows.sqlite") as store:
+        cutting = Cutting.prepare(
+            Workbench(options.engine(), store), options.tasks(tasks, TaskOptions())
+        )
+        for arm in arguments.arms:
+            if arm in runs["arms"]:
+                continue
+            if arm == LORA:
+                chosen, rows = None, STEPS * (BATCH + BATCH // 2 * 2)
+                change = run_lora(cutting, options, tasks)
+            else:
+                columns, rows = ARMS[arm](cutting, 0)
+                chosen = [str(cutting.engine.loaded.grid.heads[column]) for column in columns]
+                change = cutting.changes([columns], cutting.judging)[0].tolist()
+            runs["arms"][arm] = {"heads": chosen, "rows": rows, "change": change}
+            say(f"{name}, {task}: {arm}: {[round(each, 3) for each in change]} {chosen}")
+            arguments.file.write_text(json.dumps(kept, indent=1) + "\n")
+
+
+ABOUT = """\
+# Cutting a task out: heads, an optimizer, a trained edit
+
+Written by `bench/cuts.py`. Points of accuracy that each way takes from the task and from those to
+be left alone, on the same examples that none of them saw. *Rows* is what was asked to find it: a
+mask on one example; of the LoRA, texts of its training. The specific set may cost a spared task two
+points at most, by the upper end of an interval on other fresh examples; where none was found that
+surely keeps that, nothing is cut.
+"""
+
+
+def page(kept: dict[str, Any]) -> str:
+    """A table a case."""
+    lines = [ABOUT]
+    for name, runs in kept.items():
+        titles = [each.removeprefix("words/") for each in runs["tasks"]]
+        lines += [f"## {name}\n", f"| way | rows | {' | '.join(titles)} | heads |"]
+        lines.append("|---" + "|--:" * (len(titles) + 1) + "|---|")
+        for arm, run in runs["arms"].items():
+            cells = [f"{100 * change:+.1f}" for change in run["change"]]
+            heads = "all weights" if run["heads"] is None else " ".join(run["heads"]) or "none"
+            lines.append(f"| {arm} | {run['rows']:,} | {' | '.join(cells)} | {heads} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Run what was asked for and write the page from all that is known."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    add = parser.add_argument
+    add("--models", type=lambda text: text.split(","), default=["smollm2"])
+    add("--tasks", type=lambda text: text.split(","), default=["past", "upper"])
+    add("--arms", type=lambda text: text.split(","), default=[*ARMS, LORA])
+    add("--page", action="store_true", help="run nothing")
+    add("--out", type=Path, default=Path("docs/bench"))
+    arguments = parser.parse_args()
+    arguments.file = arguments.out / "cuts.json"
+    kept = json.loads(arguments.file.read_text()) if arguments.file.is_file() else {}
+    for model in [] if arguments.page else arguments.models:
+        for task in arguments.tasks:
+            run_case(model, task, arguments, kept)
+    arguments.file.with_suffix(".md").write_text(page(kept))
+
+
+if __name__ == "__main__":
+    main()
