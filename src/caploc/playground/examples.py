@@ -2,10 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from random import Random
 from typing import Any
 
-from caploc.errors import BadOption
 from caploc.playground.answers import SIDES, Event
 from caploc.report.wording import ScoreKind, unit_of_metric
 from caploc.tasks.task import Generate, Generated, LogLikelihood, Request, Response, Scored, Task
@@ -92,18 +90,3 @@ class DrawnExample:
             "said": unit.score(score),
             "mark": mark,
         }
-
-
-def draw(task: Task, number: int | None, random: Random, judges_code: bool) -> DrawnExample:
-    """Return the example of that number, or any.
-
-    Raises:
-        BadOption: if the task has no such example.
-    """
-    if number is None:
-        number = random.randrange(task.size)
-    if not 0 <= number < task.size:
-        raise BadOption(
-            f"{task.name} has examples 0 to {task.size - 1:,}; there is no example {number}."
-        )
-    return DrawnExample(task, number, judges_code)

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from random import Random
+from random import randrange
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -18,7 +18,7 @@ from caploc.headfile import NAME, HeadFile, write_heads
 from caploc.heads import Head
 from caploc.playground.answers import SIDES, Event, PairedGeneration, PairedReading, cut_pieces
 from caploc.playground.attention import pattern
-from caploc.playground.examples import DrawnExample, draw
+from caploc.playground.examples import DrawnExample
 from caploc.playground.setting import (
     AttentionRequest,
     ExampleRequest,
@@ -45,7 +45,6 @@ class Playground:
             self.engine = setting.model.engine()
         self.loaded = self.engine.loaded
         self.tasks: dict[str, Task] = {}
-        self.random = Random()  # which example comes next decides nothing that is measured
 
     @property
     def window(self) -> int:
@@ -55,10 +54,16 @@ class Playground:
     def example(self, asked: ExampleRequest) -> DrawnExample:
         """Return the example asked for.
 
-        Raises:
-            UserError: if the task is not laid out here, cannot be loaded, or has no such example.
+        Raises UserError if the task is not laid out here, cannot be loaded, or has no such example.
         """
-        return draw(self.task(asked.task), asked.number, self.random, self.setting.judges_code)
+        task = self.task(asked.task)
+        # which example comes next decides nothing that is measured
+        number = randrange(task.size) if asked.number is None else asked.number
+        if not 0 <= number < task.size:
+            raise BadOption(
+                f"{task.name} has examples 0 to {task.size - 1:,}; there is no example {number}."
+            )
+        return DrawnExample(task, number, self.setting.judges_code)
 
     def task(self, name: str) -> Task:
         """Return a task of this playground, loaded when it is first wanted."""
@@ -107,8 +112,7 @@ class Playground:
     def request(self, question: PageQuestion, example: DrawnExample | None) -> Generate:
         """Return a question as tasks ask theirs.
 
-        Raises:
-            BadOption: if the prompt is empty, or too long for the model with its answer.
+        Raises BadOption if the prompt is empty, or too long for the model with its answer.
         """
         if example is not None:
             first = example.requests[0]
@@ -133,16 +137,14 @@ class Playground:
     def format_chat(self, prompt: str) -> str:
         """Return the prompt as a user's message, in the model's chat format.
 
-        Raises:
-            BadOption: if it has none.
+        Raises BadOption if it has none.
         """
         return chat_template(self.loaded.tokenizer)([{"role": "user", "content": prompt}])
 
     def heads(self, names: Sequence[str]) -> tuple[Head, ...]:
         """Return the heads of these names, each once.
 
-        Raises:
-            UserError: if there is none, or one does not exist.
+        Raises UserError if there is none, or one does not exist.
         """
         found = self.loaded.grid.named_in(dict.fromkeys(names))
         if not found:
@@ -152,8 +154,7 @@ class Playground:
     def attention(self, asked: AttentionRequest) -> dict[str, Any]:
         """Return a head's attention over a prompt and what followed: tokens, and weights by row.
 
-        Raises:
-            UserError: in one sentence.
+        Raises UserError.
         """
         head = Head.parse(asked.head)
         tokens = [*self.context_tokens(asked), *asked.said]
@@ -181,11 +182,7 @@ class Playground:
         return list(span.inputs[: len(span.inputs) + 1 - len(span.continuation)])
 
     def check_tokens(self, tokens: Sequence[int]) -> None:
-        """Refuse what is no token of the model, or too much for it.
-
-        Raises:
-            BadOption: in one sentence.
-        """
+        """Refuse what is no token of the model, or too much for it; raises BadOption."""
         embeddings: Any = self.loaded.model.get_input_embeddings()
         size = int(embeddings.num_embeddings)
         if any(not 0 <= token < size for token in tokens):
@@ -198,8 +195,7 @@ class Playground:
     def save_heads(self, asked: HeadsRequest) -> bytes:
         """Return a file of the chosen heads, which `caploc.read_heads` reads.
 
-        Raises:
-            UserError: if a head does not exist, or there is none.
+        Raises UserError if a head does not exist, or there is none.
         """
         heads, evidence = self.cite_run(self.heads(asked.heads), asked.run)
         file = HeadFile(
@@ -221,9 +217,7 @@ class Playground:
 
         The first of the run's ranking stand in its order, with what it measured; any others were
         chosen by hand, which no run speaks for, and stand layer by layer.
-
-        Raises:
-            BadOption: if there is no such run.
+        Raises BadOption if there is no such run.
         """
         if number is not None:
             if not 0 <= number < len(self.setting.runs):
