@@ -211,7 +211,9 @@ class Playground:
             return first
         if not question.prompt.strip():
             raise BadOption("The prompt is empty; write one, or draw an example of a task.")
-        prompt = self.format_chat(question.prompt) if question.chat else question.prompt
+        prompt = question.prompt
+        if question.chat:
+            prompt = chat_template(self.loaded.tokenizer)([{"role": "user", "content": prompt}])
         length = len(self.engine.encoder.harness.tok_encode(prompt))
         if length + question.new_tokens > self.window:
             raise BadOption(
@@ -224,13 +226,6 @@ class Playground:
             "do_sample": False,
         }
         return Generate(prompt, options_json(options))
-
-    def format_chat(self, prompt: str) -> str:
-        """Return the prompt as a user's message, in the model's chat format.
-
-        Raises BadOption if it has none.
-        """
-        return chat_template(self.loaded.tokenizer)([{"role": "user", "content": prompt}])
 
     def heads(self, names: Sequence[str]) -> tuple[Head, ...]:
         """Return the heads of these names, each once.
@@ -249,7 +244,14 @@ class Playground:
         """
         head = Head.parse(asked.head)
         tokens = [*self.context_tokens(asked), *asked.said]
-        self.check_tokens(tokens)
+        embeddings: Any = self.loaded.model.get_input_embeddings()
+        size = int(embeddings.num_embeddings)
+        if any(not 0 <= token < size for token in tokens):
+            raise BadOption(f"said: the model's tokens are 0 to {size - 1:,}.")
+        if len(tokens) > self.window:
+            raise BadOption(
+                f"The text has {len(tokens):,} tokens; the model's window is {self.window:,}."
+            )
         heads = self.heads(asked.question.heads) if asked.knocked_out else ()
         weights = pattern(self.loaded, tokens, head, heads)
         return {
@@ -271,17 +273,6 @@ class Playground:
         assert not isinstance(request, Generate)
         span = wording.spans(request)[0]
         return list(span.inputs[: len(span.inputs) + 1 - len(span.continuation)])
-
-    def check_tokens(self, tokens: Sequence[int]) -> None:
-        """Refuse what is no token of the model, or too much for it; raises BadOption."""
-        embeddings: Any = self.loaded.model.get_input_embeddings()
-        size = int(embeddings.num_embeddings)
-        if any(not 0 <= token < size for token in tokens):
-            raise BadOption(f"said: the model's tokens are 0 to {size - 1:,}.")
-        if len(tokens) > self.window:
-            raise BadOption(
-                f"The text has {len(tokens):,} tokens; the model's window is {self.window:,}."
-            )
 
     def save_heads(self, asked: HeadsRequest) -> bytes:
         """Return a file of the chosen heads, which `caploc.read_heads` reads.

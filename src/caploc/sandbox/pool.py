@@ -237,11 +237,6 @@ def conclude(report: Any, record: dict[str, Any], limits: Limits) -> Verdict:
 # "full": namespaces and the filter, and every way out that is tried is closed. "weak": the best
 # that the machine gives.
 Isolation = Literal["full", "weak"]
-NAMESPACES = tuple(
-    f"{kind} namespace" for kind in ("user", "pid", "net", "mount", "ipc", "uts", "cgroup")
-)
-# Always there, on every system that can run programs at all.
-ALWAYS = ("own process", "own session", "resource limits", "empty environment", "no open files")
 # Capability that a rehearsal tries → what is said of it if it is out of reach, and if it is not.
 CAPABILITIES = {
     "network": ("the network", "the network can be reached"),
@@ -270,7 +265,6 @@ class Protection:
     """What stands around a program here, in the strongest profile that this machine gives."""
 
     profile: Profile | None  # None where programs cannot be run
-    active: tuple[str, ...]  # the mechanisms in use
     out_of_reach: tuple[str, ...]  # what a rehearsal tried in that isolation and could not have
     missing: tuple[str, ...]  # what it could, as a person would say it; empty in full isolation
     obstacle: str  # why it is not a stronger profile
@@ -317,7 +311,7 @@ def protection() -> Protection:
     try:
         return explore()
     except RunFailed as error:
-        return Protection(None, (), (), ("programs cannot be run",), str(error))
+        return Protection(None, (), ("programs cannot be run",), str(error))
 
 
 def enumerate_words(parts: Sequence[str]) -> str:
@@ -357,16 +351,8 @@ def explore() -> Protection:
             continue
         worker.stop()
         ways = worker.seen["open_ways"]
-        optional = {
-            "system-call filter": profile.filter,
-            "Landlock": profile.landlock,
-            "no_new_privs": not ways["rights"],
-            "own user id": worker.seen["granted"],
-        }
-        used = (name for name, is_used in optional.items() if is_used)
         return Protection(
             profile,
-            (*(NAMESPACES if profile.namespaces else ()), *used, *ALWAYS),
             tuple(name for key, (name, _) in CAPABILITIES.items() if not ways[key]),
             tuple(said for key, (_, said) in CAPABILITIES.items() if ways[key]),
             obstacle or "this system has no namespaces and no filter that caploc knows",
