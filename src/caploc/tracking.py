@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -124,10 +125,10 @@ class Tracked:
                 LOG.warning("The tracker is told no more (%s); the run goes on.", self.trouble[0])
             return None
 
-    @property
-    def listening(self) -> Tracker | None:
-        """The tracker, as long as it has had no trouble."""
-        return None if self.trouble else self.tracker
+    def tell(self, what: Callable[[Tracker], None]) -> None:
+        """Tell the tracker something, as long as it has had no trouble."""
+        if self.tracker is not None and not self.trouble:
+            self.tried(partial(what, self.tracker))
 
     def start(self, what: str, rows: int) -> None:
         self.progress.start(what, rows)
@@ -136,19 +137,17 @@ class Tracked:
         """Pass it on, and add a point to the curves now and then."""
         self.progress.advance(rows, tokens)
         self.rows, self.tokens = self.rows + rows, self.tokens + tokens
-        if self.listening is not None and time.monotonic() - self.last >= EVERY:
+        if time.monotonic() - self.last >= EVERY:
             self.last = time.monotonic()
             self.point({"rows": self.rows, "tokens": self.tokens})
 
     def point(self, figures: Mapping[str, float]) -> None:
-        if (tracker := self.listening) is not None:
-            self.tried(lambda: tracker.log(figures, self.rows))
+        self.tell(lambda tracker: tracker.log(figures, self.rows))
 
     def found(self, result: Result, files: Sequence[Path]) -> None:
         """Tell what was found, and hand over the files that say so."""
         self.point(figures_of(result))
-        if (tracker := self.listening) is not None:
-            self.tried(lambda: tracker.keep([path for path in files if path.exists()]))
+        self.tell(lambda tracker: tracker.keep([path for path in files if path.exists()]))
 
     def end(self, failed: bool) -> None:
         """Close the run, once, whatever trouble there was."""
@@ -164,9 +163,7 @@ def tracked(
     """Track a run while the block runs: `where` is mlflow, trackio, wandb, each perhaps `:PROJECT`.
 
     `settings` may be nested. With None nothing is imported and nothing is told.
-
-    Raises:
-        UnknownName, BadOption: as `check_tracker`.
+    Raises what `check_tracker` raises.
     """
     check_tracker(where)
 

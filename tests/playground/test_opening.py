@@ -9,7 +9,7 @@ import pytest
 from caploc.errors import BadOption, UnknownName, UserError
 from caploc.finished import FinishedRun
 from caploc.playground.app import address, describe_exposure, listen
-from caploc.playground.examples import DrawnExample
+from caploc.playground.playground import DrawnExample
 from caploc.playground.setting import make_setting, open_runs
 from caploc.study import Study
 from caploc.tasks.catalog import TaskOptions, load_task

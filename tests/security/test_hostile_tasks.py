@@ -389,7 +389,7 @@ def test_a_file_of_studies_with_a_task_of_its_own_code_is_refused(tmp_path):
 )
 def test_commands_on_neurons_say_what_code_may_do(tmp_path, monkeypatch, command):
     profile = Profile(namespaces=False, filter=True, landlock=True)
-    weak = Protection(profile, (), (), ("network is reachable",), "no namespaces")
+    weak = Protection(profile, (), ("network is reachable",), "no namespaces")
     monkeypatch.setattr(options, "protection", lambda: weak)
     monkeypatch.setattr(options, "choose_profile", lambda: profile)
     places = {"FILE": task(tmp_path, EVIL), "NONE": str(tmp_path / "none")}

@@ -1,6 +1,6 @@
 """A model of inspect_ai that answers with heads knocked out."""
 
-from dataclasses import dataclass
+from concurrent.futures import Future
 from typing import Any
 
 import anyio
@@ -40,13 +40,8 @@ GREEDY = {
 }
 
 
-@dataclass
-class WaitingRequest:
-    """A request that is not yet answered."""
-
-    request: Generate
-    answer: Generated | None = None
-    error: BaseException | None = None
+# A request that waits, and what will be its answer.
+Waiting = tuple[Generate, "Future[Generated]"]
 
 
 class KnockedOutAPI(ModelAPI):
@@ -80,7 +75,7 @@ class KnockedOutAPI(ModelAPI):
             raise PrerequisiteError(str(error)) from None
         tokenizer = self.engine.loaded.tokenizer
         self.chat = chat_template(tokenizer) if tokenizer.chat_template is not None else None
-        self.waiting: list[WaitingRequest] = []
+        self.waiting: list[Waiting] = []
         self.turn = anyio.Lock()
 
     def max_connections(self) -> int:
@@ -135,30 +130,28 @@ class KnockedOutAPI(ModelAPI):
 
     async def wait_for_answer(self, request: Generate) -> Generated:
         """Wait for a turn; whoever has it answers everything that waits."""
-        mine = WaitingRequest(request)
-        self.waiting.append(mine)
+        mine: Future[Generated] = Future()
+        self.waiting.append((request, mine))
         await anyio.sleep(GATHERING)
         async with self.turn:
-            if mine.answer is None and mine.error is None:
+            if not mine.done():
                 batch, self.waiting = self.waiting, []
                 # not abandoned on cancellation: the model's hooks are the thread's
                 await anyio.to_thread.run_sync(self.answer, batch)
-        if mine.error is not None:
-            raise mine.error
-        assert mine.answer is not None
-        return mine.answer
+        return mine.result(timeout=0)
 
-    def answer(self, batch: list[WaitingRequest]) -> None:
-        """Answer a batch with the engine; an error is everyone's."""
+    def answer(self, batch: list[Waiting]) -> None:
+        """Answer a batch with the engine; an error is everyone's that has no answer yet."""
         try:
-            asks = [Ask((row, 0), each.request, self.mask) for row, each in enumerate(batch)]
+            asks = [Ask((row, 0), request, self.mask) for row, (request, _) in enumerate(batch)]
             for done in self.engine.answer(asks):
                 for one in done:
                     assert isinstance(one.response, Generated)
-                    batch[one.key[0]].answer = one.response
+                    batch[one.key[0]][1].set_result(one.response)
         except Exception as error:
-            for each in batch:
-                each.error = error
+            for _, answer in batch:
+                if not answer.done():
+                    answer.set_exception(error)
 
 
 def refuse_others(tools: list[ToolInfo], config: GenerateConfig) -> None:

@@ -24,9 +24,7 @@ def open_engine(
     """Load a model: its engine, and the mask of the heads in the file `knockout` (none: no head).
 
     `loading` are arguments of `caploc.load_model`, `batch_size` caps the rows that run at a time.
-
-    Raises:
-        CaplocError: in one sentence, if an argument, the file or the model cannot be used.
+    Raises CaplocError in one sentence, if an argument, the file or the model cannot be used.
     """
     for argument in loading:
         if argument not in LOADING:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import uvicorn
+from pydantic import ValidationError
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
 from starlette.middleware import Middleware
@@ -47,7 +48,7 @@ from caploc.playground.setting import (
     ExampleRequest,
     HeadsRequest,
     PageQuestion,
-    parse_request,
+    PageRequest,
 )
 from caploc.report import colours
 from caploc.report.headtable import head_map
@@ -96,26 +97,8 @@ def is_known(header: str, names: Collection[str]) -> bool:
     return is_address(found["bare"]) or found["bare"] in names
 
 
-class HostGuard:
-    """Refuses requests under any host name but these and IP addresses."""
-
-    def __init__(self, app: ASGIApp, names: Collection[str]) -> None:
-        self.app, self.names = app, names
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        asks = scope["type"] in ("http", "websocket")
-        if not asks or is_known(Headers(scope=scope).get("host", ""), self.names):
-            await self.app(scope, receive, send)
-            return
-        refused = PlainTextResponse(
-            "The playground does not answer under this host name; open it by its IP address, or "
-            "start it with `--host NAME`.",
-            status_code=400,
-        )
-        await refused(scope, receive, send)
-
-
 T = TypeVar("T")
+A = TypeVar("A", bound=PageRequest)
 # A prompt to begin with. The demo model was trained on lines, each a text of its own.
 FIRST = {DEMO: {"prompt": "47+38=", "stops": ["\n"], "new_tokens": 16}}
 ELSEWHERE = {"prompt": "", "stops": [], "new_tokens": 64}
@@ -211,28 +194,27 @@ class Site:
         return JSONResponse(await self.turns.call(lay_out, self.playground))
 
     async def example(self, request: Request) -> Response:
-        asked = parse_request(ExampleRequest, await read_body(request))
-        return JSONResponse(await self.turns.call(self.describe, asked))
-
-    def describe(self, asked: ExampleRequest) -> Event:
-        """Return the example as the page shows it, on the thread that loads tasks."""
-        return self.playground.example(asked).describe()
+        asked = await read_request(ExampleRequest, request)
+        # described on the thread that loads tasks
+        return JSONResponse(
+            await self.turns.call(lambda: self.playground.example(asked).describe())
+        )
 
     async def answers(self, request: Request) -> Response:
         """Both answers, an event a line, as they come."""
-        question = parse_request(PageQuestion, await read_body(request))
+        question = await read_request(PageQuestion, request)
         events = self.turns.stream(self.playground.answers(question))
         return StreamingResponse(encode_events(events), media_type="application/x-ndjson")
 
     async def attention(self, request: Request) -> Response:
         """A head's pattern; the weights are float32, row by row, in base64."""
-        asked = parse_request(AttentionRequest, await read_body(request))
+        asked = await read_request(AttentionRequest, request)
         found = await self.turns.call(self.playground.attention, asked)
         weights = base64.b64encode(found["weights"].tobytes()).decode()
         return JSONResponse(found | {"weights": weights})
 
     async def heads(self, request: Request) -> Response:
-        asked = parse_request(HeadsRequest, await read_body(request))
+        asked = await read_request(HeadsRequest, request)
         saved = await self.turns.call(self.playground.save_heads, asked)
         as_file = {"content-disposition": f'attachment; filename="{NAME}"'}
         return Response(saved, media_type=JSON, headers=as_file)
@@ -250,27 +232,26 @@ def application(playground: Playground, hosts: Sequence[str]) -> Starlette:
     JSON is taken, for which browsers ask first, and nobody allows it).
     """
     site = Site(playground)
-    known = Middleware(HostGuard, names=frozenset(hosts))
-    return Starlette(
-        routes=site.routes(), middleware=[Middleware(Guarded), known], lifespan=site.open
-    )
+    guard = Middleware(Guard, names=frozenset(hosts))
+    return Starlette(routes=site.routes(), middleware=[guard], lifespan=site.open)
 
 
-async def read_body(request: Request) -> bytes:
-    """What a page of ours posted.
-
-    Raises:
-        BadOption: if it is not JSON, or too long.
-    """
-    kind = request.headers.get("content-type", "").partition(";")[0].strip()
-    if kind != JSON:
-        raise BadOption(f"The playground takes {JSON}; got {kind or 'nothing'}.")
+async def read_request(kind: type[A], request: Request) -> A:
+    """Read what a page of ours posted; raises BadOption naming the first thing that is wrong."""
+    media = request.headers.get("content-type", "").partition(";")[0].strip()
+    if media != JSON:
+        raise BadOption(f"The playground takes {JSON}; got {media or 'nothing'}.")
     found = bytearray()
     async for chunk in request.stream():
         found += chunk
         if len(found) > MOST_BYTES:
             raise BadOption(f"The request is longer than {MOST_BYTES:,} bytes; shorten the prompt.")
-    return bytes(found)
+    try:
+        return kind.model_validate_json(bytes(found))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "the request"
+        raise BadOption(f"{where}: {first['msg']}.") from None
 
 
 async def encode_events(events: AsyncGenerator[Event, None]) -> AsyncIterator[bytes]:
@@ -282,20 +263,28 @@ async def encode_events(events: AsyncGenerator[Event, None]) -> AsyncIterator[by
         await events.aclose()
 
 
-class Guarded:
-    """Adds the security headers to every response."""
+class Guard:
+    """Answers only under these host names and IP addresses, and adds the security headers."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
+    def __init__(self, app: ASGIApp, names: Collection[str]) -> None:
+        self.app, self.names = app, names
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-
         async def guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
                 message["headers"] = [*message.get("headers", []), *HEADERS.items()]
             await send(message)
 
-        await self.app(scope, receive, guarded)
+        asks = scope["type"] in ("http", "websocket")
+        if not asks or is_known(Headers(scope=scope).get("host", ""), self.names):
+            await self.app(scope, receive, guarded)
+            return
+        refused = PlainTextResponse(
+            "The playground does not answer under this host name; open it by its IP address, or "
+            "start it with `--host NAME`.",
+            status_code=400,
+        )
+        await refused(scope, receive, guarded)
 
 
 def lay_out(playground: Playground) -> dict[str, Any]:
@@ -343,8 +332,7 @@ FAREWELL = 2  # seconds that answers under way get when the server is stopped
 def listen(host: str, port: int) -> socket.socket:
     """Return a socket that listens; port 0 takes any that is free.
 
-    Raises:
-        BadOption: if the port is taken or may not be used, or the host is not of this machine.
+    Raises BadOption if the port is taken or may not be used, or the host is not of this machine.
     """
     if not 0 <= port <= 65535:
         raise BadOption(f"--port must be 0 to 65535; got {port}.")

@@ -1,10 +1,10 @@
-"""The playground itself: a loaded model, its runs and tasks, and what can be done with them."""
+"""The playground itself: a loaded model, its runs, tasks and examples, and what they answer."""
 
 import logging
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from random import Random
+from random import randrange
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -18,7 +18,6 @@ from caploc.headfile import NAME, HeadFile, write_heads
 from caploc.heads import Head
 from caploc.playground.answers import SIDES, Event, PairedGeneration, PairedReading, cut_pieces
 from caploc.playground.attention import pattern
-from caploc.playground.examples import DrawnExample, draw
 from caploc.playground.setting import (
     AttentionRequest,
     ExampleRequest,
@@ -27,10 +26,102 @@ from caploc.playground.setting import (
     Setting,
     allow_loading,
 )
-from caploc.report.wording import called
-from caploc.tasks.task import Generate, Generated, Task, options_json
+from caploc.report.wording import ScoreKind, called, unit_of_metric
+from caploc.tasks.task import (
+    Generate,
+    Generated,
+    LogLikelihood,
+    Request,
+    Response,
+    Scored,
+    Task,
+    options_json,
+)
 
 LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class DrawnExample:
+    """One example of a task; `judges_code` lets the sandbox run programs that the model wrote."""
+
+    task: Task
+    number: int
+    judges_code: bool = False
+
+    @property
+    def requests(self) -> list[Request]:
+        """Return what the task asks of the model."""
+        return list(self.task.requests(self.number))
+
+    @property
+    def prompt(self) -> str:
+        """Return what the model reads before its answer."""
+        first = self.requests[0]
+        if isinstance(first, Generate):
+            return first.prompt
+        return first.context if isinstance(first, LogLikelihood) else ""
+
+    @property
+    def gold(self) -> str | None:
+        """Return the right answer in words, None where there is none."""
+        nothing: list[Response] = [
+            Generated("", 0) if isinstance(request, Generate) else Scored(0.0, False, 0)
+            for request in self.requests
+        ]
+        return self.task.show(self.number, nothing).gold
+
+    @property
+    def choices(self) -> list[str]:
+        """List what tells the requests apart: the answers offered, or the contexts of one."""
+        asked = [request for request in self.requests if isinstance(request, LogLikelihood)]
+        if len({request.context for request in asked}) > 1:
+            return [request.context for request in asked]
+        return [request.continuation for request in asked]
+
+    def describe(self) -> Event:
+        """Return the example as the page shows it before it is asked."""
+        first = self.requests[0]
+        return {
+            "task": self.task.name,
+            "number": self.number,
+            "size": self.task.size,
+            "metric": self.task.metric,
+            "kind": "written" if isinstance(first, Generate) else "read",
+            "prompt": self.prompt,
+            "gold": self.gold,
+            "choices": self.choices,
+        }
+
+    def verdict(self, responses: dict[str, Sequence[Response]]) -> Event:
+        """Return the gold answer and each side's score."""
+        if self.task.executes_code and not self.judges_code:
+            why = (
+                "The answer is a program, which is shown and not run; start with --allow-code to "
+                "have it judged in the sandbox."
+            )
+            return {"event": "verdict", "gold": self.gold, "withheld": why}
+        return {
+            "event": "verdict",
+            "gold": self.gold,
+            "metric": self.task.metric,
+            **{side: self.judge(responses[side]) for side in SIDES},
+        }
+
+    def judge(self, responses: Sequence[Response]) -> dict[str, Any]:
+        """One side's answer and its score, in words and as right, wrong or neither."""
+        item = self.task.item(self.number, responses)
+        score = self.task.score([self.number], [item]).score
+        unit = unit_of_metric(self.task.metric, [score], self.task.higher_is_better)
+        mark = None
+        if unit.kind is ScoreKind.SHARE and score in (0, 1):
+            mark = "right" if score == 1 else "wrong"
+        return {
+            "answer": self.task.show(self.number, responses).answer,
+            "score": score,
+            "said": unit.score(score),
+            "mark": mark,
+        }
 
 
 class Playground:
@@ -45,7 +136,6 @@ class Playground:
             self.engine = setting.model.engine()
         self.loaded = self.engine.loaded
         self.tasks: dict[str, Task] = {}
-        self.random = Random()  # which example comes next decides nothing that is measured
 
     @property
     def window(self) -> int:
@@ -55,10 +145,16 @@ class Playground:
     def example(self, asked: ExampleRequest) -> DrawnExample:
         """Return the example asked for.
 
-        Raises:
-            UserError: if the task is not laid out here, cannot be loaded, or has no such example.
+        Raises UserError if the task is not laid out here, cannot be loaded, or has no such example.
         """
-        return draw(self.task(asked.task), asked.number, self.random, self.setting.judges_code)
+        task = self.task(asked.task)
+        # which example comes next decides nothing that is measured
+        number = randrange(task.size) if asked.number is None else asked.number
+        if not 0 <= number < task.size:
+            raise BadOption(
+                f"{task.name} has examples 0 to {task.size - 1:,}; there is no example {number}."
+            )
+        return DrawnExample(task, number, self.setting.judges_code)
 
     def task(self, name: str) -> Task:
         """Return a task of this playground, loaded when it is first wanted."""
@@ -107,8 +203,7 @@ class Playground:
     def request(self, question: PageQuestion, example: DrawnExample | None) -> Generate:
         """Return a question as tasks ask theirs.
 
-        Raises:
-            BadOption: if the prompt is empty, or too long for the model with its answer.
+        Raises BadOption if the prompt is empty, or too long for the model with its answer.
         """
         if example is not None:
             first = example.requests[0]
@@ -116,7 +211,9 @@ class Playground:
             return first
         if not question.prompt.strip():
             raise BadOption("The prompt is empty; write one, or draw an example of a task.")
-        prompt = self.format_chat(question.prompt) if question.chat else question.prompt
+        prompt = question.prompt
+        if question.chat:
+            prompt = chat_template(self.loaded.tokenizer)([{"role": "user", "content": prompt}])
         length = len(self.engine.encoder.harness.tok_encode(prompt))
         if length + question.new_tokens > self.window:
             raise BadOption(
@@ -130,19 +227,10 @@ class Playground:
         }
         return Generate(prompt, options_json(options))
 
-    def format_chat(self, prompt: str) -> str:
-        """Return the prompt as a user's message, in the model's chat format.
-
-        Raises:
-            BadOption: if it has none.
-        """
-        return chat_template(self.loaded.tokenizer)([{"role": "user", "content": prompt}])
-
     def heads(self, names: Sequence[str]) -> tuple[Head, ...]:
         """Return the heads of these names, each once.
 
-        Raises:
-            UserError: if there is none, or one does not exist.
+        Raises UserError if there is none, or one does not exist.
         """
         found = self.loaded.grid.named_in(dict.fromkeys(names))
         if not found:
@@ -152,12 +240,18 @@ class Playground:
     def attention(self, asked: AttentionRequest) -> dict[str, Any]:
         """Return a head's attention over a prompt and what followed: tokens, and weights by row.
 
-        Raises:
-            UserError: in one sentence.
+        Raises UserError.
         """
         head = Head.parse(asked.head)
         tokens = [*self.context_tokens(asked), *asked.said]
-        self.check_tokens(tokens)
+        embeddings: Any = self.loaded.model.get_input_embeddings()
+        size = int(embeddings.num_embeddings)
+        if any(not 0 <= token < size for token in tokens):
+            raise BadOption(f"said: the model's tokens are 0 to {size - 1:,}.")
+        if len(tokens) > self.window:
+            raise BadOption(
+                f"The text has {len(tokens):,} tokens; the model's window is {self.window:,}."
+            )
         heads = self.heads(asked.question.heads) if asked.knocked_out else ()
         weights = pattern(self.loaded, tokens, head, heads)
         return {
@@ -180,26 +274,10 @@ class Playground:
         span = wording.spans(request)[0]
         return list(span.inputs[: len(span.inputs) + 1 - len(span.continuation)])
 
-    def check_tokens(self, tokens: Sequence[int]) -> None:
-        """Refuse what is no token of the model, or too much for it.
-
-        Raises:
-            BadOption: in one sentence.
-        """
-        embeddings: Any = self.loaded.model.get_input_embeddings()
-        size = int(embeddings.num_embeddings)
-        if any(not 0 <= token < size for token in tokens):
-            raise BadOption(f"said: the model's tokens are 0 to {size - 1:,}.")
-        if len(tokens) > self.window:
-            raise BadOption(
-                f"The text has {len(tokens):,} tokens; the model's window is {self.window:,}."
-            )
-
     def save_heads(self, asked: HeadsRequest) -> bytes:
         """Return a file of the chosen heads, which `caploc.read_heads` reads.
 
-        Raises:
-            UserError: if a head does not exist, or there is none.
+        Raises UserError if a head does not exist, or there is none.
         """
         heads, evidence = self.cite_run(self.heads(asked.heads), asked.run)
         file = HeadFile(
@@ -221,9 +299,7 @@ class Playground:
 
         The first of the run's ranking stand in its order, with what it measured; any others were
         chosen by hand, which no run speaks for, and stand layer by layer.
-
-        Raises:
-            BadOption: if there is no such run.
+        Raises BadOption if there is no such run.
         """
         if number is not None:
             if not 0 <= number < len(self.setting.runs):

@@ -3,9 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from caploc.errors import BadOption, UserError
 from caploc.finished import FinishedRun
@@ -62,19 +61,6 @@ class HeadsRequest(PageRequest):
     run: int | None = None
 
 
-A = TypeVar("A", bound=PageRequest)
-
-
-def parse_request(kind: type[A], body: bytes) -> A:
-    """Read what the page sent; raises BadOption naming the first field that is wrong."""
-    try:
-        return kind.model_validate_json(body)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "the request"
-        raise BadOption(f"{where}: {first['msg']}.") from None
-
-
 DEMO = "demo"
 
 
@@ -94,8 +80,7 @@ class Setting:
     def check(self) -> HeadGrid:
         """Refuse every mistake that can be seen before data or weights are loaded.
 
-        Raises:
-            UserError: in one sentence.
+        Raises UserError.
         """
         for name, options in self.tasks.items():
             options.check()
@@ -111,8 +96,7 @@ def allow_loading(options: TaskOptions) -> TaskOptions:
 def open_runs(folder: Path, allowed: Allowed | None = None) -> tuple[FinishedRun, ...]:
     """Read the finished run of a folder, or those in the folders below it, of one model.
 
-    Raises:
-        UserError: if there is none, or they are of several models.
+    Raises UserError if there is none, or they are of several models.
     """
     if not folder.is_dir():
         raise UserError(
@@ -152,14 +136,21 @@ def make_setting(
     named = dict.fromkeys(tasks, options)
     if not runs and not tasks and found.name == DEMO:
         named = {f"demo/{name}": options for name in (*DEMO_CAPABILITIES, "sentences", "prose")}
-    return Setting(found, tuple(runs), {**collect_tasks(runs), **named}, options.allow_code)
+    # Those of runs are asked as there: what they located first, then those beside it.
+    located = {run.study.task: run.study.options for run in runs}
+    beside = {
+        name: run.study.options.plain()
+        for run in runs
+        for name in run.study.other_tasks
+        if name not in located
+    }
+    return Setting(found, tuple(runs), {**located, **beside, **named}, options.allow_code)
 
 
 def runs_model(run: FinishedRun, model: str | None, loading: ModelOptions) -> ModelOptions:
     """Return the model of a run on the device asked for.
 
-    Raises:
-        BadOption: if another is named, or another way to load it.
+    Raises BadOption if another is named, or another way to load it.
     """
     found = run.study.model
     if model is not None and model != found.name:
@@ -174,15 +165,3 @@ def runs_model(run: FinishedRun, model: str | None, loading: ModelOptions) -> Mo
             "--revision, --projections and --trust-remote-code out (--device may be given)."
         )
     return found if loading.device == "auto" else replace(found, device=loading.device)
-
-
-def collect_tasks(runs: Sequence[FinishedRun]) -> dict[str, TaskOptions]:
-    """Return the tasks of runs, asked as there: what they located first, then those beside it."""
-    located = {run.study.task: run.study.options for run in runs}
-    beside = {
-        name: run.study.options.plain()
-        for run in runs
-        for name in run.study.other_tasks
-        if name not in located
-    }
-    return located | beside

@@ -418,7 +418,13 @@ def build_root() -> None:
     """Make a root of Python and four devices, all read-only, and forget the old one."""
     mount("none", "/", None, RECURSIVE | PRIVATE)
     wanted = [path for path in (*python_folders(), *DEVICES) if os.path.exists(path)]
-    root = find_mount_point(wanted)
+    for name in sorted(os.listdir("/")):  # a folder that hides none of the wanted paths
+        root = f"/{name}"
+        hides = any(each == root or each.startswith(root + "/") for each in wanted)
+        if name != "proc" and not hides and os.path.isdir(root) and not os.path.islink(root):
+            break
+    else:
+        raise OSError(errno.ENOENT, "no folder of / is free to mount the sandbox's root on")
     flags = NO_SETUID | NO_DEVICES
     mount("tmpfs", root, "tmpfs", flags, "size=1m,mode=755")
     for path in wanted:
@@ -429,16 +435,6 @@ def build_root() -> None:
     call("umount2", b".", DETACH)
     os.chdir("/")
     mount(None, "/", None, REMOUNT | BIND | READ_ONLY | flags)
-
-
-def find_mount_point(wanted: Sequence[str]) -> str:
-    """Find a folder to mount the new root on that hides none of the wanted paths."""
-    for name in sorted(os.listdir("/")):
-        path = f"/{name}"
-        hides = any(each == path or each.startswith(path + "/") for each in wanted)
-        if name != "proc" and not hides and os.path.isdir(path) and not os.path.islink(path):
-            return path
-    raise OSError(errno.ENOENT, "no folder of / is free to mount the sandbox's root on")
 
 
 def mount_path(path: str, inside: str) -> None:

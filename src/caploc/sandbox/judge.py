@@ -176,42 +176,35 @@ class Link:
         raise Malformed("a value of no known type")
 
 
+def forward(operation: str) -> Any:
+    """Return a method that has an operation done where the object lives."""
+
+    def method(self: "Remote", /, *arguments: Any, **named: Any) -> Any:
+        link: Link = object.__getattribute__(self, "_Remote__link")
+        return link.ask(operation, self, *arguments, **named)
+
+    return method
+
+
 class Remote:
     """Something that lives in the program's process: a function, a class, an object."""
 
     __slots__ = ("__key", "__link")
+    __link: Link
 
     def __init__(self, link: Link, key: int) -> None:
         object.__setattr__(self, "_Remote__link", link)
         object.__setattr__(self, "_Remote__key", key)
 
-    def __call__(self, /, *arguments: Any, **named: Any) -> Any:
-        return self.__link.ask("call", self, *arguments, **named)
-
-    def __getattr__(self, name: str) -> Any:
-        return self.__link.ask("get", self, name)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        self.__link.ask("set", self, name, value)
-
-    def __getitem__(self, key: Any) -> Any:
-        return self.__link.ask("item", self, key)
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        self.__link.ask("put", self, key, value)
+    __call__, __getattr__, __setattr__ = forward("call"), forward("get"), forward("set")
+    __getitem__, __setitem__ = forward("item"), forward("put")
+    __next__, __len__ = forward("next"), forward("length")
 
     def __iter__(self) -> Iterator[Any]:
         answer = self.__link.ask("iterate", self)
         if type(answer) is not Remote:
             raise TypeError("iter() returned something that is not an iterator")
         return answer
-
-    def __next__(self) -> Any:
-        return self.__link.ask("next", self)
-
-    def __len__(self) -> int:
-        length: int = self.__link.ask("length", self)
-        return length
 
     def __bool__(self) -> bool:
         return self.__link.ask("truth", self) is True
@@ -349,15 +342,15 @@ class ProgramServer:
         """Do one thing and say how it went: `["value", value, changes]` or `["raise", ...]`."""
         operation, arguments, named = request
         try:
-            given = [protocol.decode_raw(each, self.find) for each in arguments]
-            given_named = {
-                name: protocol.decode_raw(each, self.find) for name, each in named.items()
-            }
-            result = self.operations[operation](*given, **given_named)
+            sent = [*arguments, *named.values()]
+            # What is no plain data is a handle: the number of an object.
+            given = [protocol.decode_raw(raw, lambda raw: self.objects[raw[1]]) for raw in sent]
+            by_name = dict(zip(named, given[len(arguments) :], strict=True))
+            result = self.operations[operation](*given[: len(arguments)], **by_name)
             changes = []
-            for at, raw in enumerate([*arguments, *named.values()]):
+            for at, raw in enumerate(sent):
                 if isinstance(raw, list) and raw[0] in MUTABLE:
-                    now = encode([*given, *given_named.values()][at], self.handle)
+                    now = encode(given[at], self.handle)
                     if now != raw:
                         changes.append([at, now])
             return ["value", encode(result, self.handle), changes]
@@ -390,7 +383,3 @@ class ProgramServer:
             self.keys[id(value)] = len(self.objects)
             self.objects.append(value)
         return ["handle", self.keys[id(value)]]
-
-    def find(self, raw: list[Any]) -> Any:
-        """Return the object that a handle stands for."""
-        return self.objects[raw[1]]

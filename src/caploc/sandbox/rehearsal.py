@@ -172,6 +172,11 @@ def succeeds(attempt: Callable[[], object]) -> bool:
 
 def list_attempts(target: Offer, memory_bytes: int) -> dict[str, Attempts]:
     """Return, for each capability, the ways to have it."""
+
+    def check_presence() -> None:
+        if not os.access(target.file, os.F_OK):
+            raise PermissionError
+
     return {
         "network": {
             name: partial(connect_and_send, socket.AF_INET, kind, ("127.0.0.1", target.port))
@@ -179,10 +184,7 @@ def list_attempts(target: Offer, memory_bytes: int) -> dict[str, Attempts]:
         },
         "sockets": try_sockets(target),
         "reading": try_reading(target),
-        "stat": {
-            "stat": partial(os.stat, target.file),
-            "access": partial(check_presence, target.file),
-        },
+        "stat": {"stat": partial(os.stat, target.file), "access": check_presence},
         "writing": try_writing(target.folder, target.file),
         "attributes": try_attributes(target.file),
         "library": try_writing(LIBRARY, os.__file__) | try_attributes(os.__file__),
@@ -204,9 +206,12 @@ def connect_and_send(family: int, kind: int, address: Any) -> None:
 def try_sockets(target: Offer) -> Attempts:
     """Reach local sockets of every kind, by a new socket and by one of a pair."""
 
-    def send(kind: int, address: str) -> None:
+    def by_pair(reconnect: bool, kind: int, address: str) -> None:
         first, second = socket.socketpair(socket.AF_UNIX, kind)
         with first, second:
+            if reconnect:
+                first.connect(address)
+                return
             first.sendto(b"x", address)
             # A pair of streams sends to its other end, whatever the address.
             second.setblocking(False)
@@ -214,15 +219,10 @@ def try_sockets(target: Offer) -> Attempts:
                 second.recv(1)
                 raise PermissionError
 
-    def reconnect(kind: int, address: str) -> None:
-        first, second = socket.socketpair(socket.AF_UNIX, kind)
-        with first, second:
-            first.connect(address)
-
     ways: dict[str, Callable[[int, str], None]] = {
         "socket": partial(connect_and_send, socket.AF_UNIX),
-        "socketpair sendto": send,
-        "socketpair connect": reconnect,
+        "socketpair sendto": partial(by_pair, False),
+        "socketpair connect": partial(by_pair, True),
     }
     return {
         f"{name} {kind.name} {number}": partial(way, kind, address)
@@ -245,12 +245,6 @@ def try_reading(target: Offer) -> Attempts:
     ways: Attempts = {f"open {path}": partial(open_file, path, os.O_RDONLY) for path in paths}
     folders = (target.folder, "/etc", target.home)
     return ways | {f"list {path}": partial(list_folder, path) for path in folders}
-
-
-def check_presence(path: str) -> None:
-    """Ask whether a file is there; raises PermissionError if it does not seem to be."""
-    if not os.access(path, os.F_OK):
-        raise PermissionError
 
 
 def try_writing(folder: str, file: str) -> Attempts:
@@ -278,11 +272,8 @@ def try_attributes(path: str) -> Attempts:
     """Change mode, dates and attributes, by path and by an open file."""
 
     def by_file(change: Callable[[int], object]) -> None:
-        file = os.open(path, os.O_RDONLY)
-        try:
-            change(file)
-        finally:
-            os.close(file)
+        with open(path, "rb") as file:
+            change(file.fileno())
 
     def set_attribute(it: Any) -> None:
         os.setxattr(it, "user.caploc", b"x")
@@ -302,6 +293,8 @@ def try_attributes(path: str) -> Attempts:
 def try_signals(process: int) -> Attempts:
     """Signal another process: directly, or by having a file's events sent to it."""
 
+    one, number = (1).to_bytes(4, "little"), process.to_bytes(4, "little")
+
     def by_file(own: Callable[[int], object]) -> None:
         first, second = socket.socketpair()
         with first, second:
@@ -310,22 +303,19 @@ def try_signals(process: int) -> Attempts:
             fcntl.fcntl(first, fcntl.F_SETFL, os.O_ASYNC)
             second.send(b"x")
 
-    def own_ex(file: int) -> None:
-        fcntl.fcntl(file, SET_OWNER_EX, (1).to_bytes(4, "little") + process.to_bytes(4, "little"))
+    def by_ioctl(command: int, file: int) -> None:
+        fcntl.ioctl(file, command, number)
+        fcntl.ioctl(file, SET_ASYNC, one)
 
-    def by_ioctl(file: int, command: int) -> None:
-        fcntl.ioctl(file, command, process.to_bytes(4, "little"))
-        fcntl.ioctl(file, SET_ASYNC, (1).to_bytes(4, "little"))
-
+    owning: dict[str, Callable[[int], object]] = {
+        "F_SETOWN": lambda file: fcntl.fcntl(file, fcntl.F_SETOWN, process),
+        "F_SETOWN_EX": lambda file: fcntl.fcntl(file, SET_OWNER_EX, one + number),
+        **{f"ioctl {command:#x}": partial(by_ioctl, command) for command in OWNER_CALLS},
+    }
     return {
         "kill": partial(os.kill, process, SIGNAL),
         "pidfd": lambda: signal.pidfd_send_signal(os.pidfd_open(process), SIGNAL),
-        "F_SETOWN": partial(by_file, lambda file: fcntl.fcntl(file, fcntl.F_SETOWN, process)),
-        "F_SETOWN_EX": partial(by_file, own_ex),
-        **{
-            f"ioctl {command:#x}": partial(by_file, partial(by_ioctl, command=command))
-            for command in OWNER_CALLS
-        },
+        **{name: partial(by_file, own) for name, own in owning.items()},
     }
 
 

@@ -313,29 +313,26 @@ class Watch:
                 process, status, used = os.wait4(-1, os.WNOHANG)
                 if not process:
                     return
-                if process in self.running:  # else a daemon's remains
-                    self._record(process, status, used.ru_utime + used.ru_stime)
-
-    def _record(self, process: int, status: int, seconds: float) -> None:
-        role = self.running.pop(process)
-        stayed = self._judged and time.monotonic() >= self._over
-        self._ends[role] = None if stayed else os.waitstatus_to_exitcode(status), seconds
-        kill(process)  # its group, where that outlives it
-        if role == "judge":
-            self._judged = True
-            self._over = min(self._over, time.monotonic() + GRACE)
+                role = self.running.pop(process, None)
+                if role is None:  # a daemon's remains
+                    continue
+                code = os.waitstatus_to_exitcode(status)
+                stayed = self._judged and time.monotonic() >= self._over
+                self._ends[role] = None if stayed else code, used.ru_utime + used.ru_stime
+                kill(process)  # its group, where that outlives it
+                if role == "judge":
+                    self._judged = True
+                    self._over = min(self._over, time.monotonic() + GRACE)
 
 
 def list_processes() -> list[tuple[int, int, int]]:
     """List every process that can be seen: its number, its parent's, the memory it holds."""
-    found = []
     if not (PROCESSES / "self").exists():  # macOS
         command = ["ps", "-A", "-o", "pid=,ppid=,rss="]
         shown = subprocess.run(command, capture_output=True, text=True, check=False).stdout
-        for line in shown.splitlines():
-            process, parent, kib = map(int, line.split())
-            found.append((process, parent, kib * 1024))
-        return found
+        rows = (map(int, line.split()) for line in shown.splitlines())
+        return [(process, parent, kib * 1024) for process, parent, kib in rows]
+    found = []
     for name in filter(str.isdigit, os.listdir(PROCESSES)):
         with suppress(OSError):  # it has just ended
             # The program's name stands in brackets and may itself hold any character.

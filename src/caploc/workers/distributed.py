@@ -204,9 +204,7 @@ class DistributedEngine:
     ) -> None:
         """Start the workers, and wait for the first to have its model.
 
-        Raises:
-            UserError: if a worker refuses the model.
-            RunFailed: if no worker comes up.
+        Raises UserError if a worker refuses the model; RunFailed if no worker comes up.
         """
         self.pool, self.patience, self.clock = pool, patience or Patience(), clock
         self.rates, self.groups = WorkerRates(), count(1)

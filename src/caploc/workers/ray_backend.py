@@ -89,11 +89,7 @@ class Workers:
         return self.address or (os.environ.get(ADDRESS) or None if self.count is None else None)
 
     def check(self, device: str = "auto") -> None:
-        """Refuse what cannot be, before anything is started.
-
-        Raises:
-            BadOption: in one sentence.
-        """
+        """Refuse what cannot be, before anything is started; raises BadOption."""
         self._check_numbers()
         if not find_spec("ray"):
             raise BadOption(
@@ -210,8 +206,7 @@ class Connection:
 def connect_ray(workers: Workers) -> Connection:
     """Connect to the cluster, or start one on this machine; a connection that exists is used.
 
-    Raises:
-        BadOption: if there is no cluster at the address.
+    Raises BadOption if there is no cluster at the address.
     """
     place = workers.place
     if place is None:
@@ -435,8 +430,7 @@ class WorkerPool:
     def shared_tokens(self, worker: int, requests: Sequence[Request]) -> float:
         """Ask a worker for `BatchEngine.shared_tokens`.
 
-        Raises:
-            RunFailed: if the worker dies or hangs; it is let go of.
+        Raises RunFailed if the worker dies or hangs; it is let go of.
         """
         ray = self.connection.ray
         try:

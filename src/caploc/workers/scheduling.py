@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 from caploc.engine import Answer, Ask
 from caploc.errors import RunFailed
-from caploc.tasks.task import Generate, LogLikelihood, Request, Scored
+from caploc.tasks.task import Generate, LogLikelihood, Rolling, Scored
 
 ATTEMPTS = 3  # workers that may fail on the same rows before the run ends
 LEAD = 200  # characters by which prompts with a common beginning are known; some fifty tokens
@@ -45,11 +45,13 @@ def row_blocks(rows: dict[int, list[Ask]]) -> list[tuple[int, ...]]:
     answers serve as drafts: there the rows of one prompt stay together. Long prompts come first, so
     that what is left at the end is short.
     """
-    texts = {number: _first_text(asks[0].request) for number, asks in rows.items()}
+    texts = {}
+    for number, asks in rows.items():
+        match asks[0].request:
+            case Generate(prompt=text) | LogLikelihood(context=text) | Rolling(text=text):
+                texts[number] = text
     masks = {number: asks[0].knocked_out.tobytes() for number, asks in rows.items()}
-    places: dict[bytes, int] = {}
-    for mask in masks.values():
-        places.setdefault(mask, len(places))
+    places = {mask: place for place, mask in enumerate(dict.fromkeys(masks.values()))}
     starters = Counter(text[:LEAD] for text in set(texts.values()) if len(text) > LEAD)
     longest: dict[str, int] = {}
     for text in texts.values():
@@ -67,12 +69,6 @@ def row_blocks(rows: dict[int, list[Ask]]) -> list[tuple[int, ...]]:
         return (text[:LEAD], places[masks[number]]) if shared else (text, -1)
 
     return [tuple(members) for _, members in groupby(sorted(rows, key=place), key=block)]
-
-
-def _first_text(request: Request) -> str:
-    if isinstance(request, Generate):
-        return request.prompt
-    return request.context if isinstance(request, LogLikelihood) else request.text
 
 
 class RowQueue:
@@ -317,9 +313,7 @@ class Dispatcher:
         """Take in that a worker has failed or gone: the rows it has not answered are asked again.
 
         Without `blame` that says nothing against the rows.
-
-        Raises:
-            RunFailed: if as many workers as may have failed on the same rows.
+        Raises RunFailed if as many workers as may have failed on the same rows.
         """
         self.rates.forget(worker)
         self._give_up(worker, why, blame=blame)
