@@ -214,11 +214,8 @@ def interruptible(shown: Shown) -> Iterator[Interruptible]:
 def progress(quiet: bool, kept: str = KEPT) -> Iterator[Interruptible]:
     """Show progress while the block runs, unless told to be quiet.
 
-    `kept` tells whoever stops it what is not lost.
-
-    Raises:
-        Stopped: on Ctrl-C, which typer would otherwise turn into a silent exit, on SIGTERM, and
-        on SIGHUP.
+    `kept` tells whoever stops it what is not lost. Raises Stopped on Ctrl-C, which typer would
+    otherwise turn into a silent exit, on SIGTERM, and on SIGHUP.
     """
     with progress_bars(quiet) as shown:
         stopping = Interruptible(shown)

@@ -33,11 +33,7 @@ class Evaluation:
     limit: int | None = None
 
     def check(self) -> None:
-        """Refuse every mistake that can be seen before data or weights are loaded.
-
-        Raises:
-            UserError: in one sentence.
-        """
+        """Refuse, by a UserError, every mistake that shows before data or weights are loaded."""
         if not self.tasks:
             raise BadOption("--tasks names at least one task, such as --tasks demo/addition.")
         if twice := [name for name in self.tasks if self.tasks.count(name) > 1]:
@@ -54,12 +50,9 @@ def evaluate(
 ) -> TaskScores:
     """Score every task intact and with the heads knocked out; write `evaluation.json`.
 
-    The change is the mean over examples of the difference in outcome, with its standard error:
-    both runs answer the same examples.
-
-    Raises:
-        UserError: for a mistake, before the model is loaded where possible.
-        RunFailed: if the machine gives up; rows already measured are kept.
+    The change is the mean over examples of the difference in outcome, with its standard error: both
+    runs answer the same examples. Raises UserError for a mistake, before the model is loaded where
+    possible; RunFailed if the machine gives up; rows already measured are kept.
     """
     evaluation.check()
     tasks = evaluation.model.tasks(evaluation.tasks, evaluation.options)
@@ -104,12 +97,9 @@ def curve(
     """Score a finished run's tasks with its 0, 1, ... `most` most needed heads knocked out.
 
     Writes `curve.json` into the run's folder, and its figures and report again; uses the rows that
-    lie there. `allowed` says what may
-    be run for it, and who answers.
-
-    Raises:
-        UserError: if the folder holds no finished run, or the options mean nothing.
-        RunFailed: if the machine gives up; rows already measured are kept.
+    lie there. `allowed` says what may be run for it, and who answers. Raises UserError if the
+    folder holds no finished run, or the options mean nothing; RunFailed if the machine gives up;
+    rows already measured are kept.
     """
     if most < 1:
         raise BadOption(f"--most must be 1 or more; got {most}.")

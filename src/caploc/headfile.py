@@ -39,8 +39,7 @@ class HeadFile:
     def check(self, grid: HeadGrid) -> None:
         """Refuse a model whose heads lie otherwise.
 
-        Raises:
-            BadOption: if it has other numbers of heads in its layers.
+        Raises BadOption if it has other numbers of heads in its layers.
         """
         if self.grid.heads_per_layer == grid.heads_per_layer:
             return
@@ -51,11 +50,7 @@ class HeadFile:
 
 
 def read_heads(path: Path | str) -> HeadFile:
-    """Read a file that `caploc export` or `write_heads` wrote.
-
-    Raises:
-        BadData: if there is no such file, or it is none of heads.
-    """
+    """Read a file that `caploc export` or `write_heads` wrote; raises BadData if it is none."""
     try:
         content = json.loads(read_bytes(path, LONGEST, follow=True))
     except (OSError, ValueError, RecursionError) as error:
@@ -76,11 +71,7 @@ def read_heads(path: Path | str) -> HeadFile:
 
 
 def write_heads(path: Path, file: HeadFile) -> None:
-    """Write heads to a file.
-
-    Raises:
-        StoreFailed: if the file cannot be written.
-    """
+    """Write heads to a file; raises StoreFailed."""
     content = {
         "schema": SCHEMA,
         "kind": KIND,

@@ -132,11 +132,8 @@ def interactions(
     (a screen of `budget` rows, then contrasts with each chosen head); the key-value groups that the
     chosen heads belong to, as wholes; and heads whose absence rescues what one that breaks the task
     alone took (a screen of `budget` rows again, then contrasts). `allowed` says what may be run for
-    it, and who answers.
-
-    Raises:
-        UserError: if the folder holds no finished run that found heads, or the options mean
-        nothing. RunFailed: if the machine gives up; rows already measured are kept.
+    it, and who answers. Raises UserError if the folder holds no finished run that found heads, or
+    the options mean nothing; RunFailed if the machine gives up: rows already measured are kept.
     """
     for name, value in (("most", most), ("examples", examples), ("budget", budget)):
         if value is not None and value < 1:

@@ -205,11 +205,9 @@ def run_study(
     """Design, measurement, recovery, validation and report, in that order.
 
     `engine` may be one already loaded for the study's model. Whatever was measured in `folder`
-    before is used, not measured again.
-
-    Raises:
-        UserError: for a mistake in the study, before the model is loaded where possible.
-        RunFailed: if the machine gives up; rows already measured are kept.
+    before is used, not measured again. Raises UserError for a mistake in the study, before the
+    model is loaded where possible; RunFailed if the machine gives up; rows already measured are
+    kept.
     """
     progress = progress or Silent()
     study = study.check()

@@ -34,10 +34,9 @@ class Trials:
     examples: int = EXAMPLES
 
     def check(self) -> None:
-        """Refuse what cannot be compared.
+        """Refuse what cannot be compared; raises UserError.
 
-        Raises:
-            UserError: fewer than two tasks, more than one model, a family of an unknown task.
+        That is fewer than two tasks, more than one model, a family of an unknown task.
         """
         names = [run.study.task for run in self.runs]
         if self.examples < 2:
@@ -68,11 +67,8 @@ def find_universal(
 ) -> dict[str, Any]:
     """Try the candidates alone on every run's task; write `universal.json` into the folder.
 
-    The universal heads are kept with the model too, for `--exclude universal`.
-
-    Raises:
-        UserError: if the runs cannot be compared.
-        RunFailed: if the machine gives up; rows already measured are kept.
+    The universal heads are kept with the model too, for `--exclude universal`. Raises UserError if
+    the runs cannot be compared; RunFailed if the machine gives up; rows already measured are kept.
     """
     trials.check()
     first = trials.runs[0]
@@ -110,11 +106,7 @@ def find_universal(
 
 
 def check_direction(tasks: Sequence[Task]) -> None:
-    """Refuse tasks of which a head cannot cost a share of the score.
-
-    Raises:
-        BadOption: if a task's metric is better when lower.
-    """
+    """Refuse, by a BadOption, tasks of which a head cannot cost a share of the score."""
     for task in tasks:
         if not task.higher_is_better:
             raise BadOption(

@@ -296,9 +296,8 @@ def takes_groups(command: Callable[..., None]) -> Callable[..., None]:
 def check_isolation(allow_code: bool) -> None:
     """Refuse to run programs that a model writes in weak isolation, unless it was asked for.
 
-    Raises:
-        BadOption: saying what is missing, and what to do.
-        RunFailed: if no program can be run at all.
+    Raises BadOption, saying what is missing, and what to do; RunFailed if no program can be run at
+    all.
     """
     if allow_code and not choose_profile().full:
         console.warn(protection().statement)
@@ -331,11 +330,7 @@ def permit(code: bool, remote_code: bool, tasks: Iterable[str] = ()) -> "Allowed
 
 
 def numbers(text: str, kind: Callable[[str], Number]) -> tuple[Number, ...]:
-    """Comma-separated numbers.
-
-    Raises:
-        BadOption: if one is none.
-    """
+    """Comma-separated numbers; raises BadOption if one is none."""
     try:
         return tuple(kind(part) for part in text.split(",") if part.strip())
     except ValueError:
@@ -343,11 +338,7 @@ def numbers(text: str, kind: Callable[[str], Number]) -> tuple[Number, ...]:
 
 
 def parse_families(texts: list[str], option: str = "--family") -> dict[str, str]:
-    """`math=gsm8k,arithmetic` as the family of each task.
-
-    Raises:
-        BadOption: if one is not of that form.
-    """
+    """`math=gsm8k,arithmetic` as the family of each task; raises BadOption if none is."""
     families: dict[str, str] = {}
     for text in texts:
         name, equals, tasks = text.partition("=")

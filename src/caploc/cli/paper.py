@@ -103,8 +103,8 @@ def reproduce_neurons(
 ) -> None:
     """Every experiment of the neurons paper.
 
-    Raises:
-        BadOption: if anything else is asked for at the same time, or an option of the heads paper.
+    Raises BadOption if anything else is asked for at the same time, or an option of the heads
+    paper.
     """
     from caploc.reproduce.cnl import read_cnl_preset, reproduce_cnl
 

@@ -313,9 +313,8 @@ def copy_database(path: Path, place: Path) -> Path:
 def open_database(path: Path, *, copy: bool = False) -> sqlite3.Connection:
     """A connection that has read the file's first page, a read-only one except to a copy.
 
-    Raises:
-        StoreFailed: if one of the file's companions must not be opened.
-        sqlite3.OperationalError: if it cannot be opened here.
+    Raises StoreFailed if one of the file's companions must not be opened;
+    sqlite3.OperationalError if it cannot be opened here.
     """
     mode = "rw" if copy else "ro"
     address = f"{path.absolute().as_uri()}?mode={mode}"

@@ -259,8 +259,7 @@ def file_place(given: str, start: Path) -> str:
 def grid_of(model: ModelOptions) -> HeadGrid:
     """Return a model's heads, though its weights may not fit here: that fails its own studies only.
 
-    Raises:
-        UserError: if the model cannot be.
+    Raises UserError if the model cannot be.
     """
     try:
         return model.check()

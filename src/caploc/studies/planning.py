@@ -107,10 +107,7 @@ def dry_run(
     """Go through every study without answers; with `seconds`, measure how fast answers come.
 
     Rows that lie in `folder` count as stored. Nothing is written there. A study that cannot be is
-    told with its reason.
-
-    Raises:
-        StoreFailed: if the rows in the folder cannot be read.
+    told with its reason. Raises StoreFailed if the rows in the folder cannot be read.
     """
     rows = KnownRows(folder / ROWS, max(study.settings.top for study in studies.values()))
     done: dict[str, Planned] = {}
@@ -292,9 +289,8 @@ def count_rows(
 ) -> RowCounts:
     """Go through a study's stages.
 
-    Raises:
-        UserError: if its tasks do not have the examples that it wants.
-        StoreFailed: if the rows that there are cannot be read.
+    Raises UserError if its tasks do not have the examples that it wants; StoreFailed if the rows
+    that there are cannot be read.
     """
     pretend = partial(DryRunMeter, known, engine.loaded.grid.size)
     bench = Workbench[HeadModel](engine, None, make_meter=pretend)

@@ -65,10 +65,8 @@ def read_studies(path: Path, allowed: Allowed | None = None) -> Opened:
     """Read a file of studies.
 
     Paths in the file, that of the results too, are seen from the file's own folder. If it names no
-    folder for results, that is the file's name in `runs`.
-
-    Raises:
-        UserError: naming every mistake, in a line each.
+    folder for results, that is the file's name in `runs`. Raises UserError, naming every mistake,
+    in a line each.
     """
     content = parse_tables(path)
     allowed = allowed or Allowed()
@@ -96,11 +94,7 @@ def read_studies(path: Path, allowed: Allowed | None = None) -> Opened:
 
 
 def parse_tables(path: Path) -> dict[str, Any]:
-    """The file's tables.
-
-    Raises:
-        UserError: if it is missing, too long, no text or no TOML.
-    """
+    """The file's tables; raises UserError if it is missing, too long, no text or no TOML."""
     try:
         return tomllib.loads(read_text(path, LONGEST, follow=True))
     except FileNotFoundError:

@@ -32,11 +32,7 @@ class Promise:
 
 
 def check_sides(task: str, spare: Sequence[str], twins: Sequence[str]) -> None:
-    """Refuse a search for a specific set that has nothing to spare, or contradicts itself.
-
-    Raises:
-        BadOption: in one sentence.
-    """
+    """Refuse a search for a specific set that has nothing to spare, or contradicts itself."""
     if not spare:
         raise BadOption(
             "--goal specific needs a task to leave alone: --spare TASK, once for each of them."
