@@ -29,6 +29,18 @@ COMPACT = (",", ":")
 Arrays = dict[str, np.ndarray]
 
 
+@contextmanager
+def writing(path: Path, kept: str) -> Iterator[None]:
+    """Turn what the disk says while a file is written into StoreFailed."""
+    try:
+        yield
+    except OSError as error:
+        raise StoreFailed(
+            f"{path} could not be written ({error.strerror}); {kept} kept. Free disk space or "
+            "check the rights, then run the same command again."
+        ) from error
+
+
 def digest(asked: dict[str, Any], separators: tuple[str, str] | None = None) -> str:
     """Name what is asked in a few characters, equal on every machine."""
     text = json.dumps(asked, sort_keys=True, separators=separators)
@@ -77,15 +89,9 @@ class Cache:
 
     def write(self, entry: dict[str, Any]) -> None:
         """Add a line."""
-        try:
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write("\n" * self.torn + json.dumps(entry) + "\n")
-            self.torn = False
-        except OSError as error:
-            raise StoreFailed(
-                f"{self.path} could not be written ({error.strerror}); the rows are kept. Free "
-                "disk space or check the rights, then run the same command again."
-            ) from error
+        with writing(self.path, "the rows are"), self.path.open("a", encoding="utf-8") as file:
+            file.write("\n" * self.torn + json.dumps(entry) + "\n")
+        self.torn = False
 
 
 @runtime_checkable
@@ -161,12 +167,7 @@ class ArrayCache(Generic[T]):
 
     @contextmanager
     def _whole(self, path: Path) -> Iterator[Path]:
-        try:
+        with writing(path, "what was scored before is"):
             self.folder.mkdir(parents=True, exist_ok=True)
             with whole_path(path) as part:
                 yield part
-        except OSError as error:
-            raise StoreFailed(
-                f"{path} could not be written ({error.strerror}); what was scored before is kept. "
-                "Free disk space or check the rights, then run the same command again."
-            ) from error

@@ -18,7 +18,7 @@ from caploc.progress import Progress, Silent
 from caploc.search import column_mask
 from caploc.stats import localization
 from caploc.tasks.task import Task
-from caploc.validation import score_both
+from caploc.validation.comparison import score_both
 from caploc.workbench import Workbench
 
 EXAMPLES = 100  # of each task that a candidate is tried on
@@ -74,14 +74,12 @@ def find_universal(
     first = trials.runs[0]
     tasks = [run.tasks()[0] for run in trials.runs]
     check_direction(tasks)
+    progress = progress or Silent()
     claimed = {"model": first.written.study["model"], "universal": [t.name for t in tasks]}
     with claim(folder, claimed, command) as store, first.answering() as engine:
-        bench = Workbench(engine, store)
+        bench, loaded = Workbench(engine, store), engine.loaded
         measured = {
-            task.name: tried(
-                bench.meter(task), bench.engine.loaded.grid, trials, progress or Silent()
-            )
-            for task in tasks
+            task.name: tried(bench.meter(task), loaded.grid, trials, progress) for task in tasks
         }
         found = localization.judge_universality(
             {name: effects for name, (_, effects) in measured.items()},
@@ -99,7 +97,6 @@ def find_universal(
             "versions": package_versions(),
         }
         write_json(folder / UNIVERSAL, told)
-        loaded = bench.engine.loaded
         heads = tuple(loaded.grid.named_in(found.universal))
         keep_universal(HeadFile(heads, loaded.grid, told["model"], loaded.fingerprint))
     return told

@@ -198,16 +198,13 @@ class Workbench(Generic[Model_co]):
     def meter(self, task: Task) -> Meter:
         """Return the meter of a task; one a question, so that no row is counted twice."""
         loaded = self.engine.loaded
-        question = Question(
-            loaded.fingerprint, loaded.dtype, task.name, task.version, task.outcome_kind
-        )
-        if question not in self.meters:
-            if self.make_meter is not None:
-                meter = self.make_meter(task, question, self.cost)
-            else:
-                assert self.store is not None
-                meter = Meter(self.engine, self.store, task, question, self.cost)
-            self.meters[question] = meter
+        what = task.name, task.version, task.outcome_kind
+        question = Question(loaded.fingerprint, loaded.dtype, *what)
+        if question not in self.meters and self.make_meter is not None:
+            self.meters[question] = self.make_meter(task, question, self.cost)
+        elif question not in self.meters:
+            assert self.store is not None
+            self.meters[question] = Meter(self.engine, self.store, task, question, self.cost)
         return self.meters[question]
 
 

@@ -274,7 +274,7 @@ def disagreements(study: dict[str, Any], result: Result) -> Iterator[str]:
 def remarks(found: Examined) -> Iterator[str]:
     """Yield what is worth knowing and no fault."""
     place = found.rows_file.parent
-    if found.rows_file.parent != found.folder.absolute() and found.rows_file.parent != found.folder:
+    if place not in (found.folder, found.folder.absolute()):
         yield f"its rows lie in {found.rows_file}, shared with the studies beside it"
     if busy(place):
         yield "a caploc process is running in it: what is half written is its own"

@@ -199,12 +199,9 @@ def replayed(
 def find_disparities(there: Any, here: Any, where: str = "") -> Iterator[str]:
     """Yield where a file's content differs from what the rows give, in the order of the file."""
     if isinstance(there, dict) and isinstance(here, dict):
-        for key in (*there, *(key for key in here if key not in there)):
-            if key not in OF_THE_MACHINE:
-                absent = "nothing"
-                yield from find_disparities(
-                    there.get(key, absent), here.get(key, absent), f"{where}.{key}".lstrip(".")
-                )
+        for key in (key for key in there | here if key not in OF_THE_MACHINE):
+            sides = there.get(key, "nothing"), here.get(key, "nothing")
+            yield from find_disparities(*sides, f"{where}.{key}".lstrip("."))
     elif isinstance(there, list) and isinstance(here, list) and len(there) == len(here):
         for place, pair in enumerate(zip(there, here, strict=True)):
             named = pair[0].get("head", place) if isinstance(pair[0], dict) else place

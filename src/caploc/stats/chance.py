@@ -1,11 +1,8 @@
 """Random parts instead of those found: what a count, or an effect, must be held against.
 
-Two kinds of chance: as many parts, drawn from the whole grid; and, stricter, as many in each layer.
-The parts of different tasks often lie in the same layers, and meet there more often than parts of a
-whole grid would.
-
-Is an effect the located parts' own, or what any as many would do? The one number that any locator
-can be compared by, whatever its sets are made of, is for each item
+Two kinds of chance: as many parts, drawn from the whole grid; and, stricter, as many in each layer,
+since the parts of different tasks often lie in the same layers. The one number that any locator can
+be compared by, whatever its sets are made of, is for each item
 
     gain = (effect(located) - mean over draws effect(random)) / sd over draws effect(random)
 

@@ -1,8 +1,5 @@
 """How sure a mean over items is: bootstrap intervals.
 
-    mean_interval(values)                 # one number an item
-    paired_interval(first, second)        # both measured on the same items
-
 Percentile intervals of `scipy.stats.bootstrap`: of every method they alone need nothing of the data
 but that items are independent. With few items (below about 20) they are somewhat too narrow.
 """

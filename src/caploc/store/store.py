@@ -216,11 +216,10 @@ def sealed_row(path: Path, digest: str, row: Sequence[Any]) -> Row:
 
     Raises StoreFailed if it is not what was written.
     """
-    fields, sealed = row[:9], row[9:]
     try:
-        if sealed and seal(digest, fields) != sealed[0]:
+        if row[9:] and seal(digest, row[:9]) != row[9]:
             raise ValueError
-        mask, example, number, outcome, item, *others = fields
+        mask, example, number, outcome, item, *others = row[:9]
         value = math.nan if outcome is None else outcome
         return Row(mask, example, number, value, json.loads(item), *others)
     except (ValueError, TypeError, RecursionError):

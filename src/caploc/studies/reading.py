@@ -123,11 +123,7 @@ def understood(content: dict[str, Any]) -> tuple[StudyFile | None, list[str]]:
             return StudyFile.model_validate(content), mistakes
         except ValidationError as error:
             found = error.errors(include_url=False)
-            fresh = [
-                sentence
-                for each in found
-                if (sentence := describe_mistake_at(each)) not in mistakes
-            ]
+            fresh = [said for said in map(describe_mistake_at, found) if said not in mistakes]
             places = [each["loc"] for each in found]
         mistakes += fresh
         if not fresh or not any([removed(content, place) for place in sorted(places)[::-1]]):
@@ -137,12 +133,9 @@ def understood(content: dict[str, Any]) -> tuple[StudyFile | None, list[str]]:
 def removed(content: Any, place: Sequence[int | str]) -> bool:
     """Take a value out of nested tables and lists; whether there was one."""
     *parents, last = place
-    for key in parents:
-        try:
-            content = content[key]
-        except (KeyError, IndexError, TypeError):
-            return False
     try:
+        for key in parents:
+            content = content[key]
         del content[last]
     except (KeyError, IndexError, TypeError):
         return False

@@ -12,14 +12,7 @@ from typing import Any
 
 from caploc.comparison import compare
 from caploc.contents import RunFile, read_contents, read_file
-from caploc.errors import (
-    BadOption,
-    CaplocError,
-    OutOfMemory,
-    Stopped,
-    StoreFailed,
-    UserError,
-)
+from caploc.errors import BadOption, CaplocError, OutOfMemory, Stopped, StoreFailed, UserError
 from caploc.findings import StudyFindings
 from caploc.folder import (
     COMPARISON,
