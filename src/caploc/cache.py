@@ -18,7 +18,7 @@ from zipfile import ZipFile
 import numpy as np
 
 from caploc.errors import BadData, StoreFailed
-from caploc.files import UNZIPPING, UnfitFile, open_regular, whole_path
+from caploc.files import UNZIPPING, UnfitFile, open_regular, whole_path, writing
 from caploc.stats.intervals import JsonRecord
 
 LONGEST = 2**30  # bytes of a file of answers that are read
@@ -27,18 +27,6 @@ LONGEST_ARRAYS = 16 * 2**30  # a hundred bytes for each of 160 million neurons
 UNREADABLE = (*UNZIPPING, MemoryError, SyntaxError, TokenError)
 COMPACT = (",", ":")
 Arrays = dict[str, np.ndarray]
-
-
-@contextmanager
-def writing(path: Path, kept: str) -> Iterator[None]:
-    """Turn what the disk says while a file is written into StoreFailed."""
-    try:
-        yield
-    except OSError as error:
-        raise StoreFailed(
-            f"{path} could not be written ({error.strerror}); {kept} kept. Free disk space or "
-            "check the rights, then run the same command again."
-        ) from error
 
 
 def digest(asked: dict[str, Any], separators: tuple[str, str] | None = None) -> str:

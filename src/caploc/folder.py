@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from caploc.errors import FolderTaken, StoreFailed, UserError
-from caploc.files import UnfitFile, check_regular, read_text, whole_text
+from caploc.files import UnfitFile, check_regular, read_text, whole_text, writing
 from caploc.naming import is_file
 from caploc.redaction import redacted, without_secrets
 from caploc.store import Store
@@ -157,14 +157,8 @@ def write_json(path: Path, content: Any) -> None:
 
     Raises StoreFailed if the folder cannot be written.
     """
-    try:
-        with whole_text(path) as file:
-            file.write(json.dumps(content, indent=1, allow_nan=False) + "\n")
-    except OSError as error:
-        raise StoreFailed(
-            f"{path} could not be written ({error.strerror}); the rows are kept. Free disk space "
-            "or check the folder's rights, then run the same command again."
-        ) from error
+    with writing(path, "the rows are"), whole_text(path) as file:
+        file.write(json.dumps(content, indent=1, allow_nan=False) + "\n")
 
 
 def read_json(path: Path) -> Any:

@@ -197,8 +197,7 @@ def pairs(chosen: Sequence[int]) -> Iterator[Contrast]:
 def behind(chosen: Sequence[int], stand_ins: Sequence[int]) -> Iterator[Contrast]:
     """Each head that steps in, against each chosen head and against all of them."""
     for column in stand_ins:
-        for each in chosen:
-            yield Contrast("backup", (each,), (column,))
+        yield from (Contrast("backup", (each,), (column,)) for each in chosen)
         if len(chosen) > 1:
             yield Contrast("backup", tuple(chosen), (column,))
 

@@ -164,10 +164,9 @@ def at_hand(model: ModelOptions) -> ModelOptions:
     name, path = model.name, at_home(model.name)
     if name == DEMO or name in PRETRAINED or is_folder(path) or is_file(path):
         return model
-    found = None
-    if is_hub_name(name):
-        wanted = model.gguf or "config.json"
-        found = try_to_load_from_cache(name, wanted, revision=model.revision)
+    wanted = model.gguf or "config.json"
+    hub = is_hub_name(name)
+    found = try_to_load_from_cache(name, wanted, revision=model.revision) if hub else None
     if not isinstance(found, str):
         raise NotRecomputed(f"the model {name} is not on this machine, which tells its heads")
     place = found if model.gguf else str(Path(found).parent)

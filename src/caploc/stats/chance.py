@@ -123,18 +123,15 @@ def layer_matched(
     return draw_in_blocks(located, blocks(len(located), grid), draws, seed, excluding)
 
 
-def bottom(
-    scores: Scores, located: Chosen, *, absolute: bool = False, excluding: bool = True
-) -> Chosen:
-    """Choose as many neurons as located, those of the lowest scores.
+def bottom(scores: Scores, located: Chosen, *, absolute: bool = False) -> Chosen:
+    """Choose as many neurons as located, those of the lowest scores; located ones go last.
 
     Of equal scores the lower column goes first. With signed scores the lowest are the most
     negative; with `absolute` those nearest to 0. Raises BadData if a score is not finite, or there
     is none.
     """
-    last = located & excluding
     # Sorted by the last key first: outsiders before located ones, then by score, then by column.
-    order = np.lexsort((strengths(scores, absolute), last))
+    order = np.lexsort((strengths(scores, absolute), located))
     chosen = np.zeros(len(located), dtype=bool)
     chosen[order[: np.count_nonzero(located)]] = True
     return chosen

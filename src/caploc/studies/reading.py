@@ -4,7 +4,6 @@ import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from caploc.errors import BadOption, CaplocError, UserError
 from caploc.files import read_text
 from caploc.folder import JSON_FILES, LEDGER, ROWS
 from caploc.heads import HeadGrid
-from caploc.lookup import pick
+from caploc.lookup import nearest, pick
 from caploc.naming import at_home
 from caploc.report.plots import FIGURES
 from caploc.report.templates import COMPARE, REPORT
@@ -150,8 +149,8 @@ def describe_mistake_at(error: ErrorDetails) -> str:
     if error["type"] == "extra_forbidden":
         table = TABLES.get(str(error["loc"][0]), StudyFile) if len(error["loc"]) > 1 else StudyFile
         known = list(table.model_fields)
-        near = get_close_matches(str(error["loc"][-1]), known, n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else f" Known: {', '.join(known)}."
+        near = nearest(known, str(error["loc"][-1]))
+        hint = f" Did you mean {near!r}?" if near else f" Known: {', '.join(known)}."
         return f"{place}: there is no such key.{hint}"
     value = repr(error["input"])
     value = value if len(value) <= SHOWN else f"{value[:SHOWN]}..."

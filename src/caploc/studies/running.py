@@ -116,8 +116,7 @@ def run_studies(
     """
     outcomes: dict[str, Outcome] = {}
     for name, study in studies.items():
-        result = finished(folder / name, study)
-        if result is not None:
+        if result := finished(folder / name, study):
             outcomes[name] = Outcome(name, result, earlier=True)
             if not (folder / name / REPORT).is_file():
                 rewrite_page(folder / name)
