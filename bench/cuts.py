@@ -34,7 +34,7 @@ from caploc.search.plan import OtherTask, Plan
 from caploc.store import Store
 from caploc.tasks.catalog import TaskOptions
 from caploc.tasks.task import LogLikelihood, Task
-from caploc.validation import Check
+from caploc.validation.comparison import Check
 from caploc.validation.frontier import Promise, judge_frontier
 from caploc.workbench import ModelOptions, Workbench
 from measuring import say

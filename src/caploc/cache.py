@@ -18,7 +18,7 @@ from zipfile import ZipFile
 import numpy as np
 
 from caploc.errors import BadData, StoreFailed
-from caploc.files import UNZIPPING, UnfitFile, open_regular, whole_path
+from caploc.files import UNZIPPING, UnfitFile, open_regular, whole_path, writing
 from caploc.stats.intervals import JsonRecord
 
 LONGEST = 2**30  # bytes of a file of answers that are read
@@ -77,15 +77,9 @@ class Cache:
 
     def write(self, entry: dict[str, Any]) -> None:
         """Add a line."""
-        try:
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write("\n" * self.torn + json.dumps(entry) + "\n")
-            self.torn = False
-        except OSError as error:
-            raise StoreFailed(
-                f"{self.path} could not be written ({error.strerror}); the rows are kept. Free "
-                "disk space or check the rights, then run the same command again."
-            ) from error
+        with writing(self.path, "the rows are"), self.path.open("a", encoding="utf-8") as file:
+            file.write("\n" * self.torn + json.dumps(entry) + "\n")
+        self.torn = False
 
 
 @runtime_checkable
@@ -161,12 +155,7 @@ class ArrayCache(Generic[T]):
 
     @contextmanager
     def _whole(self, path: Path) -> Iterator[Path]:
-        try:
+        with writing(path, "what was scored before is"):
             self.folder.mkdir(parents=True, exist_ok=True)
             with whole_path(path) as part:
                 yield part
-        except OSError as error:
-            raise StoreFailed(
-                f"{path} could not be written ({error.strerror}); what was scored before is kept. "
-                "Free disk space or check the rights, then run the same command again."
-            ) from error

@@ -76,9 +76,8 @@ class Bars:
             self.progress.update(self.waiting, visible=False)
         else:
             self.progress.stop_task(self.task)
-        self.task = self.progress.add_task(
-            escape(printable(what)), total=rows, measured=0, tokens=0
-        )
+        what = escape(printable(what))
+        self.task = self.progress.add_task(what, total=rows, measured=0, tokens=0)
         for past in self.progress.tasks[:-SHOWN]:  # more than fit on a screen would hide the last
             self.progress.update(past.id, visible=False)
 
@@ -88,9 +87,8 @@ class Bars:
             return
         fields = self.progress.tasks[-1].fields
         measured = fields["measured"] + (rows if tokens else 0)
-        self.progress.update(
-            self.task, advance=rows, measured=measured, tokens=fields["tokens"] + tokens
-        )
+        tokens += fields["tokens"]
+        self.progress.update(self.task, advance=rows, measured=measured, tokens=tokens)
 
 
 class Lines:
@@ -214,11 +212,8 @@ def interruptible(shown: Shown) -> Iterator[Interruptible]:
 def progress(quiet: bool, kept: str = KEPT) -> Iterator[Interruptible]:
     """Show progress while the block runs, unless told to be quiet.
 
-    `kept` tells whoever stops it what is not lost.
-
-    Raises:
-        Stopped: on Ctrl-C, which typer would otherwise turn into a silent exit, on SIGTERM, and
-        on SIGHUP.
+    `kept` tells whoever stops it what is not lost. Raises Stopped on Ctrl-C, which typer would
+    otherwise turn into a silent exit, on SIGTERM, and on SIGHUP.
     """
     with progress_bars(quiet) as shown:
         stopping = Interruptible(shown)
@@ -240,15 +235,9 @@ def progress_bars(quiet: bool) -> Iterator[Shown]:
         with lines.writing():
             yield lines
         return
-    columns = [
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        Rates(),
-        TimeRemainingColumn(),
-    ]
-    with Progress(*columns, console=stderr) as display:
+    left = [SpinnerColumn(), TextColumn("{task.description}"), BarColumn()]
+    right = [MofNCompleteColumn(), Rates(), TimeRemainingColumn()]
+    with Progress(*left, *right, console=stderr) as display:
         yield Bars(display)
 
 

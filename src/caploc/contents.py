@@ -219,9 +219,9 @@ def check_contents(name: str, content: Any) -> tuple[BaseModel | None, list[str]
     try:
         return FORMS[name].model_validate(upgrade(name, content)), []
     except ValidationError as error:
-        found = map(describe_fault, error.errors(include_url=False))
+        faults = map(describe_fault, error.errors(include_url=False))
         return None, [
-            f"is not what a run writes: {fault}; was it edited by hand?" for fault in found
+            f"is not what a run writes: {each}; was it edited by hand?" for each in faults
         ]
 
 

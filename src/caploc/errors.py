@@ -89,8 +89,7 @@ class StoreFailed(RunFailed):
 def raise_together(attempts: Iterable[Callable[[], object]]) -> None:
     """Make every attempt, and raise what they refuse as one error.
 
-    Raises:
-        CaplocError: of the first one's kind, with the sentences of all.
+    Raises CaplocError, of the first one's kind, with the sentences of all.
     """
     mistakes: list[CaplocError] = []
     for attempt in attempts:

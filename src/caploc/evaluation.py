@@ -1,6 +1,5 @@
 """Scores with chosen heads knocked out: a few tasks once, or one more head at a time."""
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -8,14 +7,13 @@ from caploc.contents import Curve, TaskScores
 from caploc.errors import BadOption, UserError
 from caploc.finished import FinishedRun
 from caploc.folder import CURVE, EVALUATION, claim, package_versions, write_json
-from caploc.heads import Head, Mask
-from caploc.measurement import HeadModel
+from caploc.heads import Head
 from caploc.progress import Progress, Silent
 from caploc.report import rewrite_page
 from caploc.result import SCHEMA, RunCost, Score, TaskComparison
 from caploc.tasks.catalog import TaskOptions, check_task_name
-from caploc.tasks.task import Task
-from caploc.validation import Comparison, categorize_failures, check_limit, score_both
+from caploc.validation.comparison import Comparison, check_limit, score_both
+from caploc.validation.failures import categorize_failures
 from caploc.workbench import Allowed, ModelOptions, Workbench
 
 
@@ -33,11 +31,7 @@ class Evaluation:
     limit: int | None = None
 
     def check(self) -> None:
-        """Refuse every mistake that can be seen before data or weights are loaded.
-
-        Raises:
-            UserError: in one sentence.
-        """
+        """Refuse, by a UserError, every mistake that shows before data or weights are loaded."""
         if not self.tasks:
             raise BadOption("--tasks names at least one task, such as --tasks demo/addition.")
         if twice := [name for name in self.tasks if self.tasks.count(name) > 1]:
@@ -54,12 +48,9 @@ def evaluate(
 ) -> TaskScores:
     """Score every task intact and with the heads knocked out; write `evaluation.json`.
 
-    The change is the mean over examples of the difference in outcome, with its standard error:
-    both runs answer the same examples.
-
-    Raises:
-        UserError: for a mistake, before the model is loaded where possible.
-        RunFailed: if the machine gives up; rows already measured are kept.
+    The change is the mean over examples of the difference in outcome, with its standard error: both
+    runs answer the same examples. Raises UserError for a mistake, before the model is loaded where
+    possible; RunFailed if the machine gives up; rows already measured are kept.
     """
     evaluation.check()
     tasks = evaluation.model.tasks(evaluation.tasks, evaluation.options)
@@ -90,8 +81,8 @@ def scores_of(compared: Comparison, cut: bool) -> TaskComparison:
     """One task's scores; what was not asked is None."""
     if not cut:
         return compared.result(None).model_copy(update={"knocked_out": None, "change": None})
-    found = categorize_failures(compared.task, compared.intact_rows, compared.knocked_out_rows)
-    return compared.result(found.plain())
+    rows = compared.intact_rows, compared.knocked_out_rows
+    return compared.result(categorize_failures(compared.task, *rows))
 
 
 def curve(
@@ -104,13 +95,11 @@ def curve(
     """Score a finished run's tasks with its 0, 1, ... `most` most needed heads knocked out.
 
     Writes `curve.json` into the run's folder, and its figures and report again; uses the rows that
-    lie there. `allowed` says what may
-    be run for it, and who answers.
-
-    Raises:
-        UserError: if the folder holds no finished run, or the options mean nothing.
-        RunFailed: if the machine gives up; rows already measured are kept.
+    lie there. `allowed` says what may be run for it, and who answers. Raises UserError if the
+    folder holds no finished run, or the options mean nothing; RunFailed if the machine gives up;
+    rows already measured are kept.
     """
+    progress = progress or Silent()
     if most < 1:
         raise BadOption(f"--most must be 1 or more; got {most}.")
     check_limit(limit)
@@ -121,28 +110,15 @@ def curve(
     tasks = run.tasks()
     with run.workbench() as bench:
         masks = [bench.engine.loaded.grid.mask(heads[:count]) for count in range(len(heads) + 1)]
-        curves = {
-            task.name: score_masks(bench, task, masks, limit, progress or Silent())
-            for task in tasks
-        }
+        curves: dict[str, list[Score]] = {}
+        for task in tasks:
+            meter, examples = bench.meter(task), task.first(limit)
+            curves[task.name] = [
+                meter.score(meter.under(mask, examples, progress, f"{task.name}, {count} heads"))
+                for count, mask in enumerate(masks)
+            ]
         cost = RunCost.model_validate(bench.cost.as_dict())
         drawn = Curve(schema=SCHEMA, heads=heads, curves=curves, cost=cost)
         write_json(folder / CURVE, drawn.as_dict())
         rewrite_page(folder)
     return drawn
-
-
-def score_masks(
-    bench: Workbench[HeadModel],
-    task: Task,
-    masks: Sequence[Mask],
-    limit: int | None,
-    progress: Progress,
-) -> list[Score]:
-    """A task's score under each mask."""
-    meter = bench.meter(task)
-    examples = task.first(limit)
-    return [
-        meter.score(meter.under(mask, examples, progress, f"{task.name}, {count} heads"))
-        for count, mask in enumerate(masks)
-    ]

@@ -19,11 +19,7 @@ def universal_file(fingerprint: str) -> Path:
 
 
 def keep_universal(file: HeadFile) -> Path:
-    """Keep a model's universal heads, so that `--exclude universal` means them.
-
-    Raises:
-        StoreFailed: if they cannot be written.
-    """
+    """Keep a model's universal heads for `--exclude universal`; raises StoreFailed."""
     assert file.fingerprint is not None
     path = universal_file(file.fingerprint)
     make(path.parent)
@@ -36,9 +32,8 @@ def resolve_excluded(
 ) -> tuple[str, ...]:
     """Resolve names of heads, paths of head files and `universal` into names of the grid's heads.
 
-    Raises:
-        UserError: for what is none of these, heads the model does not have, or if fewer than `top`
-        heads are left.
+    Raises UserError for what is none of these, heads the model does not have, or if fewer than
+    `top` heads are left.
     """
     found: list[Head] = []
     for each in given:
@@ -62,8 +57,7 @@ def resolve_excluded(
 def read_universal(source: ModelSource) -> HeadFile:
     """Read the universal heads kept for a model.
 
-    Raises:
-        UserError: if none are kept, or the file is none of heads.
+    Raises UserError if none are kept, or the file is none of heads.
     """
     path = universal_file(source.fingerprint())
     if not path.exists():

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import BinaryIO, TextIO
 from zipfile import BadZipFile
 
+from caploc.errors import StoreFailed
+
 KINDS = {
     stat.S_IFLNK: "a link",
     stat.S_IFIFO: "a pipe",
@@ -106,6 +108,18 @@ def read_text(path: Path | str, most: int, *, follow: bool = False, encoding: st
     Raises OSError as `read_bytes`; UnicodeDecodeError if it is no text in this encoding.
     """
     return read_bytes(path, most, follow=follow).decode(encoding)
+
+
+@contextmanager
+def writing(path: Path, kept: str) -> Iterator[None]:
+    """Turn what the disk says while a file is written into StoreFailed; `kept` names what is."""
+    try:
+        yield
+    except OSError as error:
+        raise StoreFailed(
+            f"{path} could not be written ({error.strerror}); {kept} kept. Free disk space or "
+            "check the rights, then run the same command again."
+        ) from error
 
 
 @contextmanager

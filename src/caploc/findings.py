@@ -31,8 +31,9 @@ from caploc.result import (
 )
 from caploc.search import Found
 from caploc.tasks.task import Task, responses_from_json
-from caploc.validation import Comparison, answer_pair
 from caploc.validation.categories import Category
+from caploc.validation.comparison import Comparison
+from caploc.validation.failures import answer_pair
 
 SHOWN = 10_000  # answers that the report shows at most
 
@@ -99,9 +100,7 @@ def build_result(study: dict[str, Any], stages: Stages, cost: Cost, command: str
         method=method_settings(study, stages),
         seed=study["settings"]["seed"],
         grid=GridShape(
-            layers=grid.layers,
-            heads=list(grid.heads_per_layer),
-            group_sizes=list(grid.group_sizes),
+            layers=grid.layers, heads=list(grid.heads_per_layer), group_sizes=list(grid.group_sizes)
         ),
         intact=stages.intact,
         estimand=stages.estimand,
@@ -148,12 +147,9 @@ def describe_search(stages: Stages, excluded: Sequence[str]) -> Search:
         said[key] = names(said[key])
     if "settings" in said:
         said["settings"] = [each | {"heads": names(each["heads"])} for each in said["settings"]]
-    named = {
-        "critical": names(found.critical),
-        "universal": names(found.universal),
-        "excluded": list(excluded),
-    }
-    return Search.model_validate(said | named | {"notes": found.notes})
+    named = {"critical": names(found.critical), "universal": names(found.universal)}
+    named |= {"excluded": list(excluded), "notes": list(found.notes)}
+    return Search.model_validate(said | named)
 
 
 def rank_heads(stages: Stages) -> list[HeadEffect]:

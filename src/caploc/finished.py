@@ -33,9 +33,8 @@ class FinishedRun:
     def read(cls, folder: Path, allowed: Allowed | None = None) -> "FinishedRun":
         """Read the folder; `allowed` says what may be run for it, and who answers.
 
-        Raises:
-            UserError: if it holds no finished run, or one of another version, asks for what is not
-            allowed, or if the workers mean nothing.
+        Raises UserError if it holds no finished run, or one of another version, asks for what is
+        not allowed, or if the workers mean nothing.
         """
         allowed = allowed or Allowed()
         result, written = read_file(folder / RESULT, Result), read_file(folder / RUN, RunFile)
@@ -73,11 +72,7 @@ class FinishedRun:
             yield engine
 
     def check_same(self, loaded: HeadModel) -> None:
-        """Refuse another model than the run's.
-
-        Raises:
-            UserError: if it is another.
-        """
+        """Refuse another model than the run's; raises UserError if it is another."""
         if loaded.fingerprint != self.result.model.fingerprint:
             raise UserError(
                 f"The model {self.study.model.name} has changed since the run in {self.folder}; "
@@ -97,8 +92,7 @@ class FinishedRun:
 def restored(fields: dict[str, Any]) -> Study:
     """Rebuild the study of a run from its file.
 
-    Raises:
-        KeyError, TypeError, ValueError: if a field is missing, unknown or not of its type.
+    Raises KeyError, TypeError, ValueError if a field is missing, unknown or not of its type.
     """
     parts = {
         # where a run's rows were answered says nothing of where to ask for more

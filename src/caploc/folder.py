@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from caploc.errors import FolderTaken, StoreFailed, UserError
-from caploc.files import UnfitFile, check_regular, read_text, whole_text
+from caploc.files import UnfitFile, check_regular, read_text, whole_text, writing
 from caploc.naming import is_file
 from caploc.redaction import redacted, without_secrets
 from caploc.store import Store
@@ -59,8 +59,8 @@ def claim(folder: Path, study: dict[str, Any], command: str) -> Store:
                 f"{folder / RUN} is not what a run writes; was it edited by hand? Choose another "
                 "--out, or delete the folder."
             )
-        if earlier is not None and question(written) != question(study):
-            old, new = question(written), question(study)
+        old, new = question(written), question(study)
+        if earlier is not None and old != new:
             changed = [key for key in sorted(old | new) if old.get(key) != new.get(key)]
             told = ", ".join(f"{key} {old.get(key)!r}, not {new.get(key)!r}" for key in changed[:3])
             raise FolderTaken(
@@ -68,9 +68,8 @@ def claim(folder: Path, study: dict[str, Any], command: str) -> Store:
                 "choose another --out, or delete the folder."
             )
         if earlier is None:
-            write_json(
-                folder / RUN, {"study": study, "command": command, "versions": package_versions()}
-            )
+            run = {"study": study, "command": command, "versions": package_versions()}
+            write_json(folder / RUN, run)
     except BaseException:
         store.close()
         raise
@@ -146,12 +145,10 @@ def flat(nested: dict[str, Any]) -> dict[str, Any]:
 
 def package_versions() -> dict[str, str | None]:
     """The versions that a result depends on; None for a package that is not installed."""
-    found: dict[str, str | None] = {}
+    found: dict[str, str | None] = dict.fromkeys(PACKAGES)
     for package in PACKAGES:
-        try:
+        with suppress(PackageNotFoundError):
             found[package] = version(package)
-        except PackageNotFoundError:
-            found[package] = None
     return found
 
 
@@ -160,14 +157,8 @@ def write_json(path: Path, content: Any) -> None:
 
     Raises StoreFailed if the folder cannot be written.
     """
-    try:
-        with whole_text(path) as file:
-            file.write(json.dumps(content, indent=1, allow_nan=False) + "\n")
-    except OSError as error:
-        raise StoreFailed(
-            f"{path} could not be written ({error.strerror}); the rows are kept. Free disk space "
-            "or check the folder's rights, then run the same command again."
-        ) from error
+    with writing(path, "the rows are"), whole_text(path) as file:
+        file.write(json.dumps(content, indent=1, allow_nan=False) + "\n")
 
 
 def read_json(path: Path) -> Any:

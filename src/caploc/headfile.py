@@ -39,8 +39,7 @@ class HeadFile:
     def check(self, grid: HeadGrid) -> None:
         """Refuse a model whose heads lie otherwise.
 
-        Raises:
-            BadOption: if it has other numbers of heads in its layers.
+        Raises BadOption if it has other numbers of heads in its layers.
         """
         if self.grid.heads_per_layer == grid.heads_per_layer:
             return
@@ -51,11 +50,7 @@ class HeadFile:
 
 
 def read_heads(path: Path | str) -> HeadFile:
-    """Read a file that `caploc export` or `write_heads` wrote.
-
-    Raises:
-        BadData: if there is no such file, or it is none of heads.
-    """
+    """Read a file that `caploc export` or `write_heads` wrote; raises BadData if it is none."""
     try:
         content = json.loads(read_bytes(path, LONGEST, follow=True))
     except (OSError, ValueError, RecursionError) as error:
@@ -76,20 +71,13 @@ def read_heads(path: Path | str) -> HeadFile:
 
 
 def write_heads(path: Path, file: HeadFile) -> None:
-    """Write heads to a file.
-
-    Raises:
-        StoreFailed: if the file cannot be written.
-    """
+    """Write heads to a file; raises StoreFailed."""
+    grid = {"layers": file.grid.layers, "heads": list(file.grid.heads_per_layer)}
     content = {
         "schema": SCHEMA,
         "kind": KIND,
         "model": {"name": file.model, "fingerprint": file.fingerprint},
-        "grid": {
-            "layers": file.grid.layers,
-            "heads": list(file.grid.heads_per_layer),
-            "group_sizes": list(file.grid.group_sizes),
-        },
+        "grid": grid | {"group_sizes": list(file.grid.group_sizes)},
         "mode": MODE,
         "heads": file.names,
         "evidence": dict(file.evidence),
@@ -120,9 +108,7 @@ def _parsed(content: Any) -> HeadFile:
     names = content["heads"]
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise ValueError("its heads are no list of names")
-    counts = [int(count) for count in content["grid"]["heads"]]
-    sizes = [int(size) for size in content["grid"]["group_sizes"]]
-    grid = HeadGrid(tuple(counts), tuple(sizes))
-    heads = tuple(grid.named_in(names))
-    model, evidence = content["model"], content["evidence"]
-    return HeadFile(heads, grid, str(model["name"]), model["fingerprint"], dict(evidence))
+    grid = HeadGrid(*(tuple(map(int, content["grid"][key])) for key in ("heads", "group_sizes")))
+    model, heads = content["model"], tuple(grid.named_in(names))
+    fingerprint, evidence = model["fingerprint"], dict(content["evidence"])
+    return HeadFile(heads, grid, str(model["name"]), fingerprint, evidence)

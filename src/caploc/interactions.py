@@ -8,7 +8,7 @@ is `y(both gone) - y(the one gone)`.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -132,11 +132,8 @@ def interactions(
     (a screen of `budget` rows, then contrasts with each chosen head); the key-value groups that the
     chosen heads belong to, as wholes; and heads whose absence rescues what one that breaks the task
     alone took (a screen of `budget` rows again, then contrasts). `allowed` says what may be run for
-    it, and who answers.
-
-    Raises:
-        UserError: if the folder holds no finished run that found heads, or the options mean
-        nothing. RunFailed: if the machine gives up; rows already measured are kept.
+    it, and who answers. Raises UserError if the folder holds no finished run that found heads, or
+    the options mean nothing; RunFailed if the machine gives up: rows already measured are kept.
     """
     for name, value in (("most", most), ("examples", examples), ("budget", budget)):
         if value is not None and value < 1:
@@ -163,7 +160,12 @@ def interactions(
         suspects = list(dict.fromkeys(chosen + critical))
         asking = search_rescuers(replace(problem, examples=screened), suspects, budget)
         rescues = search([table.meter], asking, table.progress)
-        rows = plan_contrasts(table, grid, chosen, stand_ins) + table.rescues(rescues, "rescues")
+        rows = [
+            *table.contrasts(list(pairs(chosen)), "pairs"),
+            *table.contrasts(list(behind(chosen, stand_ins)), "backups"),
+            *table.contrasts(list(groups(grid, chosen)), "key-value groups"),
+            *table.rescues(rescues, "rescues"),
+        ]
         contrasts = describe_contrasts(rows, grid)
         told = {
             "schema": 1,
@@ -186,17 +188,6 @@ def columns(grid: HeadGrid, names: Sequence[str]) -> list[int]:
     return [grid.column(head) for head in grid.named_in(names)]
 
 
-def plan_contrasts(
-    table: OutcomeTable, grid: HeadGrid, chosen: Sequence[int], stand_ins: Sequence[int]
-) -> list[dict[str, Any]]:
-    """Every contrast of the three questions."""
-    return [
-        *table.contrasts(list(pairs(chosen)), "pairs"),
-        *table.contrasts(list(behind(chosen, stand_ins)), "backups"),
-        *table.contrasts(list(groups(grid, chosen)), "key-value groups"),
-    ]
-
-
 def pairs(chosen: Sequence[int]) -> Iterator[Contrast]:
     """Every two of the chosen heads."""
     for first, second in combinations(chosen, 2):
@@ -206,8 +197,7 @@ def pairs(chosen: Sequence[int]) -> Iterator[Contrast]:
 def behind(chosen: Sequence[int], stand_ins: Sequence[int]) -> Iterator[Contrast]:
     """Each head that steps in, against each chosen head and against all of them."""
     for column in stand_ins:
-        for each in chosen:
-            yield Contrast("backup", (each,), (column,))
+        yield from (Contrast("backup", (each,), (column,)) for each in chosen)
         if len(chosen) > 1:
             yield Contrast("backup", tuple(chosen), (column,))
 
@@ -228,17 +218,13 @@ def describe_contrasts(rows: Sequence[dict[str, Any]], grid: HeadGrid) -> list[d
     for row, rate in zip(rows, q, strict=True):
         contrast = row["contrast"]
         costs = {key: number(row[key]) for key in COSTS if key in row}
+        sides = {"first": contrast.first, "second": contrast.second}
         told.append(
-            {
-                **asdict(contrast),
-                "first": [str(grid.heads[column]) for column in contrast.first],
-                "second": [str(grid.heads[column]) for column in contrast.second],
-                "effect": number(row["effect"]),
-                "low": number(row["low"]),
-                "high": number(row["high"]),
-                "q": number(float(rate)),
-                "meaning": meaning(contrast.kind, row["effect"], float(rate)),
-            }
+            {"kind": contrast.kind}
+            | {name: [str(grid.heads[c]) for c in columns] for name, columns in sides.items()}
+            | {name: number(row[name]) for name in ("effect", "low", "high")}
+            | {"q": number(float(rate))}
+            | {"meaning": meaning(contrast.kind, row["effect"], float(rate))}
             | costs
         )
     return sorted(told, key=lambda row: (row["q"] is None, row["q"], row["effect"]))

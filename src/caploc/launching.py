@@ -16,8 +16,7 @@ def launched() -> bool:
 def processes() -> int:
     """Count the processes that were started; 1 for one by itself.
 
-    Raises:
-        BadOption: if the environment does not say it in a number.
+    Raises BadOption if the environment does not say it in a number.
     """
     if not all(name in os.environ for name in TOLD):
         return 1

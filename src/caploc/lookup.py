@@ -13,8 +13,7 @@ LISTED = 20  # names beyond this would bury the sentence
 def pick(table: Mapping[str, T], name: str, kind: str) -> T:
     """Return `table[name]`.
 
-    Raises:
-        UnknownName: naming the nearest entry and what the table holds.
+    Raises UnknownName, naming the nearest entry and what the table holds.
     """
     if name in table:
         return table[name]

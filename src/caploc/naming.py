@@ -1,13 +1,12 @@
 """What commands and notebooks fill in where nothing was said: folders, whole paths, other tasks."""
 
+import os
 from hashlib import blake2b
 from pathlib import Path
 
 from caploc.pretrained import DEMO, PRETRAINED
 
 LONGEST = 200  # bytes of a folder's name; disks take 255
-
-
 TWIN = "_twin"  # ends the name of a task in other words
 
 
@@ -44,18 +43,12 @@ def at_home(name: str) -> Path:
 
 def is_folder(path: Path) -> bool:
     """Whether there is such a folder; none has a name that is too long, or unreachable."""
-    try:
-        return path.is_dir()
-    except OSError:
-        return False
+    return os.path.isdir(path)  # Path's own raises for those
 
 
 def is_file(path: Path) -> bool:
     """Whether there is such a file; none has a name that is too long, or unreachable."""
-    try:
-        return path.is_file()
-    except OSError:
-        return False
+    return os.path.isfile(path)
 
 
 def default_folder(*parts: str) -> Path:

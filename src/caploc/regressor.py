@@ -61,13 +61,9 @@ class KnockoutRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         `X` is (rows, parts), 1 or True where a part was out; `y` is (rows,). `groups` (rows,) says
         which example a row measured, if several share examples: their difficulty is taken off, and
         errors are clustered by them. `intact` (rows,) is the outcome of the row's example with no
-        part out, where it is known.
-
-        Raises:
-            UnknownName: if there is no such estimator.
-            BadOption: if the estimator needs `intact`.
-            BadData: if `X` holds anything but 0 and 1, or lengths differ.
-            ValueError: as scikit-learn has it, for data of another shape.
+        part out, where it is known. Raises UnknownName if there is no such estimator; BadOption if
+        the estimator needs `intact`; BadData if `X` holds anything but 0 and 1, or lengths differ;
+        ValueError as scikit-learn has it, for data of another shape.
         """
         estimator = pick(ESTIMATORS, self.estimator, "estimator")()
         if self.estimator in NEEDS_INTACT and intact is None:

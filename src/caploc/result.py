@@ -57,11 +57,7 @@ class Score(Record):
     @classmethod
     def of(cls, score: float | None, stderr: float | None, examples: int) -> Self:
         """Return the score of so many examples."""
-        finite = (
-            None if value is None or not math.isfinite(value) else value
-            for value in (score, stderr)
-        )
-        return cls(**dict(zip(("score", "stderr"), finite, strict=True)), examples=examples)
+        return cls(score=number(score), stderr=number(stderr), examples=examples)
 
 
 class Bounded(Protocol):

@@ -194,9 +194,8 @@ def batches(
         )
         while rows := found.fetchmany(AT_ONCE):
             lines = [line(question, row, known) for row in rows]
-            yield {
-                name: [each[place] for each in lines] for place, name in enumerate(COLUMNS.names)
-            }
+            columns = map(list, zip(*lines, strict=True))
+            yield dict(zip(COLUMNS.names, columns, strict=True))
 
 
 def line(question: Question, row: Sequence[Any], known: Known) -> tuple[Any, ...]:

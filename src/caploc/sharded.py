@@ -37,8 +37,7 @@ class LeadingEngine(BatchEngine[LoadedModel]):
     def __init__(self, loading: dict[str, Any], batch_size: int | None) -> None:
         """Load a model in every process; the arguments are those of `load_model`.
 
-        Raises:
-            UserError: as `load_model`.
+        Raises UserError as `load_model`.
         """
         self.team, self.number = join_team(), LeadingEngine.loaded_so_far
         LeadingEngine.loaded_so_far += 1
@@ -65,8 +64,7 @@ class Conversation:
     def open(cls, team: Team) -> Iterator[None]:
         """Broken from here on, unless the block ends in order: all processes refuse alike.
 
-        Raises:
-            RunFailed: if it is broken: the others are still inside an earlier pass.
+        Raises RunFailed if it is broken: the others are still inside an earlier pass.
         """
         if cls.broken:
             raise RunFailed(

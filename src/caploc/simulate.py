@@ -142,11 +142,8 @@ class World:
         the first two, breakers and their rescuers in that eighth. Among the large heads two pairs
         saturate and two have a silent backup; four pairs have no single effect but a joint one; six
         pairs of weak heads strengthen each other; and one group of four, as if they shared a
-        key-value head, acts jointly.
-
-        Raises:
-            UnknownName: if there is no such kind.
-            BadOption: if the grid is too small for it.
+        key-value head, acts jointly. Raises UnknownName if there is no such kind; BadOption if the
+        grid is too small for it.
         """
         kind = pick(KINDS, kind, "kind of world") if isinstance(kind, str) else kind
         random, heads = generator(seed), layers * width

@@ -26,23 +26,19 @@ from caploc.search.summary import nothing_to_lose
 from caploc.tasks.catalog import TaskOptions, check_task_name
 from caploc.tasks.task import Task
 from caploc.tracking import check_tracker, tracked
-from caploc.validation import (
-    Check,
+from caploc.validation.comparison import Check, check_limit, score_both
+from caploc.validation.failures import categorize_failures
+from caploc.validation.frontier import (
     Promise,
-    categorize_failures,
-    check_limit,
     check_sides,
-    drop_idle_members,
     frontier_note,
-    held_out,
-    judge,
     judge_frontier,
-    left_out,
-    measure_members,
     offer_part,
-    score_both,
     split_examples,
 )
+from caploc.validation.held_out import held_out
+from caploc.validation.members import drop_idle_members, judge, measure_members
+from caploc.validation.wording import left_out
 from caploc.workbench import (
     ModelOptions,
     Workbench,
@@ -212,11 +208,9 @@ def run_study(
     """Design, measurement, recovery, validation and report, in that order.
 
     `engine` may be one already loaded for the study's model. Whatever was measured in `folder`
-    before is used, not measured again.
-
-    Raises:
-        UserError: for a mistake in the study, before the model is loaded where possible.
-        RunFailed: if the machine gives up; rows already measured are kept.
+    before is used, not measured again. Raises UserError for a mistake in the study, before the
+    model is loaded where possible; RunFailed if the machine gives up; rows already measured are
+    kept.
     """
     progress = progress or Silent()
     study = study.check()
@@ -330,7 +324,7 @@ def validated(
     found = [
         categorize_failures(each.task, each.intact_rows, each.knocked_out_rows) for each in compared
     ]
-    parts = [each.result(lost.plain()) for each, lost in zip(compared, found, strict=True)]
+    parts = [each.result(lost) for each, lost in zip(compared, found, strict=True)]
     others = [
         each.model_copy(update={"twin": study.is_twin(name)})
         for name, each in zip(study.beside, parts[1:], strict=True)
@@ -401,11 +395,7 @@ def keeping_promise(study: Study, stages: Stages, check: Check, meters: Sequence
 
 
 def promised(
-    study: Study,
-    check: Check,
-    meters: Sequence[Meter],
-    twins: Sequence[str],
-    spared: Sequence[str],
+    study: Study, check: Check, meters: Sequence[Meter], twins: Sequence[str], spared: Sequence[str]
 ) -> Promise:
     """What a specific set must do, with the examples on which each task is judged."""
 

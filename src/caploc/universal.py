@@ -18,7 +18,7 @@ from caploc.progress import Progress, Silent
 from caploc.search import column_mask
 from caploc.stats import localization
 from caploc.tasks.task import Task
-from caploc.validation import score_both
+from caploc.validation.comparison import score_both
 from caploc.workbench import Workbench
 
 EXAMPLES = 100  # of each task that a candidate is tried on
@@ -34,10 +34,9 @@ class Trials:
     examples: int = EXAMPLES
 
     def check(self) -> None:
-        """Refuse what cannot be compared.
+        """Refuse what cannot be compared; raises UserError.
 
-        Raises:
-            UserError: fewer than two tasks, more than one model, a family of an unknown task.
+        That is fewer than two tasks, more than one model, a family of an unknown task.
         """
         names = [run.study.task for run in self.runs]
         if self.examples < 2:
@@ -68,24 +67,19 @@ def find_universal(
 ) -> dict[str, Any]:
     """Try the candidates alone on every run's task; write `universal.json` into the folder.
 
-    The universal heads are kept with the model too, for `--exclude universal`.
-
-    Raises:
-        UserError: if the runs cannot be compared.
-        RunFailed: if the machine gives up; rows already measured are kept.
+    The universal heads are kept with the model too, for `--exclude universal`. Raises UserError if
+    the runs cannot be compared; RunFailed if the machine gives up; rows already measured are kept.
     """
     trials.check()
     first = trials.runs[0]
     tasks = [run.tasks()[0] for run in trials.runs]
     check_direction(tasks)
+    progress = progress or Silent()
     claimed = {"model": first.written.study["model"], "universal": [t.name for t in tasks]}
     with claim(folder, claimed, command) as store, first.answering() as engine:
-        bench = Workbench(engine, store)
+        bench, loaded = Workbench(engine, store), engine.loaded
         measured = {
-            task.name: tried(
-                bench.meter(task), bench.engine.loaded.grid, trials, progress or Silent()
-            )
-            for task in tasks
+            task.name: tried(bench.meter(task), loaded.grid, trials, progress) for task in tasks
         }
         found = localization.judge_universality(
             {name: effects for name, (_, effects) in measured.items()},
@@ -103,18 +97,13 @@ def find_universal(
             "versions": package_versions(),
         }
         write_json(folder / UNIVERSAL, told)
-        loaded = bench.engine.loaded
         heads = tuple(loaded.grid.named_in(found.universal))
         keep_universal(HeadFile(heads, loaded.grid, told["model"], loaded.fingerprint))
     return told
 
 
 def check_direction(tasks: Sequence[Task]) -> None:
-    """Refuse tasks of which a head cannot cost a share of the score.
-
-    Raises:
-        BadOption: if a task's metric is better when lower.
-    """
+    """Refuse, by a BadOption, tasks of which a head cannot cost a share of the score."""
     for task in tasks:
         if not task.higher_is_better:
             raise BadOption(

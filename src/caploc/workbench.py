@@ -48,11 +48,7 @@ class ModelOptions:
     gguf: str | None = None
 
     def check(self) -> HeadGrid:
-        """Refuse what can be refused before weights are read; return the model's grid.
-
-        Raises:
-            UserError: in one sentence.
-        """
+        """Refuse, by a UserError, what shows before weights are read; return the model's grid."""
         if self.batch_size is not None and self.batch_size < 1:
             raise BadOption(f"--batch-size must be 1 or more; got {self.batch_size}.")
         if self.revision is not None and not self.revision.isprintable():
@@ -72,11 +68,7 @@ class ModelOptions:
         return check_model(**self.loading() | {"device": SPREAD, "quantize": None})
 
     def source(self) -> ModelSource:
-        """Find the model's files.
-
-        Raises:
-            UserError: if there is no such model.
-        """
+        """Find the model's files; raises UserError if there is no such model."""
         return find_source(self.name, self.revision, self.gguf)
 
     def loading(self) -> dict[str, Any]:
@@ -105,9 +97,6 @@ class ModelOptions:
         """Load tasks and build their requests; of the model only the tokenizer is read.
 
         A task that wants a chat template gets the plain prompt where the tokenizer has none.
-
-        Raises:
-            UserError: in one sentence.
         """
         chat = None
         if options.chat_template or any(map(wants_chat_template, names)):
@@ -135,8 +124,7 @@ class Allowed:
     ) -> None:
         """Refuse what a file asks for and was not allowed; `where` says which file.
 
-        Raises:
-            BadOption: naming the option that allows it, or if there are too many tasks.
+        Raises BadOption, naming the option that allows it, or if there are too many tasks.
         """
         check_task_count(where, len(tasks))
         if model.trust_remote_code and not self.remote_code:
@@ -153,11 +141,7 @@ class Allowed:
             self.check_task(where, task)
 
     def check_task(self, where: str, task: str) -> None:
-        """Refuse a task's file that names Python code, if that was not allowed.
-
-        Raises:
-            BadOption: naming the option that allows it.
-        """
+        """Refuse, by a BadOption, a task's file that names Python code, if that was not allowed."""
         permit_code(task, self.remote_code)
         code = None if self.remote_code else code_in(task)
         if code is not None:
@@ -165,11 +149,7 @@ class Allowed:
 
 
 def check_task_count(where: str, count: int) -> None:
-    """Refuse a study of more tasks than `MOST_TASKS`; `where` says what names them.
-
-    Raises:
-        BadOption: if it has more.
-    """
+    """Refuse, by a BadOption, more tasks than `MOST_TASKS`; `where` says what names them."""
     if count > MOST_TASKS:
         raise BadOption(
             f"{where} names {count:,} tasks, and a study has at most {MOST_TASKS}; name fewer, or "
@@ -218,16 +198,13 @@ class Workbench(Generic[Model_co]):
     def meter(self, task: Task) -> Meter:
         """Return the meter of a task; one a question, so that no row is counted twice."""
         loaded = self.engine.loaded
-        question = Question(
-            loaded.fingerprint, loaded.dtype, task.name, task.version, task.outcome_kind
-        )
-        if question not in self.meters:
-            if self.make_meter is not None:
-                meter = self.make_meter(task, question, self.cost)
-            else:
-                assert self.store is not None
-                meter = Meter(self.engine, self.store, task, question, self.cost)
-            self.meters[question] = meter
+        what = task.name, task.version, task.outcome_kind
+        question = Question(loaded.fingerprint, loaded.dtype, *what)
+        if question not in self.meters and self.make_meter is not None:
+            self.meters[question] = self.make_meter(task, question, self.cost)
+        elif question not in self.meters:
+            assert self.store is not None
+            self.meters[question] = Meter(self.engine, self.store, task, question, self.cost)
         return self.meters[question]
 
 

@@ -10,7 +10,8 @@ from caploc.search import Problem, Settings
 from caploc.search.rescue import search_rescuers
 from caploc.store import Store
 from caploc.tasks.catalog import TaskOptions
-from caploc.validation import Check, judge
+from caploc.validation.comparison import Check
+from caploc.validation.members import judge
 from caploc.workbench import ModelOptions, Workbench
 
 pytestmark = pytest.mark.real

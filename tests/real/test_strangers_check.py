@@ -16,7 +16,7 @@ from caploc.progress import Silent
 from caploc.search import METHODS, Problem, Settings
 from caploc.store import Store
 from caploc.tasks.catalog import TaskOptions
-from caploc.validation import Check
+from caploc.validation.comparison import Check
 from caploc.workbench import ModelOptions, Workbench
 
 pytestmark = pytest.mark.real

@@ -76,7 +76,6 @@ def test_the_bottom_keeps_off_the_located_set_as_far_as_there_is_room():
     scores = np.arange(6.0)
     located = np.array([1, 1, 0, 0, 0, 0], dtype=bool)
     assert np.flatnonzero(bottom(scores, located)).tolist() == [2, 3]
-    assert np.flatnonzero(bottom(scores, located, excluding=False)).tolist() == [0, 1]
     assert np.flatnonzero(bottom(scores, np.arange(6) > 1)).tolist() == [0, 1, 2, 3]
 
 

@@ -7,8 +7,7 @@ import pytest
 from scipy import stats
 
 from caploc.store import Row
-from caploc.validation import measure_change
-from caploc.validation.comparison import MARGIN, judge_change
+from caploc.validation.comparison import MARGIN, judge_change, measure_change
 
 
 def rows(outcomes):

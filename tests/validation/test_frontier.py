@@ -4,7 +4,7 @@ import pytest
 
 from caploc.errors import BadOption
 from caploc.result import Subsets, TriedSet
-from caploc.validation import (
+from caploc.validation.frontier import (
     Promise,
     check_sides,
     frontier_note,

@@ -6,8 +6,7 @@ from scipy import stats
 
 from caploc.heads import HeadGrid
 from caploc.recovery import paired
-from caploc.validation import drop_idle_members, measure_members
-from caploc.validation.members import effect_between
+from caploc.validation.members import drop_idle_members, effect_between, measure_members
 
 GRID = HeadGrid((8, 8))
 FIRST, SECOND, IDLE = 6, 2, 9

@@ -5,8 +5,7 @@ import pytest
 
 from caploc.heads import HeadGrid
 from caploc.result import TriedSet
-from caploc.validation import judge
-from caploc.validation.members import LEVEL, picked, subsets_to_try
+from caploc.validation.members import LEVEL, judge, picked, subsets_to_try
 
 GRID = HeadGrid((8, 8))
 BREAKER, RESCUER, OTHER = 6, 2, 9

@@ -56,12 +56,7 @@ Environment:
 COMMANDS = {
     "Begin": (studies.demo, models.fetch, models.models, looking.tasks, looking.doctor),
     "Find": (locating.locate, studies.run, studies.plan),
-    "Ask more": (
-        measuring.evaluate,
-        measuring.curve,
-        measuring.interactions,
-        measuring.universal,
-    ),
+    "Ask more": (measuring.evaluate, measuring.curve, measuring.interactions, measuring.universal),
     "Look": (looking.report, looking.compare, looking.rows, looking.ui),
     "Hand on": (models.export,),
     "Reproduce": (paper.reproduce,),

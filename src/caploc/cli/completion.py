@@ -49,7 +49,7 @@ def tasks(incomplete: str) -> list[str]:
     """Tasks, groups and tags, caploc's and lm-eval's; nothing for a path, which the shell knows."""
     if incomplete.startswith((".", "/", "~")):
         return []
-    own = starting(own_tasks(), incomplete)
+    own = starting(named_in(PACKAGE / "tasks"), incomplete)
     if incomplete.startswith("demo") or not incomplete:
         return own
     return own + starting(harness_tasks(), incomplete)
@@ -85,11 +85,6 @@ def runs(incomplete: str) -> list[str]:
 def is_run(folder: Path) -> bool:
     """Tell whether a command left its mark in the folder."""
     return any((folder / mark).is_file() for mark in MARKS)
-
-
-def own_tasks() -> set[str]:
-    """Read the names of the demo's tasks and of the heads paper's."""
-    return set(named_in(PACKAGE / "tasks"))
 
 
 def harness_tasks() -> set[str]:

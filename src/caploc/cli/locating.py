@@ -5,32 +5,13 @@ from typing import Annotated
 import typer
 
 from caploc import console
-from caploc.cli import completion
-from caploc.cli.options import (
-    Also,
-    Batch,
-    CodeGroup,
-    Exclude,
-    Limit,
-    Model,
-    ModelGroup,
-    Out,
-    OutputGroup,
-    Quantize,
-    Spare,
-    TaskGroup,
-    Twin,
-    WorkerGroup,
-    command_line,
-    numbers,
-    takes_groups,
-)
+from caploc.cli import completion, options
 from caploc.naming import default_folder, default_others, placed
 
 
-@takes_groups
+@options.takes_groups
 def locate(
-    model: Model,
+    model: options.Model,
     task: Annotated[
         list[str],
         typer.Option(
@@ -81,15 +62,37 @@ def locate(
         typer.Option(help="For css, csb, one-shot: lasso, lasso-cv, logistic, means, spike-slab."),
     ] = None,
     seed: Annotated[int, typer.Option(help="Draws examples, masks and controls.")] = 0,
-    also: Also = None,
-    spare: Spare = None,
-    twin: Twin = None,
+    also: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Another task to score before and after; repeat.", autocompletion=completion.tasks
+        ),
+    ] = None,
+    spare: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A task that --goal specific must leave alone; repeat.",
+            autocompletion=completion.tasks,
+        ),
+    ] = None,
+    twin: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="The task in other words, for --goal specific to break as well; repeat.",
+            autocompletion=completion.tasks,
+        ),
+    ] = None,
     price: Annotated[
         float, typer.Option(help="The most that --goal specific may cost a spared task.")
     ] = 0.02,
-    exclude: Exclude = None,
+    exclude: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Heads never to knock out: L0H6,L3H1, a file of heads, or universal; repeat."
+        ),
+    ] = None,
     controls: Annotated[int, typer.Option(help="Random sets of heads to compare with.")] = 20,
-    limit: Limit = None,
+    limit: options.Limit = None,
     disjoint: Annotated[
         bool, typer.Option("--disjoint", help="Score the task on examples no search saw only.")
     ] = False,
@@ -99,15 +102,15 @@ def locate(
     track: Annotated[
         str | None, typer.Option(help="Tell mlflow, trackio or wandb[:PROJECT] of the run.")
     ] = None,
-    quantize: Quantize = None,
-    batch_size: Batch = None,
-    out: Out = None,
+    quantize: options.Quantize = None,
+    batch_size: options.Batch = None,
+    out: options.Out = None,
     *,
-    asking: TaskGroup,
-    code: CodeGroup,
-    loading: ModelGroup,
-    workers: WorkerGroup,
-    output: OutputGroup,
+    asking: options.TaskGroup,
+    code: options.CodeGroup,
+    loading: options.ModelGroup,
+    workers: options.WorkerGroup,
+    output: options.OutputGroup,
 ) -> None:
     """Find the heads that a task depends on, and check the finding.
 
@@ -149,10 +152,10 @@ def locate(
         budget=budget,
         recall=recall,
         estimator=estimator,
-        mask_counts=numbers(mask_counts, int),
-        rates=numbers(rates, float) if rates else None,
+        mask_counts=options.numbers(mask_counts, int),
+        rates=options.numbers(rates, float) if rates else None,
     )
-    options = asking.options(code.allow_code)
+    asked = asking.options(code.allow_code)
     loaded = loading.of(model, quantize=quantize, batch_size=batch_size, workers=workers.parse())
     studies = [
         Study(
@@ -161,7 +164,7 @@ def locate(
             method=way,
             settings=settings,
             examples=examples,
-            options=options,
+            options=asked,
             other_tasks=tuple(also or default_others(name)),
             spare=tuple(map(placed, spare or [])),
             twins=tuple(map(placed, twin or [])),
@@ -178,7 +181,7 @@ def locate(
     folder = out or default_folder(model, *methods, *task)
     code.check(map(placed, [*task, *(also or []), *(spare or []), *(twin or [])]))
     with output.progress() as progress:
-        found = locate_all(studies, folder, progress, command=command_line())
+        found = locate_all(studies, folder, progress, command=options.command_line())
     results = [outcome.result for outcome in found.outcomes if outcome.result]
     if output.as_json:
         written = [result.as_dict() for result in results]

@@ -7,18 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from caploc import console
-from caploc.cli import completion
-from caploc.cli.options import (
-    Chat,
-    CodeGroup,
-    Data,
-    Json,
-    ModelGroup,
-    Quiet,
-    allowed,
-    command_line,
-    takes_groups,
-)
+from caploc.cli import completion, options
 from caploc.errors import BadOption, UserError
 from caploc.naming import default_folder, placed
 
@@ -67,7 +56,7 @@ def compare(
             show_default="runs/compare- and the names of the folders",
         ),
     ] = None,
-    as_json: Json = False,
+    as_json: options.Json = False,
 ) -> None:
     """Put tasks, models and methods of several runs side by side; no model is run.
 
@@ -88,12 +77,9 @@ def compare(
 
     names = ["-".join(folder.resolve().parts[-2:]).removeprefix("runs-") for folder in folders]
     where = out or default_folder("compare", *names)
-    found = run(folders, where, command=command_line())
-    if as_json:
-        console.say_json(found)
-        return
-    console.show_table(*tables.comparison_table(found))
-    console.say(f"Report: {where / 'compare.html'}")
+    found = run(folders, where, command=options.command_line())
+    report = f"Report: {where / 'compare.html'}"
+    options.OutputGroup(as_json=as_json).show(found, tables.comparison_table(found), report)
 
 
 def tasks(
@@ -126,7 +112,7 @@ def doctor(
     mend: Annotated[
         bool, typer.Option("--repair", help="Save every sound row of a damaged folder.")
     ] = False,
-    as_json: Json = False,
+    as_json: options.Json = False,
 ) -> None:
     """Say what this machine and installation can do, and whether a run folder is sound.
 
@@ -149,21 +135,19 @@ def doctor(
         show_facts(machine_facts(), as_json)
         return
     found = examine_folder(folder)
-    saved = repair(found) if mend else None
+    repaired = {}
     if mend:
+        saved = repair(found)
         found = examine_folder(folder)
-    repaired = asdict(saved) | {"damaged": str(saved.damaged)} if saved else None
-    facts = found.facts() | ({"repaired": repaired} if mend else {})
-    show_facts(facts, as_json)
+        told = asdict(saved) | {"damaged": str(saved.damaged)} if saved else None
+        repaired = {"repaired": told}
+    show_facts(found.facts() | repaired, as_json)
     if not found.sound:
         raise typer.Exit(1)
 
 
 def show_facts(facts: dict[str, Any], as_json: bool) -> None:
     """Show facts as a table, several values of one below each other, or as JSON."""
-    if as_json:
-        console.say_json(facts)
-        return
     pairs = []
     for name, value in facts.items():
         if isinstance(value, dict):
@@ -171,7 +155,7 @@ def show_facts(facts: dict[str, Any], as_json: bool) -> None:
         lines = value if isinstance(value, list) else [value]
         pairs += [["", str(line)] for line in lines or ["none"]]
         pairs[-max(len(lines), 1)][0] = name
-    console.show_table(["fact", "value"], pairs)
+    options.OutputGroup(as_json=as_json).show(facts, (["fact", "value"], pairs))
 
 
 def rows(
@@ -185,7 +169,7 @@ def rows(
     stages: Annotated[
         bool, typer.Option(help="Say which study asked for a row, and at which stage.")
     ] = True,
-    quiet: Quiet = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Write every row of a run into a table for other tools: Parquet, or CSV.
 
@@ -209,7 +193,7 @@ def rows(
     console.say(f"{count:,} rows: {to}")
 
 
-@takes_groups
+@options.takes_groups
 def ui(
     folder: Annotated[
         Path | None,
@@ -233,11 +217,11 @@ def ui(
     ] = None,
     port: Annotated[int, typer.Option(help="Where to listen; 0 takes any free port.")] = PORT,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    data: Data = None,
-    chat_template: Chat = False,
+    data: options.Data = None,
+    chat_template: options.Chat = False,
     *,
-    code: CodeGroup,
-    loading: ModelGroup,
+    code: options.CodeGroup,
+    loading: options.ModelGroup,
 ) -> None:
     """Knock heads out and watch the answers change, in a page on this machine.
 
@@ -250,6 +234,7 @@ def ui(
     """
     from caploc.playground.setting import DEMO, make_setting, open_runs
     from caploc.tasks.catalog import TaskOptions, parse_data
+    from caploc.workbench import Allowed
 
     try:
         from caploc.playground.app import address, describe_exposure, listen, serve
@@ -259,13 +244,13 @@ def ui(
             f"The playground needs {error.name}; install it with `pip install 'caploc[ui]'`."
         ) from None
 
-    options = TaskOptions(
+    asked = TaskOptions(
         chat_template=chat_template, data=parse_data(data or []), allow_code=code.allow_code
     )
     named = None if model is None else placed(model)
     tasks = [placed(name) for name in task or []]
-    runs = open_runs(folder, allowed(True, loading.trust_remote_code)) if folder else ()
-    setting = make_setting(runs, named, loading.of(named or DEMO), tasks, options)
+    runs = open_runs(folder, Allowed(True, loading.trust_remote_code)) if folder else ()
+    setting = make_setting(runs, named, loading.of(named or DEMO), tasks, asked)
     setting.check()
     with listen(host, port) as listening:
         if warning := describe_exposure(host):

@@ -6,45 +6,28 @@ from typing import Annotated
 import typer
 
 from caploc import console
-from caploc.cli import completion
-from caploc.cli.options import (
-    Batch,
-    CodeGroup,
-    Limit,
-    Model,
-    ModelGroup,
-    Out,
-    OutputGroup,
-    PermissionGroup,
-    Quantize,
-    RunFolder,
-    TaskGroup,
-    WorkerGroup,
-    command_line,
-    parse_families,
-    takes_groups,
-)
+from caploc.cli import completion, options
 from caploc.naming import default_folder, placed
 
 
-@takes_groups
+@options.takes_groups
 def evaluate(
-    model: Model,
+    model: options.Model,
     tasks: Annotated[
         str,
         typer.Option(help="Tasks, separated by commas.", autocompletion=completion.listed_tasks),
     ],
     heads: Annotated[str, typer.Option(help="Heads to knock out, such as L0H5,L1H3.")] = "",
-    limit: Limit = None,
-    quantize: Quantize = None,
-    batch_size: Batch = None,
-    out: Out = None,
+    limit: options.Limit = None,
+    quantize: options.Quantize = None,
+    batch_size: options.Batch = None,
+    out: options.Out = None,
     *,
-    asking: TaskGroup,
-    code: CodeGroup,
-    loading: ModelGroup,
-    workers: WorkerGroup,
-    output: OutputGroup,
+    asking: options.TaskGroup,
+    code: options.CodeGroup,
+    loading: options.ModelGroup,
+    workers: options.WorkerGroup,
+    output: options.OutputGroup,
 ) -> None:
     """Score tasks with no head and with the given heads knocked out.
 
@@ -75,22 +58,19 @@ def evaluate(
     folder = out or default_folder(model, "evaluate", heads or "intact", *evaluation.tasks)
     code.check(evaluation.tasks)
     with output.progress() as progress:
-        result = run(evaluation, folder, progress, command=command_line())
-    if output.as_json:
-        console.say_json(result.as_dict())
-        return
-    console.show_table(*tables.evaluation_table(result))
-    console.say(f"Written: {folder / 'evaluation.json'}")
+        result = run(evaluation, folder, progress, command=options.command_line())
+    written = f"Written: {folder / 'evaluation.json'}"
+    output.show(result.as_dict(), tables.evaluation_table(result), written)
 
 
-@takes_groups
+@options.takes_groups
 def curve(
-    folder: RunFolder,
+    folder: options.RunFolder,
     most: Annotated[int, typer.Option(help="Heads to knock out at most.")] = 10,
-    limit: Limit = None,
+    limit: options.Limit = None,
     *,
-    may: PermissionGroup,
-    output: OutputGroup,
+    may: options.PermissionGroup,
+    output: options.OutputGroup,
 ) -> None:
     """Score a run's tasks with 0, 1, 2, ... of its most needed heads knocked out.
 
@@ -111,16 +91,13 @@ def curve(
     allowed = may.allowed()
     with output.progress() as progress:
         drawn = run(folder, most, limit, progress, allowed)
-    if output.as_json:
-        console.say_json(drawn.as_dict())
-        return
-    console.show_table(*tables.curve_rows(drawn))
-    console.say(f"Figure: {folder / 'figures' / 'curve.png'}")
+    figure = f"Figure: {folder / 'figures' / 'curve.png'}"
+    output.show(drawn.as_dict(), tables.curve_rows(drawn), figure)
 
 
-@takes_groups
+@options.takes_groups
 def interactions(
-    folder: RunFolder,
+    folder: options.RunFolder,
     most: Annotated[int, typer.Option(help="Chosen heads to look at, at most.")] = 5,
     examples: Annotated[int, typer.Option(help="Examples that every contrast is on.")] = 100,
     budget: Annotated[
@@ -131,8 +108,8 @@ def interactions(
         ),
     ] = None,
     *,
-    may: PermissionGroup,
-    output: OutputGroup,
+    may: options.PermissionGroup,
+    output: options.OutputGroup,
 ) -> None:
     """Ask whether a run's heads stand in for each other, what backs them up, what rescues them.
 
@@ -156,16 +133,12 @@ def interactions(
     allowed = may.allowed()
     with output.progress() as progress:
         found = run(folder, most, examples, budget, progress, allowed)
-    if output.as_json:
-        console.say_json(found)
-        return
-    console.show_table(*tables.interaction_table(found))
-    for sentence in (*found["summary"], found["limits"]):
-        console.say(sentence)
-    console.say(f"Written: {folder / 'interactions.json'}")
+    written = f"Written: {folder / 'interactions.json'}"
+    said = *found["summary"], found["limits"], written
+    output.show(found, tables.interaction_table(found), *said)
 
 
-@takes_groups
+@options.takes_groups
 def universal(
     folders: Annotated[
         list[Path],
@@ -175,14 +148,13 @@ def universal(
         ),
     ],
     family: Annotated[
-        list[str] | None,
-        typer.Option(help="NAME=TASK,TASK: tasks that count as one; repeat."),
+        list[str] | None, typer.Option(help="NAME=TASK,TASK: tasks that count as one; repeat.")
     ] = None,
     examples: Annotated[int, typer.Option(help="Examples of each task to try heads on.")] = 100,
-    out: Out = None,
+    out: options.Out = None,
     *,
-    may: PermissionGroup,
-    output: OutputGroup,
+    may: options.PermissionGroup,
+    output: options.OutputGroup,
 ) -> None:
     """Find heads that many tasks need, and each run's heads without them.
 
@@ -203,11 +175,11 @@ def universal(
     from caploc.universal import Trials
     from caploc.universal import find_universal as run
 
-    families, allowed = parse_families(family or []), may.allowed()
+    families, allowed = options.parse_families(family or []), may.allowed()
     trials = Trials([FinishedRun.read(each, allowed) for each in folders], families, examples)
     where = out or default_folder("universal", *(folder.name for folder in folders))
     with output.progress() as progress:
-        found = run(trials, where, progress, command=command_line())
+        found = run(trials, where, progress, command=options.command_line())
     if output.as_json:
         console.say_json(found)
         return

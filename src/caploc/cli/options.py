@@ -100,8 +100,7 @@ Fewshot = Annotated[
     int | None, typer.Option(help="Examples in the prompt; the task's own if absent.")
 ]
 AllowCode = Annotated[
-    bool,
-    typer.Option("--allow-code", help="Run code that the model writes, in a sandbox."),
+    bool, typer.Option("--allow-code", help="Run code that the model writes, in a sandbox.")
 ]
 
 
@@ -120,32 +119,6 @@ IsolationName = Annotated[
     ),
 ]
 Chat = Annotated[bool, typer.Option("--chat-template", help="Use the model's chat template.")]
-Also = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="Another task to score before and after; repeat.", autocompletion=completion.tasks
-    ),
-]
-Spare = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="A task that --goal specific must leave alone; repeat.",
-        autocompletion=completion.tasks,
-    ),
-]
-Twin = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="The task in other words, for --goal specific to break as well; repeat.",
-        autocompletion=completion.tasks,
-    ),
-]
-Exclude = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="Heads never to knock out: L0H6,L3H1, a file of heads, or universal; repeat."
-    ),
-]
 Limit = Annotated[int | None, typer.Option(help="Score on the first N examples only.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
@@ -239,7 +212,9 @@ class PermissionGroup(WorkerGroup, CodeGroup):
 
     def allowed(self) -> "Allowed":
         """Read them, and refuse weak isolation that was not asked for."""
-        may = allowed(self.allow_code, self.trust_remote_code, self.parse())
+        from caploc.workbench import Allowed
+
+        may = Allowed(self.allow_code, self.trust_remote_code, self.parse())
         self.check()
         return may
 
@@ -255,6 +230,15 @@ class OutputGroup:
     def progress(self, *kept: str) -> AbstractContextManager[console.Interruptible]:
         """Show progress while the block runs, unless the result is to stand alone."""
         return console.progress(self.quiet or self.as_json, *kept)
+
+    def show(self, result: Any, table: tuple[Any, ...], *sentences: str) -> None:
+        """Print a result as JSON, or its table and what there is to say beside it."""
+        if self.as_json:
+            console.say_json(result)
+            return
+        console.show_table(*table)
+        for sentence in sentences:
+            console.say(sentence)
 
 
 def takes_groups(command: Callable[..., None]) -> Callable[..., None]:
@@ -296,9 +280,8 @@ def takes_groups(command: Callable[..., None]) -> Callable[..., None]:
 def check_isolation(allow_code: bool) -> None:
     """Refuse to run programs that a model writes in weak isolation, unless it was asked for.
 
-    Raises:
-        BadOption: saying what is missing, and what to do.
-        RunFailed: if no program can be run at all.
+    Raises BadOption, saying what is missing, and what to do; RunFailed if no program can be run at
+    all.
     """
     if allow_code and not choose_profile().full:
         console.warn(protection().statement)
@@ -316,26 +299,16 @@ def tell_of_code(tasks: list[str]) -> None:
             )
 
 
-def allowed(code: bool, remote_code: bool, workers: "Workers | None" = None) -> "Allowed":
-    """Say what a finished run may be asked to do, which its folder alone cannot say."""
+def permit(code: bool, remote_code: bool, tasks: Iterable[str] = ()) -> "Allowed":
+    """Say what may be run, once it is said what programs and these tasks' files may do."""
     from caploc.workbench import Allowed
 
-    return Allowed(code, remote_code, workers)
-
-
-def permit(code: bool, remote_code: bool, tasks: Iterable[str] = ()) -> "Allowed":
-    """Do the same once it is said what programs and these tasks' files may do."""
-    check_isolation(code)
-    tell_of_code([*tasks])
-    return allowed(code, remote_code)
+    CodeGroup(code).check(tasks)
+    return Allowed(code, remote_code)
 
 
 def numbers(text: str, kind: Callable[[str], Number]) -> tuple[Number, ...]:
-    """Comma-separated numbers.
-
-    Raises:
-        BadOption: if one is none.
-    """
+    """Comma-separated numbers; raises BadOption if one is none."""
     try:
         return tuple(kind(part) for part in text.split(",") if part.strip())
     except ValueError:
@@ -343,11 +316,7 @@ def numbers(text: str, kind: Callable[[str], Number]) -> tuple[Number, ...]:
 
 
 def parse_families(texts: list[str], option: str = "--family") -> dict[str, str]:
-    """`math=gsm8k,arithmetic` as the family of each task.
-
-    Raises:
-        BadOption: if one is not of that form.
-    """
+    """`math=gsm8k,arithmetic` as the family of each task; raises BadOption if none is."""
     families: dict[str, str] = {}
     for text in texts:
         name, equals, tasks = text.partition("=")

@@ -80,31 +80,27 @@ def reproduce(
         exhibits = run(
             chosen, items, folder, progress, command=command_line(), allow_code=code.allow_code
         )
+    print_tables(exhibits, len(exhibits), folder, output)
+
+
+def print_tables(exhibits: list[Any], shown: int, folder: Path, output: OutputGroup) -> None:
+    """Print the first tables, and where all are written; or all of them as JSON."""
     if output.as_json:
         console.say_json([exhibit.as_dict() for exhibit in exhibits])
         return
-    print_tables(exhibits, folder)
-
-
-def print_tables(exhibits: list[Any], folder: Path) -> None:
-    """Print the tables, and where they are written."""
-    for exhibit in exhibits:
+    for exhibit in exhibits[:shown]:
         rows = [list(map(str, row)) for row in exhibit.rows]
         console.show_table(list(exhibit.columns), rows, exhibit.title)
     console.say(f"Written: {folder / 'index.md'}")
 
 
 def reproduce_neurons(
-    items: list[str],
-    preset: str,
-    given: dict[str, Any],
-    out: Path | None,
-    output: OutputGroup,
+    items: list[str], preset: str, given: dict[str, Any], out: Path | None, output: OutputGroup
 ) -> None:
     """Every experiment of the neurons paper.
 
-    Raises:
-        BadOption: if anything else is asked for at the same time, or an option of the heads paper.
+    Raises BadOption if anything else is asked for at the same time, or an option of the heads
+    paper.
     """
     from caploc.reproduce.cnl import read_cnl_preset, reproduce_cnl
 
@@ -116,7 +112,4 @@ def reproduce_neurons(
     folder = out or Path("runs") / f"reproduce-cnl-{Path(preset).stem}"
     with output.progress() as progress:
         exhibits = reproduce_cnl(chosen, folder, progress, command=command_line())
-    if output.as_json:
-        console.say_json([exhibit.as_dict() for exhibit in exhibits])
-        return
-    print_tables(exhibits[:1], folder)  # the checklist; the other tables are in the index
+    print_tables(exhibits, 1, folder, output)  # the checklist; the other tables are in the index

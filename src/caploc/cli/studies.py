@@ -6,15 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from caploc import console
+from caploc.cli import options
 from caploc.cli.models import DOWNLOADED, announce
-from caploc.cli.options import (
-    CodeGroup,
-    OutputGroup,
-    PermissionGroup,
-    Trust,
-    command_line,
-    takes_groups,
-)
 from caploc.errors import BadOption, FetchFailed
 from caploc.pretrained import is_fetched
 
@@ -32,7 +25,7 @@ Results = Annotated[
 ]
 
 
-@takes_groups
+@options.takes_groups
 def demo(
     tiny: Annotated[
         bool,
@@ -49,7 +42,7 @@ def demo(
         typer.Option(help="Folder; resumes what lies there (runs/demo, -tiny or -quick)."),
     ] = None,
     *,
-    output: OutputGroup,
+    output: options.OutputGroup,
 ) -> None:
     """Fetch SmolLM2 (93 MB), find the heads that its capabilities depend on, and check them.
 
@@ -77,17 +70,17 @@ def demo(
     folder = out or Path("runs") / FOLDERS[name]
     ran = run_and_print(studies.read_studies(Path(studies.__file__).parent / name), folder, output)
     if not output.as_json:
-        for outcome in ran.outcomes[:1]:
-            if outcome.result:
-                console.say(headline(outcome.result))
-                console.say(f"Report: {folder / outcome.name / 'report.html'}")
+        first = ran.outcomes[0]
+        if first.result:
+            console.say(headline(first.result))
+            console.say(f"Report: {folder / first.name / 'report.html'}")
         if ran.report:
             console.say(f"All side by side: {ran.report}")
     if ran.failed:
         raise typer.Exit(1)
 
 
-def has_model(output: OutputGroup) -> bool:
+def has_model(output: options.OutputGroup) -> bool:
     """Fetch the demo's model if it is not here; say in a sentence why if it cannot be had."""
     if is_fetched(MODEL):
         return True
@@ -104,13 +97,13 @@ def has_model(output: OutputGroup) -> bool:
     return True
 
 
-def run_and_print(found: "Opened", folder: Path, output: OutputGroup) -> "Ran":
+def run_and_print(found: "Opened", folder: Path, output: options.OutputGroup) -> "Ran":
     """Run the studies of a file, and print what became of each."""
     from caploc import tables
     from caploc.studies import run_studies
 
     with output.progress() as progress:
-        ran = run_studies(found.studies, folder, progress, command=command_line())
+        ran = run_studies(found.studies, folder, progress, command=options.command_line())
     if output.as_json:
         console.say_json([outcome.as_dict() for outcome in ran.outcomes])
     else:
@@ -120,8 +113,10 @@ def run_and_print(found: "Opened", folder: Path, output: OutputGroup) -> "Ran":
     return ran
 
 
-@takes_groups
-def run(file: File, out: Results = None, *, may: PermissionGroup, output: OutputGroup) -> None:
+@options.takes_groups
+def run(
+    file: File, out: Results = None, *, may: options.PermissionGroup, output: options.OutputGroup
+) -> None:
     """Find heads for every model, task, method and seed of a file; shared rows are measured once.
 
     The same command continues; finished studies are not done again. One that fails does not stop
@@ -150,7 +145,7 @@ def run(file: File, out: Results = None, *, may: PermissionGroup, output: Output
         raise typer.Exit(1)
 
 
-@takes_groups
+@options.takes_groups
 def plan(
     file: File,
     out: Results = None,
@@ -161,10 +156,10 @@ def plan(
     seconds: Annotated[
         float, typer.Option(help="Measure so long, for each task of a study.")
     ] = 4.0,
-    trust_remote_code: Trust = False,
+    trust_remote_code: options.Trust = False,
     *,
-    code: CodeGroup,
-    output: OutputGroup,
+    code: options.CodeGroup,
+    output: options.OutputGroup,
 ) -> None:
     """Say how many rows, tokens, bytes and seconds the studies of a file will take, at most.
 
@@ -188,10 +183,7 @@ def plan(
         expected = dry_run(
             found.studies, out or found.out, progress, seconds=seconds if calibration else None
         ).as_dict()
-    if output.as_json:
-        console.say_json(expected)
-        return
-    console.show_table(*tables.study_plan_table(expected))
+    output.show(expected, tables.study_plan_table(expected))
     for study in expected["studies"]:
-        if study["failure"]:
+        if study["failure"] and not output.as_json:
             console.complain(f"{study['study']}: {study['failure']}")

@@ -37,8 +37,7 @@ def machine_facts() -> dict[str, Any]:
 def model_facts(options: ModelOptions) -> dict[str, Any]:
     """Load and prove a model; say what its grid is.
 
-    Raises:
-        UserError: if it cannot be loaded or does not pass the proof.
+    Raises UserError if it cannot be loaded or does not pass the proof.
     """
     options.check()
     loaded = options.engine().loaded

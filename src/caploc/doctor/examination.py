@@ -129,9 +129,8 @@ class Examined:
 def examine_folder(folder: Path) -> Examined:
     """Look at a run folder, or at a folder of studies; nothing is changed.
 
-    Raises:
-        UserError: if there is no run in the folder.
-        StoreFailed: if its rows are of a later schema, or no store at all.
+    Raises UserError if there is no run in the folder; StoreFailed if its rows are of a later
+    schema, or no store at all.
     """
     found = Examined(folder, rows_file(folder))
     if not folder.is_dir() or not os.path.lexists(found.rows_file):
@@ -275,7 +274,7 @@ def disagreements(study: dict[str, Any], result: Result) -> Iterator[str]:
 def remarks(found: Examined) -> Iterator[str]:
     """Yield what is worth knowing and no fault."""
     place = found.rows_file.parent
-    if found.rows_file.parent != found.folder.absolute() and found.rows_file.parent != found.folder:
+    if place not in (found.folder, found.folder.absolute()):
         yield f"its rows lie in {found.rows_file}, shared with the studies beside it"
     if busy(place):
         yield "a caploc process is running in it: what is half written is its own"
@@ -321,10 +320,8 @@ def repair(found: Examined) -> Salvaged | None:
     """Put a sound store in a damaged one's place, set unreadable files aside, drop half files.
 
     `studies.json`, without which a folder of studies is none, is written anew from its folders.
-
-    Raises:
-        FolderTaken: if a process is running in the folder.
-        StoreFailed: if the disk does not let it.
+    Raises FolderTaken if a process is running in the folder; StoreFailed if the disk does not let
+    it.
     """
     for folder, below in ((found.folder, True), (found.rows_file.parent, False)):
         refuse_links(folder, below=below)

@@ -89,11 +89,9 @@ def recompute(
 
     `written` and `result` are the contents of its `run.json` and `result.json`, as a run may have
     written them. Of `result` only the model's identity, its grid and the group of a scattered
-    search are taken for granted: with other ones, other rows would be asked for.
-
-    Raises:
-        NotRecomputed: if rows are missing, the run is another version's, or its tasks cannot be
-            loaded here.
+    search are taken for granted: with other ones, other rows would be asked for. Raises
+    NotRecomputed if rows are missing, the run is another version's, or its tasks cannot be loaded
+    here.
     """
     study, stages, bench = replay(rows, written, result, Recorded)
     fields = asdict(study) | {"draws_masks": METHODS[study.method].draws_masks}
@@ -105,9 +103,7 @@ def trace_stages(folder: Path) -> dict[Question, dict[tuple[bytes, str], str]]:
     """Say of every row that a finished run asked for, by its question, what it was for.
 
     A row is known by its packed mask and its example's digest; of several stages the first counts.
-
-    Raises:
-        UserError: if the folder holds no finished run, or one that cannot be gone through here.
+    Raises UserError if the folder holds no finished run, or one that cannot be gone through here.
     """
     written, result = read_file(folder / RUN, RunFile), read_file(folder / RESULT, Result)
     _, _, bench = replay(rows_file(folder), written, result, Traced)
@@ -123,9 +119,8 @@ def replay(
 ) -> tuple[Study, Stages, Workbench[HeadModel]]:
     """Go through a run's stages on its rows; return its study, what they leave, and the meters.
 
-    Raises:
-        NotRecomputed: if rows are missing, the run is another version's, or its tasks cannot be
-            loaded here.
+    Raises NotRecomputed if rows are missing, the run is another version's, or its tasks cannot be
+    loaded here.
     """
     if result.versions != package_versions():
         raise NotRecomputed("it was written by other versions of caploc or its libraries")
@@ -153,8 +148,7 @@ def replay(
 def rebuild_grid(study: Study, result: Result) -> HeadGrid:
     """Return the grid of the run's model, from its configuration if that lies on this machine.
 
-    Raises:
-        NotRecomputed: if it does not, or if the result says another one.
+    Raises NotRecomputed if it does not, or if the result says another one.
     """
     model = replace(at_hand(study.model), device=SPREAD, quantize=None, trust_remote_code=False)
     grid = check_model(**model.loading())
@@ -170,10 +164,9 @@ def at_hand(model: ModelOptions) -> ModelOptions:
     name, path = model.name, at_home(model.name)
     if name == DEMO or name in PRETRAINED or is_folder(path) or is_file(path):
         return model
-    found = None
-    if is_hub_name(name):
-        wanted = model.gguf or "config.json"
-        found = try_to_load_from_cache(name, wanted, revision=model.revision)
+    wanted = model.gguf or "config.json"
+    hub = is_hub_name(name)
+    found = try_to_load_from_cache(name, wanted, revision=model.revision) if hub else None
     if not isinstance(found, str):
         raise NotRecomputed(f"the model {name} is not on this machine, which tells its heads")
     place = found if model.gguf else str(Path(found).parent)
@@ -205,12 +198,9 @@ def replayed(
 def find_disparities(there: Any, here: Any, where: str = "") -> Iterator[str]:
     """Yield where a file's content differs from what the rows give, in the order of the file."""
     if isinstance(there, dict) and isinstance(here, dict):
-        for key in (*there, *(key for key in here if key not in there)):
-            if key not in OF_THE_MACHINE:
-                absent = "nothing"
-                yield from find_disparities(
-                    there.get(key, absent), here.get(key, absent), f"{where}.{key}".lstrip(".")
-                )
+        for key in (key for key in there | here if key not in OF_THE_MACHINE):
+            sides = there.get(key, "nothing"), here.get(key, "nothing")
+            yield from find_disparities(*sides, f"{where}.{key}".lstrip("."))
     elif isinstance(there, list) and isinstance(here, list) and len(there) == len(here):
         for place, pair in enumerate(zip(there, here, strict=True)):
             named = pair[0].get("head", place) if isinstance(pair[0], dict) else place

@@ -24,7 +24,8 @@ from caploc.stats.chance import DRAWS
 from caploc.store import Store
 from caploc.tasks.catalog import wants_chat_template
 from caploc.tasks.task import Task
-from caploc.validation import Comparison, categorize_failures, score_both
+from caploc.validation.comparison import Comparison, score_both
+from caploc.validation.failures import categorize_failures
 from caploc.workbench import Workbench
 
 LEDGER = "measured.jsonl"

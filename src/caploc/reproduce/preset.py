@@ -18,7 +18,7 @@ from caploc.naming import placed
 from caploc.search import METHODS, Problem, Settings
 from caploc.tasks.catalog import TaskOptions
 from caploc.tasks.paper.profanity import PACKAGED
-from caploc.validation import check_limit
+from caploc.validation.comparison import check_limit
 from caploc.workbench import ModelOptions
 
 FRESH = 100  # examples that a search never chose on, to tell how much a choice flatters itself

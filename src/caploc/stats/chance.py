@@ -1,11 +1,8 @@
 """Random parts instead of those found: what a count, or an effect, must be held against.
 
-Two kinds of chance: as many parts, drawn from the whole grid; and, stricter, as many in each layer.
-The parts of different tasks often lie in the same layers, and meet there more often than parts of a
-whole grid would.
-
-Is an effect the located parts' own, or what any as many would do? The one number that any locator
-can be compared by, whatever its sets are made of, is for each item
+Two kinds of chance: as many parts, drawn from the whole grid; and, stricter, as many in each layer,
+since the parts of different tasks often lie in the same layers. The one number that any locator can
+be compared by, whatever its sets are made of, is for each item
 
     gain = (effect(located) - mean over draws effect(random)) / sd over draws effect(random)
 
@@ -126,18 +123,15 @@ def layer_matched(
     return draw_in_blocks(located, blocks(len(located), grid), draws, seed, excluding)
 
 
-def bottom(
-    scores: Scores, located: Chosen, *, absolute: bool = False, excluding: bool = True
-) -> Chosen:
-    """Choose as many neurons as located, those of the lowest scores.
+def bottom(scores: Scores, located: Chosen, *, absolute: bool = False) -> Chosen:
+    """Choose as many neurons as located, those of the lowest scores; located ones go last.
 
     Of equal scores the lower column goes first. With signed scores the lowest are the most
     negative; with `absolute` those nearest to 0. Raises BadData if a score is not finite, or there
     is none.
     """
-    last = located & excluding
     # Sorted by the last key first: outsiders before located ones, then by score, then by column.
-    order = np.lexsort((strengths(scores, absolute), last))
+    order = np.lexsort((strengths(scores, absolute), located))
     chosen = np.zeros(len(located), dtype=bool)
     chosen[order[: np.count_nonzero(located)]] = True
     return chosen

@@ -1,8 +1,5 @@
 """How sure a mean over items is: bootstrap intervals.
 
-    mean_interval(values)                 # one number an item
-    paired_interval(first, second)        # both measured on the same items
-
 Percentile intervals of `scipy.stats.bootstrap`: of every method they alone need nothing of the data
 but that items are independent. With few items (below about 20) they are somewhat too narrow.
 """
@@ -17,7 +14,7 @@ from jaxtyping import Float64
 from scipy import stats
 
 from caploc.designs import generator
-from caploc.errors import BadData, BadOption
+from caploc.errors import BadData
 
 LEVEL = 0.95
 RESAMPLES = 9_999
@@ -74,15 +71,11 @@ class Interval(JsonRecord):
     level: float = LEVEL
 
 
-def mean_interval(values: Values, *, seed: int = 0, level: float = LEVEL) -> Interval:
-    """Average the items' values, with an interval; missing values are left out.
+def mean_interval(values: Values, *, seed: int = 0) -> Interval:
+    """Average the items' values, with a 95 % interval; missing values are left out.
 
-    Raises BadOption if `level` is not strictly between 0 and 1; BadData if a value is infinite.
+    Raises BadData if a value is infinite.
     """
-    if not 0 < level < 1:
-        raise BadOption(
-            f"The level of an interval must lie strictly between 0 and 1; got {level:g}."
-        )
     if np.isinf(values).any():
         raise BadData(
             f"{np.count_nonzero(np.isinf(values))} of {len(values)} values are infinite and have "
@@ -92,16 +85,14 @@ def mean_interval(values: Values, *, seed: int = 0, level: float = LEVEL) -> Int
     mean = float(known.mean()) if len(known) else np.nan
     if len(known) < 2 or np.ptp(known) == 0:
         end = mean if len(known) > 1 else np.nan
-        return Interval(mean, end, end, len(known), level)
+        return Interval(mean, end, end, len(known))
     bounds = stats.bootstrap(
         (known,), np.mean, n_resamples=RESAMPLES, batch=BATCH, vectorized=True,
-        confidence_level=level, method="percentile", random_state=generator(seed),
+        confidence_level=LEVEL, method="percentile", random_state=generator(seed),
     ).confidence_interval  # fmt: skip
-    return Interval(mean, float(bounds.low), float(bounds.high), len(known), level)
+    return Interval(mean, float(bounds.low), float(bounds.high), len(known))
 
 
-def paired_interval(
-    first: Values, second: Values, *, seed: int = 0, level: float = LEVEL
-) -> Interval:
+def paired_interval(first: Values, second: Values, *, seed: int = 0) -> Interval:
     """Average `first - second` as `mean_interval`; an item that lacks either is left out."""
-    return mean_interval(first - second, seed=seed, level=level)
+    return mean_interval(first - second, seed=seed)

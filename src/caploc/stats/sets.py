@@ -1,13 +1,5 @@
 """How much sets of neurons have in common: two, many, a dataset's subsets, several datasets.
 
-    overlap_rates(first, second).largest     # |A & B| / max(|A|, |B|)
-    group(sets)                      # many sets: what all share, pairs, votes
-    commonality_set(sets)            # neurons found on (nearly) all subsets of a dataset
-    within(sets)                     # how alike the sets of a dataset's subsets are
-    rates_between(found, splits)     # dataset by dataset
-    cohesion(matrix, datasets, kinds)        # alike within a kind, unlike across kinds?
-    correlate_matrices(overlaps, effects)    # do datasets that share neurons share effects?
-
 Of Commonality Neuron Localization (Huang et al., ICLR 2025, arXiv 2502.20992) an overlap rate of
 96.42 % and an IoU of 95.95 % are published, without the formula of the first being known to us. For
 two sets only division by the larger of them fits both figures: by the smaller, or as Dice's

@@ -1,11 +1,5 @@
 """From scores to a set of neurons: those far above the mean, or the best share.
 
-    chosen = above(scores)                  # more than 6 standard deviations above the mean
-    moments = Moments.empty(neurons)        # of many items, neuron by neuron
-    for batch in batches:                   # (items, neurons)
-        moments = moments.added(batch)
-    moments.mean, moments.variance, moments.votes
-
 The rule is `N = {neurons: A > mu + sigma sd}`. Of Commonality Neuron Localization (Huang et al.,
 ICLR 2025, arXiv 2502.20992) it is public that sigma is 6. That mean and (population) standard
 deviation are over all neurons of the model, that a score counts with its sign, and the shares of
@@ -194,12 +188,7 @@ class Moments:
 
     @classmethod
     def empty(
-        cls,
-        neurons: int,
-        *,
-        sigma: float = SIGMA,
-        normalised: bool = False,
-        absolute: bool = False,
+        cls, neurons: int, *, sigma: float = SIGMA, normalised: bool = False, absolute: bool = False
     ) -> "Moments":
         """Begin with no items; raises BadOption if `sigma` is not positive or without neurons."""
         check_sigma(sigma)

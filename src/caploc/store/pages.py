@@ -296,11 +296,9 @@ def companion_file(path: Path, ending: str) -> Path:
 def check_database(path: Path, *, writing: bool = False) -> tuple[int, int] | None:
     """Refuse a database that SQLite had better not open; its device and inode, None if not there.
 
-    Raises:
-        StoreFailed: if one of its files is a link or no regular file, if its journal names another
-            file, or if journal or log make it longer than what is in them; with `writing` also if
-            it has a second name. The cause is an `UnfitFile`.
-        OSError: if a file cannot be read.
+    Raises StoreFailed if one of its files is a link or no regular file, if its journal names
+    another file, or if journal or log make it longer than what is in them; with `writing` also if
+    it has a second name (the cause is an `UnfitFile`); OSError if a file cannot be read.
     """
     for _ in range(LOOKS):
         try:
@@ -407,11 +405,9 @@ def connect(
 ) -> sqlite3.Connection:
     """Connect to a database that was looked at; nothing of it has been read yet.
 
-    `address` is a URI with further settings; without one the file is opened for writing.
-
-    Raises:
-        StoreFailed: as `check_database`, or if another file was put in its place meanwhile.
-        OSError, sqlite3.Error: if it cannot be opened.
+    `address` is a URI with further settings; without one the file is opened for writing. Raises
+    StoreFailed as `check_database`, or if another file was put in its place meanwhile; OSError,
+    sqlite3.Error if it cannot be opened.
     """
     before = check_database(path, writing=address is None)
     database = sqlite3.connect(address or path, timeout=timeout, uri=address is not None)

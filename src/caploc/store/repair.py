@@ -181,7 +181,7 @@ def salvage(path: Path) -> Salvaged:
     part = path.with_name(f"{path.name}.part")
     try:
         clear(part)
-        rows, questions, unnamed, refused = rebuilt(path, part)
+        counts = rebuilt(path, part)
         kept = set_aside(path)
         part.replace(path)
     except (OSError, sqlite3.Error) as error:
@@ -195,7 +195,7 @@ def salvage(path: Path) -> Salvaged:
         ) from error
     finally:
         lock.release()
-    return Salvaged(rows, questions, unnamed, refused, kept)
+    return Salvaged(*counts, kept)
 
 
 def rebuilt(path: Path, part: Path) -> tuple[int, int, int, int]:
@@ -214,13 +214,11 @@ def rebuilt(path: Path, part: Path) -> tuple[int, int, int, int]:
         named = [(n, *digests[n]) for n in digests if n in used or digests[n][1] != UNKNOWN]
         database.executemany("INSERT INTO questions (id, digest, question) VALUES (?, ?, ?)", named)
         database.commit()
-        (rows,) = database.execute("SELECT count(*) FROM rows").fetchone()
-        (unnamed,) = database.execute(
-            "SELECT count(*) FROM rows WHERE question NOT IN (SELECT id FROM questions)"
-        ).fetchone()
+        counting = "SELECT count(*), sum(question NOT IN (SELECT id FROM questions)) FROM rows"
+        rows, unnamed = database.execute(counting).fetchone()
     finally:
         database.close()
-    return rows, len(named), unnamed, len(refused)
+    return rows, len(named), unnamed or 0, len(refused)
 
 
 def questions_of(path: Path) -> dict[int, tuple[str, str]]:

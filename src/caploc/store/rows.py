@@ -279,7 +279,7 @@ def seal_rows(database: sqlite3.Connection) -> None:
 
 MIGRATIONS: dict[int, Callable[[sqlite3.Connection], None]] = {1: price_alone, 2: seal_rows}
 FORMER: dict[int, str] = {  # the table of rows as it was
-    2: "\n".join(line for line in ROWS.splitlines() if not line.strip().startswith("seal")),
+    2: "\n".join(line for line in ROWS.splitlines() if not line.strip().startswith("seal"))
 }
 FORMER[1] = "\n".join(
     line.replace("tokens REAL", "tokens INTEGER")

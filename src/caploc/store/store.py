@@ -216,11 +216,10 @@ def sealed_row(path: Path, digest: str, row: Sequence[Any]) -> Row:
 
     Raises StoreFailed if it is not what was written.
     """
-    fields, sealed = row[:9], row[9:]
     try:
-        if sealed and seal(digest, fields) != sealed[0]:
+        if row[9:] and seal(digest, row[:9]) != row[9]:
             raise ValueError
-        mask, example, number, outcome, item, *others = fields
+        mask, example, number, outcome, item, *others = row[:9]
         value = math.nan if outcome is None else outcome
         return Row(mask, example, number, value, json.loads(item), *others)
     except (ValueError, TypeError, RecursionError):
@@ -313,9 +312,8 @@ def copy_database(path: Path, place: Path) -> Path:
 def open_database(path: Path, *, copy: bool = False) -> sqlite3.Connection:
     """A connection that has read the file's first page, a read-only one except to a copy.
 
-    Raises:
-        StoreFailed: if one of the file's companions must not be opened.
-        sqlite3.OperationalError: if it cannot be opened here.
+    Raises StoreFailed if one of the file's companions must not be opened;
+    sqlite3.OperationalError if it cannot be opened here.
     """
     mode = "rw" if copy else "ro"
     address = f"{path.absolute().as_uri()}?mode={mode}"

@@ -225,7 +225,7 @@ def study_of(
     }
     # what is said of all studies may name the task of one
     beside = {
-        key: [task_place(name, start) for name in said.pop(key, ()) if name != task]
+        key: [file_place(name, start) for name in said.pop(key, ()) if name != task]
         for key in ("also", "spare", "twins")
     }
     beside["spare"] = [name for name in beside["spare"] if not are_twins(name, task)]
@@ -233,34 +233,28 @@ def study_of(
     options = {name: said.pop(name) for name in IN_OPTIONS if name in said}
     return Study(
         model=model,
-        task=task_place(task, start),
+        task=file_place(task, start),
         method=method,
         settings=Settings(**settings),
         options=TaskOptions(data=data, allow_code=allowed.code, **options),
         other_tasks=tuple(beside["also"]),
         spare=tuple(beside["spare"]),
         twins=tuple(beside["twins"]),
-        exclude=tuple(file_place(each, start) for each in said.pop("exclude", ())),
+        exclude=tuple(file_place(each, start, ".json") for each in said.pop("exclude", ())),
         **said,
     )
 
 
-def task_place(name: str, start: Path) -> str:
-    """Return a task that is a file, seen from `start`, as an absolute path; others as they are."""
-    is_file = name.endswith((".yaml", ".yml"))
-    return str((start / at_home(name)).absolute()) if is_file else name
-
-
-def file_place(given: str, start: Path) -> str:
-    """Return heads to exclude that are a file, seen from `start`, as an absolute path."""
-    return str((start / at_home(given)).absolute()) if given.endswith(".json") else given
+def file_place(given: str, start: Path, *endings: str) -> str:
+    """Return what ends so (as a task's file), seen from `start`, as a whole path; else as it is."""
+    is_file = given.endswith(endings or (".yaml", ".yml"))
+    return str((start / at_home(given)).absolute()) if is_file else given
 
 
 def grid_of(model: ModelOptions) -> HeadGrid:
     """Return a model's heads, though its weights may not fit here: that fails its own studies only.
 
-    Raises:
-        UserError: if the model cannot be.
+    Raises UserError if the model cannot be.
     """
     try:
         return model.check()
@@ -270,11 +264,8 @@ def grid_of(model: ModelOptions) -> HeadGrid:
 
 def folder_names(places: list[Place]) -> list[str]:
     """Name a folder for each study by what tells it from the others, and always by its task."""
-    told = [
-        kind
-        for kind in ("models", "tasks", "methods", "seeds")
-        if kind == "tasks" or len({getattr(place, kind) for place in places}) > 1
-    ]
+    kinds = ("models", "tasks", "methods", "seeds")
+    told = [k for k in kinds if k == "tasks" or len({getattr(place, k) for place in places}) > 1]
     names = []
     for place in places:
         labels = vars(place) | {"seeds": f"seed{place.seeds}"}

@@ -107,10 +107,7 @@ def dry_run(
     """Go through every study without answers; with `seconds`, measure how fast answers come.
 
     Rows that lie in `folder` count as stored. Nothing is written there. A study that cannot be is
-    told with its reason.
-
-    Raises:
-        StoreFailed: if the rows in the folder cannot be read.
+    told with its reason. Raises StoreFailed if the rows in the folder cannot be read.
     """
     rows = KnownRows(folder / ROWS, max(study.settings.top for study in studies.values()))
     done: dict[str, Planned] = {}
@@ -181,16 +178,11 @@ class Planner:
             if not meter.fresh:
                 continue
             pace, peak = self.pace(study, meter)
-            extra = counts.unplanned if place == 0 else 0
-            tokens += pace.tokens(meter.fresh) + extra * pace.knocked_out_tokens
-            seconds += pace.seconds(meter.fresh) + extra * pace.knocked_out
+            took, run = pace.take(meter.fresh, counts.unplanned if place == 0 else 0)
+            seconds, tokens = seconds + took, tokens + run
             memory, rows = max(memory, peak), rows + pace.rows
-        return {
-            "tokens": tokens,
-            "seconds": seconds,
-            "memory": memory or None,
-            "measured_on": rows,
-        }
+        priced = {"tokens": tokens, "seconds": seconds, "measured_on": rows}
+        return priced | {"memory": memory or None}
 
     def pace(self, study: Study, meter: "DryRunMeter") -> "tuple[Pace, int]":
         """Measure how fast a task's rows are answered; seeds of one study are alike."""
@@ -292,9 +284,8 @@ def count_rows(
 ) -> RowCounts:
     """Go through a study's stages.
 
-    Raises:
-        UserError: if its tasks do not have the examples that it wants.
-        StoreFailed: if the rows that there are cannot be read.
+    Raises UserError if its tasks do not have the examples that it wants; StoreFailed if the rows
+    that there are cannot be read.
     """
     pretend = partial(DryRunMeter, known, engine.loaded.grid.size)
     bench = Workbench[HeadModel](engine, None, make_meter=pretend)
@@ -341,19 +332,19 @@ class Pace:
     """Seconds and tokens of a row, intact and with heads knocked out."""
 
     intact: float
-    knocked_out: float
     intact_tokens: float
+    knocked_out: float
     knocked_out_tokens: float
     rows: int  # that this was measured on
 
-    def seconds(self, rows: Wanted) -> float:
-        """What so many rows take."""
+    def take(self, rows: Wanted, unplanned: int) -> tuple[float, float]:
+        """Seconds and tokens of these rows, and of so many more with heads knocked out."""
         cut = sum(bool(mask.any()) for mask, _ in rows)
-        return self.knocked_out * cut + self.intact * (len(rows) - cut)
-
-    def tokens(self, rows: Wanted) -> float:
-        cut = sum(bool(mask.any()) for mask, _ in rows)
-        return self.knocked_out_tokens * cut + self.intact_tokens * (len(rows) - cut)
+        intact, cut = len(rows) - cut, cut + unplanned
+        return (
+            self.knocked_out * cut + self.intact * intact,
+            self.knocked_out_tokens * cut + self.intact_tokens * intact,
+        )
 
 
 def measure_pace(
@@ -372,13 +363,7 @@ def measure_pace(
     measured = first.rows + second.rows
     if not second.rows:
         second = first
-    return Pace(
-        first.seconds / max(first.timed, 1),
-        second.seconds / max(second.timed, 1),
-        first.tokens / max(first.timed, 1),
-        second.tokens / max(second.timed, 1),
-        measured,
-    )
+    return Pace(*first.of_row, *second.of_row, measured)
 
 
 @dataclass
@@ -389,6 +374,11 @@ class Timed:
     timed: int = 0
     seconds: float = 0.0
     tokens: float = 0.0
+
+    @property
+    def of_row(self) -> tuple[float, float]:
+        """Seconds and tokens of one row."""
+        return self.seconds / max(self.timed, 1), self.tokens / max(self.timed, 1)
 
 
 def timed(meter: Meter, wanted: Wanted, seconds: float, progress: Progress) -> Timed:
@@ -423,31 +413,32 @@ def shuffle_by_mask(rows: Wanted) -> Iterator[tuple[Mask, int]]:
         yield from groups[keys[place]]
 
 
+@dataclass
 class Peak:
-    """The most memory in use while it watches, in bytes; of the device if that has its own."""
+    """The most memory that was in use, in bytes."""
 
-    def __init__(self, device: str) -> None:
-        self.device, self.bytes, self.ended = device, 0, threading.Event()
-
-    def look(self) -> None:
-        process = psutil.Process()
-        while not self.ended.wait(LOOKS):
-            self.bytes = max(self.bytes, process.memory_info().rss)
+    bytes: int = 0
 
 
 @contextmanager
 def watching(device: str) -> Iterator[Peak]:
-    """Watch the memory while the block runs."""
-    peak = Peak(device)
+    """Watch the memory while the block runs: the process's, or the device's if it has its own."""
+    peak, ended = Peak(), threading.Event()
     if device.startswith("cuda"):
         torch.cuda.reset_peak_memory_stats(device)
         yield peak
         peak.bytes = int(torch.cuda.max_memory_allocated(device))
         return
-    watcher = threading.Thread(target=peak.look, daemon=True)
+
+    def look() -> None:
+        process = psutil.Process()
+        while not ended.wait(LOOKS):
+            peak.bytes = max(peak.bytes, process.memory_info().rss)
+
+    watcher = threading.Thread(target=look, daemon=True)
     watcher.start()
     try:
         yield peak
     finally:
-        peak.ended.set()
+        ended.set()
         watcher.join()

@@ -4,7 +4,6 @@ import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from caploc.errors import BadOption, CaplocError, UserError
 from caploc.files import read_text
 from caploc.folder import JSON_FILES, LEDGER, ROWS
 from caploc.heads import HeadGrid
-from caploc.lookup import pick
+from caploc.lookup import nearest, pick
 from caploc.naming import at_home
 from caploc.report.plots import FIGURES
 from caploc.report.templates import COMPARE, REPORT
@@ -65,10 +64,8 @@ def read_studies(path: Path, allowed: Allowed | None = None) -> Opened:
     """Read a file of studies.
 
     Paths in the file, that of the results too, are seen from the file's own folder. If it names no
-    folder for results, that is the file's name in `runs`.
-
-    Raises:
-        UserError: naming every mistake, in a line each.
+    folder for results, that is the file's name in `runs`. Raises UserError, naming every mistake,
+    in a line each.
     """
     content = parse_tables(path)
     allowed = allowed or Allowed()
@@ -96,11 +93,7 @@ def read_studies(path: Path, allowed: Allowed | None = None) -> Opened:
 
 
 def parse_tables(path: Path) -> dict[str, Any]:
-    """The file's tables.
-
-    Raises:
-        UserError: if it is missing, too long, no text or no TOML.
-    """
+    """The file's tables; raises UserError if it is missing, too long, no text or no TOML."""
     try:
         return tomllib.loads(read_text(path, LONGEST, follow=True))
     except FileNotFoundError:
@@ -129,11 +122,7 @@ def understood(content: dict[str, Any]) -> tuple[StudyFile | None, list[str]]:
             return StudyFile.model_validate(content), mistakes
         except ValidationError as error:
             found = error.errors(include_url=False)
-            fresh = [
-                sentence
-                for each in found
-                if (sentence := describe_mistake_at(each)) not in mistakes
-            ]
+            fresh = [said for said in map(describe_mistake_at, found) if said not in mistakes]
             places = [each["loc"] for each in found]
         mistakes += fresh
         if not fresh or not any([removed(content, place) for place in sorted(places)[::-1]]):
@@ -143,12 +132,9 @@ def understood(content: dict[str, Any]) -> tuple[StudyFile | None, list[str]]:
 def removed(content: Any, place: Sequence[int | str]) -> bool:
     """Take a value out of nested tables and lists; whether there was one."""
     *parents, last = place
-    for key in parents:
-        try:
-            content = content[key]
-        except (KeyError, IndexError, TypeError):
-            return False
     try:
+        for key in parents:
+            content = content[key]
         del content[last]
     except (KeyError, IndexError, TypeError):
         return False
@@ -163,8 +149,8 @@ def describe_mistake_at(error: ErrorDetails) -> str:
     if error["type"] == "extra_forbidden":
         table = TABLES.get(str(error["loc"][0]), StudyFile) if len(error["loc"]) > 1 else StudyFile
         known = list(table.model_fields)
-        near = get_close_matches(str(error["loc"][-1]), known, n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else f" Known: {', '.join(known)}."
+        near = nearest(known, str(error["loc"][-1]))
+        hint = f" Did you mean {near!r}?" if near else f" Known: {', '.join(known)}."
         return f"{place}: there is no such key.{hint}"
     value = repr(error["input"])
     value = value if len(value) <= SHOWN else f"{value[:SHOWN]}..."

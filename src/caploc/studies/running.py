@@ -12,14 +12,7 @@ from typing import Any
 
 from caploc.comparison import compare
 from caploc.contents import RunFile, read_contents, read_file
-from caploc.errors import (
-    BadOption,
-    CaplocError,
-    OutOfMemory,
-    Stopped,
-    StoreFailed,
-    UserError,
-)
+from caploc.errors import BadOption, CaplocError, OutOfMemory, Stopped, StoreFailed, UserError
 from caploc.findings import StudyFindings
 from caploc.folder import (
     COMPARISON,
@@ -82,11 +75,9 @@ def locate_all(
     """Run studies of one model; it is loaded once. The first that fails ends all.
 
     A single study's files lie in `folder`; those of several in a folder each below it, with their
-    rows in one store, so that rows which several need are measured once.
-
-    Raises:
-        UserError: for a mistake in any study, before the first one runs.
-        RunFailed: if the machine gives up; rows already measured are kept.
+    rows in one store, so that rows which several need are measured once. Raises UserError for a
+    mistake in any study, before the first one runs; RunFailed if the machine gives up; rows already
+    measured are kept.
     """
     several = len({study.method for study in studies}) > 1
     named = {
@@ -120,15 +111,12 @@ def run_studies(
 
     Their rows lie in one store: a row that several need is measured once. A study whose result is
     there, written by these versions, is left as it is; a failed one does not stop the others.
-
-    Raises:
-        FolderTaken: if another process is running in the folder.
-        RunFailed: if all must stop (Ctrl-C, a full disk); rows already measured are kept.
+    Raises FolderTaken if another process is running in the folder; RunFailed if all must stop
+    (Ctrl-C, a full disk); rows already measured are kept.
     """
     outcomes: dict[str, Outcome] = {}
     for name, study in studies.items():
-        result = finished(folder / name, study)
-        if result is not None:
+        if result := finished(folder / name, study):
             outcomes[name] = Outcome(name, result, earlier=True)
             if not (folder / name / REPORT).is_file():
                 rewrite_page(folder / name)
@@ -181,11 +169,8 @@ def located(
 
     Models come one after another, each loaded once; if one cannot be loaded, all its studies have
     failed. A study that fails does not stop the others; Ctrl-C and a store that cannot be written
-    do.
-
-    Raises:
-        FolderTaken: if another process is running in the folder.
-        RunFailed: if all must stop; rows already measured are kept.
+    do. Raises FolderTaken if another process is running in the folder; RunFailed if all must stop;
+    rows already measured are kept.
     """
     with lock_studies(folder, list(studies)):
         for model in dict.fromkeys(study.model for study in studies.values()):
@@ -217,9 +202,7 @@ def located(
 def lock_studies(folder: Path, names: Sequence[str]) -> Iterator[None]:
     """Keep other processes out of a folder of studies, and mark it as one: they share its rows.
 
-    Raises:
-        FolderTaken: if another process is running in it.
-        StoreFailed: if it cannot be written.
+    Raises FolderTaken if another process is running in it; StoreFailed if it cannot be written.
     """
     refuse_links(folder)
     make(folder)
@@ -238,10 +221,8 @@ def lock_studies(folder: Path, names: Sequence[str]) -> Iterator[None]:
 def rewrite_report(folder: Path) -> Path:
     """Write page and figures of a finished run from its result files.
 
-    Of a folder of runs, those of each, and the page over all of them.
-
-    Raises:
-        UserError: if the folder holds no finished run.
+    Of a folder of runs, those of each, and the page over all of them. Raises UserError if the
+    folder holds no finished run.
     """
     runs = sorted(path.parent for path in folder.glob(f"*/{RESULT}"))
     if not runs or (folder / RESULT).exists():

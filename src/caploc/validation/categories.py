@@ -46,12 +46,8 @@ class Category(StrEnum):
     MISSED = "missed"  # a short gold text is not what the model would say, and what is, unknown
     WRONG_CONTENT = "wrong content"  # well-formed, and wrong or worse than intact
 
-    @property
-    def broken(self) -> bool:
-        """Whether it tells of a model that can no longer answer."""
-        return self in BROKEN
 
-
+# They tell of a model that can no longer answer.
 BROKEN = frozenset(Category) - {
     Category.UNSCORED,
     Category.RIGHT,

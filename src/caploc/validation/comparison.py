@@ -130,10 +130,6 @@ def judge_change(low: float, high: float, margin: float) -> str:
 
 
 def check_limit(limit: int | None) -> None:
-    """Refuse a limit that leaves nothing.
-
-    Raises:
-        BadOption: if it is below 1.
-    """
+    """Refuse a limit that leaves nothing; raises BadOption if it is below 1."""
     if limit is not None and limit < 1:
         raise BadOption(f"--limit must be 1 or more; got {limit}.")

@@ -19,7 +19,15 @@ from scipy.special import log_softmax
 from caploc.result import AnswerPair, BeforeAfter, Common, Failures, Likelihoods, Share
 from caploc.store import Row
 from caploc.tasks.task import Generate, Response, Scored, Task, responses_from_json
-from caploc.validation.categories import Answered, Case, Category, Labels, Overused, written_text
+from caploc.validation.categories import (
+    BROKEN,
+    Answered,
+    Case,
+    Category,
+    Labels,
+    Overused,
+    written_text,
+)
 from caploc.validation.comparison import MARGIN
 
 MOSTLY = 2 / 3  # of the harm, for a verdict that names one kind
@@ -37,9 +45,6 @@ class LabelledFailures(Failures):
     """What became of a task's answers, with every example's category, `not scored` included."""
 
     labels: dict[int, Category] = Field(exclude=True)
-
-    def plain(self) -> Failures:
-        return Failures(**{name: getattr(self, name) for name in Failures.model_fields})
 
 
 def categorize_failures(
@@ -61,7 +66,7 @@ def categorize_failures(
     counts = Counter(given.values())
     kinds = [category for category in Category if counts[category]]
     newly = net_losses(scored, given, labels)
-    broken = sum(count for category, count in counts.items() if category.broken)
+    broken = sum(count for category, count in counts.items() if category in BROKEN)
     harmed = broken + sum(newly.values())
     return LabelledFailures(
         task=task.name,
@@ -70,7 +75,7 @@ def categorize_failures(
         verdict=judge_harm(len(scored), broken, newly),
         harmed=part(harmed, len(scored)),
         broken=part(broken, harmed),
-        categories={c.value: part(counts[c], len(scored), broken=c.broken) for c in kinds},
+        categories={c.value: part(counts[c], len(scored), broken=c in BROKEN) for c in kinds},
         common=commons(labels),
         likelihoods=likelihoods(scored),
         samples={

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from caploc import designs
 from caploc.errors import BadOption
 from caploc.recovery import paired
-from caploc.result import Effect, Frontier, FrontierSet, Subsets, TaskEffect
+from caploc.result import Frontier, FrontierSet, Subsets, TaskEffect
 from caploc.search import column_mask
 from caploc.validation.comparison import Check
 from caploc.validation.members import effect_between
@@ -32,11 +32,7 @@ class Promise:
 
 
 def check_sides(task: str, spare: Sequence[str], twins: Sequence[str]) -> None:
-    """Refuse a search for a specific set that has nothing to spare, or contradicts itself.
-
-    Raises:
-        BadOption: in one sentence.
-    """
+    """Refuse a search for a specific set that has nothing to spare, or contradicts itself."""
     if not spare:
         raise BadOption(
             "--goal specific needs a task to leave alone: --spare TASK, once for each of them."
@@ -77,14 +73,8 @@ def judge_frontier(
         one = FrontierSet(
             heads=[str(promise.check.grid.heads[column]) for column in columns],
             damage=effect_between(*damage[place]),
-            twins=[
-                task_effect(check, *changes[place])
-                for check, changes in zip(promise.twins, twins, strict=True)
-            ],
-            spared=[
-                task_effect(check, *changes[place])
-                for check, changes in zip(promise.spared, losses, strict=True)
-            ],
+            twins=task_effects(promise.twins, twins, place),
+            spared=task_effects(promise.spared, losses, place),
             within=all(low is not None and low >= -promise.price for low in worst),
             level=level,
         )
@@ -103,9 +93,10 @@ def judge_frontier(
 
 
 Outcomes = Float[np.ndarray, " examples"]
+Changes = list[tuple[Outcomes, Outcomes]]
 
 
-def change_of(check: Check, sets: Sequence[Sequence[int]]) -> list[tuple[Outcomes, Outcomes]]:
+def change_of(check: Check, sets: Sequence[Sequence[int]]) -> Changes:
     """Outcomes of a check's examples before and without each of the sets."""
     masks = np.stack([column_mask(check.grid.size, columns) for columns in ((), *sets)])
     intact, *without = check.outcomes(masks, "specific sets")
@@ -154,10 +145,18 @@ def lowest(before: Outcomes, after: Outcomes, level: float) -> float | None:
     return float(low) if np.isfinite(low) else None
 
 
-def task_effect(check: Check, before: Outcomes, after: Outcomes) -> TaskEffect:
-    """What a set changes in the task of a check."""
-    effect: Effect = effect_between(before, after)
-    return TaskEffect(task=check.meter.task.name, effect=effect, examples=len(check.examples))
+def task_effects(
+    checks: Sequence[Check], changes: Sequence[Changes], place: int
+) -> list[TaskEffect]:
+    """What the set at this place changes in the task of each check."""
+    return [
+        TaskEffect(
+            task=check.meter.task.name,
+            effect=effect_between(*each[place]),
+            examples=len(check.examples),
+        )
+        for check, each in zip(checks, changes, strict=True)
+    ]
 
 
 def frontier_note(frontier: Frontier, named: Sequence[int]) -> list[str]:
