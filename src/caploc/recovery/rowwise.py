@@ -1,13 +1,12 @@
 """Estimators on rows rather than on one score a mask: any design will do, crossed or scattered."""
 
 import numpy as np
-from jaxtyping import Float
 from scipy import sparse
 from sklearn.linear_model import LassoCV, LogisticRegression
 from sklearn.model_selection import GroupKFold
 
 from caploc.errors import BadOption
-from caploc.recovery.estimate import Estimate, Measurements
+from caploc.recovery.estimate import Estimate, Measurements, PerHead
 from caploc.recovery.rows import Rows, is_binary
 from caploc.recovery.screening import Effects, false_discovery_rates, means_apart, screened
 
@@ -91,7 +90,7 @@ class Logistic:
         effect = self.effects(rows, intact) if differ else np.zeros(heads)
         return Estimate("logistic", np.where(measured, effect, np.nan), *(unknown,) * 3)
 
-    def effects(self, rows: Rows, intact: dict[int, float]) -> Float[np.ndarray, " heads"]:
+    def effects(self, rows: Rows, intact: dict[int, float]) -> PerHead:
         """Changes of the probability; the intact rows take part in the fit."""
         numbers = np.array(list(intact))
         place = {int(number): at for at, number in enumerate(numbers)}

@@ -13,6 +13,7 @@ from jaxtyping import Bool, Float
 from scipy import sparse, stats
 from scipy.optimize import minimize
 
+from caploc.recovery.estimate import PerHead, PerRow
 from caploc.recovery.rows import Rows
 from caploc.recovery.spikes import spike_and_slab
 
@@ -33,9 +34,9 @@ class Effects:
     None stands for very many.
     """
 
-    effect: Float[np.ndarray, " heads"]
-    stderr: Float[np.ndarray, " heads"]
-    freedom: Float[np.ndarray, " heads"] | None = None
+    effect: PerHead
+    stderr: PerHead
+    freedom: PerHead | None = None
 
     @classmethod
     def unknown(cls, heads: int) -> "Effects":
@@ -43,11 +44,11 @@ class Effects:
         return cls(np.full(heads, np.nan), np.full(heads, np.nan))
 
     @property
-    def known_freedom(self) -> Float[np.ndarray, " heads"]:
+    def known_freedom(self) -> PerHead:
         """The degrees of freedom; infinite where they are very many."""
         return np.full(len(self.effect), np.inf) if self.freedom is None else self.freedom
 
-    def p(self) -> Float[np.ndarray, " heads"]:
+    def p(self) -> PerHead:
         """Two-sided p of Student's t-test of no effect; NaN where it is unknown."""
         known = np.isfinite(self.effect) & (self.stderr > 0)
         t = np.abs(self.effect[known] / self.stderr[known])
@@ -55,7 +56,7 @@ class Effects:
         p[known] = 2 * stats.t.sf(t, self.known_freedom[known])
         return p
 
-    def half_width(self) -> Float[np.ndarray, " heads"]:
+    def half_width(self) -> PerHead:
         """Half of the 95 % interval."""
         wide: np.ndarray = stats.t.ppf(0.975, self.known_freedom) * self.stderr
         return wide
@@ -96,9 +97,7 @@ def means_apart(rows: Rows) -> Effects:
     return one_step(rows, rows.residuals(), np.zeros(heads))
 
 
-def one_step(
-    rows: Rows, outcome: Float[np.ndarray, " rows"], start: Float[np.ndarray, " heads"]
-) -> Effects:
+def one_step(rows: Rows, outcome: PerRow, start: PerHead) -> Effects:
     """From a fit to every head's effect and standard error, as `screened` says."""
     design = Centred.of(rows)
     left = outcome - rows.cuts @ start
@@ -118,9 +117,7 @@ def one_step(
     return found.only(estimated)
 
 
-def fit_lasso(
-    cuts: sparse.csr_matrix, outcome: Float[np.ndarray, " rows"]
-) -> Float[np.ndarray, " heads"]:
+def fit_lasso(cuts: sparse.csr_matrix, outcome: PerRow) -> PerHead:
     """The sparse fit on the heads that differ most; 0 for all others."""
     rows = len(outcome)
     share = np.asarray(cuts.mean(axis=0)).ravel()
@@ -141,7 +138,7 @@ class Centred:
     """Cuts less their mean within each round, weighted, without making them dense."""
 
     cuts: sparse.csr_matrix
-    weight: Float[np.ndarray, " rows"]
+    weight: PerRow
     member: sparse.csr_matrix  # rounds x rows
     share: Float[np.ndarray, "rounds heads"]
 
@@ -153,19 +150,19 @@ class Centred:
         share = (member @ rows.cuts.multiply(weight[:, None])).toarray() / total[:, None]
         return cls(rows.cuts, weight, member, share)
 
-    def round_means(self, values: Float[np.ndarray, " rows"]) -> Float[np.ndarray, " rows"]:
+    def round_means(self, values: PerRow) -> PerRow:
         """The weighted mean of each row's round."""
         means = (self.member @ (self.weight * values)) / (self.member @ self.weight)
         spread_out: np.ndarray = self.member.T @ means
         return spread_out
 
-    def power(self) -> Float[np.ndarray, " heads"]:
+    def power(self) -> PerHead:
         """`sum(w x x)` for each head."""
         total = self.member @ self.weight
         power: np.ndarray = (total[:, None] * self.share * (1 - self.share)).sum(axis=0)
         return power
 
-    def moment(self, left: Float[np.ndarray, " rows"]) -> Float[np.ndarray, " heads"]:
+    def moment(self, left: PerRow) -> PerHead:
         """`sum(w x u)` for each head; `u` has mean zero in every round."""
         moment: np.ndarray = self.cuts.T @ (self.weight * left)
         return moment
@@ -178,12 +175,7 @@ class Centred:
         less = 1 - 2 * self.share[of_row[cuts.row], cuts.col]
         return sparse.csr_matrix((self.weight[cuts.row] * less, (cuts.row, cuts.col)), cuts.shape)
 
-    def clustered(
-        self,
-        left: Float[np.ndarray, " rows"],
-        step: Float[np.ndarray, " heads"],
-        example: np.ndarray,
-    ) -> Float[np.ndarray, " heads"]:
+    def clustered(self, left: PerRow, step: PerHead, example: np.ndarray) -> PerHead:
         """Sum over examples of the squared sum over their rows of `w x (u - x step)`."""
         group = indicator(example)
         scaled = self.weight * left
@@ -203,7 +195,7 @@ def indicator(group: np.ndarray) -> sparse.csr_matrix:
     return sparse.csr_matrix((ones, (place, np.arange(len(place)))))
 
 
-def false_discovery_rates(p: Float[np.ndarray, " heads"]) -> Float[np.ndarray, " heads"]:
+def false_discovery_rates(p: PerHead) -> PerHead:
     """The rate at which each head would be named (Benjamini and Hochberg, 1995); NaN stays NaN."""
     rates = np.full(len(p), np.nan)
     known = np.isfinite(p)

@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float
 from scipy.special import ndtr
 
 from caploc.designs import generator
+from caploc.recovery.estimate import PerHead
 from caploc.recovery.screening import Effects
 
 STEPS = 200  # of expectation maximization
@@ -33,19 +34,19 @@ class Posterior:
         return Posterior(self.weight[heads], self.centre[heads], self.spread[heads])
 
     @property
-    def mean(self) -> Float[np.ndarray, " heads"]:
+    def mean(self) -> PerHead:
         """The expected effect."""
         expected: np.ndarray = (self.weight * self.centre).sum(axis=1)
         return expected
 
     @property
-    def deviation(self) -> Float[np.ndarray, " heads"]:
+    def deviation(self) -> PerHead:
         """The standard deviation of the effect."""
         second = (self.weight * (self.centre**2 + self.spread**2)).sum(axis=1)
         deviation: np.ndarray = np.sqrt(np.maximum(second - self.mean**2, 0))
         return deviation
 
-    def false_sign_rates(self) -> Float[np.ndarray, " heads"]:
+    def false_sign_rates(self) -> PerHead:
         """Share of heads that are not needed among those that are surely needed as much, or more.
 
         The mean, over them, of the probability that the effect is not below zero: the s-value of
@@ -73,7 +74,7 @@ class Posterior:
         return drawn
 
 
-def shrink(effect: Float[np.ndarray, " heads"], stderr: Float[np.ndarray, " heads"]) -> Posterior:
+def shrink(effect: PerHead, stderr: PerHead) -> Posterior:
     """The posterior of every head's effect; without an estimate (NaN) a head has the prior."""
     known = np.isfinite(effect) & np.isfinite(stderr) & (stderr > 0)
     precision = np.where(known, 1 / np.where(known, stderr, 1.0) ** 2, 0.0)
@@ -132,9 +133,7 @@ def ladder(
 
 
 def likelihood(
-    effect: Float[np.ndarray, " heads"],
-    stderr: Float[np.ndarray, " heads"],
-    widths: Float[np.ndarray, " parts"],
+    effect: PerHead, stderr: PerHead, widths: Float[np.ndarray, " parts"]
 ) -> Float[np.ndarray, "heads parts"]:
     """Density of each estimate under each part, up to a factor per head."""
     variance = stderr[:, None] ** 2 + widths**2
@@ -165,7 +164,7 @@ def fitted_shares(
     return share
 
 
-def top_chances(posterior: Posterior, top: int, *, seed: int = 0) -> Float[np.ndarray, " heads"]:
+def top_chances(posterior: Posterior, top: int, *, seed: int = 0) -> PerHead:
     """Chance of each head to be among the `top` most needed (most negative effects)."""
     drawn = posterior.draws(seed=seed)
     top = min(top, drawn.shape[1])

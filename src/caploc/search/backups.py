@@ -1,10 +1,9 @@
 """Heads that step in for others: what a screen sees with the found heads gone."""
 
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 
 from caploc import designs
-from caploc.recovery import Measurements
-from caploc.search.plan import Plan, Problem, column_mask, intact_plan
+from caploc.search.plan import Asking, Plan, Problem, column_mask, intact_plan
 from caploc.search.screen import Screen
 from caploc.search.sets import beyond_doubt
 from caploc.search.state import SearchState, right_of
@@ -14,7 +13,7 @@ FEWEST_RIGHT = 8  # examples still right without the found heads, to see anythin
 
 def standing_in(
     problem: Problem, found: Sequence[int], critical: Sequence[int], rows: int
-) -> Generator[Plan, Measurements, list[int]]:
+) -> Asking[list[int]]:
     """Heads that are needed once the found ones are gone, the most needed first.
 
     Found heads are added one by one; one after which too few examples stay right is passed over,

@@ -5,11 +5,12 @@ from functools import cached_property
 from typing import ClassVar, Protocol, runtime_checkable
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool
 
 from caploc.designs import generator
 from caploc.heads import ALONE
 from caploc.recovery import Estimate, Measurements
+from caploc.recovery.estimate import PerHead
 from caploc.recovery.screening import Effects, Scale, calibrate, joined
 from caploc.recovery.shrinkage import Posterior, top_chances
 from caploc.search.plan import Problem
@@ -107,7 +108,7 @@ class Conclusion:
         return self.first.believe(self.unstruck(self.screened), self.unstruck(self.alone))
 
     @cached_property
-    def chances(self) -> Float[np.ndarray, " heads"]:
+    def chances(self) -> PerHead:
         """Of each head to belong to the top."""
         kept = np.ones(len(self.both.effect), dtype=bool)
         kept[list(self.struck)] = False
@@ -123,7 +124,7 @@ class Conclusion:
         return [int(column) for column in np.argsort(mean, kind="stable")]
 
     @cached_property
-    def q(self) -> Float[np.ndarray, " heads"]:
+    def q(self) -> PerHead:
         """Expected share of heads that are not needed, among those at least as surely needed."""
         return np.where(np.isfinite(self.both.effect), self.posterior.false_sign_rates(), np.nan)
 
@@ -189,7 +190,7 @@ class Conclusion:
         return tied if len(tied) > 1 else []
 
     @cached_property
-    def interval(self) -> tuple[Float[np.ndarray, " heads"], Float[np.ndarray, " heads"]]:
+    def interval(self) -> tuple[PerHead, PerHead]:
         """Ends of the interval that holds a head's effect alone with a probability of 95 %.
 
         After a look at likelihoods, those of a head tried on enough examples are what these say and

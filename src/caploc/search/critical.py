@@ -5,13 +5,13 @@ do.
 """
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool
 from scipy import sparse
 
 from caploc import designs
 from caploc.heads import Mask
 from caploc.recovery import Measurements
-from caploc.recovery.estimate import survived
+from caploc.recovery.estimate import PerHead, survived
 from caploc.search.plan import Plan
 
 SHARE = 0.6  # of what is left without the head, that the head takes, to be suspected
@@ -24,10 +24,7 @@ ELSEWHERE = 0.5  # share of another task's right answers that a universal head t
 
 
 def suspects(
-    seen: Measurements,
-    alive: Bool[np.ndarray, " rows"],
-    known: Mask,
-    doubt: float = DEVIATIONS,
+    seen: Measurements, alive: Bool[np.ndarray, " rows"], known: Mask, doubt: float = DEVIATIONS
 ) -> list[int]:
     """Heads under which most of what works without them fails; the strongest first.
 
@@ -49,9 +46,7 @@ def suspects(
         aside[worst] = True
 
 
-def deviations(
-    cuts: sparse.csr_matrix, alive: Bool[np.ndarray, " rows"]
-) -> Float[np.ndarray, " heads"]:
+def deviations(cuts: sparse.csr_matrix, alive: Bool[np.ndarray, " rows"]) -> PerHead:
     """By how many standard errors each head takes more than its share allows; 0 if it does not."""
     rows = len(alive)
     with_head = np.asarray(cuts.sum(axis=0)).ravel()

@@ -5,7 +5,7 @@ tells much at once. A few examples a head are enough to see which heads can matt
 """
 
 import warnings
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -17,9 +17,10 @@ from sklearn.linear_model import LogisticRegression
 from caploc import designs
 from caploc.heads import Mask
 from caploc.recovery import Measurements
+from caploc.recovery.estimate import PerExample
 from caploc.recovery.screening import Effects
 from caploc.recovery.shrinkage import Posterior, spread_around
-from caploc.search.plan import Plan, Problem, column_mask
+from caploc.search.plan import Asking, Plan, Problem, column_mask
 
 MOST_LINKED = 400  # examples by which chances of right answers follow from likelihoods
 MOST_EACH = 8  # examples that every head is tried on
@@ -79,9 +80,7 @@ class FirstLook:
         """Examples that one mask is asked on."""
         return 0 if self.change is None else self.change.shape[1]
 
-    def ask(
-        self, right: list[int], rows: int, known: Sequence[int] = ()
-    ) -> Generator[Plan, Measurements, None]:
+    def ask(self, right: list[int], rows: int, known: Sequence[int] = ()) -> Asking[None]:
         """Try every free head on as many of the right examples as so many rows buy, at least one.
 
         Before, the likelihood of the right answer to those, and to the `known` examples, is asked
@@ -170,9 +169,7 @@ class FirstLook:
         return spread_around(found, alone)
 
 
-def linked(
-    likelihood: Float[np.ndarray, " examples"], share: Float[np.ndarray, " examples"]
-) -> tuple[float, float]:
+def linked(likelihood: PerExample, share: PerExample) -> tuple[float, float]:
     """Slope and level of the logistic curve of outcomes, from 0 to 1, over log-probabilities."""
     at, level = np.array(ANCHORS).T
     x = np.concatenate([likelihood, at])

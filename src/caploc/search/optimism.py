@@ -7,13 +7,15 @@ import numpy as np
 from jaxtyping import Float
 from scipy import stats
 
+from caploc.recovery.estimate import PerExample
+
 CONFIDENCE = 0.95
 
 Found = Float[np.ndarray, "sets found"]
 Fresh = Float[np.ndarray, "sets fresh"]
 
 
-def mean_loss(losses: Float[np.ndarray, " examples"]) -> tuple[float, float]:
+def mean_loss(losses: PerExample) -> tuple[float, float]:
     """Mean over the examples scored, and its standard error; NaN where there are too few."""
     scored = losses[np.isfinite(losses)]
     if not scored.size:

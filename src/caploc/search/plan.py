@@ -2,7 +2,7 @@
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from jaxtyping import Bool, Int
@@ -134,7 +134,9 @@ class Found:
     notes: list[str] = field(default_factory=list)
 
 
-Search = Generator[Plan, Measurements, Found]
+T = TypeVar("T")
+Asking = Generator[Plan, Measurements, T]  # plans rows, is sent what they gave, returns a T
+Search = Asking[Found]
 
 
 def column_mask(heads: int, columns: Sequence[int]) -> Mask:

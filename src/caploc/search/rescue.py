@@ -5,7 +5,7 @@ of that gone as well it answers as before. So every other head is knocked out to
 breaks the task alone, on a few of the examples that this one breaks.
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +13,7 @@ import numpy as np
 from caploc import designs
 from caploc.recovery import Measurements
 from caploc.recovery.estimate import survived
-from caploc.search.plan import Plan, Problem, intact_plan
+from caploc.search.plan import Asking, Plan, Problem, intact_plan
 from caploc.search.state import right_of
 
 TRIED = 40  # right examples on which a head alone shows whether it breaks the task
@@ -38,7 +38,7 @@ class Rescue:
 
 def search_rescuers(
     problem: Problem, suspects: Sequence[int], rows: int | None
-) -> Generator[Plan, Measurements, list[Rescue]]:
+) -> Asking[list[Rescue]]:
     """What may rescue each of the suspects that breaks the task alone, the worst of them first.
 
     `rows` is the most that all pairs together may take (None: `FEW` examples a pair); where it does
@@ -76,7 +76,7 @@ def broken_by(
 
 def promising(
     problem: Problem, breaker: int, lost: dict[int, float], intact: dict[int, float]
-) -> Generator[Plan, Measurements, Rescue]:
+) -> Asking[Rescue]:
     """The heads whose absence brings back enough of what the breaker takes.
 
     `lost` holds the outcome without the breaker of each example that is asked.

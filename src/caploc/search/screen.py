@@ -6,11 +6,11 @@ from math import sqrt
 from typing import ClassVar
 
 import numpy as np
-from jaxtyping import Float
 
 from caploc import designs
 from caploc.heads import Mask
 from caploc.recovery import Measurements
+from caploc.recovery.estimate import PerHead
 from caploc.recovery.rows import Rows
 from caploc.recovery.screening import Effects, joined, screened
 from caploc.recovery.shrinkage import Posterior, shrink, top_chances
@@ -40,7 +40,7 @@ class Screen:
     rate: float = START
     base: list[int] = field(default_factory=list)
     avoid: Mask = field(default_factory=lambda: np.zeros(0, dtype=bool))
-    chances: Float[np.ndarray, " heads"] | None = None
+    chances: PerHead | None = None
     seen: Measurements = field(init=False)
     known: dict[tuple[int, int], tuple[Effects, Posterior]] = field(default_factory=dict)
 
@@ -80,7 +80,7 @@ class Screen:
         examples = designs.spread_examples(self.examples, count, random=self.random)
         return Plan.scattered(drawn, examples, "screen")
 
-    def draw_chances(self) -> Float[np.ndarray, " heads"]:
+    def draw_chances(self) -> PerHead:
         """How often each head is drawn: evenly and by its chance to belong to the top."""
         assert self.chances is not None
         focus = np.where(self.free, self.chances, 0.0)
@@ -118,7 +118,7 @@ class Screen:
         ((_, posterior),) = self.known.values()
         return posterior
 
-    def look(self) -> Float[np.ndarray, " heads"]:
+    def look(self) -> PerHead:
         """Renew the chances by which the next masks are drawn; return them."""
         top = self.problem.settings.top + SPARE
         chances = top_chances(self.posterior(), top, seed=len(self.seen.outcome))

@@ -1,6 +1,5 @@
 """The running part of an adaptive search: rounds, rates, and heads that break everything."""
 
-from collections.abc import Generator
 from dataclasses import dataclass, field
 from math import log
 
@@ -20,7 +19,7 @@ from caploc.search.critical import (
     single_head_plan,
     suspects,
 )
-from caploc.search.plan import Plan, Problem, intact_plan
+from caploc.search.plan import Asking, Plan, Problem, intact_plan
 from caploc.search.screen import Screen
 
 OPENING = 0.7  # rows a head that are drawn evenly before any focus
@@ -35,8 +34,6 @@ ALIVE = 0.6  # of what the intact model gets right, to be left under a mask
 # which is what a set is wanted for, and not what one does alone.
 MOST = {"heads": 0.06, "set": 0.15}
 TRIED_ELSEWHERE = 12  # right answers of another task that a critical head is tried on
-
-Rowwise = Generator[Plan, Measurements, None]
 
 
 @dataclass
@@ -68,12 +65,12 @@ class SearchState:
         """Heads that are not ranked: the excluded and the universal ones."""
         return (*self.problem.excluded, *self.universal)
 
-    def ask(self, plan: Plan) -> Generator[Plan, Measurements, Measurements]:
+    def ask(self, plan: Plan) -> Asking[Measurements]:
         """Have rows measured, and count them."""
         self.spent += len(plan.mask)
         return (yield plan)
 
-    def screening(self, screen: Screen, until: int) -> Rowwise:
+    def screening(self, screen: Screen, until: int) -> Asking[None]:
         """Rows in rounds until so many were spent or the top heads are known well enough."""
         heads = int(screen.free.sum())
         while self.spent < until and screen.free.any():
@@ -96,7 +93,7 @@ class SearchState:
             if len(self.critical) == known:
                 break
 
-    def set_aside(self, screen: Screen, doubt: float = DEVIATIONS) -> Rowwise:
+    def set_aside(self, screen: Screen, doubt: float = DEVIATIONS) -> Asking[None]:
         """Find heads that break everything, try them alone, and draw them no more.
 
         Suspicions that the budget leaves no rows to confirm are dropped.
@@ -119,7 +116,7 @@ class SearchState:
             if (yield from self.breaks_others(column)):
                 self.universal.append(column)
 
-    def breaks_others(self, column: int) -> Generator[Plan, Measurements, bool]:
+    def breaks_others(self, column: int) -> Asking[bool]:
         """Does the head alone take half of what is right in another task?"""
         for task, examples in enumerate(self.problem.others, start=1):
             if not len(examples):

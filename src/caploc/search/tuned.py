@@ -6,7 +6,7 @@ A choice made and judged on the same examples flatters itself; examples that had
 by how much.
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,9 +16,10 @@ from jaxtyping import Float
 from caploc import designs
 from caploc.heads import Masks
 from caploc.recovery import ESTIMATORS, Estimate, Measurements
+from caploc.recovery.estimate import PerExample
 from caploc.search.choices import Choices, Draw
 from caploc.search.optimism import choosing, mean_loss, notes, optimism
-from caploc.search.plan import Found, Plan, Problem, Search, column_mask, intact_plan
+from caploc.search.plan import Asking, Found, Plan, Problem, Search, column_mask, intact_plan
 
 MOST_CHECKED = 300  # fresh examples that every set of heads is tried on, at most
 
@@ -42,15 +43,15 @@ class Sheet:
 
     problem: Problem
     examples: Sequence[int]
-    known: dict[bytes, Float[np.ndarray, " examples"]] = field(default_factory=dict)
+    known: dict[bytes, PerExample] = field(default_factory=dict)
     rows: int = 0
 
-    def begin(self) -> Generator[Plan, Measurements, None]:
+    def begin(self) -> Asking[None]:
         """Ask what the intact model does."""
         measured = yield intact_plan(self.problem, self.examples)
         self.known[self.problem.empty().tobytes()] = measured.outcome
 
-    def ask(self, masks: Masks, what: str) -> Generator[Plan, Measurements, None]:
+    def ask(self, masks: Masks, what: str) -> Asking[None]:
         """Have every mask measured on every example, unless it has been."""
         fresh = {mask.tobytes(): mask for mask in masks if mask.tobytes() not in self.known}
         if fresh:
@@ -65,9 +66,7 @@ class Sheet:
         outcome = np.concatenate([self.known[mask.tobytes()] for mask in masks])
         return Measurements(masks, plan.mask, plan.example, outcome)
 
-    def losses(
-        self, sets: Sequence[Sequence[int]]
-    ) -> Generator[Plan, Measurements, Float[np.ndarray, "sets examples"]]:
+    def losses(self, sets: Sequence[Sequence[int]]) -> Asking[Float[np.ndarray, "sets examples"]]:
         """What each example loses with all heads of a set gone; NaN where it was not scored."""
         masks = np.stack([column_mask(self.problem.heads, columns) for columns in sets])
         yield from self.ask(masks, "whole sets")
