@@ -71,10 +71,8 @@ def check_space(target: Path, needed: int) -> None:
 def staged(target: Path) -> Iterator[Path]:
     """Give a folder to write into, which takes the target's place at the end of the block.
 
-    After an exception of any kind neither it nor the target exists.
-
-    Raises:
-        StoreFailed: if the disk refuses.
+    After an exception of any kind neither it nor the target exists. Raises StoreFailed if the disk
+    refuses.
     """
     stage = None
     try:
@@ -207,10 +205,8 @@ class Export:
 
         `heads` are names between commas; without them it is a run's own, `top` of them. `model`
         says how to load a model; of a run, what it says beyond the defaults overrides how the run
-        loaded its own. `how` are the other fields.
-
-        Raises:
-            UserError: if options contradict each other, or the run cannot be read or names no head.
+        loaded its own. `how` are the other fields. Raises UserError if options contradict each
+        other, or the run cannot be read or names no head.
         """
         if top is not None and top < 1:
             raise BadOption(f"--top must be 1 or more; got {top}.")
@@ -238,8 +234,7 @@ class Export:
     def check(self) -> tuple[ModelSource, HeadGrid]:
         """Refuse every mistake that can be seen before weights are loaded.
 
-        Raises:
-            CaplocError: in one sentence.
+        Raises CaplocError in one sentence.
         """
         if self.kind not in KINDS:
             raise BadOption(f"--as {self.kind!r} is none of {', '.join(KINDS)}.")
@@ -288,9 +283,8 @@ class Export:
     def write(self, progress: Progress | None = None) -> Exported:
         """Write the export, hold it against the knockout, keep it, and upload it if asked.
 
-        Raises:
-            UserError: for a mistake, before the model is loaded where possible.
-            RunFailed: if the disk or the Hub refuses; a folder is left whole or not at all.
+        Raises UserError for a mistake, before the model is loaded where possible; RunFailed if the
+        disk or the Hub refuses; a folder is left whole or not at all.
         """
         progress = progress or Silent()
         source, grid = self.check()

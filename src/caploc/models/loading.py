@@ -257,10 +257,8 @@ class Weights:
 def model_shape(name: str, revision: str | None) -> tuple[HeadGrid, int]:
     """Count a model's heads and parameters, for which only its config.json is needed.
 
-    Raises:
-        UnknownName: if there is no such model or revision.
-        ModelRefused: if it has no configuration, its GGUF file is not sound, or the heads are not
-            found.
+    Raises UnknownName if there is no such model or revision; ModelRefused if it has no
+    configuration, its GGUF file is not sound, or the heads are not found.
     """
     source = find_source(name, revision)
     if source.gguf is None and "config.json" not in source.files:
@@ -293,9 +291,8 @@ def load_tokenizer(
 ) -> PreTrainedTokenizerBase:
     """Load the tokenizer alone; one without a padding token pads with its end-of-text token.
 
-    Raises:
-        UnknownName: if there is no such model.
-        ModelRefused: if it has no tokenizer that can be loaded.
+    Raises UnknownName if there is no such model; ModelRefused if it has no tokenizer that can be
+    loaded.
     """
     source = find_source(name, revision, gguf)
     check_model_files(source)

@@ -31,7 +31,7 @@ class DifferenceOfMeans:
 class SpikeAndSlab:
     """A sparse Bayesian fit of the strongest heads, and one step from there for every head.
 
-    See `caploc.recovery.screening` and `caploc.recovery.spikes`.
+    See `caploc.recovery.screening`.
     """
 
     def fit(self, seen: Measurements, intact: dict[int, float]) -> Estimate:
@@ -75,11 +75,7 @@ class Logistic:
     """
 
     def fit(self, seen: Measurements, intact: dict[int, float]) -> Estimate:
-        """Without intervals.
-
-        Raises:
-            BadOption: if outcomes are not 0 and 1.
-        """
+        """Without intervals; raises BadOption if outcomes are not 0 and 1."""
         rows = Rows.of(seen, intact)
         if not is_binary(intact) or not np.isin(rows.outcome, (0.0, 1.0)).all():
             raise BadOption("The logistic estimator needs outcomes of 0 and 1; use another one.")

@@ -11,14 +11,13 @@ import numpy as np
 
 from caploc import designs
 from caploc.search.conclusion import ENOUGH, LEVEL, Conclusion
-from caploc.search.critical import SURVIVORS, TRIED_ALONE
 from caploc.search.likelihood import MOST_LINKED, FirstLook
 from caploc.search.plan import Asking, Found, Problem, Search, intact_plan
 from caploc.search.screen import SPARE, Screen
 from caploc.search.sets import concluded_set, grown_by_looks, grown_by_screens
 from caploc.search.shortlist import LOOKS, Shortlist
 from caploc.search.specific import search_specific
-from caploc.search.state import TRIED_ELSEWHERE, SearchState, right_of
+from caploc.search.state import SURVIVORS, TRIED_ALONE, TRIED_ELSEWHERE, SearchState, right_of
 from caploc.search.summary import nothing_found, nothing_to_lose, summarize
 
 CHECKING = 0.2  # share of the rows kept for the shortlist alone on fresh examples

@@ -2,18 +2,17 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Bool
 
 from caploc.designs import generator
 from caploc.heads import ALONE
-from caploc.recovery import Estimate, Measurements
+from caploc.recovery import Estimate
 from caploc.recovery.estimate import PerHead
 from caploc.recovery.screening import Effects, Scale, calibrate, joined
 from caploc.recovery.shrinkage import Posterior, top_chances
-from caploc.search.plan import Problem
+from caploc.search.screen import First
 from caploc.search.shortlist import Shortlist
 
 LEVEL = 0.05  # false discovery rate at which a head is named
@@ -24,33 +23,6 @@ OPEN = 0.1  # the same, for heads that count as tied
 POINT = 0.01  # effects closer than this, in accuracy, are not worth telling apart
 FACTORS = (2, 4)  # budgets of the forecast, as multiples of the rows at hand
 FORECASTS = 200  # draws of the forecast
-
-
-@runtime_checkable
-class First(Protocol):
-    """A first estimate of every head: from masks of several heads, or from likelihoods."""
-
-    OPENING: ClassVar[str]  # likelihood or masks
-    problem: Problem
-    seen: Measurements
-
-    @property
-    def size(self) -> int:
-        """Heads in a mask."""
-        ...
-
-    @property
-    def group(self) -> int:
-        """Examples that one mask is used for."""
-        ...
-
-    def effects(self) -> Effects:
-        """Each head's effect and its error; NaN where unknown."""
-        ...
-
-    def believe(self, found: Effects, alone: Effects) -> Posterior:
-        """What to believe of every head, given such estimates and those of heads alone."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from scipy.special import expit
 from sklearn.linear_model import LogisticRegression
 
@@ -20,7 +20,8 @@ from caploc.recovery import Measurements
 from caploc.recovery.estimate import PerExample
 from caploc.recovery.screening import Effects
 from caploc.recovery.shrinkage import Posterior, spread_around
-from caploc.search.plan import Asking, Plan, Problem, column_mask
+from caploc.search.plan import Asking, Plan, Problem
+from caploc.search.screen import First
 
 MOST_LINKED = 400  # examples by which chances of right answers follow from likelihoods
 MOST_EACH = 8  # examples that every head is tried on
@@ -37,7 +38,7 @@ RATE = 0.04  # of the masks by which the effects are judged afterwards
 
 
 @dataclass
-class FirstLook:
+class FirstLook(First):
     """Every head of a problem alone, beside `base`, on a few examples that the model gets right.
 
     `task` is the number of the task in plans, `intact` holds its outcomes under `base`. `change`
@@ -57,19 +58,6 @@ class FirstLook:
     change: Float[np.ndarray, "heads asked"] | None = None
     seen: Measurements = field(init=False)
 
-    def __post_init__(self) -> None:
-        """Nothing is seen yet."""
-        self.seen = Measurements.none(self.problem.heads)
-        if not self.avoid.size:
-            self.avoid = column_mask(self.problem.heads, self.problem.excluded)
-
-    @property
-    def free(self) -> Bool[np.ndarray, " heads"]:
-        """Heads that are tried."""
-        free = ~self.avoid
-        free[self.base] = False
-        return free
-
     @property
     def size(self) -> int:
         """Heads in a mask that the effects should predict."""
@@ -77,7 +65,6 @@ class FirstLook:
 
     @property
     def group(self) -> int:
-        """Examples that one mask is asked on."""
         return 0 if self.change is None else self.change.shape[1]
 
     def ask(self, right: list[int], rows: int, known: Sequence[int] = ()) -> Asking[None]:

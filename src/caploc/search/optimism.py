@@ -35,15 +35,12 @@ def excess(
     found, fresh = found[np.isfinite(found)], fresh[np.isfinite(fresh)]
     if min(found.size, fresh.size) < 2:
         return None
-    value = float(found.mean() - fresh.mean())
-    shares = [values.var(ddof=1) / values.size for values in (found, fresh)]
-    stderr = float(sum(shares) ** 0.5)
-    half = 0.0
+    value = low = high = float(found.mean() - fresh.mean())
+    stderr = float(sum(values.var(ddof=1) / values.size for values in (found, fresh)) ** 0.5)
     if stderr > 0:
-        parts = zip(shares, (found.size, fresh.size), strict=True)
-        freedom = sum(shares) ** 2 / sum(share**2 / (size - 1) for share, size in parts)
-        half = float(stats.t.ppf((1 + CONFIDENCE) / 2, freedom)) * stderr
-    return {"value": value, "stderr": stderr, "low": value - half, "high": value + half}
+        test = stats.ttest_ind(found, fresh, equal_var=False)
+        low, high = map(float, test.confidence_interval(CONFIDENCE))
+    return {"value": value, "stderr": stderr, "low": low, "high": high}
 
 
 def optimism(found: Found, fresh: Fresh, chosen: int) -> dict[str, float] | None:

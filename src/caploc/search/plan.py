@@ -96,11 +96,7 @@ class Problem:
         return [column for column in range(self.heads) if column not in self.excluded]
 
     def without_excluded(self, masks: Masks) -> Bool[np.ndarray, "kept parts"]:
-        """The masks that knock out no excluded head.
-
-        Raises:
-            BadOption: if none is left.
-        """
+        """The masks that knock out no excluded head; raises BadOption if none is left."""
         kept: np.ndarray = masks[~masks[:, list(self.excluded)].any(axis=1)]
         if not len(kept):
             raise BadOption(

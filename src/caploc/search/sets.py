@@ -16,12 +16,11 @@ from scipy import stats
 from caploc.recovery import falls
 from caploc.recovery.rows import is_binary
 from caploc.search.conclusion import LEVEL, Conclusion, First
-from caploc.search.critical import SURVIVORS, TRIED_ALONE, broken
 from caploc.search.likelihood import FirstLook
 from caploc.search.plan import Asking, Found, Plan, column_mask, intact_plan
 from caploc.search.screen import Screen
 from caploc.search.shortlist import Shortlist
-from caploc.search.state import SearchState, right_of
+from caploc.search.state import SURVIVORS, TRIED_ALONE, SearchState, broken, right_of
 from caploc.search.summary import summarize
 
 AT_ONCE = 2  # heads that one screen adds

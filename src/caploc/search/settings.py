@@ -119,8 +119,7 @@ class Settings:
 def check_choice(name: str, value: str, allowed: Sequence[str]) -> None:
     """Refuse a word that is not among those allowed.
 
-    Raises:
-        BadOption: with the word and what is allowed.
+    Raises BadOption, with the word and what is allowed.
     """
     if value not in allowed:
         raise BadOption(f"--{name} must be one of {', '.join(allowed)}; got {value!r}.")
