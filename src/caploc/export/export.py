@@ -48,12 +48,6 @@ SPARE_BYTES = 16 * 2**20  # for what is small: config, tokenizer, card
 GIT_FILES = {".gitattributes", "README.md"}  # what a repository holds that someone has just made
 
 
-def check_free(target: Path) -> None:
-    """Refuse a place where something lies."""
-    if target.is_file() or (target.is_dir() and any(target.iterdir())):
-        raise BadOption(f"{target} exists and is not empty; name a new folder with --to.")
-
-
 def check_space(target: Path, needed: int) -> None:
     """Refuse to begin what cannot end."""
     place = target.absolute()
@@ -242,7 +236,8 @@ class Export:
             raise BadOption("--private says how to upload; name a repository with --push-to-hub.")
         if not self.heads:
             raise BadOption("There is no head to export; name some with --heads L0H5,L1H3.")
-        check_free(self.target)
+        if self.target.is_file() or (self.target.is_dir() and any(self.target.iterdir())):
+            raise BadOption(f"{self.target} exists and is not empty; name a new folder with --to.")
         if self.kind == "lora":
             require_peft()
         grid = self.model.check()

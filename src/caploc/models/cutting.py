@@ -45,8 +45,7 @@ class CutSite:
 def module_of(site: "Site") -> nn.Module:
     """Return a module of the model that stands at a site."""
     first = site.modules[0] if isinstance(site, Beside) else site
-    inside: nn.Module = first if isinstance(first, nn.Module) else first.module
-    return inside
+    return first if isinstance(first, nn.Module) else first.module
 
 
 # What a layer's parts are read by: a module, several, or anything that takes a pre-hook like one.

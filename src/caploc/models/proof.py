@@ -392,8 +392,7 @@ def inputs_zeroed(
     """
 
     def without(forward: Callable, cut: Bool[Tensor, " heads"], mixed: Tensor) -> Tensor:
-        silenced: Tensor = forward(mixed * _kept(cut, mixed))
-        return silenced
+        return forward(mixed * _kept(cut, mixed))
 
     with ExitStack() as back:
         for module, cut in _cut_modules(projections, grid, mask):

@@ -60,9 +60,7 @@ class Measurements:
 
     def touching(self, heads: Mask) -> Bool[np.ndarray, " rows"]:
         """Rows whose mask knocks out any of these heads."""
-        inside: np.ndarray = self.masks @ heads.astype(np.int64) > 0
-        rows: np.ndarray = inside[self.mask]
-        return rows
+        return (self.masks @ heads.astype(np.int64) > 0)[self.mask]
 
     def table(self) -> Float[np.ndarray, "masks examples"] | None:
         """Outcomes by mask and example, if every mask was measured on the same examples."""
@@ -156,10 +154,8 @@ def survived(seen: Measurements, intact: dict[int, float]) -> Bool[np.ndarray, "
     before = np.array([intact[int(example)] for example in seen.example])
     values = np.array(list(intact.values()))
     if np.isin(values, (0.0, 1.0)).all():
-        alive: np.ndarray = seen.outcome >= 0.5
-        return alive
-    near: np.ndarray = seen.outcome > before - 1.5 * max(float(values.std()), 1e-9)
-    return near
+        return seen.outcome >= 0.5
+    return seen.outcome > before - 1.5 * max(float(values.std()), 1e-9)
 
 
 def noise_ceiling(outcomes: Float[np.ndarray, "masks examples"]) -> float:

@@ -74,8 +74,7 @@ class Rows:
         if not np.isin(self.outcome, (0.0, 1.0)).all():
             # A model that collapses has log-probabilities without bound; one row must not decide.
             left = np.clip(left, *np.quantile(left, [CLIPPED, 1 - CLIPPED]))
-        residuals: np.ndarray = left - group_means(left, cell)
-        return residuals
+        return left - group_means(left, cell)
 
 
 def kinds(intact: dict[int, float]) -> dict[int, int]:
@@ -93,5 +92,4 @@ def group_means(values: PerRow, group: Int[np.ndarray, " rows"]) -> PerRow:
     """The mean of each row's group."""
     rows = np.bincount(group)
     means = np.bincount(group, values) / np.maximum(rows, 1)
-    spread_out: np.ndarray = means[group]
-    return spread_out
+    return means[group]

@@ -102,8 +102,7 @@ class Logistic:
         head = HEAD_PRIOR * model.coef_[0, : rows.cuts.shape[1]]
         odds = model.intercept_[0] + EXAMPLE_PRIOR * model.coef_[0, rows.cuts.shape[1] :]
         changed = 1 / (1 + np.exp(-(odds[:, None] + head))) - 1 / (1 + np.exp(-odds[:, None]))
-        effects: np.ndarray = changed.mean(axis=0)
-        return effects
+        return changed.mean(axis=0)
 
 
 def estimated(name: str, found: Effects) -> Estimate:

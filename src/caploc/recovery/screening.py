@@ -64,8 +64,7 @@ def spike_and_slab(
         prior.share = float(np.clip(chance.mean(), min(2 / count, 0.2), 0.2))
         if np.abs(posterior - before).max(initial=0) < SETTLED:
             break
-    coefficients: np.ndarray = chance * mean * scale**0.5
-    return coefficients
+    return chance * mean * scale**0.5
 
 
 def ascend(
@@ -138,8 +137,7 @@ class Effects:
 
     def half_width(self) -> PerHead:
         """Half of the 95 % interval."""
-        wide: np.ndarray = stats.t.ppf(0.975, self.known_freedom) * self.stderr
-        return wide
+        return stats.t.ppf(0.975, self.known_freedom) * self.stderr
 
     def scaled(self, factor: float) -> "Effects":
         """The same in other units."""
@@ -233,19 +231,16 @@ class Centred:
     def round_means(self, values: PerRow) -> PerRow:
         """The weighted mean of each row's round."""
         means = (self.member @ (self.weight * values)) / (self.member @ self.weight)
-        spread_out: np.ndarray = self.member.T @ means
-        return spread_out
+        return self.member.T @ means
 
     def power(self) -> PerHead:
         """`sum(w x x)` for each head."""
         total = self.member @ self.weight
-        power: np.ndarray = (total[:, None] * self.share * (1 - self.share)).sum(axis=0)
-        return power
+        return (total[:, None] * self.share * (1 - self.share)).sum(axis=0)
 
     def moment(self, left: PerRow) -> PerHead:
         """`sum(w x u)` for each head; `u` has mean zero in every round."""
-        moment: np.ndarray = self.cuts.T @ (self.weight * left)
-        return moment
+        return self.cuts.T @ (self.weight * left)
 
     @cached_property
     def cut_squares(self) -> sparse.csr_matrix:
@@ -264,8 +259,7 @@ class Centred:
         weights = (group @ sparse.diags(self.weight) @ self.member.T).toarray()
         sums -= ((group @ self.cut_squares).toarray() + weights @ self.share**2) * step
         count = max(group.shape[0], 2)
-        total: np.ndarray = (sums**2).sum(axis=0) * count / (count - 1)
-        return total
+        return (sums**2).sum(axis=0) * count / (count - 1)
 
 
 def indicator(group: np.ndarray) -> sparse.csr_matrix:
@@ -337,8 +331,7 @@ def calibrate(first: Effects, alone: Effects) -> Scale:
     )
 
     def variance(factor: float, stretch: float) -> Float[np.ndarray, " both"]:
-        total: np.ndarray = error**2 + (stretch * factor * s) ** 2
-        return total
+        return error**2 + (stretch * factor * s) ** 2
 
     def unlikely(values: Float[np.ndarray, " 2"]) -> float:
         factor, stretch = float(values[0]), float(np.exp(values[1]))

@@ -36,15 +36,13 @@ class Posterior:
     @property
     def mean(self) -> PerHead:
         """The expected effect."""
-        expected: np.ndarray = (self.weight * self.centre).sum(axis=1)
-        return expected
+        return (self.weight * self.centre).sum(axis=1)
 
     @property
     def deviation(self) -> PerHead:
         """The standard deviation of the effect."""
         second = (self.weight * (self.centre**2 + self.spread**2)).sum(axis=1)
-        deviation: np.ndarray = np.sqrt(np.maximum(second - self.mean**2, 0))
-        return deviation
+        return np.sqrt(np.maximum(second - self.mean**2, 0))
 
     def false_sign_rates(self) -> PerHead:
         """Share of heads that are not needed among those that are surely needed as much, or more.
@@ -70,8 +68,7 @@ class Posterior:
         place = np.searchsorted(np.sort(ends.ravel()), random.random((count, heads)) + head)
         part = np.clip(place - head * (parts - 1), 0, parts - 1)
         normal = random.standard_normal((count, heads))
-        drawn: np.ndarray = self.centre[head, part] + self.spread[head, part] * normal
-        return drawn
+        return self.centre[head, part] + self.spread[head, part] * normal
 
 
 def shrink(effect: PerHead, stderr: PerHead) -> Posterior:
@@ -83,11 +80,15 @@ def shrink(effect: PerHead, stderr: PerHead) -> Posterior:
     if not known.any():
         shape = (len(effect), 1)
         return Posterior(np.ones(shape), np.zeros(shape), np.zeros(shape))
-    share = fitted_shares(effect[known], stderr[known], widths)
+    fit = np.where(known[:, None], likelihood(data, np.where(known, stderr, 1.0), widths), 1.0)
+    # 10 heads more at zero, as Stephens (2017) has it, make the prior expect idle heads unless the
+    # estimates speak against it.
+    extra = np.zeros(len(widths))
+    extra[0] = min(10.0, 0.1 * known.sum())
+    share = fitted_shares(fit[known], np.full(len(widths), 1 / len(widths)), extra)
     spread = 1 / np.sqrt(precision[:, None] + 1 / np.maximum(widths, 1e-9) ** 2)
     spread = np.where(widths == 0, 0.0, spread)
     centre = spread**2 * precision[:, None] * data[:, None]
-    fit = np.where(known[:, None], likelihood(data, np.where(known, stderr, 1.0), widths), 1.0)
     weight = share * fit
     return Posterior(weight / weight.sum(axis=1, keepdims=True), centre, spread)
 
@@ -105,16 +106,9 @@ def spread_around(expected: Effects, seen: Effects) -> Posterior:
     widths = np.where(known, expected.stderr, 0.0)[:, None] * WIDER
     data = np.where(tried, seen.effect - centre, 0.0)
     precision = np.where(tried, 1 / np.where(tried, seen.stderr, 1.0) ** 2, 0.0)
-    variance = np.where(tried, np.where(tried, seen.stderr, 0.0) ** 2, 1.0)[:, None] + widths**2
-    log_density = -0.5 * (np.log(variance) + data[:, None] ** 2 / variance)
-    density = np.exp(log_density - log_density.max(axis=1, keepdims=True))
+    density = likelihood(data, np.where(tried, seen.stderr, 1.0), widths)
     density = np.where(tried[:, None], density, 1.0)
-    share = BEFOREHAND / BEFOREHAND.sum()
-    for _ in range(STEPS):
-        each = share * density[tried]
-        each /= each.sum(axis=1, keepdims=True)
-        share = each.sum(axis=0) + BEFOREHAND
-        share /= share.sum()
+    share = fitted_shares(density[tried], BEFOREHAND / BEFOREHAND.sum(), BEFOREHAND)
     spread = 1 / np.sqrt(precision[:, None] + 1 / np.maximum(widths, 1e-9) ** 2)
     weight = share * density
     moved = centre[:, None] + spread**2 * precision[:, None] * data[:, None]
@@ -133,29 +127,23 @@ def ladder(
 
 
 def likelihood(
-    effect: PerHead, stderr: PerHead, widths: Float[np.ndarray, " parts"]
+    effect: PerHead, stderr: PerHead, widths: Float[np.ndarray, "*of_heads parts"]
 ) -> Float[np.ndarray, "heads parts"]:
     """Density of each estimate under each part, up to a factor per head."""
     variance = stderr[:, None] ** 2 + widths**2
     log_density = -0.5 * (np.log(variance) + effect[:, None] ** 2 / variance)
-    density: np.ndarray = np.exp(log_density - log_density.max(axis=1, keepdims=True))
-    return density
+    return np.exp(log_density - log_density.max(axis=1, keepdims=True))
 
 
 def fitted_shares(
-    effect: Float[np.ndarray, " known"],
-    stderr: Float[np.ndarray, " known"],
-    widths: Float[np.ndarray, " parts"],
+    density: Float[np.ndarray, "known parts"],
+    share: Float[np.ndarray, " parts"],
+    extra: Float[np.ndarray, " parts"],
 ) -> Float[np.ndarray, " parts"]:
-    """Shares of the parts that make the estimates likeliest; the point at zero has a head start.
+    """Shares of the parts that make the estimates likeliest, from a first guess at them.
 
-    The penalty of 10 pseudo-heads at zero is that of Stephens (2017): it makes the prior expect
-    idle heads unless the estimates speak against it.
+    `extra` is the number of heads that each part is given beside those with an estimate.
     """
-    density = likelihood(effect, stderr, widths)
-    share = np.full(len(widths), 1 / len(widths))
-    extra = np.zeros(len(widths))
-    extra[0] = min(10.0, 0.1 * len(effect))
     for _ in range(STEPS):
         each = share * density
         each /= each.sum(axis=1, keepdims=True)
@@ -174,5 +162,4 @@ def top_chances(posterior: Posterior, top: int, *, seed: int = 0) -> PerHead:
     drawn = drawn + 1e-9 * generator(seed + 1).standard_normal(drawn.shape)
     lowest = np.argpartition(drawn, top - 1, axis=1)[:, :top]
     counts = np.bincount(lowest.ravel(), minlength=drawn.shape[1])
-    chances: np.ndarray = counts / len(drawn)
-    return chances
+    return counts / len(drawn)

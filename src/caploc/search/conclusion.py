@@ -7,11 +7,12 @@ import numpy as np
 from jaxtyping import Bool
 
 from caploc.designs import generator
-from caploc.heads import ALONE
+from caploc.heads import ALONE, Mask
 from caploc.recovery import Estimate
 from caploc.recovery.estimate import PerHead
 from caploc.recovery.screening import Effects, Scale, calibrate, joined
 from caploc.recovery.shrinkage import Posterior, top_chances
+from caploc.search.plan import column_mask
 from caploc.search.screen import First
 from caploc.search.shortlist import Shortlist
 
@@ -66,26 +67,24 @@ class Conclusion:
     @cached_property
     def both(self) -> Effects:
         """The two estimates of a head, weighed by their precision; NaN for struck heads."""
-        return self.unstruck(joined(self.screened, self.alone))
+        return joined(self.screened, self.alone).only(self.kept)
 
-    def unstruck(self, effects: Effects) -> Effects:
-        """The effects, unknown for struck heads."""
-        kept = np.ones(len(effects.effect), dtype=bool)
-        kept[list(self.struck)] = False
-        return effects.only(kept)
+    @property
+    def kept(self) -> Mask:
+        """Heads that are not struck."""
+        return ~column_mask(self.first.problem.heads, self.struck)
 
     @cached_property
     def posterior(self) -> Posterior:
         """Of every head's effect."""
-        return self.first.believe(self.unstruck(self.screened), self.unstruck(self.alone))
+        return self.first.believe(self.screened.only(self.kept), self.alone.only(self.kept))
 
     @cached_property
     def chances(self) -> PerHead:
         """Of each head to belong to the top."""
-        kept = np.ones(len(self.both.effect), dtype=bool)
-        kept[list(self.struck)] = False
-        chances = np.zeros(len(kept))
-        chances[kept] = top_chances(self.posterior.of(kept), self.top, seed=self.shortlist.rows)
+        chances = np.zeros(len(self.kept))
+        posterior = self.posterior.of(self.kept)
+        chances[self.kept] = top_chances(posterior, self.top, seed=self.shortlist.rows)
         return chances
 
     @cached_property

@@ -137,8 +137,7 @@ class FirstLook(First):
         likelihood = np.array([self.before[each] for each in self.before if each in self.intact])
         base = expit(level + slope * likelihood).mean()
         moved = level + slope * (likelihood + change[:, :, None])
-        changed: np.ndarray = width * (expit(moved).mean(axis=2) - base)
-        return changed
+        return width * (expit(moved).mean(axis=2) - base)
 
     @property
     def link(self) -> tuple[float, float]:

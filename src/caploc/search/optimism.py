@@ -7,15 +7,13 @@ import numpy as np
 from jaxtyping import Float
 from scipy import stats
 
-from caploc.recovery.estimate import PerExample
-
 CONFIDENCE = 0.95
 
 Found = Float[np.ndarray, "sets found"]
 Fresh = Float[np.ndarray, "sets fresh"]
 
 
-def mean_loss(losses: PerExample) -> tuple[float, float]:
+def mean_loss(losses: Float[np.ndarray, " examples"]) -> tuple[float, float]:
     """Mean over the examples scored, and its standard error; NaN where there are too few."""
     scored = losses[np.isfinite(losses)]
     if not scored.size:
@@ -35,12 +33,15 @@ def excess(
     found, fresh = found[np.isfinite(found)], fresh[np.isfinite(fresh)]
     if min(found.size, fresh.size) < 2:
         return None
-    value = low = high = float(found.mean() - fresh.mean())
-    stderr = float(sum(values.var(ddof=1) / values.size for values in (found, fresh)) ** 0.5)
+    value = float(found.mean() - fresh.mean())
+    shares = [values.var(ddof=1) / values.size for values in (found, fresh)]
+    stderr = float(sum(shares) ** 0.5)
+    half = 0.0
     if stderr > 0:
-        test = stats.ttest_ind(found, fresh, equal_var=False)
-        low, high = map(float, test.confidence_interval(CONFIDENCE))
-    return {"value": value, "stderr": stderr, "low": low, "high": high}
+        parts = zip(shares, (found.size, fresh.size), strict=True)
+        freedom = sum(shares) ** 2 / sum(share**2 / (size - 1) for share, size in parts)
+        half = float(stats.t.ppf((1 + CONFIDENCE) / 2, freedom)) * stderr
+    return {"value": value, "stderr": stderr, "low": value - half, "high": value + half}
 
 
 def optimism(found: Found, fresh: Fresh, chosen: int) -> dict[str, float] | None:
@@ -67,20 +68,17 @@ def choosing(found: Found, fresh: Fresh, chosen: int) -> dict[str, float] | None
 def notes(told: dict[str, Any]) -> list[str]:
     """What a reader should know of the choice, in sentences; the weightiest first."""
     best = told["settings"][told["chosen"]]
-    sentences = [
-        nothing(best) or tie_note(told),
-        flattery(told, best),
-        unchecked(told),
-        thinned(told),
-    ]
-    return [sentence for sentence in sentences if sentence]
-
-
-def nothing(best: dict[str, Any]) -> str:
-    """No setting's heads lower the score."""
-    if best["drop"] is not None and best["drop"] > 0:
-        return ""
-    return "No setting found heads that lower the score when knocked out together: none is named."
+    sentences = [tie_note(told), flattery(told, best)]
+    if best["drop"] is None or best["drop"] <= 0:
+        sentences[0] = (
+            "No setting found heads that lower the score when knocked out together: none is named."
+        )
+    if not told["checked_on"]:
+        sentences.append(
+            "No fresh examples were left to tell how much the choice among "
+            f"{count(told['settings'])} flatters itself."
+        )
+    return [sentence for sentence in (*sentences, thinned(told)) if sentence]
 
 
 def tie_note(told: dict[str, Any]) -> str:
@@ -108,16 +106,6 @@ def flattery(told: dict[str, Any], best: dict[str, Any]) -> str:
         f"examples that they were found and chosen on, by {best['held_out_drop']:.3f} on "
         f"{told['checked_on']} others: the choice among {count(told['settings'])} flatters itself "
         f"by {surplus['value']:.3f} (95 % interval {surplus['low']:.3f} to {surplus['high']:.3f})."
-    )
-
-
-def unchecked(told: dict[str, Any]) -> str:
-    """There was nothing to check the choice on."""
-    if told["checked_on"]:
-        return ""
-    return (
-        "No fresh examples were left to tell how much the choice among "
-        f"{count(told['settings'])} flatters itself."
     )
 
 

@@ -90,6 +90,10 @@ class Problem:
         """The mask that knocks out nothing."""
         return np.zeros(self.heads, dtype=bool)
 
+    def without_each(self, sets: Sequence[Sequence[int]]) -> Masks:
+        """A mask for each set of columns, which knocks it out."""
+        return np.stack([column_mask(self.heads, each) for each in sets])
+
     @property
     def eligible(self) -> list[int]:
         """Columns of the heads that may be knocked out."""

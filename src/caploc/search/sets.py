@@ -15,10 +15,10 @@ from scipy import stats
 
 from caploc.recovery import falls
 from caploc.recovery.rows import is_binary
-from caploc.search.conclusion import LEVEL, Conclusion, First
+from caploc.search.conclusion import LEVEL, Conclusion
 from caploc.search.likelihood import FirstLook
 from caploc.search.plan import Asking, Found, Plan, column_mask, intact_plan
-from caploc.search.screen import Screen
+from caploc.search.screen import First, Screen
 from caploc.search.shortlist import Shortlist
 from caploc.search.state import SURVIVORS, TRIED_ALONE, SearchState, broken, right_of
 from caploc.search.summary import summarize
@@ -97,7 +97,7 @@ def most_breaking(state: SearchState, look: FirstLook, examples: list[int]) -> A
     candidates = [c for c in strongest if c not in state.struck][:CANDIDATES]
     if not candidates or state.left < len(candidates) * len(examples):
         return None
-    masks = np.stack([column_mask(state.problem.heads, [*look.base, c]) for c in candidates])
+    masks = state.problem.without_each([[*look.base, c] for c in candidates])
     measured = yield from state.ask(Plan.crossed(masks, examples, what="candidates"))
     tried = {c: measured.where(measured.mask == n) for n, c in enumerate(candidates)}
     change = {
@@ -223,8 +223,8 @@ def most_damaging(state: SearchState, sets: list[list[int]]) -> Asking[list[int]
         return []
     examples = state.random.permutation(fresh)[:count].tolist()
     intact = (yield intact_plan(problem, examples)).by_example()
-    masks = np.stack([column_mask(problem.heads, each) for each in sets])
-    measured = yield from state.ask(Plan.crossed(masks, examples, what="whole sets"))
+    plan = Plan.crossed(problem.without_each(sets), examples, what="whole sets")
+    measured = yield from state.ask(plan)
     best = int(np.argmin(np.nan_to_num(measured.mask_means(), nan=np.inf)))
     outcomes = measured.where(measured.mask == best).by_example()
     drop = np.array([outcomes[e] - intact[e] for e in outcomes if e in intact])

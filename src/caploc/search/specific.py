@@ -17,7 +17,7 @@ from jaxtyping import Float
 from caploc.recovery.estimate import PerHead
 from caploc.search.conclusion import Conclusion
 from caploc.search.likelihood import FirstLook
-from caploc.search.plan import Asking, Found, OtherTask, Plan, Problem, column_mask, intact_plan
+from caploc.search.plan import Asking, Found, OtherTask, Plan, Problem, intact_plan
 from caploc.search.shortlist import Shortlist
 from caploc.search.state import SearchState, right_of
 from caploc.search.summary import nothing_found, summarize
@@ -83,12 +83,9 @@ class Side:
         """By how much right answers get less likely without each of the sets, on new examples."""
         asked = [self.order[n % len(self.order)] for n in range(self.used, self.used + count)]
         self.used += count
-        masks = np.stack([column_mask(self.problem.heads, each) for each in sets])
-        task = self.beside.likelihood
-        measured = yield Plan.crossed(masks, asked, task=task, what="likelihood of right answers")
-        before = [self.look.before[example] for example in asked]
-        changed: np.ndarray = measured.outcome.reshape(len(sets), count) - before
-        return changed
+        masks, task = self.problem.without_each(sets), self.beside.likelihood
+        plan = Plan.crossed(masks, asked, task=task, what="likelihood of right answers")
+        return (yield from changes(plan, self.look.before))
 
     def ask(self, heads: Sequence[int], count: int) -> Asking[int]:
         """Look at these heads alone on further examples; the number of rows taken."""
@@ -100,28 +97,31 @@ class Side:
     @property
     def change(self) -> PerHead:
         """The expected change of the score by each head alone; 0 where none is known."""
-        change: np.ndarray = np.nan_to_num(self.look.effects().effect)
-        return change
+        return np.nan_to_num(self.look.effects().effect)
 
     def expect_each(
         self, sets: Sequence[Columns], count: int
     ) -> Asking[Float[np.ndarray, "sets asked"]]:
         """The change of the score that each of some new examples leads one to expect."""
-        changed = yield from self.expect(sets, count)
-        expected: np.ndarray = self.look.predict(changed)
-        return expected
+        return self.look.predict((yield from self.expect(sets, count)))
 
     def try_sets(
         self, sets: Sequence[Columns], count: int
     ) -> Asking[Float[np.ndarray, "sets asked"]]:
         """By how much the outcomes of some examples change without each of the sets."""
         asked = self.random.permutation(list(self.intact))[:count].tolist()
-        masks = np.stack([column_mask(self.problem.heads, each) for each in sets])
-        plan = Plan.crossed(masks, asked, task=self.beside.number, what="whole sets")
-        measured = yield plan
-        before = [self.intact[example] for example in asked]
-        changed: np.ndarray = measured.outcome.reshape(len(sets), len(asked)) - before
-        return changed
+        masks, task = self.problem.without_each(sets), self.beside.number
+        plan = Plan.crossed(masks, asked, task=task, what="whole sets")
+        return (yield from changes(plan, self.intact))
+
+
+def changes(plan: Plan, before: dict[int, float]) -> Asking[Float[np.ndarray, "sets asked"]]:
+    """By how much the outcomes of a plan that crosses masks and examples differ from those before.
+
+    A row of what it returns is a mask.
+    """
+    table = (yield plan).outcome.reshape(len(plan.masks), -1)
+    return table - [before[int(example)] for example in plan.example[: table.shape[1]]]
 
 
 @dataclass

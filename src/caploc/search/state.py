@@ -62,8 +62,7 @@ def deviations(cuts: sparse.csr_matrix, alive: Bool[np.ndarray, " rows"]) -> Per
     mean = right_with / np.maximum(with_head, 1)
     error = np.sqrt(np.maximum(rest * (1 - rest), 1e-9) / np.maximum(with_head, 1))
     strong = (with_head >= CUTS) & (mean < (1 - SHARE) * rest)
-    found: np.ndarray = np.where(strong, (rest - mean) / error, 0.0)
-    return found
+    return np.where(strong, (rest - mean) / error, 0.0)
 
 
 def single_head_plan(heads: int, columns: list[int], examples: list[int], task: int = 0) -> Plan:

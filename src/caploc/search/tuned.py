@@ -20,7 +20,7 @@ from caploc.heads import Masks
 from caploc.recovery import ESTIMATORS, Estimate, Measurements
 from caploc.recovery.estimate import PerExample
 from caploc.search.optimism import choosing, mean_loss, notes, optimism
-from caploc.search.plan import Asking, Found, Plan, Problem, Search, column_mask, intact_plan
+from caploc.search.plan import Asking, Found, Plan, Problem, Search, intact_plan
 
 RATES = (0.01, 0.02, 0.03, 0.05, 0.07, 0.1)  # arXiv 2603.03335, appendix A.1, gives both ends
 KEPT = 10  # one row of so many is kept for the check on fresh examples, of a budget
@@ -157,7 +157,7 @@ class Sheet:
 
     def losses(self, sets: Sequence[Sequence[int]]) -> Asking[Float[np.ndarray, "sets examples"]]:
         """What each example loses with all heads of a set gone; NaN where it was not scored."""
-        masks = np.stack([column_mask(self.problem.heads, columns) for columns in sets])
+        masks = self.problem.without_each(sets)
         yield from self.ask(masks, "whole sets")
         intact = self.known[self.problem.empty().tobytes()]
         return np.stack([intact - self.known[mask.tobytes()] for mask in masks])
@@ -235,7 +235,10 @@ def tuned(problem: Problem, draw: Draw) -> Search:
     tried = fit_settings(problem, choices, sheet)
     sets = list(dict.fromkeys(setting.set for setting in tried))
     losses = yield from sheet.losses(sets)
-    fresh = Sheet(problem, fresh_examples(problem, sheet.rows, len(sets)))
+    checked, budget = list(problem.fresh)[:MOST_CHECKED], problem.settings.budget
+    if budget is not None:
+        checked = checked[: max(budget - sheet.rows, 0) // len(sets)]
+    fresh = Sheet(problem, checked)
     elsewhere = np.zeros((len(sets), 0))
     if fresh.examples:
         yield from fresh.begin()
@@ -262,12 +265,6 @@ def fit_settings(problem: Problem, choices: Choices, sheet: Sheet) -> list[Tried
         heads = estimate.needed(problem.settings.top)
         tried.append(Tried(count, rate, estimate, seen, heads))
     return tried
-
-
-def fresh_examples(problem: Problem, spent: int, sets: int) -> list[int]:
-    """Examples to try every set on that had no part in the choice, as the budget allows."""
-    fresh, budget = list(problem.fresh)[:MOST_CHECKED], problem.settings.budget
-    return fresh if budget is None else fresh[: max(budget - spent, 0) // sets]
 
 
 def most_rows(problem: Problem, choices: Choices) -> int:
