@@ -27,8 +27,7 @@ from caploc.report import rewrite_page
 from caploc.report.wording import name_list
 from caploc.result import number
 from caploc.search import Plan, Problem, Settings, column_mask
-from caploc.search.backups import standing_in
-from caploc.search.rescue import Rescue, search_rescuers
+from caploc.search.rescue import Rescue, search_rescuers, standing_in
 from caploc.workbench import Allowed, shared_price
 
 LEVEL = 0.05  # false discovery rate at which an interaction is named

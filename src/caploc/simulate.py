@@ -208,8 +208,7 @@ class World:
         """Log-probability of the gold answer: log logistic of the noisy margin."""
         luck = np.clip(self.luck(knocked_out, example), 1e-9, 1 - 1e-9)
         noisy = self.margins(knocked_out, example) - self.noise * np.log(luck / (1 - luck))
-        values: np.ndarray = -np.logaddexp(0.0, -noisy)
-        return values
+        return -np.logaddexp(0.0, -noisy)
 
     def margins(self, knocked_out: RowMasks, example: Examples) -> PerRow:
         """What is left of each row's margin."""
@@ -218,8 +217,7 @@ class World:
         row, column = np.nonzero(knocked_out)
         shift = np.stack(table)[place[row], column]
         gone = np.bincount(row, shift, minlength=len(example))
-        left: np.ndarray = np.array(margins)[place] - gone - self.joint(knocked_out)
-        return left
+        return np.array(margins)[place] - gone - self.joint(knocked_out)
 
     def joint(self, knocked_out: RowMasks) -> PerRow:
         """What a mask costs beyond the sum of its heads."""
@@ -231,8 +229,7 @@ class World:
         for rescue in self.rescues:
             rescued = knocked_out[:, list(rescue.rescuers)].any(axis=1)
             together.append(rescue.shift * (knocked_out[:, rescue.breaker] & ~rescued))
-        total: np.ndarray = self.damage * share**2 + np.sum(together, axis=0)
-        return total
+        return self.damage * share**2 + np.sum(together, axis=0)
 
     def profile(self, example: int) -> tuple[float, Shifts]:
         """An example's margin, and how much of it each head alone takes."""
@@ -269,8 +266,7 @@ class World:
             keys = (keys ^ (keys >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
             keys = (keys ^ (keys >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
             keys = keys ^ (keys >> np.uint64(31))
-        uniform: np.ndarray = (keys >> np.uint64(11)) / 2.0**53
-        return uniform
+        return (keys >> np.uint64(11)) / 2.0**53
 
     def accuracy(self, mask: Bool[np.ndarray, " heads"]) -> float:
         """The expected accuracy under a mask, over all examples there could be."""

@@ -16,8 +16,8 @@ from caploc.recovery.screening import (
     means_apart,
     one_step,
     screened,
+    spike_and_slab,
 )
-from caploc.recovery.spikes import spike_and_slab
 from caploc.simulate import World
 
 

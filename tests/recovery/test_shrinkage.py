@@ -77,7 +77,8 @@ def test_no_other_shares_make_the_estimates_likelier():
     def penalized(share):
         return np.log(density @ share).sum() + 10 * np.log(share[0])
 
-    fitted = fitted_shares(effect, stderr, widths)
+    count = len(widths)
+    fitted = fitted_shares(density, np.full(count, 1 / count), 10.0 * (np.arange(count) == 0))
     assert fitted.sum() == pytest.approx(1)
     random = np.random.default_rng(3)
     best = penalized(fitted)

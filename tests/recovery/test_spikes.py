@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from caploc.recovery.spikes import EXPECTED, FIRST_SLAB, UPDATES, Prior, ascend, spike_and_slab
+from caploc.recovery.screening import EXPECTED, FIRST_SLAB, UPDATES, Prior, ascend, spike_and_slab
 
 
 def orthogonal(random, rows, columns):

@@ -5,7 +5,7 @@ from scipy import sparse
 
 from caploc import designs
 from caploc.recovery import Measurements
-from caploc.search.critical import CUTS, broken, deviations, single_head_plan, suspects
+from caploc.search.state import CUTS, broken, deviations, single_head_plan, suspects
 from caploc.simulate import World
 
 

@@ -48,12 +48,6 @@ SPARE_BYTES = 16 * 2**20  # for what is small: config, tokenizer, card
 GIT_FILES = {".gitattributes", "README.md"}  # what a repository holds that someone has just made
 
 
-def check_free(target: Path) -> None:
-    """Refuse a place where something lies."""
-    if target.is_file() or (target.is_dir() and any(target.iterdir())):
-        raise BadOption(f"{target} exists and is not empty; name a new folder with --to.")
-
-
 def check_space(target: Path, needed: int) -> None:
     """Refuse to begin what cannot end."""
     place = target.absolute()
@@ -71,10 +65,8 @@ def check_space(target: Path, needed: int) -> None:
 def staged(target: Path) -> Iterator[Path]:
     """Give a folder to write into, which takes the target's place at the end of the block.
 
-    After an exception of any kind neither it nor the target exists.
-
-    Raises:
-        StoreFailed: if the disk refuses.
+    After an exception of any kind neither it nor the target exists. Raises StoreFailed if the disk
+    refuses.
     """
     stage = None
     try:
@@ -207,10 +199,8 @@ class Export:
 
         `heads` are names between commas; without them it is a run's own, `top` of them. `model`
         says how to load a model; of a run, what it says beyond the defaults overrides how the run
-        loaded its own. `how` are the other fields.
-
-        Raises:
-            UserError: if options contradict each other, or the run cannot be read or names no head.
+        loaded its own. `how` are the other fields. Raises UserError if options contradict each
+        other, or the run cannot be read or names no head.
         """
         if top is not None and top < 1:
             raise BadOption(f"--top must be 1 or more; got {top}.")
@@ -238,8 +228,7 @@ class Export:
     def check(self) -> tuple[ModelSource, HeadGrid]:
         """Refuse every mistake that can be seen before weights are loaded.
 
-        Raises:
-            CaplocError: in one sentence.
+        Raises CaplocError in one sentence.
         """
         if self.kind not in KINDS:
             raise BadOption(f"--as {self.kind!r} is none of {', '.join(KINDS)}.")
@@ -247,7 +236,8 @@ class Export:
             raise BadOption("--private says how to upload; name a repository with --push-to-hub.")
         if not self.heads:
             raise BadOption("There is no head to export; name some with --heads L0H5,L1H3.")
-        check_free(self.target)
+        if self.target.is_file() or (self.target.is_dir() and any(self.target.iterdir())):
+            raise BadOption(f"{self.target} exists and is not empty; name a new folder with --to.")
         if self.kind == "lora":
             require_peft()
         grid = self.model.check()
@@ -288,9 +278,8 @@ class Export:
     def write(self, progress: Progress | None = None) -> Exported:
         """Write the export, hold it against the knockout, keep it, and upload it if asked.
 
-        Raises:
-            UserError: for a mistake, before the model is loaded where possible.
-            RunFailed: if the disk or the Hub refuses; a folder is left whole or not at all.
+        Raises UserError for a mistake, before the model is loaded where possible; RunFailed if the
+        disk or the Hub refuses; a folder is left whole or not at all.
         """
         progress = progress or Silent()
         source, grid = self.check()

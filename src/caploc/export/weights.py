@@ -88,10 +88,8 @@ def cut_projections(loaded: LoadedModel, mask: Mask) -> list[CutProjection]:
 def write_weights(source: Path, target: Path, projections: list[CutProjection]) -> list[str]:
     """Copy a checkpoint's weights with the cut columns at zero; return the files changed.
 
-    Raises:
-        ModelRefused: if a projection's weight is not found in the files as it was loaded, or is
-            stored quantised.
-        OSError: if the disk refuses.
+    Raises ModelRefused if a projection's weight is not found in the files as it was loaded, or is
+    stored quantised; OSError if the disk refuses.
     """
     files = weight_map(source)
     tensors = {_stored_name(source, files, each): each for each in projections}
@@ -216,10 +214,8 @@ def require_peft() -> None:
 def write_adapter(target: Path, projections: Sequence[CutProjection], base: str) -> AdapterSize:
     """Write the adapter's config and weights; `base` names the model it is for.
 
-    Every projection stands there by its full name, with a rank of its own and scale 1.
-
-    Raises:
-        BadOption: if it would be larger than the projections themselves.
+    Every projection stands there by its full name, with a rank of its own and scale 1. Raises
+    BadOption if it would be larger than the projections themselves.
     """
     ranks = {each.name: int(each.cut.sum()) for each in projections}
     sizes = [(sum(w.shape), w.numel(), w.element_size()) for w in (p.weight for p in projections)]

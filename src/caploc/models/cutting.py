@@ -45,8 +45,7 @@ class CutSite:
 def module_of(site: "Site") -> nn.Module:
     """Return a module of the model that stands at a site."""
     first = site.modules[0] if isinstance(site, Beside) else site
-    inside: nn.Module = first if isinstance(first, nn.Module) else first.module
-    return inside
+    return first if isinstance(first, nn.Module) else first.module
 
 
 # What a layer's parts are read by: a module, several, or anything that takes a pre-hook like one.
@@ -60,15 +59,12 @@ Replacement = Callable[[CutSite, Tensor], Tensor]
 def knocked_out(projections: Projections, grid: Grid, masks: Tensor) -> Iterator[None]:
     """Silence heads, for a block: row i of the batch loses the heads of `masks[i]`.
 
-    `masks` is boolean, of shape (rows, heads), on any device; True is knocked out.
-    A head writes to the residual stream only through its own slice of the output projection's
-    input, so zeroing that slice removes the head and nothing else. One mask serves a batch of any
-    size. Layers that no mask cuts carry no hook. Only the thread that entered may run the model.
-
-    Raises:
-        BadOption: here if `masks` does not fit the grid; in a forward pass if the batch has
-            another number of rows than `masks`.
-        ModelBusy: in a forward pass from another thread.
+    `masks` is boolean, of shape (rows, heads), on any device; True is knocked out. A head writes to
+    the residual stream only through its own slice of the output projection's input, so zeroing that
+    slice removes the head and nothing else. One mask serves a batch of any size. Layers that no
+    mask cuts carry no hook. Only the thread that entered may run the model. Raises BadOption here
+    if `masks` does not fit the grid; in a forward pass if the batch has another number of rows than
+    `masks`; ModelBusy in a forward pass from another thread.
     """
     with replaced(projections, grid, masks, None):
         yield
@@ -215,10 +211,8 @@ class PackedCut:
         """Cut token i of a pass by row `owners[i]` of the table (True is kept), for a block.
 
         Only the layers whose bits are set in `layers` are cut. Of the last layer the projection
-        sees the tokens `tails` alone (None: all).
-
-        Raises:
-            ModelBusy: in a forward pass from another thread.
+        sees the tokens `tails` alone (None: all). Raises ModelBusy in a forward pass from another
+        thread.
         """
         before, self.now = self.now, _PassCut(table, owners, layers, tails)
         try:

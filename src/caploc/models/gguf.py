@@ -70,11 +70,8 @@ def check_gguf(name: str, file: Path) -> Header:
     """Refuse a file that is no sound GGUF of a language model, before a library reads it.
 
     The libraries believe every count that a file states: a false one keeps them busy for ever or
-    takes all memory. Here every count is held against the size of the file.
-
-    Raises:
-        BadOption: if the package that reads it is missing.
-        ModelRefused: saying what is wrong.
+    takes all memory. Here every count is held against the size of the file. Raises BadOption if the
+    package that reads it is missing; ModelRefused, saying what is wrong.
     """
     check_package(name)
     try:

@@ -117,13 +117,13 @@ def load_model(  # noqa: PLR0913  (what a command can say of a model)
         ModelRefused: if it cannot be loaded, or its heads are not found or fail the proof.
         OutOfMemory: if the weights do not fit on the device.
     """
-    where, weights_dtype = parse_placement(device), pick(DTYPES, dtype, "dtype")
-    source = find_source(name, revision, gguf)
-    weights = Weights(source, where, weights_dtype, quantize, trust_remote_code)
+    how = device, dtype, quantize, revision, gguf, trust_remote_code
+    weights = _choose_weights(name, *how)
     weights.check(projections)
+    source = weights.source
     tokenizer = _read_tokenizer(source, trust_remote_code)
     _refuse_other_words(source.name, tokenizer, weights.empty)
-    team = gather_team() if where.shared else None
+    team = gather_team() if weights.where.shared else None
     model = weights.load()
     outputs, grid = find_projections(model, projections)
     sites = outputs if team is None else shard_projections(outputs, grid, team)
@@ -141,31 +141,27 @@ def load_model(  # noqa: PLR0913  (what a command can say of a model)
     )
 
 
-def check_model(  # noqa: PLR0913  (what a command can say of a model)
+def check_model(name: str, *, projections: Naming = None, **how: Any) -> HeadGrid:
+    """Refuse whatever can be refused before weights are read; return the grid the model will have.
+
+    The model is built without weights, so this costs little; what only weights can show (the
+    proof) is left to `load_model`, which takes the same arguments and raises the same.
+    """
+    return _choose_weights(name, **how).check(projections)
+
+
+def _choose_weights(  # noqa: PLR0913  (what a command can say of a model)
     name: str,
-    *,
     device: str = "auto",
     dtype: str = "auto",
     quantize: str | None = None,
     revision: str | None = None,
     gguf: str | None = None,
     trust_remote_code: bool = False,
-    projections: Naming = None,
-) -> HeadGrid:
-    """Refuse whatever can be refused before weights are read; return the grid the model will have.
-
-    The model is built without weights, so this costs little; what only weights can show (the
-    proof) is left to `load_model`, which takes the same arguments.
-
-    Raises:
-        UnknownName: if there is no such model, revision, dtype or quantization.
-        BadOption: if there is no such device here, or a package is missing.
-        ModelRefused: if files are missing, or the heads are not found.
-        OutOfMemory: if the weights do not fit on the device.
-    """
+) -> "Weights":
     where, weights_dtype = parse_placement(device), pick(DTYPES, dtype, "dtype")
     source = find_source(name, revision, gguf)
-    return Weights(source, where, weights_dtype, quantize, trust_remote_code).check(projections)
+    return Weights(source, where, weights_dtype, quantize, trust_remote_code)
 
 
 @dataclass(frozen=True)
@@ -257,10 +253,8 @@ class Weights:
 def model_shape(name: str, revision: str | None) -> tuple[HeadGrid, int]:
     """Count a model's heads and parameters, for which only its config.json is needed.
 
-    Raises:
-        UnknownName: if there is no such model or revision.
-        ModelRefused: if it has no configuration, its GGUF file is not sound, or the heads are not
-            found.
+    Raises UnknownName if there is no such model or revision; ModelRefused if it has no
+    configuration, its GGUF file is not sound, or the heads are not found.
     """
     source = find_source(name, revision)
     if source.gguf is None and "config.json" not in source.files:
@@ -293,9 +287,8 @@ def load_tokenizer(
 ) -> PreTrainedTokenizerBase:
     """Load the tokenizer alone; one without a padding token pads with its end-of-text token.
 
-    Raises:
-        UnknownName: if there is no such model.
-        ModelRefused: if it has no tokenizer that can be loaded.
+    Raises UnknownName if there is no such model; ModelRefused if it has no tokenizer that can be
+    loaded.
     """
     source = find_source(name, revision, gguf)
     check_model_files(source)

@@ -85,8 +85,7 @@ _teams: list[Team] = []  # at most one: a process is started once
 def join_team() -> Team:
     """Meet the other processes; asked again, return the same team.
 
-    Raises:
-        BadOption: if this process was started alone.
+    Raises BadOption if this process was started alone.
     """
     if _teams:
         return _teams[0]
@@ -105,8 +104,7 @@ def join_team() -> Team:
 def gather_team() -> Team:
     """Return the team, all of it ready to load a model.
 
-    Raises:
-        BadOption: if this process was started alone, or the others wait for what they are told.
+    Raises BadOption if this process was started alone, or the others wait for what they are told.
     """
     team = join_team()
     if team.waiting:
@@ -120,9 +118,8 @@ def gather_team() -> Team:
 def check_shardable(name: str, config: PretrainedConfig, grid: HeadGrid) -> int:
     """Count the processes; refuse a model whose heads they cannot share evenly.
 
-    Raises:
-        BadOption: if this process was started alone.
-        ModelRefused: if transformers has no plan for the model, or a head would be torn apart.
+    Raises BadOption if this process was started alone; ModelRefused if transformers has no plan for
+    the model, or a head would be torn apart.
     """
     if not launched():
         raise BadOption(f"--device {SHARD} shares a model among processes; start them: {HOW}")

@@ -155,10 +155,7 @@ class Truth:
 
         All whose margin is larger than the strengths of the needed heads cut, plus the shares of
         the backups cut together with theirs, less the strengths that rescuers cut take away; none
-        if a universal head is cut.
-
-        Raises:
-            BadOption: if a name is malformed.
+        if a universal head is cut. Raises BadOption if a name is malformed.
         """
         gone = {Head.parse(head) if isinstance(head, str) else head for head in cut}
         lost = sum(cost for head, cost in self.needed.items() if head in gone)

@@ -101,8 +101,7 @@ class NeuronTruth:
 
     def right(self, task: str, cut: Iterable[str] = ()) -> Bool[np.ndarray, " examples"]:
         """Tell which of a task's evaluation examples are answered rightly with neurons cut."""
-        right: np.ndarray = np.array(self.doubts[task]) < self.left(task, cut)
-        return right
+        return np.array(self.doubts[task]) < self.left(task, cut)
 
     def accuracy(self, task: str, cut: Iterable[str] = ()) -> float:
         """Return the share of a task's examples answered rightly with these neurons cut."""

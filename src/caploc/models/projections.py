@@ -45,10 +45,8 @@ def find_projections(
     """Find every layer's attention output projection (None: no heads there), and the grid.
 
     `naming` names them by hand: a module name with `{layer}` for the layer's number, in which `*`
-    matches anything, or a function from the model to one module or None for each layer.
-
-    Raises:
-        ModelRefused: if there are none, or one does not fit the model's head count and head width.
+    matches anything, or a function from the model to one module or None for each layer. Raises
+    ModelRefused if there are none, or one does not fit the model's head count and head width.
     """
     config = text_config(model)
     layers = getattr(config, "num_hidden_layers", None)
@@ -112,8 +110,7 @@ def is_linear(module: nn.Module) -> bool:
 def module_name(model: nn.Module, module: nn.Module) -> str:
     """Return the module's dotted name in the model.
 
-    Raises:
-        ModelRefused: if it is no part of the model.
+    Raises ModelRefused if it is no part of the model.
     """
     for name, other in model.named_modules():
         if other is module:

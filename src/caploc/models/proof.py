@@ -81,10 +81,8 @@ def prove_heads(
 ) -> None:
     """Show that the projections are attention outputs and that masks cut what they say.
 
-    The model is left as it was: weights, buffers, hooks and training mode.
-
-    Raises:
-        ModelRefused: naming what could not be shown.
+    The model is left as it was: weights, buffers, hooks and training mode. Raises ModelRefused,
+    naming what could not be shown.
     """
     with resting(model, seed) as (tokens, intact):
         calls = _prove_attention(model, projections, tokens)
@@ -256,8 +254,7 @@ class CutProof:
     ) -> None:
         """Show that each row of one pass equals the model with its parts' weights at zero.
 
-        Raises:
-            ModelRefused: if it does not, or a cut changes nothing.
+        Raises ModelRefused if it does not, or a cut changes nothing.
         """
         with knocked_out(self.projections, self.grid, masks):
             cut = logits_of(model, tokens)
@@ -395,8 +392,7 @@ def inputs_zeroed(
     """
 
     def without(forward: Callable, cut: Bool[Tensor, " heads"], mixed: Tensor) -> Tensor:
-        silenced: Tensor = forward(mixed * _kept(cut, mixed))
-        return silenced
+        return forward(mixed * _kept(cut, mixed))
 
     with ExitStack() as back:
         for module, cut in _cut_modules(projections, grid, mask):

@@ -71,10 +71,7 @@ class ModelSource:
         """Return the Hub's commit, or for a folder a digest of the files that loading it reads.
 
         Of a model that `caploc fetch` got it is that of the file it was made from, if nothing was
-        changed since.
-
-        Raises:
-            ModelRefused: if it was.
+        changed since. Raises ModelRefused if it was.
         """
         if self.commit is not None:
             return self.commit
@@ -96,11 +93,10 @@ class ModelSource:
 def find_source(name: str, revision: str | None = None, gguf: str | None = None) -> ModelSource:
     """Find a model by the name the user gave; `gguf` names a file in its folder or repository.
 
-    Raises:
-        UnknownName: if there is no such folder or file, or no such model or revision on the Hub.
-        BadOption: if the name is a file other than GGUF, or options do not go together.
-        ModelRefused: if the Hub cannot be reached, or does not let the user in, or the model is
-            one that has yet to be fetched.
+    Raises UnknownName if there is no such folder or file, or no such model or revision on the Hub;
+    BadOption if the name is a file other than GGUF, or options do not go together; ModelRefused if
+    the Hub cannot be reached, or does not let the user in, or the model is one that has yet to be
+    fetched.
     """
     if name in PRETRAINED:
         return _fetched(name, revision, gguf)
@@ -291,10 +287,8 @@ def folder_fingerprint(folder: Path) -> str:
     Weights, configs and tokenizers are read whole. Some files usually say again what those say: the
     index of sharded weights, and the special and added tokens of earlier formats. They count only
     where they say something else, such as a shard in a subfolder. Chat templates are left out: what
-    they make of a prompt is in the prompt, and so in every row's key.
-
-    Raises:
-        OSError: if a file cannot be read.
+    they make of a prompt is in the prompt, and so in every row's key. Raises OSError if a file
+    cannot be read.
     """
     total = hashlib.blake2b(digest_size=20)
     usual = sorted({path for pattern in READ for path in folder.glob(pattern)})

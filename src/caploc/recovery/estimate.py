@@ -9,6 +9,10 @@ from scipy import stats
 
 from caploc.heads import AMONG, Mask, Masks
 
+PerHead = Float[np.ndarray, " heads"]
+PerRow = Float[np.ndarray, " rows"]
+PerExample = Float[np.ndarray, " examples"]
+
 
 @dataclass(frozen=True)
 class Measurements:
@@ -21,7 +25,7 @@ class Measurements:
     masks: Masks
     mask: Int[np.ndarray, " rows"]
     example: Int[np.ndarray, " rows"]
-    outcome: Float[np.ndarray, " rows"]
+    outcome: PerRow
     rounds: Int[np.ndarray, " rows"] | None = None
 
     @property
@@ -56,9 +60,7 @@ class Measurements:
 
     def touching(self, heads: Mask) -> Bool[np.ndarray, " rows"]:
         """Rows whose mask knocks out any of these heads."""
-        inside: np.ndarray = self.masks @ heads.astype(np.int64) > 0
-        rows: np.ndarray = inside[self.mask]
-        return rows
+        return (self.masks @ heads.astype(np.int64) > 0)[self.mask]
 
     def table(self) -> Float[np.ndarray, "masks examples"] | None:
         """Outcomes by mask and example, if every mask was measured on the same examples."""
@@ -98,16 +100,16 @@ class Estimate:
     """
 
     estimator: str
-    effect: Float[np.ndarray, " heads"]
-    low: Float[np.ndarray, " heads"]
-    high: Float[np.ndarray, " heads"]
-    q: Float[np.ndarray, " heads"]
+    effect: PerHead
+    low: PerHead
+    high: PerHead
+    q: PerHead
     r2_held_out: float = float("nan")
     ceiling: float = float("nan")
-    top_chance: Float[np.ndarray, " heads"] | None = None
+    top_chance: PerHead | None = None
     estimand: str = AMONG
 
-    def within(self, outcomes: Float[np.ndarray, " examples"]) -> "Estimate":
+    def within(self, outcomes: PerExample) -> "Estimate":
         """Keep effects and intervals to what a score of these right and wrong outcomes can change.
 
         An interval's ends may go as far as the true score may lie from the one seen.
@@ -127,7 +129,7 @@ class Estimate:
         return [column for column in self.order()[:top] if self.effect[column] < 0]
 
 
-def true_scores(outcomes: Float[np.ndarray, " examples"]) -> tuple[float, float]:
+def true_scores(outcomes: PerExample) -> tuple[float, float]:
     """Ends of the 95 % interval (Wilson's) of the mean of outcomes that are right or wrong."""
     test = stats.binomtest(round(float(outcomes.sum())), len(outcomes))
     low, high = test.proportion_ci(method="wilson")
@@ -152,10 +154,8 @@ def survived(seen: Measurements, intact: dict[int, float]) -> Bool[np.ndarray, "
     before = np.array([intact[int(example)] for example in seen.example])
     values = np.array(list(intact.values()))
     if np.isin(values, (0.0, 1.0)).all():
-        alive: np.ndarray = seen.outcome >= 0.5
-        return alive
-    near: np.ndarray = seen.outcome > before - 1.5 * max(float(values.std()), 1e-9)
-    return near
+        return seen.outcome >= 0.5
+    return seen.outcome > before - 1.5 * max(float(values.std()), 1e-9)
 
 
 def noise_ceiling(outcomes: Float[np.ndarray, "masks examples"]) -> float:

@@ -55,8 +55,7 @@ class PaperLasso:
             # The paper stops after 5,000 iterations whether or not the fit has settled.
             warnings.simplefilter("ignore", ConvergenceWarning)
             fitted = self.model().fit(masks.astype(float), (scores - scores.mean()) / spread)
-        coefficients: np.ndarray = fitted.coef_ * spread
-        return coefficients
+        return fitted.coef_ * spread
 
     def model(self) -> Lasso:
         """The scikit-learn model with the paper's settings."""

@@ -4,19 +4,16 @@ import warnings
 from collections.abc import Iterator
 
 import numpy as np
-from jaxtyping import Float
 from scipy import stats
 
 from caploc.heads import ALONE
-from caploc.recovery.estimate import Estimate, Measurements
+from caploc.recovery.estimate import Estimate, Measurements, PerExample
 from caploc.recovery.screening import false_discovery_rates
 
 CONFIDENCE = 0.95
 # Of what a head does alone, told as 95 %: a little more, so that of a head tried on 75 examples the
 # drop on 200 others lies inside 93 times of 100 (at 95 %: 91).
 REPEATABLE = 0.965
-
-Differences = Float[np.ndarray, " examples"]
 
 
 class PairedDifferences:
@@ -40,7 +37,7 @@ class PairedDifferences:
 
 def single_head_differences(
     seen: Measurements, intact: dict[int, float]
-) -> Iterator[tuple[int, Differences]]:
+) -> Iterator[tuple[int, PerExample]]:
     """Every head that was knocked out alone, and what each example's outcome changed by then."""
     single = seen.masks.sum(axis=1) == 1
     cut = np.where(single, seen.masks.argmax(axis=1), -1)[seen.mask]
@@ -57,7 +54,7 @@ def right_or_wrong(seen: Measurements, intact: dict[int, float]) -> bool:
 
 
 def paired(
-    differences: Differences, *, binary: bool = False, level: float = CONFIDENCE
+    differences: PerExample, *, binary: bool = False, level: float = CONFIDENCE
 ) -> tuple[float, float, float, float]:
     """Mean of differences, its interval and two-sided p; of a single one the mean alone.
 
@@ -80,7 +77,7 @@ def paired(
     return mean, float(low), float(high), float(test.pvalue)
 
 
-def matched_pairs(differences: Differences, level: float = CONFIDENCE) -> tuple[float, float]:
+def matched_pairs(differences: PerExample, level: float = CONFIDENCE) -> tuple[float, float]:
     """Interval of the mean of two differences or more that are -1, 0 or 1.
 
     Student's t after half a pair more of each of the four kinds (Agresti and Min 2005, "Simple
@@ -99,7 +96,7 @@ def matched_pairs(differences: Differences, level: float = CONFIDENCE) -> tuple[
     return max(centre - half, -1.0), min(centre + half, 1.0)
 
 
-def smoothed(differences: Differences) -> tuple[float, float]:
+def smoothed(differences: PerExample) -> tuple[float, float]:
     """Mean and standard error after half a pair more of each of the four kinds of matched pairs."""
     larger = differences.size + 2
     centre = float(differences.sum()) / larger
@@ -107,7 +104,7 @@ def smoothed(differences: Differences) -> tuple[float, float]:
     return centre, (variance / larger) ** 0.5
 
 
-def paired_standard_error(differences: Differences, *, binary: bool) -> float:
+def paired_standard_error(differences: PerExample, *, binary: bool) -> float:
     """That of the mean of two differences or more, as if a normal had Student's wider tails."""
     count = differences.size
     plain = float(differences.std(ddof=1)) / count**0.5
@@ -115,7 +112,7 @@ def paired_standard_error(differences: Differences, *, binary: bool) -> float:
     return error * float(stats.t.ppf(0.975, count - 1) / stats.norm.ppf(0.975))
 
 
-def sign_test(differences: Differences) -> float:
+def sign_test(differences: PerExample) -> float:
     """Two-sided mid-p value of no change, of differences that are -1, 0 or 1.
 
     McNemar's exact test of the pairs that differ, with half of the probability of what was seen
@@ -128,7 +125,7 @@ def sign_test(differences: Differences) -> float:
     return float(exact - stats.binom.pmf(gained, changed, 0.5))
 
 
-def falls(differences: Differences, *, binary: bool) -> float:
+def falls(differences: PerExample, *, binary: bool) -> float:
     """One-sided p value of no fall: mid-p of the sign test, or that of the paired t-test."""
     if not binary:
         mean, _, _, p = paired(differences)

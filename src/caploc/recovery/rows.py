@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Int
 from scipy import sparse
 
-from caploc.recovery.estimate import Measurements
+from caploc.recovery.estimate import Measurements, PerRow
 
 CLIPPED = 0.02  # of the rows at each end, of outcomes that are not 0 and 1
 SHRINK = 4.0  # rows that an example's mean is pulled towards its class by
@@ -23,11 +23,11 @@ class Rows:
 
     cuts: sparse.csr_matrix
     mask: Int[np.ndarray, " rows"]
-    outcome: Float[np.ndarray, " rows"]
+    outcome: PerRow
     example: Int[np.ndarray, " rows"]
     round: Int[np.ndarray, " rows"]
     kind: Int[np.ndarray, " rows"]
-    weight: Float[np.ndarray, " rows"]
+    weight: PerRow
 
     @classmethod
     def of(
@@ -59,7 +59,7 @@ class Rows:
         """Number of rows."""
         return len(self.outcome)
 
-    def residuals(self) -> Float[np.ndarray, " rows"]:
+    def residuals(self) -> PerRow:
         """Outcomes less the mean of their round and kind, less their example's difficulty.
 
         An example's difficulty is its mean over the *other* rows it appears in, pulled towards zero
@@ -74,8 +74,7 @@ class Rows:
         if not np.isin(self.outcome, (0.0, 1.0)).all():
             # A model that collapses has log-probabilities without bound; one row must not decide.
             left = np.clip(left, *np.quantile(left, [CLIPPED, 1 - CLIPPED]))
-        residuals: np.ndarray = left - group_means(left, cell)
-        return residuals
+        return left - group_means(left, cell)
 
 
 def kinds(intact: dict[int, float]) -> dict[int, int]:
@@ -89,11 +88,8 @@ def is_binary(intact: dict[int, float]) -> bool:
     return all(outcome in (0.0, 1.0) for outcome in intact.values())
 
 
-def group_means(
-    values: Float[np.ndarray, " rows"], group: Int[np.ndarray, " rows"]
-) -> Float[np.ndarray, " rows"]:
+def group_means(values: PerRow, group: Int[np.ndarray, " rows"]) -> PerRow:
     """The mean of each row's group."""
     rows = np.bincount(group)
     means = np.bincount(group, values) / np.maximum(rows, 1)
-    spread_out: np.ndarray = means[group]
-    return spread_out
+    return means[group]

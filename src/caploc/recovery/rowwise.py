@@ -1,13 +1,12 @@
 """Estimators on rows rather than on one score a mask: any design will do, crossed or scattered."""
 
 import numpy as np
-from jaxtyping import Float
 from scipy import sparse
 from sklearn.linear_model import LassoCV, LogisticRegression
 from sklearn.model_selection import GroupKFold
 
 from caploc.errors import BadOption
-from caploc.recovery.estimate import Estimate, Measurements
+from caploc.recovery.estimate import Estimate, Measurements, PerHead
 from caploc.recovery.rows import Rows, is_binary
 from caploc.recovery.screening import Effects, false_discovery_rates, means_apart, screened
 
@@ -32,7 +31,7 @@ class DifferenceOfMeans:
 class SpikeAndSlab:
     """A sparse Bayesian fit of the strongest heads, and one step from there for every head.
 
-    See `caploc.recovery.screening` and `caploc.recovery.spikes`.
+    See `caploc.recovery.screening`.
     """
 
     def fit(self, seen: Measurements, intact: dict[int, float]) -> Estimate:
@@ -76,11 +75,7 @@ class Logistic:
     """
 
     def fit(self, seen: Measurements, intact: dict[int, float]) -> Estimate:
-        """Without intervals.
-
-        Raises:
-            BadOption: if outcomes are not 0 and 1.
-        """
+        """Without intervals; raises BadOption if outcomes are not 0 and 1."""
         rows = Rows.of(seen, intact)
         if not is_binary(intact) or not np.isin(rows.outcome, (0.0, 1.0)).all():
             raise BadOption("The logistic estimator needs outcomes of 0 and 1; use another one.")
@@ -91,7 +86,7 @@ class Logistic:
         effect = self.effects(rows, intact) if differ else np.zeros(heads)
         return Estimate("logistic", np.where(measured, effect, np.nan), *(unknown,) * 3)
 
-    def effects(self, rows: Rows, intact: dict[int, float]) -> Float[np.ndarray, " heads"]:
+    def effects(self, rows: Rows, intact: dict[int, float]) -> PerHead:
         """Changes of the probability; the intact rows take part in the fit."""
         numbers = np.array(list(intact))
         place = {int(number): at for at, number in enumerate(numbers)}
@@ -107,8 +102,7 @@ class Logistic:
         head = HEAD_PRIOR * model.coef_[0, : rows.cuts.shape[1]]
         odds = model.intercept_[0] + EXAMPLE_PRIOR * model.coef_[0, rows.cuts.shape[1] :]
         changed = 1 / (1 + np.exp(-(odds[:, None] + head))) - 1 / (1 + np.exp(-odds[:, None]))
-        effects: np.ndarray = changed.mean(axis=0)
-        return effects
+        return changed.mean(axis=0)
 
 
 def estimated(name: str, found: Effects) -> Estimate:

@@ -3,18 +3,98 @@
 A sparse Bayesian fit explains what the strongest heads do; each head's effect is then estimated
 from what the fit leaves (one step of Newton's method, as in the debiased Lasso). Because the masks
 are drawn by us, the estimate needs no model of the network to be right on average.
+
+The fit is `y = X b + noise` with each `b_j` zero but for a share `pi` (a spike at zero), and
+`N(0, slab)` otherwise. The fully factorized approximation and its coordinate updates are those of
+Carbonetto and Stephens (2012, "Scalable variational inference for Bayesian variable selection in
+regression"); noise, slab and `pi` follow by expectation maximization.
 """
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import exp, log
 
 import numpy as np
 from jaxtyping import Bool, Float
 from scipy import sparse, stats
 from scipy.optimize import minimize
 
+from caploc.recovery.estimate import PerHead, PerRow
 from caploc.recovery.rows import Rows
-from caploc.recovery.spikes import spike_and_slab
+
+SWEEPS = 20  # coordinate sweeps between two updates of noise, slab and share
+UPDATES = 15
+SETTLED = 1e-5  # largest change of a coefficient, in standard deviations of y, to stop at
+FIRST_SLAB = 0.1  # standard deviation of the slab to begin with, in standard deviations of y
+EXPECTED = 10  # coefficients that are not zero, to begin with
+
+
+@dataclass
+class Prior:
+    """Variance of the noise and of the slab, and the share of coefficients in it."""
+
+    noise: float
+    slab: float
+    share: float
+
+
+def spike_and_slab(
+    gram: Float[np.ndarray, "columns columns"],
+    moment: Float[np.ndarray, " columns"],
+    total: float,
+    rows: int,
+) -> Float[np.ndarray, " columns"]:
+    """Posterior mean of the coefficients, from `X'X`, `X'y` and `y'y` of centred data."""
+    scale = total / rows if rows and total else 1.0
+    moment = moment / scale**0.5
+    diagonal = np.diag(gram).copy()
+    count = max(len(moment), 1)
+    prior = Prior(1.0, FIRST_SLAB**2, min(EXPECTED / count, 0.5))
+    chance = np.where(diagonal > 0, prior.share, 0.0)
+    mean, fitted = np.zeros(len(moment)), np.zeros(len(moment))
+    for _ in range(UPDATES):
+        before = chance * mean
+        ascend(gram, moment, prior, (chance, mean, fitted))
+        posterior = chance * mean
+        spread = prior.noise / (diagonal + prior.noise / prior.slab)
+        second = chance * (spread + mean**2)
+        misfit = rows - 2 * posterior @ moment + posterior @ fitted
+        prior.noise = max((misfit + diagonal @ (second - posterior**2)) / rows, 0.2)
+        prior.slab = float(np.clip(second.sum() / max(chance.sum(), 1e-9), 0.02**2, 4.0))
+        prior.share = float(np.clip(chance.mean(), min(2 / count, 0.2), 0.2))
+        if np.abs(posterior - before).max(initial=0) < SETTLED:
+            break
+    return chance * mean * scale**0.5
+
+
+def ascend(
+    gram: Float[np.ndarray, "columns columns"],
+    moment: Float[np.ndarray, " columns"],
+    prior: Prior,
+    state: tuple[np.ndarray, np.ndarray, np.ndarray],
+) -> None:
+    """Update chance of the slab, mean within it and `gram @ (chance * mean)`, in place."""
+    chance, mean, fitted = state
+    odds = log(prior.share / (1 - prior.share))
+    diagonal = np.diag(gram).tolist()
+    for _ in range(SWEEPS):
+        largest = 0.0
+        for column, own in enumerate(diagonal):
+            if own <= 0:
+                continue
+            old = float(chance[column] * mean[column])
+            spread = prior.noise / (own + prior.noise / prior.slab)
+            new = spread / prior.noise * float(moment[column] - fitted[column] + own * old)
+            evidence = odds + 0.5 * log(spread / prior.slab) + new * new / (2 * spread)
+            inside = 1 / (1 + exp(-evidence)) if evidence > -50 else 0.0
+            chance[column], mean[column] = inside, new
+            change = inside * new - old
+            if abs(change) > 1e-12:
+                fitted += gram[:, column] * change
+            largest = max(largest, abs(change))
+        if largest < SETTLED:
+            break
+
 
 GIVE_OR_TAKE = 0.25  # standard deviation of the factor between first and single effects
 LEAST_SCALE = 0.2
@@ -33,9 +113,9 @@ class Effects:
     None stands for very many.
     """
 
-    effect: Float[np.ndarray, " heads"]
-    stderr: Float[np.ndarray, " heads"]
-    freedom: Float[np.ndarray, " heads"] | None = None
+    effect: PerHead
+    stderr: PerHead
+    freedom: PerHead | None = None
 
     @classmethod
     def unknown(cls, heads: int) -> "Effects":
@@ -43,11 +123,11 @@ class Effects:
         return cls(np.full(heads, np.nan), np.full(heads, np.nan))
 
     @property
-    def known_freedom(self) -> Float[np.ndarray, " heads"]:
+    def known_freedom(self) -> PerHead:
         """The degrees of freedom; infinite where they are very many."""
         return np.full(len(self.effect), np.inf) if self.freedom is None else self.freedom
 
-    def p(self) -> Float[np.ndarray, " heads"]:
+    def p(self) -> PerHead:
         """Two-sided p of Student's t-test of no effect; NaN where it is unknown."""
         known = np.isfinite(self.effect) & (self.stderr > 0)
         t = np.abs(self.effect[known] / self.stderr[known])
@@ -55,10 +135,9 @@ class Effects:
         p[known] = 2 * stats.t.sf(t, self.known_freedom[known])
         return p
 
-    def half_width(self) -> Float[np.ndarray, " heads"]:
+    def half_width(self) -> PerHead:
         """Half of the 95 % interval."""
-        wide: np.ndarray = stats.t.ppf(0.975, self.known_freedom) * self.stderr
-        return wide
+        return stats.t.ppf(0.975, self.known_freedom) * self.stderr
 
     def scaled(self, factor: float) -> "Effects":
         """The same in other units."""
@@ -96,9 +175,7 @@ def means_apart(rows: Rows) -> Effects:
     return one_step(rows, rows.residuals(), np.zeros(heads))
 
 
-def one_step(
-    rows: Rows, outcome: Float[np.ndarray, " rows"], start: Float[np.ndarray, " heads"]
-) -> Effects:
+def one_step(rows: Rows, outcome: PerRow, start: PerHead) -> Effects:
     """From a fit to every head's effect and standard error, as `screened` says."""
     design = Centred.of(rows)
     left = outcome - rows.cuts @ start
@@ -118,9 +195,7 @@ def one_step(
     return found.only(estimated)
 
 
-def fit_lasso(
-    cuts: sparse.csr_matrix, outcome: Float[np.ndarray, " rows"]
-) -> Float[np.ndarray, " heads"]:
+def fit_lasso(cuts: sparse.csr_matrix, outcome: PerRow) -> PerHead:
     """The sparse fit on the heads that differ most; 0 for all others."""
     rows = len(outcome)
     share = np.asarray(cuts.mean(axis=0)).ravel()
@@ -141,7 +216,7 @@ class Centred:
     """Cuts less their mean within each round, weighted, without making them dense."""
 
     cuts: sparse.csr_matrix
-    weight: Float[np.ndarray, " rows"]
+    weight: PerRow
     member: sparse.csr_matrix  # rounds x rows
     share: Float[np.ndarray, "rounds heads"]
 
@@ -153,22 +228,19 @@ class Centred:
         share = (member @ rows.cuts.multiply(weight[:, None])).toarray() / total[:, None]
         return cls(rows.cuts, weight, member, share)
 
-    def round_means(self, values: Float[np.ndarray, " rows"]) -> Float[np.ndarray, " rows"]:
+    def round_means(self, values: PerRow) -> PerRow:
         """The weighted mean of each row's round."""
         means = (self.member @ (self.weight * values)) / (self.member @ self.weight)
-        spread_out: np.ndarray = self.member.T @ means
-        return spread_out
+        return self.member.T @ means
 
-    def power(self) -> Float[np.ndarray, " heads"]:
+    def power(self) -> PerHead:
         """`sum(w x x)` for each head."""
         total = self.member @ self.weight
-        power: np.ndarray = (total[:, None] * self.share * (1 - self.share)).sum(axis=0)
-        return power
+        return (total[:, None] * self.share * (1 - self.share)).sum(axis=0)
 
-    def moment(self, left: Float[np.ndarray, " rows"]) -> Float[np.ndarray, " heads"]:
+    def moment(self, left: PerRow) -> PerHead:
         """`sum(w x u)` for each head; `u` has mean zero in every round."""
-        moment: np.ndarray = self.cuts.T @ (self.weight * left)
-        return moment
+        return self.cuts.T @ (self.weight * left)
 
     @cached_property
     def cut_squares(self) -> sparse.csr_matrix:
@@ -178,12 +250,7 @@ class Centred:
         less = 1 - 2 * self.share[of_row[cuts.row], cuts.col]
         return sparse.csr_matrix((self.weight[cuts.row] * less, (cuts.row, cuts.col)), cuts.shape)
 
-    def clustered(
-        self,
-        left: Float[np.ndarray, " rows"],
-        step: Float[np.ndarray, " heads"],
-        example: np.ndarray,
-    ) -> Float[np.ndarray, " heads"]:
+    def clustered(self, left: PerRow, step: PerHead, example: np.ndarray) -> PerHead:
         """Sum over examples of the squared sum over their rows of `w x (u - x step)`."""
         group = indicator(example)
         scaled = self.weight * left
@@ -192,8 +259,7 @@ class Centred:
         weights = (group @ sparse.diags(self.weight) @ self.member.T).toarray()
         sums -= ((group @ self.cut_squares).toarray() + weights @ self.share**2) * step
         count = max(group.shape[0], 2)
-        total: np.ndarray = (sums**2).sum(axis=0) * count / (count - 1)
-        return total
+        return (sums**2).sum(axis=0) * count / (count - 1)
 
 
 def indicator(group: np.ndarray) -> sparse.csr_matrix:
@@ -203,7 +269,7 @@ def indicator(group: np.ndarray) -> sparse.csr_matrix:
     return sparse.csr_matrix((ones, (place, np.arange(len(place)))))
 
 
-def false_discovery_rates(p: Float[np.ndarray, " heads"]) -> Float[np.ndarray, " heads"]:
+def false_discovery_rates(p: PerHead) -> PerHead:
     """The rate at which each head would be named (Benjamini and Hochberg, 1995); NaN stays NaN."""
     rates = np.full(len(p), np.nan)
     known = np.isfinite(p)
@@ -265,8 +331,7 @@ def calibrate(first: Effects, alone: Effects) -> Scale:
     )
 
     def variance(factor: float, stretch: float) -> Float[np.ndarray, " both"]:
-        total: np.ndarray = error**2 + (stretch * factor * s) ** 2
-        return total
+        return error**2 + (stretch * factor * s) ** 2
 
     def unlikely(values: Float[np.ndarray, " 2"]) -> float:
         factor, stretch = float(values[0]), float(np.exp(values[1]))

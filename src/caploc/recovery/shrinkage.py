@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float
 from scipy.special import ndtr
 
 from caploc.designs import generator
+from caploc.recovery.estimate import PerHead
 from caploc.recovery.screening import Effects
 
 STEPS = 200  # of expectation maximization
@@ -33,19 +34,17 @@ class Posterior:
         return Posterior(self.weight[heads], self.centre[heads], self.spread[heads])
 
     @property
-    def mean(self) -> Float[np.ndarray, " heads"]:
+    def mean(self) -> PerHead:
         """The expected effect."""
-        expected: np.ndarray = (self.weight * self.centre).sum(axis=1)
-        return expected
+        return (self.weight * self.centre).sum(axis=1)
 
     @property
-    def deviation(self) -> Float[np.ndarray, " heads"]:
+    def deviation(self) -> PerHead:
         """The standard deviation of the effect."""
         second = (self.weight * (self.centre**2 + self.spread**2)).sum(axis=1)
-        deviation: np.ndarray = np.sqrt(np.maximum(second - self.mean**2, 0))
-        return deviation
+        return np.sqrt(np.maximum(second - self.mean**2, 0))
 
-    def false_sign_rates(self) -> Float[np.ndarray, " heads"]:
+    def false_sign_rates(self) -> PerHead:
         """Share of heads that are not needed among those that are surely needed as much, or more.
 
         The mean, over them, of the probability that the effect is not below zero: the s-value of
@@ -69,11 +68,10 @@ class Posterior:
         place = np.searchsorted(np.sort(ends.ravel()), random.random((count, heads)) + head)
         part = np.clip(place - head * (parts - 1), 0, parts - 1)
         normal = random.standard_normal((count, heads))
-        drawn: np.ndarray = self.centre[head, part] + self.spread[head, part] * normal
-        return drawn
+        return self.centre[head, part] + self.spread[head, part] * normal
 
 
-def shrink(effect: Float[np.ndarray, " heads"], stderr: Float[np.ndarray, " heads"]) -> Posterior:
+def shrink(effect: PerHead, stderr: PerHead) -> Posterior:
     """The posterior of every head's effect; without an estimate (NaN) a head has the prior."""
     known = np.isfinite(effect) & np.isfinite(stderr) & (stderr > 0)
     precision = np.where(known, 1 / np.where(known, stderr, 1.0) ** 2, 0.0)
@@ -82,11 +80,15 @@ def shrink(effect: Float[np.ndarray, " heads"], stderr: Float[np.ndarray, " head
     if not known.any():
         shape = (len(effect), 1)
         return Posterior(np.ones(shape), np.zeros(shape), np.zeros(shape))
-    share = fitted_shares(effect[known], stderr[known], widths)
+    fit = np.where(known[:, None], likelihood(data, np.where(known, stderr, 1.0), widths), 1.0)
+    # 10 heads more at zero, as Stephens (2017) has it, make the prior expect idle heads unless the
+    # estimates speak against it.
+    extra = np.zeros(len(widths))
+    extra[0] = min(10.0, 0.1 * known.sum())
+    share = fitted_shares(fit[known], np.full(len(widths), 1 / len(widths)), extra)
     spread = 1 / np.sqrt(precision[:, None] + 1 / np.maximum(widths, 1e-9) ** 2)
     spread = np.where(widths == 0, 0.0, spread)
     centre = spread**2 * precision[:, None] * data[:, None]
-    fit = np.where(known[:, None], likelihood(data, np.where(known, stderr, 1.0), widths), 1.0)
     weight = share * fit
     return Posterior(weight / weight.sum(axis=1, keepdims=True), centre, spread)
 
@@ -104,16 +106,9 @@ def spread_around(expected: Effects, seen: Effects) -> Posterior:
     widths = np.where(known, expected.stderr, 0.0)[:, None] * WIDER
     data = np.where(tried, seen.effect - centre, 0.0)
     precision = np.where(tried, 1 / np.where(tried, seen.stderr, 1.0) ** 2, 0.0)
-    variance = np.where(tried, np.where(tried, seen.stderr, 0.0) ** 2, 1.0)[:, None] + widths**2
-    log_density = -0.5 * (np.log(variance) + data[:, None] ** 2 / variance)
-    density = np.exp(log_density - log_density.max(axis=1, keepdims=True))
+    density = likelihood(data, np.where(tried, seen.stderr, 1.0), widths)
     density = np.where(tried[:, None], density, 1.0)
-    share = BEFOREHAND / BEFOREHAND.sum()
-    for _ in range(STEPS):
-        each = share * density[tried]
-        each /= each.sum(axis=1, keepdims=True)
-        share = each.sum(axis=0) + BEFOREHAND
-        share /= share.sum()
+    share = fitted_shares(density[tried], BEFOREHAND / BEFOREHAND.sum(), BEFOREHAND)
     spread = 1 / np.sqrt(precision[:, None] + 1 / np.maximum(widths, 1e-9) ** 2)
     weight = share * density
     moved = centre[:, None] + spread**2 * precision[:, None] * data[:, None]
@@ -132,31 +127,23 @@ def ladder(
 
 
 def likelihood(
-    effect: Float[np.ndarray, " heads"],
-    stderr: Float[np.ndarray, " heads"],
-    widths: Float[np.ndarray, " parts"],
+    effect: PerHead, stderr: PerHead, widths: Float[np.ndarray, "*of_heads parts"]
 ) -> Float[np.ndarray, "heads parts"]:
     """Density of each estimate under each part, up to a factor per head."""
     variance = stderr[:, None] ** 2 + widths**2
     log_density = -0.5 * (np.log(variance) + effect[:, None] ** 2 / variance)
-    density: np.ndarray = np.exp(log_density - log_density.max(axis=1, keepdims=True))
-    return density
+    return np.exp(log_density - log_density.max(axis=1, keepdims=True))
 
 
 def fitted_shares(
-    effect: Float[np.ndarray, " known"],
-    stderr: Float[np.ndarray, " known"],
-    widths: Float[np.ndarray, " parts"],
+    density: Float[np.ndarray, "known parts"],
+    share: Float[np.ndarray, " parts"],
+    extra: Float[np.ndarray, " parts"],
 ) -> Float[np.ndarray, " parts"]:
-    """Shares of the parts that make the estimates likeliest; the point at zero has a head start.
+    """Shares of the parts that make the estimates likeliest, from a first guess at them.
 
-    The penalty of 10 pseudo-heads at zero is that of Stephens (2017): it makes the prior expect
-    idle heads unless the estimates speak against it.
+    `extra` is the number of heads that each part is given beside those with an estimate.
     """
-    density = likelihood(effect, stderr, widths)
-    share = np.full(len(widths), 1 / len(widths))
-    extra = np.zeros(len(widths))
-    extra[0] = min(10.0, 0.1 * len(effect))
     for _ in range(STEPS):
         each = share * density
         each /= each.sum(axis=1, keepdims=True)
@@ -165,7 +152,7 @@ def fitted_shares(
     return share
 
 
-def top_chances(posterior: Posterior, top: int, *, seed: int = 0) -> Float[np.ndarray, " heads"]:
+def top_chances(posterior: Posterior, top: int, *, seed: int = 0) -> PerHead:
     """Chance of each head to be among the `top` most needed (most negative effects)."""
     drawn = posterior.draws(seed=seed)
     top = min(top, drawn.shape[1])
@@ -175,5 +162,4 @@ def top_chances(posterior: Posterior, top: int, *, seed: int = 0) -> Float[np.nd
     drawn = drawn + 1e-9 * generator(seed + 1).standard_normal(drawn.shape)
     lowest = np.argpartition(drawn, top - 1, axis=1)[:, :top]
     counts = np.bincount(lowest.ravel(), minlength=drawn.shape[1])
-    chances: np.ndarray = counts / len(drawn)
-    return chances
+    return counts / len(drawn)

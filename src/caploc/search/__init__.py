@@ -10,12 +10,11 @@ from dataclasses import dataclass
 from functools import partial
 
 from caploc import designs
-from caploc.search import choices
 from caploc.search.adaptive import adaptive
 from caploc.search.plan import Found, Plan, Problem, Search, column_mask
-from caploc.search.published import csb, css, greedy, one_shot, rounds
+from caploc.search.published import greedy, one_shot, random_masks, rounds
 from caploc.search.settings import Settings
-from caploc.search.tuned import csb_search, css_search
+from caploc.search.tuned import check_choices, tuned
 
 
 @dataclass(frozen=True)
@@ -45,27 +44,27 @@ METHODS = {
     ),
     "css": Method(
         "stratified random masks and the Lasso (the paper's)",
-        css,
+        partial(random_masks, draw=designs.stratified),
         lambda problem: problem.settings.masks,
         draws_masks=True,
     ),
     "csb": Method(
         "Bernoulli random masks and the Lasso (the paper's)",
-        csb,
+        partial(random_masks, draw=designs.bernoulli),
         lambda problem: problem.settings.masks,
         draws_masks=True,
     ),
     "css-search": Method(
         "css with the masks and rate whose heads break most (the paper's search)",
-        css_search,
+        partial(tuned, draw=designs.stratified),
         names_sets=True,
-        check=partial(choices.check_choices, draw=designs.stratified),
+        check=partial(check_choices, draw=designs.stratified),
     ),
     "csb-search": Method(
         "csb with the masks and rate whose heads break most (the paper's search)",
-        csb_search,
+        partial(tuned, draw=designs.bernoulli),
         names_sets=True,
-        check=partial(choices.check_choices, draw=designs.bernoulli),
+        check=partial(check_choices, draw=designs.bernoulli),
     ),
     "one-shot": Method(
         "every head alone, the largest drops", one_shot, lambda problem: len(problem.eligible)

@@ -5,22 +5,19 @@ task alone are set aside on the way. The shortlist is then knocked out head by h
 the screen never used.
 """
 
-from collections.abc import Generator
 from operator import attrgetter
 
 import numpy as np
 
 from caploc import designs
-from caploc.recovery import Measurements
 from caploc.search.conclusion import ENOUGH, LEVEL, Conclusion
-from caploc.search.critical import SURVIVORS, TRIED_ALONE
 from caploc.search.likelihood import MOST_LINKED, FirstLook
-from caploc.search.plan import Found, Plan, Problem, Search, intact_plan
+from caploc.search.plan import Asking, Found, Problem, Search, intact_plan
 from caploc.search.screen import SPARE, Screen
 from caploc.search.sets import concluded_set, grown_by_looks, grown_by_screens
 from caploc.search.shortlist import LOOKS, Shortlist
 from caploc.search.specific import search_specific
-from caploc.search.state import TRIED_ELSEWHERE, SearchState, right_of
+from caploc.search.state import SURVIVORS, TRIED_ALONE, TRIED_ELSEWHERE, SearchState, right_of
 from caploc.search.summary import nothing_found, nothing_to_lose, summarize
 
 CHECKING = 0.2  # share of the rows kept for the shortlist alone on fresh examples
@@ -56,7 +53,7 @@ def adaptive(problem: Problem) -> Search:
     return summarize(state, conclusion, conclusion.named, conclusion.ranking)
 
 
-def looked(state: SearchState) -> Generator[Plan, Measurements, Found]:
+def looked(state: SearchState) -> Asking[Found]:
     """Begin with a look at how likely right answers are without each head; then settle the top.
 
     An answer may change though the right one gets hardly less likely: every head is knocked out
@@ -87,7 +84,7 @@ def looked(state: SearchState) -> Generator[Plan, Measurements, Found]:
 
 def tried_alone(
     state: SearchState, shortlist: Shortlist, heads: list[int], count: int
-) -> Generator[Plan, Measurements, None]:
+) -> Asking[None]:
     """Knock heads out alone on further examples; count the rows, and note heads that break it."""
     before = shortlist.rows
     yield from shortlist.more(heads, count)
@@ -115,9 +112,7 @@ def unsettled(state: SearchState, conclusion: Conclusion) -> list[int]:
     return list(dict.fromkeys(heads))[:AT_A_TURN] or list(unchecked)
 
 
-def recognize_breaking(
-    state: SearchState, shortlist: Shortlist
-) -> Generator[Plan, Measurements, None]:
+def recognize_breaking(state: SearchState, shortlist: Shortlist) -> Asking[None]:
     """Note heads that alone leave hardly any right answer, and which break another task too."""
     for head, (left, asked) in shortlist.survival().items():
         if head in state.critical or asked < TRIED_ALONE or left > asked * SURVIVORS / TRIED_ALONE:
@@ -137,9 +132,7 @@ def choose_shortlist(state: SearchState, screen: Screen) -> list[int]:
     return own + [int(column) for column in order if np.isfinite(mean[column])]
 
 
-def check_shortlist(
-    state: SearchState, screen: Screen, shortlist: Shortlist
-) -> Generator[Plan, Measurements, None]:
+def check_shortlist(state: SearchState, screen: Screen, shortlist: Shortlist) -> Asking[None]:
     """Knock out the shortlist alone: all its heads, those at the border, those still in doubt.
 
     A share of the rows is for the first two; what is left of the budget may go to top heads that
@@ -166,7 +159,7 @@ def check_shortlist(
 
 def complete(
     screen: Screen, shortlist: Shortlist, struck: tuple[int, ...], rows: int
-) -> Generator[Plan, Measurements, None]:
+) -> Asking[None]:
     """Knock out alone whichever head has risen to the top untried, until there is none.
 
     As heads of the shortlist fall, others rise that only the screen speaks for: it flatters those

@@ -2,17 +2,18 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, Protocol, runtime_checkable
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool
 
 from caploc.designs import generator
-from caploc.heads import ALONE
-from caploc.recovery import Estimate, Measurements
+from caploc.heads import ALONE, Mask
+from caploc.recovery import Estimate
+from caploc.recovery.estimate import PerHead
 from caploc.recovery.screening import Effects, Scale, calibrate, joined
 from caploc.recovery.shrinkage import Posterior, top_chances
-from caploc.search.plan import Problem
+from caploc.search.plan import column_mask
+from caploc.search.screen import First
 from caploc.search.shortlist import Shortlist
 
 LEVEL = 0.05  # false discovery rate at which a head is named
@@ -23,33 +24,6 @@ OPEN = 0.1  # the same, for heads that count as tied
 POINT = 0.01  # effects closer than this, in accuracy, are not worth telling apart
 FACTORS = (2, 4)  # budgets of the forecast, as multiples of the rows at hand
 FORECASTS = 200  # draws of the forecast
-
-
-@runtime_checkable
-class First(Protocol):
-    """A first estimate of every head: from masks of several heads, or from likelihoods."""
-
-    OPENING: ClassVar[str]  # likelihood or masks
-    problem: Problem
-    seen: Measurements
-
-    @property
-    def size(self) -> int:
-        """Heads in a mask."""
-        ...
-
-    @property
-    def group(self) -> int:
-        """Examples that one mask is used for."""
-        ...
-
-    def effects(self) -> Effects:
-        """Each head's effect and its error; NaN where unknown."""
-        ...
-
-    def believe(self, found: Effects, alone: Effects) -> Posterior:
-        """What to believe of every head, given such estimates and those of heads alone."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -93,26 +67,24 @@ class Conclusion:
     @cached_property
     def both(self) -> Effects:
         """The two estimates of a head, weighed by their precision; NaN for struck heads."""
-        return self.unstruck(joined(self.screened, self.alone))
+        return joined(self.screened, self.alone).only(self.kept)
 
-    def unstruck(self, effects: Effects) -> Effects:
-        """The effects, unknown for struck heads."""
-        kept = np.ones(len(effects.effect), dtype=bool)
-        kept[list(self.struck)] = False
-        return effects.only(kept)
+    @property
+    def kept(self) -> Mask:
+        """Heads that are not struck."""
+        return ~column_mask(self.first.problem.heads, self.struck)
 
     @cached_property
     def posterior(self) -> Posterior:
         """Of every head's effect."""
-        return self.first.believe(self.unstruck(self.screened), self.unstruck(self.alone))
+        return self.first.believe(self.screened.only(self.kept), self.alone.only(self.kept))
 
     @cached_property
-    def chances(self) -> Float[np.ndarray, " heads"]:
+    def chances(self) -> PerHead:
         """Of each head to belong to the top."""
-        kept = np.ones(len(self.both.effect), dtype=bool)
-        kept[list(self.struck)] = False
-        chances = np.zeros(len(kept))
-        chances[kept] = top_chances(self.posterior.of(kept), self.top, seed=self.shortlist.rows)
+        chances = np.zeros(len(self.kept))
+        posterior = self.posterior.of(self.kept)
+        chances[self.kept] = top_chances(posterior, self.top, seed=self.shortlist.rows)
         return chances
 
     @cached_property
@@ -123,7 +95,7 @@ class Conclusion:
         return [int(column) for column in np.argsort(mean, kind="stable")]
 
     @cached_property
-    def q(self) -> Float[np.ndarray, " heads"]:
+    def q(self) -> PerHead:
         """Expected share of heads that are not needed, among those at least as surely needed."""
         return np.where(np.isfinite(self.both.effect), self.posterior.false_sign_rates(), np.nan)
 
@@ -189,7 +161,7 @@ class Conclusion:
         return tied if len(tied) > 1 else []
 
     @cached_property
-    def interval(self) -> tuple[Float[np.ndarray, " heads"], Float[np.ndarray, " heads"]]:
+    def interval(self) -> tuple[PerHead, PerHead]:
         """Ends of the interval that holds a head's effect alone with a probability of 95 %.
 
         After a look at likelihoods, those of a head tried on enough examples are what these say and

@@ -6,22 +6,24 @@ tells much at once. A few examples a head are enough to see which heads can matt
 
 import warnings
 from collections import Counter
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import ClassVar
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from scipy.special import expit
 from sklearn.linear_model import LogisticRegression
 
 from caploc import designs
 from caploc.heads import Mask
 from caploc.recovery import Measurements
+from caploc.recovery.estimate import PerExample
 from caploc.recovery.screening import Effects
 from caploc.recovery.shrinkage import Posterior, spread_around
-from caploc.search.plan import Plan, Problem, column_mask
+from caploc.search.plan import Asking, Plan, Problem
+from caploc.search.screen import First
 
 MOST_LINKED = 400  # examples by which chances of right answers follow from likelihoods
 MOST_EACH = 8  # examples that every head is tried on
@@ -38,7 +40,7 @@ RATE = 0.04  # of the masks by which the effects are judged afterwards
 
 
 @dataclass
-class FirstLook:
+class FirstLook(First):
     """Every head of a problem alone, beside `base`, on a few examples that the model gets right.
 
     `task` is the number of the task in plans, `intact` holds its outcomes under `base`. `change`
@@ -58,19 +60,6 @@ class FirstLook:
     change: Float[np.ndarray, "heads asked"] | None = None
     seen: Measurements = field(init=False)
 
-    def __post_init__(self) -> None:
-        """Nothing is seen yet."""
-        self.seen = Measurements.none(self.problem.heads)
-        if not self.avoid.size:
-            self.avoid = column_mask(self.problem.heads, self.problem.excluded)
-
-    @property
-    def free(self) -> Bool[np.ndarray, " heads"]:
-        """Heads that are tried."""
-        free = ~self.avoid
-        free[self.base] = False
-        return free
-
     @property
     def size(self) -> int:
         """Heads in a mask that the effects should predict."""
@@ -78,12 +67,9 @@ class FirstLook:
 
     @property
     def group(self) -> int:
-        """Examples that one mask is asked on."""
         return 0 if self.change is None else self.change.shape[1]
 
-    def ask(
-        self, right: list[int], rows: int, known: Sequence[int] = ()
-    ) -> Generator[Plan, Measurements, None]:
+    def ask(self, right: list[int], rows: int, known: Sequence[int] = ()) -> Asking[None]:
         """Try every free head on as many of the right examples as so many rows buy, at least one.
 
         Before, the likelihood of the right answer to those, and to the `known` examples, is asked
@@ -157,8 +143,7 @@ class FirstLook:
         likelihood = np.array([self.before[each] for each in self.before if each in self.intact])
         base = expit(level + slope * likelihood).mean()
         moved = level + slope * (likelihood + change[:, :, None])
-        changed: np.ndarray = width * (expit(moved).mean(axis=2) - base)
-        return changed
+        return width * (expit(moved).mean(axis=2) - base)
 
     @property
     def link(self) -> tuple[float, float]:
@@ -190,9 +175,7 @@ def balance(order: Sequence[int], choices: Mapping[int, int]) -> list[int]:
     return [example for _, example in sorted(zip(turns, order, strict=True), key=itemgetter(0))]
 
 
-def linked(
-    likelihood: Float[np.ndarray, " examples"], share: Float[np.ndarray, " examples"]
-) -> tuple[float, float]:
+def linked(likelihood: PerExample, share: PerExample) -> tuple[float, float]:
     """Slope and level of the logistic curve of outcomes, from 0 to 1, over log-probabilities."""
     margins = (likelihood > 0).any()  # no log-probability is
     x = np.concatenate([likelihood, [UNLIKELY, LEADING if margins else CERTAIN]])

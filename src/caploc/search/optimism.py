@@ -68,20 +68,17 @@ def choosing(found: Found, fresh: Fresh, chosen: int) -> dict[str, float] | None
 def notes(told: dict[str, Any]) -> list[str]:
     """What a reader should know of the choice, in sentences; the weightiest first."""
     best = told["settings"][told["chosen"]]
-    sentences = [
-        nothing(best) or tie_note(told),
-        flattery(told, best),
-        unchecked(told),
-        thinned(told),
-    ]
-    return [sentence for sentence in sentences if sentence]
-
-
-def nothing(best: dict[str, Any]) -> str:
-    """No setting's heads lower the score."""
-    if best["drop"] is not None and best["drop"] > 0:
-        return ""
-    return "No setting found heads that lower the score when knocked out together: none is named."
+    sentences = [tie_note(told), flattery(told, best)]
+    if best["drop"] is None or best["drop"] <= 0:
+        sentences[0] = (
+            "No setting found heads that lower the score when knocked out together: none is named."
+        )
+    if not told["checked_on"]:
+        sentences.append(
+            "No fresh examples were left to tell how much the choice among "
+            f"{count(told['settings'])} flatters itself."
+        )
+    return [sentence for sentence in (*sentences, thinned(told)) if sentence]
 
 
 def tie_note(told: dict[str, Any]) -> str:
@@ -109,16 +106,6 @@ def flattery(told: dict[str, Any], best: dict[str, Any]) -> str:
         f"examples that they were found and chosen on, by {best['held_out_drop']:.3f} on "
         f"{told['checked_on']} others: the choice among {count(told['settings'])} flatters itself "
         f"by {surplus['value']:.3f} (95 % interval {surplus['low']:.3f} to {surplus['high']:.3f})."
-    )
-
-
-def unchecked(told: dict[str, Any]) -> str:
-    """There was nothing to check the choice on."""
-    if told["checked_on"]:
-        return ""
-    return (
-        "No fresh examples were left to tell how much the choice among "
-        f"{count(told['settings'])} flatters itself."
     )
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from jaxtyping import Bool, Int
@@ -93,17 +93,17 @@ class Problem:
         """The mask that knocks out nothing."""
         return np.zeros(self.heads, dtype=bool)
 
+    def without_each(self, sets: Sequence[Sequence[int]]) -> Masks:
+        """A mask for each set of columns, which knocks it out."""
+        return np.stack([column_mask(self.heads, each) for each in sets])
+
     @property
     def eligible(self) -> list[int]:
         """Columns of the heads that may be knocked out."""
         return [column for column in range(self.heads) if column not in self.excluded]
 
     def without_excluded(self, masks: Masks) -> Bool[np.ndarray, "kept parts"]:
-        """The masks that knock out no excluded head.
-
-        Raises:
-            BadOption: if none is left.
-        """
+        """The masks that knock out no excluded head; raises BadOption if none is left."""
         kept: np.ndarray = masks[~masks[:, list(self.excluded)].any(axis=1)]
         if not len(kept):
             raise BadOption(
@@ -137,7 +137,9 @@ class Found:
     notes: list[str] = field(default_factory=list)
 
 
-Search = Generator[Plan, Measurements, Found]
+T = TypeVar("T")
+Asking = Generator[Plan, Measurements, T]  # plans rows, is sent what they gave, returns a T
+Search = Asking[Found]
 
 
 def column_mask(heads: int, columns: Sequence[int]) -> Mask:

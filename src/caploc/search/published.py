@@ -1,5 +1,6 @@
 """The published searches and their rivals: masks known beforehand, or one head after another."""
 
+from collections.abc import Callable
 from itertools import pairwise
 
 import numpy as np
@@ -10,19 +11,10 @@ from caploc.recovery import ESTIMATORS, Estimate, Measurements, PairedDifference
 from caploc.search.plan import Found, Plan, Problem, Search, intact_plan
 
 
-def css(problem: Problem) -> Search:
-    """Compressed sensing with stratified masks and the Lasso, as published."""
+def random_masks(problem: Problem, draw: Callable[..., Masks]) -> Search:
+    """Compressed sensing with random masks and the Lasso, as published; `draw` is of `designs`."""
     settings = problem.settings
-    masks = designs.stratified(
-        problem.heads, settings.masks, rate=settings.rate, seed=settings.seed
-    )
-    return crossed(problem, masks, "lasso")
-
-
-def csb(problem: Problem) -> Search:
-    """Compressed sensing with Bernoulli masks and the Lasso, as published."""
-    settings = problem.settings
-    masks = designs.bernoulli(problem.heads, settings.masks, rate=settings.rate, seed=settings.seed)
+    masks = draw(problem.heads, settings.masks, rate=settings.rate, seed=settings.seed)
     return crossed(problem, masks, "lasso")
 
 

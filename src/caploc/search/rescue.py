@@ -1,11 +1,11 @@
-"""Heads whose absence brings back what another head's absence broke.
+"""Heads whose absence mends what another head's broke, and heads that step in for others.
 
 A network without one head may be thrown off by what that head no longer corrects; with the source
 of that gone as well it answers as before. So every other head is knocked out together with one that
 breaks the task alone, on a few of the examples that this one breaks.
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,8 +13,10 @@ import numpy as np
 from caploc import designs
 from caploc.recovery import Measurements
 from caploc.recovery.estimate import survived
-from caploc.search.plan import Plan, Problem, intact_plan
-from caploc.search.state import right_of
+from caploc.search.plan import Asking, Plan, Problem, column_mask, intact_plan
+from caploc.search.screen import Screen
+from caploc.search.sets import beyond_doubt
+from caploc.search.state import SearchState, right_of
 
 TRIED = 40  # right examples on which a head alone shows whether it breaks the task
 BREAKS = 0.2  # share of them that it must take for its rescue to be looked for
@@ -38,7 +40,7 @@ class Rescue:
 
 def search_rescuers(
     problem: Problem, suspects: Sequence[int], rows: int | None
-) -> Generator[Plan, Measurements, list[Rescue]]:
+) -> Asking[list[Rescue]]:
     """What may rescue each of the suspects that breaks the task alone, the worst of them first.
 
     `rows` is the most that all pairs together may take (None: `FEW` examples a pair); where it does
@@ -76,7 +78,7 @@ def broken_by(
 
 def promising(
     problem: Problem, breaker: int, lost: dict[int, float], intact: dict[int, float]
-) -> Generator[Plan, Measurements, Rescue]:
+) -> Asking[Rescue]:
     """The heads whose absence brings back enough of what the breaker takes.
 
     `lost` holds the outcome without the breaker of each example that is asked.
@@ -91,3 +93,36 @@ def promising(
     enough = PROMISING * (before - after).sum()
     rescuers = tuple(others[place] for place in order if gained[place] >= enough)
     return Rescue(breaker, rescuers, tuple(lost))
+
+
+FEWEST_RIGHT = 8  # examples still right without the found heads, to see anything
+
+
+def standing_in(
+    problem: Problem, found: Sequence[int], critical: Sequence[int], rows: int
+) -> Asking[list[int]]:
+    """Heads that are needed once the found ones are gone, the most needed first.
+
+    Found heads are added one by one; one after which too few examples stay right is passed over,
+    since a backup shows only where there is something left to lose. None if all are. What it
+    returns are candidates: at two standard errors about one in forty idle heads is among them.
+    """
+    measured = yield intact_plan(problem, problem.examples)
+    intact = measured.by_example()
+    state = SearchState(problem, designs.generator(problem.settings.seed), intact)
+    base: list[int] = []
+    left = intact
+    for column in found:
+        mask = column_mask(problem.heads, [*base, column])
+        plan = Plan.crossed(mask[None], right_of(intact), what="found heads")
+        after = (yield from state.ask(plan)).by_example()
+        if len(right_of(after)) >= max(FEWEST_RIGHT, len(right_of(intact)) // 5):
+            base, left = [*base, column], after
+    if not base:
+        return []
+    avoid = problem.empty()
+    avoid[[*critical, *found]] = True
+    avoid[base] = False
+    screen = Screen(problem, right_of(left), left, state.random, base=base, avoid=avoid)
+    yield from state.screening(screen, state.spent + rows)
+    return beyond_doubt(screen, problem.settings.top)

@@ -1,16 +1,17 @@
 """A screen: rows under scattered masks, more of them where the question is open."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import sqrt
 from typing import ClassVar
 
 import numpy as np
-from jaxtyping import Float
 
 from caploc import designs
 from caploc.heads import Mask
 from caploc.recovery import Measurements
+from caploc.recovery.estimate import PerHead
 from caploc.recovery.rows import Rows
 from caploc.recovery.screening import Effects, joined, screened
 from caploc.recovery.shrinkage import Posterior, shrink, top_chances
@@ -23,8 +24,50 @@ START = 0.04  # share of heads in the first masks
 NOISE_RATIO = 10.0  # variance within masks over that between: 9 to 19 on simulated models
 
 
+class First(ABC):
+    """A first estimate of every head: from masks of several heads, or from likelihoods.
+
+    All masks knock out `base`; heads of `avoid` are never drawn.
+    """
+
+    OPENING: ClassVar[str]  # likelihood or masks
+    problem: Problem
+    base: list[int]
+    avoid: Mask
+    seen: Measurements
+
+    def __post_init__(self) -> None:
+        """Nothing is seen yet; without a word on it, what the problem excludes is avoided."""
+        self.seen = Measurements.none(self.problem.heads)
+        if not self.avoid.size:
+            self.avoid = column_mask(self.problem.heads, self.problem.excluded)
+
+    @property
+    def free(self) -> Mask:
+        """Heads that may be drawn."""
+        return ~self.avoid & ~column_mask(self.problem.heads, self.base)
+
+    @property
+    @abstractmethod
+    def size(self) -> int:
+        """Heads in a mask beyond the base."""
+
+    @property
+    @abstractmethod
+    def group(self) -> int:
+        """Examples that one mask is used for."""
+
+    @abstractmethod
+    def effects(self) -> Effects:
+        """Each head's effect, given the base, and its error; NaN where unknown."""
+
+    @abstractmethod
+    def believe(self, found: Effects, alone: Effects) -> Posterior:
+        """What to believe of every head, given such estimates and those of heads alone."""
+
+
 @dataclass
-class Screen:
+class Screen(First):
     """Rows of masks that all knock out `base`, on examples that are still right under it.
 
     Only where the model is right can a knockout take something away, so wrong examples are not
@@ -40,32 +83,17 @@ class Screen:
     rate: float = START
     base: list[int] = field(default_factory=list)
     avoid: Mask = field(default_factory=lambda: np.zeros(0, dtype=bool))
-    chances: Float[np.ndarray, " heads"] | None = None
+    chances: PerHead | None = None
     seen: Measurements = field(init=False)
     known: dict[tuple[int, int], tuple[Effects, Posterior]] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        """Nothing is seen yet, and the base is never drawn."""
-        self.seen = Measurements.none(self.problem.heads)
-        if not self.avoid.size:
-            self.avoid = column_mask(self.problem.heads, self.problem.excluded)
-
-    @property
-    def free(self) -> Mask:
-        """Heads that may be drawn."""
-        allowed = ~self.avoid
-        allowed[self.base] = False
-        return allowed
-
     @property
     def size(self) -> int:
-        """Heads in a mask beyond the base."""
         free = int(self.free.sum())
         return min(max(1, round(self.rate * self.problem.heads)), free)
 
     @property
     def group(self) -> int:
-        """Examples that one mask is used for."""
         return self.problem.settings.group or best_group(self.problem.shared)
 
     def next_rows(self, count: int) -> Plan:
@@ -80,7 +108,7 @@ class Screen:
         examples = designs.spread_examples(self.examples, count, random=self.random)
         return Plan.scattered(drawn, examples, "screen")
 
-    def draw_chances(self) -> Float[np.ndarray, " heads"]:
+    def draw_chances(self) -> PerHead:
         """How often each head is drawn: evenly and by its chance to belong to the top."""
         assert self.chances is not None
         focus = np.where(self.free, self.chances, 0.0)
@@ -99,7 +127,6 @@ class Screen:
         return Rows.of(self.seen, self.intact, self.avoid)
 
     def effects(self) -> Effects:
-        """Every free head's effect, given the base."""
         state = (len(self.seen.outcome), int(self.avoid.sum()))
         if state not in self.known:
             # Every look asks several times; only the latest is worth its memory.
@@ -118,7 +145,7 @@ class Screen:
         ((_, posterior),) = self.known.values()
         return posterior
 
-    def look(self) -> Float[np.ndarray, " heads"]:
+    def look(self) -> PerHead:
         """Renew the chances by which the next masks are drawn; return them."""
         top = self.problem.settings.top + SPARE
         chances = top_chances(self.posterior(), top, seed=len(self.seen.outcome))

@@ -8,21 +8,19 @@ was grown and the heads that are strongest alone are knocked out on fresh exampl
 damaging of the three is the answer.
 """
 
-from collections.abc import Generator
 from dataclasses import replace
 
 import numpy as np
 from scipy import stats
 
-from caploc.recovery import Measurements, falls
+from caploc.recovery import falls
 from caploc.recovery.rows import is_binary
-from caploc.search.conclusion import LEVEL, Conclusion, First
-from caploc.search.critical import SURVIVORS, TRIED_ALONE, broken
+from caploc.search.conclusion import LEVEL, Conclusion
 from caploc.search.likelihood import FirstLook
-from caploc.search.plan import Found, Plan, column_mask, intact_plan
-from caploc.search.screen import Screen
+from caploc.search.plan import Asking, Found, Plan, column_mask, intact_plan
+from caploc.search.screen import First, Screen
 from caploc.search.shortlist import Shortlist
-from caploc.search.state import SearchState, right_of
+from caploc.search.state import SURVIVORS, TRIED_ALONE, SearchState, broken, right_of
 from caploc.search.summary import summarize
 
 AT_ONCE = 2  # heads that one screen adds
@@ -37,13 +35,10 @@ MOST_UNDER = 100  # right examples that are asked again with the heads found so 
 FEWEST_RIGHT = 8  # examples still right, below which the set has nothing left to break
 BEYOND_DOUBT = 2.0  # standard errors that a head must lower the score by to join the set
 
-Choosing = Generator[Plan, Measurements, list[int]]
-Growing = Generator[Plan, Measurements, list[list[int]]]
-
 
 def concluded_set(
-    state: SearchState, first: First, growing: Growing
-) -> Generator[Plan, Measurements, Found]:
+    state: SearchState, first: First, growing: Asking[list[list[int]]]
+) -> Asking[Found]:
     """The most damaging of the sets that were grown, its heads alone, and what is known of all."""
     chosen = yield from most_damaging(state, (yield from growing))
     shortlist = Shortlist(state.problem, list(chosen), state.random)
@@ -54,7 +49,7 @@ def concluded_set(
     return summarize(state, conclusion, chosen, chosen + rest)
 
 
-def grown_by_looks(state: SearchState, first: FirstLook) -> Growing:
+def grown_by_looks(state: SearchState, first: FirstLook) -> Asking[list[list[int]]]:
     """Keep the strongest head out, look again at what is still right, until the set is full.
 
     Each look leaves a few candidates, of which the one that breaks most is kept out. The set as it
@@ -92,9 +87,7 @@ def grown_by_looks(state: SearchState, first: FirstLook) -> Growing:
     return [*(grown[:size] for size in range(1, len(grown) + 1)), alone] if grown else []
 
 
-def most_breaking(
-    state: SearchState, look: FirstLook, examples: list[int]
-) -> Generator[Plan, Measurements, int | None]:
+def most_breaking(state: SearchState, look: FirstLook, examples: list[int]) -> Asking[int | None]:
     """The candidate that costs most with the base gone; None if there is no candidate.
 
     If none costs anything for sure, it is the one without which right answers get least likely. A
@@ -104,7 +97,7 @@ def most_breaking(
     candidates = [c for c in strongest if c not in state.struck][:CANDIDATES]
     if not candidates or state.left < len(candidates) * len(examples):
         return None
-    masks = np.stack([column_mask(state.problem.heads, [*look.base, c]) for c in candidates])
+    masks = state.problem.without_each([[*look.base, c] for c in candidates])
     measured = yield from state.ask(Plan.crossed(masks, examples, what="candidates"))
     tried = {c: measured.where(measured.mask == n) for n, c in enumerate(candidates)}
     change = {
@@ -125,7 +118,7 @@ def most_breaking(
     return None
 
 
-def grown_by_screens(state: SearchState, screen: Screen) -> Growing:
+def grown_by_screens(state: SearchState, screen: Screen) -> Asking[list[list[int]]]:
     """Screen, keep the strongest out, screen again; then exchange heads."""
     top = min(state.problem.settings.top, len(state.problem.eligible))
     end = int((1 - EXCHANGING - COMPARING) * state.budget)
@@ -158,9 +151,7 @@ def stages(heads: int) -> int:
     return -(-heads // AT_ONCE)
 
 
-def under(
-    state: SearchState, before: Screen, base: list[int], asked: list[int]
-) -> Generator[Plan, Measurements, Screen]:
+def under(state: SearchState, before: Screen, base: list[int], asked: list[int]) -> Asking[Screen]:
     """A screen with the base gone, on those of the examples that are still right under it."""
     problem = state.problem
     mask = column_mask(problem.heads, base)
@@ -196,7 +187,7 @@ def strongest_first(screen: Screen) -> list[int]:
     return [int(column) for column in np.argsort(mean, kind="stable") if screen.free[column]]
 
 
-def exchanged(state: SearchState, pool: list[int], top: int) -> Choosing:
+def exchanged(state: SearchState, pool: list[int], top: int) -> Asking[list[int]]:
     """The `top` heads of the pool that do most among others of the pool.
 
     Screens add heads two at a time, and what each does shows only beside those found before it.
@@ -216,7 +207,7 @@ def exchanged(state: SearchState, pool: list[int], top: int) -> Choosing:
     return [int(column) for column in np.argsort(effect, kind="stable")[:top]]
 
 
-def most_damaging(state: SearchState, sets: list[list[int]]) -> Choosing:
+def most_damaging(state: SearchState, sets: list[list[int]]) -> Asking[list[int]]:
     """The set that leaves least of the fresh examples; none if it takes nothing for sure.
 
     The level is shared between the sets compared (Bonferroni).
@@ -232,8 +223,8 @@ def most_damaging(state: SearchState, sets: list[list[int]]) -> Choosing:
         return []
     examples = state.random.permutation(fresh)[:count].tolist()
     intact = (yield intact_plan(problem, examples)).by_example()
-    masks = np.stack([column_mask(problem.heads, each) for each in sets])
-    measured = yield from state.ask(Plan.crossed(masks, examples, what="whole sets"))
+    plan = Plan.crossed(problem.without_each(sets), examples, what="whole sets")
+    measured = yield from state.ask(plan)
     best = int(np.argmin(np.nan_to_num(measured.mask_means(), nan=np.inf)))
     outcomes = measured.where(measured.mask == best).by_example()
     drop = np.array([outcomes[e] - intact[e] for e in outcomes if e in intact])

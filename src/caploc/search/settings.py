@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from math import inf
 
 from caploc import designs
 from caploc.errors import BadOption
@@ -53,44 +54,37 @@ class Settings:
             BadOption: with the value and what is allowed.
         """
         designs.check_rate(self.rate)
-        for name in ("masks", "top"):
-            if getattr(self, name) < 1:
-                raise BadOption(f"--{name} must be 1 or more; got {getattr(self, name)}.")
+        for name, word, allowed in (
+            ("goal", self.goal, GOALS),
+            ("opening", self.opening, OPENINGS),
+        ):
+            if word not in allowed:
+                raise BadOption(f"--{name} must be one of {', '.join(allowed)}; got {word!r}.")
         self.check_sizes()
-        if self.seed < 0:
-            raise BadOption(f"--seed must be 0 or more; got {self.seed}.")
         for name, share in (("recall", self.recall), ("price", self.price)):
             if not 0 < share <= 1:
                 raise BadOption(f"--{name} must lie above 0 and at most at 1; got {share:g}.")
         if self.estimator is not None:
             pick(ESTIMATORS, self.estimator, "estimator")
-        if self.group is not None and self.group < 1:
-            raise BadOption(f"--group must be 1 or more; got {self.group}.")
         self.check_spans()
 
     def check_sizes(self) -> None:
-        """Refuse words that mean nothing, what no memory holds, and what nobody can wait for.
-
-        Raises:
-            BadOption: with the word or the number, and what is allowed.
-        """
-        for name, allowed in (("goal", GOALS), ("opening", OPENINGS)):
-            check_choice(name, getattr(self, name), allowed)
-        for name, value, most in (
-            ("masks", self.masks, MOST_MASKS),
-            ("mask-counts", max(self.mask_counts, default=0), MOST_MASKS),
-            ("budget", self.budget or 0, MOST_ROWS),
-            ("seed", self.seed, MOST_SEEDS),
+        """Refuse too small a number, what no memory holds, and what nobody can wait for."""
+        for name, value, least, most in (
+            ("masks", self.masks, 1, MOST_MASKS),
+            ("top", self.top, 1, inf),
+            ("mask-counts", max(self.mask_counts, default=0), -inf, MOST_MASKS),
+            ("budget", self.budget or 0, -inf, MOST_ROWS),
+            ("seed", self.seed, 0, MOST_SEEDS),
+            ("group", 1 if self.group is None else self.group, 1, inf),
         ):
+            if value < least:
+                raise BadOption(f"--{name} must be {least} or more; got {value}.")
             if value > most:
                 raise BadOption(f"--{name} must be at most {most:,}; got {value}.")
 
     def check_spans(self) -> None:
-        """Refuse numbers of masks, or rates, that are out of range or do not rise.
-
-        Raises:
-            BadOption: with the values and what is allowed.
-        """
+        """Refuse numbers of masks, or rates, that are out of range or do not rise."""
         if not rising(self.mask_counts) or self.mask_counts[0] < 1:
             raise BadOption(
                 "--mask-counts must be 1 or more, each larger than the one before; got "
@@ -104,26 +98,12 @@ class Settings:
             )
 
     def check_budget(self, heads: int) -> None:
-        """Refuse a budget that no adaptive search can use.
-
-        Raises:
-            BadOption: if it is less than two rows a head.
-        """
+        """Refuse a budget of less than two rows a head, which no adaptive search can use."""
         if self.budget is not None and self.budget < 2 * heads:
             raise BadOption(
                 f"--budget {self.budget} is too small: adaptive needs {2 * heads} rows or more, "
                 f"two for each of the {heads} heads."
             )
-
-
-def check_choice(name: str, value: str, allowed: Sequence[str]) -> None:
-    """Refuse a word that is not among those allowed.
-
-    Raises:
-        BadOption: with the word and what is allowed.
-    """
-    if value not in allowed:
-        raise BadOption(f"--{name} must be one of {', '.join(allowed)}; got {value!r}.")
 
 
 def rising(values: Sequence[int] | Sequence[float]) -> bool:

@@ -1,7 +1,7 @@
 """The shortlist: each of its heads alone, on examples that a screen never used."""
 
 from collections import defaultdict
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -19,13 +19,11 @@ from caploc.recovery import (
 )
 from caploc.recovery.estimate import survived
 from caploc.recovery.screening import Effects
-from caploc.search.plan import Plan, Problem, intact_plan
+from caploc.search.plan import Asking, Plan, Problem, intact_plan
 from caploc.search.state import right_of
 
 EVEN = 0.5  # share of the rows that all heads of the shortlist get alike
 LOOKS = 4  # at which the rest is handed to heads that are still contested
-
-Asking = Generator[Plan, Measurements, None]
 
 
 @dataclass
@@ -74,19 +72,19 @@ class Shortlist:
         """Those of the heads that are left examples to try them on."""
         return [head for head in heads if self.asked[head] < len(self.order)]
 
-    def even(self, rows: int) -> Asking:
+    def even(self, rows: int) -> Asking[None]:
         """All heads on as many examples as half of the rows allow."""
         yield from self.more(self.heads, round(EVEN * rows / max(len(self.heads), 1)))
         self.first = self.examples
 
-    def join(self, heads: list[int], rows: int) -> Asking:
+    def join(self, heads: list[int], rows: int) -> Asking[None]:
         """Further heads, on the examples that all others began with, as far as the rows go."""
         count = min(self.first, rows // max(len(heads), 1))
         if count:
             self.heads += heads
             yield from self.more(heads, count)
 
-    def more(self, heads: list[int], count: int) -> Asking:
+    def more(self, heads: list[int], count: int) -> Asking[None]:
         """These heads alone, each on so many more examples, or as many as it is left."""
         self.heads += [head for head in heads if head not in self.heads]
         reached, heads = self.examples, self.unfinished(heads)

@@ -6,7 +6,7 @@ head from those within it. The sets as they grew are the candidates: they are kn
 examples of every task, the unpromising ones dropped early.
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import zip_longest
@@ -14,10 +14,10 @@ from itertools import zip_longest
 import numpy as np
 from jaxtyping import Float
 
-from caploc.recovery import Measurements
+from caploc.recovery.estimate import PerHead
 from caploc.search.conclusion import Conclusion
 from caploc.search.likelihood import FirstLook, balance
-from caploc.search.plan import Found, OtherTask, Plan, Problem, column_mask, intact_plan
+from caploc.search.plan import Asking, Found, OtherTask, Plan, Problem, intact_plan
 from caploc.search.shortlist import Shortlist
 from caploc.search.state import SearchState, right_of
 from caploc.search.summary import nothing_found, summarize
@@ -62,7 +62,7 @@ class Side:
     used: int = 0
     look: FirstLook = field(init=False)
 
-    def prepare(self) -> Generator[Plan, Measurements, None]:
+    def prepare(self) -> Asking[None]:
         """Ask the intact model for its answers, and for how likely the right ones are."""
         number, examples = self.beside.number, self.beside.examples
         self.intact = (yield intact_plan(self.problem, examples, task=number)).by_example()
@@ -80,18 +80,15 @@ class Side:
 
     def expect(
         self, sets: Sequence[Columns], count: int
-    ) -> Generator[Plan, Measurements, Float[np.ndarray, "sets asked"]]:
+    ) -> Asking[Float[np.ndarray, "sets asked"]]:
         """By how much right answers get less likely without each of the sets, on new examples."""
         asked = [self.order[n % len(self.order)] for n in range(self.used, self.used + count)]
         self.used += count
-        masks = np.stack([column_mask(self.problem.heads, each) for each in sets])
-        task = self.beside.likelihood
-        measured = yield Plan.crossed(masks, asked, task=task, what="likelihood of right answers")
-        before = [self.look.before[example] for example in asked]
-        changed: np.ndarray = measured.outcome.reshape(len(sets), count) - before
-        return changed
+        masks, task = self.problem.without_each(sets), self.beside.likelihood
+        plan = Plan.crossed(masks, asked, task=task, what="likelihood of right answers")
+        return (yield from changes(plan, self.look.before))
 
-    def ask(self, heads: Sequence[int], count: int) -> Generator[Plan, Measurements, int]:
+    def ask(self, heads: Sequence[int], count: int) -> Asking[int]:
         """Look at these heads alone on further examples; the number of rows taken."""
         further = np.full((self.problem.heads, count), np.nan)
         further[list(heads)] = yield from self.expect([(head,) for head in heads], count)
@@ -99,30 +96,33 @@ class Side:
         return len(heads) * count
 
     @property
-    def change(self) -> Float[np.ndarray, " heads"]:
+    def change(self) -> PerHead:
         """The expected change of the score by each head alone; 0 where none is known."""
-        change: np.ndarray = np.nan_to_num(self.look.effects().effect)
-        return change
+        return np.nan_to_num(self.look.effects().effect)
 
     def expect_each(
         self, sets: Sequence[Columns], count: int
-    ) -> Generator[Plan, Measurements, Float[np.ndarray, "sets asked"]]:
+    ) -> Asking[Float[np.ndarray, "sets asked"]]:
         """The change of the score that each of some new examples leads one to expect."""
-        changed = yield from self.expect(sets, count)
-        expected: np.ndarray = self.look.predict(changed)
-        return expected
+        return self.look.predict((yield from self.expect(sets, count)))
 
     def try_sets(
         self, sets: Sequence[Columns], count: int
-    ) -> Generator[Plan, Measurements, Float[np.ndarray, "sets asked"]]:
+    ) -> Asking[Float[np.ndarray, "sets asked"]]:
         """By how much the outcomes of some examples change without each of the sets."""
         asked = self.random.permutation(list(self.intact))[:count].tolist()
-        masks = np.stack([column_mask(self.problem.heads, each) for each in sets])
-        plan = Plan.crossed(masks, asked, task=self.beside.number, what="whole sets")
-        measured = yield plan
-        before = [self.intact[example] for example in asked]
-        changed: np.ndarray = measured.outcome.reshape(len(sets), len(asked)) - before
-        return changed
+        masks, task = self.problem.without_each(sets), self.beside.number
+        plan = Plan.crossed(masks, asked, task=task, what="whole sets")
+        return (yield from changes(plan, self.intact))
+
+
+def changes(plan: Plan, before: dict[int, float]) -> Asking[Float[np.ndarray, "sets asked"]]:
+    """By how much the outcomes of a plan that crosses masks and examples differ from those before.
+
+    A row of what it returns is a mask.
+    """
+    table = (yield plan).outcome.reshape(len(plan.masks), -1)
+    return table - [before[int(example)] for example in plan.example[: table.shape[1]]]
 
 
 @dataclass
@@ -173,7 +173,7 @@ def weigh(likely: Sequence[float], seen: Sequence[float]) -> float:
     return total / precision if precision else 0.0
 
 
-def search_specific(state: SearchState) -> Generator[Plan, Measurements, Found]:
+def search_specific(state: SearchState) -> Asking[Found]:
     """The most damaging set within the price, and the frontier of what the model allows."""
     problem = state.problem
     likelihood = problem.likelihood or 0
@@ -210,14 +210,14 @@ class Looks:
     """
 
     pool: list[int]
-    gain: Float[np.ndarray, " heads"]
-    lost: Float[np.ndarray, " heads"]
+    gain: PerHead
+    lost: PerHead
     limits: list[float]
 
 
 def look_at_heads(
     state: SearchState, targets: Sequence[Side], spared: Sequence[Side]
-) -> Generator[Plan, Measurements, Looks]:
+) -> Asking[Looks]:
     """Look at every head alone, then at fewer and fewer of them on more examples."""
     problem, budget = state.problem, state.budget
     limits = [tolerance * problem.settings.price for tolerance in TOLERANCES]
@@ -240,11 +240,7 @@ def look_at_heads(
 
 
 def narrow(
-    pool: Sequence[int],
-    gain: Float[np.ndarray, " heads"],
-    lost: Float[np.ndarray, " heads"],
-    limits: Sequence[float],
-    count: int,
+    pool: Sequence[int], gain: PerHead, lost: PerHead, limits: Sequence[float], count: int
 ) -> list[int]:
     """So many heads of the pool: those that do most within each limit of the loss, in turn."""
     harmful = sorted((column for column in pool if gain[column] > 0), key=lambda c: -gain[c])
@@ -255,7 +251,7 @@ def narrow(
     return list(best)[:count]
 
 
-def surely_lost(spared: Sequence[Side], heads: int) -> Float[np.ndarray, " heads"]:
+def surely_lost(spared: Sequence[Side], heads: int) -> PerHead:
     """What each head costs the spared task that it costs most, 0 at least.
 
     `DOUBT` standard errors less than estimated: of several tasks the largest is so by chance too.
@@ -267,9 +263,7 @@ def surely_lost(spared: Sequence[Side], heads: int) -> Float[np.ndarray, " heads
     return least
 
 
-def grow(
-    state: SearchState, targets: Sequence[Side], looks: Looks
-) -> Generator[Plan, Measurements, list[Columns]]:
+def grow(state: SearchState, targets: Sequence[Side], looks: Looks) -> Asking[list[Columns]]:
     """Sets grown head by head, for each tolerance of what a head alone costs elsewhere.
 
     The next head is the one with which the set is expected to do most, as the mean of two ways to
@@ -312,7 +306,7 @@ def grow(
 
 def try_candidates(
     state: SearchState, sides: Sequence[Side], sets: Sequence[Columns]
-) -> Generator[Plan, Measurements, list[GrownSet]]:
+) -> Asking[list[GrownSet]]:
     """The sets on further examples of every task: likelihoods of all, outcomes of the best."""
     targets = sum(side.beside.twin for side in sides)
     found = [GrownSet(each, targets, [[] for _ in sides], [[] for _ in sides]) for each in sets]

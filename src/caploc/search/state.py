@@ -1,27 +1,81 @@
-"""The running part of an adaptive search: rounds, rates, and heads that break everything."""
+"""The running part of an adaptive search: rounds, rates, and heads that break the task alone.
 
-from collections.abc import Generator
+Such a head turns every mask that holds it into a failure and hides what the other heads of the mask
+do: it is found while screening, confirmed alone, and set aside.
+"""
+
 from dataclasses import dataclass, field
 from math import log
 
 import numpy as np
+from jaxtyping import Bool
+from scipy import sparse
 
+from caploc import designs
+from caploc.heads import Mask
 from caploc.recovery import Measurements
-from caploc.recovery.estimate import survived
+from caploc.recovery.estimate import PerHead, survived
 from caploc.recovery.rows import is_binary
 from caploc.recovery.shrinkage import top_chances
-from caploc.search.critical import (
-    DEVIATIONS,
-    ELSEWHERE,
-    SURVIVORS,
-    SUSPECTED,
-    TRIED_ALONE,
-    broken,
-    single_head_plan,
-    suspects,
-)
-from caploc.search.plan import Plan, Problem, intact_plan
+from caploc.search.plan import Asking, Plan, Problem, intact_plan
 from caploc.search.screen import Screen
+
+SHARE = 0.6  # of what is left without the head, that the head takes, to be suspected
+DEVIATIONS = 3.5  # by which it must do so, in standard errors
+SUSPECTED = 1.5  # the same before a screen ends, when a head could not be told for sure so far
+CUTS = 4  # of it, at least
+TRIED_ALONE = 12  # right examples that a suspect is tried on alone
+SURVIVORS = 3  # of them, at most, for the suspicion to hold
+ELSEWHERE = 0.5  # share of another task's right answers that a universal head takes at least
+
+
+def suspects(
+    seen: Measurements, alive: Bool[np.ndarray, " rows"], known: Mask, doubt: float = DEVIATIONS
+) -> list[int]:
+    """Heads under which most of what works without them fails; the strongest first.
+
+    The loss is judged against rows without the heads found so far, so that one such head does
+    not hide the next; it is one of `doubt` standard errors or more. `known` heads are set aside
+    from the start.
+    """
+    cuts = sparse.csr_matrix(seen.masks, dtype=np.float64)[seen.mask]
+    aside = known.copy()
+    found: list[int] = []
+    while True:
+        clean = np.asarray(cuts @ aside).ravel() == 0
+        z = deviations(cuts[clean], alive[clean])
+        z[aside] = 0
+        worst = int(np.argmax(z))
+        if z[worst] < doubt:
+            return found
+        found.append(worst)
+        aside[worst] = True
+
+
+def deviations(cuts: sparse.csr_matrix, alive: Bool[np.ndarray, " rows"]) -> PerHead:
+    """By how many standard errors each head takes more than its share allows; 0 if it does not."""
+    rows = len(alive)
+    with_head = np.asarray(cuts.sum(axis=0)).ravel()
+    right_with = np.asarray(cuts.T @ alive.astype(float)).ravel()
+    without = np.maximum(rows - with_head, 1)
+    rest = (alive.sum() - right_with) / without
+    mean = right_with / np.maximum(with_head, 1)
+    error = np.sqrt(np.maximum(rest * (1 - rest), 1e-9) / np.maximum(with_head, 1))
+    strong = (with_head >= CUTS) & (mean < (1 - SHARE) * rest)
+    return np.where(strong, (rest - mean) / error, 0.0)
+
+
+def single_head_plan(heads: int, columns: list[int], examples: list[int], task: int = 0) -> Plan:
+    """Each head by itself on every one of the examples."""
+    masks = designs.singles(heads)[columns]
+    return Plan.crossed(masks, examples, task=task, what="critical heads")
+
+
+def broken(measured: Measurements, intact: dict[int, float], share: float) -> bool:
+    """Whether at most `share` of the rows are still alive."""
+    alive = survived(measured, intact)
+    return bool(alive.sum() <= share * len(alive))
+
 
 OPENING = 0.7  # rows a head that are drawn evenly before any focus
 ROUND = 0.3  # rows a head in each of the first rounds
@@ -35,8 +89,6 @@ ALIVE = 0.6  # of what the intact model gets right, to be left under a mask
 # which is what a set is wanted for, and not what one does alone.
 MOST = {"heads": 0.06, "set": 0.15}
 TRIED_ELSEWHERE = 12  # right answers of another task that a critical head is tried on
-
-Rowwise = Generator[Plan, Measurements, None]
 
 
 @dataclass
@@ -68,12 +120,12 @@ class SearchState:
         """Heads that are not ranked: the excluded and the universal ones."""
         return (*self.problem.excluded, *self.universal)
 
-    def ask(self, plan: Plan) -> Generator[Plan, Measurements, Measurements]:
+    def ask(self, plan: Plan) -> Asking[Measurements]:
         """Have rows measured, and count them."""
         self.spent += len(plan.mask)
         return (yield plan)
 
-    def screening(self, screen: Screen, until: int) -> Rowwise:
+    def screening(self, screen: Screen, until: int) -> Asking[None]:
         """Rows in rounds until so many were spent or the top heads are known well enough."""
         heads = int(screen.free.sum())
         while self.spent < until and screen.free.any():
@@ -96,7 +148,7 @@ class SearchState:
             if len(self.critical) == known:
                 break
 
-    def set_aside(self, screen: Screen, doubt: float = DEVIATIONS) -> Rowwise:
+    def set_aside(self, screen: Screen, doubt: float = DEVIATIONS) -> Asking[None]:
         """Find heads that break everything, try them alone, and draw them no more.
 
         Suspicions that the budget leaves no rows to confirm are dropped.
@@ -119,7 +171,7 @@ class SearchState:
             if (yield from self.breaks_others(column)):
                 self.universal.append(column)
 
-    def breaks_others(self, column: int) -> Generator[Plan, Measurements, bool]:
+    def breaks_others(self, column: int) -> Asking[bool]:
         """Does the head alone take half of what is right in another task?"""
         for task, examples in enumerate(self.problem.others, start=1):
             if not len(examples):

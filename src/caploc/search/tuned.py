@@ -3,34 +3,124 @@
 Each setting is fitted on the same examples, the heads that it finds are knocked out together, and
 the setting whose heads cost most is kept, still on those examples (arXiv 2603.03335, appendix A.1).
 A choice made and judged on the same examples flatters itself; examples that had no part in it tell
-by how much.
+by how much. A budget may not pay for all settings: then some are tried.
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import product
+from math import ceil
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
-from caploc import designs
+from caploc.errors import BadOption
 from caploc.heads import Masks
 from caploc.recovery import ESTIMATORS, Estimate, Measurements
-from caploc.search.choices import Choices, Draw
+from caploc.recovery.estimate import PerExample
 from caploc.search.optimism import choosing, mean_loss, notes, optimism
-from caploc.search.plan import Found, Plan, Problem, Search, column_mask, intact_plan
+from caploc.search.plan import Asking, Found, Plan, Problem, Search, intact_plan
+
+RATES = (0.01, 0.02, 0.03, 0.05, 0.07, 0.1)  # arXiv 2603.03335, appendix A.1, gives both ends
+KEPT = 10  # one row of so many is kept for the check on fresh examples, of a budget
+
+Draw = Callable[..., Masks]  # of `designs`: heads and masks, by rate and seed
+
+
+@dataclass(frozen=True)
+class Choices:
+    """Numbers of masks, and the masks of each rate; a setting with fewer uses the first of them."""
+
+    counts: list[int]
+    drawn: dict[float, Masks]
+
+    @classmethod
+    def published(cls, problem: Problem, draw: Draw) -> "Choices":
+        """All that the problem's settings name, each design once.
+
+        Raises BadOption if a rate named is less than a head a mask.
+        """
+        settings = problem.settings
+        counts = list(settings.mask_counts)
+        drawn: dict[float, Masks] = {}
+        for rate in rates_to_try(problem):
+            masks = draw(problem.heads, counts[-1], rate=rate, seed=settings.seed)
+            if not any(np.array_equal(masks, other) for other in drawn.values()):
+                drawn[rate] = masks
+        return cls(counts, drawn)
+
+    @property
+    def settings(self) -> list[tuple[int, float]]:
+        """Masks and rate of every setting, the fewest masks first."""
+        return list(product(self.counts, self.drawn))
+
+    def rows(self, examples: int) -> int:
+        """The most rows that trying all of them takes: different masks, and a set a setting."""
+        masks = {mask.tobytes() for drawn in self.drawn.values() for mask in drawn if mask.any()}
+        return (len(masks) + len(self.settings)) * examples
+
+    def thinner(self) -> Iterator["Choices"]:
+        """Fewer and fewer settings: the largest numbers of masks go first, then rates.
+
+        As long as several rates are left these are the middle ones of as many equal runs.
+        """
+        for kept in range(len(self.counts), 0, -1):
+            counts = self.counts[:kept]
+            yield Choices(counts, {rate: m[: counts[-1]] for rate, m in self.drawn.items()})
+        every = list(self.drawn)
+        for kept in range(len(every) - 1, 1, -1):
+            middle = [every[int((run + 0.5) * len(every) / kept)] for run in range(kept)]
+            yield Choices(
+                self.counts[:1], {rate: self.drawn[rate][: self.counts[0]] for rate in middle}
+            )
+
+    def bought(self, problem: Problem) -> "Choices":
+        """All of them, or the first thinner ones that nine tenths of the budget pay for.
+
+        Raises BadOption if it does not pay for two rates with the fewest masks.
+        """
+        budget, examples = problem.settings.budget, len(problem.examples)
+        if budget is None:
+            return self
+        needed = []
+        for choices in self.thinner():
+            needed.append(choices.rows(examples))
+            if needed[-1] <= budget - budget // KEPT:
+                return choices
+        least = min(needed) + (min(needed) - 1) // (KEPT - 1)
+        raise BadOption(
+            f"--budget {budget} is too small: a search for the setting needs {least} rows or more "
+            f"on {examples} examples; use fewer --examples, or css or csb with one setting."
+        )
+
+
+def rates_to_try(problem: Problem) -> list[float]:
+    """The rates named, or the paper's, raised to one head a mask on a small model.
+
+    Raises BadOption if a rate named is less than that.
+    """
+    lowest = ceil(10_000 / problem.heads) / 10_000
+    named = problem.settings.rates
+    if named is None:
+        return list(dict.fromkeys(max(rate, lowest) for rate in RATES))
+    if int(named[0] * problem.heads) == 0:
+        raise BadOption(
+            f"--rates {named[0]:g} of {problem.heads} heads is less than one head a mask; "
+            f"use {lowest:.4f} or more."
+        )
+    return list(named)
+
+
+def check_choices(problem: Problem, draw: Draw) -> None:
+    """Refuse settings that cannot be tried, before anything is measured.
+
+    Raises BadOption if a rate named is less than a head a mask, or the budget is too small.
+    """
+    Choices.published(problem, draw).bought(problem)
+
 
 MOST_CHECKED = 300  # fresh examples that every set of heads is tried on, at most
-
-
-def css_search(problem: Problem) -> Search:
-    """The published search over settings, with stratified masks."""
-    return tuned(problem, designs.stratified)
-
-
-def csb_search(problem: Problem) -> Search:
-    """The published search over settings, with Bernoulli masks."""
-    return tuned(problem, designs.bernoulli)
 
 
 @dataclass
@@ -42,15 +132,15 @@ class Sheet:
 
     problem: Problem
     examples: Sequence[int]
-    known: dict[bytes, Float[np.ndarray, " examples"]] = field(default_factory=dict)
+    known: dict[bytes, PerExample] = field(default_factory=dict)
     rows: int = 0
 
-    def begin(self) -> Generator[Plan, Measurements, None]:
+    def begin(self) -> Asking[None]:
         """Ask what the intact model does."""
         measured = yield intact_plan(self.problem, self.examples)
         self.known[self.problem.empty().tobytes()] = measured.outcome
 
-    def ask(self, masks: Masks, what: str) -> Generator[Plan, Measurements, None]:
+    def ask(self, masks: Masks, what: str) -> Asking[None]:
         """Have every mask measured on every example, unless it has been."""
         fresh = {mask.tobytes(): mask for mask in masks if mask.tobytes() not in self.known}
         if fresh:
@@ -65,11 +155,9 @@ class Sheet:
         outcome = np.concatenate([self.known[mask.tobytes()] for mask in masks])
         return Measurements(masks, plan.mask, plan.example, outcome)
 
-    def losses(
-        self, sets: Sequence[Sequence[int]]
-    ) -> Generator[Plan, Measurements, Float[np.ndarray, "sets examples"]]:
+    def losses(self, sets: Sequence[Sequence[int]]) -> Asking[Float[np.ndarray, "sets examples"]]:
         """What each example loses with all heads of a set gone; NaN where it was not scored."""
-        masks = np.stack([column_mask(self.problem.heads, columns) for columns in sets])
+        masks = self.problem.without_each(sets)
         yield from self.ask(masks, "whole sets")
         intact = self.known[self.problem.empty().tobytes()]
         return np.stack([intact - self.known[mask.tobytes()] for mask in masks])
@@ -147,7 +235,10 @@ def tuned(problem: Problem, draw: Draw) -> Search:
     tried = fit_settings(problem, choices, sheet)
     sets = list(dict.fromkeys(setting.set for setting in tried))
     losses = yield from sheet.losses(sets)
-    fresh = Sheet(problem, fresh_examples(problem, sheet.rows, len(sets)))
+    checked, budget = list(problem.fresh)[:MOST_CHECKED], problem.settings.budget
+    if budget is not None:
+        checked = checked[: max(budget - sheet.rows, 0) // len(sets)]
+    fresh = Sheet(problem, checked)
     elsewhere = np.zeros((len(sets), 0))
     if fresh.examples:
         yield from fresh.begin()
@@ -174,12 +265,6 @@ def fit_settings(problem: Problem, choices: Choices, sheet: Sheet) -> list[Tried
         heads = estimate.needed(problem.settings.top)
         tried.append(Tried(count, rate, estimate, seen, heads))
     return tried
-
-
-def fresh_examples(problem: Problem, spent: int, sets: int) -> list[int]:
-    """Examples to try every set on that had no part in the choice, as the budget allows."""
-    fresh, budget = list(problem.fresh)[:MOST_CHECKED], problem.settings.budget
-    return fresh if budget is None else fresh[: max(budget - spent, 0) // sets]
 
 
 def most_rows(problem: Problem, choices: Choices) -> int:

@@ -359,9 +359,8 @@ def faults_of_list(file: Path) -> Iterator[str]:
 def local_files(definition: Mapping[str, Any]) -> list[Path]:
     """Return the files on this disk that a task's own definition reads."""
     given = (definition.get("dataset_kwargs") or {}).get("data_files")
-    values = list(given.values()) if isinstance(given, Mapping) else [given]
-    names = [name for value in values for name in (value if isinstance(value, list) else [value])]
-    return [Path(name) for name in names if isinstance(name, str) and "://" not in name]
+    names = (name for name in list_places(given) if isinstance(name, str))
+    return [Path(name) for name in names if "://" not in name]
 
 
 def check_complete(name: str, docs: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:

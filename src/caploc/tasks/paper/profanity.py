@@ -85,23 +85,19 @@ def normalize_text(text: str) -> str:
 def load_lexicon(source: str | None) -> Lexicon:
     """The list of a file, the installed one (`package`), or without either the Hub's.
 
-    Raises:
-        BadData: if it cannot be read or holds no word.
+    Raises BadData if it cannot be read or holds no word.
     """
     if source is None:
         return hub_lexicon()
-    if source == PACKAGED:
-        return packaged_lexicon()
+    if source == PACKAGED:  # shorter than the paper's, and coarser
+        listed = files("better_profanity") / "profanity_wordlist.txt"
+        return Lexicon.of(listed.read_text(encoding="utf-8").splitlines())
     return file_lexicon(Path(source))
 
 
 @cache
 def hub_lexicon() -> Lexicon:
-    """The heads paper's list.
-
-    Raises:
-        BadData: if the Hub cannot be reached.
-    """
+    """The heads paper's list; raises BadData if the Hub cannot be reached."""
     try:
         rows = datasets.load_dataset(HUB, split="train")
         return Lexicon.of(word for column in COLUMNS for word in rows[column])
@@ -112,17 +108,10 @@ def hub_lexicon() -> Lexicon:
         ) from error
 
 
-def packaged_lexicon() -> Lexicon:
-    """The list inside better-profanity: shorter than the paper's, and coarser."""
-    text = (files("better_profanity") / "profanity_wordlist.txt").read_text(encoding="utf-8")
-    return Lexicon.of(text.splitlines())
-
-
 def file_lexicon(file: Path) -> Lexicon:
     """The list in a file: a csv with a `text` column, or one word or phrase a line.
 
-    Raises:
-        BadData: if it is not text, holds no word, or is a csv without that column.
+    Raises BadData if it is not text, holds no word, or is a csv without that column.
     """
     try:
         text = read_text(file, LONGEST, follow=True, encoding="utf-8-sig")
