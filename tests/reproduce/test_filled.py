@@ -3,9 +3,9 @@
 import pytest
 from labs import planted, written
 
-from caploc.exhibits import exhibit as writing
-from caploc.exhibits.exhibit import Value
 from caploc.heads import Head
+from caploc.report import exhibits as writing
+from caploc.report.exhibits import Value
 from caploc.reproduce import EXHIBITS, analyses, figures, published, tables
 from caploc.reproduce.laboratory import Searched
 from caploc.reproduce.preset import Benchmark, Preset, PresetModel, read_preset

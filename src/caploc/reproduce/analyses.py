@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from caploc.errors import BadOption
-from caploc.exhibits.exhibit import NOTHING, Cell, Exhibit, Value
 from caploc.heads import Head
+from caploc.report.exhibits import NOTHING, Cell, Exhibit, Value
 from caploc.reproduce.laboratory import ScoredTask
 from caploc.reproduce.preset import Benchmark, PresetModel
 from caploc.reproduce.selection import (

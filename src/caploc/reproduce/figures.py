@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from caploc.exhibits import drawing
-from caploc.exhibits.exhibit import NOTHING, Cell, Exhibit, Value
 from caploc.heads import Head
+from caploc.report import drawing
+from caploc.report.exhibits import NOTHING, Cell, Exhibit, Value
 from caploc.reproduce import published
 from caploc.reproduce.preset import KNOWLEDGE, Benchmark, PresetModel
 from caploc.reproduce.selection import (

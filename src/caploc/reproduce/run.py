@@ -8,10 +8,10 @@ from typing import Any
 
 from caploc import designs
 from caploc.errors import raise_together
-from caploc.exhibits import files
-from caploc.exhibits.exhibit import Exhibit, Value, escape_markdown
 from caploc.lookup import pick
 from caploc.progress import Progress, Silent
+from caploc.report import exhibits as files
+from caploc.report.exhibits import Exhibit, Value, escape_markdown
 from caploc.reproduce import analyses, figures, tables
 from caploc.reproduce.laboratory import open_laboratory
 from caploc.reproduce.preset import Benchmark, Preset, PresetModel, SearchSpec

@@ -10,8 +10,8 @@ from typing import Any, Protocol
 
 import yaml
 
-from caploc.exhibits.exhibit import Cell, Exhibit, Value
 from caploc.heads import Head
+from caploc.report.exhibits import Cell, Exhibit, Value
 from caploc.reproduce.laboratory import ScoredTask, Searched
 from caploc.reproduce.preset import Benchmark, Preset, PresetModel
 from caploc.search import METHODS

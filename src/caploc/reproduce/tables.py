@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
-from caploc.exhibits.exhibit import NOTHING, Cell, Exhibit, Value
 from caploc.heads import Head, HeadGrid
+from caploc.report.exhibits import NOTHING, Cell, Exhibit, Value
 from caploc.reproduce import published
 from caploc.reproduce.laboratory import Searched
 from caploc.reproduce.preset import Benchmark, PresetModel

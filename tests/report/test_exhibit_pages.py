@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caploc.exhibits import drawing
-from caploc.exhibits.exhibit import Exhibit, Value
-from caploc.exhibits.files import LINK, Section, write_exhibits
+from caploc.report import drawing
+from caploc.report.exhibits import LINK, Exhibit, Section, Value, write_exhibits
 
 HOSTILE = (
     "</script><script>alert(1)</script>\"'><img src=x onerror=alert(2)>\x00\x1b\u202e\ud800&lt;"
