@@ -65,6 +65,7 @@ class Value:
 
 
 Cell = str | Value
+Row = tuple[Cell, ...]
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ class Exhibit:
     name: str
     title: str
     columns: tuple[str, ...]
-    rows: list[tuple[Cell, ...]]
+    rows: list[Row]
     notes: list[str] = field(default_factory=list)
     draw: Callable[[], Spec] | None = None
 
@@ -97,7 +98,7 @@ class Exhibit:
         fields = {"name": self.name, "title": self.title, "columns": list(self.columns)}
         return fields | {"rows": rows, "notes": self.notes}
 
-    def shown(self) -> list[tuple[Cell, ...]]:
+    def shown(self) -> list[Row]:
         """Return the rows, or one that says that there is none."""
         return self.rows or [("nothing found", *[""] * (len(self.columns) - 1))]
 

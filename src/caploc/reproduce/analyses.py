@@ -4,12 +4,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from caploc.errors import BadOption
-from caploc.heads import Head
-from caploc.report.exhibits import NOTHING, Cell, Exhibit, Value
-from caploc.reproduce.laboratory import ScoredTask
+from caploc.report.exhibits import NOTHING, Exhibit, Row, Value
+from caploc.reproduce.laboratory import Heads, Lab, ScoredTask
 from caploc.reproduce.preset import Benchmark, PresetModel
 from caploc.reproduce.selection import (
-    Lab,
     fill_exhibit,
     format_score,
     general,
@@ -30,7 +28,7 @@ FEWEST_MODELS = 3  # of a trend with size
 
 def sharing_exhibit(lab: Lab) -> Exhibit:
     """Heads and key-value groups that benchmarks share, beside what chance would give."""
-    rows: list[tuple[Cell, ...]] = []
+    rows: list[Row] = []
     for model in lab.preset.models:
         found = {b.label: named_heads(lab, model, b) for b in lab.preset.localized}
         for pair in overlaps(found, model.grid, draws=lab.draws):
@@ -40,7 +38,7 @@ def sharing_exhibit(lab: Lab) -> Exhibit:
     return fill_exhibit(lab, "sharing", rows)
 
 
-def against_chance(chance: Chance) -> tuple[Cell, ...]:
+def against_chance(chance: Chance) -> Row:
     """How many, how many by chance, and how surprising, from the whole grid and within layers."""
     return (
         Value(chance.count, digits=0),
@@ -52,7 +50,7 @@ def against_chance(chance: Chance) -> tuple[Cell, ...]:
 
 def scale(lab: Lab) -> Exhibit:
     """How strongly each capability is localized, model by model, and the trend with size."""
-    rows: list[tuple[Cell, ...]] = []
+    rows: list[Row] = []
     notes = []
     for benchmark in lab.preset.localized:
         strengths: dict[str, Strength] = {}
@@ -108,7 +106,7 @@ def as_scores(found: ScoredTask) -> Scores | None:
 
 def failures_exhibit(lab: Lab) -> Exhibit:
     """How a model fails without a benchmark's own heads, and without each universal head."""
-    rows: list[tuple[Cell, ...]] = []
+    rows: list[Row] = []
     model = lab.preset.leader
     for benchmark in lab.preset.localized:
         sets = [(f"{benchmark.label} heads", named_heads(lab, model, benchmark))]
@@ -117,9 +115,7 @@ def failures_exhibit(lab: Lab) -> Exhibit:
     return fill_exhibit(lab, "failures", rows, kinds=KINDS)
 
 
-def failing(
-    lab: Lab, model: PresetModel, benchmark: Benchmark, name: str, heads: Sequence[Head]
-) -> tuple[Cell, ...]:
+def failing(lab: Lab, model: PresetModel, benchmark: Benchmark, name: str, heads: Heads) -> Row:
     """A row: the score, the verdict, the kinds of answers, one of the commonest broken ones."""
     told = lab.failures(model, benchmark, heads)
     kinds = {kind: part for kind, part in told["categories"].items() if part["count"]}
@@ -147,7 +143,7 @@ def examples(told: dict[str, Any], ordered: Sequence[str]) -> Iterator[str]:
 def choice(lab: Lab) -> Exhibit:
     """Every setting that the main search tried, and how much its choice flatters itself."""
     preset, model = lab.preset, lab.preset.leader
-    rows: list[tuple[Cell, ...]] = []
+    rows: list[Row] = []
     notes, fixed = [], []
     for benchmark in preset.localized:
         told = search_own(lab, model, benchmark, preset.main).told
@@ -164,7 +160,7 @@ def choice(lab: Lab) -> Exhibit:
     return fill_exhibit(lab, "choice", rows, before=fixed, after=notes)
 
 
-def settings(benchmark: Benchmark, told: dict[str, Any]) -> Iterator[tuple[Cell, ...]]:
+def settings(benchmark: Benchmark, told: dict[str, Any]) -> Iterator[Row]:
     """A row for each setting that a search tried."""
     for number, setting in enumerate(told.get("settings", [])):
         yield (

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from caploc import designs
 from caploc.errors import BadData, BadOption, CaplocError, UnknownName
 from caploc.files import read_text
-from caploc.heads import HeadGrid
+from caploc.heads import Head, HeadGrid
 from caploc.lookup import pick, unknown
 from caploc.models.loading import model_shape
 from caploc.naming import placed
@@ -228,12 +228,19 @@ class Preset(PresetPart):
         """A search by its label."""
         return pick({search.label: search for search in self.searches}, label, "search")
 
-    def problem(self, spec: SearchSpec, heads: int, size: int) -> Problem:
-        """What a search is given on a model with so many heads and a task of `size` examples."""
+    def problem(
+        self, spec: SearchSpec, grid: HeadGrid, size: int, excluded: Sequence[Head] = ()
+    ) -> Problem:
+        """What a search is given on a grid, some heads left in, and a task of `size` examples."""
         wanted = min(spec.examples, size)
         drawn = designs.draw_examples(size, min(size, wanted + FRESH), seed=self.seed)
-        settings = spec.settings(self.top, self.seed)
-        return Problem(heads, drawn[:wanted], settings, fresh=drawn[wanted:])
+        return Problem(
+            grid.size,
+            drawn[:wanted],
+            spec.settings(self.top, self.seed),
+            fresh=drawn[wanted:],
+            excluded=tuple(map(grid.column, excluded)),
+        )
 
     def alone(self, model: PresetModel) -> "Preset":
         """The same for one of its models, which leads only if it did."""
