@@ -8,7 +8,7 @@ from caploc.contents import Curve
 from caploc.report import colours
 from caploc.report.charts import Chart, Picture, Spec, by_series, chart, fill_spec, shortened
 from caploc.report.headtable import HeadRow, Standing, Standings, by_head, head_table
-from caploc.report.scores import ScoreRow, comparisons
+from caploc.report.scores import ScoreRow, comparisons, find_worst_spared
 from caploc.report.wording import (
     ScoreKind,
     Unit,
@@ -21,7 +21,7 @@ from caploc.report.wording import (
     unit_of,
     unit_of_other,
 )
-from caploc.result import Effect, Result, Score
+from caploc.result import Result, Score
 
 FIGURES = "figures"  # folder of a run
 NAMES = ("heads", "effects", "scores", "curve")
@@ -83,19 +83,18 @@ def draw_frontier(result: Result) -> Chart | None:
     kinds = ["named", "within the price", "not surely"]
     rows: list[Row] = []
     for one in frontier.sets:
-        losses = [each.effect for each in one.spared if each.effect.effect is not None]
-        worst = min(losses, key=lambda each: each.effect or 0.0, default=Effect())
-        if one.damage.effect is None or worst.effect is None:
+        worst = find_worst_spared(one)
+        if one.damage.effect is None or worst is None:
             continue
-        named = set(one.heads) == set(result.top)
+        kind = kinds[1] if one.within else kinds[2]
         (taken, high, low), (lost, most, least) = (
             [None if x is None else -unit.factor * x for x in (each.effect, each.low, each.high)]
-            for each in (one.damage, worst)
+            for each in (one.damage, worst.effect)
         )
-        kind = kinds[0] if named else kinds[1] if one.within else kinds[2]
         row = {"taken": taken, "low": low, "high": high, "lost": lost, "least": least, "most": most}
+        row["series"] = kinds[0] if set(one.heads) == set(result.top) else kind
         note = f"{' '.join(one.heads)}: takes {taken:.3g}, and costs {lost:.3g} elsewhere"
-        rows.append(row | {"series": kind, "noteOf": note})
+        rows.append(row | {"noteOf": note})
     spec = fill_spec(
         "frontier",
         rows=rows,
@@ -107,54 +106,49 @@ def draw_frontier(result: Result) -> Chart | None:
     return chart(f"{counted(len(rows), 'set')} of heads; the numbers are in the table below.", spec)
 
 
+def _span(unit: Unit, score: float, error: float | None) -> Row:
+    """A score and what lies an error to each side of it, as they are drawn."""
+    ends = {"low": score - (error or 0.0), "score": score, "high": score + (error or 0.0)}
+    return {name: unit.factor * value for name, value in ends.items()}
+
+
+def _score_scale(unit: Unit, **plain: Any) -> dict[str, Any]:
+    """The scale of scores: shares from 0 to 100, others as told."""
+    share = unit.kind is ScoreKind.SHARE
+    return {"title": f"score ({unit.measure})"} | {
+        "scale": {"nice": True} | ({"domain": [0, 100]} if share else plain)
+    }
+
+
 def scores_specs(rows: Sequence[ScoreRow]) -> list[Spec]:
     """Return scores before and after, a chart for each unit; random draws are short lines."""
-    measures = dict.fromkeys(row.unit.measure for row in rows)
-    groups = [[row for row in rows if row.unit.measure == each] for each in measures]
     specs: list[Spec] = []
-    for group in groups:
-        unit = group[0].unit
-        if points := [value for row in group for value in _score_points(row, unit.factor)]:
-            share = unit.kind is ScoreKind.SHARE
-            specs.append(
-                fill_spec(
-                    "scores",
-                    rows=points,
-                    names=[row.short for row in group],
-                    title=f"score ({unit.measure})",
-                    scale={"nice": True} | ({"domain": [0, 100]} if share else {"zero": True}),
-                    ends=[
-                        {"name": row.short, "score": unit.factor * before}
-                        | {"after": unit.factor * after}
-                        for row in group
-                        for before, after in [(row.points[0].score, row.points[1].score)]
-                        if before is not None and after is not None
-                    ],
-                    draws=[
-                        {"name": row.short, "score": unit.factor * score}
-                        | {"noteOf": f"{row.short}\none draw: {unit.score(score)}"}
-                        for row in group
-                        for score in row.draws
-                    ],
-                )
-            )
+    for measure in dict.fromkeys(row.unit.measure for row in rows):
+        group = [row for row in rows if row.unit.measure == measure]
+        unit, points, ends = group[0].unit, [], []
+        for row in group:
+            texts = {"intact": row.intact, "knocked out": row.knocked_out}
+            before, after = (point.score for point in row.points)
+            if before is not None and after is not None:
+                score, knocked_out = unit.factor * before, unit.factor * after
+                ends.append({"name": row.short, "score": score, "after": knocked_out})
+            points += [
+                _span(unit, point.score, point.error)
+                | {"name": row.short, "series": when, "noteOf": f"{row.short}\n{when}: {text}"}
+                for (when, text), point in zip(texts.items(), row.points, strict=True)
+                if point.score is not None and finite_numbers([point.score])
+            ]
+        draws = [
+            {"name": row.short, "score": unit.factor * score}
+            | {"noteOf": f"{row.short}\none draw: {unit.score(score)}"}
+            for row in group
+            for score in row.draws
+        ]
+        if points:
+            names, scale = [row.short for row in group], _score_scale(unit, zero=True)
+            spec = fill_spec("scores", rows=points, names=names, ends=ends, draws=draws, **scale)
+            specs.append(spec)
     return specs
-
-
-def _score_points(row: ScoreRow, factor: int) -> list[Row]:
-    said = {"intact": row.intact, "knocked out": row.knocked_out}
-    return [
-        {
-            "name": row.short,
-            "series": when,
-            "score": factor * point.score,
-            "low": factor * (point.score - (point.error or 0.0)),
-            "high": factor * (point.score + (point.error or 0.0)),
-            "noteOf": f"{row.short}\n{when}: {text}",
-        }
-        for (when, text), point in zip(said.items(), row.points, strict=True)
-        if point.score is not None and finite_numbers([point.score])
-    ]
 
 
 def units_by_task(result: Result) -> dict[str, Unit]:
@@ -179,17 +173,10 @@ def curve_specs(drawn: Curve, units: Mapping[str, Unit]) -> list[Spec]:
     for unit, values in kinds.items():
         if values:
             most = max(value["heads"] for value in values)
-            share = unit.kind is ScoreKind.SHARE
-            specs.append(
-                fill_spec(
-                    "curve",
-                    rows=values,
-                    title=f"score ({unit.measure})",
-                    scale={"nice": True} | ({"domain": [0, 100]} if share else {"zero": False}),
-                    ticks=list(range(0, most + 1, -(-most // MOST_TICKS) or 1)),
-                    **by_series(list(dict.fromkeys(str(value["series"]) for value in values))),
-                )
-            )
+            ticks = list(range(0, most + 1, -(-most // MOST_TICKS) or 1))
+            looks = by_series(list(dict.fromkeys(str(value["series"]) for value in values)))
+            scale = _score_scale(unit, zero=False)
+            specs.append(fill_spec("curve", rows=values, ticks=ticks, **scale, **looks))
     return specs
 
 
@@ -198,13 +185,11 @@ def _curve_points(
 ) -> list[Row]:
     values = []
     for count, point in enumerate(points):
-        score, error = point.score, point.stderr or 0.0
-        if score is not None:
+        if point.score is not None:
             last = f", last {heads[count - 1]}" if 0 < count <= len(heads) else ""
-            said = f"{counted(count, 'head')} knocked out{last}: {unit.score(score)}"
-            low, high = unit.factor * (score - error), unit.factor * (score + error)
-            row = {"heads": count, "score": unit.factor * score, "low": low, "high": high}
-            values.append(row | {"series": task, "noteOf": f"{task}\n{said}"})
+            text = f"{counted(count, 'head')} knocked out{last}: {unit.score(point.score)}"
+            row = {"heads": count, "series": task, "noteOf": f"{task}\n{text}"}
+            values.append(row | _span(unit, point.score, point.stderr))
     return values
 
 

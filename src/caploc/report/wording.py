@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from caploc.result import Result, TaskComparison
+from caploc.result import Bounded, Result, TaskComparison
 
 NUMERALS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 NAMES_SHOWN = 8  # a sentence with more head names than this is no longer read
@@ -184,6 +184,12 @@ class Unit:
         """Write an effect: `−41.0 points`, `−0.41 nats`, `3.2`."""
         unit = "" if value is None else self._by_kind("points", "nats", "")
         return f"{self.bare_effect(value)}{SPACE}{unit}".rstrip(SPACE)
+
+    def interval(self, change: Bounded | None) -> str:
+        """Write `−45.1 to −37.0`, or nothing where an end is missing."""
+        if change is None or change.low is None or change.high is None:
+            return ""
+        return f"{self.bare_effect(change.low)} to {self.bare_effect(change.high)}"
 
 
 def significant(value: float, digits: int = 3, *, decimals: int = 0) -> str:
