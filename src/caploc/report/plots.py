@@ -91,7 +91,8 @@ def draw_frontier(result: Result) -> Chart | None:
             [None if x is None else -unit.factor * x for x in (each.effect, each.low, each.high)]
             for each in (one.damage, worst.effect)
         )
-        row = {"taken": taken, "low": low, "high": high, "lost": lost, "least": least, "most": most}
+        row: Row = {"taken": taken, "low": low, "high": high}
+        row |= {"lost": lost, "least": least, "most": most}
         row["series"] = kinds[0] if set(one.heads) == set(result.top) else kind
         note = f"{' '.join(one.heads)}: takes {taken:.3g}, and costs {lost:.3g} elsewhere"
         rows.append(row | {"noteOf": note})

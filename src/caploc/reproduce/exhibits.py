@@ -37,14 +37,10 @@ def table1(lab: Lab) -> Exhibit:
         grid = model.grid
         layers, heads = published.PRINTED["sizes"].get(model.label, (None, None))
         counts = sorted(set(grid.heads_per_layer))
+        a_layer = "-".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
+        groups, size = Value(len(grid.groups), digits=0), Value(grid.size, None, heads, digits=0)
         rows.append(
-            (
-                model.label,
-                Value(grid.layers, None, layers, digits=0),
-                "-".join(map(str, dict.fromkeys((counts[0], counts[-1])))),
-                Value(len(grid.groups), digits=0),
-                Value(grid.size, None, heads, digits=0),
-            )
+            (model.label, Value(grid.layers, None, layers, digits=0), a_layer, groups, size)
         )
     slips = published.slips(1, [model.label for model in lab.preset.models])
     return fill_exhibit(lab, "table1", rows, after=slips)
@@ -75,11 +71,7 @@ def leading(benchmarks: Sequence[Benchmark]) -> list[Benchmark]:
 
 
 def costs(
-    lab: Lab,
-    model: PresetModel,
-    found_on: Benchmark | None,
-    judged: Benchmark,
-    heads: Heads,
+    lab: Lab, model: PresetModel, found_on: Benchmark | None, judged: Benchmark, heads: Heads
 ) -> tuple[Cell, Cell, Cell]:
     """Drop on a benchmark, as a share of its intact score, and in general.
 
@@ -132,12 +124,8 @@ def spent(model: PresetModel, label: str, found: Searched) -> tuple[Cell, Cell, 
     """Masks that the heads follow from, all masks, rows."""
     masks = found.told["masks"] if "settings" in found.told else found.masks
     known = published.PRINTED["evaluations"] if model.label == published.LEADER else {}
-    printed = known.get(label)
-    return (
-        Value(masks, None, printed, digits=0),
-        Value(found.masks, digits=0),
-        Value(found.rows, digits=0),
-    )
+    followed = Value(masks, None, known.get(label), digits=0)
+    return followed, Value(found.masks, digits=0), Value(found.rows, digits=0)
 
 
 def table6(lab: Lab) -> Exhibit:
@@ -292,9 +280,16 @@ def fig1(lab: Lab) -> Exhibit:
     sets: dict[str, tuple[str, list[Head]]] = {"intact": ("", [])}
     for benchmark in leading(preset.capabilities):
         sets[f"{benchmark.label} heads"] = (benchmark.label, named_heads(lab, model, benchmark))
-    rows: list[Row] = [
-        (name, *row_of(lab, model, axes, heads, source)) for name, (source, heads) in sets.items()
-    ]
+    rows: list[Row] = []
+    for name, (source, heads) in sets.items():
+        values = (
+            score_value(
+                format_score(lab, model, benchmark, heads),
+                published.published_score(model.label, source, len(heads), [benchmark.label]),
+            )
+            for benchmark in axes
+        )
+        rows.append((name, *values))
     columns = tuple(benchmark.label for benchmark in axes)
     if len(axes) < FEWEST_AXES:
         few = ["Too few benchmarks for a picture."]
@@ -302,19 +297,6 @@ def fig1(lab: Lab) -> Exhibit:
     scaled = ["In the picture every axis is a share of the intact score."]
     draw = partial(drawing.radar, columns, shares_of_first(rows))
     return replace(fill_exhibit(lab, "fig1", rows, columns=columns, before=scaled), draw=draw)
-
-
-def row_of(
-    lab: Lab, model: PresetModel, benchmarks: Sequence[Benchmark], heads: list[Head], source: str
-) -> list[Value]:
-    """Scores of the benchmarks; `source` is the benchmark that the heads were found on."""
-    return [
-        score_value(
-            format_score(lab, model, benchmark, heads),
-            published.published_score(model.label, source, len(heads), [benchmark.label]),
-        )
-        for benchmark in benchmarks
-    ]
 
 
 def named_series(rows: Sequence[Row]) -> dict[str, list[tuple[float | None, float]]]:
@@ -348,26 +330,17 @@ def fig2(lab: Lab) -> Exhibit:
         lines["code"] = code
     lines["general"] = list(preset.general)
     rows: list[Row] = []
+    curves: dict[str, list[tuple[float | None, ...]]] = {name: [] for name in lines}
     for count in range(len(heads) + 1):
         gone = heads[:count]
-        cells = [
-            score_value(
-                mean(lab, model, group, gone),
-                published.published_score(
-                    model.label, source.label, count, [b.label for b in group]
-                ),
-            )
-            for group in lines.values()
-        ]
+        cells: list[Value] = []
+        for name, group in lines.items():
+            key = (model.label, source.label, count, [benchmark.label for benchmark in group])
+            found = mean(lab, model, group, gone)
+            cells.append(score_value(found, published.published_score(*key)))
+            curves[name].append((count, cells[-1].number, cells[-1].stderr))
         rows.append((str(count), str(gone[-1]) if gone else NOTHING, *cells))
-    scores = {
-        name: [
-            (count, row[2 + place].number, row[2 + place].stderr)  # type: ignore[union-attr]
-            for count, row in enumerate(rows)
-        ]
-        for place, name in enumerate(lines)
-    }
-    draw = partial(drawing.curves, scores, across="heads knocked out", up="score", zero=True)
+    draw = partial(drawing.curves, curves, across="heads knocked out", up="score", zero=True)
     filled = fill_exhibit(lab, "fig2", rows, columns=lines, source=source.label)
     return replace(filled, draw=draw)
 
@@ -421,25 +394,18 @@ def knowledge_bars(lab: Lab, name: str, bars: Sequence[Bar], notes: list[str]) -
     rows: list[Row] = []
     guessing: list[Value] = []
     for bar in bars:
-        key = (bar.model.label, bar.key, len(bar.heads))
-        cells = [
-            score_value(
-                mean(lab, bar.model, group, bar.heads),
-                published.knowledge(*key, [b.label for b in group]),
-            )
-            for group in groups.values()
-        ]
-        guessing = [guessed(lab, bar, group) for group in groups.values()]
+        cells, guessing = [], []
+        for group in groups.values():
+            key = (bar.model.label, bar.key, len(bar.heads), [b.label for b in group])
+            found = mean(lab, bar.model, group, bar.heads)
+            cells.append(score_value(found, published.knowledge(*key)))
+            # guessing has a mean if there is something to guess among in every benchmark
+            chances = (lab.score(bar.model, b, bar.heads).chance or None for b in group)
+            guessing.append(Value(average(chances)))
         rows.append((f"{bar.model.label}, {bar.what}" if several else bar.what, *cells))
-    chances = [value.number for value in guessing]
+    marks = [value.number for value in guessing]
     ways = {"up": "score", "mark": "guessing"}
-    draw = partial(drawing.draw_bars, tuple(groups), named_series(rows), chances, **ways)
+    draw = partial(drawing.draw_bars, tuple(groups), named_series(rows), marks, **ways)
     rows += [("guessing", *guessing)] if rows else []
     filled = fill_exhibit(lab, name, rows, columns=groups, before=notes)
     return replace(filled, draw=draw) if rows else filled
-
-
-def guessed(lab: Lab, bar: Bar, benchmarks: Sequence[Benchmark]) -> Value:
-    """The mean score of guessing, if there is something to guess among in every benchmark."""
-    chances = [lab.score(bar.model, b, bar.heads).chance for b in benchmarks]
-    return Value(average(chance or None for chance in chances))
