@@ -8,7 +8,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from caploc.report.charts import Chart, Picture, Spec, chart
+from caploc.report.charts import Picture, Spec, chart
 from caploc.report.templates import write_page
 from caploc.report.wording import visible
 
@@ -115,18 +115,13 @@ def markdown_page(exhibit: Exhibit) -> str:
     lines = [f"## {title}", ""]
     if exhibit.draw is not None:
         lines += [f"![{title}]({exhibit.name}.png)", ""]
-    names = [escape_markdown(column) for column in exhibit.columns]
-    lines += [join_markdown_cells(names), join_markdown_cells(["---"] * len(names))]
+    table = [[escape_markdown(column) for column in exhibit.columns]]
+    table.append(["---"] * len(exhibit.columns))
     for row in exhibit.shown():
-        cells = [str(cell) if isinstance(cell, Value) else escape_markdown(cell) for cell in row]
-        lines.append(join_markdown_cells(cells))
+        table.append([str(c) if isinstance(c, Value) else escape_markdown(c) for c in row])
+    lines += [f"| {' | '.join(cells)} |" for cells in table]
     lines += ["", *(f"- {escape_markdown(note)}" for note in exhibit.notes)]
     return "\n".join(lines).rstrip() + "\n"
-
-
-def join_markdown_cells(cells: Sequence[str]) -> str:
-    """Write a line of a table."""
-    return f"| {' | '.join(cells)} |"
 
 
 def escape_markdown(text: str) -> str:
@@ -164,31 +159,19 @@ def latex_table(exhibit: Exhibit) -> str:
 
     It needs the packages booktabs and, where the table is wide, graphicx.
     """
-    rows = [[format_latex_cell(cell) for cell in row] for row in exhibit.shown()]
-    body = [
-        rf"\begin{{tabular}}{{{alignment(exhibit)}}}",
-        r"\toprule",
-        join_cells([escape_latex(column) for column in exhibit.columns]),
-        r"\midrule",
-        *map(join_cells, rows),
-        r"\bottomrule",
-        r"\end{tabular}",
-    ]
+    lines = [[escape_latex(column) for column in exhibit.columns]]
+    lines += [[format_latex_cell(cell) for cell in row] for row in exhibit.shown()]
+    names, *rows = [" & ".join(line) + r" \\" for line in lines]
+    body = [rf"\begin{{tabular}}{{{alignment(exhibit)}}}", r"\toprule", names, r"\midrule"]
+    body += [*rows, r"\bottomrule", r"\end{tabular}"]
     wide = sum(min(size, LONG) + 2 for size in widths(exhibit)) > WIDE
     if wide:
         body = [r"\resizebox{\textwidth}{!}{%", *body, "}"]
     kind = "table*" if wide else "table"
     notes = [rf"\par\smallskip{{\footnotesize {escape_latex(note)}\par}}" for note in exhibit.notes]
-    lines = [
-        rf"\begin{{{kind}}}",
-        r"\centering",
-        rf"\caption{{{escape_latex(exhibit.title)}}}",
-        rf"\label{{tab:{exhibit.name}}}",
-        *body,
-        *notes,
-        rf"\end{{{kind}}}",
-    ]
-    return "\n".join(lines) + "\n"
+    head = [rf"\begin{{{kind}}}", r"\centering", rf"\caption{{{escape_latex(exhibit.title)}}}"]
+    head.append(rf"\label{{tab:{exhibit.name}}}")
+    return "\n".join([*head, *body, *notes, rf"\end{{{kind}}}"]) + "\n"
 
 
 def format_latex_cell(cell: Cell) -> str:
@@ -200,11 +183,6 @@ def format_latex_cell(cell: Cell) -> str:
         return f"${figures.replace(',', '{,}')}$"
 
     return cell.written(r" \pm ", formula).replace(NOTHING, SIGNS[NOTHING])
-
-
-def join_cells(cells: Sequence[str]) -> str:
-    """Write a line of a table."""
-    return " & ".join(cells) + r" \\"
 
 
 def alignment(exhibit: Exhibit) -> str:
@@ -266,7 +244,7 @@ def long_form(exhibit: Exhibit) -> list[list[int | str | float | None]]:
     for number, row in enumerate(exhibit.rows):
         for column, cell in zip(exhibit.columns, row, strict=True):
             if isinstance(cell, Value):
-                parts = [cell.number, cell.stderr, cell.published, cell.difference]
+                parts = cell.number, cell.stderr, cell.published, cell.difference
                 lines.append([number, column, *parts])
             else:
                 lines.append([number, column, cell, None, None, None])
@@ -290,30 +268,18 @@ def write_index(
 LINK = 28  # characters of a title in the page's list of links
 
 
-@dataclass(frozen=True)
-class Section:
-    """An exhibit as the page shows it."""
-
-    title: str
-    short: str
-    picture: Chart | None
-    columns: list[str]
-    rows: list[list[str]]
-    notes: list[str]
-
-    @classmethod
-    def of(cls, exhibit: Exhibit) -> "Section":
-        """Make texts visible, and draw the figure."""
-        title = visible(exhibit.title)
-        summary = f"{title}; the numbers are in the table below."
-        return cls(
-            title,
-            title if len(title) <= LINK else title[: LINK - 1].rstrip() + "…",
-            None if exhibit.draw is None else chart(summary, exhibit.draw()),
-            [visible(column) for column in exhibit.columns],
-            [[visible(str(cell)) for cell in row] for row in exhibit.shown()],
-            [visible(note) for note in exhibit.notes],
-        )
+def lay_out(exhibit: Exhibit) -> dict[str, Any]:
+    """Make an exhibit a section of the page: its texts visible, its figure drawn."""
+    title, draw = visible(exhibit.title), exhibit.draw
+    summary = f"{title}; the numbers are in the table below."
+    return {
+        "title": title,
+        "short": title if len(title) <= LINK else title[: LINK - 1].rstrip() + "…",
+        "picture": None if draw is None else chart(summary, draw()),
+        "columns": [visible(column) for column in exhibit.columns],
+        "rows": [[visible(str(cell)) for cell in row] for row in exhibit.shown()],
+        "notes": [visible(note) for note in exhibit.notes],
+    }
 
 
 def write_exhibits(
@@ -335,6 +301,6 @@ def write_exhibits(
         title=visible(title),
         headline=visible(headline),
         lines=[visible(line) for line in lines],
-        sections=[Section.of(exhibit) for exhibit in exhibits],
+        sections=list(map(lay_out, exhibits)),
         command=visible(command or "not recorded"),
     )
