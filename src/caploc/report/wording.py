@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -297,8 +297,12 @@ def _fit_a_share(scores: Iterable[float | None]) -> bool:
 
 
 @cache
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Read a YAML file that lies beside the code."""
+    found: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+    return found
+
+
 def read_texts() -> dict[str, Any]:
     """Read `texts.yaml`: what a run's page says in whole sentences."""
-    text = files("caploc.report").joinpath("texts.yaml").read_text(encoding="utf-8")
-    found: dict[str, Any] = yaml.safe_load(text)
-    return found
+    return read_yaml(Path(__file__).with_name("texts.yaml"))

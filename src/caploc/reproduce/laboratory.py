@@ -119,10 +119,8 @@ class Laboratory:
         Raises:
             UserError: if it stands for others: their answers must not be taken for its own.
         """
-        here = {
-            "weights": find_source(model.name, model.revision).fingerprint(),
-            "dtype": model.dtype,
-        }
+        fingerprint = find_source(model.name, model.revision).fingerprint()
+        here = {"weights": fingerprint, "dtype": model.dtype}
         if self.cache.recall({"identity of": model.label}, lambda: here) != here:
             raise UserError(
                 f"In {self.folder} the label {model.label!r} stands for other weights or another "
@@ -261,19 +259,12 @@ def tallied(search: Search, problem: Problem, tally: list[int]) -> Search:
 
 def score_with_change(comparison: Comparison) -> ScoredTask:
     """The score and its paired change."""
-    intact, cut = comparison.intact, comparison.knocked_out
-    change = comparison.change or Change()
+    intact, cut, change = comparison.intact, comparison.knocked_out, comparison.change or Change()
     before, after = number(intact.score), number(cut.score)
-    return ScoredTask(
-        intact=before,
-        intact_stderr=number(intact.stderr),
-        score=after,
-        stderr=number(cut.stderr),
-        drop=None if before is None or after is None else before - after,
-        drop_stderr=number(change.stderr),
-        examples=cut.examples or 0,
-        chance=comparison.task.chance,
-    )
+    drop = None if before is None or after is None else before - after
+    errors = number(intact.stderr), number(cut.stderr), number(change.stderr)
+    examples, chance = cut.examples or 0, comparison.task.chance
+    return ScoredTask(before, errors[0], after, errors[1], drop, errors[2], examples, chance)
 
 
 @contextmanager

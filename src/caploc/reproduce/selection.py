@@ -3,15 +3,13 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from functools import cache
 from math import sqrt
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from caploc.heads import Head
 from caploc.report.exhibits import Exhibit, Row, Value
+from caploc.report.wording import read_yaml
 from caploc.reproduce.laboratory import Heads, Lab, ScoredTask, Searched
 from caploc.reproduce.preset import Benchmark, PresetModel
 from caploc.search import METHODS
@@ -202,12 +200,9 @@ def lost_share(found: ScoredTask) -> Value:
     return Value(lost, error, digits=0)
 
 
-@cache
 def read_exhibit_texts() -> dict[str, Any]:
     """Read `exhibits.yaml`: titles, columns and notes."""
-    path = Path(__file__).with_name("exhibits.yaml")
-    found: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
-    return found
+    return read_yaml(Path(__file__).with_name("exhibits.yaml"))
 
 
 def fill_exhibit(
