@@ -171,8 +171,8 @@ def _methods_headline(told: Told, task: str, methods: Sequence[str]) -> str:
 def _label(row: Told, rows: Sequence[Told]) -> str:
     """Return the method, and where another run has the same one, the run's name."""
     method = inline(row["method"])
-    twins = [one for one in rows if one["method"] == row["method"]]
-    return method if len(twins) == 1 else f"{method}, {inline(row['name'])}"
+    alone = sum(one["method"] == row["method"] for one in rows) == 1
+    return method if alone else f"{method}, {inline(row['name'])}"
 
 
 def _rows_of(told: Told, names: Sequence[str]) -> list[Told]:
@@ -197,10 +197,11 @@ def _run(folder: Path, one: ComparedRun) -> dict[str, Any]:
     result, check = one.result, check_of(one.result)
     rows, time = _cost(result.cost.rows, result.cost.seconds)
     way = relpath(one.folder, folder).replace("\\", "/")
-    general = []
-    for entry in result.validation.other_tasks:
-        scores = map(unit_of_other(entry, check.unit).score, entry.scores)
-        general.append(f"{called(entry.name)}: {f'{SPACE}→{SPACE}'.join(scores)}")
+    general = [
+        f"{called(entry.name)}: "
+        + f"{SPACE}→{SPACE}".join(map(unit_of_other(entry, check.unit).score, entry.scores))
+        for entry in result.validation.other_tasks
+    ]
     return {
         # The leading dot keeps a folder named like `javascript:` from being taken for a scheme.
         "link": f"./{quote(way, errors='replace')}/report.html",

@@ -40,30 +40,17 @@ SHARED = range(-colours.STEPS, colours.STEPS + 1)  # shades of a scale centred o
 Row = dict[str, Any]
 
 
-def draw_effects(rows: Sequence[HeadRow], unit: Unit, estimand: str) -> Chart | None:
-    """Draw `effects_spec` for the page."""
-    spec = effects_spec(rows, unit, estimand)
-    count = sum(finite_numbers([row.number]) != [] for row in rows)
-    summary = f"Effects of {counted(count, 'head')} with their intervals; the numbers are in "
-    return None if spec is None else chart(f"{summary}the table below.", spec)
-
-
 def effects_spec(rows: Sequence[HeadRow], unit: Unit, estimand: str) -> Spec | None:
     """Return each listed head's effect with its interval, most needed first; None without any."""
-    factor = unit.factor
-    values = [
-        {
-            "name": row.head,
-            "effect": factor * row.number,
-            "low": None if row.low is None else factor * row.low,
-            "high": None if row.high is None else factor * row.high,
-            "series": "named" if row.standing.named else "not named",
-            "noteOf": f"{row.head}: {row.effect}"
-            + (f"\n95\u00a0% interval {row.interval}" if row.low is not None else ""),
-        }
-        for row in rows
-        if row.number is not None and finite_numbers([row.number])
-    ]
+    values: list[Row] = []
+    for row in rows:
+        if row.number is not None and finite_numbers([row.number]):
+            ends = {"effect": row.number, "low": row.low, "high": row.high}
+            drawn = {name: None if x is None else unit.factor * x for name, x in ends.items()}
+            interval = "" if row.low is None else f"\n95\u00a0% interval {row.interval}"
+            series = "named" if row.standing.named else "not named"
+            words = {"name": row.head, "series": series}
+            values.append(drawn | words | {"noteOf": f"{row.head}: {row.effect}{interval}"})
     if not values:
         return None
     return fill_spec(
@@ -73,6 +60,16 @@ def effects_spec(rows: Sequence[HeadRow], unit: Unit, estimand: str) -> Spec | N
         title=f"effect {estimand} ({unit.axis})",
         intervals=any(value["low"] is not None for value in values),
     )
+
+
+def draw_effects(rows: Sequence[HeadRow], unit: Unit, estimand: str) -> Chart | None:
+    """Draw `effects_spec` for the page."""
+    spec = effects_spec(rows, unit, estimand)
+    if spec is None:
+        return None
+    count = counted(len(spec["data"]["values"]), "head")
+    summary = f"Effects of {count} with their intervals; the numbers are in the table below."
+    return chart(summary, spec)
 
 
 def draw_frontier(result: Result) -> Chart | None:
@@ -254,13 +251,11 @@ def heads_spec(result: Result) -> Spec:
 def _mark(standing: Standing) -> str | None:
     """Return the weightiest mark of a head, or none."""
     bold, outlined, dot, cross = MARKS
-    held = {
-        cross: standing.universal is True,
-        bold: standing.named,
-        dot: standing.critical,
-        outlined: standing.selected,
-    }
-    return next((mark for mark, holds in held.items() if holds), None)
+    if standing.universal is True:
+        return cross
+    if standing.named:
+        return bold
+    return dot if standing.critical else outlined if standing.selected else None
 
 
 def _largest(effects: Iterable[float | None]) -> float:

@@ -61,14 +61,10 @@ class PlannedItem:
     parameters: int
     bill: Bill
 
-    @property
-    def hours(self) -> float:
-        """On one H200, assumed."""
-        return self.bill.hours(self.parameters)
-
     def as_dict(self) -> dict[str, Any]:
+        """All of it, with the hours on one H200, assumed."""
         fields = {"model": self.model, "heads": self.heads, "parameters": self.parameters}
-        return fields | asdict(self.bill) | {"h200_hours": self.hours}
+        return fields | asdict(self.bill) | {"h200_hours": self.bill.hours(self.parameters)}
 
 
 def choose_exhibits(names: Sequence[str]) -> dict[str, Fill]:
