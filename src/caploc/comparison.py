@@ -6,7 +6,7 @@ Runs of one model share a grid of heads, so that their heads can be held against
 of different models cannot, and there only places (relative depth) and losses are compared.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -16,14 +16,7 @@ from scipy.stats import spearmanr
 
 from caploc.contents import Universal, read_file
 from caploc.errors import UserError
-from caploc.folder import (
-    COMPARISON,
-    RESULT,
-    UNIVERSAL,
-    package_versions,
-    refuse_links,
-    write_json,
-)
+from caploc.folder import COMPARISON, RESULT, UNIVERSAL, package_versions, refuse_links, write_json
 from caploc.heads import HeadGrid
 from caploc.report import ComparedRun, write_comparison
 from caploc.report.headtable import effects_by_head
@@ -103,19 +96,20 @@ def grouped(
 
 def describe_run(run: ComparedRun) -> dict[str, Any]:
     """What one run found; missing is None."""
-    check, controls = check_of(run.result), run.result.validation.controls
+    result, check = run.result, check_of(run.result)
+    controls, others = result.validation.controls, result.validation.other_tasks
     known = check.intact is not None and check.knocked_out is not None
     change = check.knocked_out - check.intact if known else None  # type: ignore[operator]
     return {
         "name": run.name,
         "folder": str(run.folder),
-        "model": run.result.model.name,
-        "fingerprint": run.result.model.fingerprint,
-        "task": run.result.task.name,
-        "method": run.result.method.name,
-        "seed": run.result.seed,
-        "top": run.result.top,
-        "heads": run.result.grid.grid().size,
+        "model": result.model.name,
+        "fingerprint": result.model.fingerprint,
+        "task": result.task.name,
+        "method": result.method.name,
+        "seed": result.seed,
+        "top": result.top,
+        "heads": result.grid.grid().size,
         "intact": check.intact,
         "knocked_out": check.knocked_out,
         "held_out": check.held_out,
@@ -123,11 +117,11 @@ def describe_run(run: ComparedRun) -> dict[str, Any]:
         "damage": None if change is None else check.unit.harm(change),
         "verdict": check.verdict.name.lower(),
         "other_tasks": [
-            {"name": each.name, "intact": each.scores[0], "knocked_out": each.scores[1]}
-            for each in run.result.validation.other_tasks
+            dict(zip(("name", "intact", "knocked_out"), (each.name, *each.scores), strict=True))
+            for each in others
         ],
-        "rows": run.result.cost.rows,
-        "seconds": run.result.cost.seconds,
+        "rows": result.cost.rows,
+        "seconds": result.cost.seconds,
     }
 
 
@@ -159,14 +153,10 @@ def one_model(runs: Sequence[ComparedRun], folders: Sequence[Path]) -> dict[str,
 def effects_by_run(runs: Sequence[ComparedRun]) -> dict[str, Any]:
     """Each run's effects of all heads that any run names, in the order of layers."""
     heads = sorted({head for run in runs for head in run.top_heads})
-    rows = [
-        {
-            "run": run.name,
-            "task": run.result.task.name,
-            "effects": [effects.get(head) for head in heads],
-        }
-        for run, effects in zip(runs, (effects_by_head(run.result) for run in runs), strict=True)
-    ]
+    rows = []
+    for run in runs:
+        effects = list(map(effects_by_head(run.result).get, heads))
+        rows.append({"run": run.name, "task": run.result.task.name, "effects": effects})
     return {"heads": [str(head) for head in heads], "rows": rows}
 
 
@@ -187,25 +177,25 @@ def universal_heads(runs: Sequence[ComparedRun], folders: Sequence[Path]) -> lis
 
 def compare_methods(runs: Sequence[ComparedRun]) -> dict[str, Any]:
     """Several runs of one task in one model: what each names, how much it breaks, what it cost."""
-    grid = runs[0].result.grid.grid()
+    result = runs[0].result
+    grid = result.grid.grid()
     found = {run.name: run.top_heads for run in runs}
-    pairs = {(each.first, each.second): each for each in chance.overlaps(found, grid, draws=DRAWS)}
-    return {
-        "model": runs[0].result.model.name,
-        "task": runs[0].result.task.name,
-        "runs": [run.name for run in runs],
-        "pairs": [
+    overlaps = {(o.first, o.second): o for o in chance.overlaps(found, grid, draws=DRAWS)}
+    pairs = []
+    for one, other in combinations(runs, 2):
+        overlap = overlaps[one.name, other.name]
+        pairs.append(
             {
                 "first": one.name,
                 "second": other.name,
-                "heads": pairs[one.name, other.name].heads,
+                "heads": overlap.heads,
                 "of": min(len(one.result.top), len(other.result.top)),
-                "chance": pairs[one.name, other.name].head_chance.as_dict(),
+                "chance": overlap.head_chance.as_dict(),
                 "rank_correlation": rank_agreement(one, other, grid),
             }
-            for one, other in combinations(runs, 2)
-        ],
-    }
+        )
+    names = [run.name for run in runs]
+    return {"model": result.model.name, "task": result.task.name, "runs": names, "pairs": pairs}
 
 
 def rank_agreement(one: ComparedRun, other: ComparedRun, grid: HeadGrid) -> float | None:
@@ -221,8 +211,7 @@ def rank_agreement(one: ComparedRun, other: ComparedRun, grid: HeadGrid) -> floa
 def in_model(run: ComparedRun) -> dict[str, Any]:
     """Where a run's heads lie in its model, 0 the first layer and 1 the last."""
     grid = run.result.grid.grid()
-    last = max(1, grid.layers - 1)
-    depths: Mapping[str, float] = {str(head): head.layer / last for head in run.top_heads}
+    depths = {str(head): head.layer / max(1, grid.layers - 1) for head in run.top_heads}
     return {
         "run": run.name,
         "model": run.result.model.name,

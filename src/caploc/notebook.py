@@ -162,12 +162,13 @@ def call_of(given: Mapping[str, Any]) -> str:
     """The call of `locate` with these arguments, as Python reads it; defaults are left out."""
     said = []
     for name, parameter in signature(locate).parameters.items():
+        value = given[name]
         if parameter.kind is Parameter.VAR_KEYWORD:
-            said += [f"{key}={as_python(value)}" for key, value in given[name].items()]
+            said += [f"{key}={as_python(each)}" for key, each in value.items()]
         elif parameter.default is Parameter.empty:
-            said.append(as_python(given[name]))
-        elif given[name] != parameter.default:
-            said.append(f"{name}={as_python(given[name])}")
+            said.append(as_python(value))
+        elif value != parameter.default:
+            said.append(f"{name}={as_python(value)}")
     return f"caploc.locate({', '.join(said)})"
 
 

@@ -1,4 +1,4 @@
-"""The tables that commands print: headings, rows and title from results."""
+"""The tables that commands print, from results: headings, rows and, mostly, a title."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 from caploc import console
 from caploc.contents import Curve, TaskScores
 from caploc.report.method import format_duration
-from caploc.report.scores import lost
-from caploc.result import Change, Effect, Frontier, Members, Result
+from caploc.report.scores import find_worst_spared, lost
+from caploc.result import Effect, Frontier, HeadEffect, Members, Result
 
 if TYPE_CHECKING:  # it would load torch, which help and completion do without
     from caploc.studies.running import Outcome
@@ -15,9 +15,11 @@ if TYPE_CHECKING:  # it would load torch, which help and completion do without
 MOST_SHOWN = 25  # interactions
 MOST_HEADS = 10
 
+Table = tuple[list[str], list[list[str]], str]  # headings, rows and title
 
-def locate_table(results: Sequence[Result]) -> tuple[list[str], list[list[str]], str]:
-    """Headings, rows and title of what `locate` found."""
+
+def locate_table(results: Sequence[Result]) -> Table:
+    """Tabulate what `locate` found."""
     others = [other.name for other in results[0].validation.other_tasks]
     headings = ["task", "method", "top heads", "intact", "knocked out", "random heads"]
     headings += [f"{name}, then" for name in others] + ["rows: search + checks"]
@@ -48,8 +50,8 @@ def summary_row(result: Result) -> list[str]:
     return [" ".join(result.top) or "none found", *map(console.figure, figures), rows]
 
 
-def heads_table(result: Result) -> tuple[list[str], list[list[str]], str]:
-    """Headings, rows and title of the first heads: what the search says, and the check of some.
+def heads_table(result: Result) -> Table:
+    """Tabulate the first heads: what the search says, and the check of some.
 
     Effects of named heads are those of the check: alone, and beyond that of the others named.
     """
@@ -61,13 +63,8 @@ def heads_table(result: Result) -> tuple[list[str], list[list[str]], str]:
     headings += ["checked alone", "95 % interval", "within the set", "95 % interval"]
     rows = []
     for place, entry in enumerate(listed[: max(MOST_HEADS, len(checked))], 1):
-        row = [str(place), entry.head]
-        effects = (entry, *checked.get(entry.head, ()))
-        for number, effect in enumerate(effects):
-            shown = effect.low is not None and effect.high is not None
-            ends = (console.figure(end, True) for end in (effect.low, effect.high))
-            row += [console.figure(effect.effect, True), " to ".join(ends) if shown else "–"]
-            row += [] if number else [console.figure(entry.q)]
+        row = [str(place), entry.head, *effect_cells(entry), console.figure(entry.q)]
+        row += [cell for effect in checked.get(entry.head, ()) for cell in effect_cells(effect)]
         rows.append(row + ["–"] * (len(headings) - len(row)))
     kind = "fresh examples" if members.fresh else "examples that the search has seen"
     note = (
@@ -76,43 +73,46 @@ def heads_table(result: Result) -> tuple[list[str], list[list[str]], str]:
     return headings, rows, f"{result.task.name}: the first heads{note}"
 
 
-def frontier_table(result: Result) -> tuple[list[str], list[list[str]], str]:
-    """Headings, rows and title of the sets found for `--goal specific`."""
+def effect_cells(effect: Effect | HeadEffect) -> list[str]:
+    """Write an effect and its interval; a dash for what is not known."""
+    known = effect.low is not None and effect.high is not None
+    ends = (console.figure(end, True) for end in (effect.low, effect.high))
+    return [console.figure(effect.effect, True), " to ".join(ends) if known else "–"]
+
+
+def frontier_table(result: Result) -> Table:
+    """Tabulate the sets found for `--goal specific`."""
     frontier = result.validation.frontier or Frontier()
     headings = ["set", "damage", "95 % interval", "worst elsewhere", "95 % interval", "spares"]
     rows = []
     for one in frontier.sets:
-        worst = min(one.spared, key=lambda each: each.effect.effect or 0.0, default=None)
-        row = [" ".join(one.heads)]
-        for effect in (one.damage, worst.effect if worst else Effect()):
-            ends = (console.figure(end, True) for end in (effect.low, effect.high))
-            row += [console.figure(effect.effect, True), " to ".join(ends)]
-        rows.append([*row, "yes" if one.within else "not surely"])
+        worst = find_worst_spared(one)
+        effects = one.damage, worst.effect if worst else Effect()
+        cells = [cell for effect in effects for cell in effect_cells(effect)]
+        rows.append([" ".join(one.heads), *cells, "yes" if one.within else "not surely"])
     price = f"{100 * (frontier.price or 0):g} points"
     title = f"{result.task.name}: sets that break it; spared tasks should lose {price} at most"
     return headings, rows, title
 
 
-def evaluation_table(found: TaskScores) -> tuple[list[str], list[list[str]], str]:
-    """Headings, rows and title of what `evaluate` measured."""
+def evaluation_table(found: TaskScores) -> Table:
+    """Tabulate what `evaluate` measured."""
     headings = ["task", "intact", "knocked out", "change", "examples", "lost"]
-    rows = [
-        [
-            row.name,
-            console.format_score_error(row.intact),
-            console.format_score_error(row.knocked_out),
-            changed(row.change),
-            str(row.intact.examples if row.intact else None),
-            lost(row.failures) or "–",
-        ]
-        for row in found.tasks
-    ]
+    rows = []
+    for row in found.tasks:
+        scores = map(console.format_score_error, (row.intact, row.knocked_out))
+        change, moved = row.change, "–"  # of the outcome, and its standard error
+        if change is not None and change.outcome is not None:
+            error = "" if change.stderr is None else f" ± {change.stderr:.3f}"
+            moved = f"{change.outcome:+.3f}{error}"
+        examples = str(row.intact.examples if row.intact else None)
+        rows.append([row.name, *scores, moved, examples, lost(row.failures) or "–"])
     heads = ", ".join(found.heads) or "nothing"
     return headings, rows, f"{found.model}, knocked out: {heads}"
 
 
 def curve_rows(drawn: Curve) -> tuple[list[str], list[list[str]]]:
-    """Headings and rows of a curve, one more head knocked out each row."""
+    """Tabulate a curve, one more head knocked out each row."""
     rows = [
         [head, *(console.figure(points[count].score) for points in drawn.curves.values())]
         for count, head in enumerate(["none", *drawn.heads])
@@ -120,16 +120,8 @@ def curve_rows(drawn: Curve) -> tuple[list[str], list[list[str]]]:
     return ["knocked out, one more each line", *drawn.curves], rows
 
 
-def changed(change: Change | None) -> str:
-    """A change of outcome and its standard error."""
-    if change is None or change.outcome is None:
-        return "–"
-    error = "" if change.stderr is None else f" ± {change.stderr:.3f}"
-    return f"{change.outcome:+.3f}{error}"
-
-
-def interaction_table(told: dict[str, Any]) -> tuple[list[str], list[list[str]], str]:
-    """Headings, rows and title of what `interactions` found, the surest first."""
+def interaction_table(told: dict[str, Any]) -> Table:
+    """Tabulate what `interactions` found, the surest first."""
     headings = ["heads", "and", "contrast", "95 % interval", "q", "meaning"]
     rows = [
         [
@@ -147,29 +139,23 @@ def interaction_table(told: dict[str, Any]) -> tuple[list[str], list[list[str]],
     return headings, rows, f"{told['examples']} examples{more}"
 
 
-def universal_table(told: dict[str, Any]) -> tuple[list[str], list[list[str]], str]:
-    """Headings, rows and title of the candidates, with the share of each score that they cost."""
+def universal_table(told: dict[str, Any]) -> Table:
+    """Tabulate the candidates, with the share of each score that they cost."""
     names = list(dict.fromkeys(t["task"] for c in told["candidates"] for t in c["trials"]))
     rows = []
     for candidate in told["candidates"]:
         trials = {trial["task"]: trial for trial in candidate["trials"]}
-        costs = [cost(trials.get(name)) for name in names]
+        costs = []
+        for trial in map(trials.get, names):
+            star = "*" if trial and trial["verdict"] == "needed" else ""
+            costs.append(f"{round(100 * trial['share'])} %{star}" if trial else "–")
         rows.append([candidate["head"], candidate["verdict"], *costs])
     title = f"{told['model']}: share of the score that one head alone costs; * beyond doubt"
     return ["head", "", *names], rows, title
 
 
-def cost(trial: dict[str, Any] | None) -> str:
-    """What a head costs a task, with a star where it is more than the share asked for."""
-    if trial is None:
-        return "–"
-    star = "*" if trial["verdict"] == "needed" else ""
-    share = round(100 * trial["share"])
-    return f"{share} %{star}"
-
-
-def comparison_table(told: dict[str, Any]) -> tuple[list[str], list[list[str]], str]:
-    """Headings, rows and title of runs side by side."""
+def comparison_table(told: dict[str, Any]) -> Table:
+    """Tabulate runs side by side."""
     headings = ["run", "task", "model", "method", "top heads", "intact", "knocked out", "rows"]
     rows = [
         [
@@ -194,13 +180,13 @@ def comparison_table(told: dict[str, Any]) -> tuple[list[str], list[list[str]], 
 
 
 def own_table(told: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
-    """Headings and rows of each run's heads, and of those left without universal ones."""
+    """Tabulate each run's heads, and of those left without universal ones."""
     rows = [[run["task"], " ".join(run["top"]), " ".join(run["own"])] for run in told["tasks"]]
     return ["task", "heads", "without universal ones"], rows
 
 
-def plan_table(expected: list[dict[str, Any]]) -> tuple[list[str], list[list[str]], str]:
-    """Headings, rows and title of what a reproduction would take."""
+def plan_table(expected: list[dict[str, Any]]) -> Table:
+    """Tabulate what a reproduction would take."""
     headings = ["model", "heads", "parameters", "masks", "rows", "tokens", "H200 hours"]
     rows = [
         [
@@ -217,8 +203,8 @@ def plan_table(expected: list[dict[str, Any]]) -> tuple[list[str], list[list[str
     return headings, rows, "From nothing, at rates that are assumed and not measured"
 
 
-def studies_table(outcomes: "Sequence[Outcome]") -> tuple[list[str], list[list[str]], str]:
-    """Headings, rows and title of what became of several studies."""
+def studies_table(outcomes: "Sequence[Outcome]") -> Table:
+    """Tabulate what became of several studies."""
     headings = ["study", "", "top heads", "intact", "knocked out", "random heads", "rows"]
     rows = []
     for outcome in outcomes:
@@ -231,8 +217,8 @@ def studies_table(outcomes: "Sequence[Outcome]") -> tuple[list[str], list[list[s
     return headings, rows, f"{len(outcomes) - failed} of {len(outcomes)} studies done"
 
 
-def study_plan_table(expected: dict[str, Any]) -> tuple[list[str], list[list[str]], str]:
-    """Headings, rows and title of what several studies will take."""
+def study_plan_table(expected: dict[str, Any]) -> Table:
+    """Tabulate what several studies will take."""
     headings = ["study", "rows", "stored", "shared", "tokens", "memory, GiB", "time"]
     rows = [plan_row(study["study"], study) for study in expected["studies"]]
     rows.append(plan_row("in all", expected["total"]))

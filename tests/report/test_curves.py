@@ -81,9 +81,11 @@ def test_a_curve_of_nothing_is_no_chart(curves):
 
 
 def test_the_table_has_a_row_for_each_number_of_heads():
-    table = tabulate_curve(shaped_curve(DRAWN), {"demo/addition": Unit(ScoreKind.SHARE, "acc")})
-    rows = [[cell.replace("\u00a0", " ") for cell in row] for row in table.rows]
-    assert table.tasks == ["demo/addition", "a" * 99]
+    tasks, rows = tabulate_curve(
+        shaped_curve(DRAWN), {"demo/addition": Unit(ScoreKind.SHARE, "acc")}
+    )
+    rows = [[cell.replace("\u00a0", " ") for cell in row] for row in rows]
+    assert tasks == ["demo/addition", "a" * 99]
     assert rows == [
         ["0", "none", "90 % ± 1", "0.900 ± 0.010"],
         ["1", "L0H1", "not measured", "not measured"],
@@ -92,7 +94,7 @@ def test_the_table_has_a_row_for_each_number_of_heads():
 
 def test_a_task_with_fewer_points_leaves_its_cells_empty():
     short = {"heads": ["L0H1"], "curves": {"a": POINTS[:1], "b": [POINTS[0], POINTS[0]]}}
-    assert tabulate_curve(shaped_curve(short), {}).rows[1][2:] == [
+    assert tabulate_curve(shaped_curve(short), {})[1][1][2:] == [
         "not measured",
         "0.900 ±\u00a00.010",
     ]

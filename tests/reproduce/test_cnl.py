@@ -14,7 +14,7 @@ from labs import Measured
 
 from caploc.cache import ArrayCache, Cache
 from caploc.errors import BadData, CaplocError, UnknownName
-from caploc.exhibits.exhibit import NOTHING
+from caploc.report.exhibits import NOTHING
 from caploc.reproduce.checklist import NOT_KNOWN, ROWS, checklist, ends
 from caploc.reproduce.cnl import CnlPreset, check_cnl_options, read_cnl_preset, reproduce_cnl
 from caploc.workbench import ModelOptions

@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from caploc.exhibits import drawing, files
-from caploc.exhibits import exhibit as writing
-from caploc.exhibits.exhibit import Exhibit, Value
+from caploc.report import drawing
+from caploc.report import exhibits as files
+from caploc.report import exhibits as writing
+from caploc.report.exhibits import Exhibit, Value
 
 TEXT = st.text(max_size=40) | st.text("\\`*_[]<>|~&$@#:!%{}^\"' \n\tab1www.//", max_size=30)
 NUMBER = st.none() | st.floats(-1e6, 1e6)

@@ -3,13 +3,13 @@
 import pytest
 from labs import planted, written
 
-from caploc.exhibits import exhibit as writing
-from caploc.exhibits.exhibit import Value
 from caploc.heads import Head
-from caploc.reproduce import EXHIBITS, analyses, figures, published, tables
+from caploc.report import exhibits as writing
+from caploc.report.exhibits import Value
+from caploc.reproduce import EXHIBITS, analyses, exhibits, published
+from caploc.reproduce.dry_run import PresetDryRun
 from caploc.reproduce.laboratory import Searched
 from caploc.reproduce.preset import Benchmark, Preset, PresetModel, read_preset
-from caploc.reproduce.reckoning import PresetDryRun
 from caploc.reproduce.run import OF_LEADER, limited
 
 LLAMA = published.LEADER
@@ -38,10 +38,10 @@ def column(exhibit, name):
 
 def test_the_papers_figures_stand_beside_ours_where_they_are_of_the_same():
     lab = planted(rankings=RANKED, preset=papers())
-    math, code = column(tables.table2(lab), "task drop")
+    math, code = column(exhibits.table2(lab), "task drop")
     assert math.published == pytest.approx(0.7847 - 0.3010)
     assert code.published == pytest.approx(0.5840 - 0.4240)
-    (rest, _) = column(tables.table2(lab), "general drop")
+    (rest, _) = column(exhibits.table2(lab), "general drop")
     assert rest.published == pytest.approx(0.7166 - 0.7058, abs=1e-4)
 
 
@@ -49,7 +49,7 @@ def test_the_papers_general_score_is_none_of_other_benchmarks():
     lab = planted(
         rankings=RANKED, preset=papers().narrowed(["GSM8K", "HellaSwag", "MMLU"], [], None)
     )
-    curve = figures.fig2(lab)
+    curve = exhibits.fig2(lab)
     assert column(curve, "GSM8K")[3].published == 0.4466
     assert column(curve, "general")[3].published is None
     assert column(curve, "general")[5].published == pytest.approx((0.7794 + 0.6639) / 2)
@@ -57,22 +57,22 @@ def test_the_papers_general_score_is_none_of_other_benchmarks():
 
 def test_the_papers_figures_are_none_of_other_numbers_of_heads():
     lab = planted(rankings=RANKED, preset=papers().model_copy(update={"top": 4}))
-    assert column(tables.table2(lab), "task drop")[1].published is None
+    assert column(exhibits.table2(lab), "task drop")[1].published is None
 
 
 def test_the_first_table_notes_the_papers_slip():
     preset = read_preset("demo").narrowed([], ["Qwen-2.5-3B=demo"], None)
-    exhibit = tables.table1(PresetDryRun(preset))
+    exhibit = exhibits.table1(PresetDryRun(preset))
     assert any("32 layers and 512 heads" in note for note in exhibit.notes)
     (layers,), (heads,) = column(exhibit, "layers"), column(exhibit, "heads")
     assert (layers.published, heads.published) == (32, 512)
-    assert not any("512" in note for note in tables.table1(planted()).notes)
+    assert not any("512" in note for note in exhibits.table1(planted()).notes)
 
 
 def printed(label: str, benchmark: str, heads: str) -> str:
     model = PresetModel(label=label, name="demo")
     found = [Head.parse(name) for name in heads.split()]
-    return tables.printed_heads(
+    return exhibits.printed_heads(
         model, "CSS", Benchmark(label=benchmark, task="t", group="g"), found
     )
 
@@ -85,7 +85,7 @@ def test_the_ninth_table_counts_common_heads_but_none_of_another_model():
 
 def test_the_ninth_table_marks_groups_and_idle_heads():
     lab = planted(rankings={"Add": ["L0H0", "L0H1"], "Sort": ["L1H0", "L3H0"]}, chosen=1)
-    first, second, _ = column(tables.table9(lab), "first 2 heads")
+    first, second, _ = column(exhibits.table9(lab), "first 2 heads")
     assert (first, second) == ("L0H0† L0H1†‡", "L1H0 L3H0‡")
 
 
@@ -105,7 +105,7 @@ def test_an_exhibit_of_one_model_says_which(name):
 
 def test_the_ninth_table_has_every_method_of_the_leading_model_only():
     searches = [{"label": label, "method": "css", "rate": 0.05} for label in ("CSB", "CSS")]
-    exhibit = tables.table9(planted(preset=two_models(search=searches)))
+    exhibit = exhibits.table9(planted(preset=two_models(search=searches)))
     methods = {model: set() for model in ("small", "large")}
     for model, task, method, *_ in exhibit.rows:
         methods[model] |= {method} if task != "universal" else set()
@@ -121,23 +121,23 @@ def subjects(**changes) -> Preset:
 
 
 def test_without_a_shared_head_the_third_figure_has_no_picture():
-    exhibit = figures.fig3(planted(preset=subjects()))
+    exhibit = exhibits.fig3(planted(preset=subjects()))
     assert exhibit.draw is None and not exhibit.rows
     assert exhibit.notes[0] == "No head is among the first 2 of two of Add, Sort."
 
 
 def test_without_a_subject_the_fourth_figure_has_no_picture():
-    exhibit = figures.fig4(planted())
+    exhibit = exhibits.fig4(planted())
     assert exhibit.draw is None and exhibit.notes[0] == "There is no subject of knowledge."
 
 
 def test_bars_are_named_by_the_model_only_where_there_are_several():
     shared = {"Add": ["L0H5", "L1H0"], "Sort": ["L0H5", "L2H0"]}
-    exhibit = figures.fig3(planted(rankings=shared, preset=subjects(), chance=0.25))
+    exhibit = exhibits.fig3(planted(rankings=shared, preset=subjects(), chance=0.25))
     assert column(exhibit, "heads knocked out") == ["intact", "L0H5", "guessing"]
     assert column(exhibit, "Add")[-1] == Value(0.25)
     models = [{"label": label, "name": "demo"} for label in ("a", "b")]
-    exhibit = figures.fig3(planted(rankings=shared, preset=subjects(model=models)))
+    exhibit = exhibits.fig3(planted(rankings=shared, preset=subjects(model=models)))
     assert column(exhibit, "heads knocked out")[:4] == [
         "a, intact",
         "a, L0H5",
@@ -149,9 +149,9 @@ def test_bars_are_named_by_the_model_only_where_there_are_several():
 
 def test_a_radar_of_two_axes_is_not_drawn():
     lab = planted()
-    assert figures.fig1(lab).draw is not None
+    assert exhibits.fig1(lab).draw is not None
     lab.preset = lab.preset.narrowed(["Add", "Gen"], [], None)
-    exhibit = figures.fig1(lab)
+    exhibit = exhibits.fig1(lab)
     assert exhibit.draw is None and exhibit.notes[0] == "Too few benchmarks for a picture."
 
 
@@ -180,28 +180,28 @@ def test_three_models_have_a_trend():
 def test_the_cost_of_a_search_is_told_apart_from_the_setting_it_keeps():
     model = PresetModel(label=LLAMA, name="demo")
     kept = Searched((), 5, 1000, 100_000, {"settings": [{}], "masks": 300})
-    assert tables.spent(model, "CSS", kept) == tuple(
+    assert exhibits.spent(model, "CSS", kept) == tuple(
         Value(n, digits=0) for n in (300, 1000, 100_000)
     )
     plain = Searched((), 5, 5110, 511_000, {})
-    assert tables.spent(model, "Greedy", plain)[0] == Value(5110, None, 5120, 0)
+    assert exhibits.spent(model, "Greedy", plain)[0] == Value(5110, None, 5120, 0)
 
 
 def test_a_limit_is_noted_where_there_are_scores():
     preset = papers(limit=50)
     lab = planted(rankings=RANKED, preset=preset)
-    notes = limited(tables.table2(lab), preset).notes
+    notes = limited(exhibits.table2(lab), preset).notes
     assert notes[-1] == "Scores are on the first 50 examples of every task, the paper's on all."
     own = Preset.model_validate(written(limit=50))
-    notes = limited(tables.table2(planted(preset=own)), own).notes
+    notes = limited(exhibits.table2(planted(preset=own)), own).notes
     assert notes[-1] == "Scores are on the first 50 examples of every task."
-    assert limited(tables.table1(lab), preset) == tables.table1(lab)
+    assert limited(exhibits.table1(lab), preset) == exhibits.table1(lab)
 
 
 def test_universal_tables_note_what_was_not_found():
     content = written(model=[{"label": LLAMA, "name": "demo"}])
     lab = planted(preset=Preset.model_validate(content))
-    notes = tables.table5(lab).notes
+    notes = exhibits.table5(lab).notes
     assert f"No head of {LLAMA} is universal." in notes
     assert f"{LLAMA}: the paper also names L0H31 L1H29 L1H31." in notes
 

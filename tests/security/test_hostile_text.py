@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.progress import Progress
 
 from caploc import console
-from caploc.exhibits import exhibit as writing
-from caploc.exhibits.exhibit import Exhibit
 from caploc.naming import default_folder, folder_name
+from caploc.report import exhibits as writing
+from caploc.report.exhibits import Exhibit
 from caploc.report.sentence import headline
 from caploc.report.templates import write_page
 from caploc.result import GridShape, LocatedTask, Result, TaskComparison, Validation

@@ -11,13 +11,13 @@ from huggingface_hub import ModelCard, ModelCardData
 from jinja2 import Environment, StrictUndefined, Template
 
 from caploc.contents import Answers, Curve, read_file
-from caploc.exhibits.exhibit import escape_markdown
 from caploc.export.weights import AdapterSize, LogitAgreement
 from caploc.finished import FinishedRun
 from caploc.folder import ANSWERS, CURVE
 from caploc.headfile import HeadFile
 from caploc.heads import Head
 from caploc.models.sources import ModelSource
+from caploc.report.exhibits import escape_markdown
 from caploc.report.wording import Unit, outcome_unit, significant, unit_of, unit_of_other, visible
 from caploc.result import Record, Result, Score
 

@@ -14,11 +14,11 @@ import numpy as np
 
 from caploc.engine.encoding import Span
 from caploc.errors import BadOption
-from caploc.exhibits.exhibit import NOTHING, Exhibit, Value
 from caploc.neurons.attribution import Attribution
 from caploc.neurons.erasure import LAYERS, LOCATED, Eraser, Erasing
 from caploc.neurons.finding import TaskNeurons
 from caploc.neurons.study import NamedRow, NeuronLab, Row, ranged
+from caploc.report.exhibits import NOTHING, Exhibit, Value
 from caploc.stats.intervals import plain_value
 from caploc.stats.sets import COMPARED, overlap_rates, rank_correlation, specific, within
 from caploc.stats.threshold import best

@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 
 from caploc.errors import BadOption
-from caploc.exhibits.exhibit import NOTHING, Exhibit, Value
 from caploc.folder import CROSSING
 from caploc.neurons import enhancing, erasure
 from caploc.neurons.enhancing import Enhancing
@@ -29,6 +28,7 @@ from caploc.neurons.study import (
     run_command,
 )
 from caploc.progress import Progress
+from caploc.report.exhibits import NOTHING, Exhibit, Value
 from caploc.stats.intervals import JsonRecord
 from caploc.stats.sets import (
     COMPARED,

@@ -32,8 +32,6 @@ from caploc.cache import Cache
 from caploc.designs import generator
 from caploc.engine import Ask
 from caploc.errors import BadData, BadOption
-from caploc.exhibits import drawing
-from caploc.exhibits.exhibit import Exhibit, Value
 from caploc.folder import DECOUPLING, LEDGER, claim
 from caploc.grid import Grid
 from caploc.lookup import pick
@@ -52,6 +50,8 @@ from caploc.neurons.study import (
     run_command,
 )
 from caploc.progress import Progress, Silent
+from caploc.report import drawing
+from caploc.report.exhibits import Exhibit, Value
 from caploc.stats.intervals import Interval, JsonRecord, mean_interval, paired_interval
 from caploc.stats.sets import Group, group, jaccards
 from caploc.tasks.demo.data import CAPITALS, ELEMENTS

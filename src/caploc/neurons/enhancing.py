@@ -21,8 +21,6 @@ from caploc.cache import Cache, digest
 from caploc.engine import BatchEngine
 from caploc.engine.encoding import Span
 from caploc.errors import BadOption, UserError
-from caploc.exhibits import drawing
-from caploc.exhibits.exhibit import NOTHING, Exhibit
 from caploc.folder import ENHANCEMENT, LEDGER, ROWS
 from caploc.grid import Grid
 from caploc.lookup import pick
@@ -61,6 +59,8 @@ from caploc.neurons.weights import (
     shares_by_projection,
 )
 from caploc.progress import Progress
+from caploc.report import drawing
+from caploc.report.exhibits import NOTHING, Exhibit
 from caploc.stats.chance import FEWEST, bottom, layer_matched, specificity, uniform
 from caploc.stats.intervals import Interval, JsonRecord, paired_interval
 from caploc.stats.threshold import Scores

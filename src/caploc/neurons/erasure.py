@@ -16,8 +16,6 @@ import numpy as np
 from jaxtyping import Float64
 
 from caploc.errors import BadOption, UserError
-from caploc.exhibits import drawing
-from caploc.exhibits.exhibit import NOTHING, Exhibit, Value
 from caploc.folder import ERASURE
 from caploc.measurement import Meter, outcomes_by_example
 from caploc.neurons.cutting import Mode
@@ -40,6 +38,8 @@ from caploc.neurons.study import (
     run_command,
 )
 from caploc.progress import Progress
+from caploc.report import drawing
+from caploc.report.exhibits import NOTHING, Exhibit, Value
 from caploc.result import Score
 from caploc.stats.chance import Specificity, bottom, layer_matched, specificity, uniform
 from caploc.stats.intervals import Interval, JsonRecord, mean_interval, paired_interval

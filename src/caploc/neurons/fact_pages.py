@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from caploc.exhibits import drawing
-from caploc.exhibits.exhibit import NOTHING, Exhibit, Value
 from caploc.neurons.study import YES_NO, Row, bounds, ranged
+from caploc.report import drawing
+from caploc.report.exhibits import NOTHING, Exhibit, Value
 
 Results = Mapping[str, Any]  # by method, or of one method
 NAMES = {

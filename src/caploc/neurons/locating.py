@@ -12,8 +12,6 @@ import numpy as np
 
 from caploc.contents import read_contents
 from caploc.errors import BadOption, UserError
-from caploc.exhibits import drawing
-from caploc.exhibits.exhibit import NOTHING, Exhibit, Value
 from caploc.folder import NEURONS, OVERLAP
 from caploc.neurons.finding import Rule, TaskNeurons
 from caploc.neurons.sites import NeuronGrid
@@ -33,6 +31,8 @@ from caploc.neurons.study import (
     write_result,
 )
 from caploc.progress import Progress
+from caploc.report import drawing
+from caploc.report.exhibits import NOTHING, Exhibit, Value
 from caploc.stats.chance import count_shared
 from caploc.stats.intervals import Interval
 from caploc.stats.sets import COMPARED, RATES, Cohesion, Overlaps, between, cohesion, rates_between

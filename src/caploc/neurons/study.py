@@ -24,9 +24,6 @@ from caploc.contents import read_contents, typed
 from caploc.engine import BatchEngine
 from caploc.engine.encoding import RequestEncoder, Span
 from caploc.errors import BadData, BadOption, UserError
-from caploc.exhibits import drawing
-from caploc.exhibits.exhibit import NOTHING, Exhibit, Value
-from caploc.exhibits.files import write_exhibits
 from caploc.folder import NEURONS, RUN, claim, package_versions, write_json
 from caploc.measurement import Cost, Meter
 from caploc.models.loading import LoadedModel
@@ -34,6 +31,8 @@ from caploc.neurons.attribution import Attribution
 from caploc.neurons.cutting import Cutter, Mode, NeuronEngine, NeuronModel, as_neurons
 from caploc.neurons.finding import Finder, Rule, TaskNeurons, score_cache
 from caploc.progress import Progress, Silent
+from caploc.report import drawing
+from caploc.report.exhibits import NOTHING, Exhibit, Value, write_exhibits
 from caploc.stats.intervals import Interval
 from caploc.stats.threshold import Moments
 from caploc.store import Question, Store

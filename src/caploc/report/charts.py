@@ -11,17 +11,15 @@ from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import vl_convert
-import yaml
 from markupsafe import Markup
 
-from caploc.report.wording import inline
+from caploc.report.wording import inline, read_yaml
 
 SVG = "http://www.w3.org/2000/svg"
 # Data come with the specification: no address is ever read.
@@ -42,12 +40,9 @@ VARIABLE = re.compile(r"var\((--[\w-]+)\)")
 Spec = Mapping[str, Any]
 
 
-@cache
 def read_specs() -> dict[str, Any]:
     """Read `charts.yaml`: the theme, and each chart by its name."""
-    text = files("caploc.report").joinpath("charts.yaml").read_text(encoding="utf-8")
-    found: dict[str, Any] = yaml.safe_load(text)
-    return found
+    return read_yaml(Path(__file__).with_name("charts.yaml"))
 
 
 def fill_spec(name: str, **given: Any) -> dict[str, Any]:

@@ -6,15 +6,9 @@ from typing import Any
 
 from caploc.heads import ALONE, Head
 from caploc.report import colours
-from caploc.report.wording import (
-    Unit,
-    finite_numbers,
-    inline,
-    outcome_unit,
-    percent,
-    unit_of,
-)
-from caploc.result import Bounded, Effect, Estimand, HeadEffect, Result
+from caploc.report.scores import find_worst_spared
+from caploc.report.wording import Unit, finite_numbers, inline, outcome_unit, percent, unit_of
+from caploc.result import Effect, Estimand, HeadEffect, Result
 
 MEANINGS = {
     "named": "knocked out in the check",
@@ -127,47 +121,26 @@ class HeadMap:
 
     layers: list[list[Cell]]
     columns: int
+    dense: bool  # too many columns for numbers in the cells
+    tick: int  # every how many columns the label is shown
     limit: float  # the largest effect, which has the strongest colour
     needed_end: str
     helped_end: str
+    marks: set[str]  # the words of all standings that some cell has
     unmeasured: int
     open: int  # heads whose interval holds zero
-
-    @property
-    def marks(self) -> set[str]:
-        """The words of all standings that some cell has."""
-        words = (word for layer in self.layers for cell in layer for word in cell.standing.words)
-        return {word.removeprefix("left out: ") for word in words}
-
-    @property
-    def dense(self) -> bool:
-        """Whether the columns are too many for numbers in the cells."""
-        return self.columns > DENSE
-
-    @property
-    def tick(self) -> int:
-        """Every how many columns the label is shown."""
-        return 1 if self.columns <= DENSE else 4 if self.columns <= 48 else 8
-
-    @property
-    def grouped(self) -> bool:
-        """Whether some heads share keys and values."""
-        return any(cell.starts_group for layer in self.layers for cell in layer)
-
-    @property
-    def uneven(self) -> bool:
-        """Whether some layer has fewer heads than another."""
-        return any(len(layer) < self.columns for layer in self.layers)
+    grouped: bool  # some heads share keys and values
+    uneven: bool  # some layer has fewer heads than another
 
 
 def head_map(result: Result) -> HeadMap:
     """Lay the heads of a result out by layer, coloured by effect around zero."""
     unit, grid, known_of = outcome_unit(result), result.grid.grid(), Standings(result)
-    entries, effects = by_head(result), effects_by_head(result)
-    limit = largest_effect(result)
+    entries, limit = by_head(result), largest_effect(result)
     cells = []
     for head in grid.heads:
-        entry, effect = entries.get(head), effects.get(head)
+        entry = entries.get(head)
+        effect = entry.effect if entry else None
         standing, group = known_of.of(str(head), entry), grid.group(head)
         notes = _notes(head, entry, unit, known_of)
         if group is not None:
@@ -175,30 +148,34 @@ def head_map(result: Result) -> HeadMap:
             last = min((group + 1) * size, grid.heads_per_layer[head.layer]) - 1
             notes.append(f"key-value group {group} (H{group * size}–H{last})")
         shade, text = "u", "–"
-        if effect is not None:
-            known = entry is not None and not entry.is_open
-            shade = colours.name(colours.step(unit.harm(effect), limit)) if known else "o"
+        if entry is not None and effect is not None:
+            step = colours.step(unit.harm(effect), limit)
+            shade = "o" if entry.is_open else colours.name(step)
             text = unit.short_effect(effect, limit)
         starts = bool(group) and grid.group(Head(head.layer, head.index - 1)) != group
         cells.append(Cell(head, shade, text, "\n".join(notes), standing, starts))
+    columns = max(grid.heads_per_layer, default=0)
     return HeadMap(
         layers=[cells[columns] for columns in grid.layer_slices],
-        columns=max(grid.heads_per_layer, default=0),
+        columns=columns,
+        dense=columns > DENSE,
+        tick=1 if columns <= DENSE else 4 if columns <= 48 else 8,
         limit=limit,
         needed_end=unit.effect(math.copysign(limit, -unit.harm(-1))) if limit else "",
         helped_end=unit.effect(math.copysign(limit, unit.harm(-1))) if limit else "",
-        unmeasured=sum(effects.get(head) is None for head in grid.heads),
+        marks={word.removeprefix("left out: ") for cell in cells for word in cell.standing.words},
+        unmeasured=sum(cell.shade == "u" for cell in cells),
         open=sum(entry.is_open and entry.effect is not None for entry in result.heads),
+        grouped=any(cell.starts_group for cell in cells),
+        uneven=any(size < columns for size in grid.heads_per_layer),
     )
 
 
 def largest_effect(result: Result) -> float:
     """Return the largest effect that is not open, whose colour is the strongest; else of all."""
-    known = [entry.effect for entry in result.heads if not entry.is_open]
-    sizes = [abs(effect) for effect in finite_numbers(known)]
-    return max(
-        sizes or map(abs, finite_numbers(entry.effect for entry in result.heads)), default=0.0
-    )
+    known = finite_numbers(entry.effect for entry in result.heads if not entry.is_open)
+    every = finite_numbers(entry.effect for entry in result.heads)
+    return max(map(abs, known or every), default=0.0)
 
 
 def by_head(result: Result) -> dict[Head, HeadEffect]:
@@ -215,26 +192,18 @@ def _notes(head: Head, entry: HeadEffect | None, unit: Unit, known_of: Standings
     """What a cell says of its effect and its standing."""
     standing = known_of.of(str(head), entry)
     lines = [f"{head}: {unit.effect(entry.effect if entry else None)}"]
-    if interval := interval_text(entry, unit):
+    if interval := unit.interval(entry):
         lines.append(f"95 % interval {interval}")
     if standing.chance:
         lines.append(f"belongs to {known_of.place} with a chance of {standing.chance}")
     if standing.alone:
         plain = {"no": "not checked alone", "yes": "checked alone"}
         lines.append(plain.get(standing.alone, f"checked alone on {standing.alone} examples"))
-    if standing.words:
-        meanings = [
-            (word, MEANINGS.get(word.removeprefix("left out: "))) for word in standing.words
-        ]
-        lines.append(", ".join(f"{word} ({said})" if said else word for word, said in meanings))
-    return lines
-
-
-def interval_text(effect: Bounded | None, unit: Unit) -> str:
-    """Write `−45.1 to −37.0`, or nothing where an end is missing."""
-    if effect is None or effect.low is None or effect.high is None:
-        return ""
-    return f"{unit.bare_effect(effect.low)} to {unit.bare_effect(effect.high)}"
+    words = []
+    for word in standing.words:
+        meaning = MEANINGS.get(word.removeprefix("left out: "))
+        words.append(f"{word} ({meaning})" if meaning else word)
+    return [*lines, ", ".join(words)] if words else lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,36 +225,22 @@ class HeadRow:
     def as_list(self) -> list[Any]:
         """As the page's script reads it: eight texts to show, then three numbers to sort by."""
         stands = self.standing
-        words = ", ".join(stands.words)
-        texts = [self.effect, self.interval, stands.chance, stands.alone, self.q, words]
-        numbers = [self.number, self.chance, self.q_number]
-        return [self.rank, self.head, *(text or "–" for text in texts), *numbers]
+        texts = [self.effect, self.interval, stands.chance, stands.alone, self.q]
+        texts = [text or "–" for text in (*texts, ", ".join(stands.words))]
+        return [self.rank, self.head, *texts, self.number, self.chance, self.q_number]
 
 
 @dataclass(frozen=True, slots=True)
 class HeadTable:
     """The heads that count, most needed first, and which columns have anything to show."""
 
+    title: str
     rows: list[HeadRow]
     every: list[HeadRow]  # all heads, the listed ones first
     count: int  # heads that belong here, those too many to list included
+    named: bool  # whether any of the rows is named
     place: str  # what the chances are chances of
-
-    @property
-    def columns(self) -> set[str]:
-        """The columns that not every table has, if any row fills them."""
-        filled = {
-            "intervals": any(row.interval != "–" for row in self.rows),
-            "chances": any(row.standing.chance for row in self.rows),
-            "alone": any(row.standing.alone for row in self.rows),
-            "q": any(row.q != "–" for row in self.rows),
-        }
-        return {name for name, holds in filled.items() if holds}
-
-    @property
-    def named(self) -> bool:
-        """Whether any of the rows is named."""
-        return any(row.standing.named for row in self.rows)
+    columns: set[str]  # of those that not every table has, the ones that some row fills
 
     def as_data(self) -> dict[str, Any]:
         """All heads as the page's script reads them; the first `count` of them count.
@@ -294,13 +249,6 @@ class HeadTable:
         """
         rows = [[*row.as_list(), place] for place, row in enumerate(self.every, 1)]
         return {"count": self.count, "named": self.named, "rows": rows}
-
-    @property
-    def title(self) -> str:
-        """What the table shows."""
-        if not self.rows:
-            return "No effects were measured"
-        return "The heads that count" if self.named else "The likeliest heads, none of them named"
 
 
 def head_table(result: Result) -> HeadTable:
@@ -320,7 +268,23 @@ def head_table(result: Result) -> HeadTable:
     others = [entry for entry in entries if not any(entry is one for one in chosen)]
     every = [_row(number, e, known_of, unit) for number, e in enumerate([*chosen, *others], 1)]
     rows = every[: min(len(chosen), HEADS_LISTED)]
-    return HeadTable(rows, every, len(chosen), known_of.place)
+    named = any(row.standing.named for row in rows)
+    title = "The heads that count" if named else "The likeliest heads, none of them named"
+    filled = {
+        "intervals": any(row.interval != "–" for row in rows),
+        "chances": any(row.standing.chance for row in rows),
+        "alone": any(row.standing.alone for row in rows),
+        "q": any(row.q != "–" for row in rows),
+    }
+    return HeadTable(
+        title=title if rows else "No effects were measured",
+        rows=rows,
+        every=every,
+        count=len(chosen),
+        named=named,
+        place=known_of.place,
+        columns={name for name, holds in filled.items() if holds},
+    )
 
 
 def _row(rank: int, entry: HeadEffect, known_of: Standings, unit: Unit) -> HeadRow:
@@ -330,7 +294,7 @@ def _row(rank: int, entry: HeadEffect, known_of: Standings, unit: Unit) -> HeadR
         rank=str(rank) if standing.named or not known_of.top else "–",
         head=inline(entry.head),
         effect=unit.effect(entry.effect),
-        interval=interval_text(entry, unit) or "–",
+        interval=unit.interval(entry) or "–",
         q="–" if q is None else "<\u00a00.001" if q < 0.001 else f"{q:.2g}",
         standing=standing,
         number=entry.effect,
@@ -355,13 +319,10 @@ def member_rows(result: Result) -> list[list[str]]:
     Of one head alone the two are the same: there is no row.
     """
     members, unit = result.validation.members, unit_of(result)
-    rows = []
-    for member in members.heads if members and members.heads[1:] else []:
-        row = [inline(member.head)]
-        for effect in (member.alone, member.within):
-            row += [unit.effect(effect.effect), interval_text(effect, unit) or "–"]
-        rows.append(row)
-    return rows
+    return [
+        [inline(one.head), *write_effects(unit, one.alone, one.within)]
+        for one in (members.heads if members and members.heads[1:] else [])
+    ]
 
 
 def frontier_rows(result: Result) -> list[list[str]]:
@@ -369,10 +330,17 @@ def frontier_rows(result: Result) -> list[list[str]]:
     frontier, unit = result.validation.frontier, unit_of(result)
     rows = []
     for one in frontier.sets if frontier else []:
-        worst = min(one.spared, key=lambda each: each.effect.effect or 0.0, default=None)
-        row = [inline(" ".join(one.heads))]
-        for effect in (one.damage, worst.effect if worst else Effect()):
-            row += [unit.effect(effect.effect), interval_text(effect, unit) or "–"]
-        elsewhere = inline(worst.task) if worst else "–"
-        rows.append([*row, elsewhere, "yes" if one.within else "not surely"])
+        worst = find_worst_spared(one)
+        effects = write_effects(unit, one.damage, worst.effect if worst else Effect())
+        elsewhere, kept = (
+            inline(worst.task) if worst else "–",
+            "yes" if one.within else "not surely",
+        )
+        rows.append([inline(" ".join(one.heads)), *effects, elsewhere, kept])
     return rows
+
+
+def write_effects(unit: Unit, *effects: Effect) -> list[str]:
+    """Write each effect and its interval as two cells."""
+    pairs = ((unit.effect(each.effect), unit.interval(each) or "–") for each in effects)
+    return [cell for pair in pairs for cell in pair]

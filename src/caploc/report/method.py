@@ -11,7 +11,7 @@ from caploc.report.wording import (
     read_texts,
     significant,
 )
-from caploc.result import HeldOut, Result, Subsets
+from caploc.result import HeldOut, Result
 
 
 def method_paragraphs(result: Result) -> list[str]:
@@ -90,7 +90,11 @@ def _check(result: Result) -> str:
     if not top:
         return ""
     which = "that head was" if len(top) == 1 else f"the top {len(top)} heads were"
-    text = _parts(validation.subsets) if validation.subsets else ""
+    text, subsets = "", validation.subsets
+    if subsets:  # how the set as found was held against its parts
+        where = f" on {counted(subsets.examples, 'example')}" if subsets.examples else ""
+        parts: str = read_texts()["parts"]
+        text = parts.format(found=counted(len(subsets.found), "head"), where=where) + " "
     # held-out examples where there are any, and then the task as it comes
     knocked_out, held_out = validation.task.knocked_out, validation.held_out or HeldOut()
     examples = knocked_out.examples if knocked_out else None
@@ -104,13 +108,6 @@ def _check(result: Result) -> str:
     if others := len(validation.other_tasks):
         text += f"; {counted(others, 'other task')} show what else breaks"
     return f"{text}. ± is one standard error unless the row says otherwise."
-
-
-def _parts(subsets: Subsets) -> str:
-    """Tell how the set as found was held against its parts."""
-    where = f" on {counted(subsets.examples, 'example')}" if subsets.examples else ""
-    text: str = read_texts()["parts"]
-    return text.format(found=counted(len(subsets.found), "head"), where=where) + " "
 
 
 def _software(result: Result) -> str:

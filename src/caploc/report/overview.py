@@ -147,9 +147,8 @@ def _sharing(told: Told) -> str:
     if not most:
         return "no head is among the top of two of them"
     first, last = most[0], most[-1]
-    count = len(first["heads"])
-    verb = "is" if count == 1 else "are"
-    text = f"{counted(count, 'head')} {verb} among the top of two of them or more"
+    verb = "is" if len(first["heads"]) == 1 else "are"
+    text = f"{counted(len(first['heads']), 'head')} {verb} among the top of two of them or more"
     if last["tasks"] > 2:
         text += f", and {name_list(list(last['heads']))} of {numeral(last['tasks'])}"
     by_chance = significant(first["chance"]["expected_in_layers"], 2)
@@ -172,8 +171,8 @@ def _methods_headline(told: Told, task: str, methods: Sequence[str]) -> str:
 def _label(row: Told, rows: Sequence[Told]) -> str:
     """Return the method, and where another run has the same one, the run's name."""
     method = inline(row["method"])
-    twins = [one for one in rows if one["method"] == row["method"]]
-    return method if len(twins) == 1 else f"{method}, {inline(row['name'])}"
+    alone = sum(one["method"] == row["method"] for one in rows) == 1
+    return method if alone else f"{method}, {inline(row['name'])}"
 
 
 def _rows_of(told: Told, names: Sequence[str]) -> list[Told]:
@@ -181,14 +180,28 @@ def _rows_of(told: Told, names: Sequence[str]) -> list[Told]:
     return [runs[name] for name in names]
 
 
+def _cost(rows: float | None, seconds: float | None) -> list[str]:
+    """Write how many rows a run took, and how long."""
+    spent = None if rows is None else f"{rows:,.0f}"
+    return [text or "not recorded" for text in (spent, format_duration(seconds))]
+
+
+def _scores(run: Told, results: Results) -> list[str]:
+    """Write a run's score intact, without its heads and without random ones."""
+    unit = check_of(results[run["name"]]).unit
+    return [unit.score(run[name]) for name in ("intact", "knocked_out", "random_heads")]
+
+
 def _run(folder: Path, one: ComparedRun) -> dict[str, Any]:
     """Describe a run as the table of runs and the maps show it."""
-    result, check, rows = one.result, check_of(one.result), one.result.cost.rows
+    result, check = one.result, check_of(one.result)
+    rows, time = _cost(result.cost.rows, result.cost.seconds)
     way = relpath(one.folder, folder).replace("\\", "/")
-    general = []
-    for entry in result.validation.other_tasks:
-        scores = map(unit_of_other(entry, check.unit).score, entry.scores)
-        general.append(f"{called(entry.name)}: {f'{SPACE}→{SPACE}'.join(scores)}")
+    general = [
+        f"{called(entry.name)}: "
+        + f"{SPACE}→{SPACE}".join(map(unit_of_other(entry, check.unit).score, entry.scores))
+        for entry in result.validation.other_tasks
+    ]
     return {
         # The leading dot keeps a folder named like `javascript:` from being taken for a scheme.
         "link": f"./{quote(way, errors='replace')}/report.html",
@@ -200,8 +213,8 @@ def _run(folder: Path, one: ComparedRun) -> dict[str, Any]:
         "verdict": VERDICTS[check.verdict],
         "general": general,  # each other task, before and after
         "top": name_list(check.top) or "none",
-        "rows": "not recorded" if rows is None else f"{rows:,.0f}",
-        "time": format_duration(result.cost.seconds) or "not recorded",
+        "rows": rows,
+        "time": time,
         "map": head_map(result),
     }
 
@@ -216,11 +229,8 @@ def _matrix(results: Sequence[Result]) -> dict[str, Any]:
     several = len({result.method.name for result in results}) > 1
     rows = []
     for result in results:
-        unit, effects, task = (
-            outcome_unit(result),
-            effects_by_head(result),
-            called(result.task.name),
-        )
+        unit, effects = outcome_unit(result), effects_by_head(result)
+        task = called(result.task.name)
         limit = max(map(abs, finite_numbers(effects.values())), default=0.0)
         cells = []
         for head in sorted(heads):
@@ -240,10 +250,7 @@ def _methods_part(question: Told, told: Told, results: Results) -> PagePart:
     labels = {run["name"]: _label(run, runs) for run in runs}
     lines = []
     for run in runs:
-        unit, rows = check_of(results[run["name"]]).unit, run["rows"]
-        scores = [unit.score(run[name]) for name in ("intact", "knocked_out", "random_heads")]
-        spent = ["not recorded" if rows is None else f"{rows:,.0f}"]
-        spent.append(format_duration(run["seconds"]) or "not recorded")
+        scores, spent = _scores(run, results), _cost(run["rows"], run["seconds"])
         lines.append([labels[run["name"]], name_list(run["top"]) or "none", *scores, *spent])
     pairs = []
     for pair in question["pairs"]:
@@ -329,11 +336,10 @@ def _models_part(task: Told, told: Told, results: Results) -> PagePart:
     ]
     lines = []
     for run, each, label in zip(runs, task["models"], labels, strict=True):
-        unit = check_of(results[run["name"]]).unit
         shape = f"{each['layers']} x {each['heads'] // max(1, each['layers'])}"
         named = f"{len(run['top'])} ({percent(each['share'] or 0.0)})"
-        scores = [unit.score(run[name]) for name in ("intact", "knocked_out", "random_heads")]
-        lines.append([label, shape, named, *scores, name_list(run["top"]) or "none"])
+        top = name_list(run["top"]) or "none"
+        lines.append([label, shape, named, *_scores(run, results), top])
     columns = ["Model", "Layers x heads", "Named", "Intact", "Knocked out", "Random heads", "Heads"]
     note = "Heads of different models are different heads, even where they share a name."
     table = Table("What is lost without the heads of each model", columns, lines, note)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from caploc.contents import Answers, Curve, File, Interactions, read_file
+from caploc.contents import Answers, Curve, Interactions, read_file
 from caploc.folder import ANSWERS, CURVE, INTERACTIONS, RESULT, refuse_links
 from caploc.report import colours
 from caploc.report.answers import Status, answer_rows
@@ -53,7 +53,8 @@ def write_report(folder: Path, result: Result, answers: Sequence[AnswerPair]) ->
         OSError: if the folder or a file in it cannot be written.
         UserError: if curve.json or interactions.json cannot be read.
     """
-    curve, found = curve_of(folder), _found(folder / INTERACTIONS, Interactions)
+    curve, together = curve_of(folder), folder / INTERACTIONS
+    found = read_file(together, Interactions) if together.exists() else None
     members = result.validation.members or Members()
     rows = answer_rows(answers, outcome_unit(result))
     compared, table, units = comparisons(result), head_table(result), units_by_task(result)
@@ -115,8 +116,5 @@ def curve_of(folder: Path) -> Curve | None:
     Raises:
         UserError: if it cannot be read.
     """
-    return _found(folder / CURVE, Curve)
-
-
-def _found(path: Path, kind: type[File]) -> File | None:
-    return read_file(path, kind) if path.exists() else None
+    path = folder / CURVE
+    return read_file(path, Curve) if path.exists() else None

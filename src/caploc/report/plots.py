@@ -8,7 +8,7 @@ from caploc.contents import Curve
 from caploc.report import colours
 from caploc.report.charts import Chart, Picture, Spec, by_series, chart, fill_spec, shortened
 from caploc.report.headtable import HeadRow, Standing, Standings, by_head, head_table
-from caploc.report.scores import ScoreRow, comparisons
+from caploc.report.scores import ScoreRow, comparisons, find_worst_spared
 from caploc.report.wording import (
     ScoreKind,
     Unit,
@@ -21,7 +21,7 @@ from caploc.report.wording import (
     unit_of,
     unit_of_other,
 )
-from caploc.result import Effect, Result, Score
+from caploc.result import Result, Score
 
 FIGURES = "figures"  # folder of a run
 NAMES = ("heads", "effects", "scores", "curve")
@@ -40,30 +40,17 @@ SHARED = range(-colours.STEPS, colours.STEPS + 1)  # shades of a scale centred o
 Row = dict[str, Any]
 
 
-def draw_effects(rows: Sequence[HeadRow], unit: Unit, estimand: str) -> Chart | None:
-    """Draw `effects_spec` for the page."""
-    spec = effects_spec(rows, unit, estimand)
-    count = sum(finite_numbers([row.number]) != [] for row in rows)
-    summary = f"Effects of {counted(count, 'head')} with their intervals; the numbers are in "
-    return None if spec is None else chart(f"{summary}the table below.", spec)
-
-
 def effects_spec(rows: Sequence[HeadRow], unit: Unit, estimand: str) -> Spec | None:
     """Return each listed head's effect with its interval, most needed first; None without any."""
-    factor = unit.factor
-    values = [
-        {
-            "name": row.head,
-            "effect": factor * row.number,
-            "low": None if row.low is None else factor * row.low,
-            "high": None if row.high is None else factor * row.high,
-            "series": "named" if row.standing.named else "not named",
-            "noteOf": f"{row.head}: {row.effect}"
-            + (f"\n95\u00a0% interval {row.interval}" if row.low is not None else ""),
-        }
-        for row in rows
-        if row.number is not None and finite_numbers([row.number])
-    ]
+    values: list[Row] = []
+    for row in rows:
+        if row.number is not None and finite_numbers([row.number]):
+            ends = {"effect": row.number, "low": row.low, "high": row.high}
+            drawn = {name: None if x is None else unit.factor * x for name, x in ends.items()}
+            interval = "" if row.low is None else f"\n95\u00a0% interval {row.interval}"
+            series = "named" if row.standing.named else "not named"
+            words = {"name": row.head, "series": series}
+            values.append(drawn | words | {"noteOf": f"{row.head}: {row.effect}{interval}"})
     if not values:
         return None
     return fill_spec(
@@ -75,6 +62,16 @@ def effects_spec(rows: Sequence[HeadRow], unit: Unit, estimand: str) -> Spec | N
     )
 
 
+def draw_effects(rows: Sequence[HeadRow], unit: Unit, estimand: str) -> Chart | None:
+    """Draw `effects_spec` for the page."""
+    spec = effects_spec(rows, unit, estimand)
+    if spec is None:
+        return None
+    count = counted(len(spec["data"]["values"]), "head")
+    summary = f"Effects of {count} with their intervals; the numbers are in the table below."
+    return chart(summary, spec)
+
+
 def draw_frontier(result: Result) -> Chart | None:
     """Draw what each set takes of the task over what it costs elsewhere; None without two sets."""
     frontier, unit = result.validation.frontier, unit_of(result)
@@ -83,19 +80,19 @@ def draw_frontier(result: Result) -> Chart | None:
     kinds = ["named", "within the price", "not surely"]
     rows: list[Row] = []
     for one in frontier.sets:
-        losses = [each.effect for each in one.spared if each.effect.effect is not None]
-        worst = min(losses, key=lambda each: each.effect or 0.0, default=Effect())
-        if one.damage.effect is None or worst.effect is None:
+        worst = find_worst_spared(one)
+        if one.damage.effect is None or worst is None:
             continue
-        named = set(one.heads) == set(result.top)
+        kind = kinds[1] if one.within else kinds[2]
         (taken, high, low), (lost, most, least) = (
             [None if x is None else -unit.factor * x for x in (each.effect, each.low, each.high)]
-            for each in (one.damage, worst)
+            for each in (one.damage, worst.effect)
         )
-        kind = kinds[0] if named else kinds[1] if one.within else kinds[2]
-        row = {"taken": taken, "low": low, "high": high, "lost": lost, "least": least, "most": most}
+        row: Row = {"taken": taken, "low": low, "high": high}
+        row |= {"lost": lost, "least": least, "most": most}
+        row["series"] = kinds[0] if set(one.heads) == set(result.top) else kind
         note = f"{' '.join(one.heads)}: takes {taken:.3g}, and costs {lost:.3g} elsewhere"
-        rows.append(row | {"series": kind, "noteOf": note})
+        rows.append(row | {"noteOf": note})
     spec = fill_spec(
         "frontier",
         rows=rows,
@@ -107,54 +104,49 @@ def draw_frontier(result: Result) -> Chart | None:
     return chart(f"{counted(len(rows), 'set')} of heads; the numbers are in the table below.", spec)
 
 
+def _span(unit: Unit, score: float, error: float | None) -> Row:
+    """A score and what lies an error to each side of it, as they are drawn."""
+    ends = {"low": score - (error or 0.0), "score": score, "high": score + (error or 0.0)}
+    return {name: unit.factor * value for name, value in ends.items()}
+
+
+def _score_scale(unit: Unit, **plain: Any) -> dict[str, Any]:
+    """The scale of scores: shares from 0 to 100, others as told."""
+    share = unit.kind is ScoreKind.SHARE
+    return {"title": f"score ({unit.measure})"} | {
+        "scale": {"nice": True} | ({"domain": [0, 100]} if share else plain)
+    }
+
+
 def scores_specs(rows: Sequence[ScoreRow]) -> list[Spec]:
     """Return scores before and after, a chart for each unit; random draws are short lines."""
-    measures = dict.fromkeys(row.unit.measure for row in rows)
-    groups = [[row for row in rows if row.unit.measure == each] for each in measures]
     specs: list[Spec] = []
-    for group in groups:
-        unit = group[0].unit
-        if points := [value for row in group for value in _score_points(row, unit.factor)]:
-            share = unit.kind is ScoreKind.SHARE
-            specs.append(
-                fill_spec(
-                    "scores",
-                    rows=points,
-                    names=[row.short for row in group],
-                    title=f"score ({unit.measure})",
-                    scale={"nice": True} | ({"domain": [0, 100]} if share else {"zero": True}),
-                    ends=[
-                        {"name": row.short, "score": unit.factor * before}
-                        | {"after": unit.factor * after}
-                        for row in group
-                        for before, after in [(row.points[0].score, row.points[1].score)]
-                        if before is not None and after is not None
-                    ],
-                    draws=[
-                        {"name": row.short, "score": unit.factor * score}
-                        | {"noteOf": f"{row.short}\none draw: {unit.score(score)}"}
-                        for row in group
-                        for score in row.draws
-                    ],
-                )
-            )
+    for measure in dict.fromkeys(row.unit.measure for row in rows):
+        group = [row for row in rows if row.unit.measure == measure]
+        unit, points, ends = group[0].unit, [], []
+        for row in group:
+            texts = {"intact": row.intact, "knocked out": row.knocked_out}
+            before, after = (point.score for point in row.points)
+            if before is not None and after is not None:
+                score, knocked_out = unit.factor * before, unit.factor * after
+                ends.append({"name": row.short, "score": score, "after": knocked_out})
+            points += [
+                _span(unit, point.score, point.error)
+                | {"name": row.short, "series": when, "noteOf": f"{row.short}\n{when}: {text}"}
+                for (when, text), point in zip(texts.items(), row.points, strict=True)
+                if point.score is not None and finite_numbers([point.score])
+            ]
+        draws = [
+            {"name": row.short, "score": unit.factor * score}
+            | {"noteOf": f"{row.short}\none draw: {unit.score(score)}"}
+            for row in group
+            for score in row.draws
+        ]
+        if points:
+            names, scale = [row.short for row in group], _score_scale(unit, zero=True)
+            spec = fill_spec("scores", rows=points, names=names, ends=ends, draws=draws, **scale)
+            specs.append(spec)
     return specs
-
-
-def _score_points(row: ScoreRow, factor: int) -> list[Row]:
-    said = {"intact": row.intact, "knocked out": row.knocked_out}
-    return [
-        {
-            "name": row.short,
-            "series": when,
-            "score": factor * point.score,
-            "low": factor * (point.score - (point.error or 0.0)),
-            "high": factor * (point.score + (point.error or 0.0)),
-            "noteOf": f"{row.short}\n{when}: {text}",
-        }
-        for (when, text), point in zip(said.items(), row.points, strict=True)
-        if point.score is not None and finite_numbers([point.score])
-    ]
 
 
 def units_by_task(result: Result) -> dict[str, Unit]:
@@ -179,17 +171,10 @@ def curve_specs(drawn: Curve, units: Mapping[str, Unit]) -> list[Spec]:
     for unit, values in kinds.items():
         if values:
             most = max(value["heads"] for value in values)
-            share = unit.kind is ScoreKind.SHARE
-            specs.append(
-                fill_spec(
-                    "curve",
-                    rows=values,
-                    title=f"score ({unit.measure})",
-                    scale={"nice": True} | ({"domain": [0, 100]} if share else {"zero": False}),
-                    ticks=list(range(0, most + 1, -(-most // MOST_TICKS) or 1)),
-                    **by_series(list(dict.fromkeys(str(value["series"]) for value in values))),
-                )
-            )
+            ticks = list(range(0, most + 1, -(-most // MOST_TICKS) or 1))
+            looks = by_series(list(dict.fromkeys(str(value["series"]) for value in values)))
+            scale = _score_scale(unit, zero=False)
+            specs.append(fill_spec("curve", rows=values, ticks=ticks, **scale, **looks))
     return specs
 
 
@@ -198,13 +183,11 @@ def _curve_points(
 ) -> list[Row]:
     values = []
     for count, point in enumerate(points):
-        score, error = point.score, point.stderr or 0.0
-        if score is not None:
+        if point.score is not None:
             last = f", last {heads[count - 1]}" if 0 < count <= len(heads) else ""
-            said = f"{counted(count, 'head')} knocked out{last}: {unit.score(score)}"
-            low, high = unit.factor * (score - error), unit.factor * (score + error)
-            row = {"heads": count, "score": unit.factor * score, "low": low, "high": high}
-            values.append(row | {"series": task, "noteOf": f"{task}\n{said}"})
+            text = f"{counted(count, 'head')} knocked out{last}: {unit.score(point.score)}"
+            row = {"heads": count, "series": task, "noteOf": f"{task}\n{text}"}
+            values.append(row | _span(unit, point.score, point.stderr))
     return values
 
 
@@ -268,13 +251,11 @@ def heads_spec(result: Result) -> Spec:
 def _mark(standing: Standing) -> str | None:
     """Return the weightiest mark of a head, or none."""
     bold, outlined, dot, cross = MARKS
-    held = {
-        cross: standing.universal is True,
-        bold: standing.named,
-        dot: standing.critical,
-        outlined: standing.selected,
-    }
-    return next((mark for mark, holds in held.items() if holds), None)
+    if standing.universal is True:
+        return cross
+    if standing.named:
+        return bold
+    return dot if standing.critical else outlined if standing.selected else None
 
 
 def _largest(effects: Iterable[float | None]) -> float:

@@ -19,7 +19,18 @@ from caploc.report.wording import (
     unit_of_other,
     unit_of_outcomes,
 )
-from caploc.result import Bounded, Change, Failures, HeldOut, Result, Score, Spread, TaskComparison
+from caploc.result import (
+    Bounded,
+    Change,
+    Failures,
+    FrontierSet,
+    HeldOut,
+    Result,
+    Score,
+    Spread,
+    TaskComparison,
+    TaskEffect,
+)
 
 VERDICTS = ("changed", "unchanged", "open")
 LOST = {
@@ -91,10 +102,9 @@ def comparisons(result: Result) -> list[ScoreRow]:
         before = held_out.intact if held_out else intact.score
         long, kind = f"{name}, random heads instead", "of as many in each layer"
         rows.append(_drawn(long, "random heads", controls, before, kind, unit))
-        if controls.same_groups:
+        if same := controls.same_groups:
             long, kind = f"{name}, other heads of the same groups", "of the named heads' "
-            kind += "key-value groups"
-            rows.append(_drawn(long, "same groups", controls.same_groups, before, kind, unit))
+            rows.append(_drawn(long, "same groups", same, before, f"{kind}key-value groups", unit))
     if held_out:
         detail = f"{whole.detail}, those of the search among them".removeprefix(", ")
         rows.append(replace(whole, short="all examples", detail=detail))
@@ -122,11 +132,9 @@ def _others(entries: Sequence[TaskComparison], main: Unit) -> list[ScoreRow]:
 
 def format_interval(change: Bounded | None, unit: Unit) -> str:
     """Write the 95 % interval of a change of outcomes, whose unit may not be the score's."""
-    if change is None or change.low is None or change.high is None:
-        return ""
     own = unit_of_outcomes(unit)
-    ends = f"{own.bare_effect(change.low)} to {own.bare_effect(change.high)}"
-    return ends if own == unit else f"{ends}{SPACE}{own.axis}"
+    ends = own.interval(change)
+    return ends if own == unit or not ends else f"{ends}{SPACE}{own.axis}"
 
 
 def describe_verdict(change: Change | None) -> str:
@@ -184,16 +192,12 @@ def lost(failures: Failures | None) -> str:
     return f"{words}: {parts}" if parts else words
 
 
-@dataclass(frozen=True, slots=True)
-class CurveTable:
-    """A column a task, a row for each number of heads."""
+def tabulate_curve(curve: Curve, units: Mapping[str, Unit]) -> tuple[list[str], list[list[str]]]:
+    """Name the tasks of curve.json, and write a row for each number of heads.
 
-    tasks: list[str]
-    rows: list[list[str]]  # how many heads, the last of them, the score of each task
-
-
-def tabulate_curve(curve: Curve, units: Mapping[str, Unit]) -> CurveTable:
-    """Write the content of curve.json; `units` say how each task's scores are written."""
+    A row is how many heads, the last of them, and the score of each task; `units` say how each
+    task's scores are written.
+    """
     rows = []
     for count, head in enumerate(["none", *map(inline, curve.heads)]):
         row = [str(count), head]
@@ -202,4 +206,10 @@ def tabulate_curve(curve: Curve, units: Mapping[str, Unit]) -> CurveTable:
             unit = units.get(task) or Unit(ScoreKind.PLAIN, "score")
             row.append(format_with_error(Point(score.score, score.stderr), unit))
         rows.append(row)
-    return CurveTable(list(called_apart(curve.curves).values()), rows)
+    return list(called_apart(curve.curves).values()), rows
+
+
+def find_worst_spared(one: FrontierSet) -> TaskEffect | None:
+    """Find the task to be spared that loses most without a set; None where none was measured."""
+    known = [each for each in one.spared if each.effect.effect is not None]
+    return min(known, key=lambda each: each.effect.effect or 0.0, default=None)

@@ -43,22 +43,14 @@ class HeadlineVerdict(Enum):
     EVERYTHING = auto()  # all lose, no less than half of what the task loses, in shares
 
 
-HURT = {
-    HeadlineVerdict.NEEDED,
-    HeadlineVerdict.UNSURE,
-    HeadlineVerdict.SPECIFIC,
-    HeadlineVerdict.SHARED,
-    HeadlineVerdict.EVERYTHING,
-}
-BROAD = 0.5  # of the task's lost share, that every other task loses too
-
-
 WEAK = {
     HeadlineVerdict.NOISE,
     HeadlineVerdict.UNHURT,
     HeadlineVerdict.SLIGHT,
     HeadlineVerdict.LIKE_RANDOM,
 }
+HURT = set(HeadlineVerdict) - WEAK - {HeadlineVerdict.NO_HEADS, HeadlineVerdict.NOT_CHECKED}
+BROAD = 0.5  # of the task's lost share, that every other task loses too
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,25 +303,21 @@ class Step:
 def next_steps(result: Result, curve: Curve | None) -> list[Step]:
     """Return what to do next, what mends a doubt first."""
     verdict, of_set = check_of(result).verdict, result.search.goal == "set"
-    steps = []
+    reasons = []
     if verdict is HeadlineVerdict.NO_HEADS:
         finer = "A finer outcome shows smaller effects: take --outcome logprob. "
-        steps.append(
-            Step(
-                f"No head stands out. {'' if result.task.outcome == 'logprob' else finer}More rows "
-                "(--budget) show smaller effects. If that finds none either, the task may be "
-                f"spread over many heads{'' if of_set else '; --goal set looks for those'}."
-            )
+        reasons.append(
+            f"No head stands out. {'' if result.task.outcome == 'logprob' else finer}More rows "
+            "(--budget) show smaller effects. If that finds none either, the task may be "
+            f"spread over many heads{'' if of_set else '; --goal set looks for those'}."
         )
     if verdict in WEAK:
         look = "Look for a set with --goal set, or spend more rows."
-        steps.append(
-            Step(
-                "Do not build on these heads yet: knocking them out does no more than chance or "
-                f"random heads would. {'Spend more rows.' if of_set else look}"
-            )
+        reasons.append(
+            "Do not build on these heads yet: knocking them out does no more than chance or "
+            f"random heads would. {'Spend more rows.' if of_set else look}"
         )
-    steps += [Step(why) for why in _doubts(result, of_set)]
+    steps = [Step(why) for why in (*reasons, *_doubts(result, of_set))]
     return steps + (_uses(result, curve) if verdict in HURT else [])
 
 

@@ -254,11 +254,10 @@ def _changed(change: Change | None, unit: Unit) -> str:
 
 
 def _draws(spread: Spread, unit: Unit) -> str:
-    draws = spread.draws
     error = "" if not spread.sd else f" ±{SPACE}{unit.error(spread.sd)}"
     kind = "" if spread.heads is None else f" of {counted(spread.heads, 'head')}"
-    count = counted(draws, "draw") if draws else "the draws"
-    verb = "leaves" if draws == 1 else "leave"
+    count = counted(spread.draws, "draw") if spread.draws else "the draws"
+    verb = "leaves" if spread.draws == 1 else "leave"
     return f"{count}{kind} {verb} a score of {unit.score(spread.mean)}{error} on the same examples."
 
 

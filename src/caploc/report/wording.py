@@ -6,12 +6,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import yaml
 
-from caploc.result import Result, TaskComparison
+from caploc.result import Bounded, Result, TaskComparison
 
 NUMERALS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 NAMES_SHOWN = 8  # a sentence with more head names than this is no longer read
@@ -185,6 +185,12 @@ class Unit:
         unit = "" if value is None else self._by_kind("points", "nats", "")
         return f"{self.bare_effect(value)}{SPACE}{unit}".rstrip(SPACE)
 
+    def interval(self, change: Bounded | None) -> str:
+        """Write `−45.1 to −37.0`, or nothing where an end is missing."""
+        if change is None or change.low is None or change.high is None:
+            return ""
+        return f"{self.bare_effect(change.low)} to {self.bare_effect(change.high)}"
+
 
 def significant(value: float, digits: int = 3, *, decimals: int = 0) -> str:
     """Write a number with so many digits that count, at least `decimals` after the point."""
@@ -291,8 +297,12 @@ def _fit_a_share(scores: Iterable[float | None]) -> bool:
 
 
 @cache
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Read a YAML file that lies beside the code."""
+    found: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+    return found
+
+
 def read_texts() -> dict[str, Any]:
     """Read `texts.yaml`: what a run's page says in whole sentences."""
-    text = files("caploc.report").joinpath("texts.yaml").read_text(encoding="utf-8")
-    found: dict[str, Any] = yaml.safe_load(text)
-    return found
+    return read_yaml(Path(__file__).with_name("texts.yaml"))

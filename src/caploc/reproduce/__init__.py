@@ -1,8 +1,8 @@
 """The heads paper again: its tables and figures from one command, on any models.
 
-`preset` says what is measured on what, and reads it; `laboratory` measures; `selection` takes
-universal heads out; `tables`, `figures` and `analyses` fill exhibits, whose words `exhibits.yaml`
-holds; `reckoning` tells what all that would take; `published` holds the paper's figures. `cnl` and
+`preset` says what is measured on what, and reads it; `laboratory` measures, and `dry_run` counts
+what that takes; `selection` takes universal heads out; `exhibits` and `analyses` fill tables and
+figures, whose words `exhibits.yaml` holds; `published` holds the paper's figures. `cnl` and
 `checklist` do the same for the neurons paper.
 """
 

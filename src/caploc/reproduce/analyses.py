@@ -4,12 +4,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from caploc.errors import BadOption
-from caploc.exhibits.exhibit import NOTHING, Cell, Exhibit, Value
-from caploc.heads import Head
-from caploc.reproduce.laboratory import ScoredTask
+from caploc.report.exhibits import NOTHING, Exhibit, Row, Value
+from caploc.reproduce.laboratory import Heads, Lab
 from caploc.reproduce.preset import Benchmark, PresetModel
 from caploc.reproduce.selection import (
-    Lab,
     fill_exhibit,
     format_score,
     general,
@@ -30,7 +28,7 @@ FEWEST_MODELS = 3  # of a trend with size
 
 def sharing_exhibit(lab: Lab) -> Exhibit:
     """Heads and key-value groups that benchmarks share, beside what chance would give."""
-    rows: list[tuple[Cell, ...]] = []
+    rows: list[Row] = []
     for model in lab.preset.models:
         found = {b.label: named_heads(lab, model, b) for b in lab.preset.localized}
         for pair in overlaps(found, model.grid, draws=lab.draws):
@@ -40,7 +38,7 @@ def sharing_exhibit(lab: Lab) -> Exhibit:
     return fill_exhibit(lab, "sharing", rows)
 
 
-def against_chance(chance: Chance) -> tuple[Cell, ...]:
+def against_chance(chance: Chance) -> Row:
     """How many, how many by chance, and how surprising, from the whole grid and within layers."""
     return (
         Value(chance.count, digits=0),
@@ -52,21 +50,18 @@ def against_chance(chance: Chance) -> tuple[Cell, ...]:
 
 def scale(lab: Lab) -> Exhibit:
     """How strongly each capability is localized, model by model, and the trend with size."""
-    rows: list[tuple[Cell, ...]] = []
+    rows: list[Row] = []
     notes = []
+    sizes = {model.label: float(model.parameters) for model in lab.preset.models}
     for benchmark in lab.preset.localized:
         strengths: dict[str, Strength] = {}
-        sizes: dict[str, float] = {}
         for model in lab.preset.models:
             found = strength(lab, model, benchmark)
             value = Value(found.strength, found.stderr) if found else Value(None)
-            sizes[model.label] = float(model.parameters)
             rows.append((benchmark.label, model.label, Value(model.parameters / 1e9), value))
-            if found is not None:
-                strengths[model.label] = found
+            strengths |= {model.label: found} if found else {}
         if len(strengths) >= FEWEST_MODELS:
-            told = trend(strengths, sizes)
-            notes.append(f"{benchmark.label}: {in_words(told)}")
+            notes.append(f"{benchmark.label}: {in_words(trend(strengths, sizes))}")
         elif len(lab.preset.models) >= FEWEST_MODELS:
             notes.append(f"{benchmark.label}: too few models for a trend.")
     if len(lab.preset.models) < FEWEST_MODELS:
@@ -88,27 +83,21 @@ def in_words(told: Trend) -> str:
 def strength(lab: Lab, model: PresetModel, benchmark: Benchmark) -> Strength | None:
     """How localized a benchmark is; None where a score is missing or no better than chance."""
     heads = named_heads(lab, model, benchmark)
-    task, rest = lab.score(model, benchmark, heads), general(lab, model, heads)
-    one, other = as_scores(task), as_scores(rest)
-    if one is None or other is None:
-        return None
+    scores = []
+    for found in (lab.score(model, benchmark, heads), general(lab, model, heads)):
+        known = (found.intact, found.intact_stderr, found.score, found.stderr)
+        if None in known:
+            return None
+        scores.append(Scores(*known, found.drop_stderr, found.chance))  # type: ignore[arg-type]
     try:
-        return localization(one, other)
+        return localization(*scores)
     except BadOption:
         return None
 
 
-def as_scores(found: ScoredTask) -> Scores | None:
-    """What the statistics take; None if anything is missing."""
-    known = (found.intact, found.intact_stderr, found.score, found.stderr)
-    if None in known:
-        return None
-    return Scores(*known, found.drop_stderr, found.chance)  # type: ignore[arg-type]
-
-
 def failures_exhibit(lab: Lab) -> Exhibit:
     """How a model fails without a benchmark's own heads, and without each universal head."""
-    rows: list[tuple[Cell, ...]] = []
+    rows: list[Row] = []
     model = lab.preset.leader
     for benchmark in lab.preset.localized:
         sets = [(f"{benchmark.label} heads", named_heads(lab, model, benchmark))]
@@ -117,9 +106,7 @@ def failures_exhibit(lab: Lab) -> Exhibit:
     return fill_exhibit(lab, "failures", rows, kinds=KINDS)
 
 
-def failing(
-    lab: Lab, model: PresetModel, benchmark: Benchmark, name: str, heads: Sequence[Head]
-) -> tuple[Cell, ...]:
+def failing(lab: Lab, model: PresetModel, benchmark: Benchmark, name: str, heads: Heads) -> Row:
     """A row: the score, the verdict, the kinds of answers, one of the commonest broken ones."""
     told = lab.failures(model, benchmark, heads)
     kinds = {kind: part for kind, part in told["categories"].items() if part["count"]}
@@ -147,11 +134,16 @@ def examples(told: dict[str, Any], ordered: Sequence[str]) -> Iterator[str]:
 def choice(lab: Lab) -> Exhibit:
     """Every setting that the main search tried, and how much its choice flatters itself."""
     preset, model = lab.preset, lab.preset.leader
-    rows: list[tuple[Cell, ...]] = []
-    notes, fixed = [], []
+    rows: list[Row] = []
+    notes = []
     for benchmark in preset.localized:
         told = search_own(lab, model, benchmark, preset.main).told
-        rows += settings(benchmark, told)
+        for number, setting in enumerate(told.get("settings", [])):
+            masks, rate = Value(setting["masks"], digits=0), Value(setting["rate"], digits=2)
+            drop = Value(setting["drop"], setting["stderr"])
+            on_others = Value(setting["held_out_drop"], setting["held_out_stderr"])
+            kept = "kept" if number == told["chosen"] else ""
+            rows.append((benchmark.label, masks, rate, drop, on_others, kept))
         if tie := tie_note(told) if "settings" in told else "":
             notes.append(f"{benchmark.label}: {tie}")
         if surplus := told.get("optimism"):
@@ -159,19 +151,5 @@ def choice(lab: Lab) -> Exhibit:
                 f"{benchmark.label}: the kept setting flatters itself by {surplus['value']:.3f} "
                 f"(95 % interval {surplus['low']:.3f} to {surplus['high']:.3f})."
             )
-    if not rows:
-        fixed = [f"{preset.main} has one setting, and nothing to choose."]
+    fixed = [] if rows else [f"{preset.main} has one setting, and nothing to choose."]
     return fill_exhibit(lab, "choice", rows, before=fixed, after=notes)
-
-
-def settings(benchmark: Benchmark, told: dict[str, Any]) -> Iterator[tuple[Cell, ...]]:
-    """A row for each setting that a search tried."""
-    for number, setting in enumerate(told.get("settings", [])):
-        yield (
-            benchmark.label,
-            Value(setting["masks"], digits=0),
-            Value(setting["rate"], digits=2),
-            Value(setting["drop"], setting["stderr"]),
-            Value(setting["held_out_drop"], setting["held_out_stderr"]),
-            "kept" if number == told["chosen"] else "",
-        )

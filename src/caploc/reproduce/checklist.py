@@ -12,9 +12,9 @@ import numpy as np
 import yaml
 from jinja2 import Environment, StrictUndefined, UndefinedError
 
-from caploc.exhibits.exhibit import NOTHING, Exhibit
 from caploc.neurons.fact_pages import margin_of
 from caploc.neurons.study import as_text, ranged
+from caploc.report.exhibits import NOTHING, Exhibit
 
 NOT_KNOWN = "not published to our knowledge"
 ARMS = ("located", "complement", "same relation", "random")

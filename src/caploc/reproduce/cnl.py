@@ -9,9 +9,6 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from caploc.errors import BadData, BadOption, ModelRefused, raise_together
-from caploc.exhibits import files
-from caploc.exhibits.exhibit import Exhibit
-from caploc.exhibits.files import write_exhibits
 from caploc.neurons.attribution import Attribution
 from caploc.neurons.comparing import (
     ScoreWay,
@@ -32,6 +29,8 @@ from caploc.neurons.study import NeuronLab, NeuronStudy, as_text, open_study, ra
 from caploc.neurons.training import TuningRecipe
 from caploc.neurons.weights import TrainableRows
 from caploc.progress import Progress, Silent
+from caploc.report import exhibits as files
+from caploc.report.exhibits import Exhibit, write_exhibits
 from caploc.reproduce.checklist import checklist, ends
 from caploc.reproduce.preset import preset_file
 from caploc.tasks.catalog import TaskOptions, check_task_name

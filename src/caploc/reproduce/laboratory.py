@@ -1,11 +1,11 @@
-"""Where a reproduction measures: models in turn, one store, every answer written down once."""
+"""What exhibits ask for, measured: models in turn, one store, every answer written down once."""
 
 import gc
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from caploc.measurement import search
 from caploc.models.loading import LoadedModel
 from caploc.models.sources import find_source
 from caploc.progress import Progress
-from caploc.reproduce.preset import Benchmark, Preset, PresetModel, SearchSpec
+from caploc.reproduce.preset import Benchmark, Preset, PresetModel
 from caploc.result import Change, number
 from caploc.search import METHODS, Found, Problem, Search
 from caploc.stats.chance import DRAWS
@@ -30,18 +30,10 @@ from caploc.workbench import Workbench
 
 LEDGER = "measured.jsonl"
 # What of a benchmark changes nothing that is measured.
-UNMEASURED = {
-    "label",
-    "group",
-    "family",
-    "localize",
-    "relative",
-    "choice",
-    "examples",
-    "parts",
-    "identify_examples",
-    "tokens",
-}
+UNMEASURED = {"label", "group", "family", "localize", "relative", "choice"}
+UNMEASURED |= {"examples", "parts", "identify_examples", "tokens"}  # for plans only
+
+Heads = Sequence[Head]
 
 
 @dataclass(frozen=True)
@@ -78,6 +70,34 @@ class Searched:
     told: dict[str, Any]
 
 
+class Lab(Protocol):
+    """What exhibits need: a laboratory, or a dry run that counts what one would measure.
+
+    `struck` keeps each model's universal heads, by its label, once they are known. `draws` is the
+    number of random sets of heads that chance is told from: 1 where no number will be read.
+    """
+
+    preset: Preset
+    draws: int
+    struck: dict[str, list[Head]]
+
+    def score(
+        self, model: PresetModel, benchmark: Benchmark, heads: Heads, limit: int | None = None
+    ) -> ScoredTask:
+        """Score a benchmark with heads knocked out, against none; on fewer examples if told."""
+        ...
+
+    def failures(self, model: PresetModel, benchmark: Benchmark, heads: Heads) -> dict[str, Any]:
+        """Tell how the knocked-out model fails."""
+        ...
+
+    def search(
+        self, model: PresetModel, benchmark: Benchmark, label: str, excluded: Heads = ()
+    ) -> Searched:
+        """Find heads for a benchmark by a search of the preset, some heads left in."""
+        ...
+
+
 @dataclass
 class Laboratory:
     """Measures what exhibits ask for, on one model after another."""
@@ -88,13 +108,11 @@ class Laboratory:
     cache: Cache
     progress: Progress
     allow_code: bool = False
-    # These two as `selection.Lab` says.
     struck: dict[str, list[Head]] = field(default_factory=dict)
     draws: int = DRAWS
     weights: dict[str, str] = field(default_factory=dict)  # by model
     loaded: dict[str, Workbench[LoadedModel]] = field(default_factory=dict)
     tasks: dict[tuple[str, str, str], Task] = field(default_factory=dict)
-    found: dict[str, Searched] = field(default_factory=dict)
 
     def identify(self, model: PresetModel) -> None:
         """Write down which weights the model's label stands for here, and in which dtype.
@@ -102,10 +120,8 @@ class Laboratory:
         Raises:
             UserError: if it stands for others: their answers must not be taken for its own.
         """
-        here = {
-            "weights": find_source(model.name, model.revision).fingerprint(),
-            "dtype": model.dtype,
-        }
+        fingerprint = find_source(model.name, model.revision).fingerprint()
+        here = {"weights": fingerprint, "dtype": model.dtype}
         if self.cache.recall({"identity of": model.label}, lambda: here) != here:
             raise UserError(
                 f"In {self.folder} the label {model.label!r} stands for other weights or another "
@@ -160,26 +176,20 @@ class Laboratory:
         return fields
 
     def score(
-        self,
-        model: PresetModel,
-        benchmark: Benchmark,
-        heads: Sequence[Head],
-        limit: int | None = None,
+        self, model: PresetModel, benchmark: Benchmark, heads: Heads, limit: int | None = None
     ) -> ScoredTask:
-        """The benchmark with these heads knocked out, against none; on fewer examples if told."""
-        return ScoredTask(**self.compared(model, benchmark, heads, limit)["score"])
+        """See `Lab`."""
+        return ScoredTask(**self.compare(model, benchmark, heads, limit)["score"])
 
-    def failures(
-        self, model: PresetModel, benchmark: Benchmark, heads: Sequence[Head]
-    ) -> dict[str, Any]:
-        """How the knocked-out model fails."""
-        told: dict[str, Any] = self.compared(model, benchmark, heads, None)["failures"]
-        return told
+    def failures(self, model: PresetModel, benchmark: Benchmark, heads: Heads) -> dict[str, Any]:
+        """See `Lab`."""
+        found: dict[str, Any] = self.compare(model, benchmark, heads, None)["failures"]
+        return found
 
-    def compared(
-        self, model: PresetModel, benchmark: Benchmark, heads: Sequence[Head], limit: int | None
+    def compare(
+        self, model: PresetModel, benchmark: Benchmark, heads: Heads, limit: int | None
     ) -> dict[str, Any]:
-        """Both, as the cache keeps them."""
+        """Measure the score and the failures, as the cache keeps them."""
         limits = [number for number in (limit, self.preset.limit) if number is not None]
         most = min(limits, default=None)
         asked = {
@@ -196,17 +206,13 @@ class Laboratory:
             found = categorize_failures(task, what.intact_rows, what.knocked_out_rows)
             return {"score": asdict(score_with_change(what)), "failures": found.as_dict()}
 
-        told: dict[str, Any] = self.cache.recall(asked, measure)
-        return told
+        found: dict[str, Any] = self.cache.recall(asked, measure)
+        return found
 
     def search(
-        self,
-        model: PresetModel,
-        benchmark: Benchmark,
-        label: str,
-        excluded: Sequence[Head] = (),
+        self, model: PresetModel, benchmark: Benchmark, label: str, excluded: Heads = ()
     ) -> Searched:
-        """What a search of the preset finds for a benchmark, these heads left in."""
+        """See `Lab`."""
         spec = self.preset.search(label)
         asked = {
             "model": model.label,
@@ -217,39 +223,25 @@ class Laboratory:
         }
         if excluded:
             asked["excluded"] = sorted(map(str, excluded))
-        key = digest(asked)
-        if key not in self.found:
-            told = self.cache.recall(asked, lambda: self.searched(model, benchmark, spec, excluded))
-            ranking = tuple(model.grid.named_in(told["ranking"]))
-            self.found[key] = Searched(**told | {"ranking": ranking})
-        return self.found[key]
 
-    def searched(
-        self,
-        model: PresetModel,
-        benchmark: Benchmark,
-        spec: SearchSpec,
-        excluded: Sequence[Head],
-    ) -> dict[str, Any]:
-        """Run a search; what the cache keeps of it."""
-        bench = self.bench(model)
-        grid, task = bench.engine.loaded.grid, self.task(model, benchmark, benchmark.searched)
-        problem = replace(
-            self.preset.problem(spec, grid.size, task.size),
-            chance=task.chance,
-            excluded=tuple(map(grid.column, excluded)),
-        )
-        tally: list[int] = []
-        generator = tallied(METHODS[spec.method].search(problem), problem, tally)
-        found = search([bench.meter(task)], generator, self.progress)
-        heads = grid.heads
-        return {
-            "ranking": [str(heads[column]) for column in found.ranking],
-            "chosen": len(found.chosen),
-            "masks": round(sum(tally) / len(problem.examples)),
-            "rows": sum(tally),
-            "told": found.diagnostics,
-        }
+        def measure() -> dict[str, Any]:
+            bench = self.bench(model)
+            grid, task = bench.engine.loaded.grid, self.task(model, benchmark, benchmark.searched)
+            problem = self.preset.problem(spec, grid, task.size, excluded)
+            problem = replace(problem, chance=task.chance)
+            tally: list[int] = []
+            generator = tallied(METHODS[spec.method].search(problem), problem, tally)
+            found = search([bench.meter(task)], generator, self.progress)
+            return {
+                "ranking": [str(grid.heads[column]) for column in found.ranking],
+                "chosen": len(found.chosen),
+                "masks": round(sum(tally) / len(problem.examples)),
+                "rows": sum(tally),
+                "told": found.diagnostics,
+            }
+
+        found = self.cache.recall(asked, measure)
+        return Searched(**found | {"ranking": tuple(model.grid.named_in(found["ranking"]))})
 
 
 def tallied(search: Search, problem: Problem, tally: list[int]) -> Search:
@@ -268,19 +260,12 @@ def tallied(search: Search, problem: Problem, tally: list[int]) -> Search:
 
 def score_with_change(comparison: Comparison) -> ScoredTask:
     """The score and its paired change."""
-    intact, cut = comparison.intact, comparison.knocked_out
-    change = comparison.change or Change()
+    intact, cut, change = comparison.intact, comparison.knocked_out, comparison.change or Change()
     before, after = number(intact.score), number(cut.score)
-    return ScoredTask(
-        intact=before,
-        intact_stderr=number(intact.stderr),
-        score=after,
-        stderr=number(cut.stderr),
-        drop=None if before is None or after is None else before - after,
-        drop_stderr=number(change.stderr),
-        examples=cut.examples or 0,
-        chance=comparison.task.chance,
-    )
+    drop = None if before is None or after is None else before - after
+    errors = number(intact.stderr), number(cut.stderr), number(change.stderr)
+    examples, chance = cut.examples or 0, comparison.task.chance
+    return ScoredTask(before, errors[0], after, errors[1], drop, errors[2], examples, chance)
 
 
 @contextmanager

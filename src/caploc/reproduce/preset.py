@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from caploc import designs
 from caploc.errors import BadData, BadOption, CaplocError, UnknownName
 from caploc.files import read_text
-from caploc.heads import HeadGrid
+from caploc.heads import Head, HeadGrid
 from caploc.lookup import pick, unknown
 from caploc.models.loading import model_shape
 from caploc.naming import placed
@@ -132,11 +132,8 @@ class SearchSpec(Labelled):
 
     def settings(self, top: int, seed: int) -> Settings:
         """What the search is told; `top` heads, unless it has a number of its own."""
-        grid: dict[str, Any] = {}
-        if self.mask_counts:
-            grid["mask_counts"] = self.mask_counts
-        if self.rates:
-            grid["rates"] = self.rates
+        tried = {"mask_counts": self.mask_counts, "rates": self.rates}
+        grid: dict[str, Any] = {name: values for name, values in tried.items() if values}
         return Settings(masks=self.masks, rate=self.rate, top=self.top or top, seed=seed, **grid)
 
 
@@ -228,12 +225,19 @@ class Preset(PresetPart):
         """A search by its label."""
         return pick({search.label: search for search in self.searches}, label, "search")
 
-    def problem(self, spec: SearchSpec, heads: int, size: int) -> Problem:
-        """What a search is given on a model with so many heads and a task of `size` examples."""
+    def problem(
+        self, spec: SearchSpec, grid: HeadGrid, size: int, excluded: Sequence[Head] = ()
+    ) -> Problem:
+        """What a search is given on a grid, some heads left in, and a task of `size` examples."""
         wanted = min(spec.examples, size)
         drawn = designs.draw_examples(size, min(size, wanted + FRESH), seed=self.seed)
-        settings = spec.settings(self.top, self.seed)
-        return Problem(heads, drawn[:wanted], settings, fresh=drawn[wanted:])
+        return Problem(
+            grid.size,
+            drawn[:wanted],
+            spec.settings(self.top, self.seed),
+            fresh=drawn[wanted:],
+            excluded=tuple(map(grid.column, excluded)),
+        )
 
     def alone(self, model: PresetModel) -> "Preset":
         """The same for one of its models, which leads only if it did."""
@@ -292,12 +296,8 @@ def same_labels(kind: str, parts: Sequence[Labelled]) -> Iterator[str]:
 
 LONGEST = 2**20  # bytes of a preset
 FOLDER = Path(__file__).parent / "presets"
-TABLES: dict[str, type[PresetPart]] = {
-    "model": PresetModel,
-    "search": SearchSpec,
-    "benchmark": Benchmark,
-    "tokens": Tokens,
-}
+TABLES: dict[str, type[PresetPart]] = {"model": PresetModel, "search": SearchSpec}
+TABLES |= {"benchmark": Benchmark, "tokens": Tokens}
 
 
 def read_preset(name: str) -> Preset:
@@ -348,20 +348,17 @@ def resolve_paths(preset: Preset, folder: Path) -> Preset:
     def task(name: str) -> str:
         return file(name) if name.endswith((".yaml", ".yml")) else name
 
-    models = [
-        model.model_copy(update={"name": placed(model.name, folder)}) for model in preset.models
-    ]
-    benchmarks = [
-        benchmark.model_copy(
-            update={
-                "task": task(benchmark.task),
-                "identify": benchmark.identify and task(benchmark.identify),
-                "data": {split: file(name) for split, name in benchmark.data.items()},
-            }
-        )
-        for benchmark in preset.benchmarks
-    ]
-    return preset.model_copy(update={"models": tuple(models), "benchmarks": tuple(benchmarks)})
+    def resolved(benchmark: Benchmark) -> Benchmark:
+        changes = {
+            "task": task(benchmark.task),
+            "identify": benchmark.identify and task(benchmark.identify),
+            "data": {split: file(name) for split, name in benchmark.data.items()},
+        }
+        return benchmark.model_copy(update=changes)
+
+    models = (m.model_copy(update={"name": placed(m.name, folder)}) for m in preset.models)
+    changes = {"models": tuple(models), "benchmarks": tuple(map(resolved, preset.benchmarks))}
+    return preset.model_copy(update=changes)
 
 
 def describe_mistake(mistake: dict[str, Any], content: dict[str, Any]) -> str:

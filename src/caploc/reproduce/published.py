@@ -2,13 +2,10 @@
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
-import yaml
+from caploc.report.wording import read_yaml
 
-PRINTED: dict[str, Any] = yaml.safe_load(
-    Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8")
-)
+PRINTED = read_yaml(Path(__file__).with_suffix(".yaml"))
 LEADER = "Llama-3.1-8B"  # the model of which it prints scores task by task, and every search
 GENERAL = frozenset("HellaSwag BoolQ ARC-C MMLU".split())
 CURVES = {frozenset(names.split()): row.split() for names, row in PRINTED["curves"].items()}

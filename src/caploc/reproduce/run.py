@@ -8,33 +8,31 @@ from typing import Any
 
 from caploc import designs
 from caploc.errors import raise_together
-from caploc.exhibits import files
-from caploc.exhibits.exhibit import Exhibit, Value, escape_markdown
 from caploc.lookup import pick
 from caploc.progress import Progress, Silent
-from caploc.reproduce import analyses, figures, tables
-from caploc.reproduce.laboratory import open_laboratory
+from caploc.report.exhibits import Exhibit, Value, escape_markdown, write, write_index
+from caploc.reproduce import analyses, exhibits
+from caploc.reproduce.dry_run import Bill, PresetDryRun
+from caploc.reproduce.laboratory import Lab, open_laboratory
 from caploc.reproduce.preset import Benchmark, Preset, PresetModel, SearchSpec
-from caploc.reproduce.reckoning import Bill, PresetDryRun
-from caploc.reproduce.selection import Lab
 from caploc.search import METHODS
 from caploc.tasks.catalog import check_task_name
 
 Fill = Callable[[Lab], Exhibit]
 EXHIBITS: dict[str, Fill] = {
-    "table1": tables.table1,
-    "table2": tables.table2,
-    "table3": tables.table3,
-    "table4": tables.table4,
-    "table5": tables.table5,
-    "table6": tables.table6,
-    "table7": tables.table7,
-    "table8": tables.table8,
-    "table9": tables.table9,
-    "fig1": figures.fig1,
-    "fig2": figures.fig2,
-    "fig3": figures.fig3,
-    "fig4": figures.fig4,
+    "table1": exhibits.table1,
+    "table2": exhibits.table2,
+    "table3": exhibits.table3,
+    "table4": exhibits.table4,
+    "table5": exhibits.table5,
+    "table6": exhibits.table6,
+    "table7": exhibits.table7,
+    "table8": exhibits.table8,
+    "table9": exhibits.table9,
+    "fig1": exhibits.fig1,
+    "fig2": exhibits.fig2,
+    "fig3": exhibits.fig3,
+    "fig4": exhibits.fig4,
     "sharing": analyses.sharing_exhibit,
     "scale": analyses.scale,
     "failures": analyses.failures_exhibit,
@@ -63,14 +61,10 @@ class PlannedItem:
     parameters: int
     bill: Bill
 
-    @property
-    def hours(self) -> float:
-        """On one H200, assumed."""
-        return self.bill.hours(self.parameters)
-
     def as_dict(self) -> dict[str, Any]:
+        """All of it, with the hours on one H200, assumed."""
         fields = {"model": self.model, "heads": self.heads, "parameters": self.parameters}
-        return fields | asdict(self.bill) | {"h200_hours": self.hours}
+        return fields | asdict(self.bill) | {"h200_hours": self.bill.hours(self.parameters)}
 
 
 def choose_exhibits(names: Sequence[str]) -> dict[str, Fill]:
@@ -89,11 +83,11 @@ def plan_exhibits(preset: Preset, names: Sequence[str]) -> list[PlannedItem]:
     Raises:
         UserError: if an exhibit is unknown or a configuration cannot be read.
     """
-    reckoning = PresetDryRun(preset)
+    dry_run = PresetDryRun(preset)
     for fill in choose_exhibits(names).values():
-        fill(reckoning)
+        fill(dry_run)
     return [
-        PlannedItem(model.label, model.grid.size, model.parameters, reckoning.bill(model))
+        PlannedItem(model.label, model.grid.size, model.parameters, dry_run.bill(model))
         for model in preset.models
     ]
 
@@ -127,14 +121,13 @@ def reproduce(
             for name, fill in fills.items():
                 if preset.leads(model) or name not in OF_LEADER:
                     fill(alone)
-        exhibits = [limited(fill(laboratory), preset) for fill in fills.values()]
-        for exhibit in exhibits:
-            files.write(exhibit, folder)
+        filled = [limited(fill(laboratory), preset) for fill in fills.values()]
+        for exhibit in filled:
+            write(exhibit, folder)
         title = f"{preset.name}: {preset.about}"
-        files.write_index(
-            folder, title, READING.format(escape_markdown(preset.main)), exhibits, command
-        )
-    return exhibits
+        words = READING.format(escape_markdown(preset.main))
+        write_index(folder, title, words, filled, command)
+    return filled
 
 
 def limited(exhibit: Exhibit, preset: Preset) -> Exhibit:
@@ -171,17 +164,12 @@ def check_preset_model(preset: Preset, model: PresetModel) -> None:
     Raises:
         UserError: in one sentence for each.
     """
-    heads = model.options().check().size
-    raise_together(partial(check_search, preset, spec, heads) for spec in preset.searches)
+    grid = model.options().check()
 
+    def check(spec: SearchSpec) -> None:
+        method = METHODS[spec.method]
+        if method.draws_masks:
+            designs.check_mask_size(grid.size, spec.rate)
+        method.check(preset.problem(spec, grid, spec.examples))
 
-def check_search(preset: Preset, spec: SearchSpec, heads: int) -> None:
-    """Refuse a search that cannot be on so many heads.
-
-    Raises:
-        BadOption: in one sentence.
-    """
-    method = METHODS[spec.method]
-    if method.draws_masks:
-        designs.check_mask_size(heads, spec.rate)
-    method.check(preset.problem(spec, heads, spec.examples))
+    raise_together(partial(check, spec) for spec in preset.searches)

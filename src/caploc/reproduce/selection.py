@@ -3,17 +3,15 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from functools import cache
 from math import sqrt
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-import yaml
-
-from caploc.exhibits.exhibit import Cell, Exhibit, Value
 from caploc.heads import Head
-from caploc.reproduce.laboratory import ScoredTask, Searched
-from caploc.reproduce.preset import Benchmark, Preset, PresetModel
+from caploc.report.exhibits import Exhibit, Row, Value
+from caploc.report.wording import read_yaml
+from caploc.reproduce.laboratory import Heads, Lab, ScoredTask, Searched
+from caploc.reproduce.preset import Benchmark, PresetModel
 from caploc.search import METHODS
 from caploc.stats.localization import HeadCost, Intact, Universality, share_error
 from caploc.stats.localization import judge_universality as find_universal
@@ -21,45 +19,7 @@ from caploc.stats.localization import judge_universality as find_universal
 TRIED = 100  # examples of each task of a benchmark that a candidate is tried on alone
 
 
-class Lab(Protocol):
-    """What exhibits need: a laboratory, or a reckoning of what one would measure.
-
-    `struck` keeps each model's universal heads, by its label, once they are known. `draws` is the
-    number of random sets of heads that chance is told from: 1 where no number will be read.
-    """
-
-    preset: Preset
-    draws: int
-    struck: dict[str, list[Head]]
-
-    def score(
-        self,
-        model: PresetModel,
-        benchmark: Benchmark,
-        heads: Sequence[Head],
-        limit: int | None = None,
-    ) -> ScoredTask:
-        """A benchmark with heads knocked out."""
-        ...
-
-    def failures(
-        self, model: PresetModel, benchmark: Benchmark, heads: Sequence[Head]
-    ) -> dict[str, Any]:
-        """How the knocked-out model fails."""
-        ...
-
-    def search(
-        self,
-        model: PresetModel,
-        benchmark: Benchmark,
-        label: str,
-        excluded: Sequence[Head] = (),
-    ) -> Searched:
-        """What a search finds with these heads left in."""
-        ...
-
-
-def universal_candidates(lab: Lab, model: PresetModel, struck: Sequence[Head] = ()) -> list[Head]:
+def universal_candidates(lab: Lab, model: PresetModel, struck: Heads = ()) -> list[Head]:
     """Heads among the first found for benchmarks of at least two families, the most often first.
 
     `struck` heads are left in. Of equals the one comes first that was found first, in the order of
@@ -91,7 +51,7 @@ def universality(lab: Lab, model: PresetModel) -> Universality:
         heads += new
 
 
-def judge_candidates(lab: Lab, model: PresetModel, heads: Sequence[Head]) -> Universality:
+def judge_candidates(lab: Lab, model: PresetModel, heads: Heads) -> Universality:
     """Try heads alone on every benchmark, and say which of them are universal."""
     effects: dict[str, dict[Head, HeadCost]] = {}
     intact: dict[str, Intact] = {}
@@ -116,7 +76,7 @@ def universal_heads(lab: Lab, model: PresetModel) -> list[Head]:
 
 
 def search_without(
-    lab: Lab, model: PresetModel, benchmark: Benchmark, label: str, struck: Sequence[Head]
+    lab: Lab, model: PresetModel, benchmark: Benchmark, label: str, struck: Heads
 ) -> Searched:
     """What a search finds for a benchmark once universal heads are known.
 
@@ -160,9 +120,7 @@ def knowledge_heads(lab: Lab, model: PresetModel) -> list[Head]:
     return [head for head, times in often.most_common() if times > 1]
 
 
-def format_score(
-    lab: Lab, model: PresetModel, benchmark: Benchmark, heads: Sequence[Head]
-) -> ScoredTask:
+def format_score(lab: Lab, model: PresetModel, benchmark: Benchmark, heads: Heads) -> ScoredTask:
     """A benchmark's score as tables show it: some as a share of the intact score."""
     found = lab.score(model, benchmark, heads)
     return relative(found) if benchmark.relative else found
@@ -191,9 +149,7 @@ def relative(found: ScoredTask) -> ScoredTask:
     )
 
 
-def mean(
-    lab: Lab, model: PresetModel, benchmarks: Sequence[Benchmark], heads: Sequence[Head]
-) -> ScoredTask:
+def mean(lab: Lab, model: PresetModel, benchmarks: Sequence[Benchmark], heads: Heads) -> ScoredTask:
     """The plain mean over benchmarks, which share no example: their variances add up."""
     parts = [format_score(lab, model, benchmark, heads) for benchmark in benchmarks]
     return ScoredTask(
@@ -208,7 +164,7 @@ def mean(
     )
 
 
-def general(lab: Lab, model: PresetModel, heads: Sequence[Head]) -> ScoredTask:
+def general(lab: Lab, model: PresetModel, heads: Heads) -> ScoredTask:
     """The mean of the general benchmarks."""
     return mean(lab, model, lab.preset.general, heads)
 
@@ -244,18 +200,15 @@ def lost_share(found: ScoredTask) -> Value:
     return Value(lost, error, digits=0)
 
 
-@cache
 def read_exhibit_texts() -> dict[str, Any]:
     """Read `exhibits.yaml`: titles, columns and notes."""
-    path = Path(__file__).with_name("exhibits.yaml")
-    found: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
-    return found
+    return read_yaml(Path(__file__).with_name("exhibits.yaml"))
 
 
 def fill_exhibit(
     lab: Lab,
     name: str,
-    rows: Sequence[tuple[Cell, ...]],
+    rows: Sequence[Row],
     *,
     columns: Iterable[str] = (),
     before: Iterable[str] = (),

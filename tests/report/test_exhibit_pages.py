@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caploc.exhibits import drawing
-from caploc.exhibits.exhibit import Exhibit, Value
-from caploc.exhibits.files import LINK, Section, write_exhibits
+from caploc.report import drawing
+from caploc.report.exhibits import LINK, Exhibit, Value, lay_out, write_exhibits
 
 HOSTILE = (
     "</script><script>alert(1)</script>\"'><img src=x onerror=alert(2)>\x00\x1b\u202e\ud800&lt;"
@@ -75,10 +74,11 @@ def test_hostile_text_is_text_wherever_it_stands(tmp_path):
 def test_any_text_comes_back_as_it_is_shown(tmp_path_factory, text):
     folder = tmp_path_factory.mktemp("any")
     page = written(folder, [exhibit(text)])
-    shown = Section.of(exhibit(text))
+    shown = lay_out(exhibit(text))
     # HTML knows no carriage return, and ours are drawn
-    assert shown.title == "" or any(shown.title in each for each in page.texts)
-    assert shown.rows == [[shown.title, "0.500"]]
+    title = shown["title"]
+    assert title == "" or any(title in each for each in page.texts)
+    assert shown["rows"] == [[title, "0.500"]]
 
 
 def test_nothing_is_loaded_from_elsewhere_and_figures_lie_inside(tmp_path):
@@ -106,8 +106,9 @@ def test_every_exhibit_has_its_link_its_table_and_its_notes(tmp_path):
     assert [link for link in links if link.startswith("#part-")] == ["#part-1", "#part-2"]
     assert {"part-1", "part-2"} <= {each.get("id") for each in page.having("section")}
     assert len(page.having("table")) == 2 and len(page.having("tr")) == 2 + 1 + 3
-    section = Section.of(exhibit(long))
-    assert section.title == long and len(section.short) <= LINK and section.short.endswith("…")
+    section = lay_out(exhibit(long))
+    assert section["title"] == long and len(section["short"]) <= LINK
+    assert section["short"].endswith("…")
 
 
 def test_a_table_without_rows_says_so(tmp_path):

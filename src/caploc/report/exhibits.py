@@ -1,12 +1,16 @@
-"""A table or figure of the paper, filled: its rows with errors, in Markdown and in LaTeX."""
+"""Tables and figures of the papers, filled: as Markdown, CSV, LaTeX, pictures, and one page."""
 
+import csv
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from math import isfinite
+from pathlib import Path
 from typing import Any
 
-from caploc.report.charts import Spec
+from caploc.report.charts import Picture, Spec, chart
+from caploc.report.templates import write_page
+from caploc.report.wording import visible
 
 NOTHING = "–"
 
@@ -61,6 +65,7 @@ class Value:
 
 
 Cell = str | Value
+Row = tuple[Cell, ...]
 
 
 @dataclass(frozen=True)
@@ -70,7 +75,7 @@ class Exhibit:
     name: str
     title: str
     columns: tuple[str, ...]
-    rows: list[tuple[Cell, ...]]
+    rows: list[Row]
     notes: list[str] = field(default_factory=list)
     draw: Callable[[], Spec] | None = None
 
@@ -93,7 +98,7 @@ class Exhibit:
         fields = {"name": self.name, "title": self.title, "columns": list(self.columns)}
         return fields | {"rows": rows, "notes": self.notes}
 
-    def shown(self) -> list[tuple[Cell, ...]]:
+    def shown(self) -> list[Row]:
         """Return the rows, or one that says that there is none."""
         return self.rows or [("nothing found", *[""] * (len(self.columns) - 1))]
 
@@ -110,18 +115,13 @@ def markdown_page(exhibit: Exhibit) -> str:
     lines = [f"## {title}", ""]
     if exhibit.draw is not None:
         lines += [f"![{title}]({exhibit.name}.png)", ""]
-    names = [escape_markdown(column) for column in exhibit.columns]
-    lines += [join_markdown_cells(names), join_markdown_cells(["---"] * len(names))]
+    table = [[escape_markdown(column) for column in exhibit.columns]]
+    table.append(["---"] * len(exhibit.columns))
     for row in exhibit.shown():
-        cells = [str(cell) if isinstance(cell, Value) else escape_markdown(cell) for cell in row]
-        lines.append(join_markdown_cells(cells))
+        table.append([str(c) if isinstance(c, Value) else escape_markdown(c) for c in row])
+    lines += [f"| {' | '.join(cells)} |" for cells in table]
     lines += ["", *(f"- {escape_markdown(note)}" for note in exhibit.notes)]
     return "\n".join(lines).rstrip() + "\n"
-
-
-def join_markdown_cells(cells: Sequence[str]) -> str:
-    """Write a line of a table."""
-    return f"| {' | '.join(cells)} |"
 
 
 def escape_markdown(text: str) -> str:
@@ -159,31 +159,19 @@ def latex_table(exhibit: Exhibit) -> str:
 
     It needs the packages booktabs and, where the table is wide, graphicx.
     """
-    rows = [[format_latex_cell(cell) for cell in row] for row in exhibit.shown()]
-    body = [
-        rf"\begin{{tabular}}{{{alignment(exhibit)}}}",
-        r"\toprule",
-        join_cells([escape_latex(column) for column in exhibit.columns]),
-        r"\midrule",
-        *map(join_cells, rows),
-        r"\bottomrule",
-        r"\end{tabular}",
-    ]
+    lines = [[escape_latex(column) for column in exhibit.columns]]
+    lines += [[format_latex_cell(cell) for cell in row] for row in exhibit.shown()]
+    names, *rows = [" & ".join(line) + r" \\" for line in lines]
+    body = [rf"\begin{{tabular}}{{{alignment(exhibit)}}}", r"\toprule", names, r"\midrule"]
+    body += [*rows, r"\bottomrule", r"\end{tabular}"]
     wide = sum(min(size, LONG) + 2 for size in widths(exhibit)) > WIDE
     if wide:
         body = [r"\resizebox{\textwidth}{!}{%", *body, "}"]
     kind = "table*" if wide else "table"
     notes = [rf"\par\smallskip{{\footnotesize {escape_latex(note)}\par}}" for note in exhibit.notes]
-    lines = [
-        rf"\begin{{{kind}}}",
-        r"\centering",
-        rf"\caption{{{escape_latex(exhibit.title)}}}",
-        rf"\label{{tab:{exhibit.name}}}",
-        *body,
-        *notes,
-        rf"\end{{{kind}}}",
-    ]
-    return "\n".join(lines) + "\n"
+    head = [rf"\begin{{{kind}}}", r"\centering", rf"\caption{{{escape_latex(exhibit.title)}}}"]
+    head.append(rf"\label{{tab:{exhibit.name}}}")
+    return "\n".join([*head, *body, *notes, rf"\end{{{kind}}}"]) + "\n"
 
 
 def format_latex_cell(cell: Cell) -> str:
@@ -195,11 +183,6 @@ def format_latex_cell(cell: Cell) -> str:
         return f"${figures.replace(',', '{,}')}$"
 
     return cell.written(r" \pm ", formula).replace(NOTHING, SIGNS[NOTHING])
-
-
-def join_cells(cells: Sequence[str]) -> str:
-    """Write a line of a table."""
-    return " & ".join(cells) + r" \\"
 
 
 def alignment(exhibit: Exhibit) -> str:
@@ -225,4 +208,99 @@ def escape_latex(text: str) -> str:
     plain = "".join(sign if sign.isprintable() else " " for sign in text)
     return "".join(
         SIGNS.get(sign, sign if sign <= "ÿ" else "?") for sign in " ".join(plain.split())
+    )
+
+
+COLUMNS = ("row", "column", "value", "stderr", "published", "difference")
+PICTURES = (".pdf", ".png")
+
+
+def write(exhibit: Exhibit, folder: Path) -> list[Path]:
+    """Write an exhibit into a folder; the files. A picture that it no longer has is removed.
+
+    Raises:
+        OSError: if the folder or a file cannot be written.
+    """
+    files = [folder / f"{exhibit.name}{ending}" for ending in (".csv", ".md", ".tex")]
+    with files[0].open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([COLUMNS, *long_form(exhibit)])
+    files[1].write_text(markdown_page(exhibit), encoding="utf-8")
+    files[2].write_text(latex_table(exhibit), encoding="utf-8")
+    pictures = [folder / f"{exhibit.name}{ending}" for ending in PICTURES]
+    if exhibit.draw is None:
+        for picture in pictures:
+            picture.unlink(missing_ok=True)
+        return files
+    Picture.of([exhibit.draw()]).save(folder / exhibit.name)
+    return [*files, *pictures]
+
+
+def long_form(exhibit: Exhibit) -> list[list[int | str | float | None]]:
+    """Put every cell on a line of its own, as `COLUMNS`; a text is a value without the rest.
+
+    Rows are counted from 0. What is not known is empty, and never 0.
+    """
+    lines: list[list[int | str | float | None]] = []
+    for number, row in enumerate(exhibit.rows):
+        for column, cell in zip(exhibit.columns, row, strict=True):
+            if isinstance(cell, Value):
+                parts = cell.number, cell.stderr, cell.published, cell.difference
+                lines.append([number, column, *parts])
+            else:
+                lines.append([number, column, cell, None, None, None])
+    return lines
+
+
+def write_index(
+    folder: Path, title: str, words: str, exhibits: Sequence[Exhibit], command: str
+) -> None:
+    """Write one page with the exhibits of a command, under a title and some words of Markdown.
+
+    Raises:
+        OSError: if it cannot be written.
+    """
+    told = [f"    {line}" for line in command.splitlines()]
+    head = [f"# {escape_markdown(title)}", "", *told, "", words, ""]
+    text = "\n".join([*head, *map(markdown_page, exhibits)])
+    (folder / "index.md").write_text(text, encoding="utf-8")
+
+
+LINK = 28  # characters of a title in the page's list of links
+
+
+def lay_out(exhibit: Exhibit) -> dict[str, Any]:
+    """Make an exhibit a section of the page: its texts visible, its figure drawn."""
+    title, draw = visible(exhibit.title), exhibit.draw
+    summary = f"{title}; the numbers are in the table below."
+    return {
+        "title": title,
+        "short": title if len(title) <= LINK else title[: LINK - 1].rstrip() + "…",
+        "picture": None if draw is None else chart(summary, draw()),
+        "columns": [visible(column) for column in exhibit.columns],
+        "rows": [[visible(str(cell)) for cell in row] for row in exhibit.shown()],
+        "notes": [visible(note) for note in exhibit.notes],
+    }
+
+
+def write_exhibits(
+    folder: Path,
+    title: str,
+    headline: str,
+    lines: Sequence[str],
+    exhibits: Sequence[Exhibit],
+    command: str,
+) -> Path:
+    """Write `folder/report.html`: a headline, some lines, the exhibits, and the command.
+
+    Raises:
+        OSError: if it cannot be written.
+    """
+    return write_page(
+        folder,
+        "exhibits.html.j2",
+        title=visible(title),
+        headline=visible(headline),
+        lines=[visible(line) for line in lines],
+        sections=list(map(lay_out, exhibits)),
+        command=visible(command or "not recorded"),
     )

@@ -1,14 +1,17 @@
-"""The paper's tables, and what makes a head universal."""
+"""The paper's tables 1 to 9 and figures 1 to 4, from what a laboratory tells."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 
-from caploc.exhibits.exhibit import NOTHING, Cell, Exhibit, Value
 from caploc.heads import Head, HeadGrid
+from caploc.report import drawing
+from caploc.report.exhibits import NOTHING, Cell, Exhibit, Row, Value
 from caploc.reproduce import published
-from caploc.reproduce.laboratory import Searched
-from caploc.reproduce.preset import Benchmark, PresetModel
+from caploc.reproduce.laboratory import Heads, Lab, Searched
+from caploc.reproduce.preset import KNOWLEDGE, Benchmark, PresetModel
 from caploc.reproduce.selection import (
-    Lab,
+    average,
     drop_value,
     fill_exhibit,
     format_score,
@@ -23,22 +26,21 @@ from caploc.reproduce.selection import (
     universal_heads,
 )
 
+SHOWN = 2  # heads of a model in figure 3; the paper finds one or two
+FEWEST_AXES = 3  # of a radar
+
 
 def table1(lab: Lab) -> Exhibit:
     """Models and how many heads they have."""
-    rows: list[tuple[Cell, ...]] = []
+    rows: list[Row] = []
     for model in lab.preset.models:
         grid = model.grid
         layers, heads = published.PRINTED["sizes"].get(model.label, (None, None))
         counts = sorted(set(grid.heads_per_layer))
+        a_layer = "-".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
+        groups, size = Value(len(grid.groups), digits=0), Value(grid.size, None, heads, digits=0)
         rows.append(
-            (
-                model.label,
-                Value(grid.layers, None, layers, digits=0),
-                "-".join(map(str, dict.fromkeys((counts[0], counts[-1])))),
-                Value(len(grid.groups), digits=0),
-                Value(grid.size, None, heads, digits=0),
-            )
+            (model.label, Value(grid.layers, None, layers, digits=0), a_layer, groups, size)
         )
     slips = published.slips(1, [model.label for model in lab.preset.models])
     return fill_exhibit(lab, "table1", rows, after=slips)
@@ -47,7 +49,7 @@ def table1(lab: Lab) -> Exhibit:
 def table2(lab: Lab) -> Exhibit:
     """What a capability's heads cost on its task, and in general."""
     preset = lab.preset
-    rows: list[tuple[Cell, ...]] = []
+    rows: list[Row] = []
     for model in preset.models:
         for benchmark in leading(preset.capabilities):
             heads = named_heads(lab, model, benchmark)
@@ -69,11 +71,7 @@ def leading(benchmarks: Sequence[Benchmark]) -> list[Benchmark]:
 
 
 def costs(
-    lab: Lab,
-    model: PresetModel,
-    found_on: Benchmark | None,
-    judged: Benchmark,
-    heads: Sequence[Head],
+    lab: Lab, model: PresetModel, found_on: Benchmark | None, judged: Benchmark, heads: Heads
 ) -> tuple[Cell, Cell, Cell]:
     """Drop on a benchmark, as a share of its intact score, and in general.
 
@@ -92,7 +90,7 @@ def costs(
 def table3(lab: Lab) -> Exhibit:
     """Heads found on one benchmark, judged on it and on its twin."""
     preset = lab.preset
-    rows: list[tuple[Cell, ...]] = []
+    rows: list[Row] = []
     for model in preset.models:
         for found_on in preset.capabilities:
             twins = preset.kindred(found_on)
@@ -110,7 +108,7 @@ def table3(lab: Lab) -> Exhibit:
 def table4(lab: Lab) -> Exhibit:
     """Methods: what their heads cost, and what finding them took."""
     preset, model = lab.preset, lab.preset.leader
-    rows: list[tuple[Cell, ...]] = []
+    rows: list[Row] = []
     for benchmark in preset.localized:
         for spec in preset.searches:
             heads = named_heads(lab, model, benchmark, spec.label)
@@ -126,18 +124,14 @@ def spent(model: PresetModel, label: str, found: Searched) -> tuple[Cell, Cell, 
     """Masks that the heads follow from, all masks, rows."""
     masks = found.told["masks"] if "settings" in found.told else found.masks
     known = published.PRINTED["evaluations"] if model.label == published.LEADER else {}
-    printed = known.get(label)
-    return (
-        Value(masks, None, printed, digits=0),
-        Value(found.masks, digits=0),
-        Value(found.rows, digits=0),
-    )
+    followed = Value(masks, None, known.get(label), digits=0)
+    return followed, Value(found.masks, digits=0), Value(found.rows, digits=0)
 
 
 def table6(lab: Lab) -> Exhibit:
     """One head after another."""
     preset, model = lab.preset, lab.preset.leader
-    rows: list[tuple[Cell, ...]] = []
+    rows: list[Row] = []
     for benchmark in preset.localized:
         heads = named_heads(lab, model, benchmark)
         for count in range(len(heads) + 1):
@@ -158,7 +152,7 @@ def table9(lab: Lab) -> Exhibit:
     """The heads themselves."""
     preset = lab.preset
     every = [search.label for search in preset.searches]
-    rows: list[tuple[Cell, ...]] = []
+    rows: list[Row] = []
     for model in preset.models:
         for benchmark in preset.localized:
             for label in every if preset.leads(model) else [preset.main]:  # as in the paper
@@ -174,9 +168,7 @@ def table9(lab: Lab) -> Exhibit:
     return fill_exhibit(lab, "table9", rows, after=[*slips, filtered])
 
 
-def printed_heads(
-    model: PresetModel, label: str, benchmark: Benchmark, heads: Sequence[Head]
-) -> str:
+def printed_heads(model: PresetModel, label: str, benchmark: Benchmark, heads: Heads) -> str:
     """What the paper names, and how many of these heads are ours too."""
     printed = published.published_heads(model.label, label, benchmark.label)
     if not printed:
@@ -187,7 +179,7 @@ def printed_heads(
     return f"{' '.join(printed)} ({both} in common)"
 
 
-def marked(grid: HeadGrid, heads: Sequence[Head], idle: set[Head]) -> Iterator[str]:
+def marked(grid: HeadGrid, heads: Heads, idle: set[Head]) -> Iterator[str]:
     """Names, with marks at those that share a key-value head, and at idle ones."""
     columns = {grid.column(head) for head in heads}
     mates = {column for group in grid.groups if len(columns & set(group)) > 1 for column in group}
@@ -198,7 +190,7 @@ def marked(grid: HeadGrid, heads: Sequence[Head], idle: set[Head]) -> Iterator[s
 def table5(lab: Lab) -> Exhibit:
     """What each universal head costs every group of benchmarks."""
     groups = list(dict.fromkeys(benchmark.group for benchmark in lab.preset.benchmarks))
-    rows: list[tuple[Cell, ...]] = []
+    rows: list[Row] = []
     for model in lab.preset.models:
         for head in universal_heads(lab, model):
             drops = [
@@ -215,7 +207,7 @@ def table5(lab: Lab) -> Exhibit:
 def table7(lab: Lab) -> Exhibit:
     """Every benchmark with each universal head knocked out."""
     benchmarks = lab.preset.benchmarks
-    rows: list[tuple[Cell, ...]] = []
+    rows: list[Row] = []
     for model in lab.preset.models:
         rows.append((model.label, "none", *scores(lab, model, benchmarks, [])))
         for head in universal_heads(lab, model):
@@ -229,7 +221,7 @@ def table8(lab: Lab) -> Exhibit:
     """Heads of knowledge questions with choices, against all benchmarks."""
     choice = [benchmark for benchmark in lab.preset.benchmarks if benchmark.choice]
     other = [benchmark for benchmark in lab.preset.benchmarks if not benchmark.choice]
-    rows: list[tuple[Cell, ...]] = []
+    rows: list[Row] = []
     notes = []
     for model in lab.preset.models:
         found = knowledge_heads(lab, model)
@@ -247,9 +239,7 @@ def table8(lab: Lab) -> Exhibit:
     return fill_exhibit(lab, "table8", rows, columns=columns, after=notes)
 
 
-def scores(
-    lab: Lab, model: PresetModel, benchmarks: Sequence[Benchmark], heads: Sequence[Head]
-) -> tuple[Cell, ...]:
+def scores(lab: Lab, model: PresetModel, benchmarks: Sequence[Benchmark], heads: Heads) -> Row:
     """Each benchmark's score without at most one head, and their mean."""
     name = " ".join(map(str, heads))
     cells = []
@@ -281,3 +271,141 @@ def universal_notes(lab: Lab) -> list[str]:
         if missing := [name for name in theirs if name not in ours]:
             notes.append(f"{model.label}: the paper also names {' '.join(missing)}.")
     return notes
+
+
+def fig1(lab: Lab) -> Exhibit:
+    """Every benchmark, intact and with one capability's heads gone."""
+    preset, model = lab.preset, lab.preset.leader
+    axes = [benchmark for benchmark in preset.benchmarks if benchmark.group != KNOWLEDGE]
+    sets: dict[str, tuple[str, list[Head]]] = {"intact": ("", [])}
+    for benchmark in leading(preset.capabilities):
+        sets[f"{benchmark.label} heads"] = (benchmark.label, named_heads(lab, model, benchmark))
+    rows: list[Row] = []
+    for name, (source, heads) in sets.items():
+        values = (
+            score_value(
+                format_score(lab, model, benchmark, heads),
+                published.published_score(model.label, source, len(heads), [benchmark.label]),
+            )
+            for benchmark in axes
+        )
+        rows.append((name, *values))
+    columns = tuple(benchmark.label for benchmark in axes)
+    if len(axes) < FEWEST_AXES:
+        few = ["Too few benchmarks for a picture."]
+        return fill_exhibit(lab, "fig1", rows, columns=columns, before=few)
+    scaled = ["In the picture every axis is a share of the intact score."]
+    draw = partial(drawing.radar, columns, shares_of_first(rows))
+    return replace(fill_exhibit(lab, "fig1", rows, columns=columns, before=scaled), draw=draw)
+
+
+def named_series(rows: Sequence[Row]) -> dict[str, list[tuple[float | None, float]]]:
+    """The numbers of each row and their errors, by its name."""
+    return {
+        str(name): [(v.number, v.stderr or 0.0) for v in cells if isinstance(v, Value)]
+        for name, *cells in rows
+    }
+
+
+def shares_of_first(rows: Sequence[Row]) -> dict[str, list[float | None]]:
+    """Each number as a share of the first row's, by name; None where either is missing."""
+    series = named_series(rows)
+    wholes = [number for number, _ in next(iter(series.values()))]
+    return {
+        name: [
+            number / whole if number is not None and whole else None
+            for (number, _), whole in zip(values, wholes, strict=True)
+        ]
+        for name, values in series.items()
+    }
+
+
+def fig2(lab: Lab) -> Exhibit:
+    """Score against the number of heads knocked out, one benchmark's, one after another."""
+    preset, model = lab.preset, lab.preset.leader
+    source = preset.localized[0]
+    heads = named_heads(lab, model, source, count=preset.most)
+    lines = {twin.label: [twin] for twin in preset.kindred(source)}
+    if code := [b for b in preset.of_group("code") if b.label not in lines]:
+        lines["code"] = code
+    lines["general"] = list(preset.general)
+    rows: list[Row] = []
+    curves: dict[str, list[tuple[float | None, ...]]] = {name: [] for name in lines}
+    for count in range(len(heads) + 1):
+        gone = heads[:count]
+        cells: list[Value] = []
+        for name, group in lines.items():
+            key = (model.label, source.label, count, [benchmark.label for benchmark in group])
+            found = mean(lab, model, group, gone)
+            cells.append(score_value(found, published.published_score(*key)))
+            curves[name].append((count, cells[-1].number, cells[-1].stderr))
+        rows.append((str(count), str(gone[-1]) if gone else NOTHING, *cells))
+    draw = partial(drawing.curves, curves, across="heads knocked out", up="score", zero=True)
+    filled = fill_exhibit(lab, "fig2", rows, columns=lines, source=source.label)
+    return replace(filled, draw=draw)
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One bar of every group: a model without some heads, which the paper calls by `key`."""
+
+    model: PresetModel
+    what: str
+    key: str
+    heads: list[Head]
+
+
+def fig3(lab: Lab) -> Exhibit:
+    """Single heads that knowledge questions share, on every model that has some."""
+    bars: list[Bar] = []
+    for model in lab.preset.models:
+        heads = knowledge_heads(lab, model)[:SHOWN]
+        bars += [Bar(model, "intact", "", [])] if heads else []
+        bars += [Bar(model, str(head), str(head), [head]) for head in heads]
+    notes = [f"At most {SHOWN} heads of a model, those of the most subjects."]
+    if not bars:
+        subjects = ", ".join(subject.label for subject in lab.preset.subjects) or "no subject"
+        notes = [f"No head is among the first {lab.preset.top} of two of {subjects}."]
+    return knowledge_bars(lab, "fig3", bars, notes)
+
+
+def fig4(lab: Lab) -> Exhibit:
+    """Each subject's own heads, on the first model."""
+    model = lab.preset.leader
+    bars = [
+        Bar(model, f"{subject.label} heads", subject.label, named_heads(lab, model, subject))
+        for subject in lab.preset.subjects
+    ]
+    if not bars:
+        return knowledge_bars(lab, "fig4", [], ["There is no subject of knowledge."])
+    bars.insert(0, Bar(model, "intact", "", []))
+    return knowledge_bars(lab, "fig4", bars, [f"On {model.label} only."])
+
+
+def knowledge_bars(lab: Lab, name: str, bars: Sequence[Bar], notes: list[str]) -> Exhibit:
+    """Bars over the subjects, the other questions with choices, and the rest of the general ones.
+
+    The paper's general score in these figures leaves out MMLU, which stands beside it.
+    """
+    preset = lab.preset
+    groups = {b.label: [b] for b in preset.benchmarks if b.group == KNOWLEDGE or b.choice}
+    groups["general"] = [benchmark for benchmark in preset.general if not benchmark.choice]
+    several = len({bar.model.label for bar in bars}) > 1
+    rows: list[Row] = []
+    guessing: list[Value] = []
+    for bar in bars:
+        cells, guessing = [], []
+        for group in groups.values():
+            key = (bar.model.label, bar.key, len(bar.heads), [b.label for b in group])
+            found = mean(lab, bar.model, group, bar.heads)
+            cells.append(score_value(found, published.knowledge(*key)))
+            # guessing has a mean if there is something to guess among in every benchmark
+            chances = (lab.score(bar.model, b, bar.heads).chance or None for b in group)
+            guessing.append(Value(average(chances)))
+        rows.append((f"{bar.model.label}, {bar.what}" if several else bar.what, *cells))
+    marks = [value.number for value in guessing]
+    ways = {"up": "score", "mark": "guessing"}
+    draw = partial(drawing.draw_bars, tuple(groups), named_series(rows), marks, **ways)
+    rows += [("guessing", *guessing)] if rows else []
+    filled = fill_exhibit(lab, name, rows, columns=groups, before=notes)
+    return replace(filled, draw=draw) if rows else filled

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from caploc.exhibits import drawing
+from caploc.report import drawing
 from caploc.report.charts import Picture
 
 NAN = float("nan")

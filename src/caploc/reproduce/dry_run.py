@@ -1,4 +1,4 @@
-"""What a reproduction would measure, reckoned without loading a model.
+"""What a reproduction would measure, counted without loading a model.
 
 The same exhibits are filled by a laboratory that measures nothing, and the rows that it is asked
 for are counted, each once. It pretends that heads are found as the paper finds them: a few
@@ -7,7 +7,6 @@ Searches are driven by outcomes of chance, with which the settings that one trie
 a model they agree more often, and take the rows of fewer sets.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from typing import Any
@@ -18,8 +17,8 @@ from caploc import designs
 from caploc.cache import digest
 from caploc.heads import Head
 from caploc.recovery import Measurements
-from caploc.reproduce.laboratory import ScoredTask, Searched
-from caploc.reproduce.preset import Benchmark, Preset, PresetModel, SearchSpec
+from caploc.reproduce.laboratory import Heads, ScoredTask, Searched
+from caploc.reproduce.preset import Benchmark, Preset, PresetModel
 from caploc.search import METHODS, Plan, Problem
 from caploc.store import pack
 
@@ -60,7 +59,6 @@ class PresetDryRun:
     """A laboratory that counts. `asked` holds of every task the masks and their examples so far."""
 
     preset: Preset
-    # These two as `selection.Lab` says.
     struck: dict[str, list[Head]] = field(default_factory=dict)
     draws: int = 1
     bills: dict[str, Bill] = field(default_factory=dict)
@@ -82,13 +80,9 @@ class PresetDryRun:
                 bill.add(benchmark, fresh.bit_count())
 
     def score(
-        self,
-        model: PresetModel,
-        benchmark: Benchmark,
-        heads: Sequence[Head],
-        limit: int | None = None,
+        self, model: PresetModel, benchmark: Benchmark, heads: Heads, limit: int | None = None
     ) -> ScoredTask:
-        """Counted; the numbers are pretended."""
+        """Count the rows of `Lab.score`; the numbers are pretended."""
         examples = benchmark.examples or UNKNOWN_SIZE
         for most in (limit, self.preset.limit):
             examples = min(examples, (most or examples) * benchmark.parts)
@@ -98,51 +92,33 @@ class PresetDryRun:
         lost = 0.5 if mask[:UNIVERSAL].any() else 0.01
         return ScoredTask(0.7, 0.01, 0.7 - lost, 0.01, lost, 0.01, examples, 0.0)
 
-    def failures(
-        self, model: PresetModel, benchmark: Benchmark, heads: Sequence[Head]
-    ) -> dict[str, Any]:
-        """Counted, not known."""
+    def failures(self, model: PresetModel, benchmark: Benchmark, heads: Heads) -> dict[str, Any]:
+        """Count the rows of `Lab.failures`; how a model fails is not known."""
         self.score(model, benchmark, heads)
         return {"verdict": None, "categories": {}, "samples": {}}
 
     def search(
-        self,
-        model: PresetModel,
-        benchmark: Benchmark,
-        label: str,
-        excluded: Sequence[Head] = (),
+        self, model: PresetModel, benchmark: Benchmark, label: str, excluded: Heads = ()
     ) -> Searched:
-        """What it would take; the heads are drawn at random."""
+        """Count the rows of `Lab.search`; the heads are drawn at random."""
         key = (model.label, benchmark.label, label, *map(str, excluded))
-        if key not in self.found:
-            spec = self.preset.search(label)
-            self.found[key] = self.searched(model, benchmark, spec, excluded)
-        return self.found[key]
-
-    def searched(
-        self,
-        model: PresetModel,
-        benchmark: Benchmark,
-        spec: SearchSpec,
-        excluded: Sequence[Head],
-    ) -> Searched:
-        """Count a search; pretend a ranking."""
+        if key in self.found:
+            return self.found[key]
+        spec, grid = self.preset.search(label), model.grid
         size = benchmark.examples if benchmark.identify is None else benchmark.identify_examples
-        problem = replace(
-            self.preset.problem(spec, model.grid.size, size or UNKNOWN_SIZE),
-            excluded=tuple(map(model.grid.column, excluded)),
-        )
+        problem = self.preset.problem(spec, grid, size or UNKNOWN_SIZE, excluded)
         asked = asked_by(spec.method, problem)
         self.ask(model, benchmark, benchmark.searched, asked)
         own = bits(tuple(problem.examples))
         rows = sum((examples & own).bit_count() for mask, examples in asked if any(mask))
         usual = list(range(UNIVERSAL + (benchmark in self.preset.subjects)))
         random = designs.generator(int(digest({"asked": (model.label, benchmark.label)})[:8], 16))
-        order = [int(c) for c in random.permutation(problem.heads) if c not in usual]
-        heads = model.grid.heads
-        ranking = tuple(heads[column] for column in usual + order)
-        ranking = (*(h for h in ranking if h not in excluded), *excluded)
-        return Searched(ranking, self.preset.top, rows // len(problem.examples), rows, {})
+        order = [int(c) for c in random.permutation(grid.size) if c not in usual]
+        ranking = [grid.heads[column] for column in usual + order]
+        ranking = [*(head for head in ranking if head not in excluded), *excluded]
+        masks = rows // len(problem.examples)
+        self.found[key] = Searched(tuple(ranking), self.preset.top, masks, rows, {})
+        return self.found[key]
 
 
 def asked_by(method: str, problem: Problem) -> Asked:
@@ -156,20 +132,14 @@ def asked_by(method: str, problem: Problem) -> Asked:
     wanted = 2
     if METHODS[method].scattered:
         parts, wanted = [(example,) for example in (*own, *fresh)], len(own)
-    stands_for = [bits(part) for part in parts]
+    stands_for = [bits(part) for part in parts]  # disjoint, so that they can be added
     fewer = replace(problem, examples=range(wanted), fresh=range(wanted, len(parts)))
     asked = driven(method, fewer)
-    meant = {places: examples_at(places, stands_for) for _, places in asked}
+    meant = {
+        places: sum(part for place, part in enumerate(stands_for) if places >> place & 1)
+        for _, places in asked
+    }
     return [(mask, meant[places]) for mask, places in asked]
-
-
-def examples_at(places: int, stands_for: Sequence[int]) -> int:
-    """All examples that those in some places, the bits of a number, stand for."""
-    found = 0
-    for place, examples in enumerate(stands_for):
-        if places >> place & 1:
-            found |= examples
-    return found
 
 
 @cache

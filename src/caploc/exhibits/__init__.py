@@ -1,1 +1,0 @@
-"""Tables and figures for readers, in every form: Markdown, CSV, LaTeX, pictures, a page."""
