@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from caploc.engine import BatchEngine
 from caploc.errors import BadData, BadOption, UnknownName
-from caploc.neurons.attribution import Attribution
-from caploc.neurons.batches import Batch
+from caploc.neurons.attribution import Attribution, Batch
 from caploc.neurons.contrasts import ARMS, ContrastSet, Item, kept, sums
 from caploc.neurons.decoupling import (
     CONTRASTS,

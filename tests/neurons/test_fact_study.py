@@ -9,8 +9,13 @@ from small_runs import DEMO, counted, lasting, undrawn
 from caploc.errors import BadData, BadOption, FolderTaken, UnknownName
 from caploc.neurons import fact_study
 from caploc.neurons import study as studies
-from caploc.neurons.fact_pages import fidelity_headline, margin_of
-from caploc.neurons.fact_study import FactStudy, measure_fidelity, measure_reliability
+from caploc.neurons.fact_study import (
+    FactStudy,
+    fidelity_headline,
+    margin_of,
+    measure_fidelity,
+    measure_reliability,
+)
 from caploc.tasks.demo.data import CAPITALS, ELEMENTS
 
 pytestmark = pytest.mark.slow  # whole studies

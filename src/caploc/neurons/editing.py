@@ -35,10 +35,10 @@ from caploc.engine.plain import last_logits
 from caploc.errors import BadData, BadOption
 from caploc.models.cutting import temporary_hooks
 from caploc.models.proof import reads_first
-from caploc.neurons.batches import Batch
-from caploc.neurons.cutting import NeuronModel
+from caploc.neurons.attribution import Batch
 from caploc.neurons.facts import Encoded, Encoder, Fact, FactAnswers, FactPrompt, check_names
 from caploc.neurons.fidelity import Profile, Profiler, peak
+from caploc.neurons.sites import NeuronModel
 from caploc.progress import Progress, Silent
 from caploc.stats.intervals import Interval, JsonRecord, mean_interval
 from caploc.stats.sets import rank_correlation

@@ -28,7 +28,7 @@ from caploc.grid import Grid
 from caploc.lookup import pick
 from caploc.measurement import Cost, Meter, outcomes_by_example
 from caploc.models.loading import CutModel
-from caploc.neurons.batches import gold_means
+from caploc.neurons.attribution import gold_means
 from caploc.neurons.sites import Chosen
 from caploc.neurons.study import (
     Finding,

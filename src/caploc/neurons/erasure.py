@@ -20,9 +20,8 @@ from caploc.exhibits import drawing
 from caploc.exhibits.exhibit import NOTHING, Exhibit, Value
 from caploc.folder import ERASURE
 from caploc.measurement import Meter, outcomes_by_example
-from caploc.neurons.cutting import Mode
 from caploc.neurons.finding import TaskNeurons
-from caploc.neurons.sites import Chosen
+from caploc.neurons.sites import Chosen, Mode
 from caploc.neurons.study import (
     YES_NO,
     Finding,

@@ -31,8 +31,8 @@ from caploc.folder import NEURONS, RUN, claim, package_versions, write_json
 from caploc.measurement import Cost, Meter
 from caploc.models.loading import LoadedModel
 from caploc.neurons.attribution import Attribution
-from caploc.neurons.cutting import Cutter, Mode, NeuronEngine, NeuronModel, as_neurons
 from caploc.neurons.finding import Finder, Rule, TaskNeurons, score_cache
+from caploc.neurons.sites import Cutter, Mode, NeuronEngine, NeuronModel, as_neurons
 from caploc.progress import Progress, Silent
 from caploc.stats.intervals import Interval
 from caploc.stats.threshold import Moments

@@ -13,7 +13,7 @@ import yaml
 from jinja2 import Environment, StrictUndefined, UndefinedError
 
 from caploc.exhibits.exhibit import NOTHING, Exhibit
-from caploc.neurons.fact_pages import margin_of
+from caploc.neurons.fact_study import margin_of
 from caploc.neurons.study import as_text, ranged
 
 NOT_KNOWN = "not published to our knowledge"

@@ -9,7 +9,7 @@ from caploc.errors import BadData, BadOption
 from caploc.neurons.demo_facts import demo_facts
 from caploc.neurons.facts import Encoded, FactPrompt
 from caploc.neurons.fidelity import Profiler
-from caploc.neurons.tracing import Tracer, noise_level
+from caploc.neurons.knowledge_neurons import Tracer, noise_level
 
 # one family has no feed-forward block in its two layers
 WITH_NEURONS = [name for name in FAMILIES if not name.startswith("nemotron_h")]
