@@ -122,9 +122,6 @@ def decouple(
     steps: Points = 19,
     sigma: Sigma = 6.0,
     share: Share = None,
-    within: Annotated[
-        int | None, typer.Option(help="Only items whose prompts differ by so many tokens.")
-    ] = None,
     seed: Seed = 0,
     out: Out = None,
     *,
@@ -150,6 +147,6 @@ def decouple(
 
     ways = tuple(Attribution(each, steps=steps) for each in method or ["gradient"])
     rule = Rule(sigma, share)
-    study = DecouplingStudy(loading.of(model), contrasts, items, ways, rule, within, seed)
+    study = DecouplingStudy(loading.of(model), contrasts, items, ways, rule, seed)
     folder = out or default_folder("decoupling", model, contrasts)
     run_and_show(measure_decoupling, study, folder, page=folder, output=output)

@@ -28,6 +28,7 @@ from transformers.pytorch_utils import Conv1D
 from caploc.errors import BadOption, ModelRefused
 from caploc.models.cutting import temporary_hooks
 from caploc.models.projections import input_width, text_config
+from caploc.models.proof import reads_first
 from caploc.neurons.sites import Chosen, Experts, find_sites, list_projections
 
 Trains = Literal["all", "output"]  # all rows and columns of a neuron, or its output column alone
@@ -68,9 +69,8 @@ class NeuronShare:
     def _neurons_first(self, key: str) -> Float[Tensor, "neurons ..."]:
         if key.endswith(".bias"):
             return self.module.bias.detach()
-        weight: Tensor = self.module.weight.detach()
-        # a Linear's weight is (writes, reads), a Conv1D's (reads, writes)
-        return weight if self.writes != isinstance(self.module, Conv1D) else weight.T
+        weight: Tensor = reads_first(self.module)
+        return weight.T if self.writes else weight
 
 
 def shares_by_projection(
@@ -133,11 +133,6 @@ def dense_projections(model: PreTrainedModel, trains: Trains = "all") -> dict[st
     return found
 
 
-def output_width(projection: nn.Module) -> int:
-    """Count the values that a projection writes."""
-    return int(projection.weight.shape[1 if isinstance(projection, Conv1D) else 0])  # type: ignore[index]
-
-
 def _input_projections(model: PreTrainedModel, name: str) -> dict[str, Any]:
     """Find the projections beside an output projection that write its neurons.
 
@@ -153,7 +148,7 @@ def _input_projections(model: PreTrainedModel, name: str) -> dict[str, Any]:
         if other != own
         and isinstance(module, nn.Linear | Conv1D)
         and input_width(module) == hidden
-        and output_width(module) in (width, 2 * width)
+        and reads_first(module).shape[1] in (width, 2 * width)
     }
     if not found:
         raise ModelRefused(
@@ -168,7 +163,7 @@ def _input_shares(model: PreTrainedModel, output: NeuronShare) -> list[NeuronSha
     width = input_width(output.module)
     for name, module in _input_projections(model, output.name).items():
         places = output.places
-        if output_width(module) == 2 * width:
+        if reads_first(module).shape[1] == 2 * width:
             places = torch.cat([places, places + width])
             _prove_halves(model.get_submodule(name.rpartition(".")[0]), module, output)
         found.append(_share(name, module, True, places))
@@ -459,7 +454,7 @@ class TrainableLora(Trainable):
     def __init__(self, model: PreTrainedModel, wanted: int, trains: Trains, seed: int) -> None:
         """Put adapters around projections; a new one changes nothing."""
         projections = adaptable(model, trains)
-        costs = [input_width(each) + output_width(each) for each in projections.values()]
+        costs = [input_width(each) + reads_first(each).shape[1] for each in projections.values()]
         ranked = zip(projections, ranks(costs, wanted), strict=True)
         self.model: Any = model
         self.targets = {name: rank for name, rank in ranked if rank > 0}
