@@ -249,8 +249,8 @@ def decouple(
     if not right:
         told = ", ".join(f"{arm} {100 * share:.0f} %" for arm, share in answered.items())
         raise BadData(
-            f"The model answers all five items of none of {len(contrasts)} contrasts (alone: {told}); "
-            "draw more, or contrasts that it was trained for."
+            f"The model answers all five items of none of {len(contrasts)} contrasts "
+            f"(alone: {told}); draw more, or contrasts that it was trained for."
         )
     found = locate_items(bench, [item for each in right for item in each.items], locator, progress)
     followed = follow_contrasts(found, right, locator, seed=seed)

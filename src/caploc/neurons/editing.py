@@ -240,17 +240,13 @@ class Editor:
         batch = _EditBatch(self.loaded, contexts, essence, modules)
         keys, written = batch.record()
         deltas, losses = _descend(batch, written[:, 0], self.descent)
-        return [
-            self._edit(layer, keys[place].mean(0), deltas[place], losses[place])
-            for place, layer in enumerate(layers)
-        ]
-
-    def _edit(self, layer: int, key: Tensor, delta: Tensor, loss: float) -> Edit:
-        weight = reads_first(self.modules[layer]).double()
-        key, delta = key.double(), delta.double()
-        solved = self.covariances[layer].solve(key).to(key.device)
-        left = solved / (key @ solved)
-        return Edit(layer, key, key @ weight + delta, left, delta, loss)
+        edits = []
+        for place, layer in enumerate(layers):
+            key, delta = keys[place].mean(0).double(), deltas[place].double()
+            solved = self.covariances[layer].solve(key).to(key.device)
+            value = key @ reads_first(self.modules[layer]).double() + delta
+            edits.append(Edit(layer, key, value, solved / (key @ solved), delta, losses[place]))
+        return edits
 
 
 def _descend(

@@ -6,7 +6,7 @@ located neurons with random ones; the other arms are ours.
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -106,17 +106,8 @@ class TuningArm:
         if self.name == "lora":
             adaptable(model, recipe.trains)
 
-    @contextmanager
-    def opened(self, model: PreTrainedModel, recipe: TuningRecipe) -> Iterator[Trainable | None]:
-        """Open what the arm may tune, None for "none"; after it the model is what it was."""
-        trainable = self._trainable(model, recipe)
-        try:
-            yield trainable
-        finally:
-            if trainable is not None:
-                trainable.detach()
-
-    def _trainable(self, model: PreTrainedModel, recipe: TuningRecipe) -> Trainable | None:
+    def open(self, model: PreTrainedModel, recipe: TuningRecipe) -> Trainable | None:
+        """Open what the arm may tune, to be used with `with`; None for "none"."""
         if self.name == "none":
             return None
         if self.name == "full":
@@ -275,7 +266,7 @@ def enhance(
     after: dict[str, list[Measured]] = defaultdict(list)
     for arm in arms:
         fit, measured = None, before
-        with arm.opened(loaded.model, recipe) as trainable:
+        with arm.open(loaded.model, recipe) or nullcontext() as trainable:
             if trainable is not None:
                 what = f"tuning {arm.name}{'' if arm.draw is None else f' {arm.draw + 1}'}"
                 fit = find_best_rate(loaded.model, trainable, given, recipe, progress, what)

@@ -16,7 +16,7 @@ the relation's, or the form's, prompts have in common.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import Protocol, TypeVar
 
 import numpy as np
 from jaxtyping import Bool, Float64
@@ -39,32 +39,28 @@ Profile = Float64[np.ndarray, " layers"]
 Intervals = dict[str, Interval]  # of means over facts, facts resampled, by measure
 
 
-@runtime_checkable
 class SetLocator(Protocol):
-    """Finds the set of units that a prompt's answer rests on, the same for the same prompt.
+    """Finds the set of `units` that a prompt's answer rests on, the same for the same prompt.
 
-    `units` says what the columns of a set are, in the plural; random sets are drawn within a layer
-    of the `grid`.
+    Random sets are drawn within a layer of the `grid`.
     """
 
-    @property
-    def name(self) -> str: ...
-    @property
-    def units(self) -> str: ...
+    name: str
+    units: str
+
     @property
     def grid(self) -> Grid: ...
     def locate(self, prompt: FactPrompt) -> Bool[np.ndarray, " units"]: ...
 
 
-@runtime_checkable
 class Profiler(Protocol):
     """Says how much a prompt's answer rests on each layer: its profile.
 
     That is NaN for a layer that has no effect, None where the prompt is of no use.
     """
 
-    @property
-    def name(self) -> str: ...
+    name: str
+
     def profile(self, prompt: FactPrompt) -> Float64[np.ndarray, " layers"] | None: ...
 
 

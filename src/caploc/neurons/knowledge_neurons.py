@@ -347,7 +347,7 @@ Outputs = list[nn.Module | None]  # one for each layer; None where a layer has n
 
 
 @dataclass(frozen=True)
-class Trace(JsonRecord):
+class Trace:
     """What putting outputs back did for one prompt.
 
     `effects` is IE in probability, a row for each token traced, a column for each layer, NaN where
@@ -435,19 +435,7 @@ class Tracer:
         inside = range(max(0, layer - below), min(self.layers, layer + above))
         return tuple(each for each in inside if self.outputs[each] is not None)
 
-    def trace(self, prompt: FactPrompt, *, whole: bool = True) -> Trace:
-        """Trace the effects at every token, or (`whole` False) at the subject's last one only.
-
-        Raises:
-            BadData: if the prompt has no subject, or does not fit the model's window.
-        """
-        if prompt.subject is None:
-            raise BadData(f"The prompt {prompt.text!r} has no subject to disturb; give one.")
-        encoded = self.encoder.encode(prompt).first()
-        tokens = range(len(encoded.tokens)) if whole else (encoded.subject[-1],)
-        return self.trace_encoded(encoded, tuple(tokens))
-
-    def trace_encoded(self, encoded: Encoded, tokens: tuple[int, ...]) -> Trace:
+    def trace(self, encoded: Encoded, tokens: tuple[int, ...]) -> Trace:
         """Trace the effects at some positions of a prompt of which one token is to come."""
         # drawn on the CPU, so that every device has the same noise
         generator = torch.Generator().manual_seed(self.seed)
@@ -467,8 +455,15 @@ class Tracer:
         )
 
     def profile(self, prompt: FactPrompt) -> Float64[np.ndarray, " layers"] | None:
-        """Trace IE at the subject's last token, layer by layer; None if the answer is wrong."""
-        found = self.trace(prompt, whole=False)
+        """Trace IE at the subject's last token, layer by layer; None if the answer is wrong.
+
+        Raises:
+            BadData: if the prompt has no subject, or does not fit the model's window.
+        """
+        if prompt.subject is None:
+            raise BadData(f"The prompt {prompt.text!r} has no subject to disturb; give one.")
+        encoded = self.encoder.encode(prompt).first()
+        found = self.trace(encoded, (encoded.subject[-1],))
         return found.effects[0] if found.right else None
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -28,7 +28,7 @@ from transformers.pytorch_utils import Conv1D
 from caploc.errors import BadOption, ModelRefused
 from caploc.models.cutting import temporary_hooks
 from caploc.models.projections import input_width, text_config
-from caploc.models.proof import reads_first
+from caploc.models.proof import Call, reads_first
 from caploc.neurons.sites import Chosen, Experts, find_sites, list_projections
 
 Trains = Literal["all", "output"]  # all rows and columns of a neuron, or its output column alone
@@ -187,7 +187,9 @@ def _prove_halves(block: nn.Module, fused: nn.Module, output: NeuronShare) -> No
     generator = torch.Generator().manual_seed(0)
     hidden = torch.randn(1, TOKENS, input_width(fused), generator=generator).to(weight)
     width = input_width(output.module)
-    before = _read(block, output.module, hidden)
+    call = Call(block, output.module)
+    with call.listening():
+        block(hidden)
     for half in (0, width):
 
         def move(
@@ -195,8 +197,9 @@ def _prove_halves(block: nn.Module, fused: nn.Module, output: NeuronShare) -> No
         ) -> Tensor:
             return written.index_add(-1, places, torch.ones_like(written[..., places]))
 
-        with temporary_hooks([fused.register_forward_hook(move)]):
-            moved = (_read(block, output.module, hidden) != before).any(dim=(0, 1))
+        with temporary_hooks([fused.register_forward_hook(move)]), call.listening():
+            block(hidden)
+        moved = (call.read[-1] != call.read[0]).any(dim=(0, 1))
         expected = torch.zeros_like(moved)
         expected[output.places] = True
         if not bool((moved == expected).all()):
@@ -204,15 +207,6 @@ def _prove_halves(block: nn.Module, fused: nn.Module, output: NeuronShare) -> No
                 f"Rows i and i + {width} of the fused input projection beside {output.name} are "
                 "not those of neuron i; tune the output columns alone with trains='output'."
             )
-
-
-def _read(block: nn.Module, projection: nn.Module, hidden: Tensor) -> Tensor:
-    """Note what a block's output projection reads for hidden states."""
-    read: list[Tensor] = []
-    reading = projection.register_forward_pre_hook(lambda _, args: read.append(args[0].clone()))
-    with temporary_hooks([reading]):
-        block(hidden)
-    return read[0]
 
 
 @contextmanager
@@ -264,7 +258,7 @@ GOLDEN = (5**0.5 - 1) / 2
 
 
 class Trainable(ABC):
-    """What an arm may tune of a model."""
+    """What an arm may tune of a model; `with` detaches it at the end."""
 
     @abstractmethod
     def parameters(self) -> list[nn.Parameter]:
@@ -280,6 +274,12 @@ class Trainable(ABC):
     @abstractmethod
     def detach(self) -> None:
         """Leave the model as it was."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.detach()
 
 
 class TrainableRows(Trainable):
@@ -354,12 +354,6 @@ class TrainableRows(Trainable):
         finally:
             for share in self.shares:
                 share.write(self.originals)
-
-    def __enter__(self) -> "TrainableRows":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.detach()
 
     def _hook(self, share: NeuronShare) -> Callable[[Any, Any, Tensor], Tensor]:
         weight, *bias = (self.changes[key] for key in share.keys)
