@@ -233,8 +233,7 @@ def sentiment(items: int = ITEMS, *, seed: int = 0) -> list[ContrastSet]:
 
     A wording is a frame and a pair of opposite words of one length; a rewording changes both.
     """
-    subjects = _by_length(SUBJECTS)
-    pairs = _by_length([first for first, _ in OPPOSITES])
+    lengths = [len(first) for first, _ in OPPOSITES]
     wordings = list(product(FRAMES, range(len(OPPOSITES))))
 
     def ask(attitude: str, subject: str, wording: tuple[str, int]) -> Item:
@@ -252,21 +251,13 @@ def sentiment(items: int = ITEMS, *, seed: int = 0) -> list[ContrastSet]:
         asked = rng.sample(ATTITUDES, 2)
         subject = rng.choice(SUBJECTS)
         frame, place = rng.choice(wordings)
-        alike = [each for each in pairs[len(OPPOSITES[place][0])] if each != place]
-        partners = [each for each in subjects[len(subject)] if SUBJECTS[each] != subject]
+        alike = [n for n, each in enumerate(lengths) if each == lengths[place] and n != place]
+        partners = [each for each in SUBJECTS if len(each) == len(subject) and each != subject]
         rewording = rng.choice([each for each in FRAMES if each != frame]), rng.choice(alike)
-        partner = SUBJECTS[rng.choice(partners)]
+        partner = rng.choice(partners)
         return cross_items(ask, asked, (subject, partner), ((frame, place), rewording))
 
     return distinct(draw, items, seed)
-
-
-def _by_length(words: Sequence[str]) -> dict[int, list[int]]:
-    """List the places of the words of each length."""
-    places: dict[int, list[int]] = defaultdict(list)
-    for place, word in enumerate(words):
-        places[len(word)].append(place)
-    return places
 
 
 def sums(items: int = ITEMS, *, seed: int = 0) -> list[ContrastSet]:

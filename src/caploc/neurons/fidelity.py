@@ -16,7 +16,7 @@ the relation's, or the form's, prompts have in common.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from jaxtyping import Bool, Float64
@@ -39,6 +39,7 @@ Profile = Float64[np.ndarray, " layers"]
 Intervals = dict[str, Interval]  # of means over facts, facts resampled, by measure
 
 
+@runtime_checkable
 class SetLocator(Protocol):
     """Finds the set of `units` that a prompt's answer rests on, the same for the same prompt.
 
@@ -53,6 +54,7 @@ class SetLocator(Protocol):
     def locate(self, prompt: FactPrompt) -> Bool[np.ndarray, " units"]: ...
 
 
+@runtime_checkable
 class Profiler(Protocol):
     """Says how much a prompt's answer rests on each layer: its profile.
 

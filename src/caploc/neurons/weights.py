@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, Self
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -33,6 +33,7 @@ from caploc.neurons.sites import Chosen, Experts, find_sites, list_projections
 
 Trains = Literal["all", "output"]  # all rows and columns of a neuron, or its output column alone
 TRAINS = ("all", "output")
+T = TypeVar("T")
 TOKENS = 4  # of the proof of a fused projection
 
 
@@ -275,7 +276,7 @@ class Trainable(ABC):
     def detach(self) -> None:
         """Leave the model as it was."""
 
-    def __enter__(self) -> Self:
+    def __enter__(self: T) -> T:
         return self
 
     def __exit__(self, *_: object) -> None:
