@@ -26,7 +26,7 @@ from caploc.exhibits.exhibit import NOTHING, Exhibit
 from caploc.folder import ENHANCEMENT, LEDGER, ROWS
 from caploc.grid import Grid
 from caploc.lookup import pick
-from caploc.measurement import Cost, Meter, outcomes_by_example
+from caploc.measurement import Cost, Meter
 from caploc.models.loading import CutModel
 from caploc.neurons.attribution import gold_means
 from caploc.neurons.sites import Chosen
@@ -39,6 +39,7 @@ from caploc.neurons.study import (
     TaskSource,
     bounds_of_draws,
     effects_matrix,
+    outcomes_under,
     ranged,
     reopen_study,
     run_command,
@@ -460,9 +461,7 @@ def measure_outcomes(
     with TemporaryDirectory() as place, Store(Path(place) / ROWS) as store:
         question = Question("tuned", loaded.dtype, task.name, task.version, task.outcome_kind)
         meter = Meter(engine, store, task, question, Cost())
-        rows = meter.under(intact, examples, lab.progress, f"{source.name}, tuned")
-    known = outcomes_by_example(rows)
-    return np.array([known.get(example, np.nan) for example in examples])
+        return outcomes_under(meter, intact, examples, lab.progress, f"{source.name}, tuned")
 
 
 def describe_tuning(asked: Enhancing) -> str:

@@ -28,11 +28,11 @@ from caploc.exhibits import drawing
 from caploc.exhibits.exhibit import NOTHING, Exhibit, Value
 from caploc.exhibits.files import write_exhibits
 from caploc.folder import NEURONS, RUN, claim, package_versions, write_json
-from caploc.measurement import Cost, Meter
+from caploc.measurement import Cost, Meter, outcomes_by_example
 from caploc.models.loading import LoadedModel
 from caploc.neurons.attribution import Attribution
 from caploc.neurons.finding import Finder, Rule, TaskNeurons, score_cache
-from caploc.neurons.sites import Cutter, Mode, NeuronEngine, NeuronModel, as_neurons
+from caploc.neurons.sites import Chosen, Cutter, Mode, NeuronEngine, NeuronModel, as_neurons
 from caploc.progress import Progress, Silent
 from caploc.stats.intervals import Interval
 from caploc.stats.threshold import Moments
@@ -233,6 +233,14 @@ class NeuronBench:
             engine = NeuronEngine(self.engine, self.cutters[way])
             self.meters[question] = Meter(engine, self.store, task, question, self.cost)
         return self.meters[question]
+
+
+def outcomes_under(
+    meter: Meter, chosen: Chosen, examples: Sequence[int], progress: Progress, what: str
+) -> Float64[np.ndarray, " examples"]:
+    """Measure each example's outcome with some neurons cut; NaN where there is none."""
+    known = outcomes_by_example(meter.under(chosen, examples, progress, what))
+    return np.array([known.get(example, np.nan) for example in examples])
 
 
 @dataclass
