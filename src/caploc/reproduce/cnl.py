@@ -7,7 +7,7 @@ capability and on answers put to other questions; and the number of points of th
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -294,10 +294,6 @@ class CnlPreset(CnlPresetPart):
         """Say what is erased and tuned, task by task."""
         return Crossing((ERASE, TUNE), self.erasing(), self.enhancing(), dict(self.kinds))
 
-    def other_score(self, method: str) -> Attribution:
-        """Make a score that the study's own is compared with."""
-        return replace(self.study(None).attribution, method=method)
-
     def decoupling_study(self, contrasts: str) -> DecouplingStudy:
         """Make the study of one set of contrasts."""
         asked = self.decoupling
@@ -511,7 +507,10 @@ def check_cnl_options(preset: CnlPreset) -> None:
         preset.study(preset.share).check,
         preset.study(preset.share).rule.check,
         preset.study(preset.share).attribution.check,
-        *(preset.other_score(method).check for method in preset.scores.others),
+        *(
+            replace(preset.study(None).attribution, method=method).check
+            for method in preset.scores.others
+        ),
         preset.erasing().check,
         partial(preset.enhancing().check, preset.tasks),
         partial(preset.crossing().check, preset.tasks),
@@ -540,19 +539,15 @@ def weights(lab: NeuronLab, task: str) -> float:
     return 100 * own / whole
 
 
-def of_method(ways: Sequence[ScoreWay], wanted: str) -> Iterator[ScoreWay]:
-    """Yield the ways of one method."""
-    return (way for way in ways if way.method == wanted)
-
-
 def agreement_of_ways(ways: Sequence[ScoreWay], main: str) -> str:
     """Say how other scores agree with the study's own."""
     parts = []
     for method in dict.fromkeys(way.method for way in ways):
         if method == main:
             continue
-        same = [way.same_best for way in of_method(ways, method) if way.same_best is not None]
-        rank = [way.spearman for way in of_method(ways, method) if way.spearman is not None]
+        own = [way for way in ways if way.method == method]
+        same = [way.same_best for way in own if way.same_best is not None]
+        rank = [way.spearman for way in own if way.spearman is not None]
         parts.append(f"{method}: rank correlation {ends(rank)}, best 1 % shared {ends(same)}")
     return f"{main} against {'; '.join(parts)}"
 
@@ -561,7 +556,7 @@ def baselines(ways: Sequence[ScoreWay]) -> str:
     """Say what the task loses without the best neurons of each score."""
     parts = []
     for method in dict.fromkeys(way.method for way in ways):
-        lost = [way.lost for way in of_method(ways, method) if way.lost is not None]
+        lost = [way.lost for way in ways if way.method == method and way.lost is not None]
         parts.append(f"{method} {ends(lost, 3)}")
     drawn = [way.lost_at_random for way in ways if way.lost_at_random is not None]
     return f"log-probability lost without the best 1 %: {', '.join(parts)}; random {ends(drawn, 3)}"
