@@ -13,7 +13,7 @@ from caploc import cli
 from caploc.cli import app
 from caploc.cli.neurons import app as neurons
 from caploc.models.loading import load_model
-from caploc.neurons.delta import apply_delta, load_delta
+from caploc.neurons.training import apply_delta, load_delta
 from caploc.workbench import ModelOptions
 
 DOCS = Path(__file__).parents[1] / "docs"

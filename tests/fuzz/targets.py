@@ -33,10 +33,9 @@ from caploc.heads import Head, HeadGrid
 from caploc.models.placement import parse_placement
 from caploc.models.projections import find_projections
 from caploc.naming import default_folder, folder_name, placed
-from caploc.neurons.cutting import Mode
 from caploc.neurons.facts import FORMS as FACT_FORMS
 from caploc.neurons.facts import read_facts
-from caploc.neurons.sites import Neuron
+from caploc.neurons.sites import Mode, Neuron
 from caploc.report.answers import answer_rows
 from caploc.report.headtable import head_map, head_table
 from caploc.report.method import facts as method_facts

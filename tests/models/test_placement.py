@@ -11,7 +11,7 @@ from caploc.errors import BadOption, ModelRefused, OutOfMemory
 from caploc.models import placement
 from caploc.models.loading import check_model, load_model
 from caploc.models.placement import Placement, check_fit, input_device, is_whole, parse_placement
-from caploc.neurons.cutting import as_neurons
+from caploc.neurons.sites import as_neurons
 from caploc.tasks.task import Generate, LogLikelihood, options_json
 
 SHAPE = {**GROUPED, "num_hidden_layers": 4}

@@ -10,11 +10,9 @@ from caploc.errors import BadOption, UnknownName
 from caploc.models.cutting import knocked_out
 from caploc.models.loading import load_tokenizer
 from caploc.models.proof import reads_first
-from caploc.neurons.attribution import METHODS, Attribution
-from caploc.neurons.batches import Batch, Batcher
-from caploc.neurons.cutting import NeuronModel
+from caploc.neurons.attribution import METHODS, Attribution, Batch, Batcher
 from caploc.neurons.finding import accumulate, score_examples
-from caploc.neurons.sites import find_sites, list_projections
+from caploc.neurons.sites import NeuronModel, find_sites, list_projections
 
 FAMILIES = ["llama", "gpt2", "gptj", "opt", "mixtral", "gpt_oss", "deepseek_v3"]
 CPU = torch.device("cpu")

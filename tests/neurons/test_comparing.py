@@ -13,7 +13,8 @@ from small_runs import STUDY, TASKS, Rows, counted, located, quick, remembered
 from caploc.engine.encoding import Span
 from caploc.neurons import finding
 from caploc.neurons.attribution import Attribution
-from caploc.neurons.comparing import (
+from caploc.neurons.study import open_study
+from caploc.reproduce.cnl import (
     POINTS,
     SHARE,
     compare_scores,
@@ -22,7 +23,6 @@ from caploc.neurons.comparing import (
     points_exhibit,
     scores_exhibit,
 )
-from caploc.neurons.study import open_study
 from caploc.stats.sets import overlap_rates, rank_correlation
 from caploc.stats.threshold import best
 

@@ -13,7 +13,6 @@ from caploc.neurons.contrasts import (
     arithmetic,
     distinct,
     kept,
-    match_lengths,
     quizzes,
     sentiment,
     sums,
@@ -158,19 +157,6 @@ def test_reviews_say_what_their_attitude_is():
         said = [set(re.findall(r"\w+", item.prompt)) & set(words) for item in each.items[:2]]
         assert said[0] != said[1]
     assert {each.base.commonality for each in contrasts} == set(ATTITUDES)
-
-
-def test_matching_by_tokens_keeps_what_is_as_long_in_tokens():
-    contrasts = arithmetic(300)
-
-    def tokens(text):
-        return len(re.findall(r"\w+|\W", text))
-
-    found = match_lengths(contrasts, tokens, within=2)
-    assert 0 < len(found) < 300
-    assert max(widest(found, "prompt", tokens).values()) <= 2
-    assert match_lengths(contrasts, within=1) == contrasts
-    assert 0 < len(match_lengths(capitals(100), within=4)) < 100
 
 
 def test_only_contrasts_answered_rightly_throughout_are_kept():

@@ -11,19 +11,16 @@ from hypothesis import strategies as st
 
 from caploc.engine import BatchEngine
 from caploc.errors import BadData, BadOption, UnknownName
-from caploc.neurons.attribution import Attribution
-from caploc.neurons.batches import Batch
+from caploc.neurons.attribution import Attribution, Batch
 from caploc.neurons.contrasts import ARMS, ContrastSet, Item, kept, sums
 from caploc.neurons.decoupling import (
     CONTRASTS,
-    MIXED,
     ItemLocator,
     PackedSets,
     answer_rightly,
     decouple,
     draw_contrasts,
     follow_contrasts,
-    group_items,
     key,
     same_answer,
 )
@@ -75,9 +72,6 @@ def test_sets_that_follow_the_commonality_have_that_effect_only():
     assert found.effects.individual.mean == 0
     assert abs(found.effects.content.mean) < 1e-12
     assert found.same_answer.mean == 1
-    assert found.groups["addition"].iou == found.groups["addition"].pairwise.iou == 1
-    assert found.groups[MIXED].pairwise.iou < 0.7
-    assert found.groups[MIXED].in_any > found.groups["addition"].in_any
 
 
 def test_sets_that_follow_the_content_do_not_follow_what_is_asked():
@@ -134,21 +128,6 @@ def test_packed_sets_are_the_sets(neurons, seed):
     }
 
 
-def test_groups_are_of_one_size_and_of_one_commonality():
-    contrasts = draw_contrasts("arithmetic", 60)
-    groups = group_items(contrasts, 0)
-    assert sorted(groups) == ["addition", "division", MIXED, "multiplication", "subtraction"]
-    assert len({len(members) for members in groups.values()}) == 1
-    rewordings = {key(each.reworded) for each in contrasts}
-    own = {key(item) for each in contrasts for item in each.items} - rewordings
-    for name, members in groups.items():
-        assert len({key(item) for item in members}) == len(members)
-        if name != MIXED:
-            assert {item.commonality for item in members} == {name}
-            assert {key(item) for item in members} <= own | rewordings
-    assert len({item.commonality for item in groups[MIXED]}) > 2
-
-
 def test_similarity_does_not_depend_on_how_many_are_unpacked_at_a_time():
     contrasts = sums(150)  # more than two stretches
     found = planted(contrasts, lambda item: columns(item.prompt[:3], 40))
@@ -175,7 +154,7 @@ def test_the_demo_model_s_sums_are_located_as_by_hand(demo, neurons, bench):
     effects = []
     for method in ("gradient", "activation"):
         found = decouple(bench, contrasts, ItemLocator(Attribution(method), Rule(share=0.01)))
-        assert (found.contrasts, found.alike, found.right) == (12, 12, 12)
+        assert (found.contrasts, found.right) == (12, 12)
         assert found.answered == dict.fromkeys(("base", *ARMS), 1.0)
         (each,) = found.followed
         effects.append(each.effects)
@@ -210,19 +189,6 @@ def test_an_item_is_right_if_greedy_decoding_says_its_answer(demo, bench):
     assert 0 < found.right == len(right) < 25
     assert found.answered["base"] == np.mean([told[key(each.base)] for each in contrasts])
     assert found.followed[0].effects.items + found.followed[0].effects.undefined == found.right
-
-
-def test_lengths_are_matched_in_tokens_if_asked(bench):
-    contrasts = draw_contrasts("demo/capitals", 40)
-    alike = [
-        each
-        for each in contrasts
-        if max(abs(len(item.prompt) - len(each.base.prompt)) for item in each.items) <= 4
-    ]  # a byte is a token
-    found = decouple(bench, contrasts, BEST, within=4)
-    assert 0 < found.right <= found.alike == len(alike) < 40
-    with pytest.raises(BadData, match="Of 40 contrasts none has items of equal lengths"):
-        decouple(bench, contrasts, BEST, within=0)
 
 
 def test_a_seed_gives_the_same_tables_and_files_hold_them(bench):

@@ -8,7 +8,6 @@ from planted_models import SHARING, TWO, Planter
 
 from caploc.errors import BadOption
 from caploc.models.planted_neurons import PlantedNeurons
-from caploc.neurons.cutting import Mode
 from caploc.neurons.erasure import (
     BOTTOM,
     LAYERS,
@@ -21,6 +20,7 @@ from caploc.neurons.erasure import (
     erasure_headline,
 )
 from caploc.neurons.finding import Rule, score_cache
+from caploc.neurons.sites import Mode
 from caploc.neurons.study import NeuronBench
 from caploc.progress import Silent
 from caploc.store import Store

@@ -9,8 +9,13 @@ from small_runs import DEMO, counted, lasting, undrawn
 from caploc.errors import BadData, BadOption, FolderTaken, UnknownName
 from caploc.neurons import fact_study
 from caploc.neurons import study as studies
-from caploc.neurons.fact_pages import fidelity_headline, margin_of
-from caploc.neurons.fact_study import FactStudy, measure_fidelity, measure_reliability
+from caploc.neurons.fact_study import (
+    FactStudy,
+    fidelity_headline,
+    margin_of,
+    measure_fidelity,
+    measure_reliability,
+)
 from caploc.tasks.demo.data import CAPITALS, ELEMENTS
 
 pytestmark = pytest.mark.slow  # whole studies
@@ -66,7 +71,9 @@ def everything(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(studies, "write_exhibits", undrawn)
         result, exhibits = measure_fidelity(asked, folder / "run", command="first")
-        calls = [counted(patch, fact_study, name) for name in ("fidelity", "layer_fidelity")]
+        calls = [
+            counted(patch, fact_study, name) for name in ("wording_fidelity", "layer_fidelity")
+        ]
         again, _ = measure_fidelity(asked, folder / "run", command="second")
     return result, exhibits, again, sum(calls, [])
 
@@ -109,7 +116,7 @@ def test_the_tables_and_the_headline_are_what_the_file_says(everything):
 def test_methods_are_told_apart_in_the_ledger_and_share_a_folder(facts, tmp_path, monkeypatch):
     folder = tmp_path / "run"
     alone, _ = measure_fidelity(study(facts), folder)
-    neurons = counted(monkeypatch, fact_study, "fidelity")
+    neurons = counted(monkeypatch, fact_study, "wording_fidelity")
     layers = counted(monkeypatch, fact_study, "layer_fidelity")
     both, _ = measure_fidelity(study(facts, methods=("neurons", "tracing")), folder)
     assert not neurons and len(layers) == 1
@@ -127,7 +134,7 @@ def test_a_run_killed_between_two_methods_goes_on_with_the_second(facts, tmp_pat
         with pytest.raises(KeyboardInterrupt):
             measure_fidelity(asked, folder)
     assert not (folder / "fidelity.json").exists()
-    first = counted(monkeypatch, fact_study, "fidelity")
+    first = counted(monkeypatch, fact_study, "wording_fidelity")
     second = counted(monkeypatch, fact_study, "layer_fidelity")
     result, _ = measure_fidelity(asked, folder)
     assert (len(first), len(second)) == (0, 1) and len(result["methods"]) == 2
@@ -136,7 +143,7 @@ def test_a_run_killed_between_two_methods_goes_on_with_the_second(facts, tmp_pat
 def test_facts_edited_in_their_file_are_measured_anew(facts, tmp_path, monkeypatch):
     folder = tmp_path / "run"
     before, _ = measure_fidelity(study(facts), folder)
-    calls = counted(monkeypatch, fact_study, "fidelity")
+    calls = counted(monkeypatch, fact_study, "wording_fidelity")
     write(tmp_path / "facts.jsonl", SYMBOLS + WRONG)
     after, _ = measure_fidelity(study(facts), folder)
     assert len(calls) == 1
@@ -185,7 +192,7 @@ def test_reliability_holds_located_sets_against_controls(facts, tmp_path, monkey
     assert [row[0] for row in tables["reliability-circuits"].rows] == list(arms)
     common = [row[0] for row in tables["common-metric"].rows]
     assert common[0] == "knowledge neurons, suppressed" and len(common) > 1
-    calls = counted(monkeypatch, fact_study, "reliability")
+    calls = counted(monkeypatch, fact_study, "intervention_reliability")
     calls_too = counted(monkeypatch, fact_study, "circuit_reliability")
     again, _ = measure_reliability(asked, tmp_path / "run")
     assert not calls and not calls_too and lasting(again) == lasting(result)
@@ -210,7 +217,7 @@ def test_too_few_texts_are_told_before_anything_is_loaded(facts, tmp_path, monke
 def test_too_few_prompts_for_an_edit_are_told_before_anything_is_measured(
     facts, tmp_path, monkeypatch
 ):
-    calls = counted(monkeypatch, fact_study, "reliability")
+    calls = counted(monkeypatch, fact_study, "intervention_reliability")
     with pytest.raises(BadData, match="needs 20 texts or more"):
         measure_reliability(study(facts, methods=("neurons", "tracing")), tmp_path / "run")
     assert not calls

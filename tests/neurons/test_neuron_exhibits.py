@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from caploc.neurons import enhancing, erasure, locating
-from caploc.neurons import fact_pages as pages
+from caploc.neurons import fact_study as pages
 from caploc.neurons import study as cells
 from caploc.neurons.erasure import BOTTOM, LAYERS, LOCATED, UNIFORM, ArmLoss, Erased, ErasedTask
 from caploc.neurons.finding import Rule, TaskNeurons

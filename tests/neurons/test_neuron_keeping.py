@@ -5,7 +5,7 @@ import torch
 from safetensors.torch import save_file
 
 from caploc.errors import StoreFailed
-from caploc.neurons.delta import _write
+from caploc.neurons.training import _write
 
 
 @pytest.mark.parametrize("place", ["folder", "file/below"])

@@ -6,8 +6,7 @@ import pytest
 from planted_models import Planter
 
 from caploc.models.planted_neurons import PlantedNeurons
-from caploc.neurons.attribution import Attribution
-from caploc.neurons.batches import Batcher
+from caploc.neurons.attribution import Attribution, Batcher
 from caploc.neurons.finding import accumulate, score_examples
 from caploc.stats.threshold import Moments
 

@@ -1,54 +1,54 @@
 """Commands on single facts and single items (CNL)."""
 
-from pathlib import Path
-from typing import Annotated, Any
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
 
 import typer
 
-from caploc.cli.neurons import run_and_show
-from caploc.cli.options import Device, Dtype, Json, Model, Quiet
+from caploc.cli.neurons import Points, Seed, Share, Sigma, run_and_show
+from caploc.cli.options import Model, ModelGroup, Out, OutputGroup, takes_groups
 from caploc.naming import default_folder, placed
 
 Facts = Annotated[
     str, typer.Option(help="A file of facts, or demo/quiz, demo/statement of the demo model.")
 ]
-Form = Annotated[str, typer.Option(help="lines (our JSON lines), counterfact, zsre.")]
-Rewrites = Annotated[
-    str | None, typer.Option(help="JSON lines of further wordings: name and texts.")
-]
-Ways = Annotated[
-    list[str] | None,
-    typer.Option("--method", help="neurons, tracing, circuits; all if absent; repeat."),
-]
-Count = Annotated[int | None, typer.Option(help="Facts that the model knows, at most.")]
-CircuitShare = Annotated[float, typer.Option("--share", help="Share of edges a circuit keeps.")]
 
 
-def fact_study(model: str, device: str, dtype: str, facts: str, **asked: Any) -> Any:
-    """Make the study of facts that these options ask for."""
-    from caploc.neurons.fact_study import METHODS, FactStudy
-    from caploc.workbench import ModelOptions
+@dataclass(frozen=True)
+class FactGroup:
+    """Which facts are located, and how."""
 
-    methods = tuple(asked.pop("method") or METHODS)
-    loading = ModelOptions(placed(model), device, dtype)
-    return FactStudy(loading, placed(facts), methods=methods, **asked)
+    panel: ClassVar = "Facts"
+    form: Annotated[str, typer.Option(help="lines (our JSON lines), counterfact, zsre.")] = "lines"
+    rewrites: Annotated[
+        str | None, typer.Option(help="JSON lines of further wordings: name and texts.")
+    ] = None
+    method: Annotated[
+        list[str] | None, typer.Option(help="neurons, tracing, circuits; all if absent; repeat.")
+    ] = None
+    count: Annotated[int | None, typer.Option(help="Facts that the model knows, at most.")] = 30
+    share: Annotated[float, typer.Option(help="Share of edges a circuit keeps.")] = 0.05
+    steps: Annotated[int, typer.Option(help="Steps of edge attribution.")] = 20
+
+    def study(self, loading: ModelGroup, model: str, facts: str, **more: Any) -> Any:
+        """Make the study of facts that these options ask for."""
+        from caploc.neurons.fact_study import METHODS, FactStudy
+
+        asked = vars(self) | more
+        methods = tuple(asked.pop("method") or METHODS)
+        return FactStudy(loading.of(model), placed(facts), methods=methods, **asked)
 
 
+@takes_groups
 def fidelity(
     model: Model,
     facts: Facts,
-    form: Form = "lines",
-    rewrites: Rewrites = None,
-    method: Ways = None,
-    count: Count = 30,
-    share: CircuitShare = 0.05,
-    steps: Annotated[int, typer.Option(help="Steps of edge attribution.")] = 20,
-    seed: Annotated[int, typer.Option(help="Draws other facts and noise.")] = 0,
-    device: Device = "auto",
-    dtype: Dtype = "auto",
-    out: Annotated[Path | None, typer.Option(help="Run folder; resumes what lies there.")] = None,
-    quiet: Quiet = False,
-    as_json: Json = False,
+    seed: Seed = 0,
+    out: Out = None,
+    *,
+    locating: FactGroup,
+    loading: ModelGroup,
+    output: OutputGroup,
 ) -> None:
     """Is a single fact located alike however it is worded? Three families of methods.
 
@@ -66,33 +66,24 @@ def fidelity(
     from caploc.neurons.fact_study import measure_fidelity
 
     folder = out or default_folder("facts", model, facts)
-    study = fact_study(
-        model, device, dtype, facts, form=form, rewrites=rewrites, method=method, count=count,
-        share=share, steps=steps, seed=seed,
-    )  # fmt: skip
-    page = folder / "fidelity"
-    run_and_show(measure_fidelity, study, folder, page=page, quiet=quiet, as_json=as_json)
+    study = locating.study(loading, model, facts, seed=seed)
+    run_and_show(measure_fidelity, study, folder, page=folder / "fidelity", output=output)
 
 
+@takes_groups
 def reliability(
     model: Model,
     facts: Facts,
-    form: Form = "lines",
-    rewrites: Rewrites = None,
-    method: Ways = None,
-    count: Count = 30,
     draws: Annotated[int, typer.Option(help="Draws of random sets, 5 or more.")] = 20,
-    share: CircuitShare = 0.05,
-    steps: Annotated[int, typer.Option(help="Steps of edge attribution.")] = 20,
     texts: Annotated[
         str | None, typer.Option(help="Texts, one a line, for the covariance of an edit.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Draws random sets and noise.")] = 0,
-    device: Device = "auto",
-    dtype: Dtype = "auto",
-    out: Annotated[Path | None, typer.Option(help="Run folder; resumes what lies there.")] = None,
-    quiet: Quiet = False,
-    as_json: Json = False,
+    seed: Seed = 0,
+    out: Out = None,
+    *,
+    locating: FactGroup,
+    loading: ModelGroup,
+    output: OutputGroup,
 ) -> None:
     """Does changing what was located, and nothing else, change the fact? Three families.
 
@@ -110,14 +101,11 @@ def reliability(
     from caploc.neurons.fact_study import measure_reliability
 
     folder = out or default_folder("facts", model, facts)
-    study = fact_study(
-        model, device, dtype, facts, form=form, rewrites=rewrites, method=method, count=count,
-        draws=draws, share=share, steps=steps, texts=texts, seed=seed,
-    )  # fmt: skip
-    page = folder / "reliability"
-    run_and_show(measure_reliability, study, folder, page=page, quiet=quiet, as_json=as_json)
+    study = locating.study(loading, model, facts, draws=draws, texts=texts, seed=seed)
+    run_and_show(measure_reliability, study, folder, page=folder / "reliability", output=output)
 
 
+@takes_groups
 def decouple(
     model: Model,
     contrasts: Annotated[
@@ -131,20 +119,14 @@ def decouple(
         list[str] | None,
         typer.Option(help="gradient (if absent), integrated, activation ...; repeat."),
     ] = None,
-    steps: Annotated[int, typer.Option(help="Points of an integral (S).")] = 19,
-    sigma: Annotated[float, typer.Option(help="Standard deviations above an item's mean.")] = 6.0,
-    share: Annotated[
-        float | None, typer.Option(help="Choose this share of all neurons instead.")
-    ] = None,
-    within: Annotated[
-        int | None, typer.Option(help="Only items whose prompts differ by so many tokens.")
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Draws the items.")] = 0,
-    device: Device = "auto",
-    dtype: Dtype = "auto",
-    out: Annotated[Path | None, typer.Option(help="Run folder; resumes what lies there.")] = None,
-    quiet: Quiet = False,
-    as_json: Json = False,
+    steps: Points = 19,
+    sigma: Sigma = 6.0,
+    share: Share = None,
+    seed: Seed = 0,
+    out: Out = None,
+    *,
+    loading: ModelGroup,
+    output: OutputGroup,
 ) -> None:
     """Do the neurons of single items follow the capability, the content, or the item?
 
@@ -162,10 +144,9 @@ def decouple(
     from caploc.neurons.attribution import Attribution
     from caploc.neurons.decoupling import DecouplingStudy, measure_decoupling
     from caploc.neurons.finding import Rule
-    from caploc.workbench import ModelOptions
 
     ways = tuple(Attribution(each, steps=steps) for each in method or ["gradient"])
-    loading, rule = ModelOptions(placed(model), device, dtype), Rule(sigma, share)
-    study = DecouplingStudy(loading, contrasts, items, ways, rule, within, seed)
+    rule = Rule(sigma, share)
+    study = DecouplingStudy(loading.of(model), contrasts, items, ways, rule, seed)
     folder = out or default_folder("decoupling", model, contrasts)
-    run_and_show(measure_decoupling, study, folder, page=folder, quiet=quiet, as_json=as_json)
+    run_and_show(measure_decoupling, study, folder, page=folder, output=output)

@@ -1,25 +1,26 @@
 """Commands on feed-forward neurons (CNL)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
 from caploc import console
 from caploc.cli import completion
 from caploc.cli.options import (
-    AllowCode,
     Batch,
     Chat,
+    CodeGroup,
     Data,
-    Device,
-    Dtype,
     Fewshot,
     Gguf,
-    IsolationName,
     Json,
     Model,
+    ModelGroup,
+    Out,
+    OutputGroup,
     Quiet,
     Revision,
     Trust,
@@ -27,8 +28,13 @@ from caploc.cli.options import (
     kinds_of,
     numbers,
     permit,
+    takes_groups,
 )
 from caploc.naming import default_folder, placed
+
+if TYPE_CHECKING:
+    from caploc.neurons.training import TuningRecipe
+    from caploc.workbench import Allowed
 
 app = typer.Typer(
     name="neurons",
@@ -48,27 +54,56 @@ Kinds = Annotated[
     list[str] | None,
     typer.Option("--kind", help="NAME=TASK,TASK: tasks of one kind; repeat."),
 ]
-Batches = Annotated[int, typer.Option("--steps", help="Batches to tune with.")]
-Rates = Annotated[str, typer.Option(help="Learning rates to try for each arm.")]
-GRID = "1e-4,3e-4,1e-3,3e-3,1e-2,3e-2,1e-1"
+ModeName = Annotated[str, typer.Option(help="zero, mean, resample, scale=FACTOR.")]
+Points = Annotated[int, typer.Option(help="Points of an integral (S).")]
+Sigma = Annotated[float, typer.Option(help="Standard deviations above the mean.")]
+Share = Annotated[float | None, typer.Option(help="Choose this share of all neurons instead.")]
 Judged = Annotated[int | None, typer.Option("--limit", help="Judging examples of each task.")]
+Seed = Annotated[int, typer.Option(help="Fixes all that is drawn.")]
+
+
+@dataclass(frozen=True)
+class AllowedGroup(CodeGroup):
+    """What a finished run of neurons may be asked to do, which its folder alone cannot say."""
+
+    trust_remote_code: Trust = False
+
+    def allowed(self, tasks: Iterable[str] = ()) -> "Allowed":
+        """Read them, once it is said what programs and the files of these tasks may do."""
+        return permit(self.allow_code, self.trust_remote_code, tasks)
+
+
+@dataclass(frozen=True)
+class TuningGroup:
+    """How neurons are tuned, and from what start."""
+
+    panel: ClassVar = "Tuning"
+    steps: Annotated[int, typer.Option(help="Batches to tune with.")] = 60
+    rates: Annotated[str, typer.Option(help="Learning rates to try for each arm.")] = (
+        "1e-4,3e-4,1e-3,3e-3,1e-2,3e-2,1e-1"
+    )
+    noise: Annotated[
+        float, typer.Option(help="Start from a model damaged by so much noise (0: as it is).")
+    ] = 0.0
+
+    def recipe(self, seed: int, trains: str = "all") -> "TuningRecipe":
+        from caploc.neurons.training import TuningRecipe
+
+        rates = numbers(self.rates, float)
+        return TuningRecipe(steps=self.steps, rates=rates, trains=trains, seed=seed)  # type: ignore[arg-type]
 
 
 def run_and_show(
-    run: Callable[..., Any],
-    *asked: object,
-    page: Path,
-    quiet: bool,
-    as_json: bool,
-    **options: object,
+    run: Callable[..., Any], *asked: object, page: Path, output: OutputGroup, **options: object
 ) -> None:
     """Run what a command asks for, watched, and print its tables, or its result as JSON."""
-    with console.progress(quiet or as_json) as progress:
+    with output.progress() as progress:
         result, shown = run(*asked, progress=progress, command=command_line(), **options)
-    console.show_exhibits(result, shown, as_json, page)
+    console.show_exhibits(result, shown, output.as_json, page)
 
 
 @app.command()
+@takes_groups
 def locate(
     model: Model,
     task: Annotated[
@@ -82,12 +117,10 @@ def locate(
         str, typer.Option(help="logprob, logprob-sum, probability of the first token.")
     ] = "logprob",
     positions: Annotated[str, typer.Option(help="all, answer, last of the prompt.")] = "all",
-    steps: Annotated[int, typer.Option(help="Points of an integral (S).")] = 19,
+    steps: Points = 19,
     rule: Annotated[str, typer.Option(help="Where they lie: midpoint, left, right.")] = "midpoint",
-    sigma: Annotated[float, typer.Option(help="Standard deviations above the mean.")] = 6.0,
-    share: Annotated[
-        float | None, typer.Option(help="Choose this share of all neurons instead.")
-    ] = None,
+    sigma: Sigma = 6.0,
+    share: Share = None,
     votes: Annotated[
         float | None, typer.Option(help="Choose by the share of examples in which it passes.")
     ] = None,
@@ -102,21 +135,16 @@ def locate(
     subsets: Annotated[int, typer.Option(help="Disjoint subsets of them.")] = 2,
     least: Annotated[float, typer.Option(help="Share of subsets that must choose a neuron.")] = 1.0,
     kind: Kinds = None,
-    seed: Annotated[int, typer.Option(help="Draws the examples.")] = 0,
+    seed: Seed = 0,
     fewshot: Fewshot = None,
     chat_template: Chat = False,
     data: Data = None,
-    allow_code: AllowCode = False,
-    isolation: IsolationName = "full",
-    device: Device = "auto",
-    dtype: Dtype = "auto",
-    revision: Revision = None,
-    gguf: Gguf = None,
-    trust_remote_code: Trust = False,
     batch_size: Batch = None,
-    out: Annotated[Path | None, typer.Option(help="Run folder; resumes what lies there.")] = None,
-    quiet: Quiet = False,
-    as_json: Json = False,
+    out: Out = None,
+    *,
+    code: CodeGroup,
+    loading: ModelGroup,
+    output: OutputGroup,
 ) -> None:
     """Find the neurons that a task's examples have in common.
 
@@ -138,18 +166,15 @@ def locate(
     from caploc.neurons.locating import locate as run
     from caploc.neurons.study import NeuronStudy
     from caploc.tasks.catalog import TaskOptions, parse_data
-    from caploc.workbench import ModelOptions
 
     tasks = tuple(dict.fromkeys(map(placed, task)))
     study = NeuronStudy(
-        model=ModelOptions(
-            placed(model), device, dtype, revision, trust_remote_code, None, batch_size, gguf=gguf
-        ),
+        model=loading.of(model, batch_size=batch_size),
         tasks=tasks,
         attribution=Attribution(method, target, positions, steps, rule),
         rule=Rule(sigma, share, votes, per_layer, absolute, normalised),
         options=TaskOptions(
-            None, "metric", fewshot, chat_template, parse_data(data or []), allow_code
+            None, "metric", fewshot, chat_template, parse_data(data or []), code.allow_code
         ),
         examples=examples,
         subsets=subsets,
@@ -157,9 +182,8 @@ def locate(
         seed=seed,
     )
     folder = out or default_folder("neurons", model, method, *task)
-    permit(allow_code, trust_remote_code, tasks)
-    kinds = kinds_of(kind)
-    run_and_show(run, study, folder, page=folder, quiet=quiet, as_json=as_json, kinds=kinds)
+    code.check(tasks)
+    run_and_show(run, study, folder, page=folder, output=output, kinds=kinds_of(kind))
 
 
 @app.command()
@@ -194,9 +218,10 @@ def overlap(
 
 
 @app.command()
+@takes_groups
 def erase(
     folder: Folder,
-    mode: Annotated[str, typer.Option(help="zero, mean, resample, scale=FACTOR.")] = "zero",
+    mode: ModeName = "zero",
     draws: Draws = 5,
     doses: Annotated[
         str, typer.Option(help="Shares of the located neurons to erase, highest first.")
@@ -206,12 +231,10 @@ def erase(
         typer.Option(help="Another task to judge; repeat.", autocompletion=completion.tasks),
     ] = None,
     limit: Judged = None,
-    seed: Annotated[int, typer.Option(help="Draws random neurons.")] = 0,
-    allow_code: AllowCode = False,
-    isolation: IsolationName = "full",
-    trust_remote_code: Trust = False,
-    quiet: Quiet = False,
-    as_json: Json = False,
+    seed: Seed = 0,
+    *,
+    may: AllowedGroup,
+    output: OutputGroup,
 ) -> None:
     """Erase located neurons, and others as many, and see what each task loses.
 
@@ -226,19 +249,17 @@ def erase(
     See also:
         neurons cross, neurons enhance
     """
-    from caploc.neurons.cutting import Mode
     from caploc.neurons.erasure import Erasing
     from caploc.neurons.erasure import erase as run
+    from caploc.neurons.sites import Mode
 
     asked = Erasing(Mode.parse(mode), draws, numbers(doses, float), limit, seed)
-    may = permit(allow_code, trust_remote_code, also or [])
-    page = folder / "erasure"
-    run_and_show(
-        run, folder, asked, also or [], page=page, quiet=quiet, as_json=as_json, allowed=may
-    )
+    allowed, page = may.allowed(also or []), folder / "erasure"
+    run_and_show(run, folder, asked, also or [], page=page, output=output, allowed=allowed)
 
 
 @app.command()
+@takes_groups
 def enhance(
     folder: Folder,
     task: Annotated[
@@ -251,22 +272,16 @@ def enhance(
             "lora; all if absent; repeat."
         ),
     ] = None,
-    steps: Batches = 60,
-    rates: Rates = GRID,
     trains: Annotated[
         str, typer.Option(help="all of a neuron's weights, or its output only.")
     ] = "all",
-    noise: Annotated[
-        float, typer.Option(help="Start from a model damaged by so much noise (0: as it is).")
-    ] = 0.0,
     draws: Draws = 5,
     limit: Judged = 60,
-    seed: Annotated[int, typer.Option(help="Fixes split, batches, draws and noise.")] = 0,
-    allow_code: AllowCode = False,
-    isolation: IsolationName = "full",
-    trust_remote_code: Trust = False,
-    quiet: Quiet = False,
-    as_json: Json = False,
+    seed: Seed = 0,
+    *,
+    tuning: TuningGroup,
+    may: AllowedGroup,
+    output: OutputGroup,
 ) -> None:
     """Tune located neurons alone, beside other arms, and see what gets better.
 
@@ -283,36 +298,29 @@ def enhance(
     """
     from caploc.lookup import pick
     from caploc.neurons.enhancing import ARMS, Enhancing, enhance_located
-    from caploc.neurons.training import TuningRecipe
     from caploc.neurons.weights import TRAINS
 
     pick(dict.fromkeys(TRAINS), trains, "choice of --trains")
-    recipe = TuningRecipe(steps=steps, rates=numbers(rates, float), trains=trains, seed=seed)  # type: ignore[arg-type]
-    asked = Enhancing(recipe, tuple(arm or ARMS), draws, noise, limit, tuple(task or ()))
-    may = permit(allow_code, trust_remote_code)
-    page = folder / "enhancement"
-    run_and_show(
-        enhance_located, folder, asked, page=page, quiet=quiet, as_json=as_json, allowed=may
-    )
+    recipe, tasks = tuning.recipe(seed, trains), tuple(task or ())
+    asked = Enhancing(recipe, tuple(arm or ARMS), draws, tuning.noise, limit, tasks)
+    allowed, page = may.allowed(), folder / "enhancement"
+    run_and_show(enhance_located, folder, asked, page=page, output=output, allowed=allowed)
 
 
 @app.command()
+@takes_groups
 def cross(
     folder: Folder,
     how: Annotated[list[str] | None, typer.Option(help="erase (if absent), tune; repeat.")] = None,
     kind: Kinds = None,
-    mode: Annotated[str, typer.Option(help="zero, mean, resample, scale=FACTOR.")] = "zero",
-    steps: Batches = 60,
-    rates: Rates = GRID,
-    noise: Annotated[float, typer.Option(help="Tune from a damaged model.")] = 0.0,
+    mode: ModeName = "zero",
     draws: Draws = 5,
     limit: Judged = 60,
-    seed: Annotated[int, typer.Option(help="Fixes all draws.")] = 0,
-    allow_code: AllowCode = False,
-    isolation: IsolationName = "full",
-    trust_remote_code: Trust = False,
-    quiet: Quiet = False,
-    as_json: Json = False,
+    seed: Seed = 0,
+    *,
+    tuning: TuningGroup,
+    may: AllowedGroup,
+    output: OutputGroup,
 ) -> None:
     """Erase or tune each task's neurons and judge every task: who shares effects?
 
@@ -329,32 +337,29 @@ def cross(
     """
     from caploc.neurons.crossing import Crossing
     from caploc.neurons.crossing import cross as run
-    from caploc.neurons.cutting import Mode
-    from caploc.neurons.enhancing import Enhancing
-    from caploc.neurons.erasure import Erasing
-    from caploc.neurons.training import TuningRecipe
+    from caploc.neurons.enhancing import RANDOM, Enhancing
+    from caploc.neurons.erasure import LOCATED, Erasing
+    from caploc.neurons.sites import Mode
 
-    recipe = TuningRecipe(steps=steps, rates=numbers(rates, float), seed=seed)
     asked = Crossing(
         tuple(how or ["erase"]),
         Erasing(Mode.parse(mode), draws, limit=limit, seed=seed),
-        Enhancing(recipe, ("located", "random-layer-matched"), draws, noise, limit),
+        Enhancing(tuning.recipe(seed), (LOCATED, RANDOM), draws, tuning.noise, limit),
         kinds_of(kind),
     )
-    may = permit(allow_code, trust_remote_code)
-    page = folder / "crossing"
-    run_and_show(run, folder, asked, page=page, quiet=quiet, as_json=as_json, allowed=may)
+    allowed, page = may.allowed(), folder / "crossing"
+    run_and_show(run, folder, asked, page=page, output=output, allowed=allowed)
 
 
 @app.command()
+@takes_groups
 def keep(
     folder: Folder,
     task: Annotated[str, typer.Option(help="Task whose located neurons were tuned.")],
     to: Annotated[Path, typer.Option(help="File to write, such as addition.safetensors.")],
-    allow_code: AllowCode = False,
-    isolation: IsolationName = "full",
-    trust_remote_code: Trust = False,
     quiet: Quiet = False,
+    *,
+    may: AllowedGroup,
 ) -> None:
     """Write the tuned neurons of a task as a small file: a delta for the model they belong to.
 
@@ -368,11 +373,11 @@ def keep(
     See also:
         neurons merge, neurons enhance
     """
-    from caploc.neurons.delta import keep as run
+    from caploc.neurons.training import keep as run
 
-    may = permit(allow_code, trust_remote_code)
+    allowed = may.allowed()
     with console.progress(quiet) as progress:
-        console.say(f"Delta: {run(folder, task, to, progress, allowed=may)}")
+        console.say(f"Delta: {run(folder, task, to, progress, allowed=allowed)}")
 
 
 @app.command()
@@ -396,7 +401,7 @@ def merge(
     See also:
         neurons keep, evaluate
     """
-    from caploc.neurons.delta import merge as run
+    from caploc.neurons.training import merge as run
     from caploc.workbench import ModelOptions
 
     options = ModelOptions(placed(model), "cpu", "auto", revision, trust_remote_code, gguf=gguf)

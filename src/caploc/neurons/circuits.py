@@ -67,6 +67,7 @@ HITS = (1, 5, 10)
 FULL, EMPTY, LOCATED, COMPLEMENT = "full", "empty", "located", "complement"
 RELATION, UNRELATED, RANDOM = "same relation", "other relation", "random"
 ARMS = (FULL, EMPTY, LOCATED, COMPLEMENT, RELATION, UNRELATED, RANDOM)
+METRICS = ("logit_difference", "probability", "faithfulness")
 ByFact = Float64[np.ndarray, " facts"]
 
 
@@ -428,14 +429,13 @@ class FactOutcome(JsonRecord):
         """List the runs of an arm: the draws of the random one, else one; none without the arm."""
         return self.random if arm == RANDOM else [self.arms[arm]] if arm in self.arms else []
 
-    def value(self, arm: str, metric: str = "logit_difference") -> float:
-        """Average a metric over an arm's runs; NaN without the arm."""
+    def value(self, arm: str, metric: str) -> float:
+        """Average a metric, or `faithfulness`, over an arm's runs; NaN without the arm."""
+        if metric == "faithfulness":
+            circuit, empty, full = (self.value(each, METRICS[0]) for each in (arm, EMPTY, FULL))
+            return faithfulness(circuit, empty=empty, full=full)
         runs = [getattr(each, metric) for each in self.runs(arm)]
         return float(np.mean(runs)) if runs else float("nan")
-
-    def faithful(self, arm: str) -> float:
-        circuit, empty, full = (self.value(each) for each in (arm, EMPTY, FULL))
-        return faithfulness(circuit, empty=empty, full=full)
 
 
 @dataclass(frozen=True)
@@ -510,7 +510,7 @@ def circuit_reliability(
         found.append(_run_arms(locator, usable, place, draws, seed))
         watcher.advance(1, 0)
     edges = int(np.count_nonzero(usable[0].located))
-    own = _by_fact(found, LOCATED)
+    own = _by_fact(found, LOCATED, "faithfulness")
     return CircuitReliability(
         locator=locator.name,
         edges=edges,
@@ -519,7 +519,8 @@ def circuit_reliability(
         arms=tuple(_summarize_arm(name, found, seed) for name in ARMS),
         gains={arm: _gain(found, arm, seed) for arm in ARMS[2:6]},
         differences={
-            arm: paired_interval(own, _by_fact(found, arm), seed=seed) for arm in ARMS[3:]
+            arm: paired_interval(own, _by_fact(found, arm, "faithfulness"), seed=seed)
+            for arm in ARMS[3:]
         },
         facts=tuple(found),
         unpaired=tuple(unpaired),
@@ -552,29 +553,24 @@ def _run_arms(
     return FactOutcome(own.fact.name, named, tuple(found[len(arms) :]))
 
 
-def _by_fact(found: list[FactOutcome], arm: str, metric: str | None = None) -> ByFact:
-    """Take each fact's metric in an arm, or its faithfulness."""
-    return np.array([each.value(arm, metric) if metric else each.faithful(arm) for each in found])
+def _by_fact(found: list[FactOutcome], arm: str, metric: str) -> ByFact:
+    """Take each fact's metric in an arm."""
+    return np.array([each.value(arm, metric) for each in found], dtype=float)
 
 
 def _summarize_arm(name: str, found: list[FactOutcome], seed: int) -> CircuitArm:
     present = [each for each in found if each.runs(name)]
-
-    def interval(metric: str | None) -> Interval:
-        return mean_interval(_by_fact(present, name, metric).astype(float), seed=seed)
-
+    means = {
+        metric: mean_interval(_by_fact(present, name, metric), seed=seed) for metric in METRICS
+    }
     ranks = [[run.rank for run in each.runs(name)] for each in present]
     return CircuitArm(
         name=name,
         facts=len(present),
-        logit_difference=interval("logit_difference"),
-        probability=interval("probability"),
-        faithfulness=interval(None),
-        rank=float(np.median([np.mean(each) for each in ranks])) if ranks else float("nan"),
+        **means,
+        rank=float(np.median([np.mean(each) for each in ranks] or np.nan)),
         hits={
-            k: float(np.mean([np.less_equal(each, k).mean() for each in ranks]))
-            if ranks
-            else float("nan")
+            k: float(np.mean([np.less_equal(each, k).mean() for each in ranks] or np.nan))
             for k in HITS
         },
     )

@@ -142,14 +142,13 @@ def cross_items(
 
 
 Draw = Callable[[random.Random], ContrastSet | None]  # None: what was drawn has no partners
-Length = Callable[[str], int]  # characters, or the tokens of a model's tokenizer
 
 
 def distinct(draw: Draw, items: int, seed: int) -> list[ContrastSet]:
     """Draw `items` contrasts whose base prompts differ; more begin with the same ones.
 
     Raises:
-        BadOption: if `items` is below 1, or there are not so many.
+        BadOption: if `items` is below 1, or there are not so many. So does every set below.
     """
     if items < 1:
         raise BadOption(f"The number of base items must be 1 or more; got {items}.")
@@ -174,34 +173,12 @@ def kept(contrasts: Iterable[ContrastSet], passes: Callable[[Item], bool]) -> li
     return [each for each in contrasts if all(passes(item) for item in each.items)]
 
 
-def match_lengths(
-    contrasts: Iterable[ContrastSet], length: Length = len, *, within: int = 0
-) -> list[ContrastSet]:
-    """Keep contrasts whose answers have one length, and prompts within `within` of the base's.
-
-    Sets are made to match in characters as well as they can; give a tokenizer's count to have them
-    match in tokens.
-    """
-
-    def alike(contrast: ContrastSet) -> bool:
-        prompt, answer = (length(text) for text in (contrast.base.prompt, contrast.base.answer))
-        return all(
-            abs(length(item.prompt) - prompt) <= within and length(item.answer) == answer
-            for item in contrast.items
-        )
-
-    return [each for each in contrasts if alike(each)]
-
-
 def arithmetic(items: int = ITEMS, *, seed: int = 0) -> list[ContrastSet]:
     """Draw contrasts of operations on operands from 2 to 99, with whole positive answers.
 
     Three wordings: symbols, words, a little story. No operand of one content is in the other, and
     no two contents or operations of a contrast have the same answer, so that neither operands nor
     answers tie them together.
-
-    Raises:
-        BadOption: if `items` is below 1, or there are not so many.
     """
     tables = {pair: _operands(pair) for pair in combinations(OPERATIONS, 2)}
 
@@ -255,12 +232,8 @@ def sentiment(items: int = ITEMS, *, seed: int = 0) -> list[ContrastSet]:
     """Draw contrasts of reviews, positive and negative; the content is what is reviewed.
 
     A wording is a frame and a pair of opposite words of one length; a rewording changes both.
-
-    Raises:
-        BadOption: if `items` is below 1, or there are not so many.
     """
-    subjects = _by_length(SUBJECTS)
-    pairs = _by_length([first for first, _ in OPPOSITES])
+    lengths = [len(first) for first, _ in OPPOSITES]
     wordings = list(product(FRAMES, range(len(OPPOSITES))))
 
     def ask(attitude: str, subject: str, wording: tuple[str, int]) -> Item:
@@ -278,21 +251,13 @@ def sentiment(items: int = ITEMS, *, seed: int = 0) -> list[ContrastSet]:
         asked = rng.sample(ATTITUDES, 2)
         subject = rng.choice(SUBJECTS)
         frame, place = rng.choice(wordings)
-        alike = [each for each in pairs[len(OPPOSITES[place][0])] if each != place]
-        partners = [each for each in subjects[len(subject)] if SUBJECTS[each] != subject]
+        alike = [n for n, each in enumerate(lengths) if each == lengths[place] and n != place]
+        partners = [each for each in SUBJECTS if len(each) == len(subject) and each != subject]
         rewording = rng.choice([each for each in FRAMES if each != frame]), rng.choice(alike)
-        partner = SUBJECTS[rng.choice(partners)]
+        partner = rng.choice(partners)
         return cross_items(ask, asked, (subject, partner), ((frame, place), rewording))
 
     return distinct(draw, items, seed)
-
-
-def _by_length(words: Sequence[str]) -> dict[int, list[int]]:
-    """List the places of the words of each length."""
-    places: dict[int, list[int]] = defaultdict(list)
-    for place, word in enumerate(words):
-        places[len(word)].append(place)
-    return places
 
 
 def sums(items: int = ITEMS, *, seed: int = 0) -> list[ContrastSet]:
@@ -300,9 +265,6 @@ def sums(items: int = ITEMS, *, seed: int = 0) -> list[ContrastSet]:
 
     The base item adds, the larger number first. It is reworded by swapping the numbers; there is no
     such rewording of subtraction, which is therefore never the base.
-
-    Raises:
-        BadOption: if `items` is below 1, or there are not so many.
     """
 
     def two_numbers(rng: random.Random) -> Pair:
@@ -339,10 +301,10 @@ def quizzes(
     `question` is what is asked about a fact, such as `capital of`. The content is the fact with its
     four options; a rewording orders the wrong ones differently. The letter of the answer is the
     same in all five items. Two contents have subjects and options of the same lengths, so items of
-    one kind are equally long; those of the two kinds are not, see `matched`.
+    one kind are equally long; those of the two kinds are not.
 
     Raises:
-        BadOption: if `items` is below 1, there are not so many, or there are fewer than 8 facts.
+        BadOption: if there are fewer than 8 facts.
     """
     if len(facts) < 2 * len(LETTERS):
         raise BadOption(f"A quiz needs at least {2 * len(LETTERS)} facts; got {len(facts)}.")
@@ -367,25 +329,18 @@ def quizzes(
         shift = rng.choice(range(1, len(LETTERS) - 1))
 
         def ask(kind: str, content: list[Subject], moved: int) -> Item:
-            right, *wrong = content
-            wording = "other order" if moved else "first order"
-            return _quiz(kind, [right, *wrong[moved:], *wrong[:moved]], place, wording)
+            (subject, right), *wrong = content
+            options = [option for _, option in [*wrong[moved:], *wrong[:moved]]]
+            options.insert(place, right)
+            listed = "".join(f"{o} {letter}\n" for letter, o in zip(LETTERS, options, strict=True))
+            return Item(
+                commonality=kind,
+                content=f"{subject}: {', '.join(sorted(options))}",
+                wording="other order" if moved else "first order",
+                prompt=f"{kind} {right if kind == PICK else subject}?\n{listed}=",
+                answer=LETTERS[place],
+            )
 
         return cross_items(ask, asked_for, (content, partner), (0, shift))
 
     return distinct(draw, items, seed)
-
-
-def _quiz(question: str, content: Sequence[Subject], place: int, wording: str) -> Item:
-    """Ask a question with the right option, that of the first fact, in this place."""
-    (subject, right), *others = content
-    options = [option for _, option in others]
-    options.insert(place, right)
-    listed = "".join(f"{each} {letter}\n" for letter, each in zip(LETTERS, options, strict=True))
-    return Item(
-        commonality=question,
-        content=f"{subject}: {', '.join(sorted(options))}",
-        wording=wording,
-        prompt=f"{question} {right if question == PICK else subject}?\n{listed}=",
-        answer=LETTERS[place],
-    )

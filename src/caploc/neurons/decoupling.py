@@ -53,14 +53,13 @@ from caploc.progress import Progress, Silent
 from caploc.report import drawing
 from caploc.report.exhibits import Exhibit, Value
 from caploc.stats.intervals import Interval, JsonRecord, mean_interval, paired_interval
-from caploc.stats.sets import Group, group, jaccards
+from caploc.stats.sets import jaccards
 from caploc.tasks.demo.data import CAPITALS, ELEMENTS
 from caploc.tasks.task import LogLikelihood, Scored
 from caploc.workbench import ModelOptions
 
-BASE, MIXED = "base", "mixed"
+BASE = "base"
 EFFECTS = ("commonality", "individual", "content")
-MEMBERS = 200  # items of a group, at most
 STRETCH = 64  # contrasts whose sets are unpacked at a time
 Sets = Bool[np.ndarray, "items neurons"]
 Text = tuple[str, str]  # prompt and answer
@@ -199,8 +198,6 @@ class Followed(JsonRecord):
     `effects` compares the arms. A rewording keeps the answer, other content may not: `same_answer`
     is the mean IoU of base items with another item of the same commonality, wording and answer, and
     `beyond_answer` by how much a rewording's is above it, over base items that have such a one.
-    `groups` hold, by commonality, what many items'
-    sets have in common, the same number of items in each; `mixed` are as many of all commonalities.
     """
 
     locator: str
@@ -209,20 +206,17 @@ class Followed(JsonRecord):
     effects: ContrastEffects
     same_answer: Interval
     beyond_answer: Interval
-    groups: dict[str, Group]
 
 
 @dataclass(frozen=True)
 class Decoupled(JsonRecord):
     """Contrasts, what the model knows of them, and what the locator's sets follow.
 
-    `contrasts` were given, `alike` of them had items of equal lengths as far as that was asked, and
-    of `right` all five items were answered rightly; those were located. `answered` is the share of
-    items answered rightly, by arm, of all that were alike.
+    `contrasts` were given, and of `right` all five items were answered rightly; those were located.
+    `answered` is the share of items answered rightly, by arm.
     """
 
     contrasts: int
-    alike: int
     right: int
     answered: dict[str, float]
     followed: tuple[Followed, ...]
@@ -233,14 +227,10 @@ def decouple(
     contrasts: Sequence[ContrastSet],
     locator: ItemLocator,
     *,
-    within: int | None = None,
     progress: Progress | None = None,
     seed: int = 0,
 ) -> Decoupled:
     """Locate every item on its own, and tell what the sets follow.
-
-    With `within` only contrasts count whose prompts differ by so many tokens at most, and whose
-    answers have equally many.
 
     Raises:
         UserError: if the locator does not exist, or there is no contrast.
@@ -250,34 +240,21 @@ def decouple(
     if not contrasts:
         raise BadOption("There is no contrast to locate; draw at least one.")
     progress = progress or Silent()
-    tokenizer = bench.engine.loaded.tokenizer
-
-    def length(text: str) -> int:
-        return len(tokenizer.encode(text, add_special_tokens=False))
-
-    alike = list(contrasts)
-    if within is not None:
-        alike = kinds.match_lengths(contrasts, length, within=within)
-    if not alike:
-        raise BadData(
-            f"Of {len(contrasts)} contrasts none has items of equal lengths (within {within} "
-            "tokens); allow prompts to differ by more, or draw other contrasts."
-        )
-    passing = answer_rightly(bench, [item for each in alike for item in each.items], progress)
+    passing = answer_rightly(bench, [item for each in contrasts for item in each.items], progress)
     answered = {
         arm: float(np.mean([passing[key(item)] for item in items]))
-        for arm, items in _by_arm(alike).items()
+        for arm, items in _by_arm(contrasts).items()
     }
-    right = kinds.kept(alike, lambda item: passing[key(item)])
+    right = kinds.kept(contrasts, lambda item: passing[key(item)])
     if not right:
         told = ", ".join(f"{arm} {100 * share:.0f} %" for arm, share in answered.items())
         raise BadData(
-            f"The model answers all five items of none of {len(alike)} contrasts (alone: {told}); "
-            "draw more, or contrasts that it was trained for."
+            f"The model answers all five items of none of {len(contrasts)} contrasts "
+            f"(alone: {told}); draw more, or contrasts that it was trained for."
         )
     found = locate_items(bench, [item for each in right for item in each.items], locator, progress)
     followed = follow_contrasts(found, right, locator, seed=seed)
-    return Decoupled(len(contrasts), len(alike), len(right), answered, (followed,))
+    return Decoupled(len(contrasts), len(right), answered, (followed,))
 
 
 def _by_arm(contrasts: Sequence[ContrastSet]) -> dict[str, list[Item]]:
@@ -311,7 +288,6 @@ def follow_contrasts(
         effects=ContrastEffects.of(similarity, seed=seed),
         same_answer=mean_interval(alike, seed=seed),
         beyond_answer=paired_interval(similarity["SS"], alike, seed=seed),
-        groups={name: group(found.of(each)) for name, each in group_items(contrasts, seed).items()},
     )
 
 
@@ -336,25 +312,6 @@ def same_answer(found: PackedSets, contrasts: Sequence[ContrastSet], seed: int) 
     return similarity
 
 
-def group_items(contrasts: Sequence[ContrastSet], seed: int) -> dict[str, list[Item]]:
-    """Draw different items of each commonality, as many of each, and as many of all mixed.
-
-    Rewordings of base items are left out: they have a content in common with them.
-    """
-    distinct: dict[str, dict[Text, Item]] = defaultdict(dict)
-    for each in contrasts:
-        for item in (each.base, each.same_commonality, each.same_content, each.different):
-            distinct[item.commonality][key(item)] = item
-    random = generator(seed)
-    size = min(MEMBERS, *map(len, distinct.values()))
-
-    def draw(items: list[Item]) -> list[Item]:
-        return [items[place] for place in random.permutation(len(items))[:size]]
-
-    groups = {name: draw(list(distinct[name].values())) for name in sorted(distinct)}
-    return groups | {MIXED: draw([item for members in groups.values() for item in members])}
-
-
 @dataclass(frozen=True)
 class DecouplingStudy:
     """Which contrasts of which model, and how the neurons of single items are located."""
@@ -364,7 +321,6 @@ class DecouplingStudy:
     items: int = kinds.ITEMS
     attributions: tuple[Attribution, ...] = (Attribution(),)
     rule: Rule = field(default_factory=Rule)
-    within: int | None = None
     seed: int = 0
 
     def check(self) -> "DecouplingStudy":
@@ -401,7 +357,7 @@ def measure_decoupling(
     def find(bench: NeuronBench) -> Finding:
         cache = Cache(folder / LEDGER)
         contrasts = draw_contrasts(study.contrasts, study.items, seed=study.seed)
-        asking: dict[str, Any] = {"within": study.within, "progress": progress, "seed": study.seed}
+        asking: dict[str, Any] = {"progress": progress, "seed": study.seed}
         found = {}
         for locator in study.locators:
             asked = {
@@ -417,7 +373,7 @@ def measure_decoupling(
             "locators": found,
         }
         title = f"Capability and content apart in {study.model.name}"
-        shown = [effects_exhibit(study.contrasts, found), groups_exhibit(study.contrasts, found)]
+        shown = [effects_exhibit(study.contrasts, found)]
         return Finding(DECOUPLING, results, title, decoupling_headline(found), shown)
 
     return run_command(open_decoupling(study, folder, command), find, folder, command)
@@ -462,26 +418,3 @@ def effects_exhibit(contrasts: str, found: dict[str, Any]) -> Exhibit:
     draw = partial(drawing.draw_points, list(found), effects, label="effect on IoU")
     name = f"decoupling-{contrasts.replace('/', '-')}"
     return Exhibit.of(name, f"Capability and content apart: {contrasts}", rows, [note], draw)
-
-
-def groups_exhibit(contrasts: str, found: dict[str, Any]) -> Exhibit:
-    """Show what the sets of many items of one capability have in common, and of all mixed."""
-    rows: list[NamedRow] = []
-    for name, each in found.items():
-        for kind, told in each["followed"][0]["groups"].items():
-            votes = {f"{vote['least']:g}": str(vote["count"]) for vote in told["votes"]}
-            rows.append(
-                {
-                    "locator, items": f"{name}, {kind}",
-                    "items": str(told["sets"]),
-                    "neurons in any": str(told["in_any"]),
-                    "IoU of all": Value(told["iou"]),
-                    "mean pairwise IoU": Value(told["pairwise"]["iou"]),
-                    "in 10 % of items": votes["0.1"],
-                    "in 50 %": votes["0.5"],
-                    "in 90 %": votes["0.9"],
-                }
-            )
-    title = f"What many items' neurons have in common: {contrasts}"
-    note = "The IoU of all items' sets shrinks with their number; the vote counts do not."
-    return Exhibit.of(f"groups-{contrasts.replace('/', '-')}", title, rows, [note])

@@ -30,13 +30,13 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from transformers import PreTrainedModel
-from transformers.pytorch_utils import Conv1D
 
 from caploc.errors import BadOption, ModelRefused
 from caploc.grid import Grid
 from caploc.models.cutting import temporary_hooks
 from caploc.models.loading import LoadedModel
 from caploc.models.projections import decoder_layers, text_config
+from caploc.models.proof import reads_first
 
 Edges = Bool[np.ndarray, " edges"]  # True is chosen
 
@@ -339,7 +339,7 @@ def _readings(
 ) -> Iterator[ReadProjection]:
     heads, shared = counts
     if len(modules) == 1:  # queries, keys and values together, and as many of each
-        outputs = torch.arange(outputs_first(modules[0]).shape[0])
+        outputs = torch.arange(reads_first(modules[0]).shape[1])
         order = outputs.unflatten(0, (3, heads, -1))
         if interleaved:
             order = outputs.unflatten(0, (heads, 3, -1)).transpose(0, 1)
@@ -347,16 +347,9 @@ def _readings(
         return
     start = 0
     for module, count in zip(modules, (heads, shared, shared), strict=True):
-        outputs = torch.arange(outputs_first(module).shape[0])
+        outputs = torch.arange(reads_first(module).shape[1])
         yield ReadProjection(module, slice(start, start + count), outputs.unflatten(0, (count, -1)))
         start += count
-
-
-def outputs_first(module: Any) -> Float[Tensor, "outputs inputs"]:
-    """Turn a projection's weight so that its outputs come first."""
-    weight: Tensor = module.weight
-    # transformers' Conv1D keeps its weight transposed
-    return weight.T if isinstance(module, Conv1D) else weight
 
 
 class _Inside:
@@ -404,7 +397,7 @@ class _Inside:
         """Put in place of a projection's output what it gives for each copy."""
 
         def hook(module: Any, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
-            weight = outputs_first(module)[reading.order.to(module.weight.device)]
+            weight = reads_first(module).T[reading.order.to(module.weight.device)]
             copies = self.normed[:, :, reading.readings]
             values = torch.einsum("btnd,nwd->btnw", copies, weight).flatten(2)
             back = reading.order.flatten().argsort().to(values.device)
@@ -417,7 +410,7 @@ class _Inside:
         mixed = args[0]
 
         def output() -> Tensor:
-            weight = outputs_first(module).unflatten(1, (self.grid.heads, -1))
+            weight = reads_first(module).T.unflatten(1, (self.grid.heads, -1))
             per_head = mixed.unflatten(-1, (self.grid.heads, -1))
             return torch.einsum("bthw,dhw->bthd", per_head, weight)
 

@@ -35,10 +35,10 @@ from caploc.engine.plain import last_logits
 from caploc.errors import BadData, BadOption
 from caploc.models.cutting import temporary_hooks
 from caploc.models.proof import reads_first
-from caploc.neurons.batches import Batch
-from caploc.neurons.cutting import NeuronModel
+from caploc.neurons.attribution import Batch
 from caploc.neurons.facts import Encoded, Encoder, Fact, FactAnswers, FactPrompt, check_names
 from caploc.neurons.fidelity import Profile, Profiler, peak
+from caploc.neurons.sites import NeuronModel
 from caploc.progress import Progress, Silent
 from caploc.stats.intervals import Interval, JsonRecord, mean_interval
 from caploc.stats.sets import rank_correlation
@@ -240,17 +240,13 @@ class Editor:
         batch = _EditBatch(self.loaded, contexts, essence, modules)
         keys, written = batch.record()
         deltas, losses = _descend(batch, written[:, 0], self.descent)
-        return [
-            self._edit(layer, keys[place].mean(0), deltas[place], losses[place])
-            for place, layer in enumerate(layers)
-        ]
-
-    def _edit(self, layer: int, key: Tensor, delta: Tensor, loss: float) -> Edit:
-        weight = reads_first(self.modules[layer]).double()
-        key, delta = key.double(), delta.double()
-        solved = self.covariances[layer].solve(key).to(key.device)
-        left = solved / (key @ solved)
-        return Edit(layer, key, key @ weight + delta, left, delta, loss)
+        edits = []
+        for place, layer in enumerate(layers):
+            key, delta = keys[place].mean(0).double(), deltas[place].double()
+            solved = self.covariances[layer].solve(key).to(key.device)
+            value = key @ reads_first(self.modules[layer]).double() + delta
+            edits.append(Edit(layer, key, value, solved / (key @ solved), delta, losses[place]))
+        return edits
 
 
 def _descend(

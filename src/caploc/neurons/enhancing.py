@@ -6,7 +6,7 @@ located neurons with random ones; the other arms are ours.
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -24,9 +24,9 @@ from caploc.errors import BadOption, UserError
 from caploc.folder import ENHANCEMENT, LEDGER, ROWS
 from caploc.grid import Grid
 from caploc.lookup import pick
-from caploc.measurement import Cost, Meter, outcomes_by_example
+from caploc.measurement import Cost, Meter
 from caploc.models.loading import CutModel
-from caploc.neurons.batches import gold_means
+from caploc.neurons.attribution import gold_means
 from caploc.neurons.sites import Chosen
 from caploc.neurons.study import (
     Finding,
@@ -37,6 +37,7 @@ from caploc.neurons.study import (
     TaskSource,
     bounds_of_draws,
     effects_matrix,
+    outcomes_under,
     ranged,
     reopen_study,
     run_command,
@@ -106,17 +107,8 @@ class TuningArm:
         if self.name == "lora":
             adaptable(model, recipe.trains)
 
-    @contextmanager
-    def opened(self, model: PreTrainedModel, recipe: TuningRecipe) -> Iterator[Trainable | None]:
-        """Open what the arm may tune, None for "none"; after it the model is what it was."""
-        trainable = self._trainable(model, recipe)
-        try:
-            yield trainable
-        finally:
-            if trainable is not None:
-                trainable.detach()
-
-    def _trainable(self, model: PreTrainedModel, recipe: TuningRecipe) -> Trainable | None:
+    def open(self, model: PreTrainedModel, recipe: TuningRecipe) -> Trainable | None:
+        """Open what the arm may tune, to be used with `with`; None for "none"."""
         if self.name == "none":
             return None
         if self.name == "full":
@@ -275,7 +267,7 @@ def enhance(
     after: dict[str, list[Measured]] = defaultdict(list)
     for arm in arms:
         fit, measured = None, before
-        with arm.opened(loaded.model, recipe) as trainable:
+        with arm.open(loaded.model, recipe) or nullcontext() as trainable:
             if trainable is not None:
                 what = f"tuning {arm.name}{'' if arm.draw is None else f' {arm.draw + 1}'}"
                 fit = find_best_rate(loaded.model, trainable, given, recipe, progress, what)
@@ -469,9 +461,7 @@ def measure_outcomes(
     with TemporaryDirectory() as place, Store(Path(place) / ROWS) as store:
         question = Question("tuned", loaded.dtype, task.name, task.version, task.outcome_kind)
         meter = Meter(engine, store, task, question, Cost())
-        rows = meter.under(intact, examples, lab.progress, f"{source.name}, tuned")
-    known = outcomes_by_example(rows)
-    return np.array([known.get(example, np.nan) for example in examples])
+        return outcomes_under(meter, intact, examples, lab.progress, f"{source.name}, tuned")
 
 
 def describe_tuning(asked: Enhancing) -> str:

@@ -17,10 +17,9 @@ from jaxtyping import Float64
 
 from caploc.errors import BadOption, UserError
 from caploc.folder import ERASURE
-from caploc.measurement import Meter, outcomes_by_example
-from caploc.neurons.cutting import Mode
+from caploc.measurement import Meter
 from caploc.neurons.finding import TaskNeurons
-from caploc.neurons.sites import Chosen
+from caploc.neurons.sites import Chosen, Mode
 from caploc.neurons.study import (
     YES_NO,
     Finding,
@@ -33,6 +32,7 @@ from caploc.neurons.study import (
     TaskSource,
     bounds_of_draws,
     effects_matrix,
+    outcomes_under,
     ranged,
     reopen_study,
     run_command,
@@ -223,12 +223,12 @@ class Eraser:
         self, meters: dict[str, Meter], neurons: Chosen, examples: Sequence[int]
     ) -> dict[str, Outcomes]:
         """Measure each example's outcomes with some neurons erased; NaN where there is none."""
-        found = {}
-        for name, meter in meters.items():
-            rows = meter.under(neurons, examples, self.progress, f"{meter.task.name}, erased")
-            known = outcomes_by_example(rows)
-            found[name] = np.array([known.get(example, np.nan) for example in examples])
-        return found
+        return {
+            name: outcomes_under(
+                meter, neurons, examples, self.progress, f"{meter.task.name}, erased"
+            )
+            for name, meter in meters.items()
+        }
 
     def score(self, meters: dict[str, Meter], neurons: Chosen, examples: Sequence[int]) -> Score:
         """Score the task with some neurons erased, from rows already there."""

@@ -297,8 +297,7 @@ def read_lines(path: Path) -> Iterator[tuple[str, Record]]:
     """Yield where each record of a file with one a line stands, and the record; none is blank."""
     for number, line in enumerate(_text(path).splitlines(), 1):
         if line.strip():
-            where = f"{path}, line {number}"
-            yield where, _object(_parse(line, where), where)
+            yield _placed(_parse(line, where := f"{path}, line {number}"), where)
 
 
 def _read_list(path: Path) -> Iterator[tuple[str, Record]]:
@@ -306,8 +305,7 @@ def _read_list(path: Path) -> Iterator[tuple[str, Record]]:
     if not isinstance(records, list):
         raise BadData(f"{path} holds no list of records; give the file as it is distributed.")
     for number, record in enumerate(records):
-        where = f"{path}, record {number}"
-        yield where, _object(record, where)
+        yield _placed(record, f"{path}, record {number}")
 
 
 def _text(path: Path) -> str:
@@ -324,10 +322,10 @@ def _parse(text: str, where: str) -> Any:
         raise BadData(f"{where} is not valid JSON ({error}); correct it.") from error
 
 
-def _object(record: Any, where: str) -> Record:
+def _placed(record: Any, where: str) -> tuple[str, Record]:
     if not isinstance(record, dict):
         raise BadData(f"{where} is no JSON object but {type(record).__name__}; write one.")
-    return record
+    return where, record
 
 
 def _build(build: Callable[[Record, str], Fact], record: Record, where: str) -> Fact:

@@ -41,16 +41,14 @@ Intervals = dict[str, Interval]  # of means over facts, facts resampled, by meas
 
 @runtime_checkable
 class SetLocator(Protocol):
-    """Finds the set of units that a prompt's answer rests on, the same for the same prompt.
+    """Finds the set of `units` that a prompt's answer rests on, the same for the same prompt.
 
-    `units` says what the columns of a set are, in the plural; random sets are drawn within a layer
-    of the `grid`.
+    Random sets are drawn within a layer of the `grid`.
     """
 
-    @property
-    def name(self) -> str: ...
-    @property
-    def units(self) -> str: ...
+    name: str
+    units: str
+
     @property
     def grid(self) -> Grid: ...
     def locate(self, prompt: FactPrompt) -> Bool[np.ndarray, " units"]: ...
@@ -63,8 +61,8 @@ class Profiler(Protocol):
     That is NaN for a layer that has no effect, None where the prompt is of no use.
     """
 
-    @property
-    def name(self) -> str: ...
+    name: str
+
     def profile(self, prompt: FactPrompt) -> Float64[np.ndarray, " layers"] | None: ...
 
 

@@ -21,10 +21,8 @@ from caploc.cache import ArrayCache
 from caploc.engine.encoding import Span
 from caploc.errors import BadOption
 from caploc.grid import Grid
-from caploc.neurons.attribution import Attribution
-from caploc.neurons.batches import Batch, Batcher
-from caploc.neurons.cutting import NeuronModel
-from caploc.neurons.sites import Chosen, NeuronGrid
+from caploc.neurons.attribution import Attribution, Batch, Batcher
+from caploc.neurons.sites import Chosen, NeuronGrid, NeuronModel
 from caploc.progress import Progress, Silent
 from caploc.stats.intervals import plain_value
 from caploc.stats.sets import Within, commonality_set, group, within

@@ -1,30 +1,75 @@
-"""Feed-forward neurons of a model: the modules that read them, and the grid that numbers them.
+"""Feed-forward neurons of a model: what reads them, the proof that it does, and how they are cut.
 
 A neuron is one coordinate of what a feed-forward block's output projection reads: in a gated block
 `act(gate) * up`. In a layer of experts the experts stand one after another, then what all tokens
-share. Projections are found by name and shape, which is a guess until `cutting.prove` has passed.
+share. Projections are found by name and shape, which is a guess until `prove` has passed.
 
 The routed experts of a layer are one module with three-dimensional weights, computed by whichever
 kernel transformers picks; no module of it reads the neurons. While it has a hook it computes
 plainly instead, and hands what every token gives to every expert, (tokens, experts x width) with
 zeros where a token was not routed, to a hook on the way to the output projections.
+
+Three things are shown before anything is measured, on short random token ids, each able to fail:
+
+1. *A neuron reads one position only.* What a site reads at the last position does not change when
+   the layer is given another past; attention would carry it there.
+2. *An empty cut changes nothing*: with an empty mask and a hook at every site the logits are
+   bit-identical (to rounding, where routed experts are computed by another kernel).
+3. *A cut is a cut, and shows*: two masks, each with a random tenth of every layer's neurons, in one
+   forward pass as two rows beside an intact one; each row equals the model with the weights that
+   read those neurons set to zero, and differs from the intact one.
+
+What a cut neuron hands on is replaced by zero, by its mean over reference examples, by what it
+handed on in one of them, or by itself times a factor; in every position, of prompt and answer
+alike.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, fields, replace
+from math import isfinite
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from caploc.errors import ModelRefused
+from caploc.designs import generator
+from caploc.engine import Answer, Ask, BatchEngine
+from caploc.engine.encoding import Span
+from caploc.errors import BadData, BadOption, ModelRefused
 from caploc.grid import Grid, Part
-from caploc.models.cutting import Beside, Projections, Site
-from caploc.models.projections import ATTENTION_NAMES, MIXED_NAMES, input_width, text_config
+from caploc.models.cutting import (
+    Beside,
+    CutSite,
+    Projections,
+    Replacement,
+    Site,
+    replaced,
+    temporary_hooks,
+)
+from caploc.models.knockout import mean_replacement, record_outputs
+from caploc.models.loading import CutModel
+from caploc.models.placement import is_whole
+from caploc.models.projections import (
+    ATTENTION_NAMES,
+    MIXED_NAMES,
+    input_width,
+    module_name,
+    text_config,
+)
+from caploc.models.proof import (
+    Call,
+    CutProof,
+    columns_zeroed,
+    logits_of,
+    masks_to_prove,
+    resting,
+)
+from caploc.tasks.task import Request
 
 Hook = Callable[[nn.Module, tuple[Tensor, ...]], Any]
 
@@ -236,3 +281,238 @@ def _find_in(model: nn.Module, layer: nn.Module) -> list[Any]:
             if writes == hidden:
                 found.append(module)
     return found
+
+
+SHARE = 0.1  # of each layer's neurons, cut in the proof
+MIXED = 0.01  # share of what is read that may move with the past: rounding, not attention
+# Two kernels for the same experts add in different orders.
+ROUNDING = {torch.float32: 1e-4, torch.float16: 0.02, torch.bfloat16: 0.1}
+
+
+@dataclass(frozen=True)
+class NeuronModel(CutModel):
+    """A model whose parts are its feed-forward neurons, read by the output projections."""
+
+    grid: NeuronGrid
+
+
+def as_neurons(loaded: CutModel) -> NeuronModel:
+    """Take a model as its neurons, their output projections found and proved.
+
+    Raises:
+        ModelRefused: if they are not found or fail the proof, or the weights are not whole here.
+    """
+    if not is_whole(loaded.model):
+        raise ModelRefused(
+            f"{loaded.name} is quantized, spread over devices or shared among processes; neurons "
+            "are found with gradients and proved on plain weights, so load it whole on one device."
+        )
+    sites, grid = find_sites(loaded.model)
+    prove(loaded.model, sites, grid)
+    same = {field.name: getattr(loaded, field.name) for field in fields(CutModel)}
+    return NeuronModel(**same | {"grid": grid, "projections": sites})
+
+
+@torch.no_grad()
+def prove(
+    model: PreTrainedModel, projections: Projections, grid: NeuronGrid, *, seed: int = 0
+) -> None:
+    """Show that the sites are feed-forward outputs and that masks cut what they say.
+
+    The model is left as it was: weights, hooks and training mode.
+    """
+    proof = CutProof(
+        projections,
+        grid,
+        lambda mask: _zero_weights_plainly(projections, grid, mask),
+        lambda mask: f"{int(mask.sum())} neurons",
+        "the feed-forward outputs",
+    )
+    with resting(model, seed) as (tokens, intact):
+        _prove_one_position(model, projections, tokens)
+        _prove_empty(model, projections, grid, tokens, intact)
+        proof.hold(model, masks_to_prove(grid, seed, SHARE), tokens, intact)
+
+
+def _prove_one_position(
+    model: PreTrainedModel, projections: Projections, tokens: Int[Tensor, "rows tokens"]
+) -> None:
+    """Call each block that holds a site again with another past: nothing may move at the end."""
+    for layer, _, module in list_projections(projections):
+        inner = module.module if isinstance(module, Experts) else module
+        block = model.get_submodule(module_name(model, inner).rpartition(".")[0])
+        # in OPT the layer itself stands around, attention included
+        if any(name in ATTENTION_NAMES for name, _ in block.named_children()):
+            continue
+        call = Call(block, module)
+        with call.listening():
+            model(input_ids=tokens, attention_mask=torch.ones_like(tokens), use_cache=False)
+        before = call.read[0]
+        # the last token of all: a block may be given its rows end to end
+        last = [
+            reads.flatten(0, -2)[-1].float() for reads in (before, call.reads_with_another_past())
+        ]
+        scale = max(float(last[0].abs().max()), 1e-9)
+        if float((last[0] - last[1]).abs().max()) > MIXED * scale:
+            raise ModelRefused(
+                f"What {type(inner).__name__} in layer {layer} of {type(model).__name__} reads at "
+                "one position depends on earlier positions: it is no feed-forward output."
+            )
+
+
+def _prove_empty(
+    model: PreTrainedModel,
+    projections: Projections,
+    grid: NeuronGrid,
+    tokens: Tensor,
+    intact: Float[Tensor, "rows tokens vocabulary"],
+) -> None:
+    empty = torch.zeros(1, grid.size, dtype=torch.bool)
+    with replaced(projections, grid, empty, None, every_layer=True):
+        hooked = logits_of(model, tokens)
+    routed = any(isinstance(module, Experts) for _, _, module in list_projections(projections))
+    allowed = ROUNDING.get(model.dtype, 1e-4) * float(intact.abs().max()) if routed else 0.0
+    error = float((hooked - intact).abs().max())
+    if not error <= allowed:
+        raise ModelRefused(
+            f"{type(model).__name__}: with nothing knocked out and a hook at every feed-forward "
+            f"output the logits differ from the intact model's, by {error:.2g}."
+        )
+
+
+@contextmanager
+def _zero_weights_plainly(
+    projections: Projections, grid: NeuronGrid, mask: Bool[Tensor, " neurons"]
+) -> Iterator[None]:
+    """Zero weights, experts computed plainly as under a cut, so that only the cut differs."""
+    looking = (
+        module.register_forward_pre_hook(lambda *_: None)
+        for _, _, module in list_projections(projections)
+    )
+    with temporary_hooks(looking), columns_zeroed(projections, grid, mask):
+        yield
+
+
+MODES = ("zero", "mean", "resample", "scale")
+
+
+@dataclass(frozen=True)
+class Mode:
+    """What takes the place of what a cut neuron hands on.
+
+    `factor` is that of `scale`, and nothing to the others.
+    """
+
+    name: str = "zero"
+    factor: float = 0.0
+
+    @property
+    def needs_reference(self) -> bool:
+        """Whether what stands in comes from the activations on other examples."""
+        return self.name in ("mean", "resample")
+
+    @classmethod
+    def parse(cls, text: str) -> "Mode":
+        """Read `zero`, `mean`, `resample` or `scale=0.5`.
+
+        Raises:
+            BadOption: if it is none of them.
+        """
+        name, equals, factor = text.partition("=")
+        try:
+            mode = cls(name, float(factor) if equals else 0.0)
+        except ValueError:
+            mode = cls("")
+        known = mode.name in MODES and isfinite(mode.factor)
+        if not known or (mode.name == "scale") != bool(equals):
+            raise BadOption(
+                f"A neuron is cut by zero, mean, resample or scale=FACTOR; got {text!r}."
+            )
+        return mode
+
+    def __str__(self) -> str:
+        # every figure of the factor: rows are told apart by it
+        factor = repr(self.factor).removesuffix(".0")
+        return f"scale={factor}" if self.name == "scale" else self.name
+
+
+@dataclass(frozen=True)
+class Cutter:
+    """Replaces what neurons hand on, in a way that needs reference activations in two of four."""
+
+    neurons: NeuronModel
+    replacement: Replacement | None
+
+    @classmethod
+    def of(cls, neurons: NeuronModel, mode: Mode, reference: Sequence[Span], seed: int) -> "Cutter":
+        """Record what the mode needs of the reference examples: prompts and gold answers."""
+        if mode.name == "zero":
+            return cls(neurons, None)
+        if mode.name == "scale":
+            return cls(neurons, lambda place, handed: handed * mode.factor)
+        texts = [span.inputs for span in reference]
+        if mode.name == "resample":
+            drawn, slices = _draw(neurons, texts, seed), neurons.grid.layer_slices
+
+            def sample(place: CutSite, handed: Tensor) -> Tensor:
+                return drawn[slices[place.layer]][place.inside, None].to(handed)
+
+            return cls(neurons, sample)
+        outputs = record_outputs(
+            neurons.model, neurons.projections, neurons.grid, texts, per_position=False
+        )
+        return cls(neurons, mean_replacement(outputs, None))
+
+    def cut(self, chosen: Chosen) -> AbstractContextManager[None]:
+        masks = torch.from_numpy(np.ascontiguousarray(chosen))[None]
+        return replaced(self.neurons.projections, self.neurons.grid, masks, self.replacement)
+
+
+def _draw(
+    neurons: NeuronModel, texts: Sequence[Sequence[int]], seed: int
+) -> Float[Tensor, " neurons"]:
+    """Draw of each neuron one value that it handed on at some position of some text.
+
+    One draw serves all positions: a text of another length has no position of the same meaning.
+    Texts are run one by one, and nothing of them is kept but what was drawn.
+    """
+    if not texts or not all(len(text) for text in texts):
+        raise BadData("The reference needs at least one text, and each at least one token.")
+    random, lengths = generator(seed), np.array([len(text) for text in texts])
+    chosen = random.integers(len(texts), size=neurons.grid.size)
+    places = random.integers(lengths[chosen])
+    drawn = torch.zeros(neurons.grid.size, dtype=neurons.model.dtype)
+    for number in np.unique(chosen):
+        outputs = record_outputs(
+            neurons.model, neurons.projections, neurons.grid, [texts[number]], per_position=True
+        )
+        handed = [each[0, :, :, 0].cpu() for each in outputs.values if each is not None]
+        columns = np.flatnonzero(chosen == number)
+        drawn[columns] = torch.cat(handed, dim=1)[places[columns], columns].to(drawn.dtype)
+    return drawn
+
+
+@dataclass(frozen=True)
+class NeuronEngine:
+    """Answers asks whose masks are sets of neurons, one set after another."""
+
+    inner: BatchEngine[Any]
+    cutter: Cutter
+
+    @property
+    def grid(self) -> NeuronGrid:
+        return self.cutter.neurons.grid
+
+    def shared_tokens(self, requests: Sequence[Request]) -> float:
+        """Count the tokens that a set of neurons reads once for all of these requests."""
+        return self.inner.shared_tokens(requests)
+
+    def answer(self, asks: Iterable[Ask]) -> Iterator[list[Answer]]:
+        """Answer every ask once; those of one set of neurons together."""
+        intact = np.zeros(self.inner.grid.size, dtype=bool)
+        sets: dict[bytes, list[Ask]] = {}
+        for ask in asks:
+            sets.setdefault(ask.knocked_out.tobytes(), []).append(ask)
+        for members in sets.values():
+            with self.cutter.cut(members[0].knocked_out):
+                yield from self.inner.answer([replace(ask, knocked_out=intact) for ask in members])

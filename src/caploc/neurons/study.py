@@ -25,11 +25,11 @@ from caploc.engine import BatchEngine
 from caploc.engine.encoding import RequestEncoder, Span
 from caploc.errors import BadData, BadOption, UserError
 from caploc.folder import NEURONS, RUN, claim, package_versions, write_json
-from caploc.measurement import Cost, Meter
+from caploc.measurement import Cost, Meter, outcomes_by_example
 from caploc.models.loading import LoadedModel
 from caploc.neurons.attribution import Attribution
-from caploc.neurons.cutting import Cutter, Mode, NeuronEngine, NeuronModel, as_neurons
 from caploc.neurons.finding import Finder, Rule, TaskNeurons, score_cache
+from caploc.neurons.sites import Chosen, Cutter, Mode, NeuronEngine, NeuronModel, as_neurons
 from caploc.progress import Progress, Silent
 from caploc.report import drawing
 from caploc.report.exhibits import NOTHING, Exhibit, Value, write_exhibits
@@ -232,6 +232,14 @@ class NeuronBench:
             engine = NeuronEngine(self.engine, self.cutters[way])
             self.meters[question] = Meter(engine, self.store, task, question, self.cost)
         return self.meters[question]
+
+
+def outcomes_under(
+    meter: Meter, chosen: Chosen, examples: Sequence[int], progress: Progress, what: str
+) -> Float64[np.ndarray, " examples"]:
+    """Measure each example's outcome with some neurons cut; NaN where there is none."""
+    known = outcomes_by_example(meter.under(chosen, examples, progress, what))
+    return np.array([known.get(example, np.nan) for example in examples])
 
 
 @dataclass

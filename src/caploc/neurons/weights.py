@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -28,10 +28,12 @@ from transformers.pytorch_utils import Conv1D
 from caploc.errors import BadOption, ModelRefused
 from caploc.models.cutting import temporary_hooks
 from caploc.models.projections import input_width, text_config
+from caploc.models.proof import Call, reads_first
 from caploc.neurons.sites import Chosen, Experts, find_sites, list_projections
 
 Trains = Literal["all", "output"]  # all rows and columns of a neuron, or its output column alone
 TRAINS = ("all", "output")
+T = TypeVar("T")
 TOKENS = 4  # of the proof of a fused projection
 
 
@@ -68,9 +70,8 @@ class NeuronShare:
     def _neurons_first(self, key: str) -> Float[Tensor, "neurons ..."]:
         if key.endswith(".bias"):
             return self.module.bias.detach()
-        weight: Tensor = self.module.weight.detach()
-        # a Linear's weight is (writes, reads), a Conv1D's (reads, writes)
-        return weight if self.writes != isinstance(self.module, Conv1D) else weight.T
+        weight: Tensor = reads_first(self.module)
+        return weight.T if self.writes else weight
 
 
 def shares_by_projection(
@@ -133,11 +134,6 @@ def dense_projections(model: PreTrainedModel, trains: Trains = "all") -> dict[st
     return found
 
 
-def output_width(projection: nn.Module) -> int:
-    """Count the values that a projection writes."""
-    return int(projection.weight.shape[1 if isinstance(projection, Conv1D) else 0])  # type: ignore[index]
-
-
 def _input_projections(model: PreTrainedModel, name: str) -> dict[str, Any]:
     """Find the projections beside an output projection that write its neurons.
 
@@ -153,7 +149,7 @@ def _input_projections(model: PreTrainedModel, name: str) -> dict[str, Any]:
         if other != own
         and isinstance(module, nn.Linear | Conv1D)
         and input_width(module) == hidden
-        and output_width(module) in (width, 2 * width)
+        and reads_first(module).shape[1] in (width, 2 * width)
     }
     if not found:
         raise ModelRefused(
@@ -168,7 +164,7 @@ def _input_shares(model: PreTrainedModel, output: NeuronShare) -> list[NeuronSha
     width = input_width(output.module)
     for name, module in _input_projections(model, output.name).items():
         places = output.places
-        if output_width(module) == 2 * width:
+        if reads_first(module).shape[1] == 2 * width:
             places = torch.cat([places, places + width])
             _prove_halves(model.get_submodule(name.rpartition(".")[0]), module, output)
         found.append(_share(name, module, True, places))
@@ -192,7 +188,9 @@ def _prove_halves(block: nn.Module, fused: nn.Module, output: NeuronShare) -> No
     generator = torch.Generator().manual_seed(0)
     hidden = torch.randn(1, TOKENS, input_width(fused), generator=generator).to(weight)
     width = input_width(output.module)
-    before = _read(block, output.module, hidden)
+    call = Call(block, output.module)
+    with call.listening():
+        block(hidden)
     for half in (0, width):
 
         def move(
@@ -200,8 +198,9 @@ def _prove_halves(block: nn.Module, fused: nn.Module, output: NeuronShare) -> No
         ) -> Tensor:
             return written.index_add(-1, places, torch.ones_like(written[..., places]))
 
-        with temporary_hooks([fused.register_forward_hook(move)]):
-            moved = (_read(block, output.module, hidden) != before).any(dim=(0, 1))
+        with temporary_hooks([fused.register_forward_hook(move)]), call.listening():
+            block(hidden)
+        moved = (call.read[-1] != call.read[0]).any(dim=(0, 1))
         expected = torch.zeros_like(moved)
         expected[output.places] = True
         if not bool((moved == expected).all()):
@@ -209,15 +208,6 @@ def _prove_halves(block: nn.Module, fused: nn.Module, output: NeuronShare) -> No
                 f"Rows i and i + {width} of the fused input projection beside {output.name} are "
                 "not those of neuron i; tune the output columns alone with trains='output'."
             )
-
-
-def _read(block: nn.Module, projection: nn.Module, hidden: Tensor) -> Tensor:
-    """Note what a block's output projection reads for hidden states."""
-    read: list[Tensor] = []
-    reading = projection.register_forward_pre_hook(lambda _, args: read.append(args[0].clone()))
-    with temporary_hooks([reading]):
-        block(hidden)
-    return read[0]
 
 
 @contextmanager
@@ -269,7 +259,7 @@ GOLDEN = (5**0.5 - 1) / 2
 
 
 class Trainable(ABC):
-    """What an arm may tune of a model."""
+    """What an arm may tune of a model; `with` detaches it at the end."""
 
     @abstractmethod
     def parameters(self) -> list[nn.Parameter]:
@@ -285,6 +275,12 @@ class Trainable(ABC):
     @abstractmethod
     def detach(self) -> None:
         """Leave the model as it was."""
+
+    def __enter__(self: T) -> T:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.detach()
 
 
 class TrainableRows(Trainable):
@@ -359,12 +355,6 @@ class TrainableRows(Trainable):
         finally:
             for share in self.shares:
                 share.write(self.originals)
-
-    def __enter__(self) -> "TrainableRows":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.detach()
 
     def _hook(self, share: NeuronShare) -> Callable[[Any, Any, Tensor], Tensor]:
         weight, *bias = (self.changes[key] for key in share.keys)
@@ -459,7 +449,7 @@ class TrainableLora(Trainable):
     def __init__(self, model: PreTrainedModel, wanted: int, trains: Trains, seed: int) -> None:
         """Put adapters around projections; a new one changes nothing."""
         projections = adaptable(model, trains)
-        costs = [input_width(each) + output_width(each) for each in projections.values()]
+        costs = [input_width(each) + reads_first(each).shape[1] for each in projections.values()]
         ranked = zip(projections, ranks(costs, wanted), strict=True)
         self.model: Any = model
         self.targets = {name: rank for name, rank in ranked if rank > 0}

@@ -12,7 +12,7 @@ import numpy as np
 import yaml
 from jinja2 import Environment, StrictUndefined, UndefinedError
 
-from caploc.neurons.fact_pages import margin_of
+from caploc.neurons.fact_study import margin_of
 from caploc.neurons.study import as_text, ranged
 from caploc.report.exhibits import NOTHING, Exhibit
 

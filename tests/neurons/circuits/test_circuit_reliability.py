@@ -58,8 +58,8 @@ def test_a_circuit_of_a_tenth_of_the_edges_keeps_the_fact_and_its_complement_doe
     assert arms["random"].faithfulness.mean < 0.2
     assert result.gains["located"].gain.mean > 3
     assert result.gains["complement"].gain.mean < result.gains["located"].gain.mean
-    located = np.array([each.faithful("located") for each in result.facts])
-    other = np.array([each.faithful("same relation") for each in result.facts])
+    located = np.array([each.value("located", "faithfulness") for each in result.facts])
+    other = np.array([each.value("same relation", "faithfulness") for each in result.facts])
     assert result.differences["same relation"].mean == pytest.approx((located - other).mean())
 
 
@@ -68,7 +68,7 @@ def test_the_gain_is_the_same_in_logits_and_in_faithfulness(result):
         full, empty = (each.value(arm, "logit_difference") for arm in ("full", "empty"))
         drawn = np.array([draw.logit_difference for draw in each.random])
         faithful = (drawn - empty) / (full - empty)
-        expected = (each.faithful("located") - faithful.mean()) / faithful.std(ddof=1)
+        expected = (each.value("located", "faithfulness") - faithful.mean()) / faithful.std(ddof=1)
         assert gain == pytest.approx(expected, rel=1e-6)
 
 

@@ -6,9 +6,8 @@ import pytest
 from tiny import tiny
 from transformers import PreTrainedModel
 
-from caploc.neurons.cutting import NeuronModel
 from caploc.neurons.facts import Encoded
-from caploc.neurons.sites import find_sites
+from caploc.neurons.sites import NeuronModel, find_sites
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ import pytest
 from caploc.errors import BadData
 from caploc.neurons.demo_facts import demo_facts
 from caploc.neurons.facts import Fact, FactPrompt
-from caploc.neurons.fidelity import SetLocator, mean_by_fact, pair_wordings, wording_fidelity
+from caploc.neurons.fidelity import mean_by_fact, pair_wordings, wording_fidelity
 from caploc.neurons.knowledge_neurons import KnowledgeNeurons
 from caploc.neurons.sites import NeuronGrid
 
@@ -128,7 +128,6 @@ def test_means_by_fact_leave_out_what_is_missing():
 
 def test_knowledge_neurons_are_deterministic_and_share_much_with_other_facts(neurons):
     locator = KnowledgeNeurons(neurons)
-    assert isinstance(locator, SetLocator)
     found = wording_fidelity(locator, FACTS[:4], seed=0)
     assert found.same_prompt["iou"].low == 1.0
     assert found.random["iou"].mean < 0.1 < found.same_relation["iou"].mean

@@ -11,7 +11,6 @@ from tiny import FAMILIES, build
 from caploc.errors import BadOption, UnknownName
 from caploc.neurons.demo_facts import demo_facts
 from caploc.neurons.facts import Encoded, FactPrompt
-from caploc.neurons.fidelity import SetLocator
 from caploc.neurons.knowledge_neurons import KnowledgeNeurons
 from caploc.neurons.sites import list_projections
 
@@ -138,7 +137,7 @@ def test_a_share_of_the_largest_is_chosen_and_nothing_where_none_is_above_zero(
 
 def test_a_locator_chooses_the_coarse_set_and_says_what_it_is(neurons):
     locator = KnowledgeNeurons(neurons, share=0.3)
-    assert isinstance(locator, SetLocator) and locator.grid is neurons.grid
+    assert locator.grid is neurons.grid
     scores = locator.score(FRANCE)
     assert locator.locate(FRANCE).tolist() == (scores >= 0.3 * scores.max()).tolist()
 

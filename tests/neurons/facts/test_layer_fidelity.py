@@ -14,7 +14,7 @@ from caploc.neurons.fidelity import (
     layer_fidelity,
     peak,
 )
-from caploc.neurons.tracing import Tracer, noise_level
+from caploc.neurons.knowledge_neurons import Tracer, noise_level
 from caploc.stats.sets import rank_correlation
 
 pytestmark = pytest.mark.slow  # whole studies

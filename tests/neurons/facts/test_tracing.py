@@ -7,9 +7,8 @@ from tiny import FAMILIES, build, count_hooks
 
 from caploc.errors import BadData, BadOption
 from caploc.neurons.demo_facts import demo_facts
-from caploc.neurons.facts import Encoded, FactPrompt
-from caploc.neurons.fidelity import Profiler
-from caploc.neurons.tracing import Tracer, noise_level
+from caploc.neurons.facts import Encoded, Encoder, FactPrompt
+from caploc.neurons.knowledge_neurons import Tracer, noise_level
 
 # one family has no feed-forward block in its two layers
 WITH_NEURONS = [name for name in FAMILIES if not name.startswith("nemotron_h")]
@@ -22,7 +21,7 @@ def everywhere(asked: Encoded) -> tuple[int, ...]:
 @pytest.mark.parametrize("name", WITH_NEURONS)
 def test_outputs_of_every_family_are_put_back(as_tiny, asked, name):
     tracer = Tracer(as_tiny(name), 1.0, window=1)
-    found = tracer.trace_encoded(asked.first(), everywhere(asked))
+    found = tracer.trace(asked.first(), everywhere(asked))
     present = [module is not None for module in tracer.outputs]
     assert any(present)
     assert (~np.isnan(found.effects)).all(axis=0).tolist() == present
@@ -59,7 +58,7 @@ def plain(loaded, encoded: Encoded, noise, layer: int, token: int) -> np.ndarray
 def test_effects_are_those_of_plain_passes_row_by_row(as_tiny, asked):
     loaded = as_tiny("llama")
     tracer = Tracer(loaded, 0.7, window=1, draws=4, seed=5)
-    found = tracer.trace_encoded(asked.first(), everywhere(asked))
+    found = tracer.trace(asked.first(), everywhere(asked))
     noise = 0.7 * torch.randn(4, 2, 32, generator=torch.Generator().manual_seed(5))
     for token in (1, 2, 4):
         restored = plain(loaded, asked.first(), noise, 0, token).mean()
@@ -73,7 +72,7 @@ def test_without_attention_only_the_last_tokens_own_layer_counts(as_tiny):
     model.model.layers[0].mlp.down_proj.weight.zero_()
     encoded = Encoded(tokens=(5, 17, 23, 8), answer=(3,), subject=(2, 3))
     loaded = as_tiny(model)
-    found = Tracer(loaded, 1.0, window=1).trace_encoded(encoded, (0, 1, 2, 3))
+    found = Tracer(loaded, 1.0, window=1).trace(encoded, (0, 1, 2, 3))
     assert np.flatnonzero(np.abs(found.effects) > 1e-6).tolist() == [7]  # token 3, layer 1
 
 
@@ -96,13 +95,12 @@ def test_a_window_is_clipped_to_the_model(neurons, layers, window, layer, put_ba
 def test_one_token_of_the_table_is_the_same_alone(neurons):
     fact = demo_facts("statement", 1)[0]
     tracer = Tracer(neurons, 0.3, draws=3)
-    found = tracer.trace(fact.prompt)
     encoded = tracer.encoder.encode(fact.prompt).first()
+    found = tracer.trace(encoded, everywhere(encoded))
     assert found.effects.shape == (len(encoded.tokens), 6)
     row = found.effects[encoded.subject[-1]]
     np.testing.assert_allclose(tracer.profile(fact.prompt), row, atol=1e-5)
     np.testing.assert_array_equal(tracer.profile(fact.prompt), tracer.profile(fact.prompt))
-    assert isinstance(tracer, Profiler)
 
 
 def test_another_seed_draws_other_noise(neurons):
@@ -114,7 +112,8 @@ def test_another_seed_draws_other_noise(neurons):
 def test_a_prompt_answered_wrongly_has_no_profile(neurons):
     prompt = FactPrompt("capital of France is ", "France", "Rome")
     assert Tracer(neurons, 0.3).profile(prompt) is None
-    assert not Tracer(neurons, 0.3).trace(prompt, whole=False).right
+    encoded = Encoder(neurons).encode(prompt).first()
+    assert not Tracer(neurons, 0.3).trace(encoded, encoded.subject[-1:]).right
 
 
 def test_the_noise_is_three_deviations_of_subject_embeddings(neurons):
@@ -138,7 +137,7 @@ def test_settings_that_mean_nothing_are_refused(neurons, settings):
 
 def test_a_missing_subject_is_told(neurons):
     with pytest.raises(BadData, match="no subject to disturb"):
-        Tracer(neurons, 1.0).trace(FactPrompt("a", None, "b"))
+        Tracer(neurons, 1.0).profile(FactPrompt("a", None, "b"))
 
 
 def test_no_hook_is_left(neurons):

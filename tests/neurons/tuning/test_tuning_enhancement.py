@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from caploc.errors import BadData, BadOption, ModelRefused
-from caploc.neurons.batches import gold_means
+from caploc.neurons.attribution import gold_means
 from caploc.neurons.enhancing import (
     ARMS,
     GOLD,
