@@ -82,7 +82,7 @@ def scores_of(compared: Comparison, cut: bool) -> TaskComparison:
     if not cut:
         return compared.result(None).model_copy(update={"knocked_out": None, "change": None})
     rows = compared.intact_rows, compared.knocked_out_rows
-    return compared.result(categorize_failures(compared.task, *rows))
+    return compared.result(categorize_failures(compared.task, *rows).plain())
 
 
 def curve(

@@ -324,7 +324,7 @@ def validated(
     found = [
         categorize_failures(each.task, each.intact_rows, each.knocked_out_rows) for each in compared
     ]
-    parts = [each.result(lost) for each, lost in zip(compared, found, strict=True)]
+    parts = [each.result(lost.plain()) for each, lost in zip(compared, found, strict=True)]
     others = [
         each.model_copy(update={"twin": study.is_twin(name)})
         for name, each in zip(study.beside, parts[1:], strict=True)

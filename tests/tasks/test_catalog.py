@@ -112,6 +112,32 @@ metric_list: [{{metric: acc_norm}}]
     assert task.in_likelihood().item(0, said) == pytest.approx(7 * 0.2)  # nats a letter x letters
 
 
+def test_a_metric_by_mutual_information_or_an_example_of_one_choice_leaves_no_margin(tmp_path):
+    rows = [{"offered": ["Lima", "Oslo", "Bonn"], "right": 0}, {"offered": ["Rome"], "right": 0}]
+    for name, metric, kept in (("both", "acc", rows[:1]), ("single", "acc", rows)):
+        lines = "\n".join(json.dumps(row) for row in kept)
+        (tmp_path / f"{name}.jsonl").write_text(lines + "\n")
+        (tmp_path / f"{name}.yaml").write_text(f"""
+task: {name}
+dataset_path: json
+dataset_kwargs: {{data_files: {{test: {tmp_path}/{name}.jsonl}}}}
+test_split: test
+output_type: multiple_choice
+doc_to_text: "A capital:"
+doc_to_choice: offered
+doc_to_target: right
+metric_list: [{{metric: {metric}}}, {{metric: acc_mutual_info}}]
+""")
+    both = load_task(str(tmp_path / "both.yaml"))
+    nats = (-4.0, -7.0, -9.0, -1.0, -1.0, -1.0)  # the last three are asked without the question
+    said = [Scored(each, False, 2) for each in nats]
+    assert both.in_likelihood().item(0, said) == 3.0
+    mutual = TaskOptions(metric="acc_mutual_info")
+    assert load_task(str(tmp_path / "both.yaml"), mutual).in_likelihood().outcome_kind == "logprob"
+    single = load_task(str(tmp_path / "single.yaml")).in_likelihood()
+    assert single.outcome_kind == "logprob"
+
+
 def test_written_answers_are_likely_by_their_log_probability_and_offer_no_choice():
     sorting = load_task("demo/sorting")
     assert sorting.in_likelihood().outcome_kind == "logprob"

@@ -60,7 +60,9 @@ class Recorded(Meter):
         self.counted = set()
 
     def ask(self, todo: Sequence[OpenRow], progress: Progress) -> None:
-        """Refuse to have rows measured; raises RowsMissing always."""
+        """Refuse to have rows measured; raises RowsMissing, or NotRecomputed if there is none."""
+        if self.task.outcome_kind == "margin" and not self.known:
+            raise NotRecomputed("it was found by the log-probabilities of choices, not by margins")
         raise RowsMissing(
             f"the study that run.json describes asks for {len(todo):,} rows of {self.task.name} "
             "that are not there"

@@ -12,11 +12,11 @@ import sys
 import tempfile
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -111,7 +111,8 @@ class Worker:
         """
         if not EXECUTABLE:
             raise WorkerFailed("this Python does not say where its executable is")
-        self._limits, (self._control, theirs) = limits, socket.socketpair()
+        self._limits = limits
+        self._control, theirs = socket.socketpair()
         self._folder = None if profile.namespaces else tempfile.mkdtemp(prefix="caploc-")
         if self._folder is not None:
             os.chmod(self._folder, 0o711)  # programs may run as another user
@@ -136,15 +137,7 @@ class Worker:
             )
         self._control.settimeout(START_PATIENCE)
         try:
-            greeting = receive_or_none(self._control)
-            if greeting is None:
-                self._process.kill()
-                printed = self._process.communicate()[1].decode(errors="replace").splitlines()
-                last = printed[-1] if printed else "it said nothing"
-                raise WorkerFailed(f"the sandbox's worker died: {last}")
-            if "error" in greeting:
-                raise WorkerFailed(greeting["error"])
-            self.seen: dict[str, Any] = greeting["seen"]
+            self.seen = self._greet()
         except BaseException:
             self.stop()
             raise
@@ -152,6 +145,18 @@ class Worker:
             if self._process.stderr is not None:
                 self._process.stderr.close()
         self._control.settimeout(limits.wall_seconds + ANSWER_PATIENCE)
+
+    def _greet(self) -> dict[str, Any]:
+        greeting = receive_or_none(self._control)
+        if greeting is None:
+            self._process.kill()
+            _, printed = self._process.communicate()
+            last = ["it said nothing", *printed.decode(errors="replace").splitlines()][-1]
+            raise WorkerFailed(f"the sandbox's worker died: {last}")
+        if "error" in greeting:
+            raise WorkerFailed(greeting["error"])
+        seen: dict[str, Any] = greeting["seen"]
+        return seen
 
     def judge(self, program: Program) -> Verdict:
         """Have one program judged; raises WorkerFailed or NotIsolated."""
@@ -394,15 +399,14 @@ class Sandbox:
         """
         if workers is not None and workers < 1:
             raise BadOption(f"workers must be 1 or more; got {workers}.")
-        affinity = getattr(os, "sched_getaffinity", None)
-        self._most = workers or (len(affinity(0)) if affinity else os.cpu_count() or 1)
         self._limits, self._isolation = limits, isolation
+        self._most = workers or available_cores()
         self._lock = threading.Lock()
         self._closed = False
         self._queue: queue.SimpleQueue[tuple[bytes, Program, Future[Verdict]] | None]
         self._queue = queue.SimpleQueue()
-        self._asked: OrderedDict[bytes, Future[Verdict]] = OrderedDict()
-        self._open = 0  # programs that wait or run
+        self._open: dict[bytes, Future[Verdict]] = {}
+        self._judged: OrderedDict[bytes, Verdict] = OrderedDict()
         self._threads: list[threading.Thread] = []
         self._workers: set[Worker] = set()
 
@@ -434,7 +438,7 @@ class Sandbox:
         """End every worker and program now; whoever still waits for a verdict gets RunFailed."""
         with self._lock:
             self._closed = True
-            for future in self._asked.values():
+            for future in self._open.values():
                 future.cancel()
             for worker in self._workers:
                 worker.interrupt()
@@ -451,50 +455,49 @@ class Sandbox:
         self.close()
 
     def _ask(self, program: Program) -> "Future[Verdict]":
+        future: Future[Verdict] = Future()
         if max(len(program.text), len(program.tests)) > LONGEST:
-            refused: Future[Verdict] = Future()
-            refused.set_result(write_verdict("refused", f"longer than {LONGEST} characters"))
-            return refused
+            future.set_result(write_verdict("refused", f"longer than {LONGEST} characters"))
+            return future
         key = digest_program(program)
         with self._lock:
             if self._closed:
                 raise RunFailed("The sandbox is closed; open another one.")
-            future = self._asked.get(key)
-            if future is None or future.cancelled():
-                future = self._asked[key] = Future()
+            if key in self._judged:
+                self._judged.move_to_end(key)
+                future.set_result(self._judged[key])
+            elif key in self._open and not self._open[key].cancelled():
+                return self._open[key]
+            else:
+                self._open[key] = future
                 self._queue.put((key, program, future))
-                self._open += 1
-                if len(self._threads) < min(self._most, self._open):
+                if len(self._threads) < min(self._most, len(self._open)):
                     # A daemon: an interpreter that ends must not wait; the worker ends with it.
                     thread = threading.Thread(target=self._work, name="caploc sandbox", daemon=True)
                     self._threads.append(thread)
                     thread.start()
-            self._asked.move_to_end(key)
-            return future
+        return future
 
     def _work(self) -> None:
         worker: Worker | None = None
         while (task := self._queue.get()) is not None:
             key, program, future = task
-            settle: Callable[[], None] | None = None
-            if self._closed:
-                future.cancel()
             if future.set_running_or_notify_cancel():
                 try:
                     worker, verdict = self._judge(worker, program)
-                    settle = partial(future.set_result, verdict)
                 except Exception as error:
-                    worker, settle = None, partial(future.set_exception, error)
+                    worker = None
+                    future.set_exception(error)
+                else:
+                    with self._lock:
+                        if worker is not None:  # else it says something about the worker
+                            self._judged[key] = verdict
+                        while len(self._judged) > REMEMBERED:
+                            self._judged.popitem(last=False)
+                    future.set_result(verdict)
             with self._lock:
-                self._open -= 1
-                # Without a worker the verdict says nothing about the program.
-                forget = worker is None or settle is None
-                if forget and self._asked.get(key) is future:
-                    del self._asked[key]
-                while len(self._asked) > REMEMBERED:
-                    self._asked.popitem(last=False)
-            if settle is not None:
-                settle()
+                if self._open.get(key) is future:
+                    del self._open[key]
         self._dismiss(worker)
 
     def _judge(self, worker: Worker | None, program: Program) -> tuple[Worker | None, Verdict]:
@@ -502,11 +505,11 @@ class Sandbox:
             worker = worker or self._hire()
             try:
                 return worker, worker.judge(program)
-            except WorkerFailed as error:
+            except NotIsolated:
                 self._dismiss(worker)
                 worker = None
-                if isinstance(error, NotIsolated):
-                    continue
+            except WorkerFailed as error:
+                self._dismiss(worker)
                 if self._closed:
                     raise RunFailed("The sandbox was closed before the verdict.") from error
                 return None, write_verdict("killed", str(error))
@@ -514,19 +517,19 @@ class Sandbox:
 
     def _hire(self) -> Worker:
         profile = choose_profile(self._isolation)
-        failure: WorkerFailed | None = None
-        for _ in range(ATTEMPTS):
+        failures: list[WorkerFailed] = []
+        while len(failures) < ATTEMPTS:
             try:
                 worker = Worker(self._limits, profile)
             except WorkerFailed as error:
-                failure = error
+                failures.append(error)
                 continue
             with self._lock:
                 self._workers.add(worker)
             if self._closed:
                 worker.interrupt()
             return worker
-        raise RunFailed(f"The sandbox's workers do not start: {failure}.") from failure
+        raise RunFailed(f"The sandbox's workers do not start: {failures[-1]}.") from failures[-1]
 
     def _dismiss(self, worker: Worker | None) -> None:
         if worker is not None:
@@ -537,5 +540,13 @@ class Sandbox:
 
 def digest_program(program: Program) -> bytes:
     """Tell one program and its tests from any other."""
-    told = json.dumps([program.text, program.tests]).encode()
-    return hashlib.blake2b(told, digest_size=16).digest()
+    text, tests = (each.encode("utf-8", "surrogatepass") for each in (program.text, program.tests))
+    lengths = f"{len(text)} {len(tests)} ".encode()
+    return hashlib.blake2b(lengths + text + tests, digest_size=16).digest()
+
+
+def available_cores() -> int:
+    """Count the cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -27,6 +27,7 @@ from caploc.search.screen import First
 
 MOST_LINKED = 400  # examples by which chances of right answers follow from likelihoods
 MOST_EACH = 8  # examples that every head is tried on
+BEYOND = 1.3  # times the rows that may be spent, so that every choice is right as often
 # What the look says of a head is worth so many examples of the head alone, and half of it from
 # `HALF` examples on; besides, any knockout disturbs answers a little, in shares of the score's
 # range. Both as on two of SmolLM2's tasks (docs/log.md, 2026-11-23).
@@ -45,7 +46,7 @@ class FirstLook(First):
 
     `task` is the number of the task in plans, `intact` holds its outcomes under `base`. `change`
     has, for each head and example asked, by how much the log-probability of the right answer (a
-    mean over its tokens, in nats) changed.
+    mean over its tokens) or its margin over the likeliest other choice changed, in nats.
     """
 
     OPENING: ClassVar[str] = "likelihood"
@@ -82,9 +83,10 @@ class FirstLook(First):
         under[self.base] = True
         count = int(np.clip(rows // max(len(heads), 1), 1, MOST_EACH))
         choices = self.problem.choices
-        kinds = len({choices.get(example) for example in right})
-        if kinds <= count + 1:  # as many of each
-            count = min(-(-count // max(kinds, 1)) * kinds, MOST_EACH)
+        if kinds := len({choices.get(example) for example in right}):  # as many of each, if it goes
+            more = -(-count // kinds) * kinds
+            goes = more <= min(MOST_EACH, BEYOND * rows / max(len(heads), 1))
+            count = more if goes else count // kinds * kinds or count
         asked = balance(self.random.permutation(right).tolist(), choices)[:count]
         examples = list(dict.fromkeys([*asked, *known]))
         if not examples:
@@ -115,9 +117,9 @@ class FirstLook(First):
     def effects(self) -> Effects:
         """The effect on the score that the changes lead one to expect, and its standard error.
 
-        The chance of a right answer is a logistic function of its log-probability, fitted to the
-        intact model's answers; a head's effect is the mean change of that chance over all examples
-        when each loses what an example asked has lost.
+        The chance of a right answer is a logistic function of its log-probability or margin, fitted
+        to the intact model's answers; a head's effect is the mean change of that chance over all
+        examples when each loses what an example asked has lost.
         """
         if self.change is None:
             return Effects.unknown(self.problem.heads)

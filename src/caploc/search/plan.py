@@ -60,7 +60,7 @@ class OtherTask:
     examples: Sequence[int]
     likelihood: int
     twin: bool = False
-    choices: Mapping[int, int] = field(default_factory=dict)
+    choices: Mapping[int, int] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Problem:
     chance: float = 0.0
     likelihood: int | None = None
     beside: Sequence[OtherTask] = ()
-    choices: Mapping[int, int] = field(default_factory=dict)
+    choices: Mapping[int, int] = field(default_factory=dict, hash=False)
     excluded: tuple[int, ...] = ()
 
     def empty(self) -> Mask:

@@ -53,12 +53,16 @@ class HarnessTask:
             return self
         if self.metric in LIKELIHOOD_METRICS:  # a perplexity is one already
             return None
-        choosing = all(leaf.choosing for leaf in self.leaves)
         try:
-            kind = "margin" if choosing else "logprob"
-            return HarnessTask(self.name, self.leaves, self.group, kind)
+            if all(leaf.choosing for leaf in self.leaves):
+                return HarnessTask(self.name, self.leaves, self.group, "margin")
+            return self.in_logprob()
         except BadOption:
             return None
+
+    def in_logprob(self) -> "HarnessTask":
+        """Return the task with its right answers' log-probabilities; raises BadOption if none."""
+        return HarnessTask(self.name, self.leaves, self.group, "logprob")
 
     @property
     def size(self) -> int:
@@ -198,7 +202,14 @@ class Mixture:
     def in_likelihood(self) -> "Mixture | None":
         parts = [part.in_likelihood() for part in self.parts]
         known = [part for part in parts if part is not None]
-        return Mixture(self.name, known) if len(known) == len(parts) else None
+        if len(known) < len(parts):
+            return None
+        if len({part.outcome_kind for part in known}) > 1:  # margins are no log-probabilities
+            try:
+                known = [part.in_logprob() for part in self.parts]
+            except BadOption:
+                return None
+        return Mixture(self.name, known)
 
     @property
     def size(self) -> int:

@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from importlib.metadata import version
 from inspect import getsourcefile
 from io import StringIO
@@ -44,6 +44,11 @@ PREFERRED = {
 # Metrics whose items are log-likelihoods although the metric itself is better when lower.
 LIKELIHOOD_METRICS = {"perplexity", "word_perplexity", "byte_perplexity", "bits_per_byte"}
 
+# Of a choice, by which these metrics divide its log-probability.
+LENGTHS: dict[str, Callable[[str], int]] = {
+    "acc_norm": len,
+    "acc_bytes": lambda choice: len(choice.encode()),
+}
 PAIR_METRICS = {"f1", "mcc"}  # their items are (gold, predicted) classes
 NOT_FOUND = "[invalid]"  # what lm-eval's filters leave of an answer without what they look for
 SOLUTIONS = ("canonical_solution", "code")  # columns of code tasks that hold a right program
@@ -189,11 +194,23 @@ class Leaf:
         assert isinstance(chosen, LogLikelihood)
         return chosen
 
-    @property
+    @cached_property
     def choosing(self) -> bool:
-        """Say whether the model picks among answers by their log-probabilities."""
-        first, *others = self.instances[0]
-        return bool(others) and first.request_type == "loglikelihood"
+        """Say whether the model picks among answers by their log-probabilities, in every example.
+
+        `acc_mutual_info` picks by something else.
+        """
+        return self.metric != "acc_mutual_info" and all(
+            self.offered(instances) > 1 and instances[0].request_type == "loglikelihood"
+            for instances in self.instances
+        )
+
+    def offered(self, asked: Sequence[Any]) -> int:
+        """Count the choices among an example's requests, or their responses.
+
+        For the metric acc_mutual_info each is asked without the question as well, after all others.
+        """
+        return len(asked) // (2 if "acc_mutual_info" in metric_names(self.task) else 1)
 
     def choice(self, example: int) -> int | None:
         """Return the number of the right choice, None if there is none or it is not known."""
@@ -210,9 +227,11 @@ class Leaf:
         choice of mean length. Raises BadOption if it is not known which choice is right.
         """
         right = self.requests(example).index(self.gold_request(example))
-        likelihood = np.array([r.logprob for r in responses if isinstance(r, Scored)])
-        if self.metric == "acc_norm":
-            lengths = np.array([max(len(choice), 1) for choice in self.choices(example)])
+        asked = responses[: self.offered(responses)]
+        likelihood = np.array([r.logprob for r in asked if isinstance(r, Scored)])
+        if self.metric in LENGTHS:
+            sizes = map(LENGTHS[self.metric], self.choices(example))
+            lengths = np.maximum(list(sizes), 1)
             likelihood *= lengths.mean() / lengths
         return float(likelihood[right] - np.delete(likelihood, right).max())
 

@@ -46,6 +46,10 @@ class LabelledFailures(Failures):
 
     labels: dict[int, Category] = Field(exclude=True)
 
+    def plain(self) -> Failures:
+        """Return what files keep: equal to what is read back from them."""
+        return Failures(**{name: getattr(self, name) for name in Failures.model_fields})
+
 
 def categorize_failures(
     task: Task, intact: Sequence[Row], knocked_out: Sequence[Row], shown: int = 3
