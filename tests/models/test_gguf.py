@@ -127,6 +127,12 @@ def test_a_file_that_is_not_in_the_folder_is_refused(file):
         find_source(str(outside), gguf="../tiny.gguf")
 
 
+@pytest.mark.parametrize("gguf", ["../../etc", "a/../../b.gguf", "/etc/passwd"])
+def test_a_file_outside_a_repository_is_refused_with_and_without_a_network(gguf):
+    with pytest.raises(BadOption, match="outside the repository nowhere/at-all"):
+        find_source("nowhere/at-all", gguf=gguf)
+
+
 def test_a_folder_with_gguf_alone_says_how_to_name_the_file(file):
     with pytest.raises(ModelRefused, match=r"--gguf \(tiny.gguf\)"):
         check_model(str(file.parent))

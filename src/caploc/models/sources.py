@@ -120,6 +120,7 @@ def find_source(name: str, revision: str | None = None, gguf: str | None = None)
             "on the Hugging Face Hub (such as Qwen/Qwen3-4B), one that `caploc models` lists, or "
             "'demo'."
         )
+    _refuse_outside(name, gguf)
     return _on_hub(name, revision, gguf)
 
 
@@ -172,6 +173,11 @@ def _any_file(files: Iterable[str], patterns: Iterable[str]) -> bool:
 def _no_gguf(name: str, files: Iterable[str], gguf: str) -> UnknownName:
     found = [file for file in files if _any_file([file], GGUF)]
     return unknown(found, gguf, f"GGUF file of {name} named")
+
+
+def _refuse_outside(name: str, gguf: str | None) -> None:
+    if gguf is not None and (".." in Path(gguf).parts or Path(gguf).is_absolute()):
+        raise BadOption(f"--gguf {gguf} lies outside the repository {name}; name a file inside it.")
 
 
 def _refuse_revision(name: str, what: str, revision: str | None) -> None:
