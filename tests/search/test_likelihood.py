@@ -87,7 +87,7 @@ def test_among_the_first_examples_every_choice_is_right_as_often_as_may_be(order
 
 def test_a_small_budget_buys_no_more_for_the_sake_of_balance():
     choices = {example: example % 2 for example in range(200)}
-    for rows, each in ((40, 1), (79, 1), (80, 2), (124, 4), (120, 2), (10_000, 8)):
+    for rows, each in ((40, 1), (61, 1), (62, 2), (80, 2), (124, 4), (120, 2), (10_000, 8)):
         asked = replace(problem(40), likelihood=1, choices=choices)
         look = FirstLook(asked, dict.fromkeys(range(200), 1.0), designs.generator(0))
         drive(look.ask(list(range(200)), rows, []), lambda plan: np.ones(len(plan.mask)))
