@@ -129,9 +129,10 @@ class Conclusion:
         Not those that surely do next to nothing, of which any may be the last of the top.
         """
         doubt = self.chances * (1 - self.chances)
-        order = [int(column) for column in np.argsort(-doubt, kind="stable")]
-        mattering = self.interval[0] < -2 * POINT
-        return [c for c in order if CLOSE < self.chances[c] < 1 - CLOSE and mattering[c]]
+        order = np.argsort(-doubt, kind="stable")
+        unsure = (self.chances > CLOSE) & (self.chances < 1 - CLOSE)
+        mattering = self.bound(unsure)[0] < -2 * POINT
+        return [int(column) for column in order if unsure[column] and mattering[column]]
 
     @property
     def contested(self) -> list[int]:
@@ -168,8 +169,14 @@ class Conclusion:
         nothing else: likelihoods may mislead about several heads at once. A screen's rows are of
         the same kind as the shortlist's, and count with them.
         """
-        drawn = self.posterior.draws(DRAWS, seed=self.shortlist.rows)
-        low, high = np.quantile(drawn, [0.025, 0.975], axis=0)
+        return self.bound(np.ones(len(self.kept), bool))
+
+    def bound(self, heads: Mask) -> tuple[PerHead, PerHead]:
+        """Ends of the intervals of some heads; of the others, only if tried, else NaN."""
+        low, high = np.full(len(heads), np.nan), np.full(len(heads), np.nan)
+        if heads.any():
+            drawn = self.posterior.of(heads).draws(DRAWS, seed=self.shortlist.rows)
+            low[heads], high[heads] = np.quantile(drawn, [0.025, 0.975], axis=0)
         tried = self.tried
         return np.where(tried, self.checked.low, low), np.where(tried, self.checked.high, high)
 
