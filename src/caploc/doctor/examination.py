@@ -22,6 +22,7 @@ from caploc.files import is_regular
 from caploc.finished import restored
 from caploc.folder import (
     ANSWERS,
+    CURVE,
     JSON_FILES,
     RESULT,
     ROWS,
@@ -173,7 +174,8 @@ def examine_run(folder: Path, found: Examined) -> tuple[RunFile | None, Result |
         found.nameless.append(folder)
     written, content = contents.get(RUN), contents.get(RESULT)
     findings = [name for name in contents if name not in (RUN, STUDIES)]
-    found.finished += any(contents[name] is not None for name in findings)
+    # a curve is written before the result whose heads it is about
+    found.finished += any(contents[name] is not None for name in findings if name != CURVE)
     # of a search for heads; what neurons or other commands leave is not computed again
     searched = written and "kind" not in written.study and "settings" in written.study
     own = (RESULT, ANSWERS) if searched else ()

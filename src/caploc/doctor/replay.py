@@ -2,7 +2,7 @@
 
 A study is a pure function of its settings and of the rows that it asks for. So all its stages are
 gone through once more, with a store that only answers and no model: intact scores, the search, the
-effects and the named heads, controls and other tasks.
+effects and the named heads, controls, other tasks and the curve over the heads.
 """
 
 import json
@@ -32,7 +32,7 @@ from caploc.result import Result
 from caploc.search import METHODS, Plan
 from caploc.store import Question, Row
 from caploc.store.store import stored_rows
-from caploc.study import Study, locate, validated
+from caploc.study import Study, draw_own_curve, locate, validated
 from caploc.tasks.task import Task
 from caploc.workbench import Absent, Allowed, ModelOptions, Unloaded, Workbench
 
@@ -194,7 +194,9 @@ def replayed(
     engine: Any = Absent(model)
     bench = Workbench[HeadModel](engine, None, make_meter=make_meter)
     stages = locate(study, bench, tasks, Silent())
-    return validated(study, bench, stages, tasks, Silent()), bench
+    stages = validated(study, bench, stages, tasks, Silent())
+    draw_own_curve(study, bench, stages, tasks, Silent())  # of which the cost tells
+    return stages, bench
 
 
 def find_disparities(there: Any, here: Any, where: str = "") -> Iterator[str]:
