@@ -34,6 +34,7 @@ from caploc.store import Question, Row
 from caploc.store.store import stored_rows
 from caploc.study import Study, draw_own_curve, locate, validated
 from caploc.tasks.task import Task
+from caploc.validation.held_out import RANDOM, SAME_GROUPS
 from caploc.workbench import Absent, Allowed, ModelOptions, Unloaded, Workbench
 
 TOLERANCE = 1e-6  # relative; what other processors make of the same sums differs by 1e-12
@@ -41,6 +42,7 @@ SMALLEST = 1e-9
 NAMED = 5  # differences that are told one by one
 QUOTED = 60  # characters of a value that a sentence repeats
 MOST_MASKED = 10**9  # heads times masks that are drawn, a byte each
+CONTROLS = (RANDOM, SAME_GROUPS)  # what random heads were asked for
 OF_THE_MACHINE = ("command", "versions", "device")  # no row tells of these
 
 
@@ -69,18 +71,28 @@ class Recorded(Meter):
         )
 
 
+class Part(Silent):
+    """Says which part of a run it is that measures: search, check or curve."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
 class Traced(Recorded):
-    """The same, and it writes down what each row was first asked for."""
+    """The same, and it writes down what each row was first asked for in each part of a run."""
 
     def __init__(self, path: Path, task: Task, question: Question, cost: Cost) -> None:
         super().__init__(path, task, question, cost)
-        self.stages: dict[tuple[bytes, str], str] = {}
+        self.stages: dict[tuple[bytes, str], dict[str, str]] = {}
 
     def measure(self, plan: Plan, progress: Progress, what: str) -> list[Row]:
         """Return the plan's rows, each noted with the stage that asks for it."""
         rows = super().measure(plan, progress, what)
+        part = progress.name if isinstance(progress, Part) else ""
+        if what in CONTROLS:
+            part = "control"
         for row in rows:
-            self.stages.setdefault((row.mask, row.example), what)
+            self.stages.setdefault((row.mask, row.example), {}).setdefault(part, what)
         return rows
 
 
@@ -101,16 +113,20 @@ def recompute(
     return found.as_dict(), [answer.as_dict() for answer in shown_answers(stages)]
 
 
-def trace_stages(folder: Path) -> dict[Question, dict[tuple[bytes, str], str]]:
+def trace_stages(folder: Path) -> dict[Question, dict[tuple[bytes, str], list[str]]]:
     """Say of every row that a finished run asked for, by its question, what it was for.
 
-    A row is known by its packed mask and its example's digest; of several stages the first counts.
+    A row is known by its packed mask and its example's digest. Each part of the run that asked for
+    it has an entry, such as `check: members of the set`, which tells the first reason.
     Raises UserError if the folder holds no finished run, or one that cannot be gone through here.
     """
     written, result = read_file(folder / RUN, RunFile), read_file(folder / RESULT, Result)
     _, _, bench = replay(rows_file(folder), written, result, Traced)
     return {
-        question: meter.stages
+        question: {
+            key: [f"{part}: {what}" for part, what in told.items()]
+            for key, told in meter.stages.items()
+        }
         for question, meter in bench.meters.items()
         if isinstance(meter, Traced)
     }
@@ -193,9 +209,9 @@ def replayed(
     model = Unloaded(study.model.name, said.fingerprint or "", grid, said.dtype or "")
     engine: Any = Absent(model)
     bench = Workbench[HeadModel](engine, None, make_meter=make_meter)
-    stages = locate(study, bench, tasks, Silent())
-    stages = validated(study, bench, stages, tasks, Silent())
-    draw_own_curve(study, bench, stages, tasks, Silent())  # of which the cost tells
+    stages = locate(study, bench, tasks, Part("search"))
+    stages = validated(study, bench, stages, tasks, Part("check"))
+    draw_own_curve(study, bench, stages, tasks, Part("curve"))  # of which the cost tells
     return stages, bench
 
 
