@@ -88,7 +88,7 @@ def test_a_row_that_is_not_what_was_written_is_told_before_the_run(tmp_path, dam
 @pytest.mark.slow
 def test_the_rows_of_the_curve_are_planned_as_they_are_asked(tmp_path):
     """Two tasks and four heads: two beginnings more of the other task, as the run asks."""
-    study = replace(CSS, settings=Settings(masks=4, rate=0.05, top=4), other_tasks=("demo/code",))
+    study = replace(CSS, method="one-shot", settings=Settings(top=4), other_tasks=("demo/code",))
     studies = {"whole": study, "quick": replace(study, quick=True)}
     planned = {
         name: dry_run({"a": each}, tmp_path / name, seconds=None).total()["rows"]
