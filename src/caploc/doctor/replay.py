@@ -8,18 +8,18 @@ effects and the named heads, controls, other tasks and the curve over the heads.
 import json
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from huggingface_hub import try_to_load_from_cache
 
-from caploc.contents import RunFile, read_file
+from caploc.contents import Curve, RunFile, read_file
 from caploc.errors import CaplocError, UserError
 from caploc.findings import Stages, build_result, shown_answers
 from caploc.finished import restored
-from caploc.folder import RESULT, RUN, package_versions, rows_file
+from caploc.folder import ANSWERS, CURVE, RESULT, RUN, package_versions, rows_file
 from caploc.heads import HeadGrid
 from caploc.measurement import Cost, HeadModel, Meter, OpenRow
 from caploc.models.loading import check_model
@@ -96,21 +96,22 @@ class Traced(Recorded):
         return rows
 
 
-def recompute(
-    rows: Path, written: RunFile, result: Result
-) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Return the contents of `result.json` and `answers.json` that a run's rows give.
+def recompute(rows: Path, written: RunFile, result: Result, *, curved: bool) -> dict[str, Any]:
+    """Return what a run's rows give for its files, by name: result, answers, and the curve if any.
 
     `written` and `result` are the contents of its `run.json` and `result.json`, as a run may have
-    written them. Of `result` only the model's identity, its grid and the group of a scattered
-    search are taken for granted: with other ones, other rows would be asked for. Raises
-    NotRecomputed if rows are missing, the run is another version's, or its tasks cannot be loaded
-    here.
+    written them; `curved` says whether it has a curve. Of `result` only the model's identity, its
+    grid and the group of a scattered search are taken for granted: with other ones, other rows
+    would be asked for. Raises NotRecomputed if rows are missing, the run is another version's, or
+    its tasks cannot be loaded here.
     """
-    study, stages, bench = replay(rows, written, result, Recorded)
+    replayed = replay(rows, written, result, Recorded, curved=curved)
+    study, stages = replayed.study, replayed.stages
     fields = asdict(study) | {"draws_masks": METHODS[study.method].draws_masks}
-    found = build_result(fields, stages, bench.cost, "")
-    return found.as_dict(), [answer.as_dict() for answer in shown_answers(stages)]
+    found = build_result(fields, stages, replayed.bench.cost, "")
+    answers = [answer.as_dict() for answer in shown_answers(stages)]
+    contents: dict[str, Any] = {RESULT: found.as_dict(), ANSWERS: answers}
+    return contents | ({CURVE: replayed.curve.as_dict()} if replayed.curve else {})
 
 
 def trace_stages(folder: Path) -> dict[Question, dict[tuple[bytes, str], list[str]]]:
@@ -121,7 +122,8 @@ def trace_stages(folder: Path) -> dict[Question, dict[tuple[bytes, str], list[st
     Raises UserError if the folder holds no finished run, or one that cannot be gone through here.
     """
     written, result = read_file(folder / RUN, RunFile), read_file(folder / RESULT, Result)
-    _, _, bench = replay(rows_file(folder), written, result, Traced)
+    curved = (folder / CURVE).exists()
+    bench = replay(rows_file(folder), written, result, Traced, curved=curved).bench
     return {
         question: {
             key: [f"{part}: {what}" for part, what in told.items()]
@@ -132,10 +134,20 @@ def trace_stages(folder: Path) -> dict[Question, dict[tuple[bytes, str], list[st
     }
 
 
+@dataclass(frozen=True)
+class Replayed:
+    """A study gone through once more: what its stages leave, its meters and its curve, if any."""
+
+    study: Study
+    stages: Stages
+    bench: Workbench[HeadModel]
+    curve: Curve | None
+
+
 def replay(
-    rows: Path, written: RunFile, result: Result, make_meter: type[Recorded]
-) -> tuple[Study, Stages, Workbench[HeadModel]]:
-    """Go through a run's stages on its rows; return its study, what they leave, and the meters.
+    rows: Path, written: RunFile, result: Result, make_meter: type[Recorded], *, curved: bool
+) -> Replayed:
+    """Go through a run's stages on its rows, and through its curve if it has one.
 
     Raises NotRecomputed if rows are missing, the run is another version's, or its tasks cannot be
     loaded here.
@@ -156,7 +168,7 @@ def replay(
         settings.check()
         study.options.check()
         study = study.sized(grid.size)
-        return study, *replayed(study, partial(make_meter, rows), grid, result)
+        return replay_study(study, partial(make_meter, rows), grid, result, curved=curved)
     except NotRecomputed:
         raise
     except CaplocError as error:
@@ -199,10 +211,15 @@ def check_sizes(study: Study, grid: HeadGrid) -> None:
         raise NotRecomputed(f"run.json asks for {drawn:,} masks over {grid.size:,} heads")
 
 
-def replayed(
-    study: Study, make_meter: Callable[..., Recorded], grid: HeadGrid, result: Result
-) -> tuple[Stages, Workbench[HeadModel]]:
-    """Go through a study's stages on stored rows; return what they leave, and the meters."""
+def replay_study(
+    study: Study,
+    make_meter: Callable[..., Recorded],
+    grid: HeadGrid,
+    result: Result,
+    *,
+    curved: bool,
+) -> Replayed:
+    """Go through a study's stages on stored rows."""
     tasks = study.tasks()
     study.check_examples(tasks[0].size)
     said = result.model
@@ -211,8 +228,8 @@ def replayed(
     bench = Workbench[HeadModel](engine, None, make_meter=make_meter)
     stages = locate(study, bench, tasks, Part("search"))
     stages = validated(study, bench, stages, tasks, Part("check"))
-    draw_own_curve(study, bench, stages, tasks, Part("curve"))  # of which the cost tells
-    return stages, bench
+    curve = draw_own_curve(study, bench, stages, tasks, Part("curve")) if curved else None
+    return Replayed(study, stages, bench, curve)
 
 
 def find_disparities(there: Any, here: Any, where: str = "") -> Iterator[str]:
