@@ -95,15 +95,22 @@ def test_every_row_says_which_studies_asked_for_it_and_at_which_stage(tmp_path):
     assert untold == {} and len(lines) == count
     assert all(line["stages"] for line in lines)
     intact = [line["stages"] for line in lines if not line["knocked_out"]]
-    assert ["a: intact", "b: intact"] in intact
+    assert any({"a: search: intact", "b: search: intact"} <= set(told) for told in intact)
     alone = [line["stages"] for line in lines if len(line["knocked_out"]) == 1]
-    assert sum("b: masks" in told for told in alone) == 96 * 5
+    assert sum("b: search: masks" in told for told in alone) == 96 * 5
+    stages = {tuple(each.split(": ")[:2]) for line in lines for each in line["stages"]}
+    parts = {"search", "check", "control", "curve"}
+    assert {("b", part) for part in parts} <= stages
+    named = json.loads((tmp_path / "b" / "curve.json").read_text())["heads"]
+    on_curve = [set(line["heads"]) for line in lines if "b: curve" in str(line["stages"])]
+    wanted = [set(named[:count]) for count in range(len(named) + 1)]
+    assert on_curve and all(heads in wanted for heads in on_curve)
     written = json.loads((tmp_path / "a" / "run.json").read_text())
     (tmp_path / "a" / "run.json").write_text(json.dumps(written | {"study": {"task": 3}}))
     _, untold = write_rows(tmp_path, to, stages=True)
     assert list(untold) == ["a"]
     told = [line["stages"] for line in parquet.read_table(to).to_pylist()]
-    assert None in told and ["b: intact"] in told
+    assert None in told and ["b: search: intact"] in [each and each[:1] for each in told]
 
 
 def test_a_csv_file_says_the_same(tmp_path):

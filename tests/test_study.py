@@ -2,11 +2,13 @@
 
 import json
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -398,13 +400,33 @@ def test_every_answer_says_how_it_failed(done):
     assert sum(part.count for part in found.categories.values()) == found.examples
 
 
-def test_a_curve_starts_intact_and_ends_at_the_chosen_heads(done):
-    drawn = curve(done.folder, most=5, limit=20)
+def test_a_curve_starts_intact_and_ends_at_the_chosen_heads(done, tmp_path):
+    folder = shutil.copytree(done.folder, tmp_path / "run")
+    drawn = curve(folder, most=5, limit=20)
     points = drawn.curves["demo/addition"]
     known = done.result.validation.task
     assert points[0] == known.intact
     assert points[len(done.result.top)] == known.knocked_out
-    assert (done.folder / "figures" / "curve.png").stat().st_size > 1000
+    assert (folder / "figures" / "curve.png").stat().st_size > 1000
+
+
+def test_a_run_draws_the_curve_over_its_heads_and_the_command_makes_the_same(done):
+    written = (done.folder / "curve.json").read_text()
+    rows = counted_rows(done.folder)
+    drawn = curve(done.folder, most=len(done.result.top))
+    assert (done.folder / "curve.json").read_text() == written
+    assert counted_rows(done.folder) == rows == done.result.cost.rows
+    assert drawn.heads == done.result.top
+    points, held_out = drawn.curves["demo/addition"], done.result.validation.held_out
+    assert (points[0].score, points[-1].score) == (held_out.intact, held_out.knocked_out)
+    other = done.result.validation.other_tasks[0]
+    assert drawn.curves["demo/sentences"][0] == other.intact
+    assert drawn.curves["demo/sentences"][-1] == other.knocked_out
+
+
+def counted_rows(folder):
+    with closing(sqlite3.connect(folder / "rows.sqlite")) as database:
+        return database.execute("SELECT count(*) FROM rows").fetchone()[0]
 
 
 def test_a_curve_needs_a_finished_run(tmp_path):

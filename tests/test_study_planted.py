@@ -1,15 +1,19 @@
 """The adaptive method end to end, on transformers whose weights say which heads are needed."""
 
 import json
+import shutil
 import sqlite3
 from dataclasses import replace
 
 import pytest
 
+from caploc.contents import Curve, read_file
+from caploc.evaluation import curve
 from caploc.models.planted import Planted, write_planted
 from caploc.progress import Silent
 from caploc.search import Settings
 from caploc.study import Study, run_study
+from caploc.validation.curve import CURVED
 from caploc.workbench import ModelOptions
 
 pytestmark = pytest.mark.slow  # whole studies
@@ -138,6 +142,49 @@ def test_a_run_that_was_stopped_ends_like_one_that_was_not(written, done, tmp_pa
     assert stored == stopped["cost"]["rows"] > counter.measured  # none was asked or counted twice
 
 
+def test_the_curve_over_the_named_heads_is_what_the_command_makes(done, tmp_path):
+    folder = shutil.copytree(done.folder, tmp_path / "run")
+    written = (folder / "curve.json").read_text()
+    drawn = curve(folder, most=len(done.result.top))
+    assert (folder / "curve.json").read_text() == written
+    scores = [[point.score for point in points] for points in drawn.curves.values()]
+    assert scores[0] == sorted(scores[0], reverse=True) and scores[0][0] > scores[0][-1] + 0.3
+    assert {point.examples for points in drawn.curves.values() for point in points} == {CURVED}
+    held_out = done.result.validation.held_out
+    assert (scores[0][0], scores[0][-1]) == (held_out.intact, held_out.knocked_out)
+    assert "How many heads it takes" in done.report.read_text()
+    assert "were not measured" not in done.report.read_text()
+
+
+def test_a_quick_run_draws_no_curve_and_asks_only_what_it_did_before(written, done, tmp_path):
+    quick = run_study(replace(written(PLAN).study(top=3), quick=True), tmp_path)
+    assert not (tmp_path / "curve.json").exists()
+    assert "caploc curve DIR" in quick.report.read_text()
+    # of three heads the other task lacks the first one and the first two; the set's own parts,
+    # each beginning among them, are on the task's examples already
+    assert done.result.cost.rows == quick.result.cost.rows + 2 * CURVED
+
+
+def test_one_head_is_on_a_curve_for_nothing(written, tmp_path):
+    study = written(PLAN).study(top=1)
+    found = run_study(study, tmp_path / "run")
+    quick = run_study(replace(study, quick=True), tmp_path / "quick")
+    assert found.result.cost.rows == quick.result.cost.rows and len(found.result.top) == 1
+    drawn = read_file(tmp_path / "run" / "curve.json", Curve)
+    assert [len(points) for points in drawn.curves.values()] == [2, 2]
+
+
+def test_a_run_killed_in_its_curve_goes_on_there(written, done, tmp_path):
+    study, counter = written(PLAN).study(top=3), Stopping()
+    with pytest.raises(KeyboardInterrupt):
+        run_study(study, tmp_path, Stopping(done.result.cost.rows - CURVED))
+    assert not (tmp_path / "result.json").exists()
+    run_study(study, tmp_path, counter)
+    assert 0 < counter.measured <= CURVED
+    content = [read_file(each / "curve.json", Curve) for each in (tmp_path, done.folder)]
+    assert content[0].curves == content[1].curves
+
+
 def test_a_head_that_breaks_a_twin_too_is_no_universal_head_for_that(written, tmp_path):
     study = written(PLAN).study(())
     twin = study.task.replace("planted.yaml", "other.yaml")
@@ -174,6 +221,7 @@ def test_a_model_without_a_head_that_matters_has_none_named(written, tmp_path):
     assert result.top == [] and not any(row.selected for row in result.heads)
     assert result.search.notes[0].startswith("No head is needed beyond doubt")
     assert result.validation.controls is None
+    assert not (tmp_path / "curve.json").exists()
     assert "None of 32 heads was found" in findings.report.read_text()
 
 

@@ -10,9 +10,10 @@ from caploc.folder import CURVE, EVALUATION, claim, package_versions, write_json
 from caploc.heads import Head
 from caploc.progress import Progress, Silent
 from caploc.report import rewrite_page
-from caploc.result import SCHEMA, RunCost, Score, TaskComparison
+from caploc.result import SCHEMA, RunCost, TaskComparison
 from caploc.tasks.catalog import TaskOptions, check_task_name
 from caploc.validation.comparison import Comparison, check_limit, score_both
+from caploc.validation.curve import draw_curve
 from caploc.validation.failures import categorize_failures
 from caploc.workbench import Allowed, ModelOptions, Workbench
 
@@ -94,10 +95,10 @@ def curve(
 ) -> Curve:
     """Score a finished run's tasks with its 0, 1, ... `most` most needed heads knocked out.
 
-    Writes `curve.json` into the run's folder, and its figures and report again; uses the rows that
-    lie there. `allowed` says what may be run for it, and who answers. Raises UserError if the
-    folder holds no finished run, or the options mean nothing; RunFailed if the machine gives up;
-    rows already measured are kept.
+    Without `limit` on the examples that the run drew its own curve on. Writes `curve.json` into
+    the run's folder, and its figures and report again; uses the rows that lie there. `allowed` says
+    what may be run for it, and who answers. Raises UserError if the folder holds no finished run,
+    or the options mean nothing; RunFailed if the machine gives up; rows already measured are kept.
     """
     progress = progress or Silent()
     if most < 1:
@@ -108,17 +109,13 @@ def curve(
     if not heads:
         raise UserError(f"The run in {folder} found no head whose knockout lowers the score.")
     tasks = run.tasks()
+    if limit is None:
+        examples = run.study.curve_examples(tasks, run.result.validation.subsets)
+    else:
+        examples = [task.first(limit) for task in tasks]
     with run.workbench() as bench:
-        masks = [bench.engine.loaded.grid.mask(heads[:count]) for count in range(len(heads) + 1)]
-        curves: dict[str, list[Score]] = {}
-        for task in tasks:
-            meter, examples = bench.meter(task), task.first(limit)
-            curves[task.name] = [
-                meter.score(meter.under(mask, examples, progress, f"{task.name}, {count} heads"))
-                for count, mask in enumerate(masks)
-            ]
-        cost = RunCost.model_validate(bench.cost.as_dict())
-        drawn = Curve(schema=SCHEMA, heads=heads, curves=curves, cost=cost)
+        judged = [(bench.meter(task), each) for task, each in zip(tasks, examples, strict=True)]
+        drawn = draw_curve(bench.engine.loaded.grid, heads, judged, progress)
         write_json(folder / CURVE, drawn.as_dict())
         rewrite_page(folder)
     return drawn

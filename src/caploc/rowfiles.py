@@ -37,7 +37,7 @@ COLUMNS = pa.schema(
         ("heads", pa.list_(pa.string())),  # their names; null where no result tells the grid
         ("example", pa.string()),  # digest of what is asked
         ("number", pa.int64()),  # the example's place in its task
-        ("stages", pa.list_(pa.string())),  # STUDY: what it asked the row for; null if not known
+        ("stages", pa.list_(pa.string())),  # STUDY: stage: what for; null if not known
         ("outcome", pa.float64()),  # null where it could not be scored
         ("item", pa.string()),  # what the metric aggregates, JSON
         ("text", pa.list_(pa.string())),  # what the model wrote, one of each request
@@ -86,8 +86,8 @@ class Known:
             return
         for question, rows in traced.items():
             told = self.stages.setdefault(question, {})
-            for key, stage in rows.items():
-                told.setdefault(key, []).append(f"{run.name}: {stage}")
+            for key, stages in rows.items():
+                told.setdefault(key, []).extend(f"{run.name}: {stage}" for stage in stages)
 
 
 @dataclass(frozen=True)

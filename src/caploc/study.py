@@ -8,17 +8,18 @@ from pathlib import Path
 import numpy as np
 
 from caploc import designs
+from caploc.contents import Curve
 from caploc.errors import BadOption
 from caploc.exclusion import resolve_excluded
 from caploc.findings import Stages, StudyFindings, write_findings
-from caploc.folder import RESULT, claim
+from caploc.folder import CURVE, RESULT, claim, write_json
 from caploc.heads import AMONG, WITHIN
 from caploc.lookup import pick
 from caploc.measurement import HeadModel, Meter, RowEngine, outcomes_by_example, search
 from caploc.naming import are_twins
 from caploc.progress import Progress, Silent
 from caploc.recovery.rows import is_binary
-from caploc.result import Estimand, Members, TaskComparison, Validation
+from caploc.result import Estimand, Members, Subsets, TaskComparison, Validation
 from caploc.search import METHODS, Found, Problem, Settings, column_mask
 from caploc.search.plan import OtherTask
 from caploc.search.settings import MOST_MASKS, MOST_ROWS
@@ -27,6 +28,7 @@ from caploc.tasks.catalog import TaskOptions, check_task_name
 from caploc.tasks.task import Task
 from caploc.tracking import check_tracker, tracked
 from caploc.validation.comparison import Check, check_limit, score_both
+from caploc.validation.curve import CURVED, draw_curve
 from caploc.validation.failures import categorize_failures
 from caploc.validation.frontier import (
     Promise,
@@ -68,10 +70,10 @@ class Study:
     and its `twins`, the task in other words, which it must break as well. `limit` caps the examples
     of every final score; heads of `exclude` (names, files of heads, or `universal`) are left in and
     never named; `controls` is the number of random sets of heads to compare with, and 0
-    leaves out that check and the held-out masks. `quick` leaves out the look
-    for a more specific part of the set. `disjoint` keeps the examples that the search saw
-    out of the task's final score, in which the paper leaves them. `track` names a tracker that is
-    told of the run; see `caploc.tracking`.
+    leaves out that check and the held-out masks. `quick` leaves out the look for a more
+    specific part of the set, and the curve over its heads. `disjoint` keeps the examples that the
+    search saw out of the task's final score, in which the paper leaves them. `track` names a
+    tracker that is told of the run; see `caploc.tracking`.
     """
 
     model: ModelOptions
@@ -196,6 +198,29 @@ class Study:
         fresh = longer[count:]
         return order, fresh if len(fresh) >= FEWEST_FRESH else []
 
+    def curve_examples(self, tasks: Sequence[Task], subsets: Subsets | None) -> list[list[int]]:
+        """Choose those of each task that its curve is drawn on: of the checks, `CURVED` at most.
+
+        `subsets` says whether a part of the set found is named, which leaves half of its examples.
+        """
+        examples, kept = self.drawn(tasks[0].size)
+        own = (held_back(kept) or examples)[: min(CHECKED, self.limit or CHECKED)]
+        if subsets is not None and subsets.found != subsets.named:
+            own = own[1::2]
+        sides = {*self.twins, *self.spare} if self.seeks_specific else set()
+        others = [
+            split_examples(task.size, self.settings.seed)[1][: self.limit]
+            if name in sides
+            else task.first(self.limit)
+            for name, task in zip(self.beside, tasks[1:], strict=True)
+        ]
+        return [each[:CURVED] for each in (own, *others)]
+
+
+def held_back(kept: list[int]) -> list[int]:
+    """Choose those of the examples kept for the checks that no search sees."""
+    return kept[: min(CHECKED, len(kept) // 2)]
+
 
 def run_study(
     study: Study,
@@ -205,7 +230,7 @@ def run_study(
     command: str = "",
     engine: RowEngine[HeadModel] | None = None,
 ) -> StudyFindings:
-    """Design, measurement, recovery, validation and report, in that order.
+    """Design, measurement, recovery, validation, curve and report, in that order.
 
     `engine` may be one already loaded for the study's model. Whatever was measured in `folder`
     before is used, not measured again. Raises UserError for a mistake in the study, before the
@@ -223,6 +248,9 @@ def run_study(
                 bench = Workbench(answering, store)
                 stages = locate(study, bench, tasks, watched)
                 stages = validated(study, bench, stages, tasks, watched)
+                drawn = draw_own_curve(study, bench, stages, tasks, watched)
+            if drawn is not None:
+                write_json(folder / CURVE, drawn.as_dict())  # before the result, which ends a run
             found = write_findings(folder, fields, stages, bench.cost, command)
             watched.found(found.result, [found.report, folder / RESULT])
             return found
@@ -234,7 +262,7 @@ def locate(
     """Measure what the method's search asks for, and see what it found."""
     task = tasks[0]
     examples, kept = study.drawn(task.size)
-    held_out = kept[: min(CHECKED, len(kept) // 2)]
+    held_out = held_back(kept)
     # What else a critical head breaks is judged in the other tasks' own metric.
     meters = [bench.meter(task), *(bench.meter(other.in_metric()) for other in tasks[1:])]
     looked = METHODS[study.method].scattered and study.settings.opening == "likelihood"
@@ -352,6 +380,23 @@ def validated(
         ),
         estimand=estimand(study, stages.found),
     )
+
+
+def draw_own_curve(
+    study: Study,
+    bench: Workbench[HeadModel],
+    stages: Stages,
+    tasks: Sequence[Task],
+    progress: Progress,
+) -> Curve | None:
+    """Score all tasks as the named heads go one after another; None without heads, or if quick."""
+    if study.quick or not stages.found.chosen:
+        return None
+    grid = bench.engine.loaded.grid
+    heads = [str(grid.heads[column]) for column in stages.found.chosen]
+    meters = [bench.meter(task.in_metric()) for task in tasks]
+    examples = study.curve_examples(tasks, stages.subsets)
+    return draw_curve(grid, heads, list(zip(meters, examples, strict=True)), progress)
 
 
 def estimand(study: Study, found: Found) -> Estimand:

@@ -61,8 +61,8 @@ def again(runs):
     """What the rows of the css run give."""
     folder = runs("css")
     written = read_file(folder / "run.json", RunFile)
-    found, _ = recompute(folder / "rows.sqlite", written, read_file(folder / "result.json", Result))
-    return found
+    result = read_file(folder / "result.json", Result)
+    return recompute(folder / "rows.sqlite", written, result, curved=True)["result.json"]
 
 
 @pytest.mark.parametrize(
@@ -134,6 +134,26 @@ def test_what_is_made_up_is_found(runs, again, invention):
     assert any(
         said in each and "and the rows give" in each for each in find_disparities(result, again)
     )
+
+
+def test_a_curve_that_is_made_up_is_found(runs, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(runs("css"), folder)
+    curve = read_json(folder / "curve.json")
+    change(curve, ("curves", "demo/recall", 1, "score"), 0.0123)
+    write_json(folder / "curve.json", curve)
+    found = examine_folder(folder)
+    assert any("curves.demo/recall[1].score 0.0123" in each for each in found.faults)
+
+
+def test_a_curve_over_other_heads_is_named_as_not_computed_again(runs, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(runs("css"), folder)
+    curve = read_json(folder / "curve.json")
+    curve["heads"] = curve["heads"][::-1]
+    write_json(folder / "curve.json", curve)
+    found = examine_folder(folder)
+    assert found.unchecked == [str(folder / "curve.json")] and not found.faults
 
 
 def test_doctor_names_what_is_made_up_and_repair_sets_it_aside(runs, tmp_path):

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from caploc.contents import Curve, read_file
 from caploc.errors import StoreFailed
 from caploc.measurement import Cost
 from caploc.progress import Silent
@@ -15,7 +16,7 @@ from caploc.store import Question, Row, Store
 from caploc.store.store import UNKNOWN, stored_rows
 from caploc.studies import dry_run, run_studies
 from caploc.studies.planning import DryRunMeter, KnownRows, measure_pace
-from caploc.study import Study
+from caploc.study import Study, run_study
 from caploc.workbench import ModelOptions
 
 CSS = Study(
@@ -82,6 +83,23 @@ def test_a_row_that_is_not_what_was_written_is_told_before_the_run(tmp_path, dam
     with pytest.raises(StoreFailed, match="a row is not what was written.*--repair"):
         stored_rows(path, QUESTIONS[0])
     assert len(stored_rows(path, QUESTIONS[1])) == 2
+
+
+@pytest.mark.slow
+def test_the_rows_of_the_curve_are_planned_as_they_are_asked(tmp_path):
+    """Two tasks and four heads: two beginnings more of the other task, as the run asks."""
+    study = replace(CSS, method="one-shot", settings=Settings(top=4), other_tasks=("demo/code",))
+    studies = {"whole": study, "quick": replace(study, quick=True)}
+    planned = {
+        name: dry_run({"a": each}, tmp_path / name, seconds=None).total()["rows"]
+        for name, each in studies.items()
+    }
+    ran = {name: run_study(each, tmp_path / name).result for name, each in studies.items()}
+    drawn = read_file(tmp_path / "whole" / "curve.json", Curve)
+    more = (len(drawn.heads) - 1) * study.limit
+    assert ran["whole"].cost.rows - ran["quick"].cost.rows == more > 0
+    assert planned["whole"] - planned["quick"] == 3 * study.limit >= more
+    assert planned["whole"] >= ran["whole"].cost.rows
 
 
 @pytest.mark.slow

@@ -97,7 +97,7 @@ def locate(
         bool, typer.Option("--disjoint", help="Score the task on examples no search saw only.")
     ] = False,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Do not look for a more specific part of the set.")
+        bool, typer.Option("--quick", help="No look for a more specific part of the set, no curve.")
     ] = False,
     track: Annotated[
         str | None, typer.Option(help="Tell mlflow, trackio or wandb[:PROJECT] of the run.")
@@ -127,6 +127,7 @@ def locate(
         rows.sqlite: every row: mask, example, outcome, answers, tokens, seconds
         result.json: the findings
         answers.json: answers before and after
+        curve.json: scores with 0, 1, 2 ... of the named heads knocked out
         report.html: the report, one page that needs nothing else
         figures/: the same as PNG and PDF
         compare.html: of several tasks or methods, all side by side

@@ -74,6 +74,9 @@ def curve(
 ) -> None:
     """Score a run's tasks with 0, 1, 2, ... of its most needed heads knocked out.
 
+    `caploc locate` has drawn this for the heads that it names; here it is for more of them. Without
+    --limit the examples are the same: at most 100 of each task, those of the checks.
+
     Examples:
         caploc curve runs/addition --most 10
         caploc curve runs/addition --limit 50 --json

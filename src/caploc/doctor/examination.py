@@ -22,6 +22,7 @@ from caploc.files import is_regular
 from caploc.finished import restored
 from caploc.folder import (
     ANSWERS,
+    CURVE,
     JSON_FILES,
     RESULT,
     ROWS,
@@ -173,10 +174,11 @@ def examine_run(folder: Path, found: Examined) -> tuple[RunFile | None, Result |
         found.nameless.append(folder)
     written, content = contents.get(RUN), contents.get(RESULT)
     findings = [name for name in contents if name not in (RUN, STUDIES)]
-    found.finished += any(contents[name] is not None for name in findings)
+    # a curve is written before the result whose heads it is about
+    found.finished += any(contents[name] is not None for name in findings if name != CURVE)
     # of a search for heads; what neurons or other commands leave is not computed again
     searched = written and "kind" not in written.study and "settings" in written.study
-    own = (RESULT, ANSWERS) if searched else ()
+    own = (RESULT, ANSWERS, CURVE) if searched else ()
     found.unchecked += [
         str(folder / name) for name in findings if name not in own and contents[name] is not None
     ]
@@ -199,20 +201,36 @@ def examine_run(folder: Path, found: Examined) -> tuple[RunFile | None, Result |
 def compare_with_rows(folder: Path, written: RunFile, result: Result, found: Examined) -> None:
     """Note where a result, or the answers beside it, are not what the rows give."""
     try:
-        again, answers = recompute(found.rows_file, written, result)
+        curved = is_regular(folder / CURVE) and folder / CURVE not in found.unreadable
+        again = recompute(found.rows_file, written, result, curved=curved)
     except RowsMissing as error:
         if not found.missing:  # the verdict tells of those
             spoilt(folder / RESULT, result, [f": {error}"], found)
         return
     except NotRecomputed as error:
         found.unchecked.append(f"{folder / RESULT} ({error})")
+        found.unchecked += [str(folder / CURVE)] if curved else []
         return
-    compared: dict[str, tuple[Any, Any]] = {RESULT: (read_json(folder / RESULT), again)}
-    if is_regular(folder / ANSWERS) and folder / ANSWERS not in found.unreadable:
-        compared[ANSWERS] = (read_json(folder / ANSWERS), answers)
-    for name, (there, here) in compared.items():
+    for name in (RESULT, ANSWERS, CURVE):
+        if not is_regular(folder / name) or folder / name in found.unreadable:
+            continue
+        there, here = read_json(folder / name), again.get(name)
+        if name == CURVE and not same_curve(there, here):  # `caploc curve` has drawn another one
+            found.unchecked.append(str(folder / name))
+            continue
         wrong = [f": {what}" for what in first_differences(find_disparities(there, here))]
         spoilt(folder / name, there, wrong, found)
+
+
+def same_curve(there: dict[str, Any], here: dict[str, Any] | None) -> bool:
+    """Tell whether two curves are of the same heads, on as many examples of the same tasks."""
+    if here is None or there["heads"] != here["heads"]:
+        return False
+    there, here = (
+        {name: [point["examples"] for point in points] for name, points in each["curves"].items()}
+        for each in (there, here)
+    )
+    return there == here
 
 
 def read_json_files(folder: Path, found: Examined) -> dict[str, Any]:

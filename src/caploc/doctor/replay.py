@@ -2,24 +2,24 @@
 
 A study is a pure function of its settings and of the rows that it asks for. So all its stages are
 gone through once more, with a store that only answers and no model: intact scores, the search, the
-effects and the named heads, controls and other tasks.
+effects and the named heads, controls, other tasks and the curve over the heads.
 """
 
 import json
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from huggingface_hub import try_to_load_from_cache
 
-from caploc.contents import RunFile, read_file
+from caploc.contents import Curve, RunFile, read_file
 from caploc.errors import CaplocError, UserError
 from caploc.findings import Stages, build_result, shown_answers
 from caploc.finished import restored
-from caploc.folder import RESULT, RUN, package_versions, rows_file
+from caploc.folder import ANSWERS, CURVE, RESULT, RUN, package_versions, rows_file
 from caploc.heads import HeadGrid
 from caploc.measurement import Cost, HeadModel, Meter, OpenRow
 from caploc.models.loading import check_model
@@ -32,8 +32,9 @@ from caploc.result import Result
 from caploc.search import METHODS, Plan
 from caploc.store import Question, Row
 from caploc.store.store import stored_rows
-from caploc.study import Study, locate, validated
+from caploc.study import Study, draw_own_curve, locate, validated
 from caploc.tasks.task import Task
+from caploc.validation.held_out import RANDOM, SAME_GROUPS
 from caploc.workbench import Absent, Allowed, ModelOptions, Unloaded, Workbench
 
 TOLERANCE = 1e-6  # relative; what other processors make of the same sums differs by 1e-12
@@ -41,6 +42,7 @@ SMALLEST = 1e-9
 NAMED = 5  # differences that are told one by one
 QUOTED = 60  # characters of a value that a sentence repeats
 MOST_MASKED = 10**9  # heads times masks that are drawn, a byte each
+CONTROLS = (RANDOM, SAME_GROUPS)  # what random heads were asked for
 OF_THE_MACHINE = ("command", "versions", "device")  # no row tells of these
 
 
@@ -69,57 +71,83 @@ class Recorded(Meter):
         )
 
 
+class Part(Silent):
+    """Says which part of a run it is that measures: search, check or curve."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
 class Traced(Recorded):
-    """The same, and it writes down what each row was first asked for."""
+    """The same, and it writes down what each row was first asked for in each part of a run."""
 
     def __init__(self, path: Path, task: Task, question: Question, cost: Cost) -> None:
         super().__init__(path, task, question, cost)
-        self.stages: dict[tuple[bytes, str], str] = {}
+        self.stages: dict[tuple[bytes, str], dict[str, str]] = {}
 
     def measure(self, plan: Plan, progress: Progress, what: str) -> list[Row]:
         """Return the plan's rows, each noted with the stage that asks for it."""
         rows = super().measure(plan, progress, what)
+        part = progress.name if isinstance(progress, Part) else ""
+        if what in CONTROLS:
+            part = "control"
         for row in rows:
-            self.stages.setdefault((row.mask, row.example), what)
+            self.stages.setdefault((row.mask, row.example), {}).setdefault(part, what)
         return rows
 
 
-def recompute(
-    rows: Path, written: RunFile, result: Result
-) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Return the contents of `result.json` and `answers.json` that a run's rows give.
+def recompute(rows: Path, written: RunFile, result: Result, *, curved: bool) -> dict[str, Any]:
+    """Return what a run's rows give for its files, by name: result, answers, and the curve if any.
 
     `written` and `result` are the contents of its `run.json` and `result.json`, as a run may have
-    written them. Of `result` only the model's identity, its grid and the group of a scattered
-    search are taken for granted: with other ones, other rows would be asked for. Raises
-    NotRecomputed if rows are missing, the run is another version's, or its tasks cannot be loaded
-    here.
+    written them; `curved` says whether it has a curve. Of `result` only the model's identity, its
+    grid and the group of a scattered search are taken for granted: with other ones, other rows
+    would be asked for. Raises NotRecomputed if rows are missing, the run is another version's, or
+    its tasks cannot be loaded here.
     """
-    study, stages, bench = replay(rows, written, result, Recorded)
+    replayed = replay(rows, written, result, Recorded, curved=curved)
+    study, stages = replayed.study, replayed.stages
     fields = asdict(study) | {"draws_masks": METHODS[study.method].draws_masks}
-    found = build_result(fields, stages, bench.cost, "")
-    return found.as_dict(), [answer.as_dict() for answer in shown_answers(stages)]
+    found = build_result(fields, stages, replayed.bench.cost, "")
+    answers = [answer.as_dict() for answer in shown_answers(stages)]
+    contents: dict[str, Any] = {RESULT: found.as_dict(), ANSWERS: answers}
+    return contents | ({CURVE: replayed.curve.as_dict()} if replayed.curve else {})
 
 
-def trace_stages(folder: Path) -> dict[Question, dict[tuple[bytes, str], str]]:
+def trace_stages(folder: Path) -> dict[Question, dict[tuple[bytes, str], list[str]]]:
     """Say of every row that a finished run asked for, by its question, what it was for.
 
-    A row is known by its packed mask and its example's digest; of several stages the first counts.
+    A row is known by its packed mask and its example's digest. Each part of the run that asked for
+    it has an entry, such as `check: members of the set`, which tells the first reason.
     Raises UserError if the folder holds no finished run, or one that cannot be gone through here.
     """
     written, result = read_file(folder / RUN, RunFile), read_file(folder / RESULT, Result)
-    _, _, bench = replay(rows_file(folder), written, result, Traced)
+    curved = (folder / CURVE).exists()
+    bench = replay(rows_file(folder), written, result, Traced, curved=curved).bench
     return {
-        question: meter.stages
+        question: {
+            key: [f"{part}: {what}" for part, what in told.items()]
+            for key, told in meter.stages.items()
+        }
         for question, meter in bench.meters.items()
         if isinstance(meter, Traced)
     }
 
 
+@dataclass(frozen=True)
+class Replayed:
+    """A study gone through once more: what its stages leave, its meters and its curve, if any."""
+
+    study: Study
+    stages: Stages
+    bench: Workbench[HeadModel]
+    curve: Curve | None
+
+
 def replay(
-    rows: Path, written: RunFile, result: Result, make_meter: type[Recorded]
-) -> tuple[Study, Stages, Workbench[HeadModel]]:
-    """Go through a run's stages on its rows; return its study, what they leave, and the meters.
+    rows: Path, written: RunFile, result: Result, make_meter: type[Recorded], *, curved: bool
+) -> Replayed:
+    """Go through a run's stages on its rows, and through its curve if it has one.
 
     Raises NotRecomputed if rows are missing, the run is another version's, or its tasks cannot be
     loaded here.
@@ -140,7 +168,7 @@ def replay(
         settings.check()
         study.options.check()
         study = study.sized(grid.size)
-        return study, *replayed(study, partial(make_meter, rows), grid, result)
+        return replay_study(study, partial(make_meter, rows), grid, result, curved=curved)
     except NotRecomputed:
         raise
     except CaplocError as error:
@@ -183,18 +211,25 @@ def check_sizes(study: Study, grid: HeadGrid) -> None:
         raise NotRecomputed(f"run.json asks for {drawn:,} masks over {grid.size:,} heads")
 
 
-def replayed(
-    study: Study, make_meter: Callable[..., Recorded], grid: HeadGrid, result: Result
-) -> tuple[Stages, Workbench[HeadModel]]:
-    """Go through a study's stages on stored rows; return what they leave, and the meters."""
+def replay_study(
+    study: Study,
+    make_meter: Callable[..., Recorded],
+    grid: HeadGrid,
+    result: Result,
+    *,
+    curved: bool,
+) -> Replayed:
+    """Go through a study's stages on stored rows."""
     tasks = study.tasks()
     study.check_examples(tasks[0].size)
     said = result.model
     model = Unloaded(study.model.name, said.fingerprint or "", grid, said.dtype or "")
     engine: Any = Absent(model)
     bench = Workbench[HeadModel](engine, None, make_meter=make_meter)
-    stages = locate(study, bench, tasks, Silent())
-    return validated(study, bench, stages, tasks, Silent()), bench
+    stages = locate(study, bench, tasks, Part("search"))
+    stages = validated(study, bench, stages, tasks, Part("check"))
+    curve = draw_own_curve(study, bench, stages, tasks, Part("curve")) if curved else None
+    return Replayed(study, stages, bench, curve)
 
 
 def find_disparities(there: Any, here: Any, where: str = "") -> Iterator[str]:

@@ -36,7 +36,7 @@ from caploc.search import Plan
 from caploc.store import Question, Row, Store
 from caploc.store.store import Known, stored_rows
 from caploc.studies.running import finished
-from caploc.study import CHECKED, Study, locate, validated
+from caploc.study import CHECKED, Study, draw_own_curve, locate, validated
 from caploc.tasks.task import Generate, Generated, Response, Scored, Task, responses_json
 from caploc.workbench import Absent, ModelOptions, Unloaded, Workbench
 
@@ -293,7 +293,9 @@ def count_rows(
     stages = locate(endless, bench, tasks, progress)
     bench.meter(tasks[0])  # the first of all, also where nothing was asked
     unplanned = left_open(endless, stages, list(bench.meters.values()))
-    validated(endless, bench, stages, tasks, progress)
+    stages = validated(endless, bench, stages, tasks, progress)
+    draw_own_curve(endless, bench, stages, tasks, progress)
+    unplanned += left_of_curve(endless, stages, tasks)
     pretended = cast(list[DryRunMeter], list(bench.meters.values()))
     used = sum(len(meter.counted) for meter in pretended)
     stored = sum(len(meter.counted & meter.stored) for meter in pretended)
@@ -318,6 +320,15 @@ def left_open(study: Study, stages: Stages, meters: Sequence[Meter]) -> int:
         left += max(int(budget) - asked, 0)
         left += len({meters[0].task.key(example) for example in stages.seen} - looked)
     return left
+
+
+def left_of_curve(study: Study, stages: Stages, tasks: Sequence[Task]) -> int:
+    """Count rows that a curve asks for where as many heads are named as may be."""
+    if study.quick:
+        return 0
+    # neither no head nor all of them is asked anew
+    left = max(study.settings.top - max(len(stages.found.chosen), 1), 0)
+    return left * sum(map(len, study.curve_examples(tasks, None)))
 
 
 FIRST = 32  # rows of the first chunk; each later one has twice as many

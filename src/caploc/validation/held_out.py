@@ -18,6 +18,7 @@ from caploc.validation.comparison import Check, score_both, scored_everywhere
 
 RESAMPLES = 2000  # of the bootstrap over examples
 CONFIDENCE = 95.0
+RANDOM, SAME_GROUPS = "random controls", "controls of the same groups"  # what rows are asked for
 
 
 def held_out(check: Check, found: Found, rate: float) -> tuple[HeldOut, Controls | None]:
@@ -52,12 +53,12 @@ def controls(check: Check, chosen: Mask, avoid: Mask, score: float | None) -> Co
     )
     if not masks.any(axis=1).all():
         return None
-    random = describe_controls(check.scores(masks, "random controls"), score)
+    random = describe_controls(check.scores(masks, RANDOM), score)
     groups = [list(columns) for columns in check.grid.groups if len(columns) > 1]
     near = np.unique(designs.neighbours(chosen, groups, check.draws, seed=check.seed + 1), axis=0)
     same = None
     if len(near):
-        scores = check.scores(near, "controls of the same groups")
+        scores = check.scores(near, SAME_GROUPS)
         same = describe_controls(scores, score).model_copy(update={"heads": int(near[0].sum())})
     return Controls(
         examples=len(check.examples), chosen=score, **random.as_dict(), same_groups=same
