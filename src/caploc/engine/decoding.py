@@ -14,10 +14,11 @@ from dataclasses import dataclass, field
 import torch
 
 from caploc.engine.asks import INTACT, NumberedMask
-from caploc.engine.attention import KeySlots, Segment, SharedKeys, shared_layers
+from caploc.engine.attention import KeySlots, LayerShared, Segment
 from caploc.engine.encoding import Stops
 from caploc.engine.packed import Chunk, FedRow, IntactRecords, PackedModel
 from caploc.engine.planning import BatchPlan, PlannedRow, PlanStage
+from caploc.engine.stacks import SegmentStacks
 
 PROBES = 16  # where drafts do not pay, one in so many is still made, to see if they do now
 REMEMBERED = 256  # drafts; what was seen before them counts half, then a quarter, and so on
@@ -209,7 +210,8 @@ class Decoder:
         self.room = KeySlots(plan.slots, longest, packed.depth)
         self.running: list[RunningRow | None] = []
         self.done: list[DecodedRow] = []
-        self.sharing: tuple[list[int], list[list[SharedKeys]]] = [], []
+        self.sharing: tuple[list[int], list[LayerShared]] = [], []
+        self.stacks = SegmentStacks(packed.depth)
 
     def run(self) -> Iterator[list[DecodedRow]]:
         """Answer every row once, in lists as they end."""
@@ -301,7 +303,7 @@ class Decoder:
     ) -> None:
         """Read prompts and first drafts in one pass, and say each row's first tokens."""
         began, chunks, opened = time.perf_counter(), [], []
-        self.sharing = [], []  # other rows will run, and what none of them reads is let go
+        self.stack_segments()  # other rows will run, and what none of them reads is let go
         segments = self.intact.segments(rows)
         for row, draft, segment in zip(rows, drafts, segments, strict=True):
             own, residual = self.own[row.prompt], None
@@ -361,12 +363,19 @@ class Decoder:
             for row in rows:
                 row.draft = []
 
-    def shared(self, rows: Sequence[RunningRow]) -> list[list[SharedKeys]]:
+    def shared(self, rows: Sequence[RunningRow]) -> list[LayerShared]:
         """Return the segments that rows read; looked up anew only when other rows run."""
         now = [id(row) for row in rows]
         if now != self.sharing[0]:
-            self.sharing = now, shared_layers([row.segment for row in rows], self.packed.depth)
+            self.stack_segments()
+            self.sharing = now, self.stacks.readers([row.segment for row in rows])
         return self.sharing[1]
+
+    def stack_segments(self) -> None:
+        """Stack the segments of running rows, and those that are kept for rows to come."""
+        self.sharing = [], []
+        running = [row.segment for row in self.running if row is not None]
+        self.stacks.keep([*running, *self.intact.kept_segments()])
 
     def hear(
         self,
