@@ -7,7 +7,6 @@ recorded once, and read once for each mask from the depth where that mask begins
 """
 
 import inspect
-import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -222,16 +221,12 @@ class PackedModel:
             return None
         return self.here([place for block in blocks for place in block.tails])[0]
 
-    def decided(
-        self, logits: Float[Tensor, "read vocabulary"], began: float
-    ) -> tuple[list[int], float]:
-        """Choose the likeliest tokens, as a team's leader does; also the seconds since then."""
+    def decided(self, logits: Float[Tensor, "read vocabulary"]) -> list[int]:
+        """Choose the likeliest tokens, as a team's leader does."""
         best: list[int] = logits.argmax(-1).tolist()
-        seconds = time.perf_counter() - began
         if self.loaded.team is None:
-            return best, seconds
-        told, *tokens = self.loaded.team.agree([seconds, *map(float, best)])
-        return [int(token) for token in tokens], told
+            return best
+        return [int(token) for token in self.loaded.team.agree([float(token) for token in best])]
 
     def here(self, *numbers: Sequence[int]) -> Int[Tensor, "lists numbers"]:
         """Put lists of numbers, equally long, on the model's device in one copy."""
