@@ -41,7 +41,9 @@ def test_250_long_rows_run_at_a_time_on_a_gpu_of_80_gigabytes():
         drafted=16,
     )
     drawn = np.random.default_rng(0)
-    prompts = [tuple(drawn.integers(10**6, size=n)) for n in drawn.integers(800, 1300, 300)]
+    prompts = [
+        tuple(drawn.integers(10**6, size=n).tolist()) for n in drawn.integers(800, 1300, 300)
+    ]
     work = PlannedWork(
         [prompt[:-1] for prompt in prompts],
         [len(prompt) for prompt in prompts],
