@@ -1,5 +1,7 @@
 """Texts on the demo model: refilled slots, drafts, prefixes under masks, and what they cost."""
 
+from functools import partial
+from itertools import count
 from os.path import commonprefix
 
 import numpy as np
@@ -10,7 +12,7 @@ from caploc.engine import Ask, BatchEngine
 from caploc.engine.attention import shared_layers
 from caploc.engine.decoding import Decoder
 from caploc.engine.engine import ENOUGH
-from caploc.engine.packed import IntactRecords
+from caploc.engine.packed import IntactRecords, PackedModel
 from caploc.models.loading import load_model
 from caploc.tasks.task import Generate, options_json
 
@@ -68,6 +70,27 @@ def test_masks_keep_their_own_readings_of_a_prefix(loaded, masks, truth):
         pair = [number * count, (number + 1) * count]
         chosen = [ask for ask in asks_for(PROMPTS, masks) if ask.key[0] // count * count in pair]
         assert texts(engine, chosen) == {ask.key: truth[ask.key] for ask in chosen}
+
+
+def test_the_same_passes_run_again_whatever_the_clock_says(loaded, masks, monkeypatch):
+    """Also where drafts are made, which say how far a pass reads."""
+    forward, passes = PackedModel.forward, []
+
+    def watched(packed, one):
+        passes.append(one.tokens.tolist())
+        return forward(packed, one)
+
+    monkeypatch.setattr(PackedModel, "forward", watched)
+    runs = []
+    for speed in (1, 1000):
+        monkeypatch.setattr("time.perf_counter", partial(next, count(step=speed)))
+        monkeypatch.setattr("time.monotonic", partial(next, count(step=speed)))
+        engine = BatchEngine(loaded, 6)
+        passes.clear()
+        for _ in range(2):  # the second time all answers are drafted
+            texts(engine, asks_for(PROMPTS, masks))
+        runs.append(list(passes))
+    assert runs[0] == runs[1]
 
 
 def test_wrong_drafts_change_no_answer(loaded, masks, truth):

@@ -125,7 +125,7 @@ def test_drafts_pay_again_after_they_did_not():
 def test_a_draft_is_as_long_as_its_last_token_is_worth_its_price(price, chance):
     """If each token is right with the same chance, token i is reached and right chance**i times."""
     odds, rows = DraftOdds(longest=1000), 10_000
-    odds.checking, odds.saying = price, 1.0
+    odds.checking = price
     deep = 60
     odds.reached = [rows * chance**place for place in range(deep)]
     odds.right = [reached * chance for reached in odds.reached]
@@ -152,15 +152,14 @@ def test_long_ago_counts_less():
     assert odds.right[0] / odds.reached[0] < 0.2
 
 
-def test_a_price_is_known_when_both_have_been_timed():
+def test_a_price_is_known_from_the_first_step_and_follows_the_rows_of_steps():
     odds = DraftOdds(longest=10)
     assert odds.price() == UNKNOWN_PRICE
-    odds.checking = 2.0
-    assert odds.price() == UNKNOWN_PRICE
-    odds.saying = 8.0
-    assert odds.price() == 0.25
-    odds.checking = 80.0
-    assert odds.price() == 1.0
+    odds.fed(8, alone=24.0)
+    assert odds.price() == 1 / (1 + 24 / 8)  # a token drafted over one said
+    for _ in range(100):
+        odds.fed(48, alone=24.0)
+    assert odds.price() == pytest.approx(2 / 3, abs=1e-3)
 
 
 def test_a_running_mean_starts_at_the_first_and_comes_to_the_last():

@@ -15,7 +15,7 @@ from tiny import (
 
 from caploc.errors import BadOption, ModelBusy
 from caploc.heads import HeadGrid
-from caploc.models.cutting import knocked_out
+from caploc.models.cutting import PackedCut, knocked_out, replaced
 from caploc.models.projections import find_projections
 
 DTYPES = [torch.float32, torch.bfloat16]
@@ -190,3 +190,26 @@ def test_another_thread_is_refused_and_the_owner_is_not(in_another_thread):
             in_another_thread(logits, model, tokens)
         logits(model, tokens)
     in_another_thread(logits, model, tokens)
+
+
+@each_family
+def test_a_table_scales_what_a_head_hands_on_by_any_amount(name):
+    """Tokens of one sequence, each under its own row; an amount of 0 is the knockout."""
+    model = tiny(name)
+    projections, grid = find_projections(model)
+    tokens = random_tokens(1, 7)
+    masks = random_masks(name, 2)
+    cut, owners = PackedCut(projections, grid), torch.zeros(7, dtype=torch.long)
+    try:
+        found = []
+        for amount in (1.0, 0.0, 0.25):
+            table = torch.where(masks[:1], amount, 1.0)
+            with cut.cutting(table, owners, (1 << grid.layers) - 1):
+                found.append(logits(model, tokens))
+    finally:
+        cut.remove()
+    with knocked_out(projections, grid, masks[:1]):
+        assert close(found[1], logits(model, tokens), torch.float32)
+    with replaced(projections, grid, masks[:1], lambda site, handed: handed / 4):
+        assert close(found[2], logits(model, tokens), torch.float32)
+    assert torch.equal(found[0], logits(model, tokens))

@@ -27,6 +27,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 
+from caploc.engine.products import StackedKeys, attend_stacked, reads_stacks
 from caploc.errors import ModelBusy
 
 CONTIGUOUS = torch.contiguous_format
@@ -294,6 +295,9 @@ class SharedKeys:
     rows: Int[Tensor, " members"] | slice
 
 
+LayerShared = Sequence[SharedKeys] | Sequence[StackedKeys]
+
+
 def shared_layers(segments: Sequence[Segment | None], layers: int) -> list[list[SharedKeys]]:
     """Find for each layer the segments that running rows read; those with equal keys are one.
 
@@ -339,10 +343,12 @@ class DecodeAttention:
     slots: Int[Tensor, " tokens"]
     places: Int[Tensor, " tokens"]
     before: Int[Tensor, " rows"]
-    shared: Sequence[Sequence[SharedKeys]]  # layer by layer
+    shared: Sequence[LayerShared]  # layer by layer
     longest: int  # most new tokens of a row
     reach: int  # most own tokens of a row, the new ones included
     bias: Tensor | None = field(init=False, default=None)
+    turns: Tensor | None = field(init=False, default=None)
+    repeated: dict[int, Tensor] = field(init=False, default_factory=dict)
 
     def attend(
         self, layer: int, queries: Queries, keys: Keys, values: Keys, scale: float
@@ -353,17 +359,25 @@ class DecodeAttention:
                 numbers.to(here) for numbers in (self.slots, self.places, self.before)
             )
             self.bias = None if self.bias is None else self.bias.to(here)
+            self.turns = None
+            self.repeated.clear()
         self.room.write(layer, self.slots, self.places, keys, values)
         kept, kept_values = self.room.keys[layer], self.room.values[layer]
         assert kept is not None and kept_values is not None
         rows = len(self.before)
         own_keys, own_values = (x[:rows, :, : self.reach] for x in (kept, kept_values))
         asked = _grouped(self._padded(queries), keys.shape[0])
+        parts = [part for part in self.shared[layer] if isinstance(part, StackedKeys)]
+        if reads_stacks(asked.device) and len(parts) == len(self.shared[layer]):
+            bias = self._repeated_mask(asked)
+            read = attend_stacked(asked, own_keys, own_values, bias, parts, scale)
+            return self._packed(_ungrouped(read, self.longest))
         own = _attend_part(asked, own_keys, own_values, scale, self._mask(asked))
         if not self.shared[layer]:
             return self._packed(_ungrouped(own[0], self.longest))
         read, weight = torch.zeros_like(own[0]), torch.full_like(own[1], -torch.inf)
         for part in self.shared[layer]:
+            assert isinstance(part, SharedKeys)
             read[part.rows], weight[part.rows] = _attend_segment(
                 asked[part.rows], part.keys, part.values, scale
             )
@@ -379,18 +393,31 @@ class DecodeAttention:
             self.bias = bias.repeat(1, 1, asked.shape[2] // self.longest, 1)
         return self.bias.expand(-1, asked.shape[1], -1, -1)
 
+    def _repeated_mask(self, asked: Tensor) -> Float[Tensor, "rows_groups asked reach"]:
+        """Return `_mask` with a row's groups one after another, made once for all layers."""
+        groups = asked.shape[1]
+        if groups not in self.repeated:
+            self.repeated[groups] = self._mask(asked).flatten(0, 1)
+        return self.repeated[groups]
+
     def _padded(self, queries: Queries) -> Float[Tensor, "rows heads new width"]:
         if self.longest == 1:
             return queries.transpose(0, 1)[:, :, None]
         heads, _, width = queries.shape
         padded = queries.new_zeros((len(self.before), heads, self.longest, width))
-        padded[self.slots, :, self.places - self.before[self.slots]] = queries.transpose(0, 1)
+        padded[self.slots, :, self._turns()] = queries.transpose(0, 1)
         return padded
 
     def _packed(self, read: Tensor) -> Float[Tensor, "tokens heads width"]:
         if self.longest == 1:
             return read[:, :, 0].contiguous()
-        return read[self.slots, :, self.places - self.before[self.slots]]
+        return read[self.slots, :, self._turns()]
+
+    def _turns(self) -> Int[Tensor, " tokens"]:
+        """Count for each token its row's tokens of this pass before it."""
+        if self.turns is None:
+            self.turns = self.places - self.before[self.slots]
+        return self.turns
 
 
 def _attend_part(

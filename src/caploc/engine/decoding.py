@@ -3,7 +3,8 @@
 Drafts say what an answer will probably be, and how far it pays to check them. A draft is checked by
 reading it in one pass. What the model would have said anyway is kept, up to and including its first
 disagreement, so that a draft never changes an answer. Checking costs a token's share of a pass,
-whether it was right or not; saying a token costs a step.
+whether it was right or not; saying a token costs a row's share of a step. Both are counted in
+tokens and not timed, so that a run repeats itself.
 """
 
 import time
@@ -14,15 +15,16 @@ from dataclasses import dataclass, field
 import torch
 
 from caploc.engine.asks import INTACT, NumberedMask
-from caploc.engine.attention import KeySlots, Segment, SharedKeys, shared_layers
+from caploc.engine.attention import KeySlots, LayerShared, Segment
 from caploc.engine.encoding import Stops
 from caploc.engine.packed import Chunk, FedRow, IntactRecords, PackedModel
 from caploc.engine.planning import BatchPlan, PlannedRow, PlanStage
+from caploc.engine.stacks import SegmentStacks
 
 PROBES = 16  # where drafts do not pay, one in so many is still made, to see if they do now
 REMEMBERED = 256  # drafts; what was seen before them counts half, then a quarter, and so on
 FIRST, GROWTH = 8, 3  # a first draft's tokens; while all are right, drafts grow by this factor
-UNKNOWN_PRICE = 0.5  # of checking a token, in tokens said, before both have been timed
+UNKNOWN_PRICE = 0.5  # of checking a token, in tokens said, before the first step
 MOST = 64  # different answers kept for a prompt; later ones only count where they are the same
 MOST_PLACES = 300_000  # in the trees of all prompts: a hundred megabytes
 
@@ -111,7 +113,7 @@ class DraftOdds:
         self.longest = longest
         self.reached: list[float] = []
         self.right: list[float] = []
-        self.checking = self.saying = 0.0  # seconds for a token drafted, and for one said in a step
+        self.checking = 0.0  # a token drafted, in tokens said: a running mean
         self.asked = 0
 
     def saw(self, drafted: int, accepted: int) -> None:
@@ -126,11 +128,16 @@ class DraftOdds:
             self.reached[place] += 1
             self.right[place] += place < accepted
 
+    def fed(self, rows: int, alone: float) -> None:
+        """Learn that a step fed so many rows; a pass costs as much as its tokens and `alone` more.
+
+        A token said costs 1 + alone / rows tokens, one drafted a single one.
+        """
+        self.checking = running_mean(self.checking, rows / (rows + alone))
+
     def price(self) -> float:
         """Return what checking a token costs, in tokens said."""
-        if not self.checking or not self.saying:
-            return UNKNOWN_PRICE
-        return min(self.checking / self.saying, 1.0)
+        return self.checking or UNKNOWN_PRICE
 
     def length(self) -> int:
         """Choose how many tokens are worth drafting."""
@@ -143,9 +150,9 @@ class DraftOdds:
         return min(self.longest, GROWTH * len(self.reached) + FIRST)
 
 
-def running_mean(before: float, seconds: float, share: float = 0.1) -> float:
-    """Add to a running mean of seconds, which starts at the first."""
-    return seconds if not before else before + share * (seconds - before)
+def running_mean(before: float, new: float, share: float = 0.1) -> float:
+    """Add to a running mean of what is never 0; it starts at the first."""
+    return new if not before else before + share * (new - before)
 
 
 @dataclass(frozen=True)
@@ -160,9 +167,11 @@ class Drafting:
 SECONDS = 0.5  # answers are handed on at least so often, so that little is lost if all is killed
 PADDING = 2  # times the tokens of a step that its attention may pad them to
 REFILL = 8  # new rows are read when a slot in so many is free: several in one pass cost less
-# Tokens through all layers that cost about as much as a pass of its own does (measured on a CPU,
-# SmolLM2): rows that could start deeper join a pass while they lose no more than this.
-PASS = 24
+# Tokens through all layers that cost about as much as a pass of its own does: rows that could start
+# deeper join a pass while they lose no more than this, and it sets the price of a draft. On a CPU
+# measured (SmolLM2); elsewhere the tokens that are multiplied while the weights are read once, of a
+# GPU with 200 operations for each byte.
+PASS, PASS_ELSEWHERE = {"cpu": 24.0}, 200.0
 
 
 @dataclass(eq=False)
@@ -207,9 +216,11 @@ class Decoder:
         asked = {row.prompt for stage in plan.stages for row in stage.rows}
         longest = max((len(self.own[prompt]) for prompt in asked), default=0) + stops.limit
         self.room = KeySlots(plan.slots, longest, packed.depth)
+        self.alone = PASS.get(packed.device.type, PASS_ELSEWHERE)
         self.running: list[RunningRow | None] = []
         self.done: list[DecodedRow] = []
-        self.sharing: tuple[list[int], list[list[SharedKeys]]] = [], []
+        self.sharing: tuple[list[int], list[LayerShared]] = [], []
+        self.stacks = SegmentStacks(packed.depth)
 
     def run(self) -> Iterator[list[DecodedRow]]:
         """Answer every row once, in lists as they end."""
@@ -272,7 +283,7 @@ class Decoder:
             length = len(self.own[row.prompt]) + len(draft)
             tokens += length
             lost += length * (deepest - depth) / self.packed.depth
-            if rows and (tokens > self.plan.tokens or lost > PASS):
+            if rows and (tokens > self.plan.tokens or lost > self.alone):
                 break
             rows.append(self.queue.popleft())
             drafts.append(draft)
@@ -300,8 +311,8 @@ class Decoder:
         start: int,
     ) -> None:
         """Read prompts and first drafts in one pass, and say each row's first tokens."""
-        began, chunks, opened = time.perf_counter(), [], []
-        self.sharing = [], []  # other rows will run, and what none of them reads is let go
+        chunks, opened = [], []
+        self.stack_segments()  # other rows will run, and what none of them reads is let go
         segments = self.intact.segments(rows)
         for row, draft, segment in zip(rows, drafts, segments, strict=True):
             own, residual = self.own[row.prompt], None
@@ -314,7 +325,7 @@ class Decoder:
             opened.append(RunningRow(row, segment, len(own), cost, draft=draft))
         keeper = self.packed.into_slots(self.room, slots, chunks)
         logits = self.packed.read(self.intact.table, chunks, start, keeper)
-        best, seconds = self.packed.decided(logits, began)
+        best = self.packed.decided(logits)
         lengths = [len(chunk.tokens) for chunk in chunks]
         if start:  # the keys of the layers below are the intact model's
             alike: dict[tuple[int, int], list[int]] = {}
@@ -323,9 +334,6 @@ class Decoder:
             for (prompt, length), members in alike.items():
                 segment = self.intact.records[prompt].segment
                 self.room.share(start, members, segment.part(0, length))
-        seconds /= sum(lengths)
-        self.first_odds.checking = running_mean(self.first_odds.checking, seconds)
-        self.later_odds.checking = self.first_odds.checking
         self.hear(opened, slots, best, self.first_odds)
 
     # Running rows
@@ -333,17 +341,16 @@ class Decoder:
     @torch.inference_mode()
     def step(self) -> None:
         """Feed each running row its last token and its draft, in one pass."""
-        began, rows = time.perf_counter(), [row for row in self.running if row is not None]
+        rows = [row for row in self.running if row is not None]
         self.draft(rows)
         fed = [
             FedRow([row.said[-1], *row.draft], self.masks[row.row.mask], row.kept, row.segment)
             for row in rows
         ]
         logits = self.packed.step(self.intact.table, self.room, fed, self.shared(rows))
-        best, seconds = self.packed.decided(logits, began)
-        if len(logits) == len(rows):
-            self.first_odds.saying = running_mean(self.first_odds.saying, seconds / len(rows))
-            self.later_odds.saying = self.first_odds.saying
+        best = self.packed.decided(logits)
+        for odds in (self.first_odds, self.later_odds):
+            odds.fed(len(rows), self.alone)
         for row in rows:
             row.cost += self.intact.cost(1 + len(row.draft))
             row.kept += 1
@@ -361,12 +368,19 @@ class Decoder:
             for row in rows:
                 row.draft = []
 
-    def shared(self, rows: Sequence[RunningRow]) -> list[list[SharedKeys]]:
+    def shared(self, rows: Sequence[RunningRow]) -> list[LayerShared]:
         """Return the segments that rows read; looked up anew only when other rows run."""
         now = [id(row) for row in rows]
         if now != self.sharing[0]:
-            self.sharing = now, shared_layers([row.segment for row in rows], self.packed.depth)
+            self.stack_segments()
+            self.sharing = now, self.stacks.readers([row.segment for row in rows])
         return self.sharing[1]
+
+    def stack_segments(self) -> None:
+        """Stack the segments of running rows, and those that are kept for rows to come."""
+        self.sharing = [], []
+        running = [row.segment for row in self.running if row is not None]
+        self.stacks.keep([*running, *self.intact.kept_segments()])
 
     def hear(
         self,

@@ -16,6 +16,7 @@ from caploc.models.projections import stated
 T = TypeVar("T")
 R = TypeVar("R")
 SHARE = 0.5  # of the free memory; the rest is for other processes, and for what is not foreseen
+CUDA_SHARE = 0.95  # a GPU is rarely shared; what runs out of memory is planned again with less
 MOST_ROWS = {"cpu": 256, "mps": 128, "cuda": 1024}
 MOST_TOKENS = {"cpu": 2048, "mps": 4096, "cuda": 16384}  # of a pass; more make it no faster
 # Most multiplications of a pass on a CPU: half a second to a second on two cores, so that answers
@@ -55,7 +56,8 @@ class BatchSizer:
         self.caution = 1  # doubled whenever a batch did not fit
 
     def budget(self) -> int:
-        most = self.memory or SHARE * min(free_memory(device) for device in self.devices)
+        share = CUDA_SHARE if self.device.type == "cuda" else SHARE
+        most = self.memory or share * min(free_memory(device) for device in self.devices)
         return int((self.team.least(float(most)) if self.team else most) / self.caution)
 
     def sizes(self, drafted: int = 0) -> MemorySizes:
@@ -144,12 +146,22 @@ class DecoderShape:
         hidden, size = config.hidden_size, model.dtype.itemsize
         heads = largest(config, "num_attention_heads") or 1
         groups = largest(config, "num_key_value_heads") or heads
-        width = largest(config, "head_dim") or hidden // heads
+        width, read = head_widths(config)
         processes = getattr(model, "_tp_size", None) or 1
         heads, groups = heads // processes, max(1, groups // processes)
         working = RESIDUALS * hidden + QUERIES * heads * width + INNER * inner_size(config)
-        keys = 2 * groups * width * size
+        keys = groups * (width + read) * size
         return cls(config.num_hidden_layers, heads, keys, hidden * size, working * size)
+
+
+def head_widths(config: Any) -> tuple[int, int]:
+    """Count the values of a head's key and of its value, as attention is handed them."""
+    plain, rotated = largest(config, "qk_nope_head_dim"), largest(config, "qk_rope_head_dim")
+    if plain and rotated:  # latent attention; the config's `head_dim` is of the rotated part alone
+        return plain + rotated, largest(config, "v_head_dim") or plain
+    heads = largest(config, "num_attention_heads") or 1
+    width = largest(config, "head_dim") or config.hidden_size // heads
+    return width, width
 
 
 def model_devices(model: PreTrainedModel) -> list[torch.device]:

@@ -7,7 +7,6 @@ recorded once, and read once for each mask from the depth where that mask begins
 """
 
 import inspect
-import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -28,22 +27,23 @@ from caploc.engine.attention import (
     KeyKeeper,
     KeysKnown,
     KeySlots,
+    LayerShared,
     PrefillAttention,
     PrefillBlock,
     Segment,
     SegmentKeeper,
-    SharedKeys,
     SlotKeeper,
 )
 from caploc.engine.memory import model_devices
 from caploc.engine.planning import BatchPlan, PlannedRow
+from caploc.engine.stacks import pinned, send
 from caploc.models.cutting import PackedCut, forward_as
 from caploc.models.loading import CutModel
 from caploc.models.projections import decoder_layers
 
 Residual = Float[Tensor, "tokens hidden"]
 Residuals = Float[Tensor, "rows tokens hidden"]
-MaskTable = Bool[Tensor, "masks heads"]  # a row for each numbered mask; here True is kept
+MaskTable = Float[Tensor, "masks heads"]  # a row for each numbered mask: what is left of each head
 
 
 @dataclass(eq=False)
@@ -117,7 +117,10 @@ class PackedModel:
 
     def table(self, masks: Sequence[NumberedMask]) -> MaskTable:
         """Put masks on the device, each in the row of its number."""
-        return (~torch.stack([mask.heads for mask in masks])).to(self.device)
+        kept = (~torch.stack([mask.heads for mask in masks])).to(self.model.dtype)
+        return (kept.pin_memory() if pinned(self.device) else kept).to(
+            self.device, non_blocking=True
+        )
 
     def forward(self, one: Pass) -> Float[Tensor, "read vocabulary"]:
         # the last layer may be on another device than the first, and a place on the host fits any
@@ -181,7 +184,7 @@ class PackedModel:
         table: MaskTable,
         room: KeySlots,
         rows: Sequence[FedRow],
-        shared: Sequence[Sequence[SharedKeys]],
+        shared: Sequence[LayerShared],
     ) -> Float[Tensor, "tokens vocabulary"]:
         """Feed running rows, row i in slot i, and return the logits after each token fed."""
         slots = [slot for slot, row in enumerate(rows) for _ in row.tokens]
@@ -218,22 +221,16 @@ class PackedModel:
             return None
         return self.here([place for block in blocks for place in block.tails])[0]
 
-    def decided(
-        self, logits: Float[Tensor, "read vocabulary"], began: float
-    ) -> tuple[list[int], float]:
-        """Choose the likeliest tokens, as a team's leader does; also the seconds since then."""
+    def decided(self, logits: Float[Tensor, "read vocabulary"]) -> list[int]:
+        """Choose the likeliest tokens, as a team's leader does."""
         best: list[int] = logits.argmax(-1).tolist()
-        seconds = time.perf_counter() - began
         if self.loaded.team is None:
-            return best, seconds
-        told, *tokens = self.loaded.team.agree([seconds, *map(float, best)])
-        return [int(token) for token in tokens], told
+            return best
+        return [int(token) for token in self.loaded.team.agree([float(token) for token in best])]
 
     def here(self, *numbers: Sequence[int]) -> Int[Tensor, "lists numbers"]:
         """Put lists of numbers, equally long, on the model's device in one copy."""
-        pinned = self.device.type == "cuda"  # copied while the host goes on
-        host = torch.tensor([list(each) for each in numbers], dtype=torch.long, pin_memory=pinned)
-        return host.to(self.device, non_blocking=True)
+        return send([list(each) for each in numbers], self.device)
 
 
 def _layers_cut(masks: Sequence[NumberedMask]) -> int:
@@ -429,6 +426,11 @@ class IntactRecords:
         segments = [found[number, mask.number] for number, mask in pairs]
         self.latest = segments[-1]
         return segments
+
+    def kept_segments(self) -> list[Segment]:
+        """Return the segments of prefixes that are kept whether rows read them or not."""
+        newest = [] if self.latest is None else [self.latest]
+        return [*newest, *(record.segment for record in self.of_prefix.values())]
 
     def _at_hand(self, number: int | None, mask: NumberedMask) -> Segment | None:
         """Return the keys of a prefix under a mask if nothing must be read for them."""

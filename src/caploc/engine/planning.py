@@ -20,7 +20,8 @@ Tokens = Sequence[int]
 # is worth looking after, in tokens of a mask, and the shortest that is.
 UPKEEP, SHORTEST = 256, 16
 MARGIN = 1.2  # a record must save this many times what it costs
-RECORDS, KEPT = 0.35, 0.5  # shares of the memory for records, and for running rows' keys
+# Shares of the memory for records, and for running rows' keys, which have both without records.
+RECORDS, KEPT = 0.35, 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,9 +194,9 @@ class BatchPlanner:
         rest = (1 - RECORDS - KEPT) * sizes.memory
         # what memory allows, but the longest row must fit
         tokens = max(longest, min(sizes.most_tokens, int(rest / each)))
-        slots = self.slots(tokens)
         depths, stages = self.prefix_depths(), tuple(self.in_turn())
-        recorded = depths or any(stage.recorded for stage in stages)
+        recorded = bool(depths) or any(stage.recorded for stage in stages)
+        slots = self.slots(tokens, (KEPT if recorded else KEPT + RECORDS) * sizes.memory)
         return BatchPlan(
             self.prefixes,
             self.prefix,
@@ -207,10 +208,10 @@ class BatchPlanner:
             smallest=slots == 1 and tokens == longest and not recorded,
         )
 
-    def slots(self, tokens: int) -> int:
+    def slots(self, tokens: int, memory: float) -> int:
         """Count rows that can run at a time with their own keys and their masks' prefixes.
 
-        A pass reads so many tokens at most.
+        A pass reads so many tokens at most; `memory` is for the keys.
         """
         wanted, sizes = self.work.wanted, self.sizes
         if not wanted:
@@ -227,7 +228,7 @@ class BatchPlanner:
         # At worst the masks that run together are those with fewest rows.
         for count in sorted(readers.values()):
             taken += token * shared
-            slots += max(0, min(count, int((KEPT * sizes.memory - taken) / each)))
+            slots += max(0, min(count, int((memory - taken) / each)))
             taken += count * each
         return max(1, min(sizes.most_rows, slots))
 

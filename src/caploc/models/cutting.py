@@ -183,7 +183,8 @@ class PackedCut:
     """Hooks that cut packed rows, installed once for many passes; between passes they do nothing.
 
     In a packed pass many rows stand end to end in one sequence. What a head hands on for a token is
-    multiplied by 0 or 1, as the row of a table of masks says that the token belongs to.
+    multiplied by what the row of a table says that the token belongs to: 0 knocks the head out, 1
+    leaves it as it is, anything else scales it.
     """
 
     def __init__(self, projections: Projections, grid: Grid) -> None:
@@ -203,12 +204,12 @@ class PackedCut:
     @contextmanager
     def cutting(
         self,
-        table: Bool[Tensor, "masks heads"],
+        table: Float[Tensor, "masks heads"],
         owners: Int[Tensor, " tokens"],
         layers: int,
         tails: Int[Tensor, " tails"] | None = None,
     ) -> Iterator[None]:
-        """Cut token i of a pass by row `owners[i]` of the table (True is kept), for a block.
+        """Multiply token i of a pass by row `owners[i]` of the table, for a block.
 
         Only the layers whose bits are set in `layers` are cut. Of the last layer the projection
         sees the tokens `tails` alone (None: all). Raises ModelBusy in a forward pass from another
@@ -242,7 +243,7 @@ class PackedCut:
 class _PassCut:
     """What one pass cuts: see `PackedCut.cutting`."""
 
-    table: Bool[Tensor, "masks heads"]
+    table: Float[Tensor, "masks heads"]
     owners: Int[Tensor, " tokens"]
     layers: int
     tails: Int[Tensor, " tails"] | None
@@ -250,7 +251,7 @@ class _PassCut:
     known: dict[tuple[torch.device, torch.dtype, bool], Tensor] = field(default_factory=dict)
 
     def kept(self, like: Tensor, narrow: bool) -> Float[Tensor, "tokens heads"]:
-        """Return 0 or 1 for each token of the pass and head, on the device of `like`."""
+        """Return what is left of each head for each token, on the device of `like`."""
         narrow &= self.tails is not None
         key = like.device, like.dtype, narrow
         if key not in self.known:

@@ -1,0 +1,94 @@
+"""Attention of many rows to keys that they share and to their own, in few operations.
+
+Axes as in `attention.py`; `places` are those that a product has for the rows that read a segment.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+# Devices on which each segment is read in a product of its own: the host starts one at once there,
+# and none has more places than rows that read it.
+ONE_BY_ONE = {"cpu"}
+
+
+def reads_stacks(device: torch.device) -> bool:
+    """Say whether running rows read stacked segments on a device."""
+    return device.type not in ONE_BY_ONE
+
+
+@dataclass(eq=False)
+class StackedKeys:
+    """One layer of several segments of one length, which running rows read in one product.
+
+    The product has `most` places for each segment, as many as the one with most readers needs.
+    `members` says which row's queries stand in each, `segment` and `place` where each row stands. A
+    place that nobody needs repeats some row, and a row that reads no segment stands in any.
+    """
+
+    keys: Float[Tensor, "segments groups tokens width"]
+    values: Float[Tensor, "segments groups tokens read"]
+    members: Int[Tensor, "segments 1 most"]
+    groups: Int[Tensor, "1 groups 1"]  # all of them, in order
+    segment: Int[Tensor, " rows"]
+    place: Int[Tensor, " rows"]
+    apart: Bool[Tensor, " rows"] | None  # rows that read none of them; None: there are none
+
+    def scores(self, asked: Tensor, scale: float) -> Float[Tensor, "rows groups asked tokens"]:
+        """Return what each row's queries score with the keys of its segment."""
+        queries, keys = self._spread(asked), self.keys.flatten(0, 1).transpose(1, 2)
+        nothing = keys[:1, :1, :1]  # anything: it counts 0 times
+        found = self._of_rows(torch.baddbmm(nothing, queries, keys, beta=0, alpha=scale), asked)
+        return found if self.apart is None else found.masked_fill(self._apart, -torch.inf)
+
+    def read(self, weights: Tensor) -> Float[Tensor, "rows groups asked read"]:
+        """Return the segments' values with these weights (rows groups asked tokens)."""
+        read = self._of_rows(self._spread(weights) @ self.values.flatten(0, 1), weights)
+        return read if self.apart is None else read.masked_fill(self._apart, 0)
+
+    @property
+    def _apart(self) -> Bool[Tensor, "rows 1 1 1"]:
+        assert self.apart is not None
+        return self.apart[:, None, None, None]
+
+    def _spread(self, of_rows: Tensor) -> Tensor:
+        """Put each row into its place: (segments x groups, places x asked, ...)."""
+        return of_rows[self.members, self.groups].flatten(0, 1).flatten(1, 2)
+
+    def _of_rows(self, found: Tensor, like: Tensor) -> Tensor:
+        """Undo `_spread`, for as many rows, groups and queries as `like` has."""
+        _, groups, asked, _ = like.shape
+        segments, _, most = self.members.shape
+        return found.view(segments, groups, most, asked, -1)[self.segment, :, self.place]
+
+
+def attend_stacked(
+    asked: Float[Tensor, "rows groups asked width"],
+    keys: Float[Tensor, "rows groups reach width"],
+    values: Float[Tensor, "rows groups reach read"],
+    bias: Float[Tensor, "rows_groups asked reach"],
+    shared: Sequence[StackedKeys],
+    scale: float,
+) -> Float[Tensor, "rows groups asked read"]:
+    """Attend to segments and to own tokens under one softmax.
+
+    As many operations whatever the number of segments and rows: for devices where the host, which
+    starts each of them, is what a step waits for.
+    """
+    own = torch.baddbmm(
+        bias, asked.flatten(0, 1), keys.flatten(0, 1).transpose(1, 2), alpha=scale
+    ).unflatten(0, asked.shape[:2])
+    scores = [*(part.scores(asked, scale) for part in shared), own]
+    # a GPU's kernel adds up in float32 whatever the type
+    weights = (torch.cat(scores, -1) if shared else own).softmax(-1)
+    *before, now = weights.split([each.shape[-1] for each in scores], -1)
+    here = now.flatten(0, 1), values.flatten(0, 1)
+    if not shared:
+        return torch.bmm(*here).unflatten(0, asked.shape[:2])
+    parts = [part.read(their) for part, their in zip(shared, before, strict=True)]
+    read: Tensor = reduce(torch.add, parts)
+    return torch.baddbmm(read.flatten(0, 1), *here).unflatten(0, asked.shape[:2])

@@ -1,0 +1,73 @@
+"""What a step of running rows asks of a device: counted, since there is no GPU here to time it."""
+
+import numpy as np
+import pytest
+import torch
+from counting import STARTED, WAITED, Counted, meta_model
+
+from caploc.engine.asks import MaskNumbers
+from caploc.engine.attention import KeySlots, Segment
+from caploc.engine.packed import FedRow
+from caploc.engine.stacks import SegmentStacks
+
+SHARED, OWN = 800, 100
+A_LAYER = 50  # operations; 38 of them are the model's own and the cut
+
+
+@pytest.fixture(scope="module")
+def models():
+    return {layers: meta_model(layers) for layers in (2, 4)}
+
+
+def masks_of(grid, count):
+    """Masks that each cut a head of the first layer, so that no two share a prefix's keys."""
+    numbers = MaskNumbers(grid)
+    for mask in range(1, count + 1):
+        heads = np.zeros(grid.size, dtype=bool)
+        heads[[mask % 32, 32 + mask // 32, -1]] = True
+        numbers.number(heads)
+    return numbers.all
+
+
+def segment(layers):
+    def made():
+        return [
+            torch.empty((8, SHARED, 128), dtype=torch.bfloat16, device="meta")
+            for _ in range(layers)
+        ]
+
+    return Segment(SHARED, made(), made())
+
+
+@torch.inference_mode()
+def counted(packed, rows, masks, fed=1):
+    """Count one step of so many rows, after others have run."""
+    numbered = masks_of(packed.loaded.grid, masks)
+    segments = [segment(packed.depth) for _ in range(masks)]
+    table, room = packed.table(numbered), KeySlots(rows, 400, packed.depth)
+    running = [
+        FedRow([5] * fed, numbered[1 + n % masks], OWN, segments[n % masks]) for n in range(rows)
+    ]
+    stacks = SegmentStacks(packed.depth)
+    stacks.keep(segments)
+    packed.step(table, room, running, stacks.readers([row.segment for row in running]))
+    with Counted() as seen:
+        shared = stacks.readers([row.segment for row in running])
+        packed.step(table, room, running, shared)
+    return seen.counts
+
+
+@pytest.mark.parametrize("fed", [1, 3])
+@pytest.mark.parametrize(("rows", "masks"), [(59, 8), (253, 32)])
+def test_a_step_awaits_no_copy_and_starts_so_many_operations_a_layer(models, rows, masks, fed):
+    few, many = (counted(models[layers], rows, masks, fed) for layers in (2, 4))
+    assert few[WAITED] == many[WAITED] == 0
+    drafted = 4 if fed > 1 else 0  # queries are padded to the longest, and packed again
+    assert many[STARTED] - few[STARTED] <= 2 * (A_LAYER + drafted)
+    assert few[STARTED] - 2 * A_LAYER <= 40  # outside the layers
+
+
+@pytest.mark.parametrize("rows", [64, 256])
+def test_a_step_starts_as_many_operations_whatever_the_masks(models, rows):
+    counts = [counted(models[2], rows, masks)[STARTED] for masks in (1, 8, 32)]
+    assert len(set(counts)) == 1
