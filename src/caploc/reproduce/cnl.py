@@ -19,13 +19,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from caploc.engine.encoding import Span
 from caploc.errors import BadData, BadOption, ModelRefused, raise_together
 from caploc.neurons.attribution import Attribution
-from caploc.neurons.crossing import ERASE, TUNE, Crossing, cross
 from caploc.neurons.decoupling import DecouplingStudy, measure_decoupling
-from caploc.neurons.enhancing import Enhancing, beats_every_draw, enhance_located
+from caploc.neurons.enhancing import Enhancing, beats_every_draw, enhance_located, gain_matrix
 from caploc.neurons.erasure import LAYERS, LOCATED, Eraser, Erasing, erase
 from caploc.neurons.fact_study import FactStudy, measure_fidelity, measure_reliability
 from caploc.neurons.finding import Rule, TaskNeurons, score_cache
-from caploc.neurons.locating import locate
+from caploc.neurons.locating import check_kinds, locate
 from caploc.neurons.sites import Mode
 from caploc.neurons.study import NamedRow, NeuronLab, NeuronStudy, Row, as_text, open_study, ranged
 from caploc.neurons.training import TuningRecipe
@@ -36,7 +35,15 @@ from caploc.report.exhibits import NOTHING, Exhibit, Value, write_exhibits
 from caploc.reproduce.checklist import checklist, ends
 from caploc.reproduce.preset import preset_file
 from caploc.stats.intervals import plain_value
-from caploc.stats.sets import COMPARED, overlap_rates, rank_correlation, specific, within
+from caploc.stats.sets import (
+    COMPARED,
+    cohesion,
+    correlate_matrices,
+    overlap_rates,
+    rank_correlation,
+    specific,
+    within,
+)
 from caploc.stats.threshold import best
 from caploc.tasks.catalog import TaskOptions, check_task_name
 from caploc.workbench import ModelOptions
@@ -186,6 +193,59 @@ def exchange_answers(spans: Sequence[Span]) -> list[Span]:
     return found
 
 
+def losses(erasure: dict[str, Any]) -> dict[tuple[str, str], float]:
+    """List what each judged task loses of log-probability without each task's located neurons."""
+    return {
+        (task["task"], one["judged"]): arm["logprob"]["mean"]
+        for task in erasure["tasks"]
+        for one in (task["own"], *task["others"])
+        for arm in one["arms"]
+        if arm["arm"] == LOCATED
+    }
+
+
+def cross(
+    how: str,
+    effects: dict[tuple[str, str], float],
+    overlaps: dict[str, Any],
+    kinds: dict[str, str],
+) -> dict[str, Any]:
+    """Sum up effects of one task's neurons on others: within a kind, across, and by overlap.
+
+    Effects are in nats of log-probability for each gold token, by the task whose neurons are cut or
+    tuned and the task judged.
+    """
+    tasks = [task for task in overlaps["datasets"] if (task, task) in effects]
+    table = np.array([[effects.get((a, b), np.nan) for b in tasks] for a in tasks], dtype=float)
+    places = [overlaps["datasets"].index(task) for task in tasks]
+    shared = np.array(overlaps["rates"][COMPARED], dtype=float)[np.ix_(places, places)]
+    found = cohesion(table, tasks, {task: kinds.get(task, task) for task in tasks})
+    together = correlate_matrices(table, shared).spearman if len(tasks) > 2 else None
+    told = together.as_dict() if together else None
+    return {"how": how, "tasks": tasks, "kinds": found.as_dict(), "overlap": told}
+
+
+def crossing_exhibit(crossed: Sequence[dict[str, Any]]) -> Exhibit:
+    """Show the means of effects on other tasks, and how they go with the overlap of neurons."""
+    rows: list[NamedRow] = [
+        {
+            "neurons": each["how"],
+            "the task itself": Value(each["kinds"]["cohesion"], digits=4),
+            "other tasks": Value(each["kinds"]["separability"], digits=4),
+            "others of its kind": Value(each["kinds"]["same_kind"], digits=4),
+            "of other kinds": Value(each["kinds"]["across_kinds"], digits=4),
+            "p of kinds": Value(each["kinds"]["p"]),
+            "correlation with overlap": Value((each["overlap"] or {}).get("value"), digits=2),
+        }
+        for each in crossed
+    ]
+    note = (
+        "Effects in nats of log-probability a gold token: lost when erased, gained when tuned. p: "
+        "kinds dealt out to tasks at random. The correlation (Spearman) is over pairs of tasks."
+    )
+    return Exhibit.of("crossing", "Neurons of one task, effects on others", rows, [note])
+
+
 CNL_PRESETS = Path(__file__).parent / "presets" / "cnl"
 
 
@@ -275,6 +335,7 @@ class CnlPreset(CnlPresetPart):
             subsets=self.subsets,
             least=self.least,
             seed=self.seed,
+            judged=0,  # what erasing costs has a step of its own
         )
 
     def erasing(self) -> Erasing:
@@ -288,10 +349,6 @@ class CnlPreset(CnlPresetPart):
         return Enhancing(
             recipe, draws=self.draws, noise=tuning.noise, limit=self.limit, tasks=tuning.tasks
         )
-
-    def crossing(self) -> Crossing:
-        """Say what is erased and tuned, task by task."""
-        return Crossing((ERASE, TUNE), self.erasing(), self.enhancing(), dict(self.kinds))
 
     def decoupling_study(self, contrasts: str) -> DecouplingStudy:
         """Make the study of one set of contrasts."""
@@ -431,9 +488,18 @@ class Reproduction:
         self.results["enhancement_beats"] = {
             task: beats_every_draw(each, task) for task, each in found["tasks"].items()
         }
-        crossing, command = self.preset.crossing(), self.command
-        result, exhibits = cross(self.neurons, crossing, self.progress, command=command)
-        self.results["crossing"] = self.keep((result, exhibits[:1]))
+        tuned, judged, gains = gain_matrix(found["tasks"])
+        effects = {
+            "erase": losses(self.results["erasure"]),
+            "tune": {
+                (one, other): float(gains[row, column])
+                for row, one in enumerate(tuned)
+                for column, other in enumerate(judged)
+            },
+        }
+        overlaps = self.results["located"]["share"]["overlaps"]
+        crossed = [cross(how, each, overlaps, self.preset.kinds) for how, each in effects.items()]
+        self.results["crossing"] = self.keep((crossed, [crossing_exhibit(crossed)]))
 
     def facts(self) -> None:
         """Fidelity and reliability of single facts (1 to 8, 20)."""
@@ -512,7 +578,7 @@ def check_cnl_options(preset: CnlPreset) -> None:
         ),
         preset.erasing().check,
         partial(preset.enhancing().check, preset.tasks),
-        partial(preset.crossing().check, preset.tasks),
+        partial(check_kinds, preset.kinds, preset.tasks, "the run", "they are"),
         *(preset.fact_study(name).check for name in preset.facts.sets),
         *(preset.decoupling_study(name).check for name in preset.decoupling.sets),
     ]
