@@ -68,7 +68,7 @@ class Judge:
 
     @classmethod
     def of(cls, model: NeuronModel, spans: Sequence[Span]) -> "Judge":
-        """Split off what all prompts begin with; every example keeps a token of its own at least."""
+        """Split off what all prompts begin with; each example keeps a token of its own."""
         columns = zip(*(span.inputs for span in spans), strict=False)
         common = next((n for n, column in enumerate(columns) if len(set(column)) > 1), 0)
         least = min(len(span.inputs) - len(span.continuation) for span in spans)
@@ -162,7 +162,9 @@ def erase(judge: Judge, located: Chosen, intact: np.ndarray, draws: int) -> dict
     return found
 
 
-def report(model: NeuronModel, wording: RequestEncoder, name: str, counts: tuple[int, int]) -> dict[str, Any]:
+def report(
+    model: NeuronModel, wording: RequestEncoder, name: str, counts: tuple[int, int]
+) -> dict[str, Any]:
     """Compare all ways on one task."""
     source = load_source(ModelOptions("smollm2"), f"words/{name}", TaskOptions(), counts[0], 0)
     spans = source.spans(wording)

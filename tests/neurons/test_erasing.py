@@ -133,7 +133,8 @@ def test_a_run_that_was_stopped_ends_like_one_that_was_not(done, run, undrawn):
 
 def test_other_tasks_are_judged_too(planted, run, tmp_path, undrawn):
     extra = str(relabelled(planted, tmp_path))
-    result, _ = erase(run(), Erasing(limit=10, doses=(1.0,), draws=5), [planted(TWO).tasks[0], extra])
+    asked = Erasing(limit=10, doses=(1.0,), draws=5)
+    result, _ = erase(run(), asked, [planted(TWO).tasks[0], extra])
     judged = [[other["judged"] for other in task["others"]] for task in result["tasks"]]
     warm, large = planted(TWO).tasks
     assert judged == [[large, extra], [warm, extra]]

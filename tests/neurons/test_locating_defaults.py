@@ -79,9 +79,7 @@ def test_figures_on_disk_keep_the_sizes():
 @pytest.mark.slow
 def test_locating_tells_what_erasing_costs(tmp_path_factory, tmp_path):
     model = Planter(tmp_path_factory)(TWO)
-    study = NeuronStudy(
-        model.options, model.tasks, Attribution("gradient"), examples=40, judged=20
-    )
+    study = NeuronStudy(model.options, model.tasks, Attribution("gradient"), examples=40, judged=20)
     result, exhibits = locate(study, tmp_path)
     for task in result["tasks"]:
         arms = [arm["arm"] for arm in task["erased"]["arms"]]
