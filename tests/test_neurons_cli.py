@@ -58,7 +58,7 @@ def typed(monkeypatch, capsys, tmp_path):
         ([*LOCATE, "--sigma", "-1"], "above 0; got -1."),
         ([*LOCATE, "--share", "2"], "--share must be above 0 and at most 1; got 2."),
         ([*LOCATE, "--subsets", "1"], "--subsets must be 2 or more; got 1."),
-        ([*LOCATE, "--examples", "1"], "--examples must be at least one for each of 2 subsets"),
+        ([*LOCATE, "--examples", "1"], "--examples must be at least one for each of 5 subsets"),
         ([*LOCATE, "--least", "0"], "--least must be above 0 and at most 1; got 0."),
         ([*LOCATE, "--kind", "x"], "NAME=TASK,TASK; got 'x'."),
         ([*LOCATE, "--kind", "a=gsm8k"], "--kind names gsm8k, which is no task of the run"),
@@ -93,7 +93,8 @@ def located(tmp_path_factory):
     """Neurons of two tasks, by the command itself."""
     folder = tmp_path_factory.mktemp("neurons")
     wanted = ["--task", "demo/addition", "--task", "demo/elements", "--share", "0.01"]
-    options = ["--examples", "24", "--least", "0.5", "--out", str(folder), "--quiet"]
+    few = ["--examples", "24", "--least", "0.5", "--subsets", "2", "--judged", "0"]
+    options = [*few, "--out", str(folder), "--quiet"]
     done = CliRunner().invoke(app, ["neurons", "locate", "demo", *wanted, *options])
     assert done.exit_code == 0, done.output
     assert done.output.strip().endswith(str(folder / "report.html"))
@@ -122,7 +123,8 @@ def test_overlap_of_a_run_with_itself_is_refused_and_of_two_tasks_is_a_matrix(ty
 
 @pytest.mark.slow
 def test_erase_holds_located_neurons_against_draws(typed, located):
-    code, printed, _ = typed("neurons", "erase", str(located), "--limit", "12", "--json")
+    few = ["--limit", "12", "--draws", "5"]
+    code, printed, _ = typed("neurons", "erase", str(located), *few, "--json")
     told = json.loads(printed)
     assert code == 0
     for task in told["tasks"]:

@@ -18,14 +18,14 @@ RUN, RESULT, ANSWERS, ROWS = "run.json", "result.json", "answers.json", "rows.sq
 EVALUATION, CURVE, INTERACTIONS = "evaluation.json", "curve.json", "interactions.json"
 UNIVERSAL, COMPARISON = "universal.json", "compare.json"
 NEURONS = "neurons.json"
-ERASURE, CROSSING, ENHANCEMENT = "erasure.json", "crossing.json", "enhancement.json"
+ERASURE, ENHANCEMENT = "erasure.json", "enhancement.json"
 FIDELITY, RELIABILITY, OVERLAP = "fidelity.json", "reliability.json", "overlap.json"
-DECOUPLING, TOGETHER = "decoupling.json", "together.json"
+DECOUPLING = "decoupling.json"
 LEDGER = "ledger.jsonl"
 STUDIES = "studies.json"  # marks a folder of several studies, which share its rows
 JSON_FILES = (
     RUN, RESULT, ANSWERS, EVALUATION, CURVE, INTERACTIONS, UNIVERSAL, COMPARISON, NEURONS, ERASURE,
-    CROSSING, ENHANCEMENT, FIDELITY, RELIABILITY, OVERLAP, DECOUPLING, TOGETHER, STUDIES,
+    ENHANCEMENT, FIDELITY, RELIABILITY, OVERLAP, DECOUPLING, STUDIES,
 )  # fmt: skip
 LONGEST = 256 * 2**20  # bytes of a JSON file that is read; a folder may come from anyone
 # Which command leaves a file that others read; `locate` the rest.

@@ -40,7 +40,7 @@ BEGIN = {
 }
 READS = ["curve", "interactions", "universal", "report", "compare", "rows", "export", "doctor",
          "fetch", "plan", "run", "neurons overlap", "neurons erase", "neurons enhance",
-         "neurons cross", "neurons keep", "neurons merge"]  # fmt: skip
+         "neurons keep", "neurons merge"]  # fmt: skip
 
 
 def commands(group, before=""):

@@ -68,7 +68,11 @@ class Planted:
     def find(self, folder, *, asked=None, rule=None, task="warm", examples=100, subsets=2):
         """What a finder finds."""
         finder = Finder(
-            self.neurons, asked or Attribution(), rule or Rule(), score_cache(folder), Silent()
+            self.neurons,
+            asked or Attribution(),
+            rule or Rule(normalised=False),
+            score_cache(folder),
+            Silent(),
         )
         return finder.find(task, self.spans(task, examples), subsets)
 

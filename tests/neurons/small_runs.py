@@ -18,7 +18,15 @@ from caploc.workbench import ModelOptions
 
 DEMO = ModelOptions("demo", device="cpu")
 TASKS = ("demo/addition", "demo/elements")
-STUDY = NeuronStudy(DEMO, TASKS, rule=Rule(share=0.01), examples=12, least=0.5)
+STUDY = NeuronStudy(
+    DEMO,
+    TASKS,
+    rule=Rule(share=0.01, normalised=False),
+    examples=12,
+    subsets=2,
+    least=0.5,
+    judged=0,
+)
 # From a damaged model, because the demo model has nothing left to learn.
 TUNED = Enhancing(
     TuningRecipe(steps=2, rates=(1e-2,), extensions=0),

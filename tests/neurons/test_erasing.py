@@ -16,7 +16,7 @@ from caploc.progress import Silent
 pytestmark = pytest.mark.slow  # whole studies
 
 LIMIT = 20
-ASKED = Erasing(limit=LIMIT)
+ASKED = Erasing(limit=LIMIT, draws=5)
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ def planted(tmp_path_factory):
 @pytest.fixture(scope="module")
 def located(planted, tmp_path_factory):
     folder, model = tmp_path_factory.mktemp("located"), planted(TWO)
-    locate(NeuronStudy(model.options, model.tasks, examples=40), folder)
+    locate(NeuronStudy(model.options, model.tasks, examples=40, judged=0), folder)
     return folder
 
 
@@ -133,7 +133,8 @@ def test_a_run_that_was_stopped_ends_like_one_that_was_not(done, run, undrawn):
 
 def test_other_tasks_are_judged_too(planted, run, tmp_path, undrawn):
     extra = str(relabelled(planted, tmp_path))
-    result, _ = erase(run(), Erasing(limit=10, doses=(1.0,)), [planted(TWO).tasks[0], extra])
+    asked = Erasing(limit=10, doses=(1.0,), draws=5)
+    result, _ = erase(run(), asked, [planted(TWO).tasks[0], extra])
     judged = [[other["judged"] for other in task["others"]] for task in result["tasks"]]
     warm, large = planted(TWO).tasks
     assert judged == [[large, extra], [warm, extra]]
@@ -157,7 +158,7 @@ def test_an_unknown_task_is_refused_before_anything_is_measured(run):
 
 def test_no_located_neuron_is_one_sentence(planted, tmp_path, undrawn):
     model = planted(TWO)
-    locate(NeuronStudy(model.options, model.tasks, rule=Rule(60.0), examples=8), tmp_path)
+    locate(NeuronStudy(model.options, model.tasks, rule=Rule(60.0), examples=8, judged=0), tmp_path)
     with pytest.raises(UserError) as refused:
         erase(tmp_path, ASKED)
     warm, large = model.tasks

@@ -25,7 +25,7 @@ def planted(tmp_path_factory):
 
 
 def study(model, **changes):
-    fields = {"examples": EXAMPLES, "subsets": 4} | changes
+    fields = {"examples": EXAMPLES, "subsets": 4, "least": 1.0, "judged": 0} | changes
     return NeuronStudy(model.options, model.tasks, **fields)
 
 
@@ -139,7 +139,7 @@ def test_shared_neurons_show_across_tasks(planted, tmp_path, undrawn):
 
 def test_a_single_task_has_no_other_to_be_held_against(planted, tmp_path):
     model = planted(TWO)
-    one = NeuronStudy(model.options, model.tasks[:1], examples=20)
+    one = NeuronStudy(model.options, model.tasks[:1], examples=20, judged=0)
     result, exhibits = locate(one, tmp_path)
     assert result["overlaps"] is result["cohesion"] is None
     assert result["tasks"][0]["across"] is result["tasks"][0]["separate"] is None

@@ -1,6 +1,7 @@
 """Rules: which neurons they choose, against the rule written out by hand."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -10,6 +11,8 @@ from hypothesis import strategies as st
 from caploc.errors import BadOption
 from caploc.neurons.finding import Rule
 from caploc.neurons.sites import NeuronGrid
+
+raw = partial(Rule, normalised=False)  # scores as they are, to be worked out by hand
 
 GRID = NeuronGrid((40, 60, 80))
 
@@ -35,14 +38,14 @@ def test_sigma_is_far_above_the_mean_of_all_or_of_the_layer(seed, sigma, per_lay
     expected = far(mean, sigma)
     if per_layer:
         expected = np.concatenate([far(mean[columns], sigma) for columns in GRID.layer_slices])
-    rule = Rule(sigma, per_layer=per_layer, absolute=absolute)
+    rule = raw(sigma, per_layer=per_layer, absolute=absolute)
     np.testing.assert_array_equal(chosen(rule, scores), expected)
 
 
 @given(st.integers(0, 100), st.sampled_from([0.01, 0.1, 1.0]))
 def test_a_share_is_the_best_ones(seed, share):
     scores = heavy(seed)
-    found = chosen(Rule(share=share), scores)
+    found = chosen(raw(share=share), scores)
     count = max(1, round(share * GRID.size))
     assert found.sum() == count
     assert set(np.flatnonzero(found)) == set(np.argsort(-scores.mean(0))[:count])
@@ -53,20 +56,20 @@ def test_votes_count_the_examples_in_which_a_neuron_is_far_out(seed, votes, abso
     scores = heavy(seed)
     sizes = np.abs(scores) if absolute else scores
     passed = sum(far(row, 1.5).astype(int) for row in sizes)
-    found = chosen(Rule(1.5, votes=votes, absolute=absolute), scores)
+    found = chosen(raw(1.5, votes=votes, absolute=absolute), scores)
     np.testing.assert_array_equal(found, passed >= round(votes * len(scores) + 0.4))
 
 
 def test_normalised_no_example_outweighs_the_others():
     scores = np.zeros((3, GRID.size))
     scores[0, 7], scores[1:, 9] = 1000, 1
-    assert np.flatnonzero(chosen(Rule(), scores)).tolist() == [7]
-    rule = Rule(share=1 / GRID.size, normalised=True)
+    assert np.flatnonzero(chosen(raw(), scores)).tolist() == [7]
+    rule = raw(share=1 / GRID.size, normalised=True)
     assert np.flatnonzero(chosen(rule, scores)).tolist() == [9]
 
 
 def test_only_what_changes_scores_is_part_of_scoring():
-    rule = Rule()
+    rule = raw()
     for field, value in {"share": 0.1, "votes": 0.5, "per_layer": True}.items():
         assert replace(rule, **{field: value}).scoring == rule.scoring
     for field, value in {"sigma": 5.0, "normalised": True, "absolute": True}.items():
@@ -76,16 +79,16 @@ def test_only_what_changes_scores_is_part_of_scoring():
 @pytest.mark.parametrize(
     ("rule", "sentence"),
     [
-        (Rule(0.0), "--sigma must be a number above 0; got 0."),
-        (Rule(-1.0), "--sigma must be a number above 0; got -1."),
-        (Rule(float("nan")), "--sigma must be a number above 0; got nan."),
-        (Rule(float("inf")), "--sigma must be a number above 0; got inf."),
-        (Rule(share=0.0), "--share must be above 0 and at most 1; got 0."),
-        (Rule(share=1.5), "--share must be above 0 and at most 1; got 1.5."),
-        (Rule(votes=float("nan")), "--votes must be above 0 and at most 1; got nan."),
-        (Rule(share=0.1, votes=0.5), "--share chooses by rank over the whole model"),
-        (Rule(share=0.1, per_layer=True), "--share chooses by rank over the whole model"),
-        (Rule(votes=0.5, per_layer=True), "--votes counts over the whole model"),
+        (raw(0.0), "--sigma must be a number above 0; got 0."),
+        (raw(-1.0), "--sigma must be a number above 0; got -1."),
+        (raw(float("nan")), "--sigma must be a number above 0; got nan."),
+        (raw(float("inf")), "--sigma must be a number above 0; got inf."),
+        (raw(share=0.0), "--share must be above 0 and at most 1; got 0."),
+        (raw(share=1.5), "--share must be above 0 and at most 1; got 1.5."),
+        (raw(votes=float("nan")), "--votes must be above 0 and at most 1; got nan."),
+        (raw(share=0.1, votes=0.5), "--share chooses by rank over the whole model"),
+        (raw(share=0.1, per_layer=True), "--share chooses by rank over the whole model"),
+        (raw(votes=0.5, per_layer=True), "--votes counts over the whole model"),
     ],
     ids=str,
 )
@@ -96,7 +99,7 @@ def test_what_means_nothing_is_refused(rule, sentence):
 
 
 def test_a_rule_says_what_it_is():
-    rules = [Rule(), Rule(4.0, per_layer=True), Rule(share=0.0015), Rule(5.0, votes=0.7)]
+    rules = [raw(), raw(4.0, per_layer=True), raw(share=0.0015), raw(5.0, votes=0.7)]
     assert [str(rule.check()) for rule in rules] == [
         "6 sigma of all neurons",
         "4 sigma of each layer",

@@ -129,11 +129,15 @@ def locate(
     ] = False,
     absolute: Annotated[bool, typer.Option("--absolute", help="Drop the scores' sign.")] = False,
     normalised: Annotated[
-        bool, typer.Option("--normalised", help="Divide each example's scores by their sum.")
-    ] = False,
+        bool,
+        typer.Option("--normalised/--raw", help="Divide each example's scores by their sum."),
+    ] = True,
     examples: Annotated[int | None, typer.Option(help="Examples of each task.")] = 400,
-    subsets: Annotated[int, typer.Option(help="Disjoint subsets of them.")] = 2,
-    least: Annotated[float, typer.Option(help="Share of subsets that must choose a neuron.")] = 1.0,
+    subsets: Annotated[int, typer.Option(help="Disjoint subsets of them.")] = 5,
+    least: Annotated[float, typer.Option(help="Share of subsets that must choose a neuron.")] = 0.6,
+    judged: Annotated[
+        int, typer.Option(help="Held-out examples that the neurons are erased on (0: none).")
+    ] = 60,
     kind: Kinds = None,
     seed: Seed = 0,
     fewshot: Fewshot = None,
@@ -180,6 +184,7 @@ def locate(
         subsets=subsets,
         least=least,
         seed=seed,
+        judged=judged,
     )
     folder = out or default_folder("neurons", model, method, *task)
     code.check(tasks)
@@ -207,7 +212,7 @@ def overlap(
         report.html: the page, where --out is given
 
     See also:
-        neurons locate, neurons cross
+        neurons locate, neurons erase
     """
     from caploc.neurons.locating import overlap as run
 
@@ -222,7 +227,7 @@ def overlap(
 def erase(
     folder: Folder,
     mode: ModeName = "zero",
-    draws: Draws = 5,
+    draws: Draws = 19,
     doses: Annotated[
         str, typer.Option(help="Shares of the located neurons to erase, highest first.")
     ] = "0.1,0.25,0.5,0.75,1",
@@ -247,7 +252,7 @@ def erase(
         erasure/report.html: the page
 
     See also:
-        neurons cross, neurons enhance
+        neurons locate, neurons enhance
     """
     from caploc.neurons.erasure import Erasing
     from caploc.neurons.erasure import erase as run
@@ -294,7 +299,7 @@ def enhance(
         enhancement/report.html: the page
 
     See also:
-        neurons keep, neurons cross
+        neurons keep, neurons erase
     """
     from caploc.lookup import pick
     from caploc.neurons.enhancing import ARMS, Enhancing, enhance_located
@@ -305,50 +310,6 @@ def enhance(
     asked = Enhancing(recipe, tuple(arm or ARMS), draws, tuning.noise, limit, tasks)
     allowed, page = may.allowed(), folder / "enhancement"
     run_and_show(enhance_located, folder, asked, page=page, output=output, allowed=allowed)
-
-
-@app.command()
-@takes_groups
-def cross(
-    folder: Folder,
-    how: Annotated[list[str] | None, typer.Option(help="erase (if absent), tune; repeat.")] = None,
-    kind: Kinds = None,
-    mode: ModeName = "zero",
-    draws: Draws = 5,
-    limit: Judged = 60,
-    seed: Seed = 0,
-    *,
-    tuning: TuningGroup,
-    may: AllowedGroup,
-    output: OutputGroup,
-) -> None:
-    """Erase or tune each task's neurons and judge every task: who shares effects?
-
-    Examples:
-        caploc neurons cross runs/neurons
-        caploc neurons cross runs/neurons --how erase --kind sums=demo/addition,demo/sorting
-
-    Writes:
-        crossing.json: effects task by task, and their means
-        crossing/report.html: the page
-
-    See also:
-        neurons erase, neurons enhance
-    """
-    from caploc.neurons.crossing import Crossing
-    from caploc.neurons.crossing import cross as run
-    from caploc.neurons.enhancing import RANDOM, Enhancing
-    from caploc.neurons.erasure import LOCATED, Erasing
-    from caploc.neurons.sites import Mode
-
-    asked = Crossing(
-        tuple(how or ["erase"]),
-        Erasing(Mode.parse(mode), draws, limit=limit, seed=seed),
-        Enhancing(tuning.recipe(seed), (LOCATED, RANDOM), draws, tuning.noise, limit),
-        kinds_of(kind),
-    )
-    allowed, page = may.allowed(), folder / "crossing"
-    run_and_show(run, folder, asked, page=page, output=output, allowed=allowed)
 
 
 @app.command()

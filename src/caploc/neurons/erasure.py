@@ -1,6 +1,6 @@
 """Erasing neurons: what is lost without the located ones, and what without others as many.
 
-The paper compares located with random neurons. Ours are five or more draws of random neurons, from
+The paper compares located with random neurons. Ours are 19 draws of random neurons, from
 the whole model and, stricter, as many in each layer; those of the lowest scores; a curve over the
 share of located neurons erased; and what is lost on other tasks, which tells a capability's neurons
 from those that everything needs.
@@ -48,7 +48,8 @@ from caploc.workbench import Allowed
 LOCATED, UNIFORM, LAYERS, BOTTOM = "located", "random", "random in layers", "bottom"
 ARMS = (LOCATED, LAYERS, UNIFORM, BOTTOM)
 DOSES = (0.1, 0.25, 0.5, 0.75, 1.0)
-DRAWS = 5
+FEWEST = 5  # draws of random neurons
+DRAWS = 19  # fewer can never be beaten by chance with p = .05
 MEASURES = ("metric", "logprob")
 Outcomes = Float64[np.ndarray, " examples"]
 
@@ -65,8 +66,8 @@ class Erasing:
 
     def check(self) -> "Erasing":
         """Refuse what means nothing."""
-        if self.draws < DRAWS:
-            raise BadOption(f"--draws must be {DRAWS} or more; got {self.draws}.")
+        if self.draws < FEWEST:
+            raise BadOption(f"--draws must be {FEWEST} or more; got {self.draws}.")
         for dose in self.doses:
             if not 0 < dose <= 1:
                 raise BadOption(f"A dose must be above 0 and at most 1; got {dose:g}.")
@@ -355,6 +356,7 @@ def erased_arms_exhibit(erased: Sequence[ErasedTask]) -> Exhibit:
         {
             arm: [bounds_of_draws([x.logprob for x in each.own.of_arm(arm)]) for each in erased]
             for arm in ARMS
+            if any(each.own.of_arm(arm) for each in erased)
         },
         label="log-probability lost, nats a token",
     )

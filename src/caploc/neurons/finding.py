@@ -47,7 +47,8 @@ class Rule:
     The paper's is sigma = 6: scores more than 6 standard deviations above the mean. That both are
     taken over all neurons, and the sign counts, is ours; `per_layer` and `absolute` change it.
     `votes` is the share of examples in which a neuron must pass the sigma of that example's own
-    scores. `normalised` divides each example's scores by the sum of their sizes first.
+    scores. `normalised` divides each example's scores by the sum of their sizes first, so that no
+    example outweighs others.
     """
 
     sigma: float = SIGMA
@@ -55,7 +56,7 @@ class Rule:
     votes: float | None = None
     per_layer: bool = False
     absolute: bool = False
-    normalised: bool = False
+    normalised: bool = True
 
     def check(self) -> "Rule":
         """Refuse what means nothing."""
@@ -139,6 +140,7 @@ def score_cache(folder: Path) -> ArrayCache[Moments]:
 
 
 SIZES = (10, 30, 100, 300, 1000, 3000)  # examples of a subset at which the curve has a point
+FEW = 0.2  # of the examples; a score that so few carry is one of these and not of the task
 STRETCH = 500  # examples scored between two writes
 Sets = Bool[np.ndarray, "subsets neurons"]
 
@@ -161,6 +163,11 @@ class TaskNeurons:
     def within(self) -> Within:
         return within(self.subsets)
 
+    @property
+    def carried_by_few(self) -> bool:
+        """Ask whether the score weighs as that of a fifth of the examples at most."""
+        return self.moments.effective_items <= FEW * self.moments.items
+
     def sweep(self, rule: Rule) -> list[ThresholdCount]:
         """Count how many neurons other thresholds and shares would choose."""
         return sweep(self.moments.mean, absolute=rule.absolute)
@@ -176,6 +183,7 @@ class TaskNeurons:
         return {
             "task": self.task,
             "examples": self.examples,
+            "effective_examples": plain_value(self.moments.effective_items),
             "neurons": [
                 {
                     "neuron": str(grid.part(column)),

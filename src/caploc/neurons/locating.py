@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import combinations
 from pathlib import Path
@@ -13,6 +13,14 @@ import numpy as np
 from caploc.contents import read_contents
 from caploc.errors import BadOption, UserError
 from caploc.folder import NEURONS, OVERLAP
+from caploc.neurons.erasure import (
+    LAYERS,
+    LOCATED,
+    ErasedTask,
+    Eraser,
+    Erasing,
+    erased_arms_exhibit,
+)
 from caploc.neurons.finding import Rule, TaskNeurons
 from caploc.neurons.sites import NeuronGrid
 from caploc.neurons.study import (
@@ -52,18 +60,27 @@ TITLES = {
 class LocatedNeurons:
     """The neurons of several tasks of one model, and what their subsets have in common.
 
-    `kinds` says which tasks are of one kind (each its own if it is not named).
+    `kinds` says which tasks are of one kind (each its own if it is not named); `erased` what each
+    loses without its neurons, where that was measured.
     """
 
     grid: NeuronGrid
     rule: Rule
     found: dict[str, TaskNeurons]
     kinds: Mapping[str, str]
+    erased: Mapping[str, ErasedTask] = field(default_factory=dict)
 
     @classmethod
     def by(cls, lab: NeuronLab, kinds: Mapping[str, str]) -> "LocatedNeurons":
         found = {task: lab.found(task) for task in lab.study.tasks}
-        return cls(lab.bench.neurons.grid, lab.study.rule, found, kinds)
+        erased = {task: erase_own(lab, task) for task in found if lab.study.judged}
+        known = {task: each for task, each in erased.items() if each is not None}
+        return cls(lab.bench.neurons.grid, lab.study.rule, found, kinds, known)
+
+    @property
+    def carried_by_few(self) -> dict[str, TaskNeurons]:
+        """List the tasks of which a few examples carry most of the score."""
+        return {task: each for task, each in self.found.items() if each.carried_by_few}
 
     def overlaps(self) -> Overlaps:
         """Compute the five rates between every two tasks, on the diagonal within each."""
@@ -105,12 +122,26 @@ class LocatedNeurons:
                 | {
                     "across": other.as_dict() if (other := apart[task]) else None,
                     "separate": self.separate(task),
+                    "erased": self.erased[task].own.as_dict() if task in self.erased else None,
                 }
                 for task, each in self.found.items()
             ],
             "overlaps": self.overlaps().as_dict() if several else None,
             "cohesion": self.cohesion().as_dict() if several else None,
         }
+
+
+def erase_own(lab: NeuronLab, task: str) -> ErasedTask | None:
+    """Measure what a task loses without its neurons, and without others as many in each layer.
+
+    None if it has no neuron.
+    """
+    found, study = lab.found(task), lab.study
+    if not found.located.any():
+        return None
+    asked = Erasing(limit=study.judged, seed=study.seed)
+    own = Eraser(lab.bench, asked, found, lab.progress).erase(lab.source(task), (LOCATED, LAYERS))
+    return ErasedTask(task, int(found.located.sum()), own, [])
 
 
 def locate(
@@ -139,7 +170,7 @@ def locate(
             f"Neurons of {study.model.name}",
             locating_headline(located, study.least),
             exhibits(located),
-            describe_locating(study),
+            [*describe_locating(study), *warn_of_few(located)],
         )
 
     return run_command(open_study(study, folder, progress, command), find, folder, command)
@@ -158,15 +189,26 @@ def locating_headline(located: LocatedNeurons, least: float) -> str:
     """Say the answer in a sentence; neurons are chosen on a share `least` of the subsets."""
     where = subsets_of(least)
     counts = {task: int(each.located.sum()) for task, each in located.found.items()}
-    total = located.grid.size
+    total, needed = located.grid.size, erasing_words(located)
     if len(counts) == 1:
         ((task, count),) = counts.items()
-        return f"{count} of {total:,} neurons are chosen for {task} on {where}"
+        return f"{count} of {total:,} neurons are chosen for {task} on {where}{needed}"
     apart = sum(located.separate(task) is True for task in counts)
     return (
         f"{min(counts.values())} to {max(counts.values())} of {total:,} neurons are chosen for a "
         f"task on {where}; for {apart} of {len(counts)} tasks its own subsets agree beyond "
-        "doubt more than those of different tasks"
+        f"doubt more than those of different tasks{needed}"
+    )
+
+
+def erasing_words(located: LocatedNeurons) -> str:
+    """Say of how many tasks the neurons are needed; nothing where that was not measured."""
+    if not located.erased:
+        return ""
+    beaten = sum(each.own.beats() is True for each in located.erased.values())
+    return (
+        f"; for {beaten} of {len(located.found)} erasing them costs more than every draw of as "
+        "many random neurons of the same layers"
     )
 
 
@@ -195,11 +237,22 @@ def describe_locating(study: NeuronStudy) -> list[str]:
     return lines
 
 
+def warn_of_few(located: LocatedNeurons) -> list[str]:
+    """Warn of tasks whose score is that of a few examples."""
+    return [
+        f"Warning: of {task}'s {each.examples} examples a few carry most of the score, which "
+        f"weighs as that of {each.moments.effective_items:.0f}: its neurons are theirs. Leave "
+        "out --raw, so that each example weighs alike."
+        for task, each in located.carried_by_few.items()
+    ]
+
+
 def exhibits(located: LocatedNeurons) -> list[Exhibit]:
     """Show how many neurons there are, how steady, in which layers, shared with which tasks."""
     ways = [sets_exhibit, layers_exhibit, thresholds_exhibit, growth_exhibit]
     ways += [overlap_exhibit] if len(located.found) > 1 else []
-    return [show(located) for show in ways]
+    erased = list(located.erased.values())
+    return [*(show(located) for show in ways), *([erased_arms_exhibit(erased)] if erased else [])]
 
 
 def sets_exhibit(located: LocatedNeurons) -> Exhibit:

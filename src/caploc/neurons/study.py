@@ -41,6 +41,9 @@ from caploc.tasks.task import Generate, LogLikelihood, Task
 from caploc.workbench import Allowed, ModelOptions
 
 EXAMPLES = 400  # of each task, to find neurons on
+SUBSETS = 5  # ten pairs, which have an interval; two would make one pair and none
+LEAST = 0.6  # of the subsets
+JUDGED = 60  # examples, held out
 Lab = TypeVar("Lab")
 Reported = tuple[dict[str, Any], list[Exhibit]]  # what the file holds, and what the page shows
 
@@ -50,7 +53,8 @@ class NeuronStudy:
     """What to do: the neurons of some tasks in one model.
 
     `examples` of each task (fewer if it has fewer) are dealt into `subsets`; a neuron is the
-    task's if it is chosen in a share `least` of them (1: in all).
+    task's if it is chosen in a share `least` of them (1: in all). What erasing them costs is
+    measured on `judged` examples of which none is found on (0: not at all).
     """
 
     model: ModelOptions
@@ -59,9 +63,10 @@ class NeuronStudy:
     rule: Rule = field(default_factory=Rule)
     options: TaskOptions = field(default_factory=TaskOptions)
     examples: int | None = EXAMPLES
-    subsets: int = 2
-    least: float = 1.0
+    subsets: int = SUBSETS
+    least: float = LEAST
     seed: int = 0
+    judged: int = JUDGED
 
     def check(self) -> "NeuronStudy":
         """Refuse every mistake that can be seen before data or weights are loaded."""
@@ -76,6 +81,8 @@ class NeuronStudy:
             )
         if not 0 < self.least <= 1:
             raise BadOption(f"--least must be above 0 and at most 1; got {self.least:g}.")
+        if self.judged < 0 or self.judged == 1:
+            raise BadOption(f"--judged must be 0 or 2 and more; got {self.judged}.")
         self.attribution.check()
         self.rule.check()
         self.options.check()

@@ -19,13 +19,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from caploc.engine.encoding import Span
 from caploc.errors import BadData, BadOption, ModelRefused, raise_together
 from caploc.neurons.attribution import Attribution
-from caploc.neurons.crossing import ERASE, TUNE, Crossing, cross
 from caploc.neurons.decoupling import DecouplingStudy, measure_decoupling
-from caploc.neurons.enhancing import Enhancing, beats_every_draw, enhance_located
+from caploc.neurons.enhancing import Enhancing, beats_every_draw, enhance_located, gain_matrix
 from caploc.neurons.erasure import LAYERS, LOCATED, Eraser, Erasing, erase
 from caploc.neurons.fact_study import FactStudy, measure_fidelity, measure_reliability
 from caploc.neurons.finding import Rule, TaskNeurons, score_cache
-from caploc.neurons.locating import locate
+from caploc.neurons.locating import check_kinds, locate
 from caploc.neurons.sites import Mode
 from caploc.neurons.study import NamedRow, NeuronLab, NeuronStudy, Row, as_text, open_study, ranged
 from caploc.neurons.training import TuningRecipe
@@ -34,6 +33,7 @@ from caploc.progress import Progress, Silent
 from caploc.report import exhibits as files
 from caploc.report.exhibits import NOTHING, Exhibit, Value, write_exhibits
 from caploc.reproduce.checklist import checklist, ends
+from caploc.reproduce.crossing import cross, crossing_exhibit, losses
 from caploc.reproduce.preset import preset_file
 from caploc.stats.intervals import plain_value
 from caploc.stats.sets import COMPARED, overlap_rates, rank_correlation, specific, within
@@ -275,6 +275,7 @@ class CnlPreset(CnlPresetPart):
             subsets=self.subsets,
             least=self.least,
             seed=self.seed,
+            judged=0,  # what erasing costs has a step of its own
         )
 
     def erasing(self) -> Erasing:
@@ -288,10 +289,6 @@ class CnlPreset(CnlPresetPart):
         return Enhancing(
             recipe, draws=self.draws, noise=tuning.noise, limit=self.limit, tasks=tuning.tasks
         )
-
-    def crossing(self) -> Crossing:
-        """Say what is erased and tuned, task by task."""
-        return Crossing((ERASE, TUNE), self.erasing(), self.enhancing(), dict(self.kinds))
 
     def decoupling_study(self, contrasts: str) -> DecouplingStudy:
         """Make the study of one set of contrasts."""
@@ -431,9 +428,18 @@ class Reproduction:
         self.results["enhancement_beats"] = {
             task: beats_every_draw(each, task) for task, each in found["tasks"].items()
         }
-        crossing, command = self.preset.crossing(), self.command
-        result, exhibits = cross(self.neurons, crossing, self.progress, command=command)
-        self.results["crossing"] = self.keep((result, exhibits[:1]))
+        tuned, judged, gains = gain_matrix(found["tasks"])
+        effects = {
+            "erase": losses(self.results["erasure"]),
+            "tune": {
+                (one, other): float(gains[row, column])
+                for row, one in enumerate(tuned)
+                for column, other in enumerate(judged)
+            },
+        }
+        overlaps = self.results["located"]["share"]["overlaps"]
+        crossed = [cross(how, each, overlaps, self.preset.kinds) for how, each in effects.items()]
+        self.results["crossing"] = self.keep((crossed, [crossing_exhibit(crossed)]))
 
     def facts(self) -> None:
         """Fidelity and reliability of single facts (1 to 8, 20)."""
@@ -512,7 +518,7 @@ def check_cnl_options(preset: CnlPreset) -> None:
         ),
         preset.erasing().check,
         partial(preset.enhancing().check, preset.tasks),
-        partial(preset.crossing().check, preset.tasks),
+        partial(check_kinds, preset.kinds, preset.tasks, "the run", "they are"),
         *(preset.fact_study(name).check for name in preset.facts.sets),
         *(preset.decoupling_study(name).check for name in preset.decoupling.sets),
     ]

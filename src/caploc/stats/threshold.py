@@ -10,7 +10,7 @@ are joined by the formulas of Chan, Golub and LeVeque (1979), for one item Welfo
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import ceil
 from typing import Any
 
@@ -24,7 +24,7 @@ SIGMA = 6.0
 SIGMAS = (3.0, 4.0, 5.0, 6.0, 8.0)
 SHARES = (0.0005, 0.0015, 0.005, 0.01)
 SETTINGS = ("sigma", "normalised", "absolute")
-ARRAYS = ("items", "mean", "squares", "votes", *SETTINGS)
+ARRAYS = ("items", "mean", "squares", "votes", "sizes", *SETTINGS)
 Scores = Float64[np.ndarray, " neurons"]
 Chosen = Bool[np.ndarray, " neurons"]  # True is chosen
 Sets = Bool[np.ndarray, "sets neurons"]
@@ -175,7 +175,8 @@ class Moments:
     scores, with their sign; `votes` counts the items in which a neuron's score lies more than
     `sigma` standard deviations above the mean of that item's scores, their sign dropped if
     `absolute`. If `normalised`, each item's scores are first divided by the sum of their absolute
-    values, so that no item outweighs others; an item of zeros stays zero.
+    values, so that no item outweighs others; an item of zeros stays zero. `sizes` holds the sum of
+    the items' sizes (of all their scores without sign, as they are averaged), and that of squares.
     """
 
     items: int
@@ -185,6 +186,7 @@ class Moments:
     sigma: float = SIGMA
     normalised: bool = False
     absolute: bool = False
+    sizes: Float64[np.ndarray, " 2"] = field(default_factory=lambda: np.zeros(2))
 
     @classmethod
     def empty(
@@ -212,11 +214,13 @@ class Moments:
         if self.normalised:
             total = np.abs(rows).sum(axis=1, keepdims=True)
             np.divide(rows, total, out=rows, where=total > 0)
+        each = np.abs(rows).sum(axis=1)
+        sizes = np.array([each.sum(), (each**2).sum()])
         mean = rows.mean(axis=0)
         rows -= mean
         squares = np.einsum("in,in->n", rows, rows)
         votes = chosen.sum(axis=0, dtype=np.int64)
-        batch = replace(self, items=len(rows), mean=mean, squares=squares, votes=votes)
+        batch = replace(self, items=len(rows), mean=mean, squares=squares, votes=votes, sizes=sizes)
         return self.merged(batch)
 
     def merged(self, other: "Moments") -> "Moments":
@@ -244,7 +248,18 @@ class Moments:
             mean=self.mean + apart * share,
             squares=self.squares + other.squares + apart**2 * (self.items * share),
             votes=self.votes + other.votes,
+            sizes=self.sizes + other.sizes,
         )
+
+    @property
+    def effective_items(self) -> float:
+        """Count the items of equal size that would weigh as unevenly as these; NaN for none.
+
+        Kish's number, (sum of sizes)² / sum of squared sizes: far below `items` where few items
+        carry most of the score.
+        """
+        total, squared = self.sizes
+        return float(total**2 / squared) if squared > 0 else float("nan")
 
     @property
     def variance(self) -> Scores:
@@ -284,4 +299,5 @@ class Moments:
             shapes = ", ".join(str(each.shape) for each in (mean, squares, votes))
             raise BadData(f"The running scores differ in shape ({shapes}); score the items anew.")
         sigma, *switches = (arrays[name].item() for name in SETTINGS)
-        return cls(int(arrays["items"]), mean, squares, votes, sigma, *switches)
+        sizes = np.asarray(arrays["sizes"])
+        return cls(int(arrays["items"]), mean, squares, votes, sigma, *switches, sizes=sizes)
