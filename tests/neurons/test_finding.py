@@ -77,7 +77,8 @@ def test_the_size_of_activations_does_not_find_them(planted, tmp_path):
     """The planted neurons are quiet: what looks for loud ones finds others."""
     model = planted(TWO)
     asked = Attribution("activation")
-    found = model.find(tmp_path, asked=asked, rule=Rule(share=6 / model.grid.size))
+    rule = Rule(share=6 / model.grid.size, normalised=False)
+    found = model.find(tmp_path, asked=asked, rule=rule)
     assert not found.located[model.needed()].any()
     # |lane| is 0, 1.5 and 1 at the three words of a prompt
     scores = found.moments.mean[model.needed()]

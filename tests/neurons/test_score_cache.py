@@ -167,7 +167,7 @@ def test_scores_are_shared_only_where_everything_that_changes_them_is_the_same(p
         Attribution(positions="last"),
     ):
         assert files(asked) == 2, asdict(asked)
-    for rule in (Rule(5.0), Rule(normalised=True), Rule(absolute=True)):
+    for rule in (Rule(5.0), Rule(normalised=False), Rule(absolute=True)):
         assert files(rule=rule) == 2, rule
     assert files(spans=[*spans[:2], *model.spans("large", 2)]) == 1
     other_answer = replace(spans[0], continuation=(5,))

@@ -71,7 +71,7 @@ class Recorded(Meter):
         )
 
 
-class Part(Silent):
+class Stage(Silent):
     """Says which part of a run it is that measures: search, check or curve."""
 
     def __init__(self, name: str) -> None:
@@ -88,7 +88,7 @@ class Traced(Recorded):
     def measure(self, plan: Plan, progress: Progress, what: str) -> list[Row]:
         """Return the plan's rows, each noted with the stage that asks for it."""
         rows = super().measure(plan, progress, what)
-        part = progress.name if isinstance(progress, Part) else ""
+        part = progress.name if isinstance(progress, Stage) else ""
         if what in CONTROLS:
             part = "control"
         for row in rows:
@@ -226,9 +226,9 @@ def replay_study(
     model = Unloaded(study.model.name, said.fingerprint or "", grid, said.dtype or "")
     engine: Any = Absent(model)
     bench = Workbench[HeadModel](engine, None, make_meter=make_meter)
-    stages = locate(study, bench, tasks, Part("search"))
-    stages = validated(study, bench, stages, tasks, Part("check"))
-    curve = draw_own_curve(study, bench, stages, tasks, Part("curve")) if curved else None
+    stages = locate(study, bench, tasks, Stage("search"))
+    stages = validated(study, bench, stages, tasks, Stage("check"))
+    curve = draw_own_curve(study, bench, stages, tasks, Stage("curve")) if curved else None
     return Replayed(study, stages, bench, curve)
 
 

@@ -298,6 +298,6 @@ class Moments:
         if mean.ndim != 1 or not mean.shape == squares.shape == votes.shape:
             shapes = ", ".join(str(each.shape) for each in (mean, squares, votes))
             raise BadData(f"The running scores differ in shape ({shapes}); score the items anew.")
-        sigma, *switches = (arrays[name].item() for name in SETTINGS)
+        settings = {name: arrays[name].item() for name in SETTINGS}
         sizes = np.asarray(arrays["sizes"])
-        return cls(int(arrays["items"]), mean, squares, votes, sigma, *switches, sizes=sizes)
+        return cls(int(arrays["items"]), mean, squares, votes, **settings, sizes=sizes)
