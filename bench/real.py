@@ -104,6 +104,11 @@ class Trial:
     settings: Settings
     examples: int = 10**6
 
+    @property
+    def masks(self) -> bool:
+        """Whether it begins with masks."""
+        return self.settings.opening == "masks"
+
 
 @dataclass(frozen=True)
 class Split:
@@ -145,9 +150,9 @@ class Proving:
             self.heads,
             split.searching[: trial.examples],
             trial.settings,
-            fresh=split.checking if trial.settings.goal == "set" else (),
+            fresh=split.checking if trial.settings.goal == "set" or trial.masks else (),
             chance=self.meters[0].task.chance,
-            likelihood=1 if trial.method == "adaptive" else None,
+            likelihood=1 if trial.method == "adaptive" and not trial.masks else None,
             choices=choices_of(self.meters[0].task, split.searching),
         )
         done = metered(METHODS[trial.method].search(problem), self.meters)
@@ -251,6 +256,13 @@ def trials(case: Case, methods: Sequence[str], heads: int, seed: int) -> list[Tr
     masks = rows // CROSSED
     found = {
         "adaptive": [Trial("adaptive", "adaptive", Settings(seed=seed, budget=rows, recall=1.0))],
+        "masks": [
+            Trial(
+                "adaptive",
+                "adaptive, masks",
+                Settings(seed=seed, budget=rows, recall=1.0, opening="masks"),
+            )
+        ],
         "set": [
             Trial("adaptive", "adaptive, set", Settings(seed=seed, budget=set_rows, goal="set"))
         ],

@@ -5,7 +5,7 @@ fitted to all estimates together (adaptive shrinkage: Stephens 2017, "False disc
 deal"). Few strong heads among many idle ones make a prior with a sharp peak and heavy tails.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -18,20 +18,27 @@ from caploc.recovery.screening import Effects
 STEPS = 200  # of expectation maximization
 WIDER = np.array([0.5, 1.0, 2.0, 4.0])  # than the errors stated may true differences be
 BEFOREHAND = np.array([1.0, 3.0, 2.0, 1.0])  # heads seen that each of these counts for
+TOLERATED = 1.92  # half of the 95 % point of the chi-squared distribution with one degree of freedom
 DRAWS = 1000  # from the posterior, for the chance to belong to the top
 
 
 @dataclass(frozen=True)
 class Posterior:
-    """Each head's effect given its estimate: a mixture of normals, one row a head."""
+    """Each head's effect given its estimate: a mixture of normals, one row a head.
+
+    `resolution` is the spread of effects up to which the estimates of all heads look as they would
+    if heads at the prior's point at zero had no effect at all.
+    """
 
     weight: Float[np.ndarray, "heads parts"]
     centre: Float[np.ndarray, "heads parts"]
     spread: Float[np.ndarray, "heads parts"]
+    resolution: float = 0.0
 
     def of(self, heads: Bool[np.ndarray, " all"]) -> "Posterior":
         """Of some of the heads."""
-        return Posterior(self.weight[heads], self.centre[heads], self.spread[heads])
+        parts = self.weight[heads], self.centre[heads], self.spread[heads]
+        return Posterior(*parts, self.resolution)
 
     @property
     def mean(self) -> PerHead:
@@ -57,6 +64,18 @@ class Posterior:
         rates = np.empty(len(doubt))
         rates[order] = np.cumsum(doubt[order]) / np.arange(1, len(doubt) + 1)
         return rates
+
+    def interval(
+        self, count: int, *, level: float = 0.95, seed: int = 0
+    ) -> Float[np.ndarray, "ends heads"]:
+        """Ends of the interval that holds an effect with this probability, from so many draws.
+
+        A head that is taken for idle may do as little as the estimates cannot tell from nothing.
+        """
+        spread = np.where(self.spread > 0, self.spread, self.resolution)
+        drawn = replace(self, spread=spread).draws(count, seed=seed)
+        ends: np.ndarray = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2], axis=0)
+        return ends
 
     def draws(self, count: int = DRAWS, *, seed: int = 0) -> Float[np.ndarray, "draws heads"]:
         """Effects drawn from the posterior, heads apart."""
@@ -90,7 +109,23 @@ def shrink(effect: PerHead, stderr: PerHead) -> Posterior:
     spread = np.where(widths == 0, 0.0, spread)
     centre = spread**2 * precision[:, None] * data[:, None]
     weight = share * fit
-    return Posterior(weight / weight.sum(axis=1, keepdims=True), centre, spread)
+    weight = weight / weight.sum(axis=1, keepdims=True)
+    return Posterior(weight, centre, spread, resolve(fit[known], share, widths))
+
+
+def resolve(
+    density: Float[np.ndarray, "known parts"],
+    share: Float[np.ndarray, " parts"],
+    widths: Float[np.ndarray, " parts"],
+) -> float:
+    """The largest width that the point at zero may have, for all that the estimates say.
+
+    It is so large while the log-likelihood stays within `TOLERATED` of the best, as in a profile
+    likelihood interval of 95 %, and at least the first above zero, which no estimate excludes.
+    """
+    others = density[:, 1:] @ share[1:]
+    fits = np.log(others[:, None] + share[0] * density).sum(axis=0)
+    return float(widths[fits >= fits.max() - TOLERATED].max(initial=widths[1]))
 
 
 def spread_around(expected: Effects, seen: Effects) -> Posterior:

@@ -165,9 +165,9 @@ class Conclusion:
     def interval(self) -> tuple[PerHead, PerHead]:
         """Ends of the interval that holds a head's effect alone with a probability of 95 %.
 
-        After a look at likelihoods, those of a head tried on enough examples are what these say and
-        nothing else: likelihoods may mislead about several heads at once. A screen's rows are of
-        the same kind as the shortlist's, and count with them.
+        Those of a head tried alone on enough examples are what these say and nothing else:
+        likelihoods may mislead about several heads at once, and among others that are gone a head
+        may do what it does not do alone.
         """
         return self.bound(np.ones(len(self.kept), bool))
 
@@ -175,8 +175,8 @@ class Conclusion:
         """Ends of the intervals of some heads; of the others, only if tried, else NaN."""
         low, high = np.full(len(heads), np.nan), np.full(len(heads), np.nan)
         if heads.any():
-            drawn = self.posterior.of(heads).draws(DRAWS, seed=self.shortlist.rows)
-            low[heads], high[heads] = np.quantile(drawn, [0.025, 0.975], axis=0)
+            chosen = self.posterior.of(heads)
+            low[heads], high[heads] = chosen.interval(DRAWS, seed=self.shortlist.rows)
         tried = self.tried
         return np.where(tried, self.checked.low, low), np.where(tried, self.checked.high, high)
 
@@ -184,7 +184,8 @@ class Conclusion:
     def tried(self) -> Bool[np.ndarray, " heads"]:
         """Heads that were knocked out alone on enough examples to be judged by these only."""
         asked = np.array([self.shortlist.asked.get(c, 0) for c in range(len(self.alone.effect))])
-        return (asked >= ENOUGH) & (self.first.OPENING == "likelihood")
+        tried: np.ndarray = asked >= ENOUGH
+        return tried
 
     def estimate(self) -> Estimate:
         """Every head's effect alone, by all that was seen of it; of a struck head, alone only."""
