@@ -13,6 +13,7 @@ from jaxtyping import Float, Int
 from caploc.errors import BadOption
 from caploc.heads import Mask, Masks
 
+REPEATS = 2_000_003  # added to a study's seed for the choice of rows that are asked twice
 CONTROLS = 1_000_003  # added to a study's seed for its controls, which must not repeat its masks
 
 

@@ -21,6 +21,7 @@ from caploc.result import (
     LocatedTask,
     MethodSettings,
     Model,
+    Noise,
     Result,
     RunCost,
     Score,
@@ -56,6 +57,7 @@ class Stages:
     labels: Mapping[int, Category] = field(default_factory=dict)  # of its answers
     validation: Validation | None = None
     estimand: Estimand | None = None  # which effects are shown, and why heads are named
+    noise: Noise | None = None  # of intact rows that were asked twice
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,7 @@ def build_result(study: dict[str, Any], stages: Stages, cost: Cost, command: str
             layers=grid.layers, heads=list(grid.heads_per_layer), group_sizes=list(grid.group_sizes)
         ),
         intact=stages.intact,
+        noise=stages.noise,
         estimand=stages.estimand,
         heads=rank_heads(stages),
         top=[str(grid.heads[column]) for column in found.chosen],

@@ -501,6 +501,18 @@ class Search(Record):
     notes: list[str] = []
 
 
+class Noise(Record):
+    """How much intact rows changed when they were asked again in other batches.
+
+    `floor` is the mean size of the change, which for right and wrong answers is the share that
+    `changed`.
+    """
+
+    rows: Count
+    changed: Count
+    floor: Number
+
+
 class RunCost(Record):
     """What the rows took; tokens in units of a pass through all layers.
 
@@ -523,6 +535,7 @@ class Result(Document):
     seed: int | None = None
     grid: GridShape
     intact: Score = Score()
+    noise: Noise | None = None
     estimand: Estimand
     heads: list[HeadEffect]
     top: list[PartName]

@@ -24,6 +24,7 @@ from caploc.search import METHODS, Found, Problem, Settings, column_mask
 from caploc.search.plan import OtherTask
 from caploc.search.settings import MOST_MASKS, MOST_ROWS
 from caploc.search.summary import nothing_to_lose
+from caploc.store import Row
 from caploc.tasks.catalog import TaskOptions, check_task_name
 from caploc.tasks.task import Task
 from caploc.tracking import check_tracker, tracked
@@ -40,6 +41,7 @@ from caploc.validation.frontier import (
 )
 from caploc.validation.held_out import held_out
 from caploc.validation.members import drop_idle_members, judge, measure_members
+from caploc.validation.noise import above_noise, measure_noise
 from caploc.validation.wording import left_out
 from caploc.workbench import (
     ModelOptions,
@@ -305,7 +307,7 @@ def locate(
     hopeless = nothing_to_lose(problem, before)
     if hopeless and hopeless not in found.notes:  # the adaptive search has seen it itself
         found = replace(found, notes=[hopeless, *found.notes])
-    return Stages(
+    stages = Stages(
         loaded=bench.engine.loaded,
         task=task,
         examples=examples,
@@ -315,6 +317,22 @@ def locate(
         found=found,
         searched=bench.cost.rows,
     )
+    return without_noise(study, bench, stages, intact, progress)
+
+
+def without_noise(
+    study: Study,
+    bench: Workbench[HeadModel],
+    stages: Stages,
+    intact: Sequence[Row],
+    progress: Progress,
+) -> Stages:
+    """Measure what rounding does to the intact rows; name no head whose own effect is as small."""
+    noise = measure_noise(bench, stages.task, intact, study.settings.seed, progress)
+    found = stages.found
+    if not study.seeks_set and not METHODS[study.method].names_sets:
+        found = above_noise(found, noise)
+    return replace(stages, found=found, noise=noise)
 
 
 def validated(

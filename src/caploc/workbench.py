@@ -195,11 +195,14 @@ class Workbench(Generic[Model_co]):
     meters: dict[Question, Meter] = field(default_factory=dict)
     make_meter: Callable[[Task, Question, Cost], Meter] | None = None
 
-    def meter(self, task: Task) -> Meter:
-        """Return the meter of a task; one a question, so that no row is counted twice."""
+    def meter(self, task: Task, *, repeat: int = 0) -> Meter:
+        """Return the meter of a task; one a question, so that no row is counted twice.
+
+        With `repeat` rows that were measured are asked anew, and kept apart.
+        """
         loaded = self.engine.loaded
         what = task.name, task.version, task.outcome_kind
-        question = Question(loaded.fingerprint, loaded.dtype, *what)
+        question = Question(loaded.fingerprint, loaded.dtype, *what, repeat=repeat)
         if question not in self.meters and self.make_meter is not None:
             self.meters[question] = self.make_meter(task, question, self.cost)
         elif question not in self.meters:

@@ -18,7 +18,7 @@ from caploc.recovery.screening import Effects
 STEPS = 200  # of expectation maximization
 WIDER = np.array([0.5, 1.0, 2.0, 4.0])  # than the errors stated may true differences be
 BEFOREHAND = np.array([1.0, 3.0, 2.0, 1.0])  # heads seen that each of these counts for
-TOLERATED = 1.92  # half of the 95 % point of the chi-squared distribution with one degree of freedom
+TOLERATED = 1.92  # half of the 95 % point of chi-squared with one degree of freedom
 DRAWS = 1000  # from the posterior, for the chance to belong to the top
 
 

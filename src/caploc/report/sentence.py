@@ -141,7 +141,8 @@ def check_of(result: Result) -> HeldOutClaim:
         intact=intact,
         knocked_out=after.score,
         held_out=held_out,
-        noise=_noise(change, intact, after.score, finite_numbers((before.stderr, after.stderr))),
+        noise=_noise(change, intact, after.score, finite_numbers((before.stderr, after.stderr)))
+        or _rounded_away(result, intact, after.score),
         slight=change.margin if change.verdict == "unchanged" else None,
         beside=beside,
         random=finite_numbers(controls.scores or [controls.mean]) if controls else [],
@@ -158,6 +159,13 @@ def _noise(
     if not errors or intact is None or knocked_out is None:
         return False
     return abs(knocked_out - intact) <= NOISE_WIDTH * math.hypot(*errors)
+
+
+def _rounded_away(result: Result, intact: float | None, knocked_out: float | None) -> bool:
+    """Whether rounding alone, in another batch, changes as much."""
+    if result.noise is None or intact is None or knocked_out is None:
+        return False
+    return abs(knocked_out - intact) <= result.noise.floor
 
 
 def headline(result: Result) -> str:

@@ -222,6 +222,9 @@ def _check_signs(result: Result) -> Iterator[Sign]:
         where = f"The task has none left over, so on {count} that the heads were found on"
     figure = f"{unit.score(held_out.intact)} → {unit.score(held_out.knocked_out)}"
     yield Sign(name, figure, f"{where}, {_changed(held_out.change, unit)}")
+    if noise := result.noise:
+        reading: str = read_texts()["noise"]
+        yield Sign("Noise of rounding", f"{noise.changed} of {noise.rows}", reading)
     if not controls:
         yield _fixed("no random heads")
         return

@@ -34,10 +34,14 @@ class Question:
     task_version: str
     outcome: str
     mode: str = "zero"
+    repeat: int = 0  # how often it was asked before, to see whether the answers stay the same
 
     def digest(self) -> str:
         """Same question, same digest, on every machine, at any time."""
-        canonical = json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
+        fields = asdict(self)
+        if not self.repeat:  # stores written before any question was repeated have no such field
+            del fields["repeat"]
+        canonical = json.dumps(fields, sort_keys=True, separators=(",", ":"))
         return blake2b(canonical.encode(), digest_size=16).hexdigest()
 
 

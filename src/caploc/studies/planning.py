@@ -227,7 +227,7 @@ class DryRunMeter(Meter):
         self.stored = known.stored[question]
         self.counted = set()
         self.fresh: list[tuple[Mask, int]] = []
-        self.salt = question.digest()
+        self.salt = replace(question, repeat=0).digest()  # what is repeated is answered alike
         random = designs.generator(crc32(self.salt.encode()))
         self.needed = random.permutation(heads)[: known.needed]
 
