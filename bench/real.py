@@ -104,11 +104,6 @@ class Trial:
     settings: Settings
     examples: int = 10**6
 
-    @property
-    def masks(self) -> bool:
-        """Whether it begins with masks."""
-        return self.settings.opening == "masks"
-
 
 @dataclass(frozen=True)
 class Split:
@@ -146,13 +141,14 @@ class Proving:
 
     def run(self, trial: Trial, split: Split) -> Figures:
         """Search, and judge what was found."""
+        looks = trial.method == "adaptive" and trial.settings.opening == "likelihood"
         problem = Problem(
             self.heads,
             split.searching[: trial.examples],
             trial.settings,
-            fresh=split.checking if trial.settings.goal == "set" or trial.masks else (),
+            fresh=() if looks and trial.settings.goal == "heads" else split.checking,
             chance=self.meters[0].task.chance,
-            likelihood=1 if trial.method == "adaptive" and not trial.masks else None,
+            likelihood=1 if looks else None,
             choices=choices_of(self.meters[0].task, split.searching),
         )
         done = metered(METHODS[trial.method].search(problem), self.meters)

@@ -5,8 +5,6 @@ task alone are set aside on the way. The shortlist is then knocked out head by h
 the screen never used.
 """
 
-from operator import attrgetter
-
 import numpy as np
 
 from caploc import designs
@@ -133,10 +131,10 @@ def choose_shortlist(state: SearchState, screen: Screen) -> list[int]:
 
 
 def check_shortlist(state: SearchState, screen: Screen, shortlist: Shortlist) -> Asking[None]:
-    """Knock out the shortlist alone: all its heads, those at the border, those still in doubt.
+    """Knock out the shortlist alone: all its heads, those to confirm, those at the border.
 
-    A share of the rows is for the first two; what is left of the budget may go to top heads that
-    are not yet beyond doubt, half as many examples again at each look.
+    A share of the rows is for these; what is left of the budget may go to all top heads that are
+    not yet beyond doubt, half as many examples again at each look.
     """
     struck = state.struck
     least = FEWEST_CHECKED * len(shortlist.heads)
@@ -145,9 +143,11 @@ def check_shortlist(state: SearchState, screen: Screen, shortlist: Shortlist) ->
     rows = int(min(left, max(share, least)))
     yield from shortlist.even(rows)
     yield from complete(screen, shortlist, struck, left)
-    for limit, asked in ((rows, attrgetter("contested")), (left, attrgetter("doubtful"))):
+    looks = ((rows, "unconfirmed"), (rows, "contested"), (left, "doubtful"))
+    for limit, which in looks:
         for _ in range(LOOKS):
-            heads = shortlist.unfinished(asked(Conclusion(screen, shortlist, struck)))
+            heads = getattr(Conclusion(screen, shortlist, struck), which)
+            heads = shortlist.unfinished(heads)
             step = -(-shortlist.examples // 2)
             count = min((limit - shortlist.first - shortlist.rows) // max(len(heads), 1), step)
             if not heads or count < 1:

@@ -147,6 +147,11 @@ class Conclusion:
         return [c for c in first if c not in self.named and self.both.effect[c] < 0]
 
     @property
+    def unconfirmed(self) -> list[int]:
+        """Those of them that surely matter by all that was seen, and alone not yet for sure."""
+        return [column for column in self.doubtful if self.q[column] < LEVEL]
+
+    @property
     def untried(self) -> list[int]:
         """Heads among the top that were not knocked out alone: a screen flatters whom it picks."""
         return [column for column in self.top_heads if column not in self.shortlist.heads]
