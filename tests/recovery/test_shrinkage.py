@@ -157,3 +157,32 @@ def test_of_heads_with_a_chance_to_be_on_top_that_share_is_on_top():
         # Heads of one world share an estimated prior, so the draws are not quite apart.
         bound = 3 * np.sqrt(p * (1 - p) / count) + 0.03
         assert abs(true[inside].mean() - p) < bound, (low, high, count)
+
+
+@pytest.mark.parametrize("small", [0.0, 0.3, 0.6])
+def test_intervals_hold_effects_too_small_for_any_estimate_to_show(small):
+    """Most heads do a little, less than the errors; no prior's point at zero may deny it."""
+    random = np.random.default_rng(3)
+    truth = small * random.standard_normal(600)
+    truth[:5] = -8.0
+    posterior = shrink(truth + random.standard_normal(600), np.ones(600))
+    low, high = posterior.interval(4000)
+    held = (low <= truth) & (truth <= high)
+    assert held.mean() > 0.9 and held[:5].all()
+    assert 0 < posterior.resolution < 1
+
+
+def test_what_estimates_would_show_is_no_part_of_the_resolution():
+    random = np.random.default_rng(4)
+    truth = np.where(np.arange(600) < 60, 0.0, 2.0 * random.standard_normal(600))
+    posterior = shrink(truth + random.standard_normal(600), np.ones(600))
+    assert posterior.resolution < 2.0
+
+
+def test_an_interval_is_as_sure_as_it_is_told_to_be():
+    posterior = shrink(np.linspace(-4, 4, 50), np.full(50, 0.5))
+    wide, narrow = posterior.interval(4000), posterior.interval(4000, level=0.5)
+    assert (wide[0] <= narrow[0]).all() and (narrow[1] <= wide[1]).all()
+    drawn = posterior.draws(4000, seed=1)[:, 0]
+    inside = ((drawn >= narrow[0, 0]) & (drawn <= narrow[1, 0])).mean()
+    assert inside == pytest.approx(0.5, abs=0.05)
