@@ -1,13 +1,15 @@
 """What a study found: from what the stages leave to the files of a run."""
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from caploc.folder import ANSWERS, RESULT, package_versions, write_json
-from caploc.measurement import Cost, HeadModel
+from caploc.heads import AMONG, WITHIN
+from caploc.measurement import Cost, HeadModel, Meter
+from caploc.progress import Progress
 from caploc.redaction import redacted
 from caploc.report import write_report
 from caploc.result import (
@@ -31,10 +33,12 @@ from caploc.result import (
     number,
 )
 from caploc.search import Found
+from caploc.store import Row
 from caploc.tasks.task import Task, responses_from_json
 from caploc.validation.categories import Category
 from caploc.validation.comparison import Comparison
 from caploc.validation.failures import answer_pair
+from caploc.validation.noise import ROUNDED, above_noise, measure_noise
 
 SHOWN = 10_000  # answers that the report shows at most
 
@@ -67,6 +71,32 @@ class StudyFindings:
     result: Result
     folder: Path
     report: Path
+
+
+def without_noise(
+    stages: Stages,
+    intact: Sequence[Row],
+    again: Callable[[], Meter],
+    alone: bool,
+    seed: int,
+    progress: Progress,
+) -> Stages:
+    """Measure what rounding does to the intact rows, asked `again`, in a rounded number format.
+
+    Where heads are named for what they do `alone`, none is for as little as that.
+    """
+    if stages.loaded.dtype not in ROUNDED:
+        return stages
+    noise = measure_noise(intact, again(), stages.loaded.grid.size, seed, progress)
+    found = above_noise(stages.found, noise) if alone else stages.found
+    return replace(stages, found=found, noise=noise)
+
+
+def estimand_of(found: Found, rate: float, together: bool) -> Estimand:
+    """Say which effects the map shows, at which rate, and for which the heads are named."""
+    shown = found.estimate.estimand
+    among = found.diagnostics.get("rate", rate) if shown == AMONG else None
+    return Estimand(heads=shown, rate=among, top=WITHIN if together else shown)
 
 
 def write_findings(

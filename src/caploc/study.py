@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,20 +12,18 @@ from caploc import designs
 from caploc.contents import Curve
 from caploc.errors import BadOption
 from caploc.exclusion import resolve_excluded
-from caploc.findings import Stages, StudyFindings, write_findings
+from caploc.findings import Stages, StudyFindings, estimand_of, without_noise, write_findings
 from caploc.folder import CURVE, RESULT, claim, write_json
-from caploc.heads import AMONG, WITHIN
 from caploc.lookup import pick
 from caploc.measurement import HeadModel, Meter, RowEngine, outcomes_by_example, search
 from caploc.naming import are_twins
 from caploc.progress import Progress, Silent
 from caploc.recovery.rows import is_binary
-from caploc.result import Estimand, Members, Subsets, TaskComparison, Validation
-from caploc.search import METHODS, Found, Problem, Settings, column_mask
+from caploc.result import Members, Subsets, TaskComparison, Validation
+from caploc.search import METHODS, Problem, Settings, column_mask
 from caploc.search.plan import OtherTask
 from caploc.search.settings import MOST_MASKS, MOST_ROWS
 from caploc.search.summary import nothing_to_lose
-from caploc.store import Row
 from caploc.tasks.catalog import TaskOptions, check_task_name
 from caploc.tasks.task import Task
 from caploc.tracking import check_tracker, tracked
@@ -41,7 +40,6 @@ from caploc.validation.frontier import (
 )
 from caploc.validation.held_out import held_out
 from caploc.validation.members import drop_idle_members, judge, measure_members
-from caploc.validation.noise import above_noise, measure_noise
 from caploc.validation.wording import left_out
 from caploc.workbench import (
     ModelOptions,
@@ -98,6 +96,11 @@ class Study:
     def seeks_set(self) -> bool:
         """Tell whether the search is to find a set; only an adaptive one has goals."""
         return METHODS[self.method].scattered and self.settings.goal != "heads"
+
+    @property
+    def names_sets(self) -> bool:
+        """Tell whether heads are named for what they do together."""
+        return self.seeks_set or METHODS[self.method].names_sets
 
     @property
     def seeks_specific(self) -> bool:
@@ -281,10 +284,9 @@ def locate(
         choices = choices_of(tasks[number], searched)
         beside.append(OtherTask(number, searched, place, name in study.twins, choices))
     grid = bench.engine.loaded.grid
-    heads = grid.size
-    intact = meters[0].under(column_mask(heads, []), examples, progress, "intact")
+    intact = meters[0].under(column_mask(grid.size, []), examples, progress, "intact")
     problem = Problem(
-        heads=heads,
+        heads=grid.size,
         examples=examples,
         settings=study.settings,
         fresh=kept[len(held_out) :],
@@ -317,22 +319,14 @@ def locate(
         found=found,
         searched=bench.cost.rows,
     )
-    return without_noise(study, bench, stages, intact, progress)
-
-
-def without_noise(
-    study: Study,
-    bench: Workbench[HeadModel],
-    stages: Stages,
-    intact: Sequence[Row],
-    progress: Progress,
-) -> Stages:
-    """Measure what rounding does to the intact rows; name no head whose own effect is as small."""
-    noise = measure_noise(bench, stages.task, intact, study.settings.seed, progress)
-    found = stages.found
-    if not study.seeks_set and not METHODS[study.method].names_sets:
-        found = above_noise(found, noise)
-    return replace(stages, found=found, noise=noise)
+    return without_noise(
+        stages,
+        intact,
+        again=partial(bench.meter, task, repeat=1),
+        alone=not study.names_sets,
+        seed=study.settings.seed,
+        progress=progress,
+    )
 
 
 def validated(
@@ -396,7 +390,7 @@ def validated(
                 heads=measure_members(check, stages.found.chosen),
             ),
         ),
-        estimand=estimand(study, stages.found),
+        estimand=estimand_of(stages.found, study.settings.rate, study.names_sets),
     )
 
 
@@ -415,14 +409,6 @@ def draw_own_curve(
     meters = [bench.meter(task.in_metric()) for task in tasks]
     examples = study.curve_examples(tasks, stages.subsets)
     return draw_curve(grid, heads, list(zip(meters, examples, strict=True)), progress)
-
-
-def estimand(study: Study, found: Found) -> Estimand:
-    """Which effects the map shows, at which rate, and for which the heads are named."""
-    shown = found.estimate.estimand
-    rate = found.diagnostics.get("rate", study.settings.rate) if shown == AMONG else None
-    together = METHODS[study.method].names_sets or study.seeks_set
-    return Estimand(heads=shown, rate=rate, top=WITHIN if together else shown)
 
 
 def settled(study: Study, stages: Stages, check: Check) -> tuple[Stages, Check]:

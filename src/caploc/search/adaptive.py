@@ -143,11 +143,9 @@ def check_shortlist(state: SearchState, screen: Screen, shortlist: Shortlist) ->
     rows = int(min(left, max(share, least)))
     yield from shortlist.even(rows)
     yield from complete(screen, shortlist, struck, left)
-    looks = ((rows, "unconfirmed"), (rows, "contested"), (left, "doubtful"))
-    for limit, which in looks:
+    for limit, which in ((rows, "unconfirmed"), (rows, "contested"), (left, "doubtful")):
         for _ in range(LOOKS):
-            heads = getattr(Conclusion(screen, shortlist, struck), which)
-            heads = shortlist.unfinished(heads)
+            heads = shortlist.unfinished(getattr(Conclusion(screen, shortlist, struck), which))
             step = -(-shortlist.examples // 2)
             count = min((limit - shortlist.first - shortlist.rows) // max(len(heads), 1), step)
             if not heads or count < 1:

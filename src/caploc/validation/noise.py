@@ -11,31 +11,28 @@ from dataclasses import replace
 import numpy as np
 
 from caploc import designs
-from caploc.measurement import HeadModel
+from caploc.measurement import Meter
 from caploc.progress import Progress
 from caploc.result import Noise
 from caploc.search import Found, column_mask
 from caploc.store import Row
-from caploc.tasks.task import Task
-from caploc.workbench import Workbench
 
-ROUNDED = ("bfloat16", "float16")
+ROUNDED = ("bfloat16", "float16")  # number formats in which it is worth asking
 REPEATED = 50  # rows
 
 
 def measure_noise(
-    bench: Workbench[HeadModel], task: Task, intact: Sequence[Row], seed: int, progress: Progress
+    intact: Sequence[Row], again: Meter, heads: int, seed: int, progress: Progress
 ) -> Noise | None:
-    """Ask some of the intact rows once more, in another order; None if sums are hardly rounded."""
+    """Ask some of the intact rows once more, in another order; None if none could be scored."""
     scored = [row for row in intact if not math.isnan(row.outcome)]
-    if bench.engine.loaded.dtype not in ROUNDED or not scored:
-        return None
     order = designs.generator(seed + designs.REPEATS).permutation(len(scored))[:REPEATED]
     first = [scored[number] for number in order]
-    nothing = column_mask(bench.engine.loaded.grid.size, [])
-    meter = bench.meter(task, repeat=1)
-    again = meter.under(nothing, [row.number for row in first], progress, "noise of rounding")
-    both = zip(first, again, strict=True)
+    if not first:
+        return None
+    examples = [row.number for row in first]
+    second = again.under(column_mask(heads, []), examples, progress, "noise of rounding")
+    both = zip(first, second, strict=True)
     change = np.abs([one.outcome - other.outcome for one, other in both])
     change = change[np.isfinite(change)]
     if not len(change):
