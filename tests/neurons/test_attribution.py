@@ -4,13 +4,14 @@ import numpy as np
 import pytest
 import torch
 from tiny import random_tokens, tiny
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from caploc.engine.encoding import Span
-from caploc.errors import BadOption, UnknownName
+from caploc.errors import BadOption, OutOfMemory, UnknownName
 from caploc.models.cutting import knocked_out
 from caploc.models.loading import load_tokenizer
 from caploc.models.proof import reads_first
-from caploc.neurons.attribution import METHODS, Attribution, Batch, Batcher
+from caploc.neurons.attribution import INTEGRATED, METHODS, Attribution, Batch, Batcher
 from caploc.neurons.finding import accumulate, score_examples
 from caploc.neurons.sites import NeuronModel, find_sites, list_projections
 
@@ -234,6 +235,68 @@ def test_a_batch_that_does_not_fit_is_halved_and_nothing_is_lost():
     done = [n for numbers, _ in Batcher(model.model).run(spans() * 2, work) for n in numbers]
     assert sorted(done) == list(range(6))
     assert max(tried) > 2
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 5])
+@pytest.mark.parametrize("method", INTEGRATED)
+def test_points_of_an_integral_may_be_shared_among_passes(method, at_once):
+    model, asked = neuron_model("llama"), Attribution(method, steps=5)
+    whole = asked.scores(model, Batch.of(spans(), CPU))
+    shared = asked.scores(model, Batch.of(spans(), CPU, at_once))
+    torch.testing.assert_close(shared, whole, atol=1e-6, rtol=1e-4)
+
+
+def test_an_example_that_fits_a_few_times_gets_several_passes():
+    model, asked, rows = neuron_model("llama"), Attribution("joint", steps=7), []
+    span = max(spans(), key=lambda span: len(span.inputs))
+    plenty = Batcher(model.model)
+    tight = Batcher(model.model, memory=3 * plenty.row_bytes(span))
+
+    def work(batch):
+        rows.append((batch.size, batch.at_once))
+        return list(asked.scores(model, batch))
+
+    found = {}
+    for name, batcher in (("whole", plenty), ("shared", tight)):
+        done = [
+            (number, each)
+            for numbers, results in batcher.run(spans(), work, asked.copies)
+            for number, each in zip(numbers, results, strict=True)
+        ]
+        found[name] = torch.stack([each for _, each in sorted(done, key=lambda pair: pair[0])])
+    torch.testing.assert_close(found["shared"], found["whole"], atol=1e-6, rtol=1e-4)
+    assert rows[0] == (len(spans()), 7) and (1, 3) in rows
+
+
+def test_points_that_do_not_fit_together_are_tried_in_halves_and_one_at_last():
+    model, tried = neuron_model("llama"), []
+
+    def work(batch):
+        tried.append((batch.size, batch.at_once))
+        if batch.size > 1 or batch.at_once > most:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate")
+        return [0]
+
+    most = 2
+    done = [n for numbers, _ in Batcher(model.model).run(spans(), work, 9) for n in numbers]
+    assert sorted(done) == [0, 1, 2] and (1, 9) in tried and tried[-1][1] <= 2
+    most = 0
+    with pytest.raises(OutOfMemory, match="Not even one row"):
+        list(Batcher(model.model).run(spans(), work, 9))
+
+
+def test_an_integral_of_512_tokens_on_seven_billion_parameters_fits_into_24_gigabytes():
+    """In bfloat16, beside the weights, by the plan; one example's 19 points one after another."""
+    config = LlamaConfig(intermediate_size=11008, max_position_embeddings=4096)
+    with torch.device("meta"):
+        model = LlamaForCausalLM(config).to(torch.bfloat16)
+    weights = 2 * model.num_parameters()
+    assert 6.5e9 < model.num_parameters() < 7e9
+    batcher = Batcher(model, memory=24 * 2**30 - weights)
+    span = Span(tuple(range(512)), (7,))
+    assert batcher.fitting(span) >= 1
+    assert batcher.rows(span, 19) == 1 and 1 <= batcher.at_once(span, 1, 19) < 19
+    assert batcher.row_bytes(span) * batcher.at_once(span, 1, 19) + weights <= 24 * 2**30
 
 
 def test_nothing_is_left_on_the_model():

@@ -23,12 +23,13 @@ is its gradient x activation, for every row of a batch at once: rows do not meet
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from accelerate.utils.memory import clear_device_cache
 from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -54,7 +55,8 @@ class Batch:
     """Examples side by side, padded on the right: a causal model's positions never see padding.
 
     Row i reads `tokens[i, : lengths[i]]`; the tokens `gold` are to be predicted at positions
-    `places`, `rows` says whose they are.
+    `places`, `rows` says whose they are. So many copies of the batch fit into a pass `at_once`
+    (None: as many as are wanted).
     """
 
     tokens: Int[Tensor, "rows time"]
@@ -62,9 +64,10 @@ class Batch:
     rows: Int[Tensor, " predicted"]
     places: Int[Tensor, " predicted"]
     gold: Int[Tensor, " predicted"]
+    at_once: int | None = None
 
     @classmethod
-    def of(cls, spans: Sequence[Span], device: torch.device) -> "Batch":
+    def of(cls, spans: Sequence[Span], device: torch.device, at_once: int | None = None) -> "Batch":
         """Pad the inputs of some spans; their continuations are what is to be predicted."""
         lengths = torch.tensor([len(span.inputs) for span in spans])
         tokens = torch.zeros((len(spans), int(lengths.max())), dtype=torch.long)
@@ -77,8 +80,10 @@ class Batch:
             rows += [number] * count
             places += range(len(span.inputs) - count, len(span.inputs))
             gold += span.continuation
-        numbers = [torch.tensor(values) for values in (rows, places, gold)]
-        return cls(*(each.to(device) for each in (tokens, lengths, *numbers)))
+        at_rows, at_places, golden = (
+            torch.tensor(values, device=device) for values in (rows, places, gold)
+        )
+        return cls(tokens.to(device), lengths.to(device), at_rows, at_places, golden, at_once)
 
     @property
     def size(self) -> int:
@@ -119,23 +124,43 @@ class Batch:
 
 
 class Batcher:
-    """Cuts examples into batches that fit, and halves them for good when one did not."""
+    """Cuts examples into batches that fit, and halves them for good when one did not.
 
-    def __init__(self, model: PreTrainedModel, most_rows: int | None = None) -> None:
-        """Batch for passes of this model that keep what a backward pass needs."""
+    Where not even one example fits as often as it is to stand in a pass, its copies are shared
+    among several.
+    """
+
+    def __init__(
+        self, model: PreTrainedModel, most_rows: int | None = None, memory: int | None = None
+    ) -> None:
+        """Batch for passes of this model that keep what a backward pass needs.
+
+        They take `memory` bytes beside the weights at most (None: half of what is free, or nearly
+        all on a GPU).
+        """
         shape = DecoderShape.of(model)
         self.device = model.device
-        self.sizer = BatchSizer(model, most_rows)
+        self.sizer = BatchSizer(model, most_rows, memory)
         self.token_bytes = shape.layers * shape.working * KEPT
         self.scored_bytes = 2 * bytes_per_scored_token(model)
         self.most_tokens = MOST_TOKENS.get(model.device.type, MOST_TOKENS_ELSEWHERE)
 
+    def row_bytes(self, span: Span) -> int:
+        """Predict what a pass keeps of an example."""
+        return self.token_bytes * len(span.inputs) + self.scored_bytes * len(span.continuation)
+
+    def fitting(self, span: Span) -> int:
+        """Count the rows as long as this one that a pass may have."""
+        by_memory = self.sizer.budget() // self.row_bytes(span)
+        return int(min(by_memory, self.most_tokens // len(span.inputs)))
+
     def rows(self, span: Span, copies: int) -> int:
         """Count the examples as long as this one that fit, each `copies` times."""
-        length = len(span.inputs)
-        each = self.token_bytes * length + self.scored_bytes * len(span.continuation)
-        fitting = min(self.sizer.budget() // (each * copies), self.most_tokens // (length * copies))
-        return int(max(1, min(self.sizer.most, fitting)))
+        return max(1, min(self.sizer.most, self.fitting(span) // copies))
+
+    def at_once(self, span: Span, rows: int, copies: int) -> int:
+        """Count the copies of so many rows as long as this one that fit into a pass."""
+        return max(1, min(copies, self.fitting(span) // rows))
 
     def run(
         self, spans: Sequence[Span], work: Callable[[Batch], list[R]], copies: int = 1
@@ -147,10 +172,22 @@ class Batcher:
             chosen = order[done : done + self.rows(spans[order[done]], copies)]
             done += len(chosen)
             results = self.sizer.run(
-                lambda part: work(Batch.of([spans[number] for number in part], self.device)),
-                chosen,
+                lambda part: self.work(work, [spans[number] for number in part], copies), chosen
             )
             yield chosen, results
+
+    def work(self, work: Callable[[Batch], list[R]], spans: Sequence[Span], copies: int) -> list[R]:
+        """Work on a batch; on a single example with fewer copies in a pass until these fit."""
+        at_once = self.at_once(spans[0], len(spans), copies)
+        try:
+            return work(Batch.of(spans, self.device, at_once))
+        except Exception as error:
+            if len(spans) > 1 or at_once == 1:
+                raise
+            self.sizer.shrink(error, smallest=False)
+        # Outside the handler: the failed pass's tensors are held by the exception until here.
+        clear_device_cache(garbage_collection=True)
+        return self.work(work, spans, at_once // 2)
 
 
 def gold_logprobs(model: PreTrainedModel, batch: Batch) -> Float[Tensor, " predicted"]:
@@ -358,21 +395,37 @@ def integrated(asked: Attribution, model: NeuronModel, batch: Batch) -> Tensor:
         asked.outcome(model, batch)
     found = []
     for layer in layers:
-        residual = residuals[layer].repeat(asked.steps, 1, 1) if residuals else None
-        with stack.started(layer, residual):
-            found.append(_integrate(asked, model, batch, layer))
+        residual = residuals[layer] if residuals else None
+
+        def started(
+            copies: int, layer: int = layer, residual: Tensor | None = residual
+        ) -> AbstractContextManager[None]:
+            return stack.started(layer, None if residual is None else residual.repeat(copies, 1, 1))
+
+        found.append(_integrate(asked, model, batch, layer, started))
     return torch.cat(found, dim=1)
 
 
-def _integrate(asked: Attribution, model: NeuronModel, batch: Batch, layer: int | None) -> Tensor:
-    """Average the gradients by the gates of a layer, or of all, over the points of the integral."""
-    copies = batch.repeated(asked.steps)
-    points = [(step + POINTS[asked.rule]) / asked.steps for step in range(asked.steps)]
-    values = torch.tensor(points, device=batch.tokens.device).repeat_interleave(batch.size)
-    gates = asked.gates(model, copies, values, layer)
-    with gates.applied(), torch.enable_grad():
-        slopes = gates.gradients(asked.outcome(model, copies))
-    return slopes.unflatten(0, (asked.steps, batch.size)).mean(0)
+def _integrate(
+    asked: Attribution,
+    model: NeuronModel,
+    batch: Batch,
+    layer: int | None,
+    started: Callable[[int], AbstractContextManager[None]] = lambda _: nullcontext(),
+) -> Tensor:
+    """Average the gradients by the gates of a layer, or of all, over the points of the integral.
+
+    A pass reads the batch at as many points as fit; it is `started` with so many copies.
+    """
+    points = torch.arange(asked.steps, device=batch.tokens.device) + POINTS[asked.rule]
+    total = torch.zeros((), device=batch.tokens.device)
+    for part in (points / asked.steps).split(batch.at_once or asked.steps):
+        copies = batch.repeated(len(part))
+        gates = asked.gates(model, copies, part.repeat_interleave(batch.size), layer)
+        with started(len(part)), gates.applied(), torch.enable_grad():
+            slopes = gates.gradients(asked.outcome(model, copies))
+        total = total + slopes.unflatten(0, (len(part), batch.size)).sum(0)
+    return total / asked.steps
 
 
 @torch.no_grad()
