@@ -19,7 +19,7 @@ from tempfile import NamedTemporaryFile
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperArgument, TyperGroup, TyperOption
+from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
 from caploc import console
 from caploc.errors import CaplocError, Stopped, UserError
@@ -77,6 +77,15 @@ def unwrap(docstring: str) -> str:
     return "\n\n".join(p if "\n  " in p else " ".join(p.split()) for p in paragraphs)
 
 
+class Announced(TyperCommand):
+    """A command that says at once that it has begun, if it shows progress at all."""
+
+    def invoke(self, ctx: Any) -> Any:
+        quiet = ctx.params.get("quiet", True) or ctx.params.get("as_json", False)
+        with console.beginning(quiet):
+            return super().invoke(ctx)
+
+
 def build(place: str, heading: str) -> Any:
     """Make what typer runs of a command, or of the group of commands, at a place of `COMMANDS`."""
     module, name = place.split(".")
@@ -87,6 +96,7 @@ def build(place: str, heading: str) -> Any:
         group = typer.Typer(add_completion=False, rich_markup_mode="rich")
         group.command()(found)
     for each in group.registered_commands:
+        each.cls = Announced
         each.help, each.epilog = unwrap(each.callback.__doc__ or ""), EVERYWHERE
     built: Any = typer.main.get_command(group)
     built.rich_help_panel = heading
