@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -51,6 +52,20 @@ def test_every_command_has_help_with_an_example_and_is_documented(command):
 def test_help_does_not_wait_for_torch():
     code = "import sys, caploc.cli; sys.exit('torch' in sys.modules or 'lm_eval' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_command_says_that_it_has_begun_before_it_waits_for_torch():
+    command = ["-X", "importtime", "-m", "caploc", *LOCATE, "--budget", "1"]
+    ended = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False)
+    before, begun, after = ended.stderr.partition("caploc: 0:00:00 getting ready")
+    imported = re.compile(r"\| +torch$", re.MULTILINE)
+    assert begun and imported.search(after) and not imported.search(before)
+
+
+def test_a_command_whose_result_stands_alone_says_nothing_before_it():
+    command = [sys.executable, "-m", "caploc", *LOCATE, "--method", "none", "--json"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert not ended.stdout and "getting ready" not in ended.stderr
 
 
 LOCATE = ["locate", "demo", "--task", "demo/addition"]

@@ -2,6 +2,7 @@
 
 import io
 import re
+import threading
 import time
 
 import pytest
@@ -58,6 +59,36 @@ def test_lines_of_progress_end_with_the_block_also_when_it_fails(log, monkeypatc
     written = log.getvalue()
     time.sleep(0.05)
     assert log.getvalue() == written
+
+
+def test_a_command_has_lines_from_its_beginning_and_its_measurement_goes_on_with_them(
+    log, monkeypatch
+):
+    monkeypatch.setattr(console, "LINE_SECONDS", 0.01)
+    with console.beginning(quiet=False):
+        deadline = time.monotonic() + 10
+        while log.getvalue().count(console.READY) < 3 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        before = threading.active_count()
+        with console.progress_bars(quiet=False) as shown:
+            assert threading.active_count() == before
+            shown.start("masks", 5)
+        written = log.getvalue()
+        time.sleep(0.05)
+    assert log.getvalue() == written and "masks" in written.splitlines()[-1]
+
+
+def test_a_command_that_ends_before_it_measures_leaves_no_thread(log):
+    before = threading.active_count()
+    with pytest.raises(RuntimeError), console.beginning(quiet=False):
+        raise RuntimeError
+    assert threading.active_count() == before and not console.begun
+    with console.beginning(quiet=True):
+        assert log.getvalue().count("\n") == 1
+
+
+def test_a_log_has_a_line_every_half_minute_though_a_busy_machine_is_late():
+    assert console.LINE_SECONDS <= 25
 
 
 def test_rows_that_were_stored_do_not_count_as_speed():

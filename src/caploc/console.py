@@ -39,7 +39,7 @@ if TYPE_CHECKING:  # help and completion do without pydantic
 HANGUP = getattr(signal, "SIGHUP", None)  # Windows has none
 ENDING = tuple(each for each in (signal.SIGINT, signal.SIGTERM, HANGUP) if each is not None)
 SHOWN = 12  # bars
-LINE_SECONDS = 30.0  # between lines of progress where no bars can be drawn
+LINE_SECONDS = 20.0  # between lines of progress where no bars can be drawn
 READY = "getting ready"  # before the first stage: tasks are read, a model is loaded and proved
 KEPT = "What was measured is kept; the same command continues."
 
@@ -92,9 +92,10 @@ class Bars:
 
 
 class Lines:
-    """Progress in a file, such as a job's log: a line at once, every half minute and at the end."""
+    """Progress in a file, such as a job's log: a line at once, three a minute and at the end."""
 
     def __init__(self) -> None:
+        self.over, self.thread = threading.Event(), threading.Thread(target=self.tick, daemon=True)
         self.lock = threading.Lock()
         self.began = self.stage_began = time.monotonic()
         self.what, self.rows, self.done, self.measured = READY, 0, 0, 0
@@ -127,23 +128,46 @@ class Lines:
     def write(self) -> None:
         stderr.print(escape(self.line()), soft_wrap=True, highlight=False)
 
-    @contextmanager
-    def writing(self) -> Iterator[None]:
-        over = threading.Event()
+    def tick(self) -> None:
+        while not self.over.wait(LINE_SECONDS):
+            self.write()
 
-        def tick() -> None:
-            while not over.wait(LINE_SECONDS):
-                self.write()
-
+    def begin(self) -> None:
         self.write()
-        thread = threading.Thread(target=tick, daemon=True)
-        thread.start()
+        self.thread.start()
+
+    def end(self) -> None:
+        """Write the last line, unless that has been done."""
+        if not self.over.is_set():
+            self.over.set()
+            self.thread.join()
+            self.write()
+
+
+begun: list[Lines] = []  # of the command that runs, until its measurement takes them over
+
+
+@contextmanager
+def beginning(quiet: bool) -> Iterator[None]:
+    """Say at once that a command has begun: the libraries that it imports may take many seconds.
+
+    In a file it is said again and again from here on; `progress` inside the block goes on with it.
+    """
+    if quiet or stderr.is_jupyter:
+        yield
+    elif stderr.is_terminal:
+        stderr.print(f"caploc: {READY} ...", highlight=False)
+        yield
+    else:
+        lines = Lines()
+        lines.begin()
+        begun.append(lines)
         try:
             yield
         finally:
-            over.set()
-            thread.join()
-            self.write()
+            begun.clear()
+            lines.over.set()  # a mistake is told without a last line
+            lines.thread.join()
 
 
 Shown = Bars | Lines | Silent
@@ -231,9 +255,13 @@ def progress_bars(quiet: bool) -> Iterator[Shown]:
         yield Silent()
         return
     if not (stderr.is_terminal or stderr.is_jupyter):
-        lines = Lines()
-        with lines.writing():
+        lines = begun.pop() if begun else Lines()
+        if not lines.thread.is_alive():
+            lines.begin()
+        try:
             yield lines
+        finally:
+            lines.end()
         return
     left = [SpinnerColumn(), TextColumn("{task.description}"), BarColumn()]
     right = [MofNCompleteColumn(), Rates(), TimeRemainingColumn()]

@@ -90,11 +90,36 @@ def test_yaml_files_name_tasks_groups_and_tags(tmp_path):
     assert set(completion.named_in(tmp_path)) == {"one", "two", "both", "many", "all", "few"}
 
 
-def test_completion_waits_for_no_library():
+def imported_by(*words: str, **env: str) -> set[str]:
+    """Modules that a process has imported which was called by these words, when it ends."""
+    code = "import sys; from caploc.__main__ import main\ntry: main()\n"
+    code += "except SystemExit: print(*sys.modules, file=sys.stderr)"
+    call = {"env": os.environ | env, "capture_output": True, "text": True, "check": True}
+    ended = subprocess.run([sys.executable, "-c", code, *words], **call)
+    assert ended.stdout
+    return set(ended.stderr.split())
+
+
+def of_commands(modules: set[str]) -> set[str]:
+    return {name.rpartition(".")[2] for name in modules if name.startswith("caploc.cli.")}
+
+
+LIBRARIES = {"torch", "lm_eval", "scipy", "numpy", "pydantic"}
+
+
+def test_the_version_waits_for_no_library_and_no_command():
+    modules = imported_by("--version")
+    assert not modules & LIBRARIES and not of_commands(modules)
+
+
+def test_completion_waits_for_no_library_and_no_other_command():
     keep("gsm8k")
-    code = "import sys, caploc.cli; caploc.cli.completion.tasks('gs'); sys.exit(any("
-    code += "name in sys.modules for name in ('torch', 'lm_eval', 'scipy', 'numpy', 'pydantic')))"
-    assert subprocess.run([sys.executable, "-c", code], env=os.environ, check=False).returncode == 0
+    asked = {"COMP_WORDS": "caploc locate demo --task gs", "COMP_CWORD": "4"}
+    modules = imported_by(_CAPLOC_COMPLETE="complete_bash", **asked)
+    assert not modules & LIBRARIES
+    assert of_commands(modules) == {"completion", "options", "locating"}
+    modules = imported_by(_CAPLOC_COMPLETE="complete_bash", COMP_WORDS="caploc cu", COMP_CWORD="1")
+    assert of_commands(modules) == {"completion", "options", "measuring"}
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

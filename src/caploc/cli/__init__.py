@@ -1,6 +1,7 @@
 """The command line: arguments to a study, run it, print the result. No logic of its own.
 
-What needs PyTorch is imported inside the commands, so that `--help` and mistakes answer at once.
+What needs PyTorch is imported inside the commands, and a command's module when its name is typed,
+so that `--help`, the Tab key and mistakes answer at once.
 """
 
 import logging
@@ -10,17 +11,17 @@ import sys
 import threading
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from importlib import metadata
+from importlib import import_module, metadata
 from inspect import cleandoc
 from tempfile import NamedTemporaryFile
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
 from caploc import console
-from caploc.cli import facts, locating, looking, measuring, models, neurons, paper, studies
 from caploc.errors import CaplocError, Stopped, UserError
 from caploc.launching import launched
 
@@ -53,17 +54,93 @@ Environment:
     XDG_CACHE_HOME        where shell completion keeps names (~/.cache)
     NO_COLOR              any value: no colours
 """
+# Under which heading of the help a command stands, and where it is: module and function.
 COMMANDS = {
-    "Begin": (studies.demo, models.fetch, models.models, looking.tasks, looking.doctor),
-    "Find": (locating.locate, studies.run, studies.plan),
-    "Ask more": (measuring.evaluate, measuring.curve, measuring.interactions, measuring.universal),
-    "Look": (looking.report, looking.compare, looking.rows, looking.ui),
-    "Hand on": (models.export,),
-    "Reproduce": (paper.reproduce,),
+    "Begin": ("studies.demo", "models.fetch", "models.models", "looking.tasks", "looking.doctor"),
+    "Find": ("locating.locate", "studies.run", "studies.plan"),
+    "Ask more": (
+        "measuring.evaluate",
+        "measuring.curve",
+        "measuring.interactions",
+        "measuring.universal",
+    ),
+    "Look": ("looking.report", "looking.compare", "looking.rows", "looking.ui"),
+    "Hand on": ("models.export",),
+    "Reproduce": ("paper.reproduce",),
+    "Feed-forward neurons": ("facts.neurons",),
 }
+
+
+def unwrap(docstring: str) -> str:
+    """Make one line of each paragraph of prose, for terminals of any width."""
+    paragraphs = cleandoc(docstring).split("\n\n")
+    return "\n\n".join(p if "\n  " in p else " ".join(p.split()) for p in paragraphs)
+
+
+class Announced(TyperCommand):
+    """A command that says at once that it has begun, if it shows progress at all."""
+
+    def invoke(self, ctx: Any) -> Any:
+        quiet = ctx.params.get("quiet", True) or ctx.params.get("as_json", False)
+        with console.beginning(quiet):
+            return super().invoke(ctx)
+
+
+def build(place: str, heading: str) -> Any:
+    """Make what typer runs of a command, or of the group of commands, at a place of `COMMANDS`."""
+    module, name = place.split(".")
+    found = getattr(import_module(f"caploc.cli.{module}"), name)
+    if isinstance(found, typer.Typer):
+        group = found
+    else:
+        group = typer.Typer(add_completion=False, rich_markup_mode="rich")
+        group.command()(found)
+    for each in group.registered_commands:
+        each.cls = Announced
+        each.help, each.epilog = unwrap(each.callback.__doc__ or ""), EVERYWHERE
+    built: Any = typer.main.get_command(group)
+    built.rich_help_panel = heading
+    return built
+
+
+class Commands(Mapping[str, Any]):
+    """All commands by name, each imported when it is asked for."""
+
+    def __init__(self) -> None:
+        self.places = {
+            place.rpartition(".")[2]: (place, heading)
+            for heading, places in COMMANDS.items()
+            for place in places
+        }
+        self.built: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self.built:
+            self.built[name] = build(*self.places[name])
+        return self.built[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.places)
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+
+class Root(TyperGroup):
+    """`caploc` itself."""
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        self.commands = Commands()  # type: ignore[assignment]
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """List names; typer's own would ask for every command too."""
+        return list(self.commands)
+
 
 app = typer.Typer(
     name="caploc",
+    cls=Root,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
@@ -93,22 +170,6 @@ def root(
     """
 
 
-def unwrap(docstring: str) -> str:
-    """Make one line of each paragraph of prose, for terminals of any width."""
-    paragraphs = cleandoc(docstring).split("\n\n")
-    return "\n\n".join(p if "\n  " in p else " ".join(p.split()) for p in paragraphs)
-
-
-for heading, commands in COMMANDS.items():
-    for command in commands:
-        app.command(rich_help_panel=heading)(command)
-for study in (facts.fidelity, facts.reliability, facts.decouple):
-    neurons.app.command()(study)
-for registered in (*app.registered_commands, *neurons.app.registered_commands):
-    registered.help, registered.epilog = unwrap(registered.callback.__doc__ or ""), EVERYWHERE
-app.add_typer(neurons.app, rich_help_panel="Feed-forward neurons")
-
-
 def hush() -> None:
     """Keep the libraries' own remarks off the terminal."""
     warnings.filterwarnings("ignore")
@@ -129,8 +190,16 @@ def run_or_follow() -> None:
             exit_after(command)
 
 
+def leave_values_unread() -> None:
+    """Keep typer from waiting for pydantic at the Tab key, which asks what stands where only."""
+    for kind in (TyperOption, TyperArgument):
+        kind.process_value = lambda self, ctx, value: value  # type: ignore[method-assign]
+
+
 def main() -> None:
     """Run a command, or follow the process that does."""
+    if "_CAPLOC_COMPLETE" in os.environ:
+        leave_values_unread()
     hush()
     exit_after(run_or_follow)
 

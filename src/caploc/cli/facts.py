@@ -6,6 +6,7 @@ from typing import Annotated, Any, ClassVar
 import typer
 
 from caploc.cli.neurons import Points, Seed, Share, Sigma, run_and_show
+from caploc.cli.neurons import app as neurons
 from caploc.cli.options import Model, ModelGroup, Out, OutputGroup, takes_groups
 from caploc.naming import default_folder, placed
 
@@ -39,6 +40,7 @@ class FactGroup:
         return FactStudy(loading.of(model), placed(facts), methods=methods, **asked)
 
 
+@neurons.command()
 @takes_groups
 def fidelity(
     model: Model,
@@ -70,6 +72,7 @@ def fidelity(
     run_and_show(measure_fidelity, study, folder, page=folder / "fidelity", output=output)
 
 
+@neurons.command()
 @takes_groups
 def reliability(
     model: Model,
@@ -105,6 +108,7 @@ def reliability(
     run_and_show(measure_reliability, study, folder, page=folder / "reliability", output=output)
 
 
+@neurons.command()
 @takes_groups
 def decouple(
     model: Model,

@@ -40,7 +40,8 @@ app = typer.Typer(
     name="neurons",
     help="Find, erase, tune and question the feed-forward neurons of a capability (CNL).",
     no_args_is_help=True,
-    rich_markup_mode=None,
+    add_completion=False,
+    rich_markup_mode="rich",
 )
 
 Folder = Annotated[
