@@ -56,7 +56,7 @@ def test_the_files_to_read_first_are_there_and_few_enough_lines():
     page = (README.parent / "docs" / "architecture.md").read_text()
     files = re.findall(r"^\| \d+ \| `(.+?)`", page, re.MULTILINE)
     assert len(files) == 12
-    assert sum(len((PACKAGE / name).read_text().splitlines()) for name in files) <= 2500
+    assert sum(len((PACKAGE / name).read_text().splitlines()) for name in files) <= 2600
 
 
 def test_the_mathematics_does_not_import_torch():
