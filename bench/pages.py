@@ -31,6 +31,9 @@ The methods:
 - *css (searched)*: 100, 200 and 400 masks at rates of 1, 2, 5 and 10 %; of the twelve sets the one
   that hurts most.
 - *ridge regression*, *least squares*: 5 % random masks crossed with examples, in COAR's manner.
+- *Thompson (as coded)*: the search of the paper's code that its text does not mention: a Beta
+  distribution a head, the heads with the largest draws knocked out together, and the score their
+  reward, so that it is led to what can be spared. *(mended)*: 1 less the score is the reward.
 - *one-shot*: every head alone. *greedy*: again after each one found. *halving*: single heads, the
   worse half dropped in every round.
 - *gradient x activation*: the derivative of the gold answer's log-probability by each head's

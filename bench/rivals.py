@@ -168,6 +168,31 @@ def css_searched(problem: Problem, struck: Sequence[int] = ()) -> Search:
     return Found(best.needed(settings.top), best.order(), best, Measurements.none(heads))
 
 
+def thompson(problem: Problem, *, mended: bool = False) -> Search:
+    """The search of the paper's code that its text does not mention, which mixes up its polarity.
+
+    Every head has a Beta distribution, uniform at first. In each round (`masks` of them) a number
+    is drawn from each, the share `rate` of heads with the largest are knocked out together on all
+    examples, and the score s (0 to 1) is their reward: (s, 1 - s) is added to the two parameters of
+    those, half of (1 - s, s) to those of the others. Heads are ranked by their means, the largest
+    first. So it is led to what can best be spared, and names that; `mended` rewards 1 - s instead.
+    """
+    settings, heads = problem.settings, problem.heads
+    random = designs.generator(settings.seed)
+    first, second = np.ones(heads), np.ones(heads)
+    size = designs.check_mask_size(heads, settings.rate)
+    for _ in range(settings.masks):
+        drawn = np.argsort(random.beta(first, second), kind="stable")[-size:]
+        mask = column_mask(heads, drawn.tolist())
+        measured = yield Plan.crossed(mask[None], problem.examples, what="rounds")
+        score = float(np.nanmean(measured.outcome))
+        reward = 1 - score if mended else score
+        first += np.where(mask, reward, (1 - reward) / 2)
+        second += np.where(mask, 1 - reward, reward / 2)
+    ranking = np.argsort(-first / (first + second), kind="stable").tolist()
+    return Found(ranking[: settings.top], ranking, ranked(heads, ranking), Measurements.none(heads))
+
+
 def best_of(problem: Problem, effects: Sequence[np.ndarray]) -> Search:
     """Of several sets of effects that cost no rows, the one whose strongest heads hurt most."""
     orders = [np.argsort(effect, kind="stable").tolist() for effect in effects]

@@ -35,6 +35,8 @@ NAMES = (
     "csb",
     "ridge regression",
     "least squares",
+    "Thompson (as coded)",
+    "Thompson (mended)",
     "one-shot",
     "greedy",
     "halving",
@@ -133,10 +135,14 @@ def crossed_trials(seed: int) -> list[Trial]:
                 found.append(Trial(method, setting, METHODS[method].search, settings))
     settings = Settings(seed=seed, masks=max(rivals.MASKS), rate=0.05)
     setting = f"{settings.masks} x {CROSSED}, 5%"
+    thompson, mended = replace(settings, rate=0.02), partial(rivals.thompson, mended=True)
+    rounds = f"{settings.masks} x {CROSSED}, 2%"
     return [
         *found,
         Trial("ridge regression", setting, rivals.regression, settings),
         Trial("least squares", setting, rivals.ordinary_regression, settings),
+        Trial("Thompson (as coded)", rounds, rivals.thompson, thompson),
+        Trial("Thompson (mended)", rounds, mended, thompson),
     ]
 
 

@@ -8,6 +8,7 @@ from caploc.errors import BadOption, UserError
 from caploc.finished import FinishedRun
 from caploc.folder import CURVE, EVALUATION, claim, package_versions, write_json
 from caploc.heads import Head
+from caploc.modes import Mode
 from caploc.progress import Progress, Silent
 from caploc.report import rewrite_page
 from caploc.result import SCHEMA, RunCost, TaskComparison
@@ -15,14 +16,15 @@ from caploc.tasks.catalog import TaskOptions, check_task_name
 from caploc.validation.comparison import Comparison, check_limit, score_both
 from caploc.validation.curve import draw_curve
 from caploc.validation.failures import categorize_failures
-from caploc.workbench import Allowed, ModelOptions, Workbench
+from caploc.workbench import Allowed, ModelOptions, Workbench, check_pairs, load_intervention
 
 
 @dataclass(frozen=True)
 class Evaluation:
     """Which heads to knock out of which model, and the tasks to score it on.
 
-    Without heads the model is scored intact only. `options` go to every task.
+    Without heads the model is scored intact only. `options` go to every task; `mode` says what
+    takes the place of the heads.
     """
 
     model: ModelOptions
@@ -30,6 +32,7 @@ class Evaluation:
     tasks: tuple[str, ...]
     options: TaskOptions = field(default_factory=TaskOptions)
     limit: int | None = None
+    mode: Mode = field(default_factory=Mode)
 
     def check(self) -> None:
         """Refuse, by a UserError, every mistake that shows before data or weights are loaded."""
@@ -39,7 +42,9 @@ class Evaluation:
             raise BadOption(f"--tasks names {twice[0]} twice; name each task once.")
         self.options.check()
         check_limit(self.limit)
-        for name in self.tasks:
+        self.mode.check(self.model.device)
+        self.mode.check_beside(self.tasks[1:])
+        for name in (*self.tasks, *([self.mode.corrupted] if self.mode.corrupted else [])):
             check_task_name(name, self.options)
         self.model.check().mask(self.heads)
 
@@ -54,12 +59,15 @@ def evaluate(
     possible; RunFailed if the machine gives up; rows already measured are kept.
     """
     evaluation.check()
-    tasks = evaluation.model.tasks(evaluation.tasks, evaluation.options)
+    model, options = evaluation.model, evaluation.options
+    tasks = model.tasks(evaluation.tasks, options)
+    intervention = load_intervention(model, evaluation.mode, options, 0)
+    check_pairs(model, intervention, tasks[0])
     with (
         claim(folder, asdict(evaluation), command) as store,
         evaluation.model.answering() as engine,
     ):
-        bench = Workbench(engine, store)
+        bench = Workbench(engine, store, intervention=intervention)
         mask = bench.engine.loaded.grid.mask(evaluation.heads)
         compared = [
             score_both(bench.meter(task), mask, task.first(evaluation.limit), progress or Silent())

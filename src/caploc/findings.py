@@ -165,6 +165,9 @@ def method_settings(study: dict[str, Any], stages: Stages) -> MethodSettings:
         top=study["settings"]["top"],
         goal=said.get("goal"),
         examples=len(stages.examples),
+        mode=study["mode"]["name"],
+        corrupted=study["mode"]["corrupted"],
+        positions=study["mode"]["positions"],
     )
 
 

@@ -12,6 +12,7 @@ from caploc.errors import UserError
 from caploc.folder import RESULT, RUN, claim
 from caploc.measurement import HeadModel, RowEngine
 from caploc.models.loading import LoadedModel
+from caploc.modes import Mode
 from caploc.result import Result
 from caploc.search import Settings
 from caploc.study import Study
@@ -45,8 +46,7 @@ class FinishedRun:
                 f"The run in {folder} was written by another version of caploc ({error}); run "
                 "`caploc locate` again into a new folder."
             ) from error
-        tasks = (study.task, *study.beside)
-        allowed.check(f"The run in {folder}", study.model, study.options, tasks)
+        allowed.check(f"The run in {folder}", study.model, study.options, study.named_tasks)
         if allowed.workers is not None:
             allowed.workers.check(study.model.device)
             study = replace(study, model=replace(study.model, workers=allowed.workers))
@@ -86,7 +86,7 @@ class FinishedRun:
             claim(self.folder, self.written.study, self.written.command) as store,
             self.answering() as engine,
         ):
-            yield Workbench(engine, store)
+            yield Workbench(engine, store, intervention=self.study.intervention())
 
 
 def restored(fields: dict[str, Any]) -> Study:
@@ -99,6 +99,7 @@ def restored(fields: dict[str, Any]) -> Study:
         "model": ModelOptions(**fields["model"] | {"workers": None}),
         "options": TaskOptions(**fields["options"]),
         "settings": Settings(**fields["settings"]),
+        "mode": Mode(**fields.get("mode", {})),
         **{
             each: tuple(fields.get(each, ()))
             for each in ("other_tasks", "spare", "twins", "exclude")

@@ -33,7 +33,8 @@ WRITERS = {NEURONS: "neurons locate", ENHANCEMENT: "neurons enhance"}
 # Choices that older runs do not name, and what they meant: such a run goes on.
 LATER: dict[str, Any] = {
     "model.quantize": None, "model.gguf": None, "settings.price": 0.02, "spare": [], "twins": [],
-    "exclude": [], "quick": False,
+    "exclude": [], "quick": False, "mode.name": "zero", "mode.corrupted": None,
+    "mode.positions": None,
 }  # fmt: skip
 PACKAGES = ("caploc", "torch", "transformers", "lm_eval", "scikit-learn", "numpy")
 

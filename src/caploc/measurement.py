@@ -9,9 +9,10 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
-from caploc.engine import Answer, Ask, Engine
+from caploc.engine import Answer, Ask, Engine, Source
 from caploc.grid import Grid
 from caploc.heads import HeadGrid, Mask
+from caploc.modes import Sources
 from caploc.progress import Progress
 from caploc.recovery import Measurements
 from caploc.result import Score
@@ -90,10 +91,17 @@ class Meter:
     """Measures rows of one task on one model, through the store."""
 
     def __init__(
-        self, engine: Engine, store: Store, task: Task, question: Question, cost: Cost
+        self,
+        engine: Engine,
+        store: Store,
+        task: Task,
+        question: Question,
+        cost: Cost,
+        sources: Sources | None = None,
     ) -> None:
-        """Read what the store holds of this question."""
+        """Read what the store holds of this question; without `sources` heads are zeroed."""
         self.engine, self.store, self.task, self.cost = engine, store, task, cost
+        self.sources = sources
         self.question = store.question_id(question)
         self.known = store.load(self.question)
         self.counted: set[tuple[bytes, str]] = set()
@@ -129,7 +137,13 @@ class Meter:
         for number, (key, (mask, example)) in enumerate(todo):
             requests = self.task.requests(example)
             waiting.append(Waiting(key, example, [None] * len(requests)))
-            asks += [Ask((number, part), r, mask) for part, r in enumerate(requests)]
+            taken: list[Source | None] = [None] * len(requests)
+            if self.sources is not None and mask.any():
+                taken = [*self.sources.of(example, requests)]
+            asks += [
+                Ask((number, part), request, mask, source)
+                for part, (request, source) in enumerate(zip(requests, taken, strict=True))
+            ]
         for batch in self.engine.answer(asks):
             done = []
             for row in self.rows([waiting[number] for number in self.filled(batch, waiting)]):

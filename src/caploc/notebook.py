@@ -16,6 +16,7 @@ from caploc.evaluation import curve as measure_curve
 from caploc.findings import StudyFindings as Record
 from caploc.folder import RESULT
 from caploc.lookup import pick
+from caploc.modes import PATCH, Mode
 from caploc.naming import default_folder, default_others, placed
 from caploc.report.charts import Picture
 from caploc.report.plots import curve_specs, heads_spec, units_by_task
@@ -106,6 +107,7 @@ def locate(  # noqa: PLR0913  (what can be chosen is its parameters)
     spare: Sequence[str] = (),
     twins: Sequence[str] = (),
     exclude: Sequence[str] = (),
+    mode: str | Mode = "zero",
     controls: int = 20,
     limit: int | None = None,
     options: TaskOptions | None = None,
@@ -119,8 +121,9 @@ def locate(  # noqa: PLR0913  (what can be chosen is its parameters)
     `model` is a Hugging Face id, a local folder, `demo`, or `ModelOptions` for device, dtype and
     the rest; `task` an lm-eval task, a path to a YAML, or one of `caploc tasks`. `setting` are
     fields of `Settings` by name, such as `budget=2000`, `top=3`, `seed=1`, `goal="set"`; the other
-    arguments are those of `Study`. `also` names tasks to score before and after. Files go to `out`
-    (a folder below runs/ if absent), and the same call goes on where an earlier one stopped.
+    arguments are those of `Study`; `mode` is a name such as "mean", or a `modes.Mode`. `also` names
+    tasks to score before and after. Files go to `out` (a folder below runs/ if absent), and the
+    same call goes on where an earlier one stopped.
 
         found = caploc.locate("demo", "demo/addition", budget=1000)
         found.top
@@ -135,6 +138,8 @@ def locate(  # noqa: PLR0913  (what can be chosen is its parameters)
         pick({field.name: field for field in fields(Settings)}, each, "setting")
     loading = ModelOptions(placed(model)) if isinstance(model, str) else model
     name = placed(task)
+    knockout = Mode(mode) if isinstance(mode, str) else mode
+    others = () if knockout.name == PATCH else default_others(name)
     study = Study(
         model=loading,
         task=name,
@@ -142,10 +147,11 @@ def locate(  # noqa: PLR0913  (what can be chosen is its parameters)
         settings=replace(settings or Settings(), **setting),
         examples=examples,
         options=options or TaskOptions(),
-        other_tasks=tuple(default_others(name) if also is None else also),
+        other_tasks=tuple(others if also is None else also),
         spare=tuple(map(placed, spare)),
         twins=tuple(map(placed, twins)),
         exclude=tuple(exclude),
+        mode=knockout,
         controls=controls,
         limit=limit,
         track=track,

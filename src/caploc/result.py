@@ -384,6 +384,9 @@ class MethodSettings(Record):
     top: Count | None = None
     goal: Name | None = None
     examples: Count | None = None
+    mode: Name = "zero"
+    corrupted: Name | None = None
+    positions: Name | None = None
 
 
 class GridShape(Record):

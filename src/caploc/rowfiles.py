@@ -97,6 +97,7 @@ class Own:
     fingerprint: str
     dtype: str | None
     tasks: frozenset[str]
+    mode: str
 
     @classmethod
     def of(cls, folder: Path, path: Path) -> "Own":
@@ -109,12 +110,13 @@ class Own:
         result = read_file(folder / RESULT, Result)
         others = (other.name for other in result.validation.other_tasks)
         tasks = frozenset([result.task.name, *others])
-        return cls(str(result.model.fingerprint), result.model.dtype, tasks)
+        mode = result.method.mode
+        return cls(str(result.model.fingerprint), result.model.dtype, tasks, mode)
 
     def has(self, question: Question) -> bool:
-        """Whether a question is of the run's model and one of its tasks."""
+        """Whether a question is of the run's model, mode and one of its tasks."""
         same = question.model == self.fingerprint and self.dtype in (None, question.dtype)
-        return same and question.task in self.tasks
+        return same and question.task in self.tasks and question.mode.split()[0] == self.mode
 
 
 def write_rows(
@@ -206,7 +208,7 @@ def line(question: Question, row: Sequence[Any], known: Known) -> tuple[Any, ...
     grid = known.grids.get(question.model)
     columns = unpack(mask, grid.size if grid else None).tolist()
     # Heads have names where the grid is known, and is one of these parts.
-    named = grid and question.mode.startswith("zero") and max(columns, default=0) < grid.size
+    named = grid and not question.mode.startswith("neurons") and max(columns, default=0) < grid.size
     answers = json.loads(responses)
     return (
         known.names.get(question.model, question.model),

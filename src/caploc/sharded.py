@@ -136,7 +136,8 @@ def _asks_from_json(told: dict[str, Any]) -> list[Ask]:
         tuple(KINDS[name](**fields) for name, fields in told["requests"]),
         tuple(bytes.fromhex(bits) for bits in told["masks"]),
         told["parts"],
-        tuple(((key[0], key[1]), text, mask) for key, text, mask in told["asked"]),
+        # every source is None: reading one takes all heads in one process
+        tuple(((key[0], key[1]), text, mask, 0) for key, text, mask, _ in told["asked"]),
     ).asks()
 
 

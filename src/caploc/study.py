@@ -16,6 +16,7 @@ from caploc.findings import Stages, StudyFindings, estimand_of, without_noise, w
 from caploc.folder import CURVE, RESULT, claim, write_json
 from caploc.lookup import pick
 from caploc.measurement import HeadModel, Meter, RowEngine, outcomes_by_example, search
+from caploc.modes import Intervention, Mode
 from caploc.naming import are_twins
 from caploc.progress import Progress, Silent
 from caploc.recovery.rows import is_binary
@@ -44,9 +45,11 @@ from caploc.validation.wording import left_out
 from caploc.workbench import (
     ModelOptions,
     Workbench,
+    check_pairs,
     check_task_count,
     choices_of,
     likelihood_of,
+    load_intervention,
     shared_price,
 )
 
@@ -86,6 +89,7 @@ class Study:
     spare: tuple[str, ...] = ()
     twins: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
+    mode: Mode = field(default_factory=Mode)
     controls: int = 20
     limit: int | None = None
     quick: bool = False
@@ -112,6 +116,12 @@ class Study:
         """All tasks but the one that heads are searched for, each once."""
         return tuple(dict.fromkeys((*self.twins, *self.spare, *self.other_tasks)))
 
+    @property
+    def named_tasks(self) -> tuple[str, ...]:
+        """Every task that it names."""
+        corrupted = () if self.mode.corrupted is None else (self.mode.corrupted,)
+        return (self.task, *self.beside, *corrupted)
+
     def is_twin(self, name: str) -> bool:
         """Tell whether a task is this one in other words."""
         return name in self.twins or are_twins(name, self.task)
@@ -129,7 +139,9 @@ class Study:
         check_limit(self.limit)
         check_task_count("The study", 1 + len(self.beside))
         check_tracker(self.track)
-        for name in (self.task, *self.beside):
+        self.mode.check(self.model.device)
+        self.mode.check_beside(self.beside)
+        for name in self.named_tasks:
             check_task_name(name, self.options)
         if self.seeks_specific:
             check_sides(self.task, self.spare, self.twins)
@@ -183,6 +195,10 @@ class Study:
         """Load the task and those beside it, which are asked in their own way."""
         tasks = self.model.tasks([self.task], self.options)
         return tasks + self.model.tasks(self.beside, self.options.plain())
+
+    def intervention(self) -> Intervention:
+        """Load what it takes to knock heads out as the mode says."""
+        return load_intervention(self.model, self.mode, self.options, self.settings.seed)
 
     def check_examples(self, size: int) -> None:
         """Refuse a task with fewer examples than the search takes, or none left to judge on."""
@@ -244,13 +260,14 @@ def run_study(
     """
     progress = progress or Silent()
     study = study.check()
-    tasks = study.tasks()
+    tasks, intervention = study.tasks(), study.intervention()
     study.check_examples(tasks[0].size)
+    check_pairs(study.model, intervention, tasks[0])
     with claim(folder, asdict(study), command) as store:
         fields = asdict(study) | {"draws_masks": METHODS[study.method].draws_masks}
         with tracked(study.track, f"{study.task} {study.method}", fields, progress) as watched:
             with nullcontext(engine) if engine else study.model.answering() as answering:
-                bench = Workbench(answering, store)
+                bench = Workbench(answering, store, intervention=intervention)
                 stages = locate(study, bench, tasks, watched)
                 stages = validated(study, bench, stages, tasks, watched)
                 drawn = draw_own_curve(study, bench, stages, tasks, watched)

@@ -14,6 +14,7 @@ from caploc.folder import UNIVERSAL, claim, package_versions, write_json
 from caploc.headfile import HeadFile
 from caploc.heads import Head, HeadGrid
 from caploc.measurement import Meter
+from caploc.modes import ZERO
 from caploc.progress import Progress, Silent
 from caploc.search import column_mask
 from caploc.stats import localization
@@ -49,6 +50,12 @@ class Trials:
         if len({run.result.model.fingerprint for run in self.runs}) > 1:
             models = ", ".join(dict.fromkeys(run.study.model.name for run in self.runs))
             raise UserError(f"The runs are of different models ({models}); name runs of one.")
+        if others := [run for run in self.runs if run.result.method.mode != ZERO]:
+            raise UserError(
+                f"The run in {others[0].folder} was made with --mode {others[0].result.method.mode}"
+                ", and a universal head is one that tasks cannot do without; name runs of --mode "
+                f"{ZERO}."
+            )
         if unknown := [task for task in self.families if task not in names]:
             raise BadOption(
                 f"--family names {unknown[0]}, which is no run's task; they are {', '.join(names)}."

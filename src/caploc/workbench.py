@@ -14,13 +14,14 @@ from caploc.measurement import Cost, HeadModel, Meter, Model_co, RowEngine
 from caploc.models.loading import LoadedModel, check_model, load_model, load_tokenizer
 from caploc.models.placement import SCHEMES, SHARD, SPREAD
 from caploc.models.sources import ModelSource, find_source
+from caploc.modes import MEAN, ZERO, Intervention, Mode, Sources
 from caploc.progress import Progress
 from caploc.search import column_mask
 from caploc.sharded import LeadingEngine
 from caploc.store import Question, Store
 from caploc.store.store import UNKNOWN
 from caploc.tasks.catalog import TaskOptions, load_task, wants_chat_template
-from caploc.tasks.task import Request, Task
+from caploc.tasks.task import Request, Task, prompt_of
 from caploc.tasks.taskfiles import code_in, permit_code, refusal
 from caploc.workers import DistributedEngine, Workers
 from caploc.workers.distributed import WorkerRecipe
@@ -157,6 +158,41 @@ def check_task_count(where: str, count: int) -> None:
         )
 
 
+def load_intervention(
+    model: ModelOptions, mode: Mode, options: TaskOptions, seed: int
+) -> Intervention:
+    """Load what it takes to knock heads out as a mode says."""
+    named = [] if mode.corrupted is None else [mode.corrupted]
+    corrupted = model.tasks(named, options)
+    return Intervention(mode, seed, corrupted[0] if corrupted else None)
+
+
+def check_pairs(model: ModelOptions, intervention: Intervention, task: Task) -> None:
+    """Refuse, by a BadOption, corrupted prompts that are not as long as the task's own."""
+    corrupted = intervention.corrupted
+    if corrupted is None:
+        return
+    intervention.sources(task)
+    tokenizer = load_tokenizer(
+        model.name,
+        revision=model.revision,
+        gguf=model.gguf,
+        trust_remote_code=model.trust_remote_code,
+    )
+    unlike = []
+    for example in range(task.size):
+        pair = task.in_metric().requests(example)[0], corrupted.requests(example)[0]
+        counts = [len(tokenizer(prompt_of(request))["input_ids"]) for request in pair]
+        unlike += [(example, *counts)] if counts[0] != counts[1] else []
+    if unlike:
+        number, own, other = unlike[0]
+        raise BadOption(
+            f"--corrupted {corrupted.name}: of {len(unlike):,} of {task.size:,} examples the "
+            f"corrupted prompt has not as many tokens as the prompt of {task.name} (example "
+            f"{number}: {other}, not {own}); word them so that it has."
+        )
+
+
 @dataclass(frozen=True)
 class Unloaded:
     """A model of which only what files tell is known."""
@@ -186,7 +222,8 @@ class Absent:
 class Workbench(Generic[Model_co]):
     """A loaded model, the store its rows go to, and what they cost so far.
 
-    `make_meter` builds meters that do not measure, from a task, its question and that cost.
+    `make_meter` builds meters that do not measure, from a task, its question and that cost;
+    `intervention` says what takes the place of heads that are knocked out.
     """
 
     engine: RowEngine[Model_co]
@@ -194,6 +231,8 @@ class Workbench(Generic[Model_co]):
     cost: Cost = field(default_factory=Cost)
     meters: dict[Question, Meter] = field(default_factory=dict)
     make_meter: Callable[[Task, Question, Cost], Meter] | None = None
+    intervention: Intervention = field(default_factory=Intervention)
+    sources: dict[tuple[str, str, str], Sources | None] = field(default_factory=dict)
 
     def meter(self, task: Task, *, repeat: int = 0) -> Meter:
         """Return the meter of a task; one a question, so that no row is counted twice.
@@ -202,12 +241,18 @@ class Workbench(Generic[Model_co]):
         """
         loaded = self.engine.loaded
         what = task.name, task.version, task.outcome_kind
-        question = Question(loaded.fingerprint, loaded.dtype, *what, repeat=repeat)
+        if what not in self.sources:
+            self.sources[what] = self.intervention.sources(task)
+        sources = self.sources[what]
+        mode = ZERO if sources is None else sources.question
+        question = Question(loaded.fingerprint, loaded.dtype, *what, mode, repeat)
         if question not in self.meters and self.make_meter is not None:
             self.meters[question] = self.make_meter(task, question, self.cost)
         elif question not in self.meters:
             assert self.store is not None
-            self.meters[question] = Meter(self.engine, self.store, task, question, self.cost)
+            self.meters[question] = Meter(
+                self.engine, self.store, task, question, self.cost, sources
+            )
         return self.meters[question]
 
 
@@ -235,7 +280,9 @@ def shared_price(
 ) -> float:
     """Tokens that one mask reads for all rows, as a multiple of those that each row takes alone."""
     requests = [meter.task.requests(example)[0] for example in examples]
-    shared = bench.engine.shared_tokens(requests)
+    # where each example has a source of its own, no two read a prefix alike
+    alike = bench.intervention.mode.name in (ZERO, MEAN)
+    shared = bench.engine.shared_tokens(requests) if alike else 0.0
     rows = meter.under(column_mask(bench.engine.loaded.grid.size, []), examples, progress, "intact")
     whole = sum(row.plain_tokens for row in rows) / len(rows)
     return shared / max(whole - shared, 1.0)

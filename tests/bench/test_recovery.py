@@ -32,6 +32,18 @@ def test_every_rival_finds_strong_heads(found):
         assert sorted(done.found.ranking) == list(range(HEADS)), rival
 
 
+def test_thompson_sampling_as_coded_ends_with_what_can_be_spared_and_mended_finds_heads():
+    """As the paper's code has it: half of all heads a mask, rewarded with what is left."""
+    coded = replace(PROBLEM, settings=replace(SETTINGS, rate=0.5, masks=50))
+    done = drive(rivals.thompson(coded), worlds.Simulated(WORLD))
+    assert done.rows == 50 * 100
+    assert min(done.found.ranking.index(head) for head in WORLD.planted_heads) >= HEADS * 3 // 4
+    small = replace(PROBLEM, settings=replace(SETTINGS, masks=400))
+    mended = drive(rivals.thompson(small, mended=True), worlds.Simulated(WORLD))
+    assert len(set(mended.found.ranking[:NEEDED]) & set(WORLD.planted_heads)) >= NEEDED - 1
+    assert sorted(mended.found.ranking) == list(range(HEADS))
+
+
 def test_rows_are_counted_without_the_intact_ones(found):
     assert found[rivals.flat].rows == SETTINGS.budget
     cutting = found[rivals.regression].found.seen.masks.any(axis=1)

@@ -66,7 +66,7 @@ def by_hand(name, mode, mask, row):
         outputs = [text[layer, head] for text in texts]
         if mode == "resample":
             chosen = outputs[drawn[row, column]]
-            return chosen[position % len(chosen)]
+            return chosen[min(position, len(chosen) - 1)]
         there = [output[position] for output in outputs if position < len(output)]
         if mode == "mean" or not there:
             return torch.cat(outputs).mean(0)

@@ -17,7 +17,7 @@ from caploc.store.store import UNKNOWN, stored_rows
 from caploc.studies import dry_run, run_studies
 from caploc.studies.planning import DryRunMeter, KnownRows, measure_pace
 from caploc.study import Study, run_study
-from caploc.workbench import ModelOptions
+from caploc.workbench import ModelOptions, Workbench
 
 CSS = Study(
     model=ModelOptions("demo"),
@@ -164,8 +164,14 @@ def test_rows_of_a_calibration_are_counted_once_where_only_intact_ones_are_open(
     known = KnownRows(tmp_path / "rows.sqlite", 2)
     wanted = DryRunMeter(known, 96, task, QUESTIONS[0], Cost())
     wanted.fresh = [(np.zeros(96, dtype=bool), example) for example in range(4)]
-    pace = measure_pace(engine, task, wanted.fresh, 60.0, Silent())
+
+    def paced(name):
+        with Store(tmp_path / f"{name}.sqlite") as store:
+            meter = Workbench(engine, store).meter(task)
+            return measure_pace(meter, wanted.fresh, 60.0, Silent())
+
+    pace = paced("intact")
     assert pace.rows == 4
     assert pace.knocked_out == pace.intact > 0
     wanted.fresh.append((np.eye(96, dtype=bool)[0], 2))
-    assert measure_pace(engine, task, wanted.fresh, 60.0, Silent()).rows == 5
+    assert paced("cut").rows == 5

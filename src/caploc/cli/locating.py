@@ -91,6 +91,9 @@ def locate(
             help="Heads never to knock out: L0H6,L3H1, a file of heads, or universal; repeat."
         ),
     ] = None,
+    mode: options.ModeName = "zero",
+    corrupted: options.Corrupted = None,
+    positions: options.PatchedAt = None,
     controls: Annotated[int, typer.Option(help="Random sets of heads to compare with.")] = 20,
     limit: options.Limit = None,
     disjoint: Annotated[
@@ -121,6 +124,8 @@ def locate(
         caploc locate meta-llama/Llama-3.2-1B-Instruct --task gsm8k --also hellaswag
         caploc locate demo --task demo/code --task demo/recall --goal set --budget 2000
         caploc locate smollm2 --task words/digits --goal specific --spare words/past
+        caploc locate smollm2 --task words/past --mode resample
+        caploc locate smollm2 --task a.yaml --mode patch --corrupted b.yaml --positions last
 
     Writes:
         run.json: the study, the command, the versions: enough to run it again
@@ -136,6 +141,7 @@ def locate(
         curve, interactions, universal, export, ui, run
     """
     from caploc import tables
+    from caploc.modes import PATCH
     from caploc.report.sentence import headline
     from caploc.search import Settings
     from caploc.studies import locate_all
@@ -166,10 +172,11 @@ def locate(
             settings=settings,
             examples=examples,
             options=asked,
-            other_tasks=tuple(also or default_others(name)),
+            other_tasks=tuple(also or (() if mode == PATCH else default_others(name))),
             spare=tuple(map(placed, spare or [])),
             twins=tuple(map(placed, twin or [])),
             exclude=tuple(exclude or []),
+            mode=options.mode_of(mode, corrupted, positions),
             controls=controls,
             limit=limit,
             quick=quick,
@@ -180,7 +187,18 @@ def locate(
         for way in methods
     ]
     folder = out or default_folder(model, *methods, *task)
-    code.check(map(placed, [*task, *(also or []), *(spare or []), *(twin or [])]))
+    code.check(
+        map(
+            placed,
+            [
+                *task,
+                *(also or []),
+                *(spare or []),
+                *(twin or []),
+                *([corrupted] if corrupted else []),
+            ],
+        )
+    )
     with output.progress() as progress:
         found = locate_all(studies, folder, progress, command=options.command_line())
     results = [outcome.result for outcome in found.outcomes if outcome.result]

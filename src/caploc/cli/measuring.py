@@ -18,6 +18,9 @@ def evaluate(
         typer.Option(help="Tasks, separated by commas.", autocompletion=completion.listed_tasks),
     ],
     heads: Annotated[str, typer.Option(help="Heads to knock out, such as L0H5,L1H3.")] = "",
+    mode: options.ModeName = "zero",
+    corrupted: options.Corrupted = None,
+    positions: options.PatchedAt = None,
     limit: options.Limit = None,
     quantize: options.Quantize = None,
     batch_size: options.Batch = None,
@@ -54,9 +57,10 @@ def evaluate(
         tuple(placed(name.strip()) for name in tasks.split(",") if name.strip()),
         asking.options(code.allow_code),
         limit,
+        options.mode_of(mode, corrupted, positions),
     )
     folder = out or default_folder(model, "evaluate", heads or "intact", *evaluation.tasks)
-    code.check(evaluation.tasks)
+    code.check((*evaluation.tasks, *([corrupted] if corrupted else [])))
     with output.progress() as progress:
         result = run(evaluation, folder, progress, command=options.command_line())
     written = f"Written: {folder / 'evaluation.json'}"

@@ -21,6 +21,7 @@ from caploc.redaction import redacted
 from caploc.sandbox import choose_profile, protection, require_isolation
 
 if TYPE_CHECKING:
+    from caploc.modes import Mode
     from caploc.tasks.catalog import TaskOptions
     from caploc.workbench import Allowed, ModelOptions
     from caploc.workers.ray_backend import Workers
@@ -99,6 +100,36 @@ Data = Annotated[
 Fewshot = Annotated[
     int | None, typer.Option(help="Examples in the prompt; the task's own if absent.")
 ]
+ModeName = Annotated[
+    str,
+    typer.Option(
+        help="What a knocked-out head hands on: zero, its mean over examples, what it does on "
+        "another example (resample) or on the corrupted prompt (patch)."
+    ),
+]
+Corrupted = Annotated[
+    str | None,
+    typer.Option(
+        help="For --mode patch: the task whose examples are the corrupted counterparts.",
+        autocompletion=completion.tasks,
+    ),
+]
+PatchedAt = Annotated[
+    str | None,
+    typer.Option(
+        "--positions",
+        help="For --mode patch: all (if absent), last, changed, or places such as -2,-1.",
+    ),
+]
+
+
+def mode_of(name: str, corrupted: str | None, positions: str | None) -> "Mode":
+    """Read what takes the place of a knocked-out head."""
+    from caploc.modes import Mode
+
+    return Mode(name, None if corrupted is None else placed(corrupted), positions)
+
+
 AllowCode = Annotated[
     bool, typer.Option("--allow-code", help="Run code that the model writes, in a sandbox.")
 ]

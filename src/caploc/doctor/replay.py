@@ -160,7 +160,7 @@ def replay(
         raise NotRecomputed(f"its study is another version's ({error})") from error
     allowed = Allowed(code=True)  # every row is there, so that no program is run
     try:
-        allowed.check("The run", study.model, study.options, (study.task, *study.beside))
+        allowed.check("The run", study.model, study.options, study.named_tasks)
         grid = rebuild_grid(study, result)
         check_sizes(study, grid)
         settings = replace(study.settings, group=result.search.group or study.settings.group)
@@ -220,12 +220,12 @@ def replay_study(
     curved: bool,
 ) -> Replayed:
     """Go through a study's stages on stored rows."""
-    tasks = study.tasks()
+    tasks, intervention = study.tasks(), study.intervention()
     study.check_examples(tasks[0].size)
     said = result.model
     model = Unloaded(study.model.name, said.fingerprint or "", grid, said.dtype or "")
     engine: Any = Absent(model)
-    bench = Workbench[HeadModel](engine, None, make_meter=make_meter)
+    bench = Workbench[HeadModel](engine, None, make_meter=make_meter, intervention=intervention)
     stages = locate(study, bench, tasks, Stage("search"))
     stages = validated(study, bench, stages, tasks, Stage("check"))
     curve = draw_own_curve(study, bench, stages, tasks, Stage("curve")) if curved else None

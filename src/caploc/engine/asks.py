@@ -13,9 +13,26 @@ from torch import Tensor
 from caploc.engine.memory import BatchSizer
 from caploc.engine.planning import PlannedRow
 from caploc.grid import Grid, Mask
+from caploc.models.substitutes import Substitute
 from caploc.tasks.task import Request, Response
 
 INTACT = 0  # the number of the mask that knocks out nothing
+
+
+@dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
+class Source:
+    """Texts on which the intact heads' outputs take the place of those knocked out.
+
+    With `mean` it is each head's mean over all tokens of the texts; else there is one text, and it
+    is the output at the same position, counted from the text's beginning: past its end that on its
+    last token. With `positions` ("all", "last", "changed" or numbers such as "-2,-1") the text is a
+    corrupted prompt, as long as that of `clean`, and only these of its positions are patched.
+    """
+
+    texts: tuple[Request, ...]
+    mean: bool = False
+    positions: str | None = None
+    clean: Request | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +40,13 @@ class Ask:
     """A request under a mask; `key` is the asker's own and comes back with the answer.
 
     Asks with the same first part of the key belong to one row of measurement, such as the choices
-    of one question.
+    of one question. Without a `source` what heads hand on is zero.
     """
 
     key: tuple[int, int]
     request: Request
     knocked_out: Mask
+    source: Source | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +79,15 @@ class Engine(Protocol):
 class NumberedMask:
     """A mask with its number, its first knocked-out layer and, as bits, all knocked-out layers.
 
-    The first layer of a mask that knocks out nothing is the number of layers.
+    The first layer of a mask that knocks out nothing is the number of layers. One set of heads with
+    two substitutes is two masks: what is kept of one is nothing to the other.
     """
 
     number: int
     heads: Bool[Tensor, " heads"]
     first_layer: int
     layers: int  # bit n stands for layer n
+    substitute: Substitute | None = None
 
 
 class MaskNumbers:
@@ -75,18 +95,18 @@ class MaskNumbers:
 
     def __init__(self, grid: Grid) -> None:
         self.grid = grid
-        self.numbers: dict[bytes, int] = {}
+        self.numbers: dict[tuple[bytes, Substitute | None], int] = {}
         self.all: list[NumberedMask] = []
         self.number(np.zeros(grid.size, dtype=bool))
 
-    def number(self, mask: Mask) -> int:
-        key = mask.tobytes()
+    def number(self, mask: Mask, substitute: Substitute | None = None) -> int:
+        key = mask.tobytes(), substitute if mask.any() else None
         if key not in self.numbers:
             cut = [n for n, columns in enumerate(self.grid.layer_slices) if mask[columns].any()]
             self.numbers[key] = len(self.all)
             heads, first = torch.from_numpy(mask.copy()), min(cut, default=self.grid.layers)
             layers = sum(1 << layer for layer in cut)
-            self.all.append(NumberedMask(len(self.all), heads, first, layers))
+            self.all.append(NumberedMask(len(self.all), heads, first, layers, key[1]))
         return self.numbers[key]
 
 

@@ -97,6 +97,14 @@ class RequestEncoder:
             return self.prompt(request).tokens
         return self.spans(request)[0].inputs
 
+    def context(self, request: Request) -> tuple[int, ...]:
+        """Return a request's tokens without its continuation; with it where there is no context."""
+        tokens = self.stem(request)
+        if not isinstance(request, LogLikelihood) or not request.context.strip():
+            return tokens
+        (span,) = self.spans(request)
+        return tokens[: len(tokens) + 1 - len(span.continuation)]
+
     def span(self, context: Sequence[int], continuation: Sequence[int]) -> Span:
         """Cut from the left what does not fit the model's window.
 

@@ -6,9 +6,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
-from caploc.engine.asks import INTACT, Answer, Ask, MaskNumbers, run_to_end
+from caploc.engine.asks import INTACT, Answer, Ask, MaskNumbers, Source, run_to_end
 from caploc.engine.decoding import AnswerCache, Decoder, Drafting, DraftOdds
 from caploc.engine.encoding import RequestEncoder, Span, Stops, TokenizedPrompt
 from caploc.engine.memory import BatchSizer
@@ -24,7 +24,9 @@ from caploc.engine.plain import (
 )
 from caploc.engine.planning import PlannedRow, PlannedWork, plan_batches, shared_prefixes
 from caploc.engine.scoring import Scorer, TokenTree, merge_spans
+from caploc.engine.sources import SourceReader
 from caploc.models.loading import CutModel
+from caploc.models.substitutes import Substitute
 from caploc.tasks.task import Generate, Generated, Request, Scored
 
 # Masks under which a prompt must be asked for its intact answer to be worth having first: all other
@@ -50,8 +52,9 @@ class BatchEngine(Generic[Model]):
         self.encoder = RequestEncoder(loaded.model, loaded.tokenizer)
         sizer = BatchSizer(loaded.model, batch_size, memory, loaded.team)
         self.packed = packed_model(loaded)
-        self.generation = Generation(loaded, self.encoder, sizer, self.packed)
-        self.likelihood = Likelihood(loaded, self.encoder, sizer, self.packed)
+        self.sources = SourceReader(loaded, self.encoder, sizer)
+        shared = loaded, self.encoder, sizer, self.packed, self.sources
+        self.generation, self.likelihood = Generation(*shared), Likelihood(*shared)
 
     def shared_tokens(self, requests: Sequence[Request]) -> float:
         """Count tokens that a mask reads once for all of these requests, as a mean over requests.
@@ -66,16 +69,27 @@ class BatchEngine(Generic[Model]):
 
     def answer(self, asks: Iterable[Ask]) -> Iterator[list[Answer]]:
         """Answer every ask once; those that want text first, since they need most memory."""
-        asks = list(asks)
-        generate = [ask for ask in asks if isinstance(ask.request, Generate)]
-        others = [ask for ask in asks if not isinstance(ask.request, Generate)]
         last = time.perf_counter()
-        for kind, chosen in ((self.generation, generate), (self.likelihood, others)):
-            for batch in kind.answer(chosen):
+        for part in self.sources.portions(list(asks)):
+            for batch in self._answer_kinds(part):
                 if batch:
                     seconds = (time.perf_counter() - last) / len(batch)
-                    yield [replace(answer, seconds=seconds) for answer in batch]
+                    read = self.sources.pay() / len(batch)
+                    yield [
+                        replace(
+                            answer, seconds=seconds, forward_tokens=answer.forward_tokens + read
+                        )
+                        for answer in batch
+                    ]
                     last = time.perf_counter()
+
+    def _answer_kinds(self, asks: Sequence[Ask]) -> Iterator[list[Answer]]:
+        yield from self.generation.answer(
+            [ask for ask in asks if isinstance(ask.request, Generate)]
+        )
+        yield from self.likelihood.answer(
+            [ask for ask in asks if not isinstance(ask.request, Generate)]
+        )
 
 
 @dataclass
@@ -86,6 +100,7 @@ class _AskAnswerer:
     encoder: RequestEncoder
     sizer: BatchSizer
     packed: PackedModel | None
+    sources: SourceReader
 
     def __post_init__(self) -> None:
         self.padding = PaddingCheck(self.loaded, left=isinstance(self, Generation))
@@ -94,6 +109,10 @@ class _AskAnswerer:
     def longest(self) -> int:
         """The longest row, in tokens, that packed rows can serve."""
         return self.packed.longest if self.packed else 0
+
+    def substitute(self, ask: Ask) -> Substitute | None:
+        """Return what takes the place of the heads knocked out; None if that is zero."""
+        return None if ask.source is None else self.sources.read(ask.source)
 
 
 @dataclass
@@ -137,7 +156,7 @@ class Generation(_AskAnswerer):
             return len(member[1].tokens) + stops.limit, 1
 
         def generate(part: Sequence[PromptAsk]) -> list[list[int]]:
-            batch = [(prompt, ask.knocked_out) for ask, prompt in part]
+            batch = [(prompt, ask.knocked_out, self.substitute(ask)) for ask, prompt in part]
             return generate_padded(self.loaded, stops, batch)
 
         for alike in self.padding.groups(members, lambda member: member[1].tokens):
@@ -154,7 +173,7 @@ class Generation(_AskAnswerer):
         asked: dict[tuple[int, int], list[Ask]] = defaultdict(list)  # (prompt, mask)
         for ask, prompt in members:
             number = prompts.setdefault(prompt, len(prompts))
-            asked[number, masks.number(ask.knocked_out)].append(ask)
+            asked[number, masks.number(ask.knocked_out, self.substitute(ask))].append(ask)
         texts, pairs = list(prompts), list(asked)
         times = Counter(prompt for prompt, mask in pairs if mask != INTACT)
         first = {pair for pair in pairs if pair[1] == INTACT} | {
@@ -219,10 +238,11 @@ class Likelihood(_AskAnswerer):
             pending.append(PendingScore(ask, self.encoder.spans(ask.request)))
         # an empty text has nothing to be read
         yield [one.answer() for one in pending if not one.spans]
-        rows: dict[tuple[int, bytes], list[PendingScore]] = defaultdict(list)
+        rows: dict[tuple[int, bytes, Source | None], list[PendingScore]] = defaultdict(list)
         for one in pending:
             if one.spans:
-                rows[one.ask.key[0], one.ask.knocked_out.tobytes()].append(one)
+                ask = one.ask
+                rows[ask.key[0], ask.knocked_out.tobytes(), ask.source].append(one)
         kinds: tuple[list[list[PendingScore]], list[list[PendingScore]]] = [], []  # packed, plain
         for members in rows.values():
             lengths = [len(span.inputs) for one in members for span in one.spans]
@@ -242,7 +262,8 @@ class Likelihood(_AskAnswerer):
                 found = merge_spans(spans)
                 known[spans] = range(len(trees), len(trees) + len(found))
                 trees += found
-            mask = masks.number(members[0].ask.knocked_out)
+            ask = members[0].ask
+            mask = masks.number(ask.knocked_out, self.substitute(ask))
             for number in known[spans]:
                 asked[number, mask].append(owners)
         planned = [PlannedRow(number, *pair) for number, pair in enumerate(asked)]
@@ -272,11 +293,12 @@ class Likelihood(_AskAnswerer):
 
     def plain_rows(self, pending: Sequence["PendingScore"]) -> Iterator[list[Answer]]:
         """Answer with plain forward passes; spans that read the same under one mask share one."""
-        texts: dict[tuple[tuple[int, ...], bytes], tuple[PaddedText, list[PendingScore]]] = {}
+        texts: dict[Any, tuple[PaddedText, list[PendingScore]]] = {}
         for one in pending:
+            mask, other = one.ask.knocked_out, self.substitute(one.ask)
             for span in one.spans:
-                key = span.inputs, one.ask.knocked_out.tobytes()
-                empty = PaddedText(span.inputs, one.ask.knocked_out, []), list[PendingScore]()
+                key = span.inputs, mask.tobytes(), other
+                empty = PaddedText(span.inputs, mask, [], other), list[PendingScore]()
                 text, owners = texts.setdefault(key, empty)
                 text.wanted.append(span.continuation)
                 owners.append(one)

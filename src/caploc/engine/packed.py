@@ -37,13 +37,13 @@ from caploc.engine.attention import (
 from caploc.engine.memory import model_devices
 from caploc.engine.planning import BatchPlan, PlannedRow
 from caploc.engine.stacks import pinned, send
-from caploc.models.cutting import PackedCut, forward_as
+from caploc.models.cutting import MaskTable, PackedCut, forward_as
 from caploc.models.loading import CutModel
 from caploc.models.projections import decoder_layers
+from caploc.models.substitutes import number_substitutes
 
 Residual = Float[Tensor, "tokens hidden"]
 Residuals = Float[Tensor, "rows tokens hidden"]
-MaskTable = Float[Tensor, "masks heads"]  # a row for each numbered mask: what is left of each head
 
 
 @dataclass(eq=False)
@@ -118,9 +118,13 @@ class PackedModel:
     def table(self, masks: Sequence[NumberedMask]) -> MaskTable:
         """Put masks on the device, each in the row of its number."""
         kept = (~torch.stack([mask.heads for mask in masks])).to(self.model.dtype)
-        return (kept.pin_memory() if pinned(self.device) else kept).to(
+        amounts = (kept.pin_memory() if pinned(self.device) else kept).to(
             self.device, non_blocking=True
         )
+        sources, substitutes = number_substitutes([mask.substitute for mask in masks])
+        if not substitutes.sources:
+            return MaskTable(amounts)
+        return MaskTable(amounts, sources.to(self.device), substitutes)
 
     def forward(self, one: Pass) -> Float[Tensor, "read vocabulary"]:
         # the last layer may be on another device than the first, and a place on the host fits any
@@ -128,7 +132,7 @@ class PackedModel:
         where = {"logits_to_keep": read} if self.picks else {}
         with (
             self.switch.attending(one.attention),
-            self.cut.cutting(one.table, one.owners, one.layers, one.tails),
+            self.cut.cutting(one.table, one.owners, one.positions, one.layers, one.tails),
             self.stack.started(one.start, None if one.residual is None else one.residual[None]),
             narrowed(self.stack.layers[-1], one.tails),
         ):

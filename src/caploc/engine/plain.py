@@ -14,7 +14,8 @@ only rows of equal length share a batch.
 import inspect
 import json
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
 from itertools import groupby
@@ -39,10 +40,12 @@ from caploc.engine.encoding import Stops, TokenizedPrompt
 from caploc.engine.packed import Chunk, FedRow, IntactRecords, PackedModel
 from caploc.engine.planning import BatchPlan, PlannedRow
 from caploc.grid import Mask
-from caploc.models.cutting import knocked_out
+from caploc.models.cutting import knocked_out, replaced
+from caploc.models.knockout import Positions, source_replacement
 from caploc.models.loading import CutModel
 from caploc.models.projections import stated, text_config
 from caploc.models.proof import tolerance
+from caploc.models.substitutes import Substitute, number_substitutes
 
 T = TypeVar("T")
 Tokens = Sequence[int]
@@ -57,6 +60,7 @@ class PaddedText:
     inputs: tuple[int, ...]
     mask: Mask
     wanted: list[tuple[int, ...]]
+    substitute: Substitute | None = None
 
 
 class _StopStrings(StoppingCriteria):
@@ -87,17 +91,18 @@ class _LeadersLogits(LogitsProcessor):
 
 @torch.inference_mode()
 def generate_padded(
-    loaded: CutModel, stops: Stops, batch: Sequence[tuple[TokenizedPrompt, Mask]]
+    loaded: CutModel,
+    stops: Stops,
+    batch: Sequence[tuple[TokenizedPrompt, Mask, Substitute | None]],
 ) -> list[list[int]]:
     """Continue prompts of equal settings, each under its mask, up to the token that ends each."""
     model: Any = loaded.model
     pad = loaded.tokenizer.pad_token_id
-    ids, attention = _pad([prompt.tokens for prompt, _ in batch], pad, left=True)
+    ids, attention = _pad([prompt.tokens for prompt, *_ in batch], pad, left=True)
     longest = ids.shape[1]
-    masks = torch.from_numpy(np.stack([mask for _, mask in batch]))
     options = greedy_options(json.loads(batch[0][0].options))
     beams = options.get("num_beams") or model.generation_config.num_beams or 1
-    with knocked_out(loaded.projections, loaded.grid, masks.repeat_interleave(beams, dim=0)):
+    with _cut(loaded, [(mask, other) for _, mask, other in batch for _ in range(beams)]):
         # ours last: what the task or the model says of them is answered by what the engine does
         own = {
             "input_ids": ids.to(loaded.device),
@@ -125,8 +130,7 @@ def score_padded(loaded: CutModel, batch: Sequence[PaddedText]) -> list[list[tup
     first = min(len(row.inputs) - max(map(len, row.wanted)) for row in batch)
     # on the right: a causal model's earlier positions never see it
     ids, _ = _pad([row.inputs for row in batch], 0, left=False)
-    masks = torch.from_numpy(np.stack([row.mask for row in batch]))
-    with knocked_out(loaded.projections, loaded.grid, masks):
+    with _cut(loaded, [(row.mask, row.substitute) for row in batch]):
         logits = last_logits(loaded.model, ids.to(loaded.device), first)
     results = []
     for number, row in enumerate(batch):
@@ -134,6 +138,21 @@ def score_padded(loaded: CutModel, batch: Sequence[PaddedText]) -> list[list[tup
         wanted = [torch.tensor(tokens, device=logits.device) for tokens in row.wanted]
         results.append([sum_logprobs(logits[number, end - len(w) : end], w) for w in wanted])
     return results
+
+
+@contextmanager
+def _cut(loaded: CutModel, rows: Sequence[tuple[Mask, Substitute | None]]) -> Iterator[None]:
+    """Cut each row of a batch under its mask, for a block."""
+    masks = torch.from_numpy(np.stack([mask for mask, _ in rows]))
+    numbers, substitutes = number_substitutes([other for _, other in rows])
+    with ExitStack() as stack:
+        replacement = None
+        if substitutes.sources:
+            positions = Positions(loaded.model)
+            stack.enter_context(positions.followed())
+            replacement = source_replacement(substitutes, numbers, positions)
+        stack.enter_context(replaced(loaded.projections, loaded.grid, masks, replacement))
+        yield
 
 
 def sum_logprobs(logits: Tensor, wanted: Tensor) -> tuple[float, bool]:

@@ -40,6 +40,7 @@ from caploc.headfile import NAME, HeadFile, write_heads
 from caploc.heads import Head, HeadGrid
 from caploc.models.loading import convert, load_model
 from caploc.models.sources import WEIGHTS, ModelSource
+from caploc.modes import ZERO
 from caploc.progress import Progress, Silent
 from caploc.report.wording import called
 from caploc.workbench import Allowed, ModelOptions
@@ -263,6 +264,12 @@ class Export:
             )
 
     def _check_weights(self, source: ModelSource) -> None:
+        if self.run and (mode := self.run.result.method.mode) != ZERO:
+            raise BadOption(
+                f"The run in {self.run.folder} was made with --mode {mode}, and weights can only "
+                "have a head hand on zero; export its heads with --as heads, or run with --mode "
+                f"{ZERO}."
+            )
         if self.model.device.startswith("shard"):
             raise BadOption("An export is written by one process; use --device spread instead.")
         config: Any = AutoConfig.from_pretrained(

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from caploc.errors import BadOption, ModelBusy
 from caploc.grid import Grid
+from caploc.models.substitutes import Substitutes
 
 
 @dataclass(frozen=True)
@@ -179,12 +180,24 @@ class _Cut:
             )
 
 
+@dataclass(frozen=True, eq=False)
+class MaskTable:
+    """A row for each numbered mask: what is left of each head, and what fills up the rest.
+
+    An amount of 0 knocks a head out, 1 leaves it as it is, anything else scales it. The rest is
+    filled up from the mask's source among the `substitutes`; without them it is zero.
+    """
+
+    amounts: Float[Tensor, "masks heads"]
+    sources: Int[Tensor, " masks"] | None = None
+    substitutes: Substitutes | None = None
+
+
 class PackedCut:
     """Hooks that cut packed rows, installed once for many passes; between passes they do nothing.
 
     In a packed pass many rows stand end to end in one sequence. What a head hands on for a token is
-    multiplied by what the row of a table says that the token belongs to: 0 knocks the head out, 1
-    leaves it as it is, anything else scales it.
+    cut as the row of a table says that the token belongs to.
     """
 
     def __init__(self, projections: Projections, grid: Grid) -> None:
@@ -204,18 +217,19 @@ class PackedCut:
     @contextmanager
     def cutting(
         self,
-        table: Float[Tensor, "masks heads"],
+        table: MaskTable,
         owners: Int[Tensor, " tokens"],
+        positions: Int[Tensor, " tokens"],
         layers: int,
         tails: Int[Tensor, " tails"] | None = None,
     ) -> Iterator[None]:
-        """Multiply token i of a pass by row `owners[i]` of the table, for a block.
+        """Cut token i of a pass, at its position in its row, as row `owners[i]` says, for a block.
 
         Only the layers whose bits are set in `layers` are cut. Of the last layer the projection
         sees the tokens `tails` alone (None: all). Raises ModelBusy in a forward pass from another
         thread.
         """
-        before, self.now = self.now, _PassCut(table, owners, layers, tails)
+        before, self.now = self.now, _PassCut(table, owners, positions, layers, tails)
         try:
             # see `replaced`
             with torch.compiler.set_stance("force_eager"):
@@ -232,31 +246,50 @@ class PackedCut:
                 return None
             check_thread(self.now.thread)
             mixed, *rest = args
-            kept = self.now.kept(mixed, narrow=last)[:, columns]
-            per_head = mixed.reshape(*kept.shape, -1) * kept[:, :, None]
+            now = self.now.under(mixed, narrow=last)
+            kept = now.kept[:, columns, None]
+            per_head = mixed.reshape(*kept.shape[:2], -1) * kept
+            if now.entries is not None and self.now.table.substitutes is not None:
+                values = self.now.table.substitutes.values(layer, per_head)[:, inside]
+                per_head = torch.addcmul(per_head, values[now.entries], 1 - kept)
             return per_head.reshape(mixed.shape), *rest
 
         return cut
+
+
+@dataclass(frozen=True, eq=False)
+class _TokenCut:
+    """What is left of each head for each token, and the entries that fill up the rest, if any."""
+
+    kept: Float[Tensor, "tokens heads"]
+    entries: Int[Tensor, " tokens"] | None
 
 
 @dataclass
 class _PassCut:
     """What one pass cuts: see `PackedCut.cutting`."""
 
-    table: Float[Tensor, "masks heads"]
+    table: MaskTable
     owners: Int[Tensor, " tokens"]
+    positions: Int[Tensor, " tokens"]
     layers: int
     tails: Int[Tensor, " tails"] | None
     thread: int = field(default_factory=threading.get_ident)
-    known: dict[tuple[torch.device, torch.dtype, bool], Tensor] = field(default_factory=dict)
+    known: dict[tuple[torch.device, torch.dtype, bool], _TokenCut] = field(default_factory=dict)
 
-    def kept(self, like: Tensor, narrow: bool) -> Float[Tensor, "tokens heads"]:
-        """Return what is left of each head for each token, on the device of `like`."""
+    def under(self, like: Tensor, narrow: bool) -> _TokenCut:
+        """Return the cut of the pass's tokens, or with `narrow` of the tails, beside `like`."""
         narrow &= self.tails is not None
         key = like.device, like.dtype, narrow
         if key not in self.known:
-            owners = self.owners[self.tails] if narrow else self.owners
-            self.known[key] = self.table[owners].to(like)
+            table, some = self.table, self.tails if narrow else slice(None)
+            owners = self.owners[some]
+            kept, entries = table.amounts[owners], None
+            if table.substitutes is not None and table.sources is not None:
+                where = table.substitutes.entries(table.sources[owners], self.positions[some])
+                kept = torch.where(table.substitutes.takes(where)[:, None], kept, 1)
+                entries = where.to(like.device)
+            self.known[key] = _TokenCut(kept.to(like), entries)
         return self.known[key]
 
 

@@ -34,6 +34,7 @@ from caploc.models.loading import LoadedModel
 from caploc.models.placement import input_device
 from caploc.models.projections import find_projections
 from caploc.models.proof import prove_heads
+from caploc.models.substitutes import Substitutes
 
 # wider than what is allowed, so that a mistake meets a sentence and not a type checker
 AnyModel: TypeAlias = LoadedModel | nn.Module
@@ -61,8 +62,8 @@ def knockout(
     A head's output is replaced by zero (`mode="zero"`), by its mean over the reference texts
     ("mean"; at each position if the reference was recorded per position, and the overall mean past
     its longest text), or by its output on a reference text at the same position ("resample"; the
-    text is drawn from `seed` for each mask and head, and starts again where it ends). Blocks may be
-    nested; on a head that both knock out, the inner one holds.
+    text is drawn from `seed` for each mask and head, and its last output holds where it ends).
+    Blocks may be nested; on a head that both knock out, the inner one holds.
 
         with knockout(model, ["L2H3", "L0H1"]):
             model.generate(**inputs)
@@ -323,7 +324,7 @@ def resample_replacement(
 ) -> Replacement:
     """Replace by the output on a text drawn for each mask and head, at the same position.
 
-    A text shorter than the position is read from its start again.
+    Past a text's end it is the output on its last token.
     """
     drawn = np.random.default_rng(seed).integers(
         len(reference.lengths), size=(rows, reference.grid.size)
@@ -334,12 +335,27 @@ def resample_replacement(
         values = _like(reference.values[place.layer], per_head)[:, :, place.inside]
         columns = drawn[:, slices[place.layer]][:, place.inside]
         texts = torch.from_numpy(columns)[:, None, :]
-        lengths = reference.lengths[texts].to(values.device)
-        where = positions.now(values)[..., None] % lengths
+        last = reference.lengths[texts].to(values.device) - 1
+        where = torch.minimum(positions.now(values)[..., None], last)
         heads = torch.arange(values.shape[2], device=values.device)
         return _shaped(values[texts.to(values.device), where, heads], per_head)
 
     return sample
+
+
+def source_replacement(
+    substitutes: Substitutes, sources: Int[Tensor, " rows"], positions: Positions
+) -> Replacement:
+    """Replace by what each row's source hands on at the positions of its tokens."""
+
+    def substitute(place: CutSite, per_head: Tensor) -> Tensor:
+        where = positions.now(per_head)
+        entries = substitutes.entries(sources.to(where.device)[:, None], where)
+        values = substitutes.values(place.layer, per_head)[:, place.inside][entries]
+        takes = substitutes.takes(entries)[..., None, None]
+        return torch.where(_shaped(takes, per_head), _shaped(values, per_head), per_head)
+
+    return substitute
 
 
 def _like(values: Tensor | None, per_head: Tensor) -> Tensor:

@@ -17,8 +17,17 @@ from caploc.result import HeldOut, Result
 def method_paragraphs(result: Result) -> list[str]:
     """The knockout, the design, the choice, the fit, the check, the software: a paragraph each."""
     parts = (_design, _choosing, _fit, _check, _software)
-    texts = (read_texts()["knockout"], *(part(result) for part in parts))
+    texts = (_knockout(result), *(part(result) for part in parts))
     return [text for text in texts if text]
+
+
+def _knockout(result: Result) -> str:
+    method, texts = result.method, read_texts()["knockout"]
+    text: str = texts.get(method.mode, texts["zero"])
+    return text.format(
+        corrupted=inline(method.corrupted or "another task"),
+        positions=inline(method.positions or "all"),
+    )
 
 
 def _design(result: Result) -> str:

@@ -168,8 +168,22 @@ def _rounded_away(result: Result, intact: float | None, knocked_out: float | Non
     return abs(knocked_out - intact) <= result.noise.floor
 
 
+# What knocked-out heads hand on where it is not zero.
+MODES = {
+    "mean": "their mean over the task's examples",
+    "resample": "what they do on another example",
+    "patch": "what they do on the corrupted prompt",
+}
+
+
 def headline(result: Result) -> str:
     """The answer: which heads, and what the task scores with and without them."""
+    instead = MODES.get(result.method.mode)
+    tail = f" (Knocked-out heads hand on {instead}.)" if instead and result.top else ""
+    return _answer(result) + tail
+
+
+def _answer(result: Result) -> str:
     check = check_of(result)
     names, few = name_list(check.top), f"{numeral(len(check.top))} of {check.heads:,} heads"
     if check.verdict in HURT:

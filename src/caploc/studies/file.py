@@ -15,6 +15,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from caploc.errors import OutOfMemory
 from caploc.heads import HeadGrid
 from caploc.models.placement import SPREAD
+from caploc.modes import PATCH, ZERO, Mode
 from caploc.naming import are_twins, at_home, default_others, folder_name, placed
 from caploc.search import Settings
 from caploc.study import Study
@@ -31,6 +32,7 @@ IN_SETTINGS = (
     "masks", "rate", "mask_counts", "rates", "budget", "goal", "price", "opening", "recall", "top",
     "estimator", "seed",
 )  # fmt: skip
+IN_MODE = ("corrupted", "positions")
 IN_OPTIONS = ("outcome", "metric", "fewshot", "chat_template")
 
 
@@ -67,6 +69,9 @@ class SettingLists(StudiesPart):
     spare: list[Name] | None = None
     twins: list[Name] | None = None
     exclude: list[Name] | None = None
+    mode: Literal["zero", "mean", "resample", "patch"] | None = None
+    corrupted: Name | None = None
+    positions: Name | None = None
     controls: Annotated[int, Field(ge=0)] | None = None
     limit: Whole | None = None
     quick: bool | None = None
@@ -196,7 +201,7 @@ def expanded(file: StudyFile, start: Path, allowed: Allowed) -> Iterator[tuple[P
         meant = [override for override in file.overrides if place.meant_by(override)]
         if any(override.skip for override in meant):
             continue
-        said: dict[str, Any] = {"seed": seed, "also": default_others(task.name)}
+        said: dict[str, Any] = {"seed": seed}
         for layer in (file.settings, task, method, *meant):
             said |= layer.said()
         options = model_options(model, start, allowed)
@@ -219,6 +224,10 @@ def study_of(
 ) -> Study:
     """Build a study of a task with a method from what was said of it, its seed too."""
     task, method = names
+    mode = Mode(said.pop("mode", ZERO), **{name: said.pop(name, None) for name in IN_MODE})
+    if mode.corrupted is not None:
+        mode = replace(mode, corrupted=file_place(mode.corrupted, start))
+    said.setdefault("also", () if mode.name == PATCH else default_others(task))
     data = {
         split: file if file == PACKAGED else str((start / at_home(file)).absolute())
         for split, file in said.pop("data", {}).items()
@@ -241,6 +250,7 @@ def study_of(
         spare=tuple(beside["spare"]),
         twins=tuple(beside["twins"]),
         exclude=tuple(file_place(each, start, ".json") for each in said.pop("exclude", ())),
+        mode=mode,
         **said,
     )
 

@@ -38,7 +38,7 @@ from caploc.store.store import Known, stored_rows
 from caploc.studies.running import finished
 from caploc.study import CHECKED, Study, draw_own_curve, locate, validated
 from caploc.tasks.task import Generate, Generated, Response, Scored, Task, responses_json
-from caploc.workbench import Absent, ModelOptions, Unloaded, Workbench
+from caploc.workbench import Absent, ModelOptions, Unloaded, Workbench, check_pairs
 
 SECONDS = 4.0  # of measuring, for each task of a study
 NEVER = 2.0  # a recall that no search expects
@@ -189,9 +189,14 @@ class Planner:
         key = repr((meter.salt, study.method, replace(study.settings, seed=0)))
         if key not in self.paces:
             assert self.seconds is not None
-            with watching(str(self.engine.loaded.device)) as peak:
+            with (
+                watching(str(self.engine.loaded.device)) as peak,
+                TemporaryDirectory() as place,
+                Store(Path(place) / ROWS) as store,
+            ):
+                bench = Workbench(self.engine, store, intervention=study.intervention())
                 pace = measure_pace(
-                    self.engine, meter.task, meter.fresh, self.seconds, self.progress
+                    bench.meter(meter.task), meter.fresh, self.seconds, self.progress
                 )
             self.paces[key] = (pace, peak.bytes)
         return self.paces[key]
@@ -288,7 +293,9 @@ def count_rows(
     that there are cannot be read.
     """
     pretend = partial(DryRunMeter, known, engine.loaded.grid.size)
-    bench = Workbench[HeadModel](engine, None, make_meter=pretend)
+    intervention = study.intervention()
+    check_pairs(study.model, intervention, tasks[0])
+    bench = Workbench[HeadModel](engine, None, make_meter=pretend, intervention=intervention)
     endless = replace(study, settings=replace(study.settings, recall=NEVER))
     stages = locate(endless, bench, tasks, progress)
     bench.meter(tasks[0])  # the first of all, also where nothing was asked
@@ -358,19 +365,15 @@ class Pace:
         )
 
 
-def measure_pace(
-    engine: Any, task: Task, wanted: Wanted, seconds: float, progress: Progress
-) -> Pace:
-    """Measure some of these rows of a task for about so many seconds; nothing of it is kept."""
-    with TemporaryDirectory() as place, Store(Path(place) / ROWS) as store:
-        meter = Workbench[HeadModel](engine, store).meter(task)
-        examples = list(dict.fromkeys(example for _, example in wanted))
-        order = designs.generator(0).permutation(examples).tolist()
-        empty = [(wanted[0][0] & False, example) for example in order]
-        first = timed(meter, empty, INTACT_SHARE * seconds, progress)
-        known = {example for _, example in empty[: first.rows]}
-        cut = [(mask, e) for mask, e in shuffle_by_mask(wanted) if mask.any() and e in known]
-        second = timed(meter, cut, (1 - INTACT_SHARE) * seconds, progress)
+def measure_pace(meter: Meter, wanted: Wanted, seconds: float, progress: Progress) -> Pace:
+    """Measure some of these rows for about so many seconds."""
+    examples = list(dict.fromkeys(example for _, example in wanted))
+    order = designs.generator(0).permutation(examples).tolist()
+    empty = [(wanted[0][0] & False, example) for example in order]
+    first = timed(meter, empty, INTACT_SHARE * seconds, progress)
+    known = {example for _, example in empty[: first.rows]}
+    cut = [(mask, e) for mask, e in shuffle_by_mask(wanted) if mask.any() and e in known]
+    second = timed(meter, cut, (1 - INTACT_SHARE) * seconds, progress)
     measured = first.rows + second.rows
     if not second.rows:
         second = first

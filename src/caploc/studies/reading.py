@@ -172,7 +172,7 @@ def checked(
         found.of(f"methods[{number}].name", partial(pick, METHODS, method.name, "method"))
     for place, study in places:
         check_study(place, study, grids.get(place.models), found)
-        for name in (study.task, *study.beside):
+        for name in study.named_tasks:
             found.of(f"tasks: {place.tasks}", partial(allowed.check_task, "The file", name))
     return list(found.sentences())
 
@@ -206,9 +206,15 @@ def check_study(place: Place, study: Study, grid: HeadGrid | None, found: Mistak
     seed = f" with seed {place.seeds}" if place.seeds else ""
     about = f"{place.methods} for {place.tasks} on {place.models}{seed}"
     before = len(found.about)
-    for attempt in (study.settings.check, study.options.check):
+    attempts = (
+        study.settings.check,
+        study.options.check,
+        partial(study.mode.check, study.model.device),
+        partial(study.mode.check_beside, study.beside),
+    )
+    for attempt in attempts:
         found.of(about, attempt)
-    names: Mapping[str, str] = {name: f"also of {place.tasks}" for name in study.beside}
+    names: Mapping[str, str] = {name: f"also of {place.tasks}" for name in study.named_tasks[1:]}
     for name, where in {**names, study.task: f"tasks: {place.tasks}"}.items():
         found.of(where, partial(check_task_name, name, study.options))
     if grid is not None and study.method in METHODS and len(found.about) == before:

@@ -34,6 +34,13 @@ class Rolling:
 Request = Generate | LogLikelihood | Rolling
 
 
+def prompt_of(request: Request) -> str:
+    """The text that a request begins with: prompt, context, or all of it."""
+    if isinstance(request, Generate):
+        return request.prompt
+    return request.context if isinstance(request, LogLikelihood) else request.text
+
+
 @dataclass(frozen=True, slots=True)
 class Generated:
     """The text up to the first stop string, and the number of tokens decoded."""

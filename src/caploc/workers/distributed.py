@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from caploc.engine import Answer, Ask, BatchEngine
+from caploc.engine import Answer, Ask, BatchEngine, Source
 from caploc.engine.memory import SHARE
 from caploc.errors import CaplocError, ModelRefused, OutOfMemory, RunFailed
 from caploc.heads import HeadGrid
@@ -37,37 +37,43 @@ UNBORN = 5  # workers that may die one after another while they load, with none 
 
 @dataclass(frozen=True, slots=True)
 class AskBatch:
-    """Asks as they travel: each text and each mask once, masks as bits.
+    """Asks as they travel: each text, each mask and each source once, masks as bits.
 
-    `asked` holds each ask's key and its places in `requests` and `masks`.
+    `asked` holds each ask's key and its places in `requests`, `masks` and `sources`.
     """
 
     requests: tuple[Request, ...]
     masks: tuple[bytes, ...]  # packed bits, most significant first; 1 is knocked out
     parts: int  # of a mask
-    asked: tuple[tuple[tuple[int, int], int, int], ...]
+    asked: tuple[tuple[tuple[int, int], int, int, int], ...]
+    sources: tuple[Source | None, ...] = (None,)
 
     @classmethod
     def of(cls, asks: Sequence[Ask]) -> "AskBatch":
         requests: dict[Request, int] = {}
         masks: dict[bytes, int] = {}
+        sources: dict[Source | None, int] = {None: 0}
         asked = [
             (
                 ask.key,
                 requests.setdefault(ask.request, len(requests)),
                 masks.setdefault(np.packbits(ask.knocked_out).tobytes(), len(masks)),
+                sources.setdefault(ask.source, len(sources)),
             )
             for ask in asks
         ]
         parts = asks[0].knocked_out.size if asks else 0
-        return cls(tuple(requests), tuple(masks), parts, tuple(asked))
+        return cls(tuple(requests), tuple(masks), parts, tuple(asked), tuple(sources))
 
     def asks(self) -> list[Ask]:
         masks = [
             np.unpackbits(np.frombuffer(bits, np.uint8), count=self.parts).astype(bool)
             for bits in self.masks
         ]
-        return [Ask(key, self.requests[text], masks[mask]) for key, text, mask in self.asked]
+        return [
+            Ask(key, self.requests[text], masks[mask], self.sources[source])
+            for key, text, mask, source in self.asked
+        ]
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,142 @@
+"""What takes the place of a knocked-out head while rows of a task are measured."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from zlib import crc32
+
+from caploc import designs
+from caploc.cache import COMPACT, digest
+from caploc.engine import Source
+from caploc.engine.sources import parse_positions
+from caploc.errors import BadOption
+from caploc.lookup import pick
+from caploc.models.placement import SHARD
+from caploc.tasks.task import Request, Task
+
+ZERO, MEAN, RESAMPLE, PATCH = "zero", "mean", "resample", "patch"
+MODES = {
+    ZERO: "zero",
+    MEAN: "its mean over examples of the task",
+    RESAMPLE: "its output on another example of the task, at the same position",
+    PATCH: "its output on the example's corrupted prompt, at chosen positions",
+}
+AVERAGED = 64  # examples, at most, whose prompts a mean is over
+POOL = 16  # examples, at most, that another one is drawn from
+
+
+@dataclass(frozen=True)
+class Mode:
+    """What a knocked-out head hands on: zero, or what it does elsewhere.
+
+    `name` is one of `MODES`. For `patch`, example n of the task `corrupted` is the counterpart of
+    example n, and `positions` (None: all) are those of the prompt at which heads are patched: all,
+    last, changed, or numbers such as `-2,-1`.
+    """
+
+    name: str = ZERO
+    corrupted: str | None = None
+    positions: str | None = None
+
+    def check(self, device: str) -> None:
+        """Refuse, by a UserError, what does not fit together or cannot be on this device."""
+        pick(MODES, self.name, "mode")
+        if self.name != ZERO and device.startswith(SHARD):
+            raise BadOption(
+                f"--mode {self.name} reads what all heads do in one process, and --device {SHARD} "
+                "has each process hold some; use --device spread, or --mode zero."
+            )
+        if self.name != PATCH:
+            for option in ("corrupted", "positions"):
+                if getattr(self, option) is not None:
+                    raise BadOption(f"--{option} is for --mode {PATCH}; got --mode {self.name}.")
+            return
+        if self.corrupted is None:
+            raise BadOption(
+                f"--mode {PATCH} needs --corrupted TASK: the same examples, each with a corrupted "
+                "prompt of as many tokens."
+            )
+        parse_positions(self.positions or "all")
+
+    def check_beside(self, others: Sequence[str]) -> None:
+        """Refuse, by a BadOption, other tasks where only one has corrupted prompts."""
+        if self.name == PATCH and others:
+            raise BadOption(
+                f"--mode {PATCH} has corrupted prompts of one task, and none for {others[0]}; "
+                "leave other tasks out."
+            )
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Where the outputs come from that take the place of knocked-out heads, for one task.
+
+    `question` says all that can change an outcome: rows of one are never taken for another's. `of`
+    gives the source of each of an example's requests.
+    """
+
+    question: str
+    of: Callable[[int, Sequence[Request]], list[Source]]
+
+
+@dataclass(frozen=True)
+class Intervention:
+    """A mode, the seed that draws examples for it, and the corrupted task if it takes one."""
+
+    mode: Mode = field(default_factory=Mode)
+    seed: int = 0
+    corrupted: Task | None = None
+
+    def sources(self, task: Task) -> Sources | None:
+        """Return where outputs come from in rows of this task; None where they are zero.
+
+        Raises BadOption if the task has too few examples, or others than the corrupted one.
+        """
+        make = {MEAN: self._mean, RESAMPLE: self._resample, PATCH: self._patch}
+        return None if self.mode.name == ZERO else make[self.mode.name](task.in_metric())
+
+    def _mean(self, task: Task) -> Sources:
+        drawn = designs.draw_examples(task.size, min(AVERAGED, task.size), seed=self.seed)
+        source = Source(tuple(task.requests(example)[0] for example in drawn), mean=True)
+        question = f"{MEAN} of {_digest(task, drawn)}"
+        return Sources(question, lambda example, requests: [source] * len(requests))
+
+    def _resample(self, task: Task) -> Sources:
+        drawn = designs.draw_examples(task.size, min(POOL, task.size), seed=self.seed)
+        pool = {task.key(example): Source((task.requests(example)[0],)) for example in drawn}
+        if len(pool) < 2:
+            raise BadOption(f"--mode {RESAMPLE} needs two examples, and {task.name} has one.")
+
+        def other(example: int, requests: Sequence[Request]) -> list[Source]:
+            own = task.key(example)
+            others = [source for key, source in pool.items() if key != own]
+            return [others[crc32(f"{self.seed} {own}".encode()) % len(others)]] * len(requests)
+
+        return Sources(f"{RESAMPLE} seed {self.seed} of {_digest(task, drawn)}", other)
+
+    def _patch(self, task: Task) -> Sources:
+        corrupted, positions = self.corrupted, self.mode.positions or "all"
+        assert corrupted is not None
+        if corrupted.size != task.size:
+            raise BadOption(
+                f"--corrupted {corrupted.name} has {corrupted.size:,} examples, and {task.name} "
+                f"{task.size:,}; example n of one must be the counterpart of example n of the "
+                "other."
+            )
+        made: dict[tuple[Request, Request], Source] = {}
+
+        def counterpart(example: int, requests: Sequence[Request]) -> list[Source]:
+            theirs = corrupted.requests(example)
+            if len(theirs) != len(requests):  # the gold answer alone is asked
+                theirs = [theirs[0]] * len(requests)
+            pairs = list(zip(requests, theirs, strict=True))
+            for own, other in pairs:
+                made.setdefault((own, other), Source((other,), positions=positions, clean=own))
+            return [made[pair] for pair in pairs]
+
+        every = _digest(corrupted, range(corrupted.size))
+        return Sources(f"{PATCH} {positions} of {every}", counterpart)
+
+
+def _digest(task: Task, examples: Iterable[int]) -> str:
+    keys = [task.key(example) for example in examples]
+    return digest({"task": task.version, "examples": keys}, COMPACT)

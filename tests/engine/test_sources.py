@@ -1,0 +1,229 @@
+"""Heads replaced by what they do on other texts, against a hook on one row at a time."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+from caploc.engine import Ask, BatchEngine, Source
+from caploc.engine.sources import choose_positions, parse_positions
+from caploc.errors import BadOption
+from caploc.models.loading import load_model
+from caploc.tasks.task import Generate, LogLikelihood, options_json
+from caploc.workers.distributed import AskBatch
+
+LIMIT = 6
+OPTIONS = options_json({"until": [], "max_gen_toks": LIMIT, "do_sample": False})
+# prompts, each with a corrupted one of as many tokens (a character is a token or more)
+PAIRS = [("47+38=", "91+38="), ("9-3=", "8-5="), ("sort 72941=", "sort 31865=")]
+CHOICES = ("85", "12")
+
+
+@pytest.fixture(scope="module")
+def loaded():
+    return load_model("demo")
+
+
+@pytest.fixture(scope="module")
+def engines(loaded):
+    """One that packs rows, and one that answers the plain way."""
+    packed, plain = BatchEngine(loaded), BatchEngine(loaded)
+    assert packed.packed is not None
+    plain.packed = plain.generation.packed = plain.likelihood.packed = None
+    return {"packed": packed, "plain": plain}
+
+
+@pytest.fixture(scope="module")
+def masks(loaded):
+    drawn = np.random.default_rng(0).random((4, loaded.grid.size)) < 0.15
+    drawn[0] = False
+    drawn[1] = np.arange(loaded.grid.size) == loaded.grid.size - 1
+    return drawn
+
+
+def prompt(text):
+    return Generate(text, OPTIONS)
+
+
+def sources(mode):
+    """The source of each of the pairs' prompts under a mode."""
+    clean, corrupted = ([prompt(text) for text in texts] for texts in zip(*PAIRS, strict=True))
+    if mode == "zero":
+        return [None] * len(PAIRS)
+    if mode == "mean":
+        return [Source(tuple(corrupted), mean=True)] * len(PAIRS)
+    if mode == "resample":  # of another length
+        return [Source((other,)) for other in (*clean[1:], clean[0])]
+    return [
+        Source((other,), positions=mode, clean=own)
+        for own, other in zip(clean, corrupted, strict=True)
+    ]
+
+
+def tokens_of(loaded, text):
+    return loaded.tokenizer(text)["input_ids"]
+
+
+@torch.no_grad()
+def outputs_on(loaded, tokens):
+    """What the heads of each layer hand on at each token of a text: (tokens, all heads' values)."""
+    seen, handles = [], []
+    for projection in loaded.projections:
+        hook = lambda module, args: seen.append(args[0][0].clone())  # noqa: E731
+        handles.append(projection.register_forward_pre_hook(hook))
+    loaded.model(input_ids=torch.tensor([tokens]))
+    for handle in handles:
+        handle.remove()
+    return seen
+
+
+@torch.no_grad()
+def logits_by_hand(loaded, tokens, mask, instead):
+    """Logits of a text; `instead(layer, position)` is what cut heads hand on there, or None."""
+    handles = []
+
+    def cut(layer, columns):
+        def hook(module, args):
+            mixed = args[0].clone()
+            width = mixed.shape[-1] // len(columns)
+            for position, head in itertools.product(range(mixed.shape[1]), np.flatnonzero(columns)):
+                part = slice(int(head) * width, int(head + 1) * width)
+                new = instead(layer, position)
+                if new is not None:
+                    mixed[0, position, part] = new[part] if new.ndim else new
+            return (mixed,)
+
+        return hook
+
+    for layer, columns in enumerate(loaded.grid.layer_slices):
+        hook = cut(layer, mask[columns])
+        handles.append(loaded.projections[layer].register_forward_pre_hook(hook))
+    found = loaded.model(input_ids=torch.tensor([tokens])).logits[0]
+    for handle in handles:
+        handle.remove()
+    return found
+
+
+def by_hand(loaded, mode, number):
+    """`instead` for one of the pairs' prompts, from the words of the mode alone."""
+    texts = [[tokens_of(loaded, text) for text in pair] for pair in PAIRS]
+    clean, corrupted = texts[number]
+    if mode == "zero":
+        return lambda layer, position: torch.tensor(0.0)
+    if mode == "mean":
+        every = [outputs_on(loaded, other) for _, other in texts]
+        means = [torch.cat(layer).mean(0) for layer in zip(*every, strict=True)]
+        return lambda layer, position: means[layer]
+    if mode == "resample":
+        other = outputs_on(loaded, texts[(number + 1) % len(texts)][0])
+        return lambda layer, position: other[layer][min(position, len(other[layer]) - 1)]
+    there, size = outputs_on(loaded, corrupted), len(clean)
+    changed = [place for place in range(size) if clean[place] != corrupted[place]]
+    chosen = {
+        "all": range(size), "last": [size - 1], "changed": changed, "-2,0": [size - 2, 0]
+    }[mode]  # fmt: skip
+    return lambda layer, position: there[layer][position] if position in chosen else None
+
+
+MODES = ["zero", "mean", "resample", "all", "last", "changed", "-2,0"]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("kind", ["packed", "plain"])
+@pytest.mark.usefixtures("short_prefixes")
+def test_answers_equal_a_hook_on_one_row_at_a_time(engines, loaded, masks, mode, kind):
+    asks, wanted = [], {}
+    for row, (number, mask) in enumerate(itertools.product(range(len(PAIRS)), masks)):
+        text, source = PAIRS[number][0], sources(mode)[number]
+        asks.append(Ask((row, 0), prompt(text), mask, source))
+        asks += [
+            Ask((1000 + row, part), LogLikelihood(text, choice), mask, source)
+            for part, choice in enumerate(CHOICES)
+        ]
+        wanted[row] = text, mask, by_hand(loaded, mode, number)
+    found = {a.key: a.response for batch in engines[kind].answer(asks) for a in batch}
+    assert len(found) == len(asks)
+    for row, (text, mask, instead) in wanted.items():
+        said, own = tokens_of(loaded, text), []
+        for _ in range(LIMIT):
+            own.append(int(logits_by_hand(loaded, [*said, *own], mask, instead)[-1].argmax()))
+            if own[-1] == loaded.tokenizer.eos_token_id:
+                break
+        assert found[row, 0].text == engines[kind].encoder.cut(own, ())
+        for part, choice in enumerate(CHOICES):
+            ending = tokens_of(loaded, text + choice)[len(said) :]
+            logits = logits_by_hand(loaded, [*said, *ending[:-1]], mask, instead)
+            read = logits[len(said) - 1 :].log_softmax(-1)
+            truth = float(read[torch.arange(len(ending)), torch.tensor(ending)].sum())
+            assert found[1000 + row, part].logprob == pytest.approx(truth, abs=1e-4)
+
+
+def test_a_source_matters_under_a_mask_and_never_to_the_intact_model(engines, masks):
+    request = LogLikelihood("47+38=", "85")
+    found = {}
+    for mode in MODES:
+        source = sources(mode)[0]
+        asks = [Ask((row, 0), request, mask, source) for row, mask in enumerate(masks)]
+        answers = [a for batch in engines["packed"].answer(asks) for a in batch]
+        found[mode] = {a.key[0]: a.response.logprob for a in answers}
+    assert len({round(said[0], 6) for said in found.values()}) == 1
+    # at the last but one position and at the first one nothing may reach the answer
+    assert len({round(said[3], 6) for said in found.values()}) >= len(MODES) - 1
+
+
+def test_sources_that_do_not_fit_together_are_answered_in_portions(loaded, masks):
+    engine, small = BatchEngine(loaded), BatchEngine(loaded)
+    others = sources("resample")
+    asks = [
+        Ask((row, 0), LogLikelihood(PAIRS[number][0], "85"), mask, others[number])
+        for row, (number, mask) in enumerate(itertools.product(range(3), masks))
+    ]
+    small.sources.room = 1
+    assert [len(part) for part in small.sources.portions(asks)] == [3, 3, 3, 3]
+    first, second = (
+        {a.key: a.response.logprob for batch in each.answer(asks) for a in batch}
+        for each in (engine, small)
+    )
+    assert first == pytest.approx(second, abs=1e-4)
+    assert len(small.sources.kept) == 1
+
+
+def test_reading_sources_is_paid_for_once(loaded, masks):
+    engine = BatchEngine(loaded)
+    source = sources("mean")[0]
+    tokens = sum(len(tokens_of(loaded, other)) for _, other in PAIRS)
+    ask = Ask((0, 0), LogLikelihood("47+38=", "85"), masks[3], source)
+    costs = [next(iter(engine.answer([ask])))[0].forward_tokens for _ in range(2)]
+    assert costs[0] - costs[1] == pytest.approx(tokens)
+
+
+def test_asks_travel_with_their_sources(masks):
+    asks = [
+        Ask((row, 0), prompt(PAIRS[0][0]), mask, source)
+        for row, (mask, source) in enumerate(itertools.product(masks, [None, *sources("last")]))
+    ]
+    batch = AskBatch.of(asks)
+    assert len(batch.sources) == 1 + len(PAIRS)
+    for before, after in zip(asks, batch.asks(), strict=True):
+        assert before.source == after.source
+        assert before.key == after.key
+
+
+def test_a_corrupted_prompt_of_another_length_is_refused(engines, masks):
+    source = Source((prompt("sort 729416="),), positions="last", clean=prompt("9-3="))
+    with pytest.raises(BadOption, match="must be of one length"):
+        list(engines["packed"].answer([Ask((0, 0), prompt("9-3="), masks[1], source)]))
+
+
+@pytest.mark.parametrize("text", ["", "first", "1,two", "1.5"])
+def test_positions_are_words_or_numbers(text):
+    with pytest.raises(BadOption, match="--positions is all, last, changed or numbers"):
+        parse_positions(text)
+
+
+def test_positions_that_a_prompt_does_not_have_are_refused():
+    assert choose_positions("-3,2", (1, 2, 3), (1, 5, 3)) == {0, 2}
+    assert choose_positions("changed", (1, 2, 3), (1, 5, 3)) == {1}
+    with pytest.raises(BadOption, match="name positions from -3 to 2"):
+        choose_positions("3", (1, 2, 3), (1, 5, 3))

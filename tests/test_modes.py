@@ -1,0 +1,250 @@
+"""Modes of knocking out, from what a study says to rows, results and sentences."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from caploc.cli import app
+from caploc.contents import RunFile, read_file
+from caploc.doctor.replay import recompute
+from caploc.errors import BadOption, UnknownName, UserError
+from caploc.finished import FinishedRun
+from caploc.folder import RESULT, RUN
+from caploc.modes import AVERAGED, POOL, Intervention, Mode
+from caploc.progress import Silent
+from caploc.result import Result
+from caploc.search import Settings
+from caploc.store import Store
+from caploc.studies import read_studies
+from caploc.studies.planning import dry_run
+from caploc.study import Study, run_study
+from caploc.tasks.catalog import TaskOptions, load_task
+from caploc.workbench import Allowed, ModelOptions, Workbench
+
+TASK = "demo/addition"
+
+
+@pytest.fixture(scope="module")
+def addition():
+    return load_task(TASK, TaskOptions())
+
+
+def write_tasks(folder):
+    """A task of ten sums and its corrupted counterpart: another first digit, as many characters."""
+    sums = [(a, b) for a in range(11, 16) for b in (22, 31)]
+    for name, shift in (("clean", 0), ("corrupted", 30), ("longer", 100)):
+        rows = "".join(f"{a + shift}+{b}=,{a + shift + b}\n" for a, b in sums)
+        (folder / f"{name}.csv").write_text("asked,answer\n" + rows)
+        text = {
+            "task": name,
+            "dataset_path": "csv",
+            "dataset_kwargs": {"data_files": {"test": str(folder / f"{name}.csv")}},
+            "test_split": "test",
+            "output_type": "generate_until",
+            "doc_to_text": "{{asked}}",
+            "doc_to_target": "{{answer}}",
+            "generation_kwargs": {"until": ["\n"], "max_gen_toks": 4, "do_sample": False},
+            "metric_list": [{"metric": "exact_match"}],
+        }
+        (folder / f"{name}.yaml").write_text(yaml.safe_dump(text))
+    return [str(folder / f"{name}.yaml") for name in ("clean", "corrupted", "longer")]
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory):
+    return write_tasks(tmp_path_factory.mktemp("pair"))
+
+
+def study(mode, task=TASK, **more):
+    settings = Settings(budget=400, top=2)
+    return Study(
+        ModelOptions("demo", device="cpu"), task, settings=settings, mode=mode, controls=1,
+        limit=20, quick=True, **more,
+    )  # fmt: skip
+
+
+def test_every_mode_asks_a_question_of_its_own(addition):
+    asked = {
+        mode: [Intervention(Mode(mode), seed).sources(addition) for seed in (0, 0, 1)]
+        for mode in ("zero", "mean", "resample")
+    }
+    assert asked.pop("zero") == [None] * 3
+    questions = {mode: [each.question for each in every] for mode, every in asked.items()}
+    for mode, (first, again, another) in questions.items():
+        assert first.startswith(mode)
+        assert first == again
+        assert first != another
+    assert Intervention(Mode("mean")).sources(addition).question == questions["mean"][0]
+
+
+def test_a_mean_is_over_examples_of_the_task(addition):
+    of = Intervention(Mode("mean")).sources(addition).of
+    (source,) = of(0, addition.requests(0))
+    prompts = {addition.requests(example)[0] for example in range(addition.size)}
+    assert source.mean
+    assert len(source.texts) == min(AVERAGED, addition.size)
+    assert set(source.texts) <= prompts
+    assert of(5, addition.requests(5)) == [source]
+
+
+def test_no_example_is_resampled_from_itself(addition):
+    of = Intervention(Mode("resample")).sources(addition).of
+    taken = [of(example, addition.requests(example))[0].texts for example in range(300)]
+    for example, (text,) in enumerate(taken):
+        assert text != addition.requests(example)[0]
+    assert len(set(taken)) == POOL
+    again = Intervention(Mode("resample")).sources(addition.in_likelihood()).of
+    assert [again(example, [None])[0].texts for example in range(300)] == taken
+
+
+def test_a_patch_takes_the_counterpart(pair):
+    clean, corrupted, _ = (load_task(name, TaskOptions()) for name in pair)
+    sources = Intervention(Mode("patch", pair[1], "last"), 0, corrupted).sources(clean)
+    assert sources.question.startswith("patch last of ")
+    (source,) = sources.of(3, clean.requests(3))
+    assert source.texts == tuple(corrupted.requests(3))
+    assert source.clean == clean.requests(3)[0]
+    assert source.positions == "last"
+
+
+def rows_under(engine, store, task, mode, corrupted=None):
+    bench = Workbench(engine, store, intervention=Intervention(mode, 0, corrupted))
+    mask = np.arange(engine.grid.size) % 4 == 0
+    rows = bench.meter(task).under(mask, range(8), Silent(), "rows")
+    return bench, [row.outcome for row in rows]
+
+
+def test_rows_of_one_mode_are_never_those_of_another(tmp_path, pair):
+    clean, corrupted, _ = (load_task(name, TaskOptions()) for name in pair)
+    engine, likelihood = ModelOptions("demo", device="cpu").engine(), clean.in_likelihood()
+    modes = [Mode(), Mode("mean"), Mode("resample"), Mode("patch", pair[1], "last"),
+             Mode("patch", pair[1])]  # fmt: skip
+    with Store(tmp_path / "rows.sqlite") as store:
+        found = [rows_under(engine, store, likelihood, mode, corrupted)[1] for mode in modes]
+        assert len({tuple(each) for each in found}) == len(modes)
+        for mode, before in zip(modes, found, strict=True):
+            again = Workbench(engine, store, intervention=Intervention(mode, 0, corrupted))
+            meter = again.meter(likelihood)
+            assert len(meter.known) == 8
+            meter.ask = None  # nothing may be asked again
+            mask = np.arange(engine.grid.size) % 4 == 0
+            rows = meter.under(mask, range(8), Silent(), "rows")
+            assert [row.outcome for row in rows] == before
+
+
+@pytest.mark.parametrize("mode", ["mean", "resample", "patch"])
+def test_a_study_goes_through_in_every_mode_and_comes_out_of_its_rows_again(tmp_path, pair, mode):
+    if mode == "patch":
+        asked = study(Mode("patch", pair[1], "all"), pair[0])
+    else:
+        asked = study(Mode(mode), other_tasks=("demo/sentences",))
+    found = run_study(asked, tmp_path / "run")
+    result = read_file(tmp_path / "run" / RESULT, Result)
+    assert result.method.mode == mode
+    assert found.result.method.positions == ("all" if mode == "patch" else None)
+    report = found.report.read_text()
+    assert {"mean": "its mean over", "resample": "another example", "patch": "corrupted prompt"}[
+        mode
+    ] in report
+    assert FinishedRun.read(tmp_path / "run").study.mode == asked.mode
+    written = read_file(tmp_path / "run" / RUN, RunFile)
+    again = recompute(tmp_path / "run" / "rows.sqlite", written, result, curved=False)
+    assert again[RESULT]["heads"] == result.as_dict()["heads"]
+    with pytest.raises(UserError):  # another mode is another study
+        run_study(replace(asked, mode=Mode()), tmp_path / "run")
+
+
+MISTAKES = [
+    (Mode("median"), "There is no mode 'median'. Did you mean 'mean'?"),
+    (Mode("mean", positions="last"), "--positions is for --mode patch; got --mode mean"),
+    (Mode("zero", "demo/code"), "--corrupted is for --mode patch"),
+    (Mode("patch"), "--mode patch needs --corrupted TASK"),
+    (Mode("patch", "demo/code", "first"), "--positions is all, last, changed or numbers"),
+]
+
+
+@pytest.mark.parametrize(("mode", "said"), MISTAKES)
+def test_mistakes_are_told_before_a_model_is_looked_at(mode, said):
+    with pytest.raises((BadOption, UnknownName), match=said.replace("?", r"\?")):
+        replace(study(mode), model=ModelOptions("demo")).check()
+
+
+def test_a_shared_model_is_refused():
+    asked = replace(study(Mode("mean")), model=ModelOptions("demo", device="shard"))
+    with pytest.raises(BadOption, match="use --device spread, or --mode zero"):
+        asked.check()
+
+
+def test_other_tasks_have_no_corrupted_prompts(pair):
+    asked = study(Mode("patch", pair[1]), pair[0], other_tasks=("demo/code",))
+    with pytest.raises(BadOption, match="none for demo/code"):
+        asked.check()
+
+
+def test_counterparts_are_counted_and_measured_before_the_model_is_loaded(tmp_path, pair):
+    with pytest.raises(BadOption, match="of 10 of 10 examples the corrupted"):
+        run_study(study(Mode("patch", pair[2]), pair[0]), tmp_path / "run")
+    with pytest.raises(BadOption, match="must be the counterpart of example n"):
+        run_study(study(Mode("patch", "demo/addition"), pair[0]), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def told(*words):
+    return CliRunner().invoke(app, [*words, "--device", "cpu"])
+
+
+def test_the_command_line_takes_modes_and_weights_can_only_hand_on_zero(tmp_path):
+    run = str(tmp_path / "run")
+    words = ("--method", "one-shot", "--examples", "2", "--limit", "4", "--controls", "0")
+    asked = ("locate", "demo", "--task", TASK, "--mode", "mean", "--out", run)
+    found = told(*asked, *words, "--quick", "--json")
+    assert json.loads(found.stdout)["method"]["mode"] == "mean"
+    for kind in ("checkpoint", "heads"):
+        words = ("--as", kind, "--heads", "L0H5", "--to", str(tmp_path / kind))
+        refused = str(told("export", run, *words).exception)
+        assert ("made with --mode mean" in refused) == (kind == "checkpoint")
+        assert (tmp_path / kind).exists() == (kind == "heads")
+
+
+def test_evaluate_takes_modes(tmp_path):
+    scores = {}
+    for mode in ("zero", "mean", "resample"):
+        words = ("--heads", "L0H5,L1H3,L0H14", "--tasks", TASK, "--limit", "20", "--json")
+        out = str(tmp_path / mode)
+        said = told("evaluate", "demo", *words, "--mode", mode, "--out", out).stdout
+        scores[mode] = json.loads(said)["tasks"][0]
+    intact = [each["intact"] for each in scores.values()]
+    assert intact == [scores["zero"]["intact"]] * 3
+    refused = told("evaluate", "demo", "--tasks", TASK, "--mode", "patch")
+    assert "--mode patch needs --corrupted TASK" in str(refused.exception)
+
+
+def test_a_file_of_studies_takes_modes_and_they_are_planned(tmp_path, pair):
+    clean, corrupted, _ = pair
+    (tmp_path / "modes.toml").write_text(f"""
+        models = ["demo"]
+        tasks = ["{clean}"]
+        methods = [
+            {{name = "one-shot", label = "mean", mode = "mean"}},
+            {{name = "one-shot", label = "patch", mode = "patch", corrupted = "{corrupted}"}},
+            {{name = "one-shot", label = "zero"}},
+        ]
+        [settings]
+        also = []
+        examples = 4
+        """)
+    studies = read_studies(tmp_path / "modes.toml", Allowed(remote_code=True)).studies
+    modes = [each.mode for each in studies.values()]
+    assert modes == [Mode("mean"), Mode("patch", corrupted), Mode()]
+    plan = dry_run(studies, tmp_path / "out", seconds=None)
+    assert [each.failure for each in plan.studies] == [None] * 3
+    assert plan.studies[1].shared == 0  # not even intact rows
+    (tmp_path / "modes.toml").write_text(
+        f'models = ["demo"]\ntasks = [{{name = "{clean}", mode = "patch"}}]'
+    )
+    with pytest.raises(UserError, match="mode patch needs corrupted TASK"):
+        read_studies(tmp_path / "modes.toml", Allowed())
