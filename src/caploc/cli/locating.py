@@ -138,7 +138,7 @@ def locate(
     from caploc import tables
     from caploc.report.sentence import headline
     from caploc.search import Settings
-    from caploc.studies import locate_all
+    from caploc.studies import foresee, locate_all
     from caploc.study import Study
 
     methods = method or ["adaptive"]
@@ -182,7 +182,8 @@ def locate(
     folder = out or default_folder(model, *methods, *task)
     code.check(map(placed, [*task, *(also or []), *(spare or []), *(twin or [])]))
     with output.progress() as progress:
-        found = locate_all(studies, folder, progress, command=options.command_line())
+        command = options.command_line()
+        found = locate_all(studies, folder, progress, command=command, foresee=foresee)
     results = [outcome.result for outcome in found.outcomes if outcome.result]
     if output.as_json:
         written = [result.as_dict() for result in results]

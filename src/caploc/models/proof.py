@@ -418,7 +418,12 @@ def _cut_modules(
 
 
 def is_writable(module: nn.Module) -> bool:
-    """Tell whether its weight is here and plain, so that columns of it can be set to zero."""
+    """Tell whether its weight is here and plain, so that columns of it can be set to zero.
+
+    It is not if an adapter of peft reads the same values beside it.
+    """
+    if hasattr(module, "base_layer"):
+        return False
     weight = getattr(module, "weight", None)
     if not isinstance(weight, Tensor):
         return False
