@@ -5,12 +5,13 @@ from typing import Annotated
 import typer
 
 from caploc import console
-from caploc.cli import completion, options
+from caploc.cli import completion, offering, options
 from caploc.naming import default_folder, default_others, placed
 
 
 @options.takes_groups
 def locate(
+    context: typer.Context,
     model: options.Model,
     task: Annotated[
         list[str],
@@ -200,3 +201,5 @@ def locate(
         for note in result.search.notes:
             console.say(f"{result.task.name}: {note}")
     console.say(f"Report: {found.report}")
+    if len(results) == 1 and not output.quiet and console.is_interactive():
+        offering.go_on(context, folder, results[0].top, found.report)
