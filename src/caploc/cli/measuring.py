@@ -13,10 +13,7 @@ from caploc.naming import default_folder, placed
 @options.takes_groups
 def evaluate(
     model: options.Model,
-    tasks: Annotated[
-        str,
-        typer.Option(help="Tasks, separated by commas.", autocompletion=completion.listed_tasks),
-    ],
+    task: options.Tasks,
     heads: Annotated[str, typer.Option(help="Heads to knock out, such as L0H5,L1H3.")] = "",
     limit: options.Limit = None,
     quantize: options.Quantize = None,
@@ -32,9 +29,9 @@ def evaluate(
     """Score tasks with no head and with the given heads knocked out.
 
     Examples:
-        caploc evaluate demo --heads L0H5,L0H14 --tasks demo/addition,demo/sentences
-        caploc evaluate meta-llama/Llama-3.2-1B-Instruct --tasks gsm8k,boolq --limit 100
-        caploc evaluate demo --heads L0H10 --tasks demo/code --json --out runs/code
+        caploc evaluate demo --heads L0H5,L0H14 --task demo/addition,demo/sentences
+        caploc evaluate meta-llama/Llama-3.2-1B-Instruct --task gsm8k,boolq --limit 100
+        caploc evaluate demo --heads L0H10 --task demo/code --json --out runs/code
 
     Writes:
         evaluation.json: scores intact and knocked out, changes, what was lost
@@ -51,7 +48,7 @@ def evaluate(
     evaluation = Evaluation(
         loading.of(model, quantize=quantize, batch_size=batch_size, workers=workers.parse()),
         tuple(Head.parse_all(heads)),
-        tuple(placed(name.strip()) for name in tasks.split(",") if name.strip()),
+        tuple(map(placed, options.split_names(task))),
         asking.options(code.allow_code),
         limit,
     )

@@ -16,7 +16,7 @@ import typer
 from caploc import console
 from caploc.cli import completion
 from caploc.errors import BadOption
-from caploc.naming import placed
+from caploc.naming import at_home, is_file, placed
 from caploc.redaction import redacted
 from caploc.sandbox import choose_profile, protection, require_isolation
 
@@ -36,6 +36,15 @@ Model = Annotated[
 ]
 RunFolder = Annotated[
     Path, typer.Argument(help="A finished run's folder.", autocompletion=completion.runs)
+]
+ONE_OR_MORE = "repeat, or with commas"
+Tasks = Annotated[
+    list[str],
+    typer.Option(
+        "--task",
+        help=f"Task, group, tag or YAML; {ONE_OR_MORE}.",
+        autocompletion=completion.listed_tasks,
+    ),
 ]
 Out = Annotated[Path | None, typer.Option(help="Run folder; resumes what lies there.")]
 Device = Annotated[
@@ -57,6 +66,7 @@ Quantize = Annotated[
     str | None,
     typer.Option(
         help="Quantize weights: 8bit, 4bit (bitsandbytes), int8, int4 (torchao).",
+        rich_help_panel="Model",
         autocompletion=completion.quantized,
     ),
 ]
@@ -89,7 +99,10 @@ Projections = Annotated[
     str | None,
     typer.Option(help="Output projections by hand: 'model.layers.{layer}.self_attn.o_proj'."),
 ]
-Batch = Annotated[int | None, typer.Option(help="Most rows in a batch; found by itself if absent.")]
+Batch = Annotated[
+    int | None,
+    typer.Option(help="Most rows in a batch; found by itself if absent.", rich_help_panel="Model"),
+]
 Data = Annotated[
     list[str] | None,
     typer.Option(
@@ -115,6 +128,7 @@ IsolationName = Annotated[
     typer.Option(
         "--isolation",
         callback=set_isolation,
+        autocompletion=completion.isolations,
         help="With --allow-code: full, or weak for the best that this machine gives.",
     ),
 ]
@@ -148,7 +162,12 @@ class TaskGroup:
     """How tasks are asked."""
 
     panel: ClassVar = "Task"
-    outcome: Annotated[str, typer.Option(help="metric, or logprob of the gold answer.")] = "metric"
+    outcome: Annotated[
+        str,
+        typer.Option(
+            help="metric, or logprob of the gold answer.", autocompletion=completion.outcomes
+        ),
+    ] = "metric"
     metric: Annotated[str | None, typer.Option(help="The task's metric[,filter] to use.")] = None
     fewshot: Fewshot = None
     chat_template: Chat = False
@@ -305,6 +324,14 @@ def permit(code: bool, remote_code: bool, tasks: Iterable[str] = ()) -> "Allowed
 
     CodeGroup(code).check(tasks)
     return Allowed(code, remote_code)
+
+
+def split_names(texts: Iterable[str] | None) -> list[str]:
+    """Names that stand alone or with commas between them; a file's may have commas of its own."""
+    found: list[str] = []
+    for text in texts or ():
+        found += [text] if is_file(at_home(text)) else map(str.strip, text.split(","))
+    return [name for name in found if name]
 
 
 def numbers(text: str, kind: Callable[[str], Number]) -> tuple[Number, ...]:
