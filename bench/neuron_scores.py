@@ -29,7 +29,7 @@ from torch import Tensor
 
 import caploc
 from caploc.engine.encoding import RequestEncoder, Span
-from caploc.models.cutting import temporary_hooks
+from caploc.models.hooks import temporary_hooks
 from caploc.neurons.attribution import Attribution
 from caploc.neurons.finding import score_examples
 from caploc.neurons.sites import Chosen, NeuronModel, as_neurons, list_projections

@@ -78,7 +78,7 @@ def order(task: str) -> tuple[int, str]:
 def measure(model: str, limit: int | None, folder: Path, chat: bool) -> dict[str, object]:
     """Score every task with `caploc evaluate`, and return the scores by task."""
     tasks = ",".join(sorted(words_manager().all_tasks, key=order))
-    command = [sys.executable, "-m", "caploc", "evaluate", model, "--tasks", tasks]
+    command = [sys.executable, "-m", "caploc", "evaluate", model, "--task", tasks]
     command += ["--out", str(folder)] + (["--limit", str(limit)] if limit else [])
     subprocess.run(command + (["--chat-template"] if chat else []), check=True)
     return read_scores(folder)

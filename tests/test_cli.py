@@ -95,12 +95,12 @@ def typed(monkeypatch, capsys, tmp_path):
         (["locate", "demo", "--task", "demo/addition", "--rate", "2"], "between 0 and 1; got 2"),
         (["locate", "nowhere/at/all", "--task", "demo/addition"], "nowhere/at/all"),
         (["locate", "demo", "--task", "demo/addition", "--data", "x"], "SPLIT=FILE"),
-        (["evaluate", "demo", "--heads", "L7H1", "--tasks", "demo/prose"], "L0 to L5"),
+        (["evaluate", "demo", "--heads", "L7H1", "--task", "demo/prose"], "L0 to L5"),
         (["ui", "nowhere"], "There is no folder 'nowhere'"),
         (["ui", "--model", "nowhere/at/all"], "nowhere/at/all"),
         (["ui", "--task", "demo/additon"], "Did you mean 'demo/addition'?"),
         (["ui", "--port", "70000"], "--port must be 0 to 65535; got 70000"),
-        (["evaluate", "demo", "--heads", "7", "--tasks", "demo/prose"], "such as L16H21"),
+        (["evaluate", "demo", "--heads", "7", "--task", "demo/prose"], "such as L16H21"),
         (["report", "/nowhere"], "holds no result.json"),
         (["doctor", "/nowhere"], "holds no rows.sqlite"),
         ([*LOCATE, "--goal", "both"], "--goal must be one of heads, set, specific; got 'both'."),
@@ -164,7 +164,7 @@ def test_json_is_all_that_is_printed(tmp_path):
     done = caploc(
         "evaluate",
         "demo",
-        "--tasks",
+        "--task",
         "demo/recall",
         "--limit",
         "4",
@@ -257,7 +257,7 @@ def test_weak_isolation_is_refused_before_a_model_is_loaded(monkeypatch):
     monkeypatch.setattr(options, "choose_profile", refuse)
     for typed in (
         ["locate", "no/such-model", "--task", "humaneval"],
-        ["evaluate", "no/such-model", "--tasks", "humaneval", "--heads", "L0H0"],
+        ["evaluate", "no/such-model", "--task", "humaneval", "--heads", "L0H0"],
     ):
         refused = CliRunner().invoke(app, [*typed, "--allow-code", "--isolation", "weak"])
         assert isinstance(refused.exception, UserError), refused.output

@@ -116,3 +116,37 @@ def test_a_terminal_is_told_that_a_run_is_getting_ready_until_its_first_stage(mo
         assert console.READY in drawing.file.getvalue()
         shown.start("masks", 3)
         assert [task.description for task in shown.progress.tasks if task.visible] == ["masks"]
+
+
+def test_a_log_counts_the_whole_over_all_stages(log, monkeypatch):
+    monkeypatch.setattr(console, "LINE_SECONDS", 60)
+    with console.progress_bars(quiet=False) as shown:
+        shown.expect(300)
+        shown.tell("so far: [red]L0H1")
+        shown.start("/runs/a b/task.yaml, intact", 100)
+        shown.advance(100, 0)  # stored before
+        shown.start("masks", 200)
+        shown.advance(150, 900.0)
+        shown.write()
+        shown.expect(50)
+    lines = log.getvalue().splitlines()
+    assert lines[1] == "caploc: so far: [red]L0H1"
+    assert re.search(r"masks, 150 of 200, .*, 150 of about 300 in all, [\d:]+ left$", lines[2])
+    assert ", 150 of about 200 in all, " in lines[3]
+
+
+def test_a_terminal_has_one_bar_for_the_whole_once_its_rows_are_known(monkeypatch):
+    drawing = rich.console.Console(file=io.StringIO(), force_terminal=True, width=120)
+    monkeypatch.setattr(console, "stderr", drawing)
+    with console.progress_bars(quiet=False) as shown:
+        shown.expect(300)
+        shown.start("intact", 100)
+        shown.advance(100, 0)
+        shown.start("/runs/task.yaml, knocked out", 200)
+        shown.advance(50, 900.0)
+        shown.tell("so far: L0H1")
+        (bar,) = [task for task in shown.progress.tasks if task.visible]
+        assert (bar.description, bar.completed, bar.total) == ("task.yaml, knocked out", 50, 300)
+        shown.expect(50)
+        assert bar.total == 100
+    assert "so far: L0H1" in drawing.file.getvalue()

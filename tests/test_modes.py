@@ -213,13 +213,13 @@ def test_the_command_line_takes_modes_and_weights_can_only_hand_on_zero(tmp_path
 def test_evaluate_takes_modes(tmp_path):
     scores = {}
     for mode in ("zero", "mean", "resample"):
-        words = ("--heads", "L0H5,L1H3,L0H14", "--tasks", TASK, "--limit", "20", "--json")
+        words = ("--heads", "L0H5,L1H3,L0H14", "--task", TASK, "--limit", "20", "--json")
         out = str(tmp_path / mode)
         said = told("evaluate", "demo", *words, "--mode", mode, "--out", out).stdout
         scores[mode] = json.loads(said)["tasks"][0]
     intact = [each["intact"] for each in scores.values()]
     assert intact == [scores["zero"]["intact"]] * 3
-    refused = told("evaluate", "demo", "--tasks", TASK, "--mode", "patch")
+    refused = told("evaluate", "demo", "--task", TASK, "--mode", "patch")
     assert "--mode patch needs --corrupted TASK" in str(refused.exception)
 
 

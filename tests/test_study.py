@@ -363,7 +363,7 @@ def test_evaluation_without_heads_scores_the_intact_model(tmp_path):
 
 @pytest.mark.parametrize(
     ("heads", "tasks", "said"),
-    [("L9H0", ("demo/prose",), "layers L0 to L5"), ("L0H0", (), "--tasks names at least one")],
+    [("L9H0", ("demo/prose",), "layers L0 to L5"), ("L0H0", (), "--task names at least one")],
 )
 def test_evaluations_of_what_is_not_there_are_refused(tmp_path, heads, tasks, said):
     evaluation = Evaluation(DEMO, (caploc.Head.parse(heads),), tasks)

@@ -30,7 +30,7 @@ from rich.text import Text
 
 from caploc.errors import HungUp, Stopped, Terminated
 from caploc.interrupts import importing
-from caploc.progress import Silent
+from caploc.progress import Silent, expect, tell
 from caploc.redaction import redacted
 
 if TYPE_CHECKING:  # help and completion do without pydantic
@@ -64,31 +64,51 @@ class Rates(ProgressColumn):
 
 
 class Bars:
-    """Progress on standard error: one bar a stage, with rows, rates and the time left."""
+    """Progress on standard error: a bar with rows, rates and the time left.
+
+    It is one for the whole, with the stage's name, once it is known how many rows that takes; until
+    then, and for commands that do not know, one a stage.
+    """
 
     def __init__(self, progress: Progress) -> None:
         self.progress = progress
         self.task: TaskID | None = None
+        self.whole: TaskID | None = None
         self.waiting = progress.add_task(READY, total=None, measured=0, tokens=0)
 
+    def expect(self, rows: int) -> None:
+        """Draw one bar for the whole from here on."""
+        if self.whole is None:
+            self.progress.update(self.waiting, visible=False)
+            self.whole = self.progress.add_task(READY, measured=0, tokens=0)
+        done = self.progress.tasks[-1].completed
+        self.progress.update(self.whole, total=done + rows)
+
+    def tell(self, text: str) -> None:
+        self.progress.console.print(escape(printable(text)), highlight=False)
+
     def start(self, what: str, rows: int) -> None:
+        what = escape(printable(short(what)))
+        if self.whole is not None:
+            self.progress.update(self.whole, description=what)
+            return
         if self.task is None:
             self.progress.update(self.waiting, visible=False)
         else:
             self.progress.stop_task(self.task)
-        what = escape(printable(what))
         self.task = self.progress.add_task(what, total=rows, measured=0, tokens=0)
         for past in self.progress.tasks[:-SHOWN]:  # more than fit on a screen would hide the last
             self.progress.update(past.id, visible=False)
 
     def advance(self, rows: int, tokens: float) -> None:
         """Count rows; those without tokens were stored before."""
-        if self.task is None:
+        task = self.task if self.whole is None else self.whole
+        if task is None:
             return
-        fields = self.progress.tasks[-1].fields
-        measured = fields["measured"] + (rows if tokens else 0)
-        tokens += fields["tokens"]
-        self.progress.update(self.task, advance=rows, measured=measured, tokens=tokens)
+        fields, new = self.progress.tasks[-1].fields, rows if tokens else 0
+        measured, tokens = fields["measured"] + new, tokens + fields["tokens"]
+        done = rows if self.whole is None else new  # the whole is of rows that are measured now
+        self.progress.update(task, advance=done, measured=measured, tokens=tokens)
 
 
 class Lines:
@@ -99,16 +119,28 @@ class Lines:
         self.lock = threading.Lock()
         self.began = self.stage_began = time.monotonic()
         self.what, self.rows, self.done, self.measured = READY, 0, 0, 0
+        self.total: int | None = None  # of the whole, once it is known
+        self.all, self.first = 0, self.began  # rows measured so far, since when
+
+    def expect(self, rows: int) -> None:
+        with self.lock:
+            if self.total is None:
+                self.first = time.monotonic()
+            self.total = self.all + rows
+
+    def tell(self, text: str) -> None:
+        stderr.print(escape(f"caploc: {printable(text)}"), soft_wrap=True, highlight=False)
 
     def start(self, what: str, rows: int) -> None:
         with self.lock:
-            self.what, self.rows, self.done, self.measured = printable(what), rows, 0, 0
+            self.what, self.rows, self.done, self.measured = printable(short(what)), rows, 0, 0
             self.stage_began = time.monotonic()
 
     def advance(self, rows: int, tokens: float) -> None:
         with self.lock:
             self.done += rows
-            self.measured += rows if tokens else 0
+            new = rows if tokens else 0
+            self.measured, self.all = self.measured + new, self.all + new
 
     def line(self) -> str:
         """How far the stage is, how fast it goes and how long it will take."""
@@ -121,8 +153,12 @@ class Lines:
             if self.measured and seconds > 0:
                 rate = self.measured / seconds
                 parts.append(f"{rate:,.1f} rows/s")
-                if self.done < self.rows:
+                if self.done < self.rows and self.total is None:
                     parts.append(f"{format_clock((self.rows - self.done) / rate)} left")
+            if self.total and self.all:
+                left = (now - self.first) / self.all * max(self.total - self.all, 0)
+                parts.append(f"{self.all:,} of about {max(self.total, self.all):,} in all")
+                parts.append(f"{format_clock(left)} left")
         return ", ".join(parts)
 
     def write(self) -> None:
@@ -173,6 +209,11 @@ def beginning(quiet: bool) -> Iterator[None]:
 Shown = Bars | Lines | Silent
 
 
+def short(what: str) -> str:
+    """Return a stage's name without the folders of the task's file."""
+    return what.rpartition("/")[2] if what.startswith("/") else what
+
+
 def format_clock(seconds: float) -> str:
     """Write seconds as hours, minutes and seconds: 1:02:03."""
     minutes, rest = divmod(round(seconds), 60)
@@ -205,6 +246,12 @@ class Interruptible:
 
     def start(self, what: str, rows: int) -> None:
         self.shown.start(what, rows)
+
+    def expect(self, rows: int) -> None:
+        expect(self.shown, rows)
+
+    def tell(self, text: str) -> None:
+        tell(self.shown, text)
 
     def advance(self, rows: int, tokens: float) -> None:
         """Count rows, unless it is time to stop."""
@@ -267,6 +314,11 @@ def progress_bars(quiet: bool) -> Iterator[Shown]:
     right = [MofNCompleteColumn(), Rates(), TimeRemainingColumn()]
     with Progress(*left, *right, console=stderr) as display:
         yield Bars(display)
+
+
+def is_interactive() -> bool:
+    """Tell whether somebody sits at both ends."""
+    return sys.stdin.isatty() and sys.stdout.isatty()
 
 
 def say(text: str) -> None:

@@ -37,9 +37,9 @@ class Evaluation:
     def check(self) -> None:
         """Refuse, by a UserError, every mistake that shows before data or weights are loaded."""
         if not self.tasks:
-            raise BadOption("--tasks names at least one task, such as --tasks demo/addition.")
+            raise BadOption("--task names at least one task, such as --task demo/addition.")
         if twice := [name for name in self.tasks if self.tasks.count(name) > 1]:
-            raise BadOption(f"--tasks names {twice[0]} twice; name each task once.")
+            raise BadOption(f"--task names {twice[0]} twice; name each task once.")
         self.options.check()
         check_limit(self.limit)
         self.mode.check(self.model.device)

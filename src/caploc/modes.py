@@ -37,6 +37,11 @@ class Mode:
     corrupted: str | None = None
     positions: str | None = None
 
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """The corrupted task, if there is one."""
+        return () if self.corrupted is None else (self.corrupted,)
+
     def check(self, device: str) -> None:
         """Refuse, by a UserError, what does not fit together or cannot be on this device."""
         pick(MODES, self.name, "mode")

@@ -2,8 +2,11 @@
 
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, fields, is_dataclass, replace
+from contextlib import AbstractContextManager
+from copy import deepcopy
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from html import escape
+from importlib.util import find_spec
 from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any
@@ -12,16 +15,20 @@ import pandas as pd
 
 from caploc import console
 from caploc.contents import read_file
+from caploc.errors import BadOption
 from caploc.evaluation import curve as measure_curve
 from caploc.findings import StudyFindings as Record
 from caploc.folder import RESULT
+from caploc.given import GivenModel, Pairs, Score, write_task
 from caploc.lookup import pick
+from caploc.models.knockout import knockout
+from caploc.models.loading import load_model
 from caploc.modes import PATCH, Mode
 from caploc.naming import default_folder, default_others, placed
 from caploc.report.charts import Picture
 from caploc.report.plots import curve_specs, heads_spec, units_by_task
 from caploc.report.sentence import headline
-from caploc.result import Result
+from caploc.result import FrontierSet, HeadEffect, Result
 from caploc.search import Settings
 from caploc.study import Study, run_study
 from caploc.tasks.catalog import TaskOptions
@@ -32,12 +39,15 @@ PUBLIC = (ModelOptions, Settings, TaskOptions)  # options that are known as `cap
 COLUMNS = ["head", "effect", "low", "high", "q", "selected"]
 
 
+@dataclass(frozen=True)
 class Findings(Record):
     """What a study found, to look at in a notebook and to go on with.
 
     `result` is the content of result.json, as attributes (`result.as_dict()`: as dictionaries),
-    `folder` where everything lies, `report` the page.
+    `folder` where everything lies, `report` the page; `model` the one that was handed over, if any.
     """
+
+    model: Any = field(default=None, compare=False, repr=False)
 
     @classmethod
     def read(cls, folder: Path | str) -> "Findings":
@@ -55,6 +65,17 @@ class Findings(Record):
         return list(self.result.top)
 
     @property
+    def heads(self) -> list[HeadEffect]:
+        """Every head, most needed first: its `effect` with `low` and `high`, `q`, `selected`."""
+        return list(self.result.heads)
+
+    @property
+    def frontier(self) -> list[FrontierSet]:
+        """Sets that break the task, each with what it costs other tasks, if any were sought."""
+        found = self.result.validation.frontier
+        return [] if found is None else list(found.sets)
+
+    @property
     def headline(self) -> str:
         """The answer in a sentence."""
         return headline(self.result)
@@ -69,6 +90,46 @@ class Findings(Record):
     def heatmap(self) -> Picture:
         """Draw the map of effects, layers by heads."""
         return Picture.of([heads_spec(self.result)])
+
+    def plot(self) -> Any:
+        """Return the map of effects as a chart of Altair, which names the head that one points at.
+
+        Raises:
+            BadOption: if Altair is not installed.
+        """
+        if find_spec("altair") is None:
+            raise BadOption(
+                "plot() draws with Altair, which is not here: pip install 'caploc[notebook]'. "
+                "heatmap() draws without it."
+            )
+        import altair
+
+        spec = deepcopy(dict(self.heatmap().spec))
+        named = (("layer", ""), ("head", ""), ("effect", "+.1f"), ("mark", ""))
+        spec["layer"][0]["encoding"]["tooltip"] = [
+            {"field": name, "type": "quantitative" if form else "nominal", "format": form}
+            for name, form in named
+        ]
+        return altair.Chart.from_dict(spec)
+
+    def knockout(
+        self, model: Any = None, heads: Sequence[str] | None = None
+    ) -> AbstractContextManager[None]:
+        """Knock out the chosen heads, or others by name, while a `with` block runs.
+
+        `model` is by default the one that `locate` was handed.
+
+        Raises:
+            BadOption: if `locate` was told a name, and no model is given here.
+            ModelRefused: if the model's heads are not found or fail the proof.
+        """
+        model = self.model if model is None else model
+        if model is None:
+            raise BadOption(
+                "Which model? found.knockout(model) takes what caploc.load_model or transformers "
+                "loaded."
+            )
+        return knockout(model, self.top if heads is None else list(heads))
 
     def curve(self, most: int = 10, limit: int | None = None, *, quiet: bool = False) -> Picture:
         """Scores with the 0, 1, ... `most` most needed heads knocked out, measured and drawn.
@@ -97,9 +158,11 @@ class Findings(Record):
 
 
 def locate(  # noqa: PLR0913  (what can be chosen is its parameters)
-    model: str | ModelOptions,
-    task: str,
+    model: Any,
+    task: Any,
+    asked: str | Pairs | None = None,
     *,
+    score: Score | None = None,
     method: str = "adaptive",
     settings: Settings | None = None,
     examples: int | None = None,
@@ -119,14 +182,21 @@ def locate(  # noqa: PLR0913  (what can be chosen is its parameters)
     """Find the heads that a task depends on, as `caploc locate` does.
 
     `model` is a Hugging Face id, a local folder, `demo`, or `ModelOptions` for device, dtype and
-    the rest; `task` an lm-eval task, a path to a YAML, or one of `caploc tasks`. `setting` are
-    fields of `Settings` by name, such as `budget=2000`, `top=3`, `seed=1`, `goal="set"`; the other
-    arguments are those of `Study`; `mode` is a name such as "mean", or a `modes.Mode`. `also` names
-    tasks to score before and after. Files go to `out` (a folder below runs/ if absent), and the
-    same call goes on where an earlier one stopped.
+    the rest; `task` an lm-eval task, a path to a YAML, or one of `caploc tasks`, or a list of
+    (prompt, answer). A model that you loaded, of transformers or peft, comes with its tokenizer,
+    and the task after it.
 
         found = caploc.locate("demo", "demo/addition", budget=1000)
+        found = caploc.locate(model, tokenizer, [("The capital of France is", "Paris"), ...])
         found.top
+
+    An example of a list is right if the answer is what the model would say next; with
+    `score(prompt, answer, text)` it is worth what that function returns, higher being better, for
+    the text that the model wrote. `setting` are fields of `Settings` by name, such as
+    `budget=2000`, `top=3`, `seed=1`, `goal="set"`; the other arguments are those of `Study`; `mode`
+    is a name such as "mean", or a `modes.Mode`. `also` names tasks to score before and after. Files
+    go to `out` (a folder below runs/ if absent), and the same call goes on where an earlier one
+    stopped.
 
     Raises:
         UserError: for a mistake, before the model is loaded where possible.
@@ -136,10 +206,19 @@ def locate(  # noqa: PLR0913  (what can be chosen is its parameters)
     given = {**locals()}
     for each in setting:  # those by name hold
         pick({field.name: field for field in fields(Settings)}, each, "setting")
-    loading = ModelOptions(placed(model)) if isinstance(model, str) else model
-    name = placed(task)
-    knockout = Mode(mode) if isinstance(mode, str) else mode
-    others = () if knockout.name == PATCH else default_others(name)
+    loading, wanted = opened(model, task, asked, score)
+    called = wanted if isinstance(wanted, str) else "examples"
+    folder = Path(out) if out else default_folder(loading.name, method, called)
+    if isinstance(wanted, str):
+        name = placed(wanted)
+    else:
+        name = str(write_task(wanted, folder, scored=score is not None))
+    if isinstance(model, str):
+        given["model"] = loading.name
+    if isinstance(task, str):
+        given["task"] = name
+    instead = Mode(mode) if isinstance(mode, str) else mode
+    others = () if instead.name == PATCH else default_others(name)
     study = Study(
         model=loading,
         task=name,
@@ -151,17 +230,47 @@ def locate(  # noqa: PLR0913  (what can be chosen is its parameters)
         spare=tuple(map(placed, spare)),
         twins=tuple(map(placed, twins)),
         exclude=tuple(exclude),
-        mode=knockout,
+        mode=instead,
         controls=controls,
         limit=limit,
         track=track,
     )
-    folder = Path(out) if out else default_folder(loading.name, method, task)
-    again = loading.name if isinstance(model, str) else loading
-    command = call_of(given | {"model": again, "task": name})
     with console.progress(quiet) as progress:
-        found = run_study(study, folder, progress, command=command)
-    return Findings(found.result, found.folder, found.report)
+        found = run_study(study, folder, progress, command=call_of(given))
+    mine = loading.loaded.model if isinstance(loading, GivenModel) else None
+    return Findings(found.result, found.folder, found.report, mine)
+
+
+def opened(
+    model: Any, task: Any, asked: str | Pairs | None, score: Score | None
+) -> tuple[ModelOptions, str | Pairs]:
+    """Tell models by name from those handed over; return the model, and the task or its examples.
+
+    Raises:
+        BadOption: if what was handed over is not a model, a tokenizer and a task, in this order.
+        ModelRefused: if the model's heads are not found or fail the proof.
+    """
+    if isinstance(model, str | ModelOptions):
+        if asked is not None:
+            raise BadOption(
+                "A model by its name is followed by the task alone: locate(name, task)."
+            )
+        tokenizer, wanted = None, task
+    else:
+        tokenizer, wanted = (None, task) if asked is None else (task, asked)
+    if not isinstance(wanted, str | list | tuple):
+        raise BadOption(
+            f"The task is {type(wanted).__name__}; give a name, or a list of (prompt, answer)."
+        )
+    if score is not None and isinstance(wanted, str):
+        raise BadOption("score= is for a list of (prompt, answer); a task by name has its metric.")
+    if isinstance(model, str):
+        model = ModelOptions(placed(model))
+    if isinstance(model, ModelOptions) and score is None:
+        return model, wanted
+    if isinstance(model, ModelOptions):
+        model = load_model(**model.loading())
+    return GivenModel.of(model, tokenizer, score), wanted
 
 
 def call_of(given: Mapping[str, Any]) -> str:
@@ -174,14 +283,22 @@ def call_of(given: Mapping[str, Any]) -> str:
         elif parameter.default is Parameter.empty:
             said.append(as_python(value))
         elif value != parameter.default:
-            said.append(f"{name}={as_python(value)}")
+            by_name = parameter.kind is Parameter.KEYWORD_ONLY
+            said.append(f"{name}={as_python(value)}" if by_name else as_python(value))
     return f"caploc.locate({', '.join(said)})"
 
 
 def as_python(value: Any) -> str:
-    """An argument as Python reads it; of options, what differs from their defaults."""
+    """An argument as Python reads it; of options, what differs from their defaults.
+
+    What only the program that called has goes by a name: the examples, a model, a function.
+    """
     if isinstance(value, Path):
         return repr(str(value))
+    if isinstance(value, list | tuple) and value and not isinstance(value[0], str | int | float):
+        return "examples"
+    if callable(value) and not isinstance(value, type):
+        return getattr(value, "__name__", type(value).__name__)
     if not is_dataclass(value) or isinstance(value, type):
         return repr(value)
     said = []

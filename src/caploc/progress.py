@@ -16,6 +16,31 @@ class Progress(Protocol):
         ...
 
 
+@runtime_checkable
+class Overview(Progress, Protocol):
+    """Progress that also knows the whole, and says what has been found so far."""
+
+    def expect(self, rows: int) -> None:
+        """So many rows are still to be measured from now on, about, over all stages."""
+        ...
+
+    def tell(self, text: str) -> None:
+        """Show a line that stays."""
+        ...
+
+
+def expect(progress: Progress, rows: int | None) -> None:
+    """Say how many rows are to come, about, to whoever wants to know the whole; None: unknown."""
+    if rows is not None and isinstance(progress, Overview):
+        progress.expect(rows)
+
+
+def tell(progress: Progress, text: str) -> None:
+    """Say a line to whoever watches a run."""
+    if isinstance(progress, Overview):
+        progress.tell(text)
+
+
 class Silent:
     """Progress that nobody watches."""
 

@@ -18,7 +18,8 @@ from caploc.lookup import pick
 from caploc.measurement import HeadModel, Meter, RowEngine, outcomes_by_example, search
 from caploc.modes import Intervention, Mode
 from caploc.naming import are_twins
-from caploc.progress import Progress, Silent
+from caploc.outlook import Foresee, Watch
+from caploc.progress import Progress, Silent, expect
 from caploc.recovery.rows import is_binary
 from caploc.result import Members, Subsets, TaskComparison, Validation
 from caploc.search import METHODS, Problem, Settings, column_mask
@@ -119,8 +120,7 @@ class Study:
     @property
     def named_tasks(self) -> tuple[str, ...]:
         """Every task that it names."""
-        corrupted = () if self.mode.corrupted is None else (self.mode.corrupted,)
-        return (self.task, *self.beside, *corrupted)
+        return (self.task, *self.beside, *self.mode.tasks)
 
     def is_twin(self, name: str) -> bool:
         """Tell whether a task is this one in other words."""
@@ -250,25 +250,29 @@ def run_study(
     *,
     command: str = "",
     engine: RowEngine[HeadModel] | None = None,
+    foresee: Foresee | None = None,
 ) -> StudyFindings:
     """Design, measurement, recovery, validation, curve and report, in that order.
 
-    `engine` may be one already loaded for the study's model. Whatever was measured in `folder`
-    before is used, not measured again. Raises UserError for a mistake in the study, before the
-    model is loaded where possible; RunFailed if the machine gives up; rows already measured are
-    kept.
+    `engine` may be one already loaded for the study's model; `foresee` counts beforehand what will
+    be measured, for whoever watches `progress`. Whatever was measured in `folder` before is used,
+    not measured again. Raises UserError for a mistake in the study, before the model is loaded
+    where possible; RunFailed if the machine gives up; rows already measured are kept.
     """
     progress = progress or Silent()
     study = study.check()
     tasks, intervention = study.tasks(), study.intervention()
     study.check_examples(tasks[0].size)
     check_pairs(study.model, intervention, tasks[0])
+    if rows := foresee and foresee(study, tasks, folder):
+        rows.announce(study.task, study.model.name, study.model.check().size, progress)
     with claim(folder, asdict(study), command) as store:
         fields = asdict(study) | {"draws_masks": METHODS[study.method].draws_masks}
         with tracked(study.track, f"{study.task} {study.method}", fields, progress) as watched:
             with nullcontext(engine) if engine else study.model.answering() as answering:
                 bench = Workbench(answering, store, intervention=intervention)
                 stages = locate(study, bench, tasks, watched)
+                expect(watched, rows.checks if rows else None)  # a search may end early
                 stages = validated(study, bench, stages, tasks, watched)
                 drawn = draw_own_curve(study, bench, stages, tasks, watched)
             if drawn is not None:
@@ -317,6 +321,7 @@ def locate(
         beside=beside,
         choices=choices_of(task, examples),
         excluded=tuple(grid.column(head) for head in grid.named_in(study.exclude)),
+        watch=Watch(grid, progress),
     )
     found = search(meters, METHODS[study.method].search(problem), progress)
     before = outcomes_by_example(intact)

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from caploc.errors import BadOption
 from caploc.folder import flat
 from caploc.lookup import pick
-from caploc.progress import Progress
+from caploc.progress import Progress, expect, tell
 from caploc.result import Result
 
 LOG = logging.getLogger(__name__)
@@ -125,13 +125,19 @@ class Tracked:
                 LOG.warning("The tracker is told no more (%s); the run goes on.", self.trouble[0])
             return None
 
-    def tell(self, what: Callable[[Tracker], None]) -> None:
+    def log(self, what: Callable[[Tracker], None]) -> None:
         """Tell the tracker something, as long as it has had no trouble."""
         if self.tracker is not None and not self.trouble:
             self.tried(partial(what, self.tracker))
 
     def start(self, what: str, rows: int) -> None:
         self.progress.start(what, rows)
+
+    def expect(self, rows: int) -> None:
+        expect(self.progress, rows)
+
+    def tell(self, text: str) -> None:
+        tell(self.progress, text)
 
     def advance(self, rows: int, tokens: float) -> None:
         """Pass it on, and add a point to the curves now and then."""
@@ -142,12 +148,12 @@ class Tracked:
             self.point({"rows": self.rows, "tokens": self.tokens})
 
     def point(self, figures: Mapping[str, float]) -> None:
-        self.tell(lambda tracker: tracker.log(figures, self.rows))
+        self.log(lambda tracker: tracker.log(figures, self.rows))
 
     def found(self, result: Result, files: Sequence[Path]) -> None:
         """Tell what was found, and hand over the files that say so."""
         self.point(figures_of(result))
-        self.tell(lambda tracker: tracker.keep([path for path in files if path.exists()]))
+        self.log(lambda tracker: tracker.keep([path for path in files if path.exists()]))
 
     def end(self, failed: bool) -> None:
         """Close the run, once, whatever trouble there was."""

@@ -5,6 +5,8 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any, Generic
 
+from transformers import PreTrainedTokenizerBase
+
 from caploc.engine import BatchEngine, chat_template
 from caploc.errors import BadOption
 from caploc.heads import HeadGrid
@@ -94,6 +96,15 @@ class ModelOptions:
         with DistributedEngine(WorkerPool(self.workers, recipe, self.device)) as engine:
             yield engine
 
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        """Load the tokenizer alone."""
+        return load_tokenizer(
+            self.name,
+            revision=self.revision,
+            gguf=self.gguf,
+            trust_remote_code=self.trust_remote_code,
+        )
+
     def tasks(self, names: Sequence[str], options: TaskOptions) -> list[Task]:
         """Load tasks and build their requests; of the model only the tokenizer is read.
 
@@ -101,12 +112,7 @@ class ModelOptions:
         """
         chat = None
         if options.chat_template or any(map(wants_chat_template, names)):
-            tokenizer = load_tokenizer(
-                self.name,
-                revision=self.revision,
-                gguf=self.gguf,
-                trust_remote_code=self.trust_remote_code,
-            )
+            tokenizer = self.tokenizer()
             if options.chat_template or tokenizer.chat_template is not None:
                 chat = chat_template(tokenizer)
         return [load_task(name, options, chat) for name in names]
@@ -162,8 +168,7 @@ def load_intervention(
     model: ModelOptions, mode: Mode, options: TaskOptions, seed: int
 ) -> Intervention:
     """Load what it takes to knock heads out as a mode says."""
-    named = [] if mode.corrupted is None else [mode.corrupted]
-    corrupted = model.tasks(named, options)
+    corrupted = model.tasks(mode.tasks, options)
     return Intervention(mode, seed, corrupted[0] if corrupted else None)
 
 
@@ -173,12 +178,7 @@ def check_pairs(model: ModelOptions, intervention: Intervention, task: Task) -> 
     if corrupted is None:
         return
     intervention.sources(task)
-    tokenizer = load_tokenizer(
-        model.name,
-        revision=model.revision,
-        gguf=model.gguf,
-        trust_remote_code=model.trust_remote_code,
-    )
+    tokenizer = model.tokenizer()
     unlike = []
     for example in range(task.size):
         pair = task.in_metric().requests(example)[0], corrupted.requests(example)[0]

@@ -29,7 +29,7 @@ PLACES = ["/dev/zero", "/dev/null", "/dev/stdin", "/proc/self/mem", "PIPE", "/",
 NOWHERE = "nowhere/at-all"
 BEGIN = {
     "locate": [NOWHERE, "--task", "demo/addition"],
-    "evaluate": [NOWHERE, "--tasks", "demo/addition", "--heads", "L0H0"],
+    "evaluate": [NOWHERE, "--task", "demo/addition", "--heads", "L0H0"],
     "neurons locate": [NOWHERE, "--task", "demo/addition"],
     "models": [NOWHERE],
     "ui": [NOWHERE],

@@ -9,8 +9,14 @@ import pytest
 from typer.testing import CliRunner
 
 from caploc.cli import app, completion
+from caploc.cli.options import split_names
+from caploc.export.export import KINDS
 from caploc.models.sources import DEMO
+from caploc.recovery import ESTIMATORS
 from caploc.search import METHODS
+from caploc.search.settings import GOALS, OPENINGS
+from caploc.tasks.catalog import OUTCOMES
+from caploc.tracking import TRACKERS
 
 
 @pytest.fixture(autouse=True)
@@ -53,8 +59,30 @@ def test_commands_methods_and_models_are_offered():
     assert offered("models", "--device", "sh") == ["shard"]
 
 
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        (("locate", "demo", "--goal"), GOALS),
+        (("locate", "demo", "--opening"), OPENINGS),
+        (("locate", "demo", "--estimator"), ESTIMATORS),
+        (("locate", "demo", "--outcome"), OUTCOMES),
+        (("locate", "demo", "--track"), TRACKERS),
+        (("export", "runs/x", "--as"), KINDS),
+    ],
+)
+def test_what_is_one_of_a_few_names_is_offered(words, names):
+    assert offered(*words, "") == sorted(names)
+
+
+def test_names_come_one_by_one_or_with_commas_and_files_whole(tmp_path):
+    odd = tmp_path / "a,b.yaml"
+    odd.touch()
+    assert split_names(["a, b,", str(odd), "c"]) == ["a", "b", str(odd), "c"]
+    assert split_names(None) == split_names([""]) == []
+
+
 def test_the_last_of_several_tasks_is_completed():
-    assert offered("evaluate", "demo", "--tasks", "demo/code,demo/re") == ["demo/code,demo/recall"]
+    assert offered("evaluate", "demo", "--task", "demo/code,demo/re") == ["demo/code,demo/recall"]
 
 
 def test_run_folders_are_offered_and_the_way_to_them(own_cache):
@@ -80,7 +108,7 @@ def test_names_of_lm_eval_are_read_once(own_cache):
     keep("gsm8k", "gsm8k_cot", "hellaswag")
     assert own_cache in completion.cache_file().parents
     assert offered("locate", "demo", "--also", "gsm") == ["gsm8k", "gsm8k_cot"]
-    assert offered("evaluate", "demo", "--tasks", "gsm8k,hella") == ["gsm8k,hellaswag"]
+    assert offered("evaluate", "demo", "--task", "gsm8k,hella") == ["gsm8k,hellaswag"]
 
 
 def test_yaml_files_name_tasks_groups_and_tags(tmp_path):
@@ -117,7 +145,9 @@ def test_completion_waits_for_no_library_and_no_other_command():
     asked = {"COMP_WORDS": "caploc locate demo --task gs", "COMP_CWORD": "4"}
     modules = imported_by(_CAPLOC_COMPLETE="complete_bash", **asked)
     assert not modules & LIBRARIES
-    assert of_commands(modules) == {"completion", "options", "locating"}
+    assert of_commands(modules) == {
+        "completion", "options", "search_options", "offering", "locating"
+    }  # fmt: skip
     modules = imported_by(_CAPLOC_COMPLETE="complete_bash", COMP_WORDS="caploc cu", COMP_CWORD="1")
     assert of_commands(modules) == {"completion", "options", "measuring"}
 

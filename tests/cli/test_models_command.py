@@ -73,7 +73,7 @@ def test_a_run_on_gguf_is_noted_resumed_asked_and_exported(folder, task):
     assert FinishedRun.read(Path("run")).engine().loaded.fingerprint
     run("export", "run", "--heads", "L0H1", "--to", "cut")
     shutil.rmtree("run")
-    run("evaluate", "cut", "--tasks", task, "--limit", 4, "--device", "cpu")
+    run("evaluate", "cut", "--task", task, "--limit", 4, "--device", "cpu")
     run("models", "tiny.gguf", "--device", "cpu", "--json")
     studies = (
         f'out = "many"\n[[models]]\nname = "tiny.gguf"\n[[tasks]]\nname = "{task}"\nexamples = 8\n'

@@ -163,7 +163,7 @@ def test_lm_evals_command_equals_caplocs_on_tasks_of_ones_own(folder, heads_file
     theirs = json.loads(written.read_text())
     heads = ",".join(read_heads(heads_file).names)
     files = ",".join(str(folder / f"{name}.yaml") for name in TASKS)
-    ours = run("caploc", "evaluate", "demo", "--heads", heads, "--tasks", files, "--json",
+    ours = run("caploc", "evaluate", "demo", "--heads", heads, "--task", files, "--json",
                "--out", tmp_path / "ours")  # fmt: skip
     assert ours.returncode == 0, ours.stderr
     scores = [row["knocked_out"]["score"] for row in json.loads(ours.stdout)["tasks"]]

@@ -46,7 +46,7 @@ def _(place: Place) -> str:
 def _(place: Place) -> str:
     place.run()
     model = place.kept.model
-    return f"evaluate {model} --tasks {model}/planted.yaml --device cpu --out run"
+    return f"evaluate {model} --task {model}/planted.yaml --device cpu --out run"
 
 
 @mistake(GROUP, "a file in place of the folder", code=1)

@@ -10,7 +10,7 @@ from torch import nn
 
 from caploc.errors import ModelRefused
 from caploc.models import proof
-from caploc.models.cutting import forward_as
+from caploc.models.hooks import forward_as
 from caploc.models.projections import find_projections
 from caploc.models.proof import columns_zeroed, inputs_zeroed, product_error
 

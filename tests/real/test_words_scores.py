@@ -16,7 +16,7 @@ TASKS = ("words/past", "words/plural", "words/upper", "words/sentiment")
 
 def test_smollm2_scores_what_the_page_says(tmp_path):
     """Other machines may round otherwise, and answers change with that; scores hardly."""
-    command = ["evaluate", "smollm2", "--tasks", ",".join(TASKS), "--limit", "100", "--quiet"]
+    command = ["evaluate", "smollm2", "--task", ",".join(TASKS), "--limit", "100", "--quiet"]
     done = CliRunner().invoke(app, [*command, "--out", str(tmp_path)])
     assert done.exit_code == 0, done.output
     evaluation = json.loads((tmp_path / "evaluation.json").read_text())

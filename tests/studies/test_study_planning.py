@@ -14,7 +14,7 @@ from caploc.progress import Silent
 from caploc.search import Settings
 from caploc.store import Question, Row, Store
 from caploc.store.store import UNKNOWN, stored_rows
-from caploc.studies import dry_run, run_studies
+from caploc.studies import dry_run, foresee, run_studies
 from caploc.studies.planning import DryRunMeter, KnownRows, measure_pace
 from caploc.study import Study, run_study
 from caploc.workbench import ModelOptions, Workbench
@@ -175,3 +175,43 @@ def test_rows_of_a_calibration_are_counted_once_where_only_intact_ones_are_open(
     assert pace.knocked_out == pace.intact > 0
     wanted.fresh.append((np.eye(96, dtype=bool)[0], 2))
     assert paced("cut").rows == 5
+
+
+class Watched(Silent):
+    """What a run says of the whole, and of the heads found so far."""
+
+    def __init__(self):
+        self.expected, self.told, self.measured = [], [], 0
+
+    def expect(self, rows):
+        self.expected.append((self.measured, rows))
+
+    def tell(self, text):
+        self.told.append(text)
+
+    def advance(self, rows, tokens):
+        self.measured += rows if tokens else 0
+
+
+def test_a_run_says_beforehand_what_it_will_measure_and_again_when_its_search_ends(tmp_path):
+    watched = Watched()
+    found = run_study(CSS, tmp_path, watched, foresee=foresee)
+    (before, whole), (searched, checks) = watched.expected
+    assert watched.told[0] == (
+        f"demo/recall, demo: about {whole - checks:,} rows to search 96 heads, then {checks:,} to "
+        "check what is found."
+    )
+    assert before == 0 and searched == whole - checks == 5 + 4 * 5
+    assert watched.measured <= whole and found.result.cost.rows == watched.measured
+    again = Watched()
+    run_study(CSS, tmp_path, again, foresee=foresee)
+    assert again.measured == 0 and again.expected[0] == (0, 0)
+
+
+def test_a_search_tells_its_first_heads_whenever_they_change(tmp_path):
+    watched = Watched()
+    study = replace(CSS, method="adaptive", settings=Settings(top=2, budget=400), quick=True)
+    run_study(study, tmp_path, watched, foresee=foresee)
+    best = [text for text in watched.told if text.startswith("so far: L")]
+    assert best and len(set(best)) == len(best)
+    assert all(text.count("[") == 2 for text in best)

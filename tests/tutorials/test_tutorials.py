@@ -7,6 +7,8 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
+from caploc.pretrained import is_fetched
+
 TUTORIALS = Path(__file__).parents[2] / "docs" / "tutorials"
 
 
@@ -45,5 +47,16 @@ def test_a_tutorial_runs_and_shows_its_findings(name, words, pictures, tmp_path,
     assert kinds.count("image/png") == pictures
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(not is_fetched("smollm2"), reason="`caploc fetch smollm2` has not been run")
+def test_a_loaded_model_loses_the_past_tense_with_its_heads(tmp_path, monkeypatch):
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
+    text, kinds = shown(executed("own_pairs", tmp_path))
+    assert "of 270 heads" in text and "walked: intact 'walked'" in text
+    assert "Warning" not in text and "Traceback" not in text
+    assert any("vegalite" in kind for kind in kinds)
+
+
 def test_every_tutorial_is_run():
-    assert {path.stem for path in TUTORIALS.glob("*.py")} == {"demo", "own_task", "own_model"}
+    names = {"demo", "own_task", "own_model", "own_pairs"}
+    assert {path.stem for path in TUTORIALS.glob("*.py")} == names

@@ -64,7 +64,7 @@ COMMANDS = {
         "measuring.interactions",
         "measuring.universal",
     ),
-    "Look": ("looking.report", "looking.compare", "looking.rows", "looking.ui"),
+    "Look": ("looking.report", "looking.compare", "looking.rows", "looking.ui", "offering.chat"),
     "Hand on": ("models.export",),
     "Reproduce": ("paper.reproduce",),
     "Feed-forward neurons": ("facts.neurons",),
@@ -133,6 +133,14 @@ class Root(TyperGroup):
         super().__init__(**given)
         self.commands = Commands()  # type: ignore[assignment]
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Without a word, ask for a model and a task where somebody can answer."""
+        if not args and not ctx.resilient_parsing and console.is_interactive():
+            from caploc.cli.offering import ask_words
+
+            args = ask_words()
+        return super().parse_args(ctx, args)
+
     def list_commands(self, ctx: Any) -> list[str]:
         """List names; typer's own would ask for every command too."""
         return list(self.commands)
@@ -166,7 +174,8 @@ def root(
 ) -> None:
     """Find the few attention heads that a capability of a language model depends on.
 
-    `caploc demo` shows the whole job; `caploc COMMAND --help` is a command's page.
+    `caploc` alone asks for a model and a task; `caploc demo` shows the whole job; `caploc COMMAND
+    --help` is a command's page.
     """
 
 

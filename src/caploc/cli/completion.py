@@ -21,6 +21,10 @@ NAMED = re.compile(
 )
 TAGGED = re.compile(r"^[\"']?tag[\"']?:[ \t]*((?:\n[ \t]*-[ \t]*\S+[ \t]*)+)", re.M)
 METHODS = ("adaptive", "css", "csb", "css-search", "csb-search", "one-shot", "greedy")
+MODES = ("zero", "mean", "resample", "patch")
+GOALS = ("heads", "set", "specific")
+OPENINGS = ("likelihood", "masks")
+ESTIMATORS = ("lasso", "lasso-cv", "logistic", "means", "paired", "spike-slab")
 MARKS = ("run.json", "studies.json")  # what a run, or a folder of runs, holds
 
 
@@ -39,6 +43,14 @@ def offer(*names: str) -> Callable[[str], list[str]]:
 
 
 methods = offer(*METHODS)
+goals = offer(*GOALS)
+modes = offer(*MODES)
+openings = offer(*OPENINGS)
+estimators = offer(*ESTIMATORS)
+outcomes = offer("metric", "logprob")
+isolations = offer("full", "weak")
+exports = offer("checkpoint", "lora", "heads")
+trackers = offer("mlflow", "trackio", "wandb")
 devices = offer("auto", "cpu", "cuda", "mps", "spread", "shard")
 dtypes = offer("auto", "float32", "bfloat16", "float16")
 quantized = offer("8bit", "4bit", "int8", "int4")

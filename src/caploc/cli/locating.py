@@ -1,115 +1,57 @@
 """Find heads."""
 
+from itertools import chain
 from typing import Annotated
 
 import typer
 
 from caploc import console
-from caploc.cli import completion, options
+from caploc.cli import completion, offering, options
+from caploc.cli.search_options import CheckGroup, PublishedGroup, SearchGroup, SpecificGroup
 from caploc.naming import default_folder, default_others, placed
 
 
 @options.takes_groups
 def locate(
+    context: typer.Context,
     model: options.Model,
-    task: Annotated[
-        list[str],
-        typer.Option(
-            help="Task, group or YAML; repeat for several.", autocompletion=completion.tasks
-        ),
-    ],
-    method: Annotated[
+    task: options.Tasks,
+    also: Annotated[
         list[str] | None,
         typer.Option(
-            help="adaptive (if absent), css, csb, css-search, csb-search, one-shot, greedy; "
-            "repeat.",
-            autocompletion=completion.methods,
+            help=f"Another task to score before and after; {options.ONE_OR_MORE}.",
+            autocompletion=completion.listed_tasks,
         ),
-    ] = None,
-    masks: Annotated[int, typer.Option(help="Masks to draw (css, csb).")] = 100,
-    rate: Annotated[float, typer.Option(help="Share of heads in a mask (css, csb).")] = 0.02,
-    mask_counts: Annotated[
-        str, typer.Option(help="Numbers of masks to try (css-search, csb-search).")
-    ] = "100,200,300,400",
-    rates: Annotated[
-        str | None, typer.Option(help="Rates to try (css-search, csb-search); .01 to .1 if absent.")
-    ] = None,
-    examples: Annotated[
-        int | None, typer.Option(help="Examples to find heads on; by method and task if absent.")
-    ] = None,
-    budget: Annotated[
-        int | None, typer.Option(help="Rows to spend at most (16 a head if absent).")
     ] = None,
     goal: Annotated[
         str,
         typer.Option(
             help="heads that matter most alone, the set that breaks most, or a specific set: one "
-            "that leaves the tasks of --spare alone."
+            "that leaves the tasks of --spare alone.",
+            autocompletion=completion.goals,
         ),
     ] = "heads",
-    opening: Annotated[
-        str,
-        typer.Option(
-            help="How adaptive begins: likelihood of right answers, or masks of several heads."
-        ),
-    ] = "likelihood",
-    recall: Annotated[
-        float, typer.Option(help="Expected recall of the top at which adaptive stops.")
-    ] = 0.85,
-    top: Annotated[int, typer.Option(help="Heads to name at most.")] = 5,
-    estimator: Annotated[
-        str | None,
-        typer.Option(help="For css, csb, one-shot: lasso, lasso-cv, logistic, means, spike-slab."),
+    budget: Annotated[
+        int | None, typer.Option(help="Rows to spend at most (16 a head if absent).")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Draws examples, masks and controls.")] = 0,
-    also: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Another task to score before and after; repeat.", autocompletion=completion.tasks
-        ),
-    ] = None,
-    spare: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="A task that --goal specific must leave alone; repeat.",
-            autocompletion=completion.tasks,
-        ),
-    ] = None,
-    twin: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="The task in other words, for --goal specific to break as well; repeat.",
-            autocompletion=completion.tasks,
-        ),
-    ] = None,
-    price: Annotated[
-        float, typer.Option(help="The most that --goal specific may cost a spared task.")
-    ] = 0.02,
-    exclude: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Heads never to knock out: L0H6,L3H1, a file of heads, or universal; repeat."
-        ),
-    ] = None,
-    mode: options.ModeName = "zero",
-    corrupted: options.Corrupted = None,
-    positions: options.PatchedAt = None,
-    controls: Annotated[int, typer.Option(help="Random sets of heads to compare with.")] = 20,
-    limit: options.Limit = None,
-    disjoint: Annotated[
-        bool, typer.Option("--disjoint", help="Score the task on examples no search saw only.")
-    ] = False,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="No look for a more specific part of the set, no curve.")
-    ] = False,
-    track: Annotated[
-        str | None, typer.Option(help="Tell mlflow, trackio or wandb[:PROJECT] of the run.")
-    ] = None,
+    out: options.Out = None,
     quantize: options.Quantize = None,
     batch_size: options.Batch = None,
-    out: options.Out = None,
+    track: Annotated[
+        str | None,
+        typer.Option(
+            help="Tell mlflow, trackio or wandb[:PROJECT] of the run.",
+            autocompletion=completion.trackers,
+            rich_help_panel="Output",
+        ),
+    ] = None,
     *,
+    specific: SpecificGroup,
+    search: SearchGroup,
+    published: PublishedGroup,
+    checks: CheckGroup,
     asking: options.TaskGroup,
+    knockout: options.ModeGroup,
     code: options.CodeGroup,
     loading: options.ModelGroup,
     workers: options.WorkerGroup,
@@ -143,26 +85,13 @@ def locate(
     from caploc import tables
     from caploc.modes import PATCH
     from caploc.report.sentence import headline
-    from caploc.search import Settings
-    from caploc.studies import locate_all
+    from caploc.studies import foresee, locate_all
     from caploc.study import Study
 
-    methods = method or ["adaptive"]
-    settings = Settings(
-        masks=masks,
-        rate=rate,
-        top=top,
-        seed=seed,
-        goal=goal,
-        price=price,
-        opening=opening,
-        budget=budget,
-        recall=recall,
-        estimator=estimator,
-        mask_counts=options.numbers(mask_counts, int),
-        rates=options.numbers(rates, float) if rates else None,
-    )
-    asked = asking.options(code.allow_code)
+    methods = options.split_names(search.method) or ["adaptive"]
+    tasks, others = options.split_names(task), options.split_names(also)
+    settings = published.settings(search, goal=goal, price=specific.price, budget=budget)
+    asked, mode = asking.options(code.allow_code), knockout.parse()
     loaded = loading.of(model, quantize=quantize, batch_size=batch_size, workers=workers.parse())
     studies = [
         Study(
@@ -170,37 +99,23 @@ def locate(
             task=name,
             method=way,
             settings=settings,
-            examples=examples,
+            examples=search.examples,
             options=asked,
-            other_tasks=tuple(also or (() if mode == PATCH else default_others(name))),
-            spare=tuple(map(placed, spare or [])),
-            twins=tuple(map(placed, twin or [])),
-            exclude=tuple(exclude or []),
-            mode=options.mode_of(mode, corrupted, positions),
-            controls=controls,
-            limit=limit,
-            quick=quick,
-            disjoint=disjoint,
+            other_tasks=tuple(others or (() if mode.name == PATCH else default_others(name))),
+            exclude=tuple(search.exclude or []),
+            mode=mode,
             track=track,
+            **specific.tasks(),
+            **vars(checks),
         )
-        for name in map(placed, task)
+        for name in map(placed, tasks)
         for way in methods
     ]
-    folder = out or default_folder(model, *methods, *task)
-    code.check(
-        map(
-            placed,
-            [
-                *task,
-                *(also or []),
-                *(spare or []),
-                *(twin or []),
-                *([corrupted] if corrupted else []),
-            ],
-        )
-    )
+    folder = out or default_folder(model, *methods, *tasks)
+    code.check([*map(placed, [*tasks, *others, *chain(*specific.tasks().values())]), *mode.tasks])
     with output.progress() as progress:
-        found = locate_all(studies, folder, progress, command=options.command_line())
+        command = options.command_line()
+        found = locate_all(studies, folder, progress, command=command, foresee=foresee)
     results = [outcome.result for outcome in found.outcomes if outcome.result]
     if output.as_json:
         written = [result.as_dict() for result in results]
@@ -217,3 +132,5 @@ def locate(
         for note in result.search.notes:
             console.say(f"{result.task.name}: {note}")
     console.say(f"Report: {found.report}")
+    if len(results) == 1 and not output.quiet and console.is_interactive():
+        offering.go_on(context, folder, results[0].top, found.report)

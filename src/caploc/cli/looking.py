@@ -211,8 +211,8 @@ def ui(
     task: Annotated[
         list[str] | None,
         typer.Option(
-            help="A task to draw examples from; repeat for several.",
-            autocompletion=completion.tasks,
+            help=f"A task to draw examples from; {options.ONE_OR_MORE}.",
+            autocompletion=completion.listed_tasks,
         ),
     ] = None,
     port: Annotated[int, typer.Option(help="Where to listen; 0 takes any free port.")] = PORT,
@@ -248,7 +248,7 @@ def ui(
         chat_template=chat_template, data=parse_data(data or []), allow_code=code.allow_code
     )
     named = None if model is None else placed(model)
-    tasks = [placed(name) for name in task or []]
+    tasks = list(map(placed, options.split_names(task)))
     runs = open_runs(folder, Allowed(True, loading.trust_remote_code)) if folder else ()
     setting = make_setting(runs, named, loading.of(named or DEMO), tasks, asked)
     setting.check()

@@ -13,20 +13,15 @@ from caploc.naming import default_folder, placed
 @options.takes_groups
 def evaluate(
     model: options.Model,
-    tasks: Annotated[
-        str,
-        typer.Option(help="Tasks, separated by commas.", autocompletion=completion.listed_tasks),
-    ],
+    task: options.Tasks,
     heads: Annotated[str, typer.Option(help="Heads to knock out, such as L0H5,L1H3.")] = "",
-    mode: options.ModeName = "zero",
-    corrupted: options.Corrupted = None,
-    positions: options.PatchedAt = None,
     limit: options.Limit = None,
     quantize: options.Quantize = None,
     batch_size: options.Batch = None,
     out: options.Out = None,
     *,
     asking: options.TaskGroup,
+    knockout: options.ModeGroup,
     code: options.CodeGroup,
     loading: options.ModelGroup,
     workers: options.WorkerGroup,
@@ -35,9 +30,9 @@ def evaluate(
     """Score tasks with no head and with the given heads knocked out.
 
     Examples:
-        caploc evaluate demo --heads L0H5,L0H14 --tasks demo/addition,demo/sentences
-        caploc evaluate meta-llama/Llama-3.2-1B-Instruct --tasks gsm8k,boolq --limit 100
-        caploc evaluate demo --heads L0H10 --tasks demo/code --json --out runs/code
+        caploc evaluate demo --heads L0H5,L0H14 --task demo/addition,demo/sentences
+        caploc evaluate meta-llama/Llama-3.2-1B-Instruct --task gsm8k,boolq --limit 100
+        caploc evaluate demo --heads L0H10 --task demo/code --json --out runs/code
 
     Writes:
         evaluation.json: scores intact and knocked out, changes, what was lost
@@ -51,16 +46,17 @@ def evaluate(
     from caploc.evaluation import evaluate as run
     from caploc.heads import Head
 
+    mode = knockout.parse()
     evaluation = Evaluation(
         loading.of(model, quantize=quantize, batch_size=batch_size, workers=workers.parse()),
         tuple(Head.parse_all(heads)),
-        tuple(placed(name.strip()) for name in tasks.split(",") if name.strip()),
+        tuple(map(placed, options.split_names(task))),
         asking.options(code.allow_code),
         limit,
-        options.mode_of(mode, corrupted, positions),
+        mode,
     )
     folder = out or default_folder(model, "evaluate", heads or "intact", *evaluation.tasks)
-    code.check((*evaluation.tasks, *([corrupted] if corrupted else [])))
+    code.check((*evaluation.tasks, *mode.tasks))
     with output.progress() as progress:
         result = run(evaluation, folder, progress, command=options.command_line())
     written = f"Written: {folder / 'evaluation.json'}"

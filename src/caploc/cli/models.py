@@ -135,7 +135,12 @@ def export(
         str | None, typer.Option(help="Heads by name, such as L0H5,L1H3, instead of the run's.")
     ] = None,
     kind: Annotated[
-        str, typer.Option("--as", help="checkpoint, lora, or heads (their names alone).")
+        str,
+        typer.Option(
+            "--as",
+            help="checkpoint, lora, or heads (their names alone).",
+            autocompletion=completion.exports,
+        ),
     ] = "checkpoint",
     push_to_hub: Annotated[
         str | None, typer.Option(help="Upload to this repository of the Hugging Face Hub, too.")

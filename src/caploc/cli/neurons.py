@@ -23,11 +23,13 @@ from caploc.cli.options import (
     OutputGroup,
     Quiet,
     Revision,
+    Tasks,
     Trust,
     command_line,
     kinds_of,
     numbers,
     permit,
+    split_names,
     takes_groups,
 )
 from caploc.naming import default_folder, placed
@@ -107,10 +109,7 @@ def run_and_show(
 @takes_groups
 def locate(
     model: Model,
-    task: Annotated[
-        list[str],
-        typer.Option(help="Task or YAML; repeat for several.", autocompletion=completion.tasks),
-    ],
+    task: Tasks,
     method: Annotated[
         str, typer.Option(help="gradient, integrated (the paper's), joint, activation, logit.")
     ] = "gradient",
@@ -172,7 +171,7 @@ def locate(
     from caploc.neurons.study import NeuronStudy
     from caploc.tasks.catalog import TaskOptions, parse_data
 
-    tasks = tuple(dict.fromkeys(map(placed, task)))
+    tasks = tuple(dict.fromkeys(map(placed, split_names(task))))
     study = NeuronStudy(
         model=loading.of(model, batch_size=batch_size),
         tasks=tasks,

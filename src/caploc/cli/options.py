@@ -16,7 +16,7 @@ import typer
 from caploc import console
 from caploc.cli import completion
 from caploc.errors import BadOption
-from caploc.naming import placed
+from caploc.naming import at_home, is_file, placed
 from caploc.redaction import redacted
 from caploc.sandbox import choose_profile, protection, require_isolation
 
@@ -38,6 +38,15 @@ Model = Annotated[
 RunFolder = Annotated[
     Path, typer.Argument(help="A finished run's folder.", autocompletion=completion.runs)
 ]
+ONE_OR_MORE = "repeat, or with commas"
+Tasks = Annotated[
+    list[str],
+    typer.Option(
+        "--task",
+        help=f"Task, group, tag or YAML; {ONE_OR_MORE}.",
+        autocompletion=completion.listed_tasks,
+    ),
+]
 Out = Annotated[Path | None, typer.Option(help="Run folder; resumes what lies there.")]
 Device = Annotated[
     str,
@@ -58,6 +67,7 @@ Quantize = Annotated[
     str | None,
     typer.Option(
         help="Quantize weights: 8bit, 4bit (bitsandbytes), int8, int4 (torchao).",
+        rich_help_panel="Model",
         autocompletion=completion.quantized,
     ),
 ]
@@ -90,7 +100,10 @@ Projections = Annotated[
     str | None,
     typer.Option(help="Output projections by hand: 'model.layers.{layer}.self_attn.o_proj'."),
 ]
-Batch = Annotated[int | None, typer.Option(help="Most rows in a batch; found by itself if absent.")]
+Batch = Annotated[
+    int | None,
+    typer.Option(help="Most rows in a batch; found by itself if absent.", rich_help_panel="Model"),
+]
 Data = Annotated[
     list[str] | None,
     typer.Option(
@@ -100,36 +113,6 @@ Data = Annotated[
 Fewshot = Annotated[
     int | None, typer.Option(help="Examples in the prompt; the task's own if absent.")
 ]
-ModeName = Annotated[
-    str,
-    typer.Option(
-        help="What a knocked-out head hands on: zero, its mean over examples, what it does on "
-        "another example (resample) or on the corrupted prompt (patch)."
-    ),
-]
-Corrupted = Annotated[
-    str | None,
-    typer.Option(
-        help="For --mode patch: the task whose examples are the corrupted counterparts.",
-        autocompletion=completion.tasks,
-    ),
-]
-PatchedAt = Annotated[
-    str | None,
-    typer.Option(
-        "--positions",
-        help="For --mode patch: all (if absent), last, changed, or places such as -2,-1.",
-    ),
-]
-
-
-def mode_of(name: str, corrupted: str | None, positions: str | None) -> "Mode":
-    """Read what takes the place of a knocked-out head."""
-    from caploc.modes import Mode
-
-    return Mode(name, None if corrupted is None else placed(corrupted), positions)
-
-
 AllowCode = Annotated[
     bool, typer.Option("--allow-code", help="Run code that the model writes, in a sandbox.")
 ]
@@ -146,6 +129,7 @@ IsolationName = Annotated[
     typer.Option(
         "--isolation",
         callback=set_isolation,
+        autocompletion=completion.isolations,
         help="With --allow-code: full, or weak for the best that this machine gives.",
     ),
 ]
@@ -179,7 +163,12 @@ class TaskGroup:
     """How tasks are asked."""
 
     panel: ClassVar = "Task"
-    outcome: Annotated[str, typer.Option(help="metric, or logprob of the gold answer.")] = "metric"
+    outcome: Annotated[
+        str,
+        typer.Option(
+            help="metric, or logprob of the gold answer.", autocompletion=completion.outcomes
+        ),
+    ] = "metric"
     metric: Annotated[str | None, typer.Option(help="The task's metric[,filter] to use.")] = None
     fewshot: Fewshot = None
     chat_template: Chat = False
@@ -190,6 +179,38 @@ class TaskGroup:
 
         asked = vars(self) | {"data": parse_data(self.data or [])}
         return TaskOptions(**asked, allow_code=allow_code)
+
+
+@dataclass(frozen=True)
+class ModeGroup:
+    """What takes the place of a knocked-out head's output."""
+
+    panel: ClassVar = "Knockout"
+    mode: Annotated[
+        str,
+        typer.Option(
+            help="What a knocked-out head hands on: zero, its mean over examples, what it does on "
+            "another example (resample) or on the corrupted prompt (patch).",
+            autocompletion=completion.modes,
+        ),
+    ] = "zero"
+    corrupted: Annotated[
+        str | None,
+        typer.Option(
+            help="For --mode patch: the task whose examples are the corrupted counterparts.",
+            autocompletion=completion.tasks,
+        ),
+    ] = None
+    positions: Annotated[
+        str | None,
+        typer.Option(help="For --mode patch: all (if absent), last, changed, or places: -2,-1."),
+    ] = None
+
+    def parse(self) -> "Mode":
+        """Read them."""
+        from caploc.modes import Mode
+
+        return Mode(self.mode, self.corrupted and placed(self.corrupted), self.positions)
 
 
 @dataclass(frozen=True)
@@ -336,6 +357,14 @@ def permit(code: bool, remote_code: bool, tasks: Iterable[str] = ()) -> "Allowed
 
     CodeGroup(code).check(tasks)
     return Allowed(code, remote_code)
+
+
+def split_names(texts: Iterable[str] | None) -> list[str]:
+    """Names that stand alone or with commas between them; a file's may have commas of its own."""
+    found: list[str] = []
+    for text in texts or ():
+        found += [text] if is_file(at_home(text)) else map(str.strip, text.split(","))
+    return [name for name in found if name]
 
 
 def numbers(text: str, kind: Callable[[str], Number]) -> tuple[Number, ...]:

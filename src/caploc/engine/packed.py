@@ -37,7 +37,8 @@ from caploc.engine.attention import (
 from caploc.engine.memory import model_devices
 from caploc.engine.planning import BatchPlan, PlannedRow
 from caploc.engine.stacks import pinned, send
-from caploc.models.cutting import MaskTable, PackedCut, forward_as
+from caploc.models.cutting import MaskTable, PackedCut
+from caploc.models.hooks import forward_as
 from caploc.models.loading import CutModel
 from caploc.models.projections import decoder_layers
 from caploc.models.substitutes import number_substitutes

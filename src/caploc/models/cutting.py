@@ -5,8 +5,8 @@ of a grid; `width` is the number of values a head hands to its output projection
 """
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,8 +14,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from caploc.errors import BadOption, ModelBusy
+from caploc.errors import BadOption
 from caploc.grid import Grid
+from caploc.models.hooks import check_thread
 from caploc.models.substitutes import Substitutes
 
 
@@ -291,36 +292,3 @@ class _PassCut:
                 entries = where.to(like.device)
             self.known[key] = _TokenCut(kept.to(like), entries)
         return self.known[key]
-
-
-def check_thread(owner: int) -> None:
-    """Refuse a forward pass of another thread than the one that cuts."""
-    if threading.get_ident() != owner:
-        raise ModelBusy(
-            "Another thread has knocked out heads of this model; wait until its block has ended, "
-            "or load the model once for each thread."
-        )
-
-
-@contextmanager
-def temporary_hooks(handles: Iterable[Any]) -> Iterator[None]:
-    """Take hooks away after a block; each is registered as its handle is taken from `handles`."""
-    with ExitStack() as hooks:
-        for handle in handles:
-            hooks.callback(handle.remove)
-        yield
-
-
-@contextmanager
-def forward_as(module: nn.Module, forward: Callable) -> Iterator[None]:
-    """Put `forward` in the place of the module's own, whoever put that there, for a block."""
-    # accelerate and transformers put functions of theirs on the instance, above the class's method
-    before = vars(module).get("forward")
-    module.forward = forward
-    try:
-        yield
-    finally:
-        if before is None:
-            del module.forward
-        else:
-            module.forward = before

@@ -21,15 +21,8 @@ from caploc.errors import BadData, BadOption
 from caploc.grid import Grid
 from caploc.headfile import HeadFile
 from caploc.heads import Head, HeadGrid
-from caploc.models.cutting import (
-    CutSite,
-    Projections,
-    Replacement,
-    Shard,
-    replaced,
-    standing,
-    temporary_hooks,
-)
+from caploc.models.cutting import CutSite, Projections, Replacement, Shard, replaced, standing
+from caploc.models.hooks import temporary_hooks
 from caploc.models.loading import LoadedModel
 from caploc.models.placement import input_device
 from caploc.models.projections import find_projections

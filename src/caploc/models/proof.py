@@ -44,15 +44,8 @@ from transformers.pytorch_utils import Conv1D
 from caploc.errors import ModelRefused
 from caploc.grid import Grid
 from caploc.heads import HeadGrid
-from caploc.models.cutting import (
-    Projections,
-    forward_as,
-    knocked_out,
-    module_of,
-    replaced,
-    standing,
-    temporary_hooks,
-)
+from caploc.models.cutting import Projections, knocked_out, module_of, replaced, standing
+from caploc.models.hooks import forward_as, temporary_hooks
 from caploc.models.placement import input_device, is_quantized, local, rows_mix
 from caploc.models.projections import BY_HAND, layer_part, module_name, text_config
 
@@ -418,7 +411,12 @@ def _cut_modules(
 
 
 def is_writable(module: nn.Module) -> bool:
-    """Tell whether its weight is here and plain, so that columns of it can be set to zero."""
+    """Tell whether its weight is here and plain, so that columns of it can be set to zero.
+
+    It is not if an adapter of peft reads the same values beside it.
+    """
+    if hasattr(module, "base_layer"):
+        return False
     weight = getattr(module, "weight", None)
     if not isinstance(weight, Tensor):
         return False

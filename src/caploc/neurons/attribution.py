@@ -39,7 +39,8 @@ from caploc.engine.memory import BatchSizer, DecoderShape, bytes_per_scored_toke
 from caploc.engine.packed import DecoderStack
 from caploc.errors import BadOption
 from caploc.lookup import pick
-from caploc.models.cutting import Projections, temporary_hooks
+from caploc.models.cutting import Projections
+from caploc.models.hooks import temporary_hooks
 from caploc.models.projections import decoder_layers
 from caploc.models.proof import reads_first
 from caploc.neurons.sites import NeuronModel, list_projections

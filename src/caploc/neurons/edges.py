@@ -33,7 +33,7 @@ from transformers import PreTrainedModel
 
 from caploc.errors import BadOption, ModelRefused
 from caploc.grid import Grid
-from caploc.models.cutting import temporary_hooks
+from caploc.models.hooks import temporary_hooks
 from caploc.models.loading import LoadedModel
 from caploc.models.projections import decoder_layers, text_config
 from caploc.models.proof import reads_first

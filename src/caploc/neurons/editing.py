@@ -33,7 +33,7 @@ from transformers.pytorch_utils import Conv1D
 from caploc.engine.encoding import Span
 from caploc.engine.plain import last_logits
 from caploc.errors import BadData, BadOption
-from caploc.models.cutting import temporary_hooks
+from caploc.models.hooks import temporary_hooks
 from caploc.models.proof import reads_first
 from caploc.neurons.attribution import Batch
 from caploc.neurons.facts import Encoded, Encoder, Fact, FactAnswers, FactPrompt, check_names

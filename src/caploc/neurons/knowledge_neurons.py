@@ -43,7 +43,8 @@ from caploc.engine.encoding import Span
 from caploc.engine.plain import last_logits
 from caploc.errors import BadData, BadOption
 from caploc.lookup import pick
-from caploc.models.cutting import Beside, Site, temporary_hooks
+from caploc.models.cutting import Beside, Site
+from caploc.models.hooks import temporary_hooks
 from caploc.models.projections import layer_part, module_name
 from caploc.neurons.attribution import POINTS, Attribution, Batch, Gates, gold_logprobs
 from caploc.neurons.facts import Encoded, Encoder, Fact, FactPrompt, check_names

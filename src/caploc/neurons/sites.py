@@ -42,15 +42,8 @@ from caploc.engine import Answer, Ask, BatchEngine
 from caploc.engine.encoding import Span
 from caploc.errors import BadData, BadOption, ModelRefused
 from caploc.grid import Grid, Part
-from caploc.models.cutting import (
-    Beside,
-    CutSite,
-    Projections,
-    Replacement,
-    Site,
-    replaced,
-    temporary_hooks,
-)
+from caploc.models.cutting import Beside, CutSite, Projections, Replacement, Site, replaced
+from caploc.models.hooks import temporary_hooks
 from caploc.models.knockout import mean_replacement, record_outputs
 from caploc.models.loading import CutModel
 from caploc.models.placement import is_whole

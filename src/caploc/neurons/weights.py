@@ -26,7 +26,7 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from caploc.errors import BadOption, ModelRefused
-from caploc.models.cutting import temporary_hooks
+from caploc.models.hooks import temporary_hooks
 from caploc.models.projections import input_width, text_config
 from caploc.models.proof import Call, reads_first
 from caploc.neurons.sites import Chosen, Experts, find_sites, list_projections

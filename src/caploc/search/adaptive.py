@@ -73,6 +73,8 @@ def looked(state: SearchState) -> Asking[Found]:
     while True:
         conclusion = Conclusion(first, shortlist, state.struck)
         state.promised = conclusion.expected_recall
+        if problem.watch is not None:
+            problem.watch(conclusion)
         heads = unsettled(state, conclusion)
         count = min(TURN, state.left // max(len(heads), 1))
         if not heads or not count:

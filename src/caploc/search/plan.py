@@ -1,6 +1,6 @@
 """What a search is given, what it asks for, and what it hands back."""
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -74,7 +74,7 @@ class Problem:
     `likelihood` is the number, in plans, of the same task with how likely the right answer is as
     its outcome (0: it is the task itself); None if there is no such thing. `choices` has the number
     of each example's right choice where the model picks among some. `excluded` heads are never
-    knocked out and never named.
+    knocked out and never named. `watch` is told what an adaptive search concludes at each look.
     """
 
     heads: int
@@ -88,6 +88,7 @@ class Problem:
     beside: Sequence[OtherTask] = ()
     choices: Mapping[int, int] = field(default_factory=dict, hash=False)
     excluded: tuple[int, ...] = ()
+    watch: Callable[[Any], None] | None = field(default=None, compare=False)
 
     def empty(self) -> Mask:
         """The mask that knocks out nothing."""

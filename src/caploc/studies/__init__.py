@@ -1,7 +1,7 @@
 """Many tasks, models, methods and seeds from one file: checked whole, planned, run together."""
 
 from caploc.studies.file import StudyFile
-from caploc.studies.planning import Planned, StudiesPlan, dry_run
+from caploc.studies.planning import Planned, StudiesPlan, dry_run, foresee
 from caploc.studies.reading import Opened, read_studies
 from caploc.studies.running import Outcome, Ran, locate_all, run_studies
 from caploc.workbench import Allowed
@@ -15,6 +15,7 @@ __all__ = [
     "Ran",
     "StudyFile",
     "dry_run",
+    "foresee",
     "locate_all",
     "read_studies",
     "run_studies",

@@ -27,9 +27,10 @@ import torch
 from caploc import designs
 from caploc.errors import CaplocError
 from caploc.findings import Stages
-from caploc.folder import ROWS
+from caploc.folder import ROWS, rows_file
 from caploc.heads import Mask
 from caploc.measurement import Cost, HeadModel, Meter, OpenRow
+from caploc.outlook import Foreseen
 from caploc.progress import Progress, Silent
 from caploc.result import Score
 from caploc.search import Plan
@@ -282,6 +283,7 @@ class RowCounts:
     stored: int
     shared: int
     unplanned: int
+    searched: int = 0  # of the fresh and the unplanned rows, those of the search
 
 
 def count_rows(
@@ -300,6 +302,8 @@ def count_rows(
     stages = locate(endless, bench, tasks, progress)
     bench.meter(tasks[0])  # the first of all, also where nothing was asked
     unplanned = left_open(endless, stages, list(bench.meters.values()))
+    pretended = cast(list[DryRunMeter], list(bench.meters.values()))
+    searched = sum(len(meter.fresh) for meter in pretended) + unplanned
     stages = validated(endless, bench, stages, tasks, progress)
     draw_own_curve(endless, bench, stages, tasks, progress)
     unplanned += left_of_curve(endless, stages, tasks)
@@ -308,7 +312,19 @@ def count_rows(
     stored = sum(len(meter.counted & meter.stored) for meter in pretended)
     fresh = sum(len(meter.fresh) for meter in pretended)
     # with nothing pretended the search went as it did, and ended where it ended
-    return RowCounts(pretended, fresh, stored, used - stored - fresh, unplanned if fresh else 0)
+    shared = used - stored - fresh
+    return RowCounts(
+        pretended, fresh, stored, shared, unplanned if fresh else 0, searched if fresh else 0
+    )
+
+
+def foresee(study: Study, tasks: Sequence[Task], folder: Path) -> Foreseen:
+    """Count what a study will measure, at most, without its model; see `run_study`."""
+    known = KnownRows(rows_file(folder), study.settings.top)
+    print_of = study.model.source().fingerprint() if known.path.is_file() else ""
+    engine = Absent(Unloaded(study.model.name, print_of, study.model.check()))
+    counts = count_rows(study, tasks, engine, known, Silent())
+    return Foreseen(counts.searched, counts.fresh + counts.unplanned - counts.searched)
 
 
 def left_open(study: Study, stages: Stages, meters: Sequence[Meter]) -> int:

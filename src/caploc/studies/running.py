@@ -27,6 +27,7 @@ from caploc.folder import (
     write_json,
 )
 from caploc.naming import folder_name
+from caploc.outlook import Foresee
 from caploc.progress import Progress, Silent
 from caploc.report import rewrite_page
 from caploc.report.templates import COMPARE, REPORT
@@ -70,14 +71,19 @@ class Ran:
 
 
 def locate_all(
-    studies: Sequence[Study], folder: Path, progress: Progress, *, command: str = ""
+    studies: Sequence[Study],
+    folder: Path,
+    progress: Progress,
+    *,
+    command: str = "",
+    foresee: Foresee | None = None,
 ) -> Ran:
     """Run studies of one model; it is loaded once. The first that fails ends all.
 
-    A single study's files lie in `folder`; those of several in a folder each below it, with their
-    rows in one store, so that rows which several need are measured once. Raises UserError for a
-    mistake in any study, before the first one runs; RunFailed if the machine gives up; rows already
-    measured are kept.
+    A single study's files lie in `folder` (`foresee` is for it; see `run_study`); those of several
+    in a folder each below it, with their rows in one store, so that rows which several need are
+    measured once. Raises UserError for a mistake in any study, before the first one runs; RunFailed
+    if the machine gives up; rows already measured are kept.
     """
     several = len({study.method for study in studies}) > 1
     named = {
@@ -89,7 +95,7 @@ def locate_all(
     for study in studies:
         study.check()
     if len(studies) == 1:
-        found = run_study(studies[0], folder, progress, command=command)
+        found = run_study(studies[0], folder, progress, command=command, foresee=foresee)
         return Ran([Outcome(studies[0].task, found.result)], rewrite_page(folder))
     outcomes = []
     for name, each in located(named, folder, progress, command=command):

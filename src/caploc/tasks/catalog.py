@@ -1,9 +1,10 @@
 """From a task's name to a task: lm-eval's own, YAML files, the heads paper's, and the demo's."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from jinja2.exceptions import UndefinedError
 from lm_eval.api.group import Group
@@ -43,6 +44,10 @@ DEMO_CAPABILITIES = (
 OUTCOMES = ("metric", "logprob")
 WORDS = "words"  # what --data calls the list of profanities, which is no split
 FEWSHOT_SEED = 1234  # lm-eval's own default, so that few-shot examples agree
+
+
+GIVEN_SCORE = "given"  # in a YAML, as what makes results: a function that the caller has
+ScoreAnswer = Callable[[dict[str, Any], Sequence[str]], dict[str, float]]
 
 
 @dataclass(frozen=True)
@@ -138,13 +143,16 @@ def wants_chat_template(name: str) -> bool:
 
 
 def load_task(
-    name: str, options: TaskOptions | None = None, chat: ChatTemplate | None = None
+    name: str,
+    options: TaskOptions | None = None,
+    chat: ChatTemplate | None = None,
+    score: ScoreAnswer | None = None,
 ) -> Task:
     """Load a task and build its requests.
 
     `chat` renders messages with the model's chat template; it is used only if the options or the
-    task say so. Raises UserError for every mistake in the name, the options or the data, in one
-    sentence.
+    task say so; `score` judges the answers of a task whose YAML leaves that to a function. Raises
+    UserError for every mistake in the name, the options or the data, in one sentence.
     """
     options = options or TaskOptions()
     options.check()
@@ -152,7 +160,7 @@ def load_task(
     place = find_task(name)
     parts = mixture_parts(*place)
     if not parts:
-        return build_task(name, place, options, chat)
+        return build_task(name, place, options, chat, score)
     if options.metric or options.splits:
         raise BadOption(
             f"{'--metric' if options.metric else '--data'} is for one task, and {name} is the mean "
@@ -162,7 +170,11 @@ def load_task(
 
 
 def build_task(
-    name: str, place: tuple[TaskManager, str], options: TaskOptions, chat: ChatTemplate | None
+    name: str,
+    place: tuple[TaskManager, str],
+    options: TaskOptions,
+    chat: ChatTemplate | None,
+    score: ScoreAnswer | None = None,
 ) -> HarnessTask:
     """Return a task of lm-eval's kind, with its requests."""
     manager, spec = place
@@ -185,16 +197,28 @@ def build_task(
     for task in tasks:
         check_programs(task, options.allow_code)
     with loading(name, remedy, files):
-        leaves = [prepared(task, options, chat) for task in tasks]
+        leaves = [prepared(task, options, chat, score) for task in tasks]
     if files:
         for leaf in leaves:
             check_complete(leaf.name, leaf.docs, leaf.columns)
     return HarnessTask(name, leaves, group, options.outcome)
 
 
-def prepared(task: HarnessLeaf, options: TaskOptions, chat: ChatTemplate | None) -> Leaf:
+def prepared(
+    task: HarnessLeaf,
+    options: TaskOptions,
+    chat: ChatTemplate | None,
+    score: ScoreAnswer | None = None,
+) -> Leaf:
     """One task set up as the options and its YAML's `metadata` say, with its requests."""
     metadata = task.get_config("metadata") or {}
+    if task.get_config("process_results") == GIVEN_SCORE:
+        if score is None:
+            raise BadOption(
+                f"The answers of {task.task_name} are scored by a function of the program that "
+                "asked for the run; ask it for more with caploc.locate there."
+            )
+        task.set_config("process_results", score)
     if metadata.get("profanity_list"):
         task.set_config("process_results", Swearing(load_lexicon(options.words)))
     if options.fewshot is not None or task.get_config("num_fewshot") is None:

@@ -1,0 +1,108 @@
+"""What a terminal is asked: the model and the task to begin with, and what to do with a finding."""
+
+import shlex
+import sys
+import webbrowser
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from caploc import console
+from caploc.cli import options
+from caploc.errors import CaplocError
+from caploc.pretrained import DEMO, is_fetched
+
+USUAL = "smollm2"  # where it was fetched
+TOKENS = 60  # of an answer in a chat
+
+
+def ask_words() -> list[str]:
+    """Ask for a model and a task; return the words of the command that finds its heads."""
+    console.say("Which heads of which model does which task need? (`caploc --help`: all commands)")
+    real = is_fetched(USUAL)
+    model = typer.prompt(
+        "Model (Hugging Face id, folder, a name of `caploc models`)",
+        default=USUAL if real else DEMO,
+    )
+    task = typer.prompt(
+        "Task (a name of `caploc tasks`, or a YAML)",
+        default="words/past" if model != DEMO else "demo/addition",
+    )
+    words = ["locate", model, "--task", task]
+    sys.argv[1:] = words  # what a run's files say of how it was asked for
+    console.say(f"\n$ {shlex.join(['caploc', *words])}")
+    return words
+
+
+def offers(folder: Path, top: list[str]) -> list[tuple[str, list[str]]]:
+    """List what may be done with a finding: what it is for, and the command's words."""
+    place = str(folder)
+    found = [("pick heads in a page, see both answers stream", ["ui", place])]
+    if top:
+        found += [
+            ("talk to the model with and without these heads", ["chat", place]),
+            ("a checkpoint without them", ["export", place, "--to", f"{place}-checkpoint"]),
+            ("an adapter (LoRA)", ["export", place, "--to", f"{place}-lora", "--as", "lora"]),
+            ("a file of the heads", ["export", place, "--to", f"{place}-heads", "--as", "heads"]),
+        ]
+    return found
+
+
+def choose(folder: Path, top: list[str], report: Path | None) -> Iterator[list[str]]:
+    """Ask what to do next, again and again; yield the words of each command that was chosen."""
+    listed = offers(folder, top)
+    while True:
+        console.say("\nWhat next? A number, or Enter to end.")
+        console.say(f"  0  open the report: {report}")
+        for number, (what, words) in enumerate(listed, 1):
+            console.say(f"  {number}  {what}: {shlex.join(['caploc', *words])}")
+        said = typer.prompt("", default="", show_default=False, prompt_suffix="> ").strip()
+        if not said:
+            return
+        if said == "0" and report is not None:
+            webbrowser.open(report.absolute().as_uri())
+        elif said.isascii() and said.isdigit() and 0 < int(said) <= len(listed):
+            yield listed[int(said) - 1][1]
+        else:
+            console.say(f"{said!r} is no number from 0 to {len(listed)}.")
+
+
+def go_on(context: typer.Context, folder: Path, top: list[str], report: Path | None) -> None:
+    """Run what is chosen, each a command as if it had been typed; a mistake ends none but it."""
+    root = context.find_root().command
+    for words in choose(folder, top, report):
+        sys.argv[1:] = words
+        try:
+            root.main(words, "caploc", standalone_mode=False)
+        except CaplocError as error:
+            console.complain(str(error))
+
+
+@options.takes_groups
+def chat(
+    folder: options.RunFolder,
+    heads: Annotated[
+        str | None, typer.Option(help="Heads by name, such as L0H5,L1H3, instead of the run's.")
+    ] = None,
+    tokens: Annotated[int, typer.Option(help="Tokens of an answer at most.")] = TOKENS,
+    *,
+    may: options.PermissionGroup,
+) -> None:
+    """Talk to a run's model, as it is and without the heads that were found.
+
+    Examples:
+        caploc chat runs/addition
+        caploc chat runs/addition --heads L0H5,L1H3 --tokens 20
+
+    See also:
+        ui, export
+    """
+    from caploc.chatting import Chat
+
+    talk = Chat.of(folder, heads, tokens, may.allowed())
+    console.say(f"Without {', '.join(talk.heads)}. An empty line ends it; \\n begins a new line.")
+    while said := typer.prompt("", default="", show_default=False, prompt_suffix="> "):
+        for side, answer in talk.answer(said.replace("\\n", "\n")):
+            console.say(f"{side}: {answer}")

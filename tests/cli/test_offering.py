@@ -1,0 +1,92 @@
+"""What a terminal is asked: the model and the task, what to do with a finding, a prompt."""
+
+import io
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import caploc
+from caploc.chatting import Chat
+from caploc.cli import app
+from caploc.cli.offering import choose, offers
+from caploc.errors import BadOption
+from caploc.workbench import Allowed
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A run on the demo model that found heads or not; which ones is no matter here."""
+    small = {"method": "css", "masks": 12, "rate": 0.05, "examples": 8, "limit": 8, "controls": 0}
+    place = tmp_path_factory.mktemp("run")
+    return caploc.locate("demo", "demo/addition", **small, also=[], out=place, quiet=True).folder
+
+
+def typed_into(command: list[str], text: str) -> tuple[int, str]:
+    """Run a command in a terminal into which somebody types; its exit code and all it shows."""
+    ours, its = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "caploc", *command], stdin=its, stdout=its, stderr=its
+    )
+    os.close(its)
+    os.write(ours, text.encode())
+    shown = b""
+    while True:
+        try:
+            more = os.read(ours, 65536)
+        except OSError:  # the other end is closed
+            break
+        if not more:
+            break
+        shown += more
+    os.close(ours)
+    return process.wait(), shown.decode()
+
+
+def test_without_a_word_a_terminal_is_asked_for_model_and_task():
+    code, shown = typed_into([], "demo\ndemo/additon\n")
+    assert code == 2
+    assert "Model (" in shown and "Task (" in shown
+    assert "$ caploc locate demo --task demo/additon" in shown
+    assert "demo/addition" in shown.split("$ caploc")[1]  # the nearest name
+
+
+def test_without_a_terminal_the_help_is_shown():
+    shown = CliRunner().invoke(app, [])
+    assert "Usage: caploc" in shown.output and "Model (" not in shown.output
+
+
+def test_what_is_offered_is_a_command_that_exists():
+    for _, words in offers(Path("runs/x"), ["L0H1"]):
+        assert words[0] in CliRunner().invoke(app, ["--help"]).output
+        assert "runs/x" in words
+    assert [words[0] for _, words in offers(Path("runs/x"), [])] == ["ui"]
+
+
+def test_numbers_choose_until_an_empty_line(monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdin", io.StringIO("9\nx\n5\n2\n\n"))
+    chosen = list(choose(Path("runs/x"), ["L0H1"], Path("runs/x/report.html")))
+    assert [words[0] for words in chosen] == ["export", "chat"]
+    assert chosen[0][-1] == "heads"
+    shown = capsys.readouterr().out
+    assert "'9' is no number from 0 to 5." in shown and "caploc ui runs/x" in shown
+
+
+def test_both_answers_are_given_to_what_is_typed(run):
+    command = ["chat", str(run), "--heads", "L0H10,L0H14,L0H15", "--tokens", "2"]
+    shown = CliRunner().invoke(app, command, input="12+13=\n\n", catch_exceptions=False)
+    assert shown.exit_code == 0
+    assert "Without L0H10, L0H14, L0H15." in shown.output
+    assert "intact: 25" in shown.output and "without: " in shown.output
+
+
+def test_a_chat_leaves_the_model_whole_and_needs_heads_and_tokens(run):
+    talk = Chat.of(run, "L0H10,L0H14,L0H15", 2, Allowed())
+    first, again = dict(talk.answer("12+13=")), dict(talk.answer("12+13="))
+    assert first == again and first["intact"] == "25" != first["without"]
+    with pytest.raises(BadOption, match="--tokens must be 1 or more"):
+        Chat.of(run, None, 0, Allowed())

@@ -1,0 +1,138 @@
+"""A model, examples and a score that the caller has, in place of names."""
+
+import json
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+import caploc
+from caploc.errors import BadData, BadOption
+from caploc.given import digest_weights, example_of, write_task
+from caploc.models.sources import find_source
+from caploc.workbench import ModelOptions
+
+SMALL = {"method": "css", "masks": 12, "rate": 0.05, "examples": 8, "limit": 8, "controls": 0}
+SMALL |= {"also": [], "quiet": True}
+PAIRS = [(f"{a}+{b}=", str(a + b)) for a in range(12, 52, 7) for b in range(13, 53, 5)]
+
+
+def begins(prompt, answer, text):
+    return float(text.strip().startswith(answer))
+
+
+@pytest.fixture
+def tokenizer():
+    return AutoTokenizer.from_pretrained(find_source("demo").place)
+
+
+@pytest.fixture
+def model():
+    return AutoModelForCausalLM.from_pretrained(find_source("demo").place)
+
+
+def test_a_loaded_model_and_pairs_give_what_its_name_and_a_task_would(model, tokenizer, tmp_path):
+    model.train()
+    before = digest_weights(model)
+    own = caploc.locate(model, tokenizer, PAIRS, **SMALL, out=tmp_path / "own")
+    assert model.training and digest_weights(model) == before
+    named = caploc.locate("demo", PAIRS, **SMALL, out=tmp_path / "named")
+    assert own.result.heads == named.result.heads and own.top == named.top
+    assert own.result.validation.task.intact.score == 1.0
+    assert own.heads[0].head and own.frontier == []
+
+
+def test_rows_of_a_loaded_model_are_not_asked_again(model, tokenizer, tmp_path, monkeypatch):
+    first = caploc.locate(model, tokenizer, PAIRS, **SMALL, out=tmp_path)
+    monkeypatch.setattr("caploc.engine.BatchEngine.answer", lambda *_: pytest.fail("asked again"))
+    assert caploc.locate(model, tokenizer, PAIRS, **SMALL, out=tmp_path).heads == first.heads
+
+
+def test_a_function_scores_what_the_model_writes(model, tokenizer, tmp_path):
+    right = caploc.locate(model, tokenizer, PAIRS, score=begins, **SMALL, out=tmp_path / "right")
+    assert right.result.validation.task.intact.score == 1.0
+    wrong = caploc.locate(
+        model, tokenizer, PAIRS, score=lambda *_: 0.25, **SMALL, out=tmp_path / "right"
+    )
+    assert wrong.result.validation.task.intact.score == 0.25  # other rows: another function
+    with pytest.raises(BadOption, match="scored by a function of the program"):
+        caploc.locate("demo", json.loads((right.folder / "run.json").read_text())["study"]["task"])
+
+
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")  # peft's
+@pytest.mark.parametrize("target", [["q_proj", "v_proj"], "all-linear"])
+def test_a_peft_model_is_asked_with_its_adapter(model, tokenizer, target, tmp_path):
+    torch.manual_seed(0)
+    lora = LoraConfig(target_modules=target, r=4, init_lora_weights=False)
+    adapted = get_peft_model(model, lora)
+    found = caploc.locate(adapted, tokenizer, PAIRS, **SMALL, out=tmp_path)
+    ids = torch.as_tensor([tokenizer("12+13=")["input_ids"]])
+    with torch.no_grad():
+        intact = adapted(ids).logits
+        with found.knockout(heads=["L2H3"]):
+            cut = adapted(ids).logits
+    assert not torch.equal(intact, cut)
+
+
+def test_the_chosen_heads_are_knocked_out_inside_the_block(model, tokenizer, tmp_path):
+    found = caploc.locate(model, tokenizer, PAIRS, **SMALL, out=tmp_path)
+    ids = torch.as_tensor([tokenizer("12+13=")["input_ids"]])
+    with torch.no_grad():
+        intact = model(ids).logits
+        with found.knockout():
+            cut = model(ids).logits
+        with caploc.knockout(model, found.top):
+            assert torch.equal(model(ids).logits, cut)
+        assert torch.equal(model(ids).logits, intact) and not torch.equal(intact, cut)
+    with pytest.raises(BadOption, match="Which model"):
+        caploc.Findings.read(found.folder).knockout()
+
+
+def test_the_map_is_a_chart_of_altair_or_a_sentence(model, tokenizer, tmp_path, monkeypatch):
+    found = caploc.locate(model, tokenizer, PAIRS, **SMALL, out=tmp_path)
+    monkeypatch.setattr("caploc.notebook.find_spec", lambda name: None)
+    with pytest.raises(BadOption, match=r"pip install 'caploc\[notebook\]'"):
+        found.plot()
+    monkeypatch.undo()
+    altair = pytest.importorskip("altair")
+    chart = found.plot()
+    assert isinstance(chart, altair.LayerChart)
+    assert "tooltip" in json.dumps(chart.to_dict())
+
+
+def test_examples_are_written_once_for_each_way_to_score(tmp_path):
+    exact, scored = (write_task(PAIRS, tmp_path, scored=each) for each in (False, True))
+    assert exact != scored and write_task(PAIRS, tmp_path, scored=False) == exact
+    assert len(exact.with_name("examples.jsonl").read_text().splitlines()) == len(PAIRS)
+
+
+@pytest.mark.parametrize(
+    ("pair", "answer"),
+    [(("It is", "Rome"), " Rome"), (("2+2=", "4"), "4"), (("It is ", "Rome"), "Rome")],
+)
+def test_a_word_that_follows_a_word_is_parted_from_it(pair, answer):
+    assert example_of(0, pair)["answer"] == answer
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "words"),
+    [
+        ((object(), None, PAIRS), BadOption, "object is no model of transformers"),
+        (("demo", "demo/addition", PAIRS), BadOption, "followed by the task alone"),
+        (("demo", 5), BadOption, "The task is int"),
+        (("demo", []), BadData, "There are no examples"),
+        (("demo", [("a", "b"), "cd"]), BadData, "Example 1 is 'cd'"),
+        (("demo", [("a", "")]), BadData, "Example 0 is"),
+    ],
+)
+def test_what_cannot_be_handed_over_gets_a_sentence(given, error, words, tmp_path):
+    with pytest.raises(error, match=words):
+        caploc.locate(*given, out=tmp_path, quiet=True)
+
+
+def test_a_tokenizer_must_come_with_the_model_and_a_score_with_pairs(model, tmp_path):
+    with pytest.raises(BadOption, match="needs its tokenizer"):
+        caploc.locate(model, PAIRS, out=tmp_path, quiet=True)
+    with pytest.raises(BadOption, match="score= is for a list"):
+        caploc.locate(ModelOptions("demo"), "demo/addition", score=begins, quiet=True)
