@@ -8,6 +8,7 @@ import typer.main
 from typer.testing import CliRunner
 
 from caploc.cli import EVERYWHERE, app, unwrap
+from caploc.modes import Mode
 from caploc.search import Settings
 from caploc.study import Study
 from caploc.workbench import ModelOptions
@@ -96,8 +97,10 @@ def test_options_of_a_group_are_the_studys_own_defaults():
             "task",
             "method",
             "mask_counts",
+            "mode",
         }:
             assert (given[name] or None) == (getattr(settings, name) or None), name
+    assert Mode(given["mode"], given["corrupted"], given["positions"]) == Mode()
     assert given["mask_counts"] == ",".join(map(str, Settings().mask_counts))
 
 

@@ -178,8 +178,8 @@ MODES = {
 
 def headline(result: Result) -> str:
     """The answer: which heads, and what the task scores with and without them."""
-    instead = MODES.get(result.method.mode)
-    tail = f" (Knocked-out heads hand on {instead}.)" if instead and result.top else ""
+    instead = MODES.get(result.method.mode) if result.top else None
+    tail = f" (Knocked-out heads hand on {instead}.)" if instead else ""
     return _answer(result) + tail
 
 
