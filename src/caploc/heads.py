@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 from caploc.grid import Grid, Mask, Masks, Part
 
@@ -37,10 +38,11 @@ class HeadGrid(Grid[Head]):
         """Number of heads of each layer."""
         return self.heads_per_layer
 
-    @property
-    def heads(self) -> list[Head]:
+    @cached_property
+    def heads(self) -> tuple[Head, ...]:
         """Every head, in the order of its column."""
-        return [Head(layer, n) for layer, count in enumerate(self.per_layer) for n in range(count)]
+        counts = enumerate(self.per_layer)
+        return tuple(Head(layer, n) for layer, count in counts for n in range(count))
 
     def group(self, head: Head) -> int | None:
         """The key-value head that the head reads, counted within its layer; None if its own."""
