@@ -54,7 +54,8 @@ def test_a_loaded_model_loses_the_past_tense_with_its_heads(tmp_path, monkeypatc
     text, _ = shown(executed("own_pairs", tmp_path))
     assert "of 270 heads" in text and "walked: intact 'walked'" in text
     assert "Warning" not in text and "Traceback" not in text
-    assert "vegaEmbed(" in text and '"L0H6"' in text
+    assert "its score falls from" in text and text.count("intact") == 6
+    assert "vegaEmbed(" in text and text.count('"effect":') == 270
 
 
 def test_every_tutorial_is_run():
