@@ -34,7 +34,7 @@ class GivenModel(ModelOptions):
     """A model of transformers that the caller has loaded; `score` judges its examples, if given."""
 
     loaded: LoadedModel
-    score: "Scorer | None"
+    score: "GivenScorer | None"
 
     @classmethod
     def of(
@@ -50,7 +50,7 @@ class GivenModel(ModelOptions):
         given = cls(loaded.name, dtype="auto")
         # no fields: a study's are written to a file
         object.__setattr__(given, "loaded", loaded)
-        object.__setattr__(given, "score", None if score is None else Scorer(score))
+        object.__setattr__(given, "score", None if score is None else GivenScorer(score))
         return given
 
     def check(self) -> HeadGrid:
@@ -127,7 +127,7 @@ def digest_weights(model: PreTrainedModel) -> str:
     return digest.hexdigest()
 
 
-class Scorer:
+class GivenScorer:
     """Scores an answer by a function of prompt, right answer and what the model wrote."""
 
     def __init__(self, function: Score) -> None:

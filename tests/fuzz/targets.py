@@ -35,7 +35,7 @@ from caploc.models.projections import find_projections
 from caploc.naming import default_folder, folder_name, placed
 from caploc.neurons.facts import FORMS as FACT_FORMS
 from caploc.neurons.facts import read_facts
-from caploc.neurons.sites import Mode, Neuron
+from caploc.neurons.sites import ErasureMode, Neuron
 from caploc.report.answers import answer_rows
 from caploc.report.headtable import head_map, head_table
 from caploc.report.method import facts as method_facts
@@ -169,7 +169,7 @@ def options(data: bytes) -> None:
     text = text_of(data)
     for read in (
         parse_placement,
-        Mode.parse,
+        ErasureMode.parse,
         lambda t: parse_families([t]),
         lambda t: parse_data([t]),
     ):

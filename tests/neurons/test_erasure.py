@@ -20,7 +20,7 @@ from caploc.neurons.erasure import (
     erasure_headline,
 )
 from caploc.neurons.finding import Rule, score_cache
-from caploc.neurons.sites import Mode
+from caploc.neurons.sites import ErasureMode
 from caploc.neurons.study import NeuronBench
 from caploc.progress import Silent
 from caploc.store import Store
@@ -150,7 +150,7 @@ def test_random_arms_have_the_located_set_s_numbers_and_none_of_its_neurons(plan
 )
 def test_other_ways_of_cutting_do_what_they_say(planted, eraser, mode, low, high):
     """Doubled the answer is only surer; at their mean, yes and no are said alike."""
-    own = eraser(mode=Mode.parse(mode)).erase(planted(TWO).source("warm"), (LOCATED, LAYERS))
+    own = eraser(mode=ErasureMode.parse(mode)).erase(planted(TWO).source("warm"), (LOCATED, LAYERS))
     assert low <= own.located.metric.mean <= high
     assert (own.located.logprob.mean < 0) == (mode == "scale=2")
 

@@ -12,7 +12,7 @@ from caploc.engine import Ask, BatchEngine
 from caploc.engine.encoding import RequestEncoder, Span
 from caploc.errors import BadOption
 from caploc.models.proof import columns_zeroed, reads_first
-from caploc.neurons.sites import Cutter, Mode, NeuronEngine
+from caploc.neurons.sites import Cutter, ErasureMode, NeuronEngine
 from caploc.neurons.study import NeuronBench
 from caploc.store import Store
 from caploc.tasks.catalog import load_task
@@ -73,7 +73,7 @@ def alike(found, expected):
 
 
 def cutting(engine, neurons, mode="zero", reference=(), seed=0):
-    return NeuronEngine(engine, Cutter.of(neurons, Mode.parse(mode), reference, seed))
+    return NeuronEngine(engine, Cutter.of(neurons, ErasureMode.parse(mode), reference, seed))
 
 
 def intact(engine):
@@ -189,7 +189,7 @@ def test_the_mean_is_over_all_positions_of_the_reference(engines, neurons, refer
 
 def values(neurons, mask, reference, seed):
     """What the cut neurons hand on under `resample`, seen by a hook behind the cut."""
-    cutter = Cutter.of(neurons, Mode("resample"), reference, seed)
+    cutter = Cutter.of(neurons, ErasureMode("resample"), reference, seed)
     with cutter.cut(mask):
         return handed_on(neurons, [Span((5, 6, 7), (8,))])[0]
 
@@ -244,21 +244,21 @@ def test_nothing_is_left_on_the_model_by_an_answer_that_is_not_finished(engines,
 @pytest.mark.parametrize(
     ("text", "mode", "told"),
     [
-        ("zero", Mode(), "zero"),
-        ("mean", Mode("mean"), "mean"),
-        ("resample", Mode("resample"), "resample"),
-        ("scale=0.5", Mode("scale", 0.5), "scale=0.5"),
-        ("scale=-2", Mode("scale", -2.0), "scale=-2"),
+        ("zero", ErasureMode(), "zero"),
+        ("mean", ErasureMode("mean"), "mean"),
+        ("resample", ErasureMode("resample"), "resample"),
+        ("scale=0.5", ErasureMode("scale", 0.5), "scale=0.5"),
+        ("scale=-2", ErasureMode("scale", -2.0), "scale=-2"),
     ],
 )
 def test_a_mode_is_read(text, mode, told):
-    assert Mode.parse(text) == mode
+    assert ErasureMode.parse(text) == mode
     assert str(mode) == told
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False))
 def test_no_two_factors_are_written_alike(factor):
-    assert Mode.parse(str(Mode("scale", factor))) == Mode("scale", factor)
+    assert ErasureMode.parse(str(ErasureMode("scale", factor))) == ErasureMode("scale", factor)
 
 
 @pytest.mark.parametrize(
@@ -267,7 +267,7 @@ def test_no_two_factors_are_written_alike(factor):
 )  # fmt: skip
 def test_a_mode_that_is_none_is_refused(text):
     with pytest.raises(BadOption) as refused:
-        Mode.parse(text)
+        ErasureMode.parse(text)
     assert str(refused.value) == (
         f"A neuron is cut by zero, mean, resample or scale=FACTOR; got {text!r}."
     )
@@ -280,18 +280,18 @@ def test_other_ways_of_cutting_never_share_rows(engines, neurons, reference, tmp
         shorter = [replace(reference[0], inputs=reference[0].inputs[:-1]), *reference[1:]]
         ways = [
             (None, (), 0),
-            (Mode("scale", 0.5), (), 0),
-            (Mode("scale", 0.5000001), (), 0),
-            (Mode("mean"), reference, 0),
-            (Mode("mean"), shorter, 0),
-            (Mode("resample"), reference, 0),
-            (Mode("resample"), reference, 1),
-            (Mode("resample"), shorter, 1),
+            (ErasureMode("scale", 0.5), (), 0),
+            (ErasureMode("scale", 0.5000001), (), 0),
+            (ErasureMode("mean"), reference, 0),
+            (ErasureMode("mean"), shorter, 0),
+            (ErasureMode("resample"), reference, 0),
+            (ErasureMode("resample"), reference, 1),
+            (ErasureMode("resample"), shorter, 1),
         ]
         meters = [bench.meter(task, *way) for way in ways]
         assert len({meter.question for meter in meters}) == len(ways)
-        assert bench.meter(task, Mode("mean"), reference) is meters[3]
-        assert bench.meter(task) is bench.meter(task, Mode()) is meters[0]
+        assert bench.meter(task, ErasureMode("mean"), reference) is meters[3]
+        assert bench.meter(task) is bench.meter(task, ErasureMode()) is meters[0]
 
 
 def test_reference_activations_are_recorded_once(engines, reference, tmp_path, monkeypatch):
@@ -304,5 +304,5 @@ def test_reference_activations_are_recorded_once(engines, reference, tmp_path, m
         bench = NeuronBench.of(engines["packed"], store, tmp_path)
         for _ in range(2):
             for name in ("addition", "sorting"):
-                bench.meter(load_task(f"demo/{name}"), Mode("mean"), reference)
+                bench.meter(load_task(f"demo/{name}"), ErasureMode("mean"), reference)
     assert len(calls) == 1

@@ -256,9 +256,9 @@ def erase(
     """
     from caploc.neurons.erasure import Erasing
     from caploc.neurons.erasure import erase as run
-    from caploc.neurons.sites import Mode
+    from caploc.neurons.sites import ErasureMode
 
-    asked = Erasing(Mode.parse(mode), draws, numbers(doses, float), limit, seed)
+    asked = Erasing(ErasureMode.parse(mode), draws, numbers(doses, float), limit, seed)
     allowed, page = may.allowed(also or []), folder / "erasure"
     run_and_show(run, folder, asked, also or [], page=page, output=output, allowed=allowed)
 

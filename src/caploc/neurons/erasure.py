@@ -19,7 +19,7 @@ from caploc.errors import BadOption, UserError
 from caploc.folder import ERASURE
 from caploc.measurement import Meter
 from caploc.neurons.finding import TaskNeurons
-from caploc.neurons.sites import Chosen, Mode
+from caploc.neurons.sites import Chosen, ErasureMode
 from caploc.neurons.study import (
     YES_NO,
     Finding,
@@ -58,7 +58,7 @@ Outcomes = Float64[np.ndarray, " examples"]
 class Erasing:
     """How neurons are erased, and with what the loss is compared."""
 
-    mode: Mode = field(default_factory=Mode)
+    mode: ErasureMode = field(default_factory=ErasureMode)
     draws: int = DRAWS
     doses: tuple[float, ...] = DOSES
     limit: int | None = None

@@ -156,7 +156,7 @@ class Watched(JsonRecord):
 
 
 @dataclass(frozen=True)
-class Intervention(JsonRecord):
+class InterventionEffect(JsonRecord):
     """One intervention, on the facts themselves, on their rewrites and on unrelated facts."""
 
     factor: float
@@ -181,8 +181,8 @@ class Reliability(JsonRecord):
     size: float
     draws: int
     intact: Interval
-    suppress: Intervention
-    enhance: Intervention
+    suppress: InterventionEffect
+    enhance: InterventionEffect
     conditions: dict[str, bool]
 
     def as_dict(self) -> dict[str, object]:
@@ -237,7 +237,7 @@ def intervention_reliability(
     used = [facts[number] for number in kept]
     changes, intact = _changes(loaded, used, sets, (draws, seed), progress or Silent())
     found = {
-        name: Intervention(
+        name: InterventionEffect(
             factor=factor,
             **{place: _watched(changes[name, place], SIGNS[name], seed) for place in PLACES},
         )
@@ -256,7 +256,7 @@ def intervention_reliability(
     )
 
 
-def conditions_of(found: dict[str, Intervention]) -> dict[str, bool]:
+def conditions_of(found: dict[str, InterventionEffect]) -> dict[str, bool]:
     """Say what holds of the intervals, for either intervention and on fact and rewrites alike.
 
     `works`: the located neurons change the probability the right way, beyond doubt; `beats_random`:

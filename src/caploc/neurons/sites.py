@@ -390,7 +390,7 @@ MODES = ("zero", "mean", "resample", "scale")
 
 
 @dataclass(frozen=True)
-class Mode:
+class ErasureMode:
     """What takes the place of what a cut neuron hands on.
 
     `factor` is that of `scale`, and nothing to the others.
@@ -405,7 +405,7 @@ class Mode:
         return self.name in ("mean", "resample")
 
     @classmethod
-    def parse(cls, text: str) -> "Mode":
+    def parse(cls, text: str) -> "ErasureMode":
         """Read `zero`, `mean`, `resample` or `scale=0.5`.
 
         Raises:
@@ -437,7 +437,9 @@ class Cutter:
     replacement: Replacement | None
 
     @classmethod
-    def of(cls, neurons: NeuronModel, mode: Mode, reference: Sequence[Span], seed: int) -> "Cutter":
+    def of(
+        cls, neurons: NeuronModel, mode: ErasureMode, reference: Sequence[Span], seed: int
+    ) -> "Cutter":
         """Record what the mode needs of the reference examples: prompts and gold answers."""
         if mode.name == "zero":
             return cls(neurons, None)

@@ -29,7 +29,7 @@ from caploc.measurement import Cost, Meter, outcomes_by_example
 from caploc.models.loading import LoadedModel
 from caploc.neurons.attribution import Attribution
 from caploc.neurons.finding import Finder, Rule, TaskNeurons, score_cache
-from caploc.neurons.sites import Chosen, Cutter, Mode, NeuronEngine, NeuronModel, as_neurons
+from caploc.neurons.sites import Chosen, Cutter, ErasureMode, NeuronEngine, NeuronModel, as_neurons
 from caploc.progress import Progress, Silent
 from caploc.report import drawing
 from caploc.report.exhibits import NOTHING, Exhibit, Value, write_exhibits
@@ -215,14 +215,18 @@ class NeuronBench:
         return self.engine.encoder
 
     def meter(
-        self, task: Task, mode: Mode | None = None, reference: Sequence[Span] = (), seed: int = 0
+        self,
+        task: Task,
+        mode: ErasureMode | None = None,
+        reference: Sequence[Span] = (),
+        seed: int = 0,
     ) -> Meter:
         """Make the meter of a task whose masks are sets of neurons, cut by `mode` (None: zero).
 
         `reference` are the examples whose activations stand in, where the mode needs some. There is
         one meter a question, so that no row is counted twice.
         """
-        mode = mode or Mode()
+        mode = mode or ErasureMode()
         way = f"neurons {mode}"
         if mode.needs_reference:
             spans = [[list(span.inputs), list(span.continuation)] for span in reference]

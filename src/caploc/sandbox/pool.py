@@ -215,7 +215,7 @@ def write_verdict(reason: str, detail: str = "") -> Verdict:
 def conclude(report: Any, record: dict[str, Any], limits: Limits) -> Verdict:
     """Return the verdict from the judge's report, if it sent one, and how both processes ended.
 
-    That is the worker's `record`, made by `caploc.sandbox.zygote.Watch.wait`.
+    That is the worker's `record`, made by `caploc.sandbox.zygote.ChildWatch.wait`.
     """
     stopped = record["stopped"]
     if stopped:

@@ -172,7 +172,7 @@ class Zygote:
     def _supervise(self, work: dict[str, Work], ours: list[int]) -> dict[str, Any]:
         """Start a process for each role, close our own ends of its files, wait for all to end.
 
-        What is returned is `Watch.wait`'s, and under "isolated" how many were.
+        What is returned is `ChildWatch.wait`'s, and under "isolated" how many were.
         """
         printed, printing = os.pipe()
         isolated, announce = os.pipe()
@@ -180,7 +180,7 @@ class Zygote:
         with ExitStack() as stack:
             for file in (printed, isolated):
                 stack.callback(os.close, file)
-            watch = Watch(self._limits, printed, self._woken.fileno(), self._control.fileno())
+            watch = ChildWatch(self._limits, printed, self._woken.fileno(), self._control.fileno())
             folders: dict[str, str | None] = dict.fromkeys(work)
             if self._folder is not None:
                 for role in work:
@@ -225,7 +225,7 @@ class Zygote:
         return "memory" if max(resident) > most or sum(resident) > len(ROLES) * most else ""
 
 
-class Watch:
+class ChildWatch:
     """Puts the judge's process and the program's under one clock, and ends what goes too far.
 
     It reads what both print from `printed`; `woken` is readable whenever a child has ended, and
