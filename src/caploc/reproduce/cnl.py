@@ -25,7 +25,7 @@ from caploc.neurons.erasure import LAYERS, LOCATED, Eraser, Erasing, erase
 from caploc.neurons.fact_study import FactStudy, measure_fidelity, measure_reliability
 from caploc.neurons.finding import Rule, TaskNeurons, score_cache
 from caploc.neurons.locating import check_kinds, locate
-from caploc.neurons.sites import Mode
+from caploc.neurons.sites import ErasureMode
 from caploc.neurons.study import NamedRow, NeuronLab, NeuronStudy, Row, as_text, open_study, ranged
 from caploc.neurons.training import TuningRecipe
 from caploc.neurons.weights import TrainableRows
@@ -280,7 +280,7 @@ class CnlPreset(CnlPresetPart):
 
     def erasing(self) -> Erasing:
         """Say what is erased."""
-        return Erasing(Mode(), self.draws, limit=self.limit, seed=self.seed)
+        return Erasing(ErasureMode(), self.draws, limit=self.limit, seed=self.seed)
 
     def enhancing(self) -> Enhancing:
         """Say what is tuned."""
