@@ -49,10 +49,13 @@ class Chat:
         A model with a chat template is talked to in it; others continue the text.
         """
         tokenizer: Any = self.loaded.tokenizer
-        if tokenizer.chat_template is not None:
+        chats = tokenizer.chat_template is not None
+        if chats:
             turn = [{"role": "user", "content": text}]
             text = tokenizer.apply_chat_template(turn, tokenize=False, add_generation_prompt=True)
-        prompt = tokenizer(text, return_tensors="pt").to(self.loaded.device)
+        # a template writes the tokens that begin a text itself
+        told = tokenizer(text, return_tensors="pt", add_special_tokens=not chats)
+        prompt = told.to(self.loaded.device)
         model: Any = self.loaded.model
         cut = knockout(self.loaded, self.heads)
         for side, without in (("intact", nullcontext()), ("without", cut)):

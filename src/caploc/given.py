@@ -89,6 +89,11 @@ class GivenModel(ModelOptions):
 
 def proved(model: Any, tokenizer: PreTrainedTokenizerBase | None) -> LoadedModel:
     """Find and prove a model's heads, and say who it is by a digest of its weights and config."""
+    if getattr(getattr(model, "active_peft_config", None), "is_prompt_learning", False):
+        raise BadOption(
+            "This peft model puts a learned prompt before every text, which knocking out heads of "
+            "the model inside would leave out; give an adapter that changes weights, such as LoRA."
+        )
     inner = model.get_base_model() if hasattr(model, "get_base_model") else model
     if not isinstance(inner, PreTrainedModel):
         raise BadOption(
