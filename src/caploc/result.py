@@ -339,11 +339,15 @@ class FrontierSet(Record):
 
 
 class Frontier(Record):
-    """What the model allows: sets that break the task, in the order in which they were judged."""
+    """What the model allows: sets that break the task, in the order in which they were judged.
+
+    Of `in_part` sets with heads in part, those are among them that surely do better than the rest.
+    """
 
     price: Number | None = None
     fresh: bool | None = None
     examples: Count | None = None
+    in_part: Count | None = None
     sets: list[FrontierSet] = []
 
 

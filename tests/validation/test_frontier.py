@@ -127,3 +127,5 @@ def test_a_set_with_amounts_that_does_no_more_than_whole_heads_is_left_out(check
     promise = promised(checking, needs(SHARED), price=0.2)
     frontier, named = judge_frontier(promise, [[OWN]], [{OWN: 0.5}, {OWN: 0.5, IDLE: 0.25}])
     assert named == [OWN] and len(frontier.sets) == 1
+    (note,) = frontier_note(frontier, named)
+    assert note.startswith("Of 2 sets with heads in part none surely does better")

@@ -94,6 +94,7 @@ def judge_frontier(
         price=promise.price,
         fresh=promise.check.fresh,
         examples=len(promise.check.examples),
+        in_part=len(scaled) or None,
         sets=found,
     )
     return frontier, named
@@ -194,13 +195,18 @@ def frontier_note(frontier: Frontier, named: Sequence[int]) -> list[str]:
     whole = [each for each in frontier.sets if not has_amounts(each)]
     scaled = [each for each in frontier.sets if has_amounts(each) and each.within and breaks(each)]
     told = [amounts_note(each, price) for each in scaled[:1]]
+    if frontier.in_part and len(whole) == len(frontier.sets):
+        told = [
+            f"Of {frontier.in_part} sets with heads in part none surely does better than those of "
+            "whole heads."
+        ]
     if named or not whole:
         return told
     gentlest = max(whole, key=lambda each: worst_loss(each)[1])
     task, change = worst_loss(gentlest)
     return [
         *told,
-        f"No set that was found breaks the task and surely costs every spared task at most "
+        f"No set {'of whole heads ' if scaled else ''}that was found breaks the task and surely costs every spared task at most "
         f"{price:g} points: none is named. The gentlest, {' '.join(gentlest.heads)}, changes "
         f"{task} by {100 * change:+.1f} points (validation.frontier has all of them).",
     ]
