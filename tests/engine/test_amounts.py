@@ -6,13 +6,16 @@ import torch
 
 import caploc
 from caploc.engine import Ask, BatchEngine, Source
+from caploc.evaluation import Evaluation, evaluate
+from caploc.heads import Head
 from caploc.models.cutting import standing
 from caploc.models.loading import load_model
 from caploc.tasks.task import Generate, LogLikelihood, options_json
+from caploc.workbench import ModelOptions
 from caploc.workers.distributed import AskBatch
 
 OPTIONS = options_json({"until": [], "max_gen_toks": 5, "do_sample": False})
-PROMPTS = ("47+38=", "9-3=", "sort 72941=")
+PROMPTS = ("47+38=", "sort 72941=")
 NAMES = ("L0H1:0.5", "L1H0", "L1H2:0.25")
 
 
@@ -91,3 +94,18 @@ def test_a_block_halves_a_head_by_name(loaded):
     assert torch.equal(said["L1H0",], said["L1H0:1",])
     assert not torch.allclose(said["L1H0:0.5",], said["L1H0",])
     assert not torch.allclose(said["L1H0:0.5",], said[()])
+
+
+def test_evaluated_heads_keep_their_amounts_and_a_second_run_asks_nothing(tmp_path, monkeypatch):
+    heads = tuple(Head.parse_all("L0H1:0.5,L1H0"))
+    part = Evaluation(ModelOptions("demo"), heads, ("demo/addition",), limit=2)
+    first = evaluate(part, tmp_path / "part")
+    assert first.heads == ["L0H1:0.5", "L1H0"] and first.cost.rows == 4
+
+    def refuse(self, asks):
+        assert not list(asks)
+        return iter(())
+
+    monkeypatch.setattr(BatchEngine, "answer", refuse)
+    again = evaluate(part, tmp_path / "part")
+    assert again.tasks == first.tasks

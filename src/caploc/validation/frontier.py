@@ -206,9 +206,10 @@ def frontier_note(frontier: Frontier, named: Sequence[int]) -> list[str]:
     task, change = worst_loss(gentlest)
     return [
         *told,
-        f"No set {'of whole heads ' if scaled else ''}that was found breaks the task and surely costs every spared task at most "
-        f"{price:g} points: none is named. The gentlest, {' '.join(gentlest.heads)}, changes "
-        f"{task} by {100 * change:+.1f} points (validation.frontier has all of them).",
+        f"No set {'of whole heads ' if scaled else ''}that was found breaks the task and surely "
+        f"costs every spared task at most {price:g} points: none is named. The gentlest, "
+        f"{' '.join(gentlest.heads)}, changes {task} by {100 * change:+.1f} points "
+        "(validation.frontier has all of them).",
     ]
 
 
