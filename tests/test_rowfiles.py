@@ -258,3 +258,15 @@ def test_a_link_in_the_place_of_the_half_file_is_not_written_through(tmp_path, e
     assert write_rows(tmp_path, tmp_path / f"rows.{ending}")[0] == 25
     assert (tmp_path / "precious").read_text() == "mine"
     assert not (tmp_path / f"rows.{ending}").is_symlink()
+
+
+def test_heads_in_part_are_named_with_their_amounts(tmp_path):
+    row, *_ = filled(tmp_path)
+    amounts = np.zeros(GRID.size)
+    amounts[[1, 9]] = 0.5, 1.0
+    with Store(tmp_path / "rows.sqlite") as store:
+        store.add(store.question_id(QUESTION), [replace(row, mask=pack(amounts), example="part")])
+    write_rows(tmp_path, tmp_path / "rows.parquet")
+    lines = parquet.read_table(tmp_path / "rows.parquet").to_pylist()
+    (line,) = (line for line in lines if line["example"] == "part")
+    assert line["heads"] == ["L0H1:0.5", "L2H1"] and line["knocked_out"] == [1, 9]

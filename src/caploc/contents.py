@@ -28,6 +28,7 @@ from caploc.folder import (
 from caploc.heads import ALONE, AMONG, Head
 from caploc.result import (
     SCHEMA,
+    AmountName,
     AnswerPair,
     Count,
     Document,
@@ -66,7 +67,7 @@ class TaskScores(Document):
     """evaluation.json: tasks with the heads of the user's choice knocked out."""
 
     model: Name
-    heads: list[PartName]
+    heads: list[AmountName]
     tasks: list[TaskComparison]
     cost: RunCost = RunCost()
     command: str | None = None

@@ -42,7 +42,7 @@ def resolve_excluded(
         elif each.endswith(".json"):
             file = read_heads(each)
             file.check(grid)
-            found += file.heads
+            found += grid.named_in(file.names)
         else:
             found += grid.named_in(each.split(","))
     names = tuple(dict.fromkeys(map(str, found)))

@@ -178,7 +178,8 @@ def describe_search(stages: Stages, excluded: Sequence[str]) -> Search:
     def names(columns: Sequence[int]) -> list[str]:
         return [str(heads[column]) for column in columns]
 
-    said = {key: value for key, value in found.diagnostics.items() if key != "candidates"}
+    unsaid = ("candidates", "scaled")
+    said = {key: value for key, value in found.diagnostics.items() if key not in unsaid}
     for key in said.keys() & {"shortlist", "tied"}:
         said[key] = names(said[key])
     if "settings" in said:

@@ -32,9 +32,9 @@ LONGEST = 256 * 2**20  # bytes of a JSON file that is read; a folder may come fr
 WRITERS = {NEURONS: "neurons locate", ENHANCEMENT: "neurons enhance"}
 # Choices that older runs do not name, and what they meant: such a run goes on.
 LATER: dict[str, Any] = {
-    "model.quantize": None, "model.gguf": None, "settings.price": 0.02, "spare": [], "twins": [],
-    "exclude": [], "quick": False, "mode.name": "zero", "mode.corrupted": None,
-    "mode.positions": None,
+    "model.quantize": None, "model.gguf": None, "settings.price": 0.02, "settings.amounts": [],
+    "spare": [], "twins": [], "exclude": [], "quick": False, "mode.name": "zero",
+    "mode.corrupted": None, "mode.positions": None,
 }  # fmt: skip
 PACKAGES = ("caploc", "torch", "transformers", "lm_eval", "scikit-learn", "numpy")
 

@@ -11,12 +11,12 @@ from itertools import accumulate
 from typing import ClassVar, Generic, TypeVar
 
 import numpy as np
-from jaxtyping import Bool
+from jaxtyping import Bool, Float
 
 from caploc.errors import BadOption, UnknownName
 
-Mask = Bool[np.ndarray, " parts"]  # True is knocked out, here and everywhere
-Masks = Bool[np.ndarray, "masks parts"]
+Mask = Bool[np.ndarray, " parts"] | Float[np.ndarray, " parts"]  # True, or 1, is knocked out
+Masks = Bool[np.ndarray, "masks parts"] | Float[np.ndarray, "masks parts"]
 P = TypeVar("P", bound="Part")
 QUOTED = 60  # characters of a name that a sentence repeats
 

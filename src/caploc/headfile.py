@@ -109,6 +109,6 @@ def _parsed(content: Any) -> HeadFile:
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise ValueError("its heads are no list of names")
     grid = HeadGrid(*(tuple(map(int, content["grid"][key])) for key in ("heads", "group_sizes")))
-    model, heads = content["model"], tuple(grid.named_in(names))
+    model, heads = content["model"], tuple(grid.named_in(names, amounts=True))
     fingerprint, evidence = model["fingerprint"], dict(content["evidence"])
     return HeadFile(heads, grid, str(model["name"]), fingerprint, evidence)

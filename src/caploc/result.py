@@ -18,6 +18,8 @@ MOST_HEADS = 1_000_000
 
 Name = Annotated[str, StringConstraints(max_length=100_000)]
 PartName = Annotated[str, StringConstraints(pattern=r"^L\d{1,6}[HN]\d{1,9}$")]
+# With how much of it is knocked out, where that is not all of it
+AmountName = Annotated[str, StringConstraints(pattern=r"^L\d{1,6}[HN]\d{1,9}(:0\.\d{1,4})?$")]
 Count = Annotated[int, Field(ge=0, le=2**63)]
 Size = Annotated[int, Field(ge=0, le=MOST_PARTS)]
 Number = Annotated[float, Field(allow_inf_nan=False)]
@@ -324,10 +326,11 @@ class TaskEffect(Record):
 class FrontierSet(Record):
     """A set that was found, what it breaks, and what it costs the tasks to be spared.
 
-    `within` tells whether no spared task loses more than the price, beyond doubt at `level`.
+    A head that is not knocked out wholly has its amount, as in `L16H21:0.5`. `within` tells whether
+    no spared task loses more than the price, beyond doubt at `level`.
     """
 
-    heads: list[PartName]
+    heads: list[AmountName]
     damage: Effect
     twins: list[TaskEffect] = []
     spared: list[TaskEffect] = []
@@ -336,11 +339,15 @@ class FrontierSet(Record):
 
 
 class Frontier(Record):
-    """What the model allows: sets that break the task, in the order in which they were judged."""
+    """What the model allows: sets that break the task, in the order in which they were judged.
+
+    Of `in_part` sets with heads in part, those are among them that surely do better than the rest.
+    """
 
     price: Number | None = None
     fresh: bool | None = None
     examples: Count | None = None
+    in_part: Count | None = None
     sets: list[FrontierSet] = []
 
 

@@ -20,7 +20,7 @@ from caploc.heads import HeadGrid
 from caploc.progress import Progress, Silent
 from caploc.result import Result
 from caploc.store import Question, unpack
-from caploc.store.rows import fields_of, matches, seal
+from caploc.store.rows import fields_of, matches, seal, unpack_amounts
 from caploc.store.store import damaged, reading
 
 AT_ONCE = 10_000  # rows in memory
@@ -214,7 +214,7 @@ def line(question: Question, row: Sequence[Any], known: Known) -> tuple[Any, ...
         known.names.get(question.model, question.model),
         *(question.model, question.dtype, question.task, question.task_version),
         *(question.outcome, question.mode, columns),
-        [str(grid.part(column)) for column in columns] if grid and named else None,
+        names_of(grid, columns, unpack_amounts(mask)) if grid and named else None,
         *(example, number),
         known.stages.get(question, {}).get((bytes(mask), example)),
         *(outcome, item),
@@ -222,6 +222,14 @@ def line(question: Question, row: Sequence[Any], known: Known) -> tuple[Any, ...
         [answer.get("logprob") for answer in answers],
         *cost,
     )
+
+
+def names_of(grid: HeadGrid, columns: Sequence[int], amounts: Sequence[float]) -> list[str]:
+    """The heads of columns by name, with how much of each is knocked out if not all of all is."""
+    return [
+        str(grid.heads[column].scaled(amount))
+        for column, amount in zip(columns, amounts or [1.0] * len(columns), strict=True)
+    ]
 
 
 @contextmanager

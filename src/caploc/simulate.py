@@ -16,6 +16,7 @@ from scipy.special import expit, ndtri
 
 from caploc.designs import generator
 from caploc.errors import BadOption
+from caploc.heads import Mask
 from caploc.lookup import pick
 
 SPREAD = 2.0  # standard deviation of the examples' margins
@@ -25,7 +26,7 @@ VARIED = 0.1  # heads with a larger shift matter more to some examples than to o
 SHAPE = 1.5  # of the gamma variable, of mean 1, by which they do
 FREE = 21  # heads of no account that interactions draw on
 Shifts = Float[np.ndarray, " heads"]
-RowMasks = Bool[np.ndarray, "rows heads"]
+RowMasks = Bool[np.ndarray, "rows heads"] | Float[np.ndarray, "rows heads"]
 Examples = Int[np.ndarray, " rows"]
 PerRow = Float[np.ndarray, " rows"]
 Columns = Int[np.ndarray, " _"]
@@ -110,6 +111,9 @@ class World:
     `g_ih` is gamma with mean 1 for heads that matter much (and 1 for the others, and for universal
     heads), `z_ih` a standard normal: any knockout disturbs a little. Both belong to the pair of
     example and head; the logistic luck belongs to the row, and is the same whenever it is asked.
+
+    A head knocked out by an amount takes that share of its shift; with `spare`, for each head the
+    share of its output that can be taken at no cost, that share of the rest.
     """
 
     shifts: Shifts
@@ -122,6 +126,7 @@ class World:
     varied: bool = False
     noise: float = NOISE
     rescues: tuple[PlantedRescue, ...] = ()
+    spare: Shifts | None = None
 
     @classmethod
     def planted(
@@ -215,9 +220,15 @@ class World:
         numbers, place = np.unique(example, return_inverse=True)
         margins, table = zip(*(self.profile(int(number)) for number in numbers), strict=True)
         row, column = np.nonzero(knocked_out)
-        shift = np.stack(table)[place[row], column]
+        shift = np.stack(table)[place[row], column] * self.share(knocked_out[row, column], column)
         gone = np.bincount(row, shift, minlength=len(example))
         return np.array(margins)[place] - gone - self.joint(knocked_out)
+
+    def share(self, amount: np.ndarray, column: Columns) -> Float[np.ndarray, " _"]:
+        """How much of a head's shift an amount takes."""
+        spare = np.zeros(self.heads) if self.spare is None else self.spare
+        part: np.ndarray = np.maximum(amount - spare[column], 0.0) / (1 - spare[column])
+        return part
 
     def joint(self, knocked_out: RowMasks) -> PerRow:
         """What a mask costs beyond the sum of its heads."""
@@ -228,7 +239,8 @@ class World:
         ]
         for rescue in self.rescues:
             rescued = knocked_out[:, list(rescue.rescuers)].any(axis=1)
-            together.append(rescue.shift * (knocked_out[:, rescue.breaker] & ~rescued))
+            breaks = knocked_out[:, rescue.breaker].astype(bool)
+            together.append(rescue.shift * (breaks & ~rescued))
         return self.damage * share**2 + np.sum(together, axis=0)
 
     def profile(self, example: int) -> tuple[float, Shifts]:
@@ -268,13 +280,14 @@ class World:
             keys = keys ^ (keys >> np.uint64(31))
         return (keys >> np.uint64(11)) / 2.0**53
 
-    def accuracy(self, mask: Bool[np.ndarray, " heads"]) -> float:
+    def accuracy(self, mask: Mask) -> float:
         """The expected accuracy under a mask, over all examples there could be."""
         margins, relied, disturbed = self._population
         columns = np.flatnonzero(mask)
         gone = np.full(POPULATION, float(self.joint(mask[None])[0]))
-        for column in columns:
-            gone += self.shifts[column] * relied.get(int(column), 1.0)
+        taken = self.shifts[columns] * self.share(mask[columns], columns)
+        for column, shift in zip(columns, taken, strict=True):
+            gone += shift * relied.get(int(column), 1.0)
         gone += self.unsteady * np.sqrt(len(columns)) * disturbed
         return float(expit((margins - gone) / self.noise).mean())
 

@@ -2,6 +2,7 @@
 
 from shaping import shaped
 
+from caploc.report.headtable import frontier_rows
 from caploc.report.plots import draw_frontier
 
 
@@ -37,3 +38,10 @@ def test_every_set_has_its_mark_and_says_what_it_costs_the_task_that_loses_most(
         assert said in drawn.wide and said in drawn.narrow
     for kind in ("named", "within the price", "not surely"):
         assert kind in drawn.wide
+
+
+def test_heads_in_part_stand_with_their_amounts_in_the_picture_and_the_table(result):
+    part = ["L0H1:0.5", "L1H0"]
+    shown = with_sets(result, (["L0H1"], -0.1, False), (part, -0.01, True))
+    assert "L0H1:0.5 L1H0: takes 50, and costs 1 elsewhere" in draw_frontier(shown).wide
+    assert frontier_rows(shown)[1][0] == "L0H1:0.5 L1H0"

@@ -90,7 +90,7 @@ def locate(
 
     methods = options.split_names(search.method) or ["adaptive"]
     tasks, others = options.split_names(task), options.split_names(also)
-    settings = published.settings(search, goal=goal, price=specific.price, budget=budget)
+    settings = published.settings(search, **specific.settings(), goal=goal, budget=budget)
     asked, mode = asking.options(code.allow_code), knockout.parse()
     loaded = loading.of(model, quantize=quantize, batch_size=batch_size, workers=workers.parse())
     studies = [

@@ -14,7 +14,9 @@ from caploc.naming import default_folder, placed
 def evaluate(
     model: options.Model,
     task: options.Tasks,
-    heads: Annotated[str, typer.Option(help="Heads to knock out, such as L0H5,L1H3.")] = "",
+    heads: Annotated[
+        str, typer.Option(help="Heads to knock out, such as L0H5,L1H3:0.5 (half of it).")
+    ] = "",
     limit: options.Limit = None,
     quantize: options.Quantize = None,
     batch_size: options.Batch = None,

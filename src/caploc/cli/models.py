@@ -132,7 +132,7 @@ def export(
         int | None, typer.Option(help="The run's most needed heads, so many; all if absent.")
     ] = None,
     heads: Annotated[
-        str | None, typer.Option(help="Heads by name, such as L0H5,L1H3, instead of the run's.")
+        str | None, typer.Option(help="Heads by name, such as L0H5,L1H3:0.5, instead of the run's.")
     ] = None,
     kind: Annotated[
         str,

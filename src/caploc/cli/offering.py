@@ -84,7 +84,7 @@ def go_on(context: typer.Context, folder: Path, top: list[str], report: Path | N
 def chat(
     folder: options.RunFolder,
     heads: Annotated[
-        str | None, typer.Option(help="Heads by name, such as L0H5,L1H3, instead of the run's.")
+        str | None, typer.Option(help="Heads by name, such as L0H5,L1H3:0.5, instead of the run's.")
     ] = None,
     tokens: Annotated[int, typer.Option(help="Tokens of an answer at most.")] = TOKENS,
     *,

@@ -35,6 +35,18 @@ class SpecificGroup:
     price: Annotated[
         float, typer.Option(help="The most that --goal specific may cost a spared task.")
     ] = 0.02
+    amounts: Annotated[
+        str | None,
+        typer.Option(
+            "--amount",
+            help="Amounts by which heads may be knocked out too, such as .25,.5,.75 (1 is wholly).",
+        ),
+    ] = None
+
+    def settings(self) -> dict[str, Any]:
+        """Return what the search may cost, and the amounts beside 1."""
+        amounts = numbers(self.amounts, float) if self.amounts else ()
+        return {"price": self.price, "amounts": amounts}
 
     def tasks(self) -> dict[str, Any]:
         """Return the tasks of both kinds, as a study names them."""

@@ -118,14 +118,15 @@ class PackedModel:
 
     def table(self, masks: Sequence[NumberedMask]) -> MaskTable:
         """Put masks on the device, each in the row of its number."""
-        kept = (~torch.stack([mask.heads for mask in masks])).to(self.model.dtype)
-        amounts = (kept.pin_memory() if pinned(self.device) else kept).to(
+        taken = torch.stack([mask.heads.double() for mask in masks])
+        left = (1 - taken).to(self.model.dtype)
+        left = (left.pin_memory() if pinned(self.device) else left).to(
             self.device, non_blocking=True
         )
         sources, substitutes = number_substitutes([mask.substitute for mask in masks])
         if not substitutes.sources:
-            return MaskTable(amounts)
-        return MaskTable(amounts, sources.to(self.device), substitutes)
+            return MaskTable(left)
+        return MaskTable(left, sources.to(self.device), substitutes)
 
     def forward(self, one: Pass) -> Float[Tensor, "read vocabulary"]:
         # the last layer may be on another device than the first, and a place on the host fits any

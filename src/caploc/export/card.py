@@ -45,12 +45,15 @@ def evidence_of(run: FinishedRun, heads: Sequence[Head]) -> dict[str, Any]:
     if not own or (held_out and held_out.knocked_out is None):
         held_out = None
     by_name = {entry.head: entry for entry in result.heads}
+    sets = validation.frontier.sets if validation.frontier else []
+    judged = next((each for each in sets if set(each.heads) == set(names)), None)
     others = [_fields(other, SCORES) for other in validation.other_tasks]
     return {
         "task": _fields(main, SCORES),
         "examples_held_out": _fields(held_out, HELD_OUT) if held_out else None,
         "controls": validation.controls.as_dict() if own and validation.controls else None,
         "other_tasks": others if own else None,
+        "frontier": judged.as_dict() if judged else None,
         "heads": [{**_fields(by_name.get(name), EFFECT), "head": name} for name in names],
         "run_named": result.top,
         "dtype": result.model.dtype,

@@ -1,5 +1,7 @@
 """Weights without some heads: a checkpoint with their columns at zero, or a LoRA adapter.
 
+Of a head knocked out by an amount, the columns are scaled by what is left of it.
+
 What was written is held against the runtime knockout: the logits of both on the same tokens.
 
 Of a checkpoint nothing is converted: a file that holds no such column is copied, the others are
@@ -7,10 +9,10 @@ copied and patched in place, byte by byte. So dtype, shards, index and metadata 
 and no weights are held in memory.
 
 An adapter adds, negated, what the columns write. With the projection's weight `W` and the cut
-columns `c`, `B = -W[:, c]` and `A` picks the values that those columns read, so that `W + B A` is
-`W` with the columns at zero: exactly, once merged into weights of the dtype that it was made from.
-Unmerged, what the columns write is computed twice and subtracted, and rounding shows. The rank of a
-layer is its number of cut columns.
+columns `c`, `B = -W[:, c]` (times the amounts) and `A` picks the values that those columns read, so
+that `W + B A` is `W` with the columns at zero: exactly, once merged into weights of the dtype that
+it was made from. Unmerged, what the columns write is computed twice and subtracted, and rounding
+shows. The rank of a layer is its number of cut columns.
 """
 
 import json
@@ -44,7 +46,9 @@ except ImportError:  # an extra
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
-ITEM_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
+FLOATS = {
+    "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
+}  # fmt: skip
 # What a model needs beside its weights, and what its owner asks to be handed on with it.
 COMPANIONS = tuple(
     "*config.json tokenizer* special_tokens_map.json added_tokens.json vocab* merges.txt *.model "
@@ -55,11 +59,11 @@ CODE = "*.py"
 
 @dataclass(frozen=True)
 class CutProjection:
-    """An output projection, its name in the model, and which of the values it reads are cut."""
+    """An output projection, its name in the model, and how much of each value it reads is taken."""
 
     name: str
     module: nn.Module
-    cut: np.ndarray  # bool, a place for each value read
+    taken: np.ndarray  # from 0 to 1, a place for each value read
 
     @property
     def weight(self) -> Tensor:
@@ -81,12 +85,13 @@ def cut_projections(loaded: LoadedModel, mask: Mask) -> list[CutProjection]:
             if cut.any():
                 reads = module.weight.shape[0 if isinstance(module, Conv1D) else 1]
                 name = module_name(loaded.model, module)
-                found.append(CutProjection(name, module, np.repeat(cut, reads // len(cut))))
+                taken = np.repeat(cut.astype(float), reads // len(cut))
+                found.append(CutProjection(name, module, taken))
     return found
 
 
 def write_weights(source: Path, target: Path, projections: list[CutProjection]) -> list[str]:
-    """Copy a checkpoint's weights with the cut columns at zero; return the files changed.
+    """Copy a checkpoint's weights with the cut columns scaled; return the files changed.
 
     Raises ModelRefused if a projection's weight is not found in the files as it was loaded, or is
     stored quantised; OSError if the disk refuses.
@@ -97,7 +102,7 @@ def write_weights(source: Path, target: Path, projections: list[CutProjection]) 
         shutil.copyfile(source / file, target / file)
         for name, projection in tensors.items():
             if files[name] == file:
-                _zero(target / file, name, projection)
+                _scale(target / file, name, projection)
     if (source / INDEX).exists() and not (source / WEIGHTS).exists():
         shutil.copyfile(source / INDEX, target / INDEX)
     return sorted({files[name] for name in tensors})
@@ -152,7 +157,7 @@ def _holds(path: Path, tensor: str, projection: CutProjection) -> bool:
     """Tell whether a tensor of a file is the projection's weight, in a plain dtype."""
     entry = _header(path)[0][tensor]
     weight = projection.weight.detach()
-    if entry["dtype"] not in ITEM_BYTES or tuple(entry["shape"]) != tuple(weight.shape):
+    if entry["dtype"] not in FLOATS or tuple(entry["shape"]) != tuple(weight.shape):
         return False
     if weight.is_meta:  # on disk: its name must do, and the check at the end
         return True
@@ -160,18 +165,21 @@ def _holds(path: Path, tensor: str, projection: CutProjection) -> bool:
         return torch.equal(file.get_tensor(tensor).to(weight.dtype), weight.cpu())
 
 
-def _zero(path: Path, tensor: str, projection: CutProjection) -> None:
-    """Set a projection's cut columns to zero in a file, and nothing else."""
+def _scale(path: Path, tensor: str, projection: CutProjection) -> None:
+    """Scale a projection's cut columns in a file by what is left of them, and nothing else."""
     entries, start = _header(path)
     entry = entries[tensor]
-    shape = (*entry["shape"], ITEM_BYTES[entry["dtype"]])
+    shape = (*entry["shape"], FLOATS[entry["dtype"]].itemsize)
     begin = start + entry["data_offsets"][0]
     values = np.memmap(path, np.uint8, "r+", offset=begin, shape=shape)
-    # zero is all bits off in every float format
-    if projection.reads_first:
-        values[projection.cut] = 0
-    else:
-        values[:, projection.cut] = 0
+    by_reads = values if projection.reads_first else values.swapaxes(0, 1)
+    for amount in np.unique(projection.taken[projection.taken > 0]):
+        columns = projection.taken == amount
+        if amount == 1:  # zero is all bits off in every float format
+            by_reads[columns] = 0
+            continue
+        weight = torch.from_numpy(by_reads[columns]).view(FLOATS[entry["dtype"]])
+        by_reads[columns] = (weight * (1 - amount)).view(torch.uint8).numpy()
     values.flush()
 
 
@@ -217,7 +225,7 @@ def write_adapter(target: Path, projections: Sequence[CutProjection], base: str)
     Every projection stands there by its full name, with a rank of its own and scale 1. Raises
     BadOption if it would be larger than the projections themselves.
     """
-    ranks = {each.name: int(each.cut.sum()) for each in projections}
+    ranks = {each.name: int((each.taken > 0).sum()) for each in projections}
     sizes = [(sum(w.shape), w.numel(), w.element_size()) for w in (p.weight for p in projections)]
     size = AdapterSize(
         max(ranks.values()),
@@ -254,11 +262,12 @@ def _factors(projection: CutProjection) -> tuple[Tensor, Tensor]:
     """Return `A` of shape (rank, reads) and `B` of shape (writes, rank), in the weight's dtype."""
     weight = projection.weight.detach().cpu()
     by_reads = weight if projection.reads_first else weight.T
-    cut = torch.from_numpy(projection.cut)
-    chosen = cut.nonzero().flatten()
-    selector = torch.zeros(len(chosen), len(cut), dtype=weight.dtype)
+    taken = torch.from_numpy(projection.taken)
+    chosen = taken.nonzero().flatten()
+    selector = torch.zeros(len(chosen), len(taken), dtype=weight.dtype)
     selector[torch.arange(len(chosen)), chosen] = 1
-    return selector, -by_reads[cut].T.contiguous()
+    written = by_reads[chosen] * taken[chosen, None].to(weight.dtype)
+    return selector, -written.T.contiguous()
 
 
 PROMPT_TOKENS = 64  # of each prompt, its last ones: all logits of a comparison are held in memory

@@ -44,12 +44,6 @@ class CutSite:
     inside: slice
 
 
-def module_of(site: "Site") -> nn.Module:
-    """Return a module of the model that stands at a site."""
-    first = site.modules[0] if isinstance(site, Beside) else site
-    return first if isinstance(first, nn.Module) else first.module
-
-
 # What a layer's parts are read by: a module, several, or anything that takes a pre-hook like one.
 Site = Any
 Projections = Sequence[Site | None]  # one for each layer; None where a layer has no parts
@@ -61,12 +55,12 @@ Replacement = Callable[[CutSite, Tensor], Tensor]
 def knocked_out(projections: Projections, grid: Grid, masks: Tensor) -> Iterator[None]:
     """Silence heads, for a block: row i of the batch loses the heads of `masks[i]`.
 
-    `masks` is boolean, of shape (rows, heads), on any device; True is knocked out. A head writes to
-    the residual stream only through its own slice of the output projection's input, so zeroing that
-    slice removes the head and nothing else. One mask serves a batch of any size. Layers that no
-    mask cuts carry no hook. Only the thread that entered may run the model. Raises BadOption here
-    if `masks` does not fit the grid; in a forward pass if the batch has another number of rows than
-    `masks`; ModelBusy in a forward pass from another thread.
+    `masks` is of shape (rows, heads), on any device; True, or 1, is knocked out. A head writes to
+    the residual stream only through its own slice of the projection's input, so zeroing it removes
+    the head and nothing else. One mask serves a batch of any size. Layers that no mask cuts carry
+    no hook. Only the thread that entered may run the model. Raises BadOption here if `masks` does
+    not fit the grid; in a forward pass if the batch has another number of rows than `masks`;
+    ModelBusy in a forward pass from another thread.
     """
     with replaced(projections, grid, masks, None):
         yield
@@ -90,6 +84,7 @@ def replaced(
             f"The masks have shape {tuple(masks.shape)}; they need one column for each of the "
             f"{grid.size} heads, and one row for each row of the batch or one for all."
         )
+    masks = masks.float() if masks.is_floating_point() else masks  # not every device has doubles
     on_host = masks.cpu()  # asking each layer in turn whether it is cut would wait for the device
     handles = []
     try:
@@ -127,13 +122,13 @@ def standing(site: Site | None, columns: slice) -> Iterator[tuple[Any, slice]]:
 class _Cut:
     """The hook of one projection: replaces what the cut heads of each row hand on.
 
-    `masks` is boolean, of shape (rows, heads of the layer).
+    `masks` is of shape (rows, heads of the layer), boolean or in amounts.
     """
 
     def __init__(
         self,
         site: CutSite,
-        masks: Bool[Tensor, "rows layer_heads"],
+        masks: Bool[Tensor, "rows layer_heads"] | Float[Tensor, "rows layer_heads"],
         replacement: Replacement | None,
     ) -> None:
         self.site, self.masks, self.replacement = site, masks, replacement
@@ -154,9 +149,12 @@ class _Cut:
         kept = mixed.clone(memory_format=torch.contiguous_format)
         if self.pairs[0].numel():
             rows, heads = self.masks.shape
-            width = kept.shape[-1] // heads
             # writing the few cut slices costs a fraction of a pass over all with a mask
-            kept.view(rows, -1, heads, width).transpose(1, 2)[self.pairs] = 0
+            slices = kept.view(rows, -1, heads, kept.shape[-1] // heads).transpose(1, 2)
+            if self.masks.is_floating_point():
+                slices[self.pairs] *= 1 - self.masks[self.pairs][:, None, None].to(mixed)
+            else:
+                slices[self.pairs] = 0
         return kept
 
     def replaced(self, mixed: Tensor) -> Tensor:
@@ -165,7 +163,10 @@ class _Cut:
         per_head = mixed.unflatten(-1, (heads, -1))
         each = per_head.reshape(rows, -1, heads, per_head.shape[-1])
         new = self.replacement(self.site, per_head).expand_as(per_head).reshape(each.shape)
-        return torch.where(self.masks[:, None, :, None], new, each).reshape(mixed.shape)
+        cut = self.masks[:, None, :, None]
+        if cut.is_floating_point():
+            return each.lerp(new, cut.to(each)).reshape(mixed.shape)
+        return torch.where(cut, new, each).reshape(mixed.shape)
 
     def check(self, mixed: Tensor) -> None:
         """Refuse a batch with neither as many rows as there are masks nor one mask for all.
@@ -185,11 +186,11 @@ class _Cut:
 class MaskTable:
     """A row for each numbered mask: what is left of each head, and what fills up the rest.
 
-    An amount of 0 knocks a head out, 1 leaves it as it is, anything else scales it. The rest is
+    What is `left` is 0 of a head that is knocked out and 1 of one that is not. The rest is
     filled up from the mask's source among the `substitutes`; without them it is zero.
     """
 
-    amounts: Float[Tensor, "masks heads"]
+    left: Float[Tensor, "masks heads"]
     sources: Int[Tensor, " masks"] | None = None
     substitutes: Substitutes | None = None
 
@@ -285,7 +286,7 @@ class _PassCut:
         if key not in self.known:
             table, some = self.table, self.tails if narrow else slice(None)
             owners = self.owners[some]
-            kept, entries = table.amounts[owners], None
+            kept, entries = table.left[owners], None
             if table.substitutes is not None and table.sources is not None:
                 where = table.substitutes.entries(table.sources[owners], self.positions[some])
                 kept = torch.where(table.substitutes.takes(where)[:, None], kept, 1)

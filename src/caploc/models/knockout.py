@@ -47,10 +47,11 @@ def knockout(
 ) -> Iterator[None]:
     """Knock out heads inside the block, in every forward pass of this thread.
 
-    `heads` are names such as "L2H3", or a boolean mask in which True is knocked out: one row of
-    (heads,) for all rows of a batch, or (rows, heads), one for each; or what `read_heads` read from
-    a file, which must be of a model with as many heads in each layer. `model` is a `LoadedModel` or
-    a causal language model of transformers, whose heads are found and proved at its first use.
+    `heads` are names such as "L2H3" ("L2H3:0.5" takes half of it), or a boolean mask in which True
+    is knocked out: one row of (heads,) for all rows of a batch, or (rows, heads), one for each; or
+    what `read_heads` read from a file, which must be of a model with as many heads in each layer.
+    `model` is a `LoadedModel` or a causal language model of transformers, whose heads are found and
+    proved at its first use.
 
     A head's output is replaced by zero (`mode="zero"`), by its mean over the reference texts
     ("mean"; at each position if the reference was recorded per position, and the overall mean past
@@ -117,7 +118,9 @@ def _parts(model: AnyModel) -> tuple[PreTrainedModel, Projections, HeadGrid]:
     return model, *_proved[model]
 
 
-def _masks(grid: HeadGrid, heads: Heads) -> Bool[Tensor, "rows heads"]:
+def _masks(
+    grid: HeadGrid, heads: Heads
+) -> Bool[Tensor, "rows heads"] | Float[Tensor, "rows heads"]:
     if isinstance(heads, HeadFile):
         heads.check(grid)
         heads = heads.heads
@@ -127,7 +130,7 @@ def _masks(grid: HeadGrid, heads: Heads) -> Bool[Tensor, "rows heads"]:
                 f"heads={heads!r} is one text; give a list, such as ['L2H3', 'L0H1'], or "
                 "read_heads('heads.json')."
             )
-        heads = grid.mask(heads)
+        return torch.from_numpy(grid.mask(heads))[None]
     masks = torch.as_tensor(heads)
     if masks.dtype != torch.bool:
         raise BadOption(

@@ -14,7 +14,7 @@ from transformers.pytorch_utils import Conv1D
 
 from caploc.errors import ModelRefused
 from caploc.heads import HeadGrid
-from caploc.models.cutting import Projections, module_of
+from caploc.models.cutting import Beside, Projections, Site
 
 # The module that holds a layer's attention; linear attention, convolutions and state spaces, which
 # have no softmax heads, go by other names.
@@ -37,6 +37,12 @@ BY_HAND = (
     "or None for each layer."
 )
 Naming = str | Callable[[nn.Module], Sequence[nn.Module | None]] | None
+
+
+def module_of(site: Site) -> nn.Module:
+    """Return a module of the model that stands at a site."""
+    first = site.modules[0] if isinstance(site, Beside) else site
+    return first if isinstance(first, nn.Module) else first.module
 
 
 def find_projections(

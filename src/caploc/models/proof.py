@@ -44,10 +44,10 @@ from transformers.pytorch_utils import Conv1D
 from caploc.errors import ModelRefused
 from caploc.grid import Grid
 from caploc.heads import HeadGrid
-from caploc.models.cutting import Projections, knocked_out, module_of, replaced, standing
+from caploc.models.cutting import Projections, knocked_out, replaced, standing
 from caploc.models.hooks import forward_as, temporary_hooks
 from caploc.models.placement import input_device, is_quantized, local, rows_mix
-from caploc.models.projections import BY_HAND, layer_part, module_name, text_config
+from caploc.models.projections import BY_HAND, layer_part, module_name, module_of, text_config
 
 TOKENS = 8
 # Largest error of a cut, as a share of what the cut changes in the logits (root mean square). With

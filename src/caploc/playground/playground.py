@@ -232,7 +232,7 @@ class Playground:
 
         Raises UserError if there is none, or one does not exist.
         """
-        found = self.loaded.grid.named_in(dict.fromkeys(names))
+        found = self.loaded.grid.named_in(dict.fromkeys(names), amounts=True)
         if not found:
             raise BadOption("No head is chosen; pick one on the map, or take a run's top heads.")
         return tuple(found)

@@ -22,7 +22,7 @@ from caploc.recovery import Measurements
 from caploc.recovery.estimate import PerExample
 from caploc.recovery.screening import Effects
 from caploc.recovery.shrinkage import Posterior, spread_around
-from caploc.search.plan import Asking, Plan, Problem
+from caploc.search.plan import Asking, Plan, Problem, column_mask
 from caploc.search.screen import First
 
 MOST_LINKED = 400  # examples by which chances of right answers follow from likelihoods
@@ -79,8 +79,7 @@ class FirstLook(First):
         assert self.problem.likelihood is not None
         heads = np.flatnonzero(self.free)
         task = self.problem.likelihood
-        under = self.problem.empty()
-        under[self.base] = True
+        under = column_mask(self.problem.heads, self.base)
         count = int(np.clip(rows // max(len(heads), 1), 1, MOST_EACH))
         choices = self.problem.choices
         if kinds := len({choices.get(example) for example in right}):  # as many of each, if it goes

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from caploc.errors import BadOption
-from caploc.heads import Mask, Masks
+from caploc.heads import Columns, Mask, Masks
 from caploc.recovery import Estimate, Measurements
 from caploc.search.settings import Settings
 
@@ -69,12 +69,12 @@ class Problem:
 
     Heads are searched for on `examples`; `fresh` ones, disjoint, are kept for the check of what was
     found. `others` holds some examples of each other task; `beside` those that the goal `specific`
-    is about. `shared` is the price of reading what
-    all prompts begin with, as a multiple of the rest of a row; `chance` the score of guessing.
-    `likelihood` is the number, in plans, of the same task with how likely the right answer is as
-    its outcome (0: it is the task itself); None if there is no such thing. `choices` has the number
-    of each example's right choice where the model picks among some. `excluded` heads are never
-    knocked out and never named. `watch` is told what an adaptive search concludes at each look.
+    is about. `shared` is the price of reading what all prompts begin with, as a multiple of the
+    rest of a row; `chance` the score of guessing. `likelihood` is the number, in plans, of the same
+    task with how likely the right answer is as its outcome (0: it is the task itself); None if
+    there is no such thing. `choices` has the number of each example's right choice where the model
+    picks among some. `excluded` heads are never knocked out and never named. `watch` is told what
+    an adaptive search concludes at each look.
     """
 
     heads: int
@@ -94,7 +94,7 @@ class Problem:
         """The mask that knocks out nothing."""
         return np.zeros(self.heads, dtype=bool)
 
-    def without_each(self, sets: Sequence[Sequence[int]]) -> Masks:
+    def without_each(self, sets: Sequence[Columns]) -> Masks:
         """A mask for each set of columns, which knocks it out."""
         return np.stack([column_mask(self.heads, each) for each in sets])
 
@@ -143,10 +143,10 @@ Asking = Generator[Plan, Measurements, T]  # plans rows, is sent what they gave,
 Search = Asking[Found]
 
 
-def column_mask(heads: int, columns: Sequence[int]) -> Mask:
+def column_mask(heads: int, columns: Columns) -> Mask:
     """The mask that knocks out the heads of these columns."""
-    mask = np.zeros(heads, dtype=bool)
-    mask[list(columns)] = True
+    mask = np.zeros(heads, dtype=float if isinstance(columns, Mapping) else bool)
+    mask[list(columns)] = list(columns.values()) if isinstance(columns, Mapping) else True
     return mask
 
 

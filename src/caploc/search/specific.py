@@ -4,6 +4,9 @@ Every head is looked at alone on the task, fewer and fewer of them on more examp
 spared tasks too. For several tolerances of what a head may cost these alone, a set is grown head by
 head from those within it. The sets as they grew are the candidates: they are knocked out on further
 examples of every task, the unpromising ones dropped early.
+
+With amounts, the best of them are varied: what members cost elsewhere is scaled back, and heads
+that would cost too much are added in part.
 """
 
 from collections.abc import Sequence
@@ -14,10 +17,12 @@ from itertools import zip_longest
 import numpy as np
 from jaxtyping import Float
 
+from caploc.heads import Columns
 from caploc.recovery.estimate import PerHead
 from caploc.search.conclusion import Conclusion
 from caploc.search.likelihood import FirstLook, balance
 from caploc.search.plan import Asking, Found, OtherTask, Plan, Problem, intact_plan
+from caploc.search.settings import Settings
 from caploc.search.shortlist import Shortlist
 from caploc.search.state import SearchState, right_of
 from caploc.search.summary import nothing_found, summarize
@@ -34,6 +39,8 @@ ADDED = 6  # heads that are tried as the next of a set
 FEWEST_ASKED, MOST_ASKED = 3, 16  # examples of a task that a growing set is asked on
 TRIALS = (0.4, 0.5, 0.9)  # shares of the rows left: likelihoods of all, of the best, outcomes
 KEPT = 5  # candidates that go on after the first of these
+SCALING, ROUNDS = 0.2, 2  # share of the budget for sets with amounts, and in how many rounds
+BASES, VARIED, KEPT_SCALED = 3, 4, 3  # sets varied in one, heads in all; sets that go on after it
 LINKED, MISLED = 0.005, 0.2  # what likelihoods may be wrong by, in score and as a share
 DOUBT = 0.4  # standard errors by which a head's loss elsewhere may be smaller than it seems
 EXCESS = 20.0  # weight of what a set loses elsewhere beyond the price, when one is named
@@ -43,7 +50,7 @@ NOTHING_SCORED = (
     "--opening masks."
 )
 
-Columns = tuple[int, ...]
+Whole = tuple[int, ...]  # columns of heads that are knocked out wholly
 
 
 @dataclass
@@ -129,11 +136,13 @@ def changes(plan: Plan, before: dict[int, float]) -> Asking[Float[np.ndarray, "s
 class GrownSet:
     """A set, and what became of examples without it: of the task and its twins, then of others.
 
+    `columns` are those of its heads or, where not all are knocked out wholly, their amounts.
+
     Of every task, `likely` holds the changes of its score that likelihoods lead one to expect, one
     for each example, and `seen` those of outcomes.
     """
 
-    columns: Columns
+    columns: Whole | dict[int, float]
     targets: int  # of the tasks, the first so many are the task and its twins
     likely: list[list[float]]
     seen: list[list[float]]
@@ -187,18 +196,24 @@ def search_specific(state: SearchState) -> Asking[Found]:
     spared = [side for side in sides if not side.beside.twin]
     if not targets:
         return nothing_found(problem, state.intact, NOTHING_SCORED)
+    state.reserved = int(SCALING * state.budget) if problem.settings.amounts else 0
     looks = yield from look_at_heads(state, targets, spared)
     sets = yield from grow(state, targets, looks)
-    candidates = yield from try_candidates(state, sides, sets)
-    chosen = pick_best(candidates, problem.settings.price)
+    candidates = yield from try_candidates(state, sides, sets, looks)
+    whole = [each for each in candidates if not isinstance(each.columns, dict)]
+    chosen = pick_best(whole, problem.settings.price)
     shortlist = Shortlist(problem, list(chosen), state.random)
     yield from shortlist.more(list(chosen), min(20, state.left // max(len(chosen), 1)))
     state.spent += shortlist.rows
     conclusion = Conclusion(targets[0].look, shortlist, problem.excluded)
     rest = [column for column in conclusion.ranking if column not in chosen]
     found = summarize(state, conclusion, list(chosen), [*chosen, *rest])
-    best = sorted(frontier(candidates), key=lambda each: -each.worth(problem.settings.price))
+    best = best_of(frontier(whole), problem.settings.price, len(whole))
     found.diagnostics["candidates"] = [list(each.columns) for each in best]
+    if problem.settings.amounts:
+        scaled = [each for each in frontier(candidates) if isinstance(each.columns, dict)]
+        best = best_of(scaled, problem.settings.price, KEPT_SCALED)
+        found.diagnostics["scaled"] = [each.columns for each in best]
     return found
 
 
@@ -219,7 +234,7 @@ def look_at_heads(
     state: SearchState, targets: Sequence[Side], spared: Sequence[Side]
 ) -> Asking[Looks]:
     """Look at every head alone, then at fewer and fewer of them on more examples."""
-    problem, budget = state.problem, state.budget
+    problem, budget = state.problem, state.budget - state.reserved
     limits = [tolerance * problem.settings.price for tolerance in TOLERANCES]
     pool = problem.eligible
     for place, share in enumerate(LOOKS):
@@ -263,7 +278,7 @@ def surely_lost(spared: Sequence[Side], heads: int) -> PerHead:
     return least
 
 
-def grow(state: SearchState, targets: Sequence[Side], looks: Looks) -> Asking[list[Columns]]:
+def grow(state: SearchState, targets: Sequence[Side], looks: Looks) -> Asking[list[Whole]]:
     """Sets grown head by head, for each tolerance of what a head alone costs elsewhere.
 
     The next head is the one with which the set is expected to do most, as the mean of two ways to
@@ -273,13 +288,14 @@ def grow(state: SearchState, targets: Sequence[Side], looks: Looks) -> Asking[li
         [column for column in looks.pool if looks.lost[column] <= limit] for limit in looks.limits
     ]
     top = state.problem.settings.top
-    share = GROWING * state.budget / (top * len(looks.limits) * ADDED * len(targets))
+    budget = state.budget - state.reserved
+    share = GROWING * budget / (top * len(looks.limits) * ADDED * len(targets))
     count = int(np.clip(share, FEWEST_ASKED, MOST_ASKED))
-    grown: list[Columns] = [() for _ in looks.limits]
-    damage: dict[Columns, float] = {(): 0.0}
-    found: dict[Columns, None] = {}
+    grown: list[Whole] = [() for _ in looks.limits]
+    damage: dict[Whole, float] = {(): 0.0}
+    found: dict[Whole, None] = {}
     for _ in range(top):
-        larger: list[dict[Columns, float]] = []
+        larger: list[dict[Whole, float]] = []
         for current, heads in zip(grown, allowed, strict=True):
             further = sorted(set(heads) - set(current), key=lambda c: -looks.gain[c])[:ADDED]
             summed = {
@@ -305,36 +321,103 @@ def grow(state: SearchState, targets: Sequence[Side], looks: Looks) -> Asking[li
 
 
 def try_candidates(
-    state: SearchState, sides: Sequence[Side], sets: Sequence[Columns]
+    state: SearchState, sides: Sequence[Side], sets: Sequence[Whole], looks: Looks
 ) -> Asking[list[GrownSet]]:
-    """The sets on further examples of every task: likelihoods of all, outcomes of the best."""
-    targets = sum(side.beside.twin for side in sides)
-    found = [GrownSet(each, targets, [[] for _ in sides], [[] for _ in sides]) for each in sets]
+    """The sets on further examples of every task: likelihoods of all, outcomes of the best.
+
+    Where there are amounts, sets with them that were made of these follow.
+    """
+    found = untried(sides, sets)
     if not found:
         return []
     price = state.problem.settings.price
-    for kept, share in zip((len(found), KEPT, KEPT), TRIALS, strict=True):
-        best = sorted(found, key=lambda each: -each.worth(price))[:kept]
-        count = int(share * state.left) // (len(best) * len(sides))
-        if not count:
-            break
-        outcomes = share == TRIALS[-1]
-        for place, side in enumerate(sides):
-            ask = side.try_sets if outcomes else side.expect_each
-            changed = yield from ask([each.columns for each in best], count)
-            state.spent += changed.size
-            for candidate, change in zip(best, changed, strict=True):
-                kind = candidate.seen if outcomes else candidate.likely
-                kind[place] += change.tolist()
-        for candidate in best:
-            vars(candidate).pop("changes", None)
+    yield from try_further(state, sides, found, int(TRIALS[0] * state.left))
+    scaled = yield from scale(state, sides, found, looks)
+    for share in TRIALS[1:]:
+        best = best_of(found, price, KEPT) + best_of(scaled, price, KEPT_SCALED)
+        rows = int(share * state.left)
+        yield from try_further(state, sides, best, rows, outcomes=share == TRIALS[-1])
+    return [*found, *scaled]
+
+
+def untried(sides: Sequence[Side], sets: Sequence[Whole | dict[int, float]]) -> list[GrownSet]:
+    """Sets of which nothing is known."""
+    targets = sum(side.beside.twin for side in sides)
+    return [GrownSet(each, targets, [[] for _ in sides], [[] for _ in sides]) for each in sets]
+
+
+def best_of(sets: Sequence[GrownSet], price: float, count: int) -> list[GrownSet]:
+    """So many of the sets, those that are worth most."""
+    return sorted(sets, key=lambda each: -each.worth(price))[:count]
+
+
+def try_further(
+    state: SearchState,
+    sides: Sequence[Side],
+    sets: Sequence[GrownSet],
+    rows: int,
+    *,
+    outcomes: bool = False,
+) -> Asking[None]:
+    """Spend so many rows on the sets: likelihoods, or outcomes, of further examples."""
+    count = rows // (len(sets) * len(sides)) if sets else 0
+    for place, side in enumerate(sides if count else ()):
+        ask = side.try_sets if outcomes else side.expect_each
+        changed = yield from ask([each.columns for each in sets], count)
+        state.spent += changed.size
+        for candidate, change in zip(sets, changed, strict=True):
+            kind = candidate.seen if outcomes else candidate.likely
+            kind[place] += change.tolist()
+    for candidate in sets:
+        vars(candidate).pop("changes", None)
+
+
+def scale(
+    state: SearchState, sides: Sequence[Side], whole: Sequence[GrownSet], looks: Looks
+) -> Asking[list[GrownSet]]:
+    """Sets with amounts, made of the best sets of whole heads; none if there are no amounts."""
+    settings, found = state.problem.settings, list[GrownSet]()
+    rows, state.reserved = state.reserved // ROUNDS, 0
+    for _ in range(ROUNDS if settings.amounts else 0):
+        bases = best_of(frontier([*whole, *found]), settings.price, BASES)
+        known = {frozenset(dict(each.columns).items()) for each in found}  # type: ignore[arg-type]
+        varied = {frozenset(each.items()): each for each in vary(bases, looks, settings)}
+        further = untried(sides, [varied[each] for each in varied if each not in known])
+        yield from try_further(state, sides, further, rows)
+        found += further
     return found
 
 
-def pick_best(candidates: Sequence[GrownSet], price: float) -> Columns:
+def vary(bases: Sequence[GrownSet], looks: Looks, settings: Settings) -> list[dict[int, float]]:
+    """The sets, each with one head at every amount, for the heads of which most may come.
+
+    Of a set that costs more than the price these are its members that cost most for what they do;
+    beside one that does not, the heads that do most, the last of which takes the weakest's place.
+    """
+    moves: list[list[tuple[dict[int, float], int]]] = []
+    for base in bases:
+        columns = base.columns
+        amounts = columns if isinstance(columns, dict) else dict.fromkeys(columns, 1.0)
+        if base.loss > settings.price:
+            order = sorted(amounts, key=lambda c: -looks.lost[c] / max(looks.gain[c], LINKED))
+        else:
+            order = sorted(set(looks.pool) - set(amounts), key=lambda c: -looks.gain[c])
+            by_gain = sorted(amounts, key=lambda c: -looks.gain[c])
+            amounts = {column: amounts[column] for column in by_gain[: settings.top - 1]}
+        moves.append([(amounts, column) for column in order])
+    taken = [move for place in zip_longest(*moves) for move in place if move is not None]
+    return [
+        {**amounts, column: amount}
+        for amounts, column in taken[:VARIED]
+        for amount in settings.amounts
+        if amount != amounts.get(column)
+    ]
+
+
+def pick_best(candidates: Sequence[GrownSet], price: float) -> Whole:
     """The set that does most within the price, or comes nearest; none if none surely does harm."""
     best = max(candidates, key=lambda each: each.worth(price), default=None)
-    return best.columns if best is not None and best.damage > 2 * LINKED else ()
+    return tuple(best.columns) if best is not None and best.damage > 2 * LINKED else ()
 
 
 def frontier(candidates: Sequence[GrownSet]) -> list[GrownSet]:

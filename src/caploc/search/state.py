@@ -102,6 +102,7 @@ class SearchState:
     cleared: list[int] = field(default_factory=list)
     universal: list[int] = field(default_factory=list)
     spent: int = 0
+    reserved: int = 0  # rows of the budget that are for something later
     promised: float = 0.0
 
     @property
@@ -112,8 +113,8 @@ class SearchState:
 
     @property
     def left(self) -> int:
-        """Rows of the budget that are not spent."""
-        return max(self.budget - self.spent, 0)
+        """Rows of the budget that are neither spent nor reserved."""
+        return max(self.budget - self.spent - self.reserved, 0)
 
     @property
     def struck(self) -> tuple[int, ...]:

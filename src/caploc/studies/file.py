@@ -29,8 +29,8 @@ Rate = Annotated[float, Field(gt=0, lt=1)]
 Name = Annotated[str, Field(min_length=1)]
 
 IN_SETTINGS = (
-    "masks", "rate", "mask_counts", "rates", "budget", "goal", "price", "opening", "recall", "top",
-    "estimator", "seed",
+    "masks", "rate", "mask_counts", "rates", "budget", "goal", "price", "amounts", "opening",
+    "recall", "top", "estimator", "seed",
 )  # fmt: skip
 IN_MODE = ("corrupted", "positions")
 IN_OPTIONS = ("outcome", "metric", "fewshot", "chat_template")
@@ -56,6 +56,7 @@ class SettingLists(StudiesPart):
     budget: Whole | None = None
     goal: Literal["heads", "set", "specific"] | None = None
     price: Annotated[float, Field(gt=0, le=1)] | None = None
+    amounts: Annotated[list[Rate], Field(min_length=1)] | None = None
     opening: Literal["likelihood", "masks"] | None = None
     recall: Annotated[float, Field(gt=0, le=1)] | None = None
     top: Whole | None = None
@@ -81,7 +82,9 @@ class SettingLists(StudiesPart):
     def said(self) -> dict[str, Any]:
         """Return the choices that were made here."""
         kept = self.model_dump(include=set(SettingLists.model_fields), exclude_none=True)
-        lists = {name: tuple(kept[name]) for name in kept.keys() & {"mask_counts", "rates"}}
+        lists = {
+            name: tuple(kept[name]) for name in kept.keys() & {"amounts", "mask_counts", "rates"}
+        }
         return kept | lists
 
 

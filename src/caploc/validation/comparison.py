@@ -90,7 +90,8 @@ def score_both(
     meter: Meter, knocked_out: Mask, examples: Sequence[int], progress: Progress
 ) -> Comparison:
     """Score a task intact and under the mask, on these examples."""
-    intact = meter.under(knocked_out & False, examples, progress, f"{meter.task.name}, intact")
+    empty = np.zeros(knocked_out.shape, dtype=bool)
+    intact = meter.under(empty, examples, progress, f"{meter.task.name}, intact")
     cut = meter.under(knocked_out, examples, progress, f"{meter.task.name}, knocked out")
     return Comparison(meter.task, meter.score(intact), meter.score(cut), intact, cut)
 

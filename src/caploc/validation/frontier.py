@@ -1,6 +1,6 @@
 """Which of the sets that a search for a specific one found keeps its promise, on fresh examples."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,6 +8,7 @@ from jaxtyping import Float
 
 from caploc import designs
 from caploc.errors import BadOption
+from caploc.heads import Columns, HeadGrid
 from caploc.recovery import paired
 from caploc.result import Frontier, FrontierSet, Subsets, TaskEffect
 from caploc.search import column_mask
@@ -55,38 +56,45 @@ def split_examples(size: int, seed: int) -> tuple[list[int], list[int]]:
 
 
 def judge_frontier(
-    promise: Promise, sets: Sequence[Sequence[int]]
+    promise: Promise, sets: Sequence[Sequence[int]], scaled: Sequence[Mapping[int, float]] = ()
 ) -> tuple[Frontier, Sequence[int]]:
     """Judge sets in the order given; name the first that breaks all it must and keeps the price.
 
     A set keeps it if the one-sided upper end of each spared task's loss is no larger, at half the
-    level of the set before: over all sets the chance of a false promise is at most `LEVEL`.
+    level of the set before: over all sets the chance of a false promise is at most `LEVEL`. The
+    same holds over all `scaled`, sets with amounts: they are judged apart, never named, and left
+    out unless they surely do better than each set of whole heads (`outdoes`).
     """
-    found: list[FrontierSet] = []
-    named: Sequence[int] = ()
-    losses = [change_of(each, sets) for each in promise.spared]
-    damage = change_of(promise.check, sets)
-    twins = [change_of(each, sets) for each in promise.twins]
-    for place, columns in enumerate(sets):
-        level = LEVEL / 2 ** (place + 1)
+    every: list[Columns] = [*sets, *scaled]
+    losses = [change_of(each, every) for each in promise.spared]
+    damage = change_of(promise.check, every)
+    twins = [change_of(each, every) for each in promise.twins]
+
+    def judged(columns: Columns, place: int, level: float) -> FrontierSet:
         worst = [lowest(*changes[place], level) for changes in losses]
-        one = FrontierSet(
-            heads=[str(promise.check.grid.heads[column]) for column in columns],
+        return FrontierSet(
+            heads=names_of(promise.check.grid, columns),
             damage=effect_between(*damage[place]),
             twins=task_effects(promise.twins, twins, place),
             spared=task_effects(promise.spared, losses, place),
             within=all(low is not None and low >= -promise.price for low in worst),
             level=level,
         )
-        found.append(one)
-        ends = [one.damage.high, *(twin.effect.high for twin in one.twins)]
-        breaks = all(high is not None and high < 0 for high in ends)
-        if one.within and breaks and not named:
-            named = columns
+
+    levels = [LEVEL / 2 ** (place + 1) for place in range(len(every))]
+    found = [judged(*each) for each in zip(sets, range(len(sets)), levels, strict=False)]
+    named = next((s for s, one in zip(sets, found, strict=True) if one.within and breaks(one)), ())
+    for place, (columns, level) in enumerate(zip(scaled, levels, strict=False), len(sets)):
+        others = range(len(sets))
+        beyond = all(outdoes(damage, losses, place, other, level / 2) for other in others)
+        harm = lowest(*damage[place][::-1], level)
+        if beyond and harm is not None and harm > 0:
+            found.append(judged(columns, place, level))
     frontier = Frontier(
         price=promise.price,
         fresh=promise.check.fresh,
         examples=len(promise.check.examples),
+        in_part=len(scaled) or None,
         sets=found,
     )
     return frontier, named
@@ -96,7 +104,29 @@ Outcomes = Float[np.ndarray, " examples"]
 Changes = list[tuple[Outcomes, Outcomes]]
 
 
-def change_of(check: Check, sets: Sequence[Sequence[int]]) -> Changes:
+def outdoes(
+    damage: Changes, losses: Sequence[Changes], place: int, other: int, level: float
+) -> bool:
+    """Whether a set surely does more damage than another, or costs less where that costs most."""
+    worst = min(losses, key=lambda each: np.nan_to_num(np.subtract(*each[other][::-1])).mean())
+    more = lowest(damage[place][1], damage[other][1], level)
+    less = lowest(worst[other][1], worst[place][1], level)
+    return any(low is not None and low > 0 for low in (more, less))
+
+
+def names_of(grid: HeadGrid, columns: Columns) -> list[str]:
+    """The heads of a set, each with its amount where it is not knocked out wholly."""
+    amounts = columns if isinstance(columns, Mapping) else dict.fromkeys(columns, 1.0)
+    return [str(grid.heads[column].scaled(amount)) for column, amount in amounts.items()]
+
+
+def breaks(one: FrontierSet) -> bool:
+    """Whether the task and its twins surely lose by a set."""
+    ends = [one.damage.high, *(twin.effect.high for twin in one.twins)]
+    return all(high is not None and high < 0 for high in ends)
+
+
+def change_of(check: Check, sets: Sequence[Columns]) -> Changes:
     """Outcomes of a check's examples before and without each of the sets."""
     masks = np.stack([column_mask(check.grid.size, columns) for columns in ((), *sets)])
     intact, *without = check.outcomes(masks, "specific sets")
@@ -160,17 +190,42 @@ def task_effects(
 
 
 def frontier_note(frontier: Frontier, named: Sequence[int]) -> list[str]:
-    """Say in a sentence that no set may be named, if so."""
-    if named or not frontier.sets:
-        return []
+    """Say in a sentence that no set may be named, and in one what a set with amounts does."""
     price = 100 * (frontier.price or 0.0)
-    gentlest = max(frontier.sets, key=lambda each: worst_loss(each)[1])
+    whole = [each for each in frontier.sets if not has_amounts(each)]
+    scaled = [each for each in frontier.sets if has_amounts(each) and each.within and breaks(each)]
+    told = [amounts_note(each, price) for each in scaled[:1]]
+    if frontier.in_part and len(whole) == len(frontier.sets):
+        told = [
+            f"Of {frontier.in_part} sets with heads in part none surely does better than those of "
+            "whole heads."
+        ]
+    if named or not whole:
+        return told
+    gentlest = max(whole, key=lambda each: worst_loss(each)[1])
     task, change = worst_loss(gentlest)
     return [
-        f"No set that was found breaks the task and surely costs every spared task at most "
-        f"{price:g} points: none is named. The gentlest, {' '.join(gentlest.heads)}, changes "
-        f"{task} by {100 * change:+.1f} points (validation.frontier has all of them)."
+        *told,
+        f"No set {'of whole heads ' if scaled else ''}that was found breaks the task and surely "
+        f"costs every spared task at most {price:g} points: none is named. The gentlest, "
+        f"{' '.join(gentlest.heads)}, changes {task} by {100 * change:+.1f} points "
+        "(validation.frontier has all of them).",
     ]
+
+
+def amounts_note(one: FrontierSet, price: float) -> str:
+    """Say what a set with amounts does, and how to get it."""
+    task, change = worst_loss(one)
+    return (
+        f"By amounts, {' '.join(one.heads)} takes {-100 * (one.damage.effect or 0.0):.0f} points, "
+        f"and no spared task surely loses more than {price:g} ({task}, the worst, "
+        f"{100 * change:+.1f}); `caploc export DIR --heads {','.join(one.heads)}` writes it."
+    )
+
+
+def has_amounts(one: FrontierSet) -> bool:
+    """Whether a set has a head that is not knocked out wholly."""
+    return any(":" in head for head in one.heads)
 
 
 def worst_loss(one: FrontierSet) -> tuple[str, float]:
