@@ -141,7 +141,7 @@ class Proving:
 
     def run(self, trial: Trial, split: Split) -> Figures:
         """Search, and judge what was found."""
-        looks = trial.method == "adaptive" and trial.settings.opening == "likelihood"
+        looks = trial.method == "adaptive" and trial.settings.opening != "masks"
         problem = Problem(
             self.heads,
             split.searching[: trial.examples],

@@ -189,5 +189,5 @@ def problem_of(world: World, trial: Trial) -> Problem:
     finding = list(range(trial.examples))
     fresh = list(range(trial.examples, trial.examples + trial.fresh))
     others = [list(range(ELSEWHERE))] if trial.fresh else []
-    likely = LIKELIHOOD if trial.fresh and trial.settings.opening == "likelihood" else None
+    likely = LIKELIHOOD if trial.fresh and trial.settings.opening != "masks" else None
     return Problem(world.heads, finding, trial.settings, fresh, others, likelihood=likely)

@@ -487,6 +487,7 @@ class Search(Record):
     budget: Count | None = None
     rows: Count | None = None
     opening: Name | None = None
+    unsteadiness: Number | None = None
     stopped_by: Name | None = None
     expected_recall: Number | None = None
     wanted_recall: Number | None = None

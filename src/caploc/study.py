@@ -291,7 +291,7 @@ def locate(
     held_out = held_back(kept)
     # What else a critical head breaks is judged in the other tasks' own metric.
     meters = [bench.meter(task), *(bench.meter(other.in_metric()) for other in tasks[1:])]
-    looked = METHODS[study.method].scattered and study.settings.opening == "likelihood"
+    looked = METHODS[study.method].scattered and study.settings.opening != "masks"
     likelihood = likelihood_of(task, examples) if looked else None
     if likelihood is not None:
         meters.append(bench.meter(likelihood))

@@ -23,7 +23,7 @@ TAGGED = re.compile(r"^[\"']?tag[\"']?:[ \t]*((?:\n[ \t]*-[ \t]*\S+[ \t]*)+)", r
 METHODS = ("adaptive", "css", "csb", "css-search", "csb-search", "one-shot", "greedy")
 MODES = ("zero", "mean", "resample", "patch")
 GOALS = ("heads", "set", "specific")
-OPENINGS = ("likelihood", "masks")
+OPENINGS = ("auto", "likelihood", "masks")
 ESTIMATORS = ("lasso", "lasso-cv", "logistic", "means", "paired", "spike-slab")
 MARKS = ("run.json", "studies.json")  # what a run, or a folder of runs, holds
 

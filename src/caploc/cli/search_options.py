@@ -82,10 +82,10 @@ class SearchGroup:
     opening: Annotated[
         str,
         typer.Option(
-            help="How adaptive begins: likelihood of right answers, or masks of several heads.",
+            help="How adaptive begins: auto, likelihood (of right answers), or masks (of heads).",
             autocompletion=completion.openings,
         ),
-    ] = "likelihood"
+    ] = "auto"
     recall: Annotated[
         float, typer.Option(help="Expected recall of the top at which adaptive stops.")
     ] = 0.85

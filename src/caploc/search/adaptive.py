@@ -16,6 +16,7 @@ from caploc.search.sets import concluded_set, grown_by_looks, grown_by_screens
 from caploc.search.shortlist import LOOKS, Shortlist
 from caploc.search.specific import search_specific
 from caploc.search.state import SURVIVORS, TRIED_ALONE, TRIED_ELSEWHERE, SearchState, right_of
+from caploc.search.steadiness import worth_a_look
 from caploc.search.summary import nothing_found, nothing_to_lose, summarize
 
 CHECKING = 0.2  # share of the rows kept for the shortlist alone on fresh examples
@@ -39,7 +40,7 @@ def adaptive(problem: Problem) -> Search:
     state = SearchState(problem, designs.generator(problem.settings.seed), intact)
     if problem.settings.goal == "specific":
         return (yield from search_specific(state))
-    if problem.likelihood is not None:
+    if problem.likelihood is not None and (yield from worth_a_look(state)):
         return (yield from looked(state))
     screen = Screen(problem, right_of(intact), intact, state.random)
     if problem.settings.goal == "set":
@@ -61,8 +62,7 @@ def looked(state: SearchState) -> Asking[Found]:
     """
     problem, intact = state.problem, state.intact
     first = FirstLook(problem, intact, state.random)
-    right = right_of(intact)
-    yield from first.ask(right, int(LOOKING * state.budget), list(intact)[:MOST_LINKED])
+    yield from first.ask(right_of(intact), int(LOOKING * state.budget), list(intact)[:MOST_LINKED])
     state.spent += len(first.seen.mask)
     if problem.settings.goal == "set":
         return (yield from concluded_set(state, first, grown_by_looks(state, first)))

@@ -15,7 +15,7 @@ MOST_ROWS = 10**12  # a budget beyond what anyone could measure is a slip of the
 MOST_SEEDS = 2**63 - 1
 MOST_AMOUNTS = 9  # each is rows for every set that is tried
 GOALS = ("heads", "set", "specific")
-OPENINGS = ("likelihood", "masks")
+OPENINGS = ("auto", "likelihood", "masks")
 
 
 @dataclass(frozen=True)
@@ -27,8 +27,9 @@ class Settings:
     the heads that matter most alone are wanted, or the set that breaks the task most, or the one
     that does while each spared task loses no more than `price` of its score; `amounts`, between 0
     and 1, are those by which members of that set may be knocked out besides wholly. `opening`
-    says what an adaptive search begins with: the likelihood of right answers, head by head, where
-    the task names any, or masks of several heads. `group` is
+    says what an adaptive search begins with: the `likelihood` of right answers, head by head, where
+    the task names any, or `masks` of several heads; `auto` takes masks where rows are few for the
+    heads and a trial shows likelihoods to be unsteady. `group` is
     the number of examples that one scattered mask is used for (None: as the price of a shared
     prompt makes best). `estimator` is for masks drawn beforehand (None: the method's own).
     `mask_counts` and `rates` (None: those of the paper) span the settings that a search for the
@@ -42,7 +43,7 @@ class Settings:
     goal: str = "heads"
     price: float = 0.02
     amounts: Sequence[float] = ()
-    opening: str = "likelihood"
+    opening: str = "auto"
     budget: int | None = None
     recall: float = 0.85
     group: int | None = None

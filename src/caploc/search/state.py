@@ -104,6 +104,7 @@ class SearchState:
     spent: int = 0
     reserved: int = 0  # rows of the budget that are for something later
     promised: float = 0.0
+    unsteadiness: float | None = None  # of likelihoods, in nats, where a trial told it
 
     @property
     def budget(self) -> int:

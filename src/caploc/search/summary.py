@@ -45,6 +45,7 @@ def diagnose(state: SearchState, conclusion: Conclusion) -> dict[str, Any]:
         "budget": state.budget,
         "rows": state.spent,
         "opening": first.OPENING,
+        "unsteadiness": state.unsteadiness,
         "stopped_by": stopped,
         "expected_recall": conclusion.expected_recall,
         "wanted_recall": settings.recall,

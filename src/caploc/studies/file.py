@@ -57,7 +57,7 @@ class SettingLists(StudiesPart):
     goal: Literal["heads", "set", "specific"] | None = None
     price: Annotated[float, Field(gt=0, le=1)] | None = None
     amounts: Annotated[list[Rate], Field(min_length=1)] | None = None
-    opening: Literal["likelihood", "masks"] | None = None
+    opening: Literal["auto", "likelihood", "masks"] | None = None
     recall: Annotated[float, Field(gt=0, le=1)] | None = None
     top: Whole | None = None
     estimator: Name | None = None
