@@ -5,7 +5,8 @@
     python bench/census.py --examples 300                   more examples of every head alone
 
 Rows are kept in build/census and asked once; a run that was stopped goes on. What was measured is
-written to bench/census/MODEL-TASK.parquet, one line a row, after every part.
+written to bench/census/MODEL-TASK.parquet, one line a row, after every part; rows of every head
+alone that stand there already are not asked again on another machine.
 """
 
 import argparse
@@ -13,6 +14,7 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import combinations
 from pathlib import Path
 
@@ -88,13 +90,24 @@ class Census:
     likelihood: Meter  # of the same task, with the log-probability of the right answer as outcome
 
     @property
+    def fingerprint(self) -> str:
+        """Of the model."""
+        return str(self.meter.engine.loaded.fingerprint)  # type: ignore[attr-defined]
+
+    @property
     def heads(self) -> int:
         """Heads of the model."""
         return int(self.meter.engine.grid.size)
 
-    def ask(self, plan: Plan) -> Measurements:
-        """Have a plan's rows measured."""
-        return as_measurements(plan, self.meter.measure(plan, self.watched, plan.what))
+    def ask(self, plan: Plan, meter: Meter | None = None) -> Measurements:
+        """Take a plan's rows from the case's file, if it has them all; else have them measured."""
+        known = read_outcomes(self.case, plan.what, self.fingerprint)
+        gone = [tuple(np.flatnonzero(mask).tolist()) for mask in plan.masks]
+        keys = zip([gone[mask] for mask in plan.mask], plan.example.tolist(), strict=True)
+        outcome = [known.get(key) for key in keys]
+        if outcome and None not in outcome:
+            return Measurements(plan.masks, plan.mask, plan.example, np.array(outcome, float))
+        return as_measurements(plan, (meter or self.meter).measure(plan, self.watched, plan.what))
 
     def intact(self, examples: Sequence[int]) -> Measurements:
         """The model as it is."""
@@ -107,8 +120,7 @@ class Census:
     def scored(self, examples: Sequence[int]) -> Measurements:
         """Every head, and none, on every example: how likely the right answer is."""
         masks = np.concatenate([column_mask(self.heads, [])[None], designs.singles(self.heads)])
-        plan = Plan.crossed(masks, examples, what="likelihood")
-        return as_measurements(plan, self.likelihood.measure(plan, self.watched, plan.what))
+        return self.ask(Plan.crossed(masks, examples, what="likelihood"), self.likelihood)
 
     def pairs(self, columns: Sequence[int], examples: Sequence[int]) -> Measurements:
         """All pairs of these heads."""
@@ -126,6 +138,22 @@ class Census:
         asked = designs.spread_examples(list(examples), OTHERS * EACH, random=random)
         mask = np.arange(len(masks)).repeat(EACH)
         return self.ask(Plan(masks, mask, np.tile(asked, 1 + len(columns)), 0, f"among {size}"))
+
+
+@cache
+def read_outcomes(
+    case: Case, part: str, fingerprint: str
+) -> dict[tuple[tuple[int, ...], int], float]:
+    """Read a part's rows of the case's file, if it is of this model: by heads and example."""
+    file = FILES / f"{case.name}.parquet"
+    if not file.is_file():
+        return {}
+    table = parquet.read_table(file, filters=[("part", "=", part)])
+    if json.loads(table.schema.metadata[b"caploc"])["fingerprint"] != fingerprint:
+        return {}
+    rows = table.to_pydict()
+    keys = zip(map(tuple, rows["knocked_out"]), rows["example"], strict=True)
+    return dict(zip(keys, rows["outcome"], strict=True))
 
 
 def main() -> None:
@@ -214,7 +242,7 @@ def write(census: Census, names: Sequence[str], found: Sequence[Measurements]) -
     loaded = census.meter.engine.loaded  # type: ignore[attr-defined]
     told = {
         "model": census.case.model,
-        "fingerprint": loaded.fingerprint,
+        "fingerprint": census.fingerprint,
         "dtype": loaded.dtype,
         "task": census.meter.task.name,
         "task_version": census.meter.task.version,
