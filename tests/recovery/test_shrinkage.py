@@ -166,7 +166,7 @@ def test_intervals_hold_effects_too_small_for_any_estimate_to_show(small):
     truth = small * random.standard_normal(600)
     truth[:5] = -8.0
     posterior = shrink(truth + random.standard_normal(600), np.ones(600))
-    low, high = posterior.interval(4000)
+    low, high = posterior.interval()
     held = (low <= truth) & (truth <= high)
     assert held.mean() > 0.9 and held[:5].all()
     assert 0 < posterior.resolution < 1
@@ -181,7 +181,7 @@ def test_what_estimates_would_show_is_no_part_of_the_resolution():
 
 def test_an_interval_is_as_sure_as_it_is_told_to_be():
     posterior = shrink(np.linspace(-4, 4, 50), np.full(50, 0.5))
-    wide, narrow = posterior.interval(4000), posterior.interval(4000, level=0.5)
+    wide, narrow = posterior.interval(), posterior.interval(level=0.5)
     assert (wide[0] <= narrow[0]).all() and (narrow[1] <= wide[1]).all()
     drawn = posterior.draws(4000, seed=1)[:, 0]
     inside = ((drawn >= narrow[0, 0]) & (drawn <= narrow[1, 0])).mean()

@@ -17,7 +17,6 @@ from caploc.search.screen import First
 from caploc.search.shortlist import Shortlist
 
 LEVEL = 0.05  # false discovery rate at which a head is named
-DRAWS = 4000  # from the posterior, for the intervals
 ENOUGH = 20  # examples of a head alone from which on they speak for themselves
 CLOSE = 0.02  # a head whose top chance lies farther from 0 and 1 is contested
 OPEN = 0.1  # the same, for heads that count as tied
@@ -99,7 +98,7 @@ class Conclusion:
         """Expected share of heads that are not needed, among those at least as surely needed."""
         return np.where(np.isfinite(self.both.effect), self.posterior.false_sign_rates(), np.nan)
 
-    @property
+    @cached_property
     def named(self) -> list[int]:
         """The top heads that are needed beyond doubt: by `q`, and by a fall alone if tried.
 
@@ -108,7 +107,8 @@ class Conclusion:
         """
         first = self.top_heads
         tried = np.isfinite(self.checked.effect)
-        below = (self.both.effect < 0) & (self.interval[1] < 0)
+        high = self.bound(column_mask(len(self.kept), first))[1]
+        below = (self.both.effect < 0) & (high < 0)
         needed = (self.q < LEVEL) & below & (self.shortlist.needed(LEVEL) | ~tried)
         return [column for column in first if needed[column]]
 
@@ -180,8 +180,7 @@ class Conclusion:
         """Ends of the intervals of some heads; of the others, only if tried, else NaN."""
         low, high = np.full(len(heads), np.nan), np.full(len(heads), np.nan)
         if heads.any():
-            chosen = self.posterior.of(heads)
-            low[heads], high[heads] = chosen.interval(DRAWS, seed=self.shortlist.rows)
+            low[heads], high[heads] = self.posterior.of(heads).interval()
         tried = self.tried
         return np.where(tried, self.checked.low, low), np.where(tried, self.checked.high, high)
 
