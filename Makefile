@@ -137,7 +137,7 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(INSTALLED): pyproject.toml constraints.txt | $(BIN)/python
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[gguf]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[gguf,ui]'
 	touch $@
 
 $(BIN)/.installed-browser: $(INSTALLED_DEV)
