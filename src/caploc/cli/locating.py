@@ -133,4 +133,4 @@ def locate(
             console.say(f"{result.task.name}: {note}")
     console.say(f"Report: {found.report}")
     if len(results) == 1 and not output.quiet and console.is_interactive():
-        offering.go_on(context, folder, results[0].top, found.report)
+        offering.go_on(context, folder, results[0], found.report)
