@@ -69,6 +69,10 @@ wheel: $(BIN)/.installed-package  ## wheel and source archive, in build/dist
 	rm -rf build/dist
 	$(BIN)/python -m build --outdir build/dist .
 
+.PHONY: release
+release: $(BIN)/.installed-package  ## the checklist of a release: versions, clean tree, archives, empty environment
+	$(BIN)/python scripts/release.py
+
 test-wheel: $(BIN)/.installed-package  ## the wheel in an empty environment runs the demo: minutes
 	$(BIN)/pytest -m wheel tests/packaging $(TESTS)
 
@@ -137,7 +141,7 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(INSTALLED): pyproject.toml constraints.txt | $(BIN)/python
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[gguf]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[gguf,ui]'
 	touch $@
 
 $(BIN)/.installed-browser: $(INSTALLED_DEV)

@@ -1,8 +1,8 @@
-"""Write the README's list of the package's modules anew, from their own first lines.
+"""Write the list of the package's modules in docs/architecture.md anew, from their own first lines.
 
     python scripts/layout.py [--check]
 
-The order is the README's, and holds: a module may import those above it only. A module that is not
+The order is the page's, and holds: a module may import those above it only. A module that is not
 in the list is put at its end.
 """
 
@@ -11,7 +11,7 @@ import ast
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PACKAGE, README = ROOT / "src" / "caploc", ROOT / "README.md"
+PACKAGE, PAGE = ROOT / "src" / "caploc", ROOT / "docs" / "architecture.md"
 BEGIN, END = "```\nsrc/caploc/\n", "scripts/"
 
 
@@ -28,7 +28,7 @@ def modules() -> dict[str, Path]:
 
 
 def write_layout(text: str) -> str:
-    """Return the README with today's list in it."""
+    """Return the page with today's list in it."""
     found = modules()
     names = [name for name in listed(text) if name in found]
     names += [name for name in found if name not in names]
@@ -45,11 +45,11 @@ def main() -> None:
     """Write, or only compare."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--check", action="store_true", help="write nothing; fail if it differs")
-    text = README.read_text()
+    text = PAGE.read_text()
     today = write_layout(text)
     if parser.parse_args().check:
         raise SystemExit(text != today)
-    README.write_text(today)
+    PAGE.write_text(today)
 
 
 if __name__ == "__main__":

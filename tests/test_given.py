@@ -1,7 +1,10 @@
 """A model, examples and a score that the caller has, in place of names."""
 
 import json
+from functools import partial
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
@@ -9,8 +12,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import caploc
 from caploc.errors import BadData, BadOption
-from caploc.given import digest_weights, example_of, write_task
+from caploc.given import GivenScorer, digest_weights, example_of, write_task
 from caploc.models.sources import find_source
+from caploc.tasks.catalog import TaskOptions, load_task
 from caploc.workbench import ModelOptions
 
 SMALL = {"method": "css", "masks": 12, "rate": 0.05, "examples": 8, "limit": 8, "controls": 0}
@@ -60,6 +64,93 @@ def test_a_function_scores_what_the_model_writes(model, tokenizer, tmp_path):
         caploc.locate("demo", json.loads((right.folder / "run.json").read_text())["study"]["task"])
 
 
+BONUS = 1.0
+
+
+def scores(worth):
+    """A function whose source is the same for every worth."""
+    return lambda prompt, answer, text: worth
+
+
+def inner(worth):
+    def decide(prompt, answer, text):
+        return scores(worth)(prompt, answer, text)
+
+    return decide
+
+
+def adds_bonus(prompt, answer, text, extra=0.0):
+    return BONUS + extra
+
+
+class Ruler:
+    """A scoring object, whose worth is in its attributes."""
+
+    def __init__(self, length):
+        self.length = length
+
+    def __call__(self, prompt, answer, text):
+        return len(text) / self.length
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        scores,
+        inner,
+        Ruler,
+        lambda worth: Ruler(worth).__call__,
+        lambda worth: partial(adds_bonus, extra=worth),
+        lambda worth: scores({"worth": np.arange(5000) * worth}),
+        lambda worth: scores({str(worth), "other"}),
+    ],
+)
+def test_functions_that_differ_only_in_what_they_hold_are_told_apart(make):
+    first, other, again = (GivenScorer(make(worth)).definition() for worth in (1, 2, 1))
+    assert first == again != other
+
+
+@pytest.mark.parametrize("function", [adds_bonus, partial(adds_bonus, extra=1.0)])
+def test_a_function_is_another_one_once_a_global_that_it_reads_has_changed(function, monkeypatch):
+    before = GivenScorer(function).definition()
+    monkeypatch.setitem(globals(), "BONUS", 2.0)
+    assert GivenScorer(function).definition() != before
+
+
+def test_a_function_that_calls_itself_has_a_definition():
+    def count(prompt, answer, text):
+        return 1.0 + count(prompt, answer, text[1:]) if text else 0.0
+
+    assert GivenScorer(count).definition() == GivenScorer(count).definition()
+
+
+def test_dates_in_a_list_stay_as_they_are_written(tmp_path):
+    days = [(f"2024-01-{day:02}", f"2024-01-{day + 1:02}T00:00:00Z") for day in range(1, 9)]
+    task = load_task(str(write_task(days, tmp_path, scored=False)), TaskOptions())
+    asked = [task.requests(n)[0] for n in range(8)]
+    said = [(request.context, request.continuation.lstrip()) for request in asked]
+    assert said == days
+
+
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")  # peft's
+def test_a_peft_model_is_another_one_with_another_adapter(model):
+    torch.manual_seed(0)
+    lora = LoraConfig(target_modules=["q_proj"], r=4, init_lora_weights=False)
+    adapted = get_peft_model(model, lora, "one")
+    adapted.add_adapter("two", lora)
+    base = adapted.get_base_model()
+
+    def digest(name):
+        adapted.set_adapter(name)
+        return digest_weights(base)
+
+    one, two = digest("one"), digest("two")
+    assert one != two
+    assert digest("one") == one
+    with adapted.disable_adapter():
+        assert digest_weights(base) not in (one, two)
+
+
 @pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")  # peft's
 @pytest.mark.parametrize("target", [["q_proj", "v_proj"], "all-linear"])
 def test_a_peft_model_is_asked_with_its_adapter(model, tokenizer, target, tmp_path):
@@ -104,7 +195,9 @@ def test_the_map_is_a_chart_of_altair_or_a_sentence(model, tokenizer, tmp_path, 
 def test_examples_are_written_once_for_each_way_to_score(tmp_path):
     exact, scored = (write_task(PAIRS, tmp_path, scored=each) for each in (False, True))
     assert exact != scored and write_task(PAIRS, tmp_path, scored=False) == exact
-    assert len(exact.with_name("examples.jsonl").read_text().splitlines()) == len(PAIRS)
+    assert pd.read_parquet(exact.with_name("examples.parquet")).values.tolist() == [
+        list(example_of(0, pair).values()) for pair in PAIRS
+    ]
 
 
 @pytest.mark.parametrize(

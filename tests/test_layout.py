@@ -11,9 +11,10 @@ import pytest
 import caploc
 
 PACKAGE = Path(caploc.__file__).parent
-README = Path(__file__).parents[1] / "README.md"
-BLOCK = README.read_text().split("```\nsrc/caploc/\n")[1].split("scripts/")[0]
-# Each stage may import those above it in the README's list, never those below.
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs" / "architecture.md").read_text()
+BLOCK = PAGE.split("```\nsrc/caploc/\n")[1].split("scripts/")[0]
+# Each stage may import those above it in the page's list, never those below.
 ORDER = [line.split()[0].rstrip("/").removesuffix(".py") for line in BLOCK.splitlines()]
 ORDER.append("__main__")
 MODULES = [
@@ -46,15 +47,14 @@ def test_imports_point_one_way(path):
     assert not later, f"{stage(path)} must not import {', '.join(sorted(later))}"
 
 
-def test_the_readme_lists_every_module_in_its_own_words():
-    script = README.parent / "scripts" / "layout.py"
+def test_the_page_on_the_code_lists_every_module_in_its_own_words():
+    script = ROOT / "scripts" / "layout.py"
     differs = subprocess.run([sys.executable, script, "--check"], check=False).returncode
     assert not differs, "run scripts/layout.py"
 
 
 def test_the_files_to_read_first_are_there_and_few_enough_lines():
-    page = (README.parent / "docs" / "architecture.md").read_text()
-    files = re.findall(r"^\| \d+ \| `(.+?)`", page, re.MULTILINE)
+    files = re.findall(r"^\| \d+ \| `(.+?)`", PAGE, re.MULTILINE)
     assert len(files) == 12
     assert sum(len((PACKAGE / name).read_text().splitlines()) for name in files) <= 2500
 

@@ -2,13 +2,17 @@
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from copy import deepcopy
+from functools import partial
 from hashlib import blake2b
-from inspect import getsource
+from inspect import getclosurevars, getsource
 from pathlib import Path
+from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
+import joblib
+import pandas as pd
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -125,11 +129,21 @@ def proved(model: Any, tokenizer: PreTrainedTokenizerBase | None) -> LoadedModel
 def digest_weights(model: PreTrainedModel) -> str:
     """Return a digest of a model's config and every value of its weights."""
     digest = blake2b(model.config.to_json_string().encode(), digest_size=20)
+    return digest_state(model, digest).hexdigest()
+
+
+def digest_state(model: torch.nn.Module, digest: blake2b) -> blake2b:
+    """Add every weight's values to a digest, and which adapters of peft are at work; return it."""
     for name, tensor in sorted(model.state_dict().items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         values = tensor.detach().contiguous().cpu().flatten()
         digest.update(values.view(torch.uint8).numpy().data)
-    return digest.hexdigest()
+    for name, module in model.named_modules():
+        if hasattr(module, "merged_adapters"):
+            merged, scaling = module.merged_adapters, getattr(module, "scaling", None)
+            at_work = [] if module.disable_adapters else module.active_adapters
+            digest.update(f"{name} {at_work} {merged} {scaling}".encode())
+    return digest
 
 
 class GivenScorer:
@@ -140,13 +154,61 @@ class GivenScorer:
 
     def definition(self) -> str:
         """Return what tells it from other functions: rows under another one are measured anew."""
-        try:
-            return getsource(self.function)
-        except (OSError, TypeError):  # typed at a prompt, or no function of Python's
-            return repr(getattr(self.function, "__code__", self.function))
+        return describe(self.function, [])
 
     def __call__(self, doc: dict[str, Any], results: Sequence[str]) -> dict[str, float]:
         return {SCORE: float(self.function(doc["prompt"], doc["answer"], results[0]))}
+
+
+def describe(value: Any, known: list[Any]) -> str:
+    """Return a text that changes with a function and with what it uses; `known` was described.
+
+    A function is described by its source, its defaults, what it closes over and the globals that it
+    reads, those of other modules by their source alone; a network by its weights, any other value
+    by its content. What has no content to compare goes by its address, so that another process
+    reuses no row of it.
+    """
+    for number, each in enumerate(known):
+        if each is value:
+            return f"#{number}"
+    home = next((each.__module__ for each in known if isinstance(each, FunctionType)), None)
+    parts = parts_of(value, home in (None, getattr(value, "__module__", None)))
+    if parts is not None:
+        known.append(value)
+        return f"{type(value).__name__}({', '.join(describe(part, known) for part in parts)})"
+    if isinstance(value, ModuleType | type):
+        return source_of(value) if isinstance(value, type) else value.__name__
+    if isinstance(value, torch.nn.Module):
+        return type(value).__qualname__ + digest_state(value, blake2b(digest_size=20)).hexdigest()
+    with suppress(Exception):  # what cannot be pickled fails in as many ways as it likes
+        return f"{source_of(type(value))} {joblib.hash(value)}"
+    return repr(value)
+
+
+def parts_of(value: Any, whole: bool) -> list[Any] | None:
+    """Return what a function or a list consists of, None for any other value.
+
+    What a function closes over and the globals that it reads belong to it where it is `whole`.
+    """
+    if isinstance(value, tuple | list):
+        return list(value)
+    if isinstance(value, partial):
+        return [value.func, *value.args, *value.keywords.items()]
+    if isinstance(value, MethodType):
+        return [value.__func__, value.__self__]
+    if not isinstance(value, FunctionType):
+        return None
+    used = getclosurevars(value) if whole else None
+    closed = [*used.nonlocals.items(), *used.globals.items()] if used else []
+    return [source_of(value), value.__defaults__, value.__kwdefaults__, *closed]
+
+
+def source_of(value: Any) -> str:
+    """Return the source of a function or a class; the code's own text where there is none."""
+    try:
+        return getsource(value)
+    except (OSError, TypeError):  # typed at a prompt, or not written in Python
+        return repr(getattr(value, "__code__", value))
 
 
 def write_task(pairs: Pairs, folder: Path, scored: bool) -> Path:
@@ -159,14 +221,14 @@ def write_task(pairs: Pairs, folder: Path, scored: bool) -> Path:
     Raises:
         BadData: if there is no example, or one is no pair of texts.
     """
-    lines = [json.dumps(example_of(number, pair)) for number, pair in enumerate(pairs)]
-    if not lines:
+    examples = [example_of(number, pair) for number, pair in enumerate(pairs)]
+    if not examples:
         raise BadData("There are no examples; give a list of (prompt, answer).")
-    data = "\n".join(lines) + "\n"
-    kind = "scored" if scored else "exact"
-    place = folder / f"examples-{blake2b((kind + data).encode(), digest_size=4).hexdigest()}"
+    data = ("scored" if scored else "exact") + json.dumps(examples)
+    place = folder / f"examples-{blake2b(data.encode(), digest_size=4).hexdigest()}"
     place.mkdir(parents=True, exist_ok=True)
-    (place / "examples.jsonl").write_text(data, encoding="utf-8")
+    # a table that says what is text: of JSON a reader would make times of dates
+    pd.DataFrame(examples, dtype="string").to_parquet(place / "examples.parquet", index=False)
     ways: dict[str, Any] = {
         "output_type": "loglikelihood",
         "metric_list": [{"metric": "acc", "aggregation": "mean", "higher_is_better": True}],
@@ -182,8 +244,8 @@ def write_task(pairs: Pairs, folder: Path, scored: bool) -> Path:
         }  # fmt: skip
     task = {
         "task": "examples",
-        "dataset_path": "json",
-        "dataset_kwargs": {"data_files": {"test": str((place / "examples.jsonl").absolute())}},
+        "dataset_path": "parquet",
+        "dataset_kwargs": {"data_files": {"test": str((place / "examples.parquet").absolute())}},
         "test_split": "test",
         "doc_to_text": "{{prompt}}",
         "doc_to_target": "{{answer}}",

@@ -12,6 +12,9 @@ from caploc.cli import app, completion
 from caploc.cli.options import split_names
 from caploc.export.export import KINDS
 from caploc.models.sources import DEMO
+from caploc.neurons.attribution import METHODS as NEURON_METHODS
+from caploc.neurons.attribution import POINTS, POSITIONS, TARGETS
+from caploc.neurons.enhancing import ARMS
 from caploc.recovery import ESTIMATORS
 from caploc.search import METHODS
 from caploc.search.settings import GOALS, OPENINGS
@@ -68,6 +71,12 @@ def test_commands_methods_and_models_are_offered():
         (("locate", "demo", "--outcome"), OUTCOMES),
         (("locate", "demo", "--track"), TRACKERS),
         (("export", "runs/x", "--as"), KINDS),
+        (("neurons", "locate", "demo", "--method"), NEURON_METHODS),
+        (("neurons", "locate", "demo", "--target"), TARGETS),
+        (("neurons", "locate", "demo", "--positions"), POSITIONS),
+        (("neurons", "locate", "demo", "--rule"), POINTS),
+        (("neurons", "enhance", "runs/x", "--arm"), ARMS),
+        (("reproduce", "all", "--preset"), ("demo", "paper")),
     ],
 )
 def test_what_is_one_of_a_few_names_is_offered(words, names):

@@ -64,6 +64,12 @@ def test_what_to_see_also_exists(words):
         assert tuple(name.split()) in ALL, name
 
 
+def test_the_five_options_that_matter_come_first():
+    first = [each for each in ALL[("locate",)].params if each.param_type_name == "option"]
+    assert [each.name for each in first[:5]] == ["task", "also", "goal", "budget", "out"]
+    assert all(each.rich_help_panel for each in first[5:] if each.name != "help")
+
+
 def test_every_command_is_in_the_documentation():
     text = (Path(__file__).parents[2] / "docs" / "commands.md").read_text()
     assert [" ".join(words) for words in ALL if f"`caploc {' '.join(words)}" not in text] == []

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import caploc
 from caploc.chatting import Chat
 from caploc.cli import app
-from caploc.cli.offering import choose, offers
+from caploc.cli.offering import choose, offers, search_on
 from caploc.errors import BadOption
 from caploc.workbench import Allowed
 
@@ -61,7 +61,8 @@ def test_without_a_terminal_the_help_is_shown():
 
 
 def test_what_is_offered_is_a_command_that_exists():
-    for _, words in offers(Path("runs/x"), ["L0H1"]):
+    again = ["locate", "demo", "--task", "demo/addition", "--out", "runs/x"]
+    for _, words in offers(Path("runs/x"), ["L0H1"], again):
         assert words[0] in CliRunner().invoke(app, ["--help"]).output
         assert "runs/x" in words
     assert [words[0] for _, words in offers(Path("runs/x"), [])] == ["ui"]
@@ -73,7 +74,22 @@ def test_numbers_choose_until_an_empty_line(monkeypatch, capsys):
     assert [words[0] for words in chosen] == ["export", "chat"]
     assert chosen[0][-1] == "heads"
     shown = capsys.readouterr().out
-    assert "'9' is no number from 0 to 5." in shown and "caploc ui runs/x" in shown
+    assert "'9' is no number from 0 to 6." in shown and "caploc ui runs/x" in shown
+
+
+def test_a_repository_is_asked_for_when_a_checkpoint_is_to_be_pushed(monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdin", io.StringIO("6\nme/cut\n\n"))
+    (words,) = choose(Path("runs/x"), ["L0H1"], Path("runs/x/report.html"))
+    assert words == ["export", "runs/x", "--to", "runs/x-hub", "--push-to-hub", "me/cut"]
+
+
+@pytest.mark.parametrize("typed", ["--budget 100 --out runs/x", "--out=runs/x", "--budget=7"])
+def test_a_search_goes_on_as_it_was_typed_with_twice_the_rows(typed, monkeypatch):
+    asked = ["locate", "demo", "--task", "demo/addition"]
+    monkeypatch.setattr("sys.argv", ["caploc", *asked, *typed.split(), "--top", "3"])
+    more = ["--budget", "200", "--out", "runs/x-200"]
+    assert search_on(Path("runs/x"), 100) == [*asked, "--top", "3", *more]
+    assert search_on(Path("runs/x"), None) is None
 
 
 def test_both_answers_are_given_to_what_is_typed(run):

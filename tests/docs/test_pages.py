@@ -74,3 +74,10 @@ def test_places_of_tests_that_the_page_on_security_names_are_there(place):
     if "." in place or "/" in place:
         here = [ROOT / place, ROOT / "tests/security" / place, ROOT / "tests/sandbox" / place]
         assert any(path.exists() for path in here)
+
+
+def test_the_readme_stays_short_and_its_links_lead_somewhere():
+    text = (ROOT / "README.md").read_text()
+    assert len(text.split()) <= 900
+    for target in LINK.findall(text):
+        assert (ROOT / target).exists(), target

@@ -14,6 +14,7 @@ from caploc.cli import COMMANDS
 
 ROOT = Path(__file__).parents[2]
 FETCHED = {"script": "src", "img": "src", "iframe": "src", "source": "src", "link": "href"}
+CHROMIUM = os.environ.get("CHROMIUM", "/usr/bin/chromium")
 HARMLESS = {"canonical", "prev", "next"}  # links that no browser fetches
 
 pytestmark = pytest.mark.docs
@@ -87,3 +88,21 @@ def test_the_manual_has_every_command(site):
             name = place.rpartition(".")[2]
             assert f'id="caploc-{name}"' in manual
     assert 'id="caploc-neurons-locate"' in manual
+
+
+def test_pages_that_are_opened_from_disk_are_searched(site):
+    sync = pytest.importorskip("playwright.sync_api")
+    if not Path(CHROMIUM).exists():
+        pytest.skip(f"no browser at {CHROMIUM}")
+    with sync.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        for name in ("index.html", "bench/real.html"):
+            page, said = browser.new_page(), []
+            page.on("console", lambda message, said=said: said.append(message.text))
+            page.on("requestfailed", lambda request, said=said: said.append(request.url))
+            page.goto((site / name).as_uri())
+            page.locator("input.md-search__input").click()
+            page.keyboard.type("universal heads")
+            page.locator(".md-search-result__item").first.wait_for()
+            assert said == []
+        browser.close()

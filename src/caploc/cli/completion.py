@@ -54,6 +54,15 @@ trackers = offer("mlflow", "trackio", "wandb")
 devices = offer("auto", "cpu", "cuda", "mps", "spread", "shard")
 dtypes = offer("auto", "float32", "bfloat16", "float16")
 quantized = offer("8bit", "4bit", "int8", "int4")
+scores = offer("gradient", "integrated", "joint", "activation", "logit")  # of neurons
+targets = offer("logprob", "logprob-sum", "probability")
+read_at = offer("all", "answer", "last")
+rules = offer("midpoint", "left", "right")
+arms = offer(
+    "none", "located", "random-uniform", "random-layer-matched", "bottom", "complement", "full",
+    "lora",
+)  # fmt: skip
+presets = offer("demo", "paper")
 fetched = offer(*PRETRAINED, "all")  # models that `caploc fetch` gets
 
 

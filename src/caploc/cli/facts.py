@@ -5,6 +5,7 @@ from typing import Annotated, Any, ClassVar
 
 import typer
 
+from caploc.cli import completion
 from caploc.cli.neurons import Points, Seed, Share, Sigma, run_and_show
 from caploc.cli.neurons import app as neurons
 from caploc.cli.options import Model, ModelGroup, Out, OutputGroup, takes_groups
@@ -121,7 +122,10 @@ def decouple(
     items: Annotated[int, typer.Option(help="Base items, each with four partners.")] = 1000,
     method: Annotated[
         list[str] | None,
-        typer.Option(help="gradient (if absent), integrated, activation ...; repeat."),
+        typer.Option(
+            help="gradient (if absent), integrated, activation ...; may be repeated.",
+            autocompletion=completion.scores,
+        ),
     ] = None,
     steps: Points = 19,
     sigma: Sigma = 6.0,

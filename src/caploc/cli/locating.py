@@ -35,16 +35,6 @@ def locate(
         int | None, typer.Option(help="Rows to spend at most (16 a head if absent).")
     ] = None,
     out: options.Out = None,
-    quantize: options.Quantize = None,
-    batch_size: options.Batch = None,
-    track: Annotated[
-        str | None,
-        typer.Option(
-            help="Tell mlflow, trackio or wandb[:PROJECT] of the run.",
-            autocompletion=completion.trackers,
-            rich_help_panel="Output",
-        ),
-    ] = None,
     *,
     specific: SpecificGroup,
     search: SearchGroup,
@@ -54,8 +44,18 @@ def locate(
     knockout: options.ModeGroup,
     code: options.CodeGroup,
     loading: options.ModelGroup,
+    quantize: options.Quantize = None,
+    batch_size: options.Batch = None,
     workers: options.WorkerGroup,
     output: options.OutputGroup,
+    track: Annotated[
+        str | None,
+        typer.Option(
+            help="Tell mlflow, trackio or wandb[:PROJECT] of the run.",
+            autocompletion=completion.trackers,
+            rich_help_panel="Output",
+        ),
+    ] = None,
 ) -> None:
     """Find the heads that a task depends on, and check the finding.
 
@@ -133,4 +133,4 @@ def locate(
             console.say(f"{result.task.name}: {note}")
     console.say(f"Report: {found.report}")
     if len(results) == 1 and not output.quiet and console.is_interactive():
-        offering.go_on(context, folder, results[0].top, found.report)
+        offering.go_on(context, folder, results[0], found.report)

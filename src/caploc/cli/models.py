@@ -129,7 +129,7 @@ def export(
     ],
     to: Annotated[Path, typer.Option(help="Folder to write; new or empty.")],
     top: Annotated[
-        int | None, typer.Option(help="The run's most needed heads, so many; all if absent.")
+        int | None, typer.Option(help="Only the N most needed heads of the run; all if absent.")
     ] = None,
     heads: Annotated[
         str | None, typer.Option(help="Heads by name, such as L0H5,L1H3:0.5, instead of the run's.")
@@ -143,7 +143,7 @@ def export(
         ),
     ] = "checkpoint",
     push_to_hub: Annotated[
-        str | None, typer.Option(help="Upload to this repository of the Hugging Face Hub, too.")
+        str | None, typer.Option(help="Also upload to this repository of the Hugging Face Hub.")
     ] = None,
     private: Annotated[bool, typer.Option("--private", help="Make that repository private.")] = (
         False

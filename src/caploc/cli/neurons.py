@@ -10,6 +10,7 @@ import typer
 from caploc import console
 from caploc.cli import completion
 from caploc.cli.options import (
+    ONE_OR_MORE,
     Batch,
     Chat,
     CodeGroup,
@@ -61,8 +62,10 @@ ModeName = Annotated[str, typer.Option(help="zero, mean, resample, scale=FACTOR.
 Points = Annotated[int, typer.Option(help="Points of an integral (S).")]
 Sigma = Annotated[float, typer.Option(help="Standard deviations above the mean.")]
 Share = Annotated[float | None, typer.Option(help="Choose this share of all neurons instead.")]
-Judged = Annotated[int | None, typer.Option("--limit", help="Judging examples of each task.")]
-Seed = Annotated[int, typer.Option(help="Fixes all that is drawn.")]
+Judged = Annotated[
+    int | None, typer.Option("--limit", help="Examples of each task to judge on, at most.")
+]
+Seed = Annotated[int, typer.Option(help="Seed of everything that is drawn at random.")]
 
 
 @dataclass(frozen=True)
@@ -111,23 +114,41 @@ def locate(
     model: Model,
     task: Tasks,
     method: Annotated[
-        str, typer.Option(help="gradient, integrated (the paper's), joint, activation, logit.")
+        str,
+        typer.Option(
+            help="gradient, integrated (the paper's), joint, activation, logit.",
+            autocompletion=completion.scores,
+        ),
     ] = "gradient",
     target: Annotated[
-        str, typer.Option(help="logprob, logprob-sum, probability of the first token.")
+        str,
+        typer.Option(
+            help="logprob, logprob-sum, probability of the first token.",
+            autocompletion=completion.targets,
+        ),
     ] = "logprob",
-    positions: Annotated[str, typer.Option(help="all, answer, last of the prompt.")] = "all",
+    positions: Annotated[
+        str,
+        typer.Option(help="all, answer, last of the prompt.", autocompletion=completion.read_at),
+    ] = "all",
     steps: Points = 19,
-    rule: Annotated[str, typer.Option(help="Where they lie: midpoint, left, right.")] = "midpoint",
+    rule: Annotated[
+        str,
+        typer.Option(
+            help="Where these points lie: midpoint, left, right.", autocompletion=completion.rules
+        ),
+    ] = "midpoint",
     sigma: Sigma = 6.0,
     share: Share = None,
     votes: Annotated[
-        float | None, typer.Option(help="Choose by the share of examples in which it passes.")
+        float | None, typer.Option(help="Choose neurons that pass in this share of examples.")
     ] = None,
     per_layer: Annotated[
-        bool, typer.Option("--per-layer", help="Mean and deviation of each layer.")
+        bool, typer.Option("--per-layer", help="Take mean and deviation layer by layer.")
     ] = False,
-    absolute: Annotated[bool, typer.Option("--absolute", help="Drop the scores' sign.")] = False,
+    absolute: Annotated[
+        bool, typer.Option("--absolute", help="Ignore the sign of scores.")
+    ] = False,
     normalised: Annotated[
         bool,
         typer.Option("--normalised/--raw", help="Divide each example's scores by their sum."),
@@ -233,7 +254,9 @@ def erase(
     ] = "0.1,0.25,0.5,0.75,1",
     also: Annotated[
         list[str] | None,
-        typer.Option(help="Another task to judge; repeat.", autocompletion=completion.tasks),
+        typer.Option(
+            help=f"Another task to judge; {ONE_OR_MORE}.", autocompletion=completion.listed_tasks
+        ),
     ] = None,
     limit: Judged = None,
     seed: Seed = 0,
@@ -259,8 +282,9 @@ def erase(
     from caploc.neurons.sites import ErasureMode
 
     asked = Erasing(ErasureMode.parse(mode), draws, numbers(doses, float), limit, seed)
-    allowed, page = may.allowed(also or []), folder / "erasure"
-    run_and_show(run, folder, asked, also or [], page=page, output=output, allowed=allowed)
+    others, page = split_names(also), folder / "erasure"
+    allowed = may.allowed(others)
+    run_and_show(run, folder, asked, others, page=page, output=output, allowed=allowed)
 
 
 @app.command()
@@ -268,13 +292,14 @@ def erase(
 def enhance(
     folder: Folder,
     task: Annotated[
-        list[str] | None, typer.Option(help="Only this task of the run; repeat.")
+        list[str] | None, typer.Option(help=f"Only this task of the run; {ONE_OR_MORE}.")
     ] = None,
     arm: Annotated[
         list[str] | None,
         typer.Option(
             help="none, located, random-uniform, random-layer-matched, bottom, complement, full, "
-            "lora; all if absent; repeat."
+            f"lora; all if absent; {ONE_OR_MORE}.",
+            autocompletion=completion.arms,
         ),
     ] = None,
     trains: Annotated[
@@ -306,8 +331,8 @@ def enhance(
     from caploc.neurons.weights import TRAINS
 
     pick(dict.fromkeys(TRAINS), trains, "choice of --trains")
-    recipe, tasks = tuning.recipe(seed, trains), tuple(task or ())
-    asked = Enhancing(recipe, tuple(arm or ARMS), draws, tuning.noise, limit, tasks)
+    recipe, tasks = tuning.recipe(seed, trains), tuple(split_names(task))
+    asked = Enhancing(recipe, tuple(split_names(arm) or ARMS), draws, tuning.noise, limit, tasks)
     allowed, page = may.allowed(), folder / "enhancement"
     run_and_show(enhance_located, folder, asked, page=page, output=output, allowed=allowed)
 

@@ -5,7 +5,7 @@ import sys
 import webbrowser
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,8 +14,12 @@ from caploc.cli import options
 from caploc.errors import CaplocError
 from caploc.pretrained import DEMO, is_fetched
 
+if TYPE_CHECKING:
+    from caploc.result import Result
+
 USUAL = "smollm2"  # where it was fetched
 TOKENS = 60  # of an answer in a chat
+REPOSITORY = "REPOSITORY"  # asked for when it is chosen
 
 
 def ask_words() -> list[str]:
@@ -36,8 +40,13 @@ def ask_words() -> list[str]:
     return words
 
 
-def offers(folder: Path, top: list[str]) -> list[tuple[str, list[str]]]:
-    """List what may be done with a finding: what it is for, and the command's words."""
+def offers(
+    folder: Path, top: list[str], again: list[str] | None = None
+) -> list[tuple[str, list[str]]]:
+    """List what may be done with a finding: what it is for, and the command's words.
+
+    `again` are the words that search with more rows.
+    """
     place = str(folder)
     found = [("pick heads in a page, see both answers stream", ["ui", place])]
     if top:
@@ -46,13 +55,34 @@ def offers(folder: Path, top: list[str]) -> list[tuple[str, list[str]]]:
             ("a checkpoint without them", ["export", place, "--to", f"{place}-checkpoint"]),
             ("an adapter (LoRA)", ["export", place, "--to", f"{place}-lora", "--as", "lora"]),
             ("a file of the heads", ["export", place, "--to", f"{place}-heads", "--as", "heads"]),
+            (
+                "the checkpoint on the Hugging Face Hub, too",
+                ["export", place, "--to", f"{place}-hub", "--push-to-hub", REPOSITORY],
+            ),
         ]
-    return found
+    return found + ([("search on, with twice the rows", again)] if again else [])
 
 
-def choose(folder: Path, top: list[str], report: Path | None) -> Iterator[list[str]]:
+def search_on(folder: Path, budget: int | None) -> list[str] | None:
+    """Return the words of this command with twice the budget; None for searches without one."""
+    if budget is None:
+        return None
+    more = {"--budget": str(2 * budget), "--out": f"{folder}-{2 * budget}"}
+    words, kept = iter(sys.argv[1:]), []
+    for word in words:
+        name, equals, _ = word.partition("=")
+        if name not in more:
+            kept.append(word)
+        elif not equals:
+            next(words, None)
+    return kept + [word for option in more.items() for word in option]
+
+
+def choose(
+    folder: Path, top: list[str], report: Path | None, again: list[str] | None = None
+) -> Iterator[list[str]]:
     """Ask what to do next, again and again; yield the words of each command that was chosen."""
-    listed = offers(folder, top)
+    listed = offers(folder, top, again)
     while True:
         console.say("\nWhat next? A number, or Enter to end.")
         console.say(f"  0  open the report: {report}")
@@ -64,15 +94,17 @@ def choose(folder: Path, top: list[str], report: Path | None) -> Iterator[list[s
         if said == "0" and report is not None:
             webbrowser.open(report.absolute().as_uri())
         elif said.isascii() and said.isdigit() and 0 < int(said) <= len(listed):
-            yield listed[int(said) - 1][1]
+            words = listed[int(said) - 1][1]
+            yield [typer.prompt(f"{w} (you/name)") if w == REPOSITORY else w for w in words]
         else:
             console.say(f"{said!r} is no number from 0 to {len(listed)}.")
 
 
-def go_on(context: typer.Context, folder: Path, top: list[str], report: Path | None) -> None:
+def go_on(context: typer.Context, folder: Path, result: "Result", report: Path | None) -> None:
     """Run what is chosen, each a command as if it had been typed; a mistake ends none but it."""
     root = context.find_root().command
-    for words in choose(folder, top, report):
+    again = search_on(folder, result.search.budget)
+    for words in choose(folder, result.top, report, again):
         sys.argv[1:] = words
         try:
             root.main(words, "caploc", standalone_mode=False)

@@ -47,7 +47,7 @@ Tasks = Annotated[
         autocompletion=completion.listed_tasks,
     ),
 ]
-Out = Annotated[Path | None, typer.Option(help="Run folder; resumes what lies there.")]
+Out = Annotated[Path | None, typer.Option(help="Run folder; a run in it is continued.")]
 Device = Annotated[
     str,
     typer.Option(
@@ -98,11 +98,11 @@ Trust = Annotated[
 ]
 Projections = Annotated[
     str | None,
-    typer.Option(help="Output projections by hand: 'model.layers.{layer}.self_attn.o_proj'."),
+    typer.Option(help="Attention output projections: 'model.layers.{layer}.self_attn.o_proj'."),
 ]
 Batch = Annotated[
     int | None,
-    typer.Option(help="Most rows in a batch; found by itself if absent.", rich_help_panel="Model"),
+    typer.Option(help="Rows in a batch at most; measured if absent.", rich_help_panel="Model"),
 ]
 Data = Annotated[
     list[str] | None,
@@ -189,7 +189,7 @@ class ModeGroup:
     mode: Annotated[
         str,
         typer.Option(
-            help="What a knocked-out head hands on: zero, its mean over examples, what it does on "
+            help="What replaces a head's output: zero, its mean over examples, its output on "
             "another example (resample) or on the corrupted prompt (patch).",
             autocompletion=completion.modes,
         ),

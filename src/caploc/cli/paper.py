@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from caploc import console
+from caploc.cli import completion
 from caploc.cli.options import CodeGroup, Limit, Out, OutputGroup, command_line, takes_groups
 from caploc.errors import BadOption
 
@@ -21,7 +22,11 @@ def reproduce(
         ),
     ],
     preset: Annotated[
-        str, typer.Option(help="demo, paper, or the path of a TOML file such as theirs.")
+        str,
+        typer.Option(
+            help="demo, paper, or the path of a TOML file of the same form.",
+            autocompletion=completion.presets,
+        ),
     ] = "demo",
     model: Annotated[
         list[str] | None,

@@ -39,7 +39,7 @@ class SpecificGroup:
         str | None,
         typer.Option(
             "--amount",
-            help="Amounts by which heads may be knocked out too, such as .25,.5,.75 (1 is wholly).",
+            help="Also knock out heads in part, by these amounts: .25,.5,.75 (1: all of it).",
         ),
     ] = None
 
@@ -71,12 +71,14 @@ class SearchGroup:
     ] = None
     top: Annotated[int, typer.Option(help="Heads to name at most.")] = 5
     examples: Annotated[
-        int | None, typer.Option(help="Examples to find heads on; by method and task if absent.")
+        int | None,
+        typer.Option(help="Examples to find heads on; depends on method and task if absent."),
     ] = None
     exclude: Annotated[
         list[str] | None,
         typer.Option(
-            help="Heads never to knock out: L0H6,L3H1, a file of heads, or universal; repeat."
+            help="Heads never to knock out: L0H6,L3H1, a file of heads, or universal; "
+            "may be repeated."
         ),
     ] = None
     opening: Annotated[
@@ -89,7 +91,7 @@ class SearchGroup:
     recall: Annotated[
         float, typer.Option(help="Expected recall of the top at which adaptive stops.")
     ] = 0.85
-    seed: Annotated[int, typer.Option(help="Draws examples, masks and controls.")] = 0
+    seed: Annotated[int, typer.Option(help="Seed of examples, masks and controls.")] = 0
 
 
 @dataclass(frozen=True)
@@ -139,8 +141,11 @@ class CheckGroup:
     controls: Annotated[int, typer.Option(help="Random sets of heads to compare with.")] = 20
     limit: Annotated[int | None, typer.Option(help="Score on the first N examples only.")] = None
     disjoint: Annotated[
-        bool, typer.Option("--disjoint", help="Score the task on examples no search saw only.")
+        bool, typer.Option("--disjoint", help="Score only on examples that the search did not see.")
     ] = False
     quick: Annotated[
-        bool, typer.Option("--quick", help="No look for a more specific part of the set, no curve.")
+        bool,
+        typer.Option(
+            "--quick", help="Skip the curve and the search for a more specific part of the set."
+        ),
     ] = False

@@ -1,0 +1,92 @@
+"""Commands on pages: each is parsed as the command line would, and what runs anywhere is run."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import typer.main
+from typer.testing import CliRunner
+
+from caploc.cli import app
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES += sorted((ROOT / "docs" / "tutorials").glob("*.py"))
+TYPER = typer.main.get_command(app)
+BLOCK = re.compile(r"^```\w*\n(.*?)^```|((?:^(?: {4}|# {5})[^\n]*\n)+)", re.M | re.S)
+COMMAND = re.compile(r"^[# ]*(?:\$ )?(?:\S+/bin/)?caploc (.*)$", re.M)
+TASKS = {"task", "also", "spare", "twin", "corrupted"}
+
+
+def commands(page: Path) -> list[str]:
+    """What stands behind `caploc` in the blocks of a page, lines that go on joined."""
+    blocks = ["".join(filter(None, found)) for found in BLOCK.findall(page.read_text())]
+    return [line for block in blocks for line in COMMAND.findall(re.sub(r"\\\n\s*", "", block))]
+
+
+TYPED = [(page.relative_to(ROOT), line) for page in PAGES for line in commands(page)]
+
+
+def parsed(words: list[str]):
+    """The command that these words call, with its values."""
+    command, above = TYPER, None
+    while hasattr(command, "commands") and words and not words[0].startswith("-"):
+        name, *words = words
+        above = command.make_context("caploc", [], parent=above, resilient_parsing=True)
+        command = command.commands[name]
+    return command, command.make_context("caploc", words, parent=above)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def own_cache(tmp_path_factory):
+    """Names of lm-eval's tasks are read once, and kept apart from the user's."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+def offered(parameter, context, value: str) -> bool:
+    """Whether a value is one that the shell would offer, if it offers any for this option."""
+    name = value.partition(":")[0] if parameter.name == "track" else value
+    names = {item.value for item in parameter.shell_complete(context, name)}
+    known = names or {item.value for item in parameter.shell_complete(context, "")}
+    return not known or name in names
+
+
+def test_pages_hold_commands():
+    assert len(TYPED) > 50
+    assert sum(page.name == "README.md" for page, _ in TYPED) >= 10
+
+
+@pytest.mark.parametrize(("page", "line"), TYPED, ids=lambda each: str(each)[:60])
+def test_a_command_on_a_page_has_options_and_values_that_exist(page, line):
+    words = shlex.split(line, comments=True)
+    if words[0] == "--install-completion":
+        return
+    command, context = parsed(words)
+    with context:
+        for parameter in command.params:
+            if parameter.param_type_name != "option" or parameter.name == "model":
+                continue
+            given = context.params.get(parameter.name)
+            values = given if isinstance(given, list | tuple) else [given]
+            for value in (each for each in values if isinstance(each, str)):
+                names = value.split(",") if parameter.name in TASKS else [value]
+                for name in names:
+                    assert name.endswith(".yaml") or offered(parameter, context, name), name
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")  # peft's
+def test_commands_that_need_nothing_run_as_they_stand(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found = "locate demo --task demo/addition --method one-shot --examples 3 --limit 9 --controls 0"
+    lines = [f"{found} --quick --quiet --out runs/addition"]
+    lines += [line for line in commands(ROOT / "docs" / "export.md") if "runs/addition" in line]
+    lines += ["models", "tasks words/"]
+    assert len(lines) >= 7
+    for line in lines:
+        ended = CliRunner().invoke(app, shlex.split(line, comments=True))
+        assert ended.exit_code == 0, (line, ended.output, ended.exception)
+    assert (tmp_path / "addition-cut-2" / "model.safetensors").exists()
