@@ -13,7 +13,8 @@ from caploc.contents import RunFile, check_contents
 from caploc.export.card import evidence_of
 from caploc.finished import FinishedRun
 from caploc.headfile import read_heads
-from caploc.playground.app import PAGE, application, is_known, list_hosts
+from caploc.playground.app import application
+from caploc.playground.serving import PAGE, is_known, list_hosts
 from caploc.report.wording import UNSEEN
 from caploc.study import Study
 from caploc.workbench import ModelOptions
@@ -113,7 +114,9 @@ def test_the_page_draws_the_unseen_characters_that_reports_draw(site):
     assert re.findall(f"[{drawn}]", every) == UNSEEN.findall(every)
 
 
-@pytest.mark.parametrize("path", ["/", "/board", "/page/main.js", "/shades.css", "/nothing"])
+@pytest.mark.parametrize(
+    "path", ["/", "/board", "/page/view.html", "/page/main.js", "/shades.css", "/nothing"]
+)
 def test_every_answer_carries_the_policy(site, path):
     headers = site.get(path).headers
     assert "script-src 'self'" in headers["content-security-policy"]
@@ -122,7 +125,7 @@ def test_every_answer_carries_the_policy(site, path):
 
 
 def test_no_file_of_the_page_names_an_address_elsewhere(site):
-    for name in ("", *(f"page/{n}" for n in ("page.css", "main.js", "heads.js", "answers.js",
+    for name in ("", *(f"page/{n}" for n in ("page.css", "main.js", "heads.js", "view.js", "view.html","page.html", "answers.js",
                                             "attention.js", "net.js", "words.js"))):  # fmt: skip
         reply = site.get(f"/{name}")
         assert reply.status_code == 200

@@ -14,7 +14,7 @@ def test_the_playground_listens_on_loopback_unless_told_otherwise():
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.0.7", "example.org"])
 def test_a_door_to_others_is_told(host):
-    serving = pytest.importorskip("caploc.playground.app")
+    serving = pytest.importorskip("caploc.playground.serving")
     assert "no password" in serving.describe_exposure(host)
     assert serving.describe_exposure("127.0.0.1") == serving.describe_exposure("localhost") == ""
 
