@@ -8,7 +8,7 @@ import torch
 from caploc.engine import Ask
 from caploc.models.knockout import knockout
 from caploc.playground.answers import SIDES, cut_pieces
-from caploc.playground.setting import ExampleRequest, PageQuestion
+from caploc.playground.setting import ExampleRequest, PageQuestion, ScoreRequest
 
 HEADS = ["L0H13", "L0H14", "L3H12", "L5H1"]  # those of the fixture `zeroed`
 PROMPTS = ["47+38=", "sort 72941=", "# f: add 2, negate, double\ndef f(x):\n", "rhymes with night:"]
@@ -189,8 +189,6 @@ def test_a_talk_is_refused_where_there_is_no_chat_template(playground):
 
 @pytest.mark.parametrize("task", ["demo/addition", "demo/capitals"])
 def test_scores_are_those_of_the_task_on_both_sides(playground, task):
-    from caploc.playground.setting import ScoreRequest
-
     events = list(playground.scores(ScoreRequest(heads=HEADS, task=task, examples=20)))
     assert [event["done"] for event in events[:-1]] == [16, 20]
     asked = playground.task(task)
@@ -199,10 +197,8 @@ def test_scores_are_those_of_the_task_on_both_sides(playground, task):
         for number in asked.first(20):
             requests = asked.requests(number)
             asks = [Ask((0, part), request, mask) for part, request in enumerate(requests)]
-            found = {
-                a.key[1]: a.response for batch in playground.engine.answer(asks) for a in batch
-            }
-            items.append(asked.item(number, [found[part] for part in range(len(requests))]))
+            found = {a.key: a.response for many in playground.engine.answer(asks) for a in many}
+            items.append(asked.item(number, [found[0, part] for part in range(len(requests))]))
         score = asked.score(asked.first(20), items).score
         assert events[-1][side]["score"] == pytest.approx(score)
     assert events[-1]["intact"]["score"] > events[-1]["knocked_out"]["score"]
@@ -221,8 +217,9 @@ def test_half_of_a_head_is_between_none_and_all_of_it(playground):
     assert odds[0] > odds[1] > odds[2]
 
 
-def test_programs_are_not_scored_unasked(playground):
-    from caploc.playground.setting import ScoreRequest
-
-    (event,) = playground.scores(ScoreRequest(heads=HEADS, task="demo/code", examples=4))
+def test_programs_are_not_scored_unasked(playground, monkeypatch):
+    task = playground.task("demo/addition")
+    monkeypatch.setattr(task, "executes_code", True)
+    monkeypatch.setattr(task, "item", lambda *_: pytest.fail("the program was run"))
+    (event,) = playground.scores(ScoreRequest(heads=HEADS, task="demo/addition", examples=4))
     assert event["event"] == "failed" and "--allow-code" in event["message"]

@@ -423,8 +423,8 @@ async function open() {
   return begin(window.playground);
 }
 
-const run = location.pathname.match(/^\/play\/(\w+)\//)?.[1];
-if (run) {
+const [, kind, run] = location.pathname.split("/");
+if (kind === "play") {
   by("back").href = `/run/${run}/`;
   by("back").hidden = false;
 }

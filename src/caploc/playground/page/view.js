@@ -224,8 +224,9 @@ class Run {
 
   async look(first) {
     const asked = new URLSearchParams({ only: this.only, text: by("words").value, first });
+    const number = (this.asked = (this.asked ?? 0) + 1);
     const found = await trying(() => get(`/run/${this.id}/examples?${asked}`));
-    if (!found) return;
+    if (!found || number !== this.asked) return; // something else was asked meanwhile
     Object.assign(this, { first: found.first, atOnce: found.at_once, rows: found.rows });
     const filters = Object.entries(found.counts).filter(([name, number]) => number || name === "all" || name === "changed");
     const focused = document.activeElement?.dataset?.only;
