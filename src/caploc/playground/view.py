@@ -90,7 +90,8 @@ class View:
 
     def runs(self, request: Request) -> Response:
         entries = [entry.as_dict() for entry in self.index.list()]
-        return JSONResponse({"root": inline(self.index.root), "runs": entries})
+        place = Path(*self.index.root.absolute().parts[-2:]).as_posix()
+        return JSONResponse({"root": inline(place), "runs": entries})
 
     def about(self, request: Request) -> Response:
         name = request.path_params["run"]
