@@ -118,7 +118,7 @@ class RunIndex:
         """Describe a run, read anew only if a file of it has changed."""
         stamp = stamp_of(folder, *KINDS, REPORT)
         if folder not in self.read or self.read[folder][0] != stamp:
-            self.read[folder] = stamp, describe(name, self.root, folder)
+            self.read[folder] = stamp, describe_run(name, self.root, folder)
         entry = self.read[folder][1]
         rows = rows_file(folder)
         if entry.kind not in ("heads", "run") or entry.state == "unreadable":
@@ -132,7 +132,7 @@ class RunIndex:
         if rows not in self.counted or self.counted[rows][0] != stamp:
             self.counted[rows] = (
                 stamp,
-                count_rows(rows, entry.task if rows.parent != folder else ""),
+                count_stored(rows, entry.task if rows.parent != folder else ""),
             )
         entry.rows, entry.more_rows = self.counted[rows][1]
         entry.date = max([entry.date, *(part[0] / 1e9 for part in stamp if part)])
@@ -179,7 +179,7 @@ def stamp_of(folder: Path, *names: str) -> Stamp:
     return tuple(map(stamp, names))
 
 
-def describe(name: str, root: Path, folder: Path) -> RunEntry:
+def describe_run(name: str, root: Path, folder: Path) -> RunEntry:
     """Read what a run says of itself; what is wrong with it stands in the place of its verdict."""
     kind = next(kind for file, kind in KINDS.items() if is_regular(folder / file))
     shown = inline(folder.relative_to(root).as_posix())
@@ -252,17 +252,28 @@ def find_held() -> set[int] | None:
 def is_running(rows: Path, held: set[int] | None) -> bool:
     """Tell whether a process holds the folder of the rows, or on another machine seems to."""
     try:
-        if held is not None and os.lstat(rows.parent / LOCK).st_ino in held:
-            return True
+        found = os.lstat(rows.parent / LOCK)
     except OSError:
         return False  # no run was ever here, or it came by mail
-    if held is not None and journal(rows) == "WAL":  # a disk of this machine
+    if held is not None and found.st_ino in held:
+        return True
+    if held is not None and is_own_disk(found.st_dev, rows):
         return False
     stamps = [part[0] for part in stamp_of(rows.parent, rows.name, f"{rows.name}-wal") if part]
     return time.time() - max(stamps, default=0) / 1e9 < STILL
 
 
-def count_rows(rows: Path, task: str) -> tuple[int, bool]:
+DISKS: dict[int, bool] = {}  # by device: whether it is one of this machine
+
+
+def is_own_disk(device: int, rows: Path) -> bool:
+    """Tell whether the device that holds the rows is this machine's, whose locks are told."""
+    if device not in DISKS:
+        DISKS[device] = journal(rows) == "WAL"
+    return DISKS[device]
+
+
+def count_stored(rows: Path, task: str) -> tuple[int, bool]:
     """Count rows, of one task if it is named: their number, and whether there are more.
 
     Nothing is changed and nobody is kept waiting. 0 where they cannot be read.
