@@ -24,14 +24,15 @@ DESK = {"viewport": {"width": 1100, "height": 1460}}
 DARK = {"viewport": {"width": 1100, "height": 1250}, "color_scheme": "dark"}
 PHONE = {"viewport": {"width": 380, "height": 844}, "device_scale_factor": 2}
 WIDE = {"viewport": {"width": 1360, "height": 1264}}
+LIST = {"viewport": {"width": 1360, "height": 720}}
 BESIDE = {"viewport": {"width": 1100, "height": 1700}}
 ANSWERED = 120_000  # milliseconds that a model on a busy CPU may take
 
 
 @contextmanager
-def playground(folder: Path) -> Iterator[str]:
-    """Serve the playground on a run; the address it listens at."""
-    words = [str(CAPLOC), "ui", str(folder), "--port", "0"]
+def serving(command: str, folder: Path) -> Iterator[str]:
+    """Serve the playground on a run, or the view of a folder; the address it listens at."""
+    words = [str(CAPLOC), command, str(folder), "--port", "0"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as server:
         try:
             assert server.stdout is not None
@@ -68,13 +69,20 @@ def main() -> None:
         ("report-phone.png", report, PHONE),
         ("compare.png", compared, BESIDE),
     ]
-    with sync_playwright() as driver, playground(runs / RUN) as url:
+    with (
+        sync_playwright() as driver,
+        serving("ui", runs / RUN) as url,
+        serving("view", runs) as listed,
+    ):
         browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        for name, address, view in [*pages, ("playground.png", url, WIDE)]:
+        pages += [("playground.png", url, WIDE), ("view.png", listed, LIST)]
+        for name, address, view in pages:
             page = browser.new_context(**view).new_page()
             page.goto(address)
             if address == url:
                 answer(page, changed_example(runs / RUN))
+            if address == listed:
+                expect(page.locator("#runs tbody tr").first).to_be_visible()
             page.screenshot(path=DOCS / name)
         browser.close()
 

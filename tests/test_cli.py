@@ -27,7 +27,7 @@ from caploc.workbench import ModelOptions
 ROOT = Path(__file__).parent.parent
 COMMANDS = [
     "locate", "evaluate", "curve", "interactions", "universal", "compare", "reproduce", "report",
-    "tasks", "models", "doctor", "rows", "run", "plan", "ui",
+    "tasks", "models", "doctor", "rows", "run", "plan", "ui", "view",
 ]  # fmt: skip
 
 
@@ -97,6 +97,8 @@ def typed(monkeypatch, capsys, tmp_path):
         (["locate", "demo", "--task", "demo/addition", "--data", "x"], "SPLIT=FILE"),
         (["evaluate", "demo", "--heads", "L7H1", "--task", "demo/prose"], "L0 to L5"),
         (["ui", "nowhere"], "There is no folder 'nowhere'"),
+        (["view", "nowhere"], "There is no folder 'nowhere'; name one that holds runs"),
+        (["view", ".", "--port", "70000"], "--port must be 0 to 65535; got 70000"),
         (["ui", "--model", "nowhere/at/all"], "nowhere/at/all"),
         (["ui", "--task", "demo/additon"], "Did you mean 'demo/addition'?"),
         (["ui", "--port", "70000"], "--port must be 0 to 65535; got 70000"),

@@ -39,7 +39,18 @@ def compare(folders: Sequence[Path], out: Path, *, command: str = "") -> dict[st
         OSError: if the page or a figure cannot be written.
     """
     refuse_links(out)
-    runs = read_runs(folders)
+    return compare_runs(read_runs(folders), folders, out, command=command)
+
+
+def compare_runs(
+    runs: Sequence[ComparedRun],
+    folders: Sequence[Path],
+    out: Path,
+    *,
+    command: str = "",
+    figures: bool = True,
+) -> dict[str, Any]:
+    """Hold runs that were read against each other, as `compare`; figures are drawn if wanted."""
     told: dict[str, Any] = {
         "schema": 1,
         "runs": [describe_run(run) for run in runs],
@@ -59,7 +70,7 @@ def compare(folders: Sequence[Path], out: Path, *, command: str = "") -> dict[st
     }
     out.mkdir(parents=True, exist_ok=True)
     write_json(out / COMPARISON, told)
-    write_comparison(out, runs, told)
+    write_comparison(out, runs, told, figures=figures)
     return told
 
 

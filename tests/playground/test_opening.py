@@ -8,8 +8,8 @@ import pytest
 
 from caploc.errors import BadOption, UnknownName, UserError
 from caploc.finished import FinishedRun
-from caploc.playground.app import address, describe_exposure, listen
 from caploc.playground.playground import DrawnExample
+from caploc.playground.serving import address, describe_exposure, listen
 from caploc.playground.setting import make_setting, open_runs
 from caploc.study import Study
 from caploc.tasks.catalog import TaskOptions, load_task

@@ -8,7 +8,7 @@ import torch
 from caploc.engine import Ask
 from caploc.models.knockout import knockout
 from caploc.playground.answers import SIDES, cut_pieces
-from caploc.playground.setting import ExampleRequest, PageQuestion
+from caploc.playground.setting import ExampleRequest, PageQuestion, ScoreRequest
 
 HEADS = ["L0H13", "L0H14", "L3H12", "L5H1"]  # those of the fixture `zeroed`
 PROMPTS = ["47+38=", "sort 72941=", "# f: add 2, negate, double\ndef f(x):\n", "rhymes with night:"]
@@ -150,3 +150,76 @@ def test_mistakes_get_a_sentence(playground, fields, sentence):
     *_, last = playground.answers(PageQuestion(**{"heads": HEADS} | fields))
     assert last["event"] == "failed"
     assert re.search(sentence, last["message"]), last["message"]
+
+
+TEMPLATE = "{% for m in messages %}{{ m['role'] }}:{{ m['content'] }}\n{% endfor %}assistant:"
+
+
+@pytest.fixture
+def chatty(playground, monkeypatch):
+    """The playground of a model with a chat template."""
+    monkeypatch.setattr(playground.loaded.tokenizer, "chat_template", TEMPLATE)
+    return playground
+
+
+def test_in_a_talk_each_side_remembers_its_own_answers(chatty, whole, zeroed):
+    turns = [{"user": "1+1=", "intact": "2", "knocked_out": "7"}]
+    asked = PageQuestion(heads=HEADS, prompt="47+38=", chat=True, turns=turns, new_tokens=6)
+    events = list(chatty.answers(asked))
+    assert events[-1] == {"event": "done"}
+    tokenizer = chatty.loaded.tokenizer
+    for side, model, before in (("intact", whole, "2"), ("knocked_out", zeroed, "7")):
+        prompt = f"user:1+1=\nassistant:{before}\nuser:47+38=\nassistant:"
+        ids = torch.tensor([chatty.engine.encoder.harness.tok_encode(prompt)])
+        said = model.generate(
+            input_ids=ids,
+            attention_mask=torch.ones_like(ids),
+            max_new_tokens=6,
+            do_sample=False,
+            pad_token_id=tokenizer.pad_token_id,
+        )[0, ids.shape[1] :].tolist()
+        shown = [e["token"] for e in events if e["event"] == "token" and e["side"] == side]
+        assert shown == said[: len(shown)] and shown
+
+
+def test_a_talk_is_refused_where_there_is_no_chat_template(playground):
+    (event,) = playground.answers(PageQuestion(heads=HEADS, prompt="1+1=", chat=True))
+    assert event["event"] == "failed" and "has none" in event["message"]
+
+
+@pytest.mark.parametrize("task", ["demo/addition", "demo/capitals"])
+def test_scores_are_those_of_the_task_on_both_sides(playground, task):
+    events = list(playground.scores(ScoreRequest(heads=HEADS, task=task, examples=20)))
+    assert [event["done"] for event in events[:-1]] == [16, 20]
+    asked = playground.task(task)
+    for side, heads in (("intact", ()), ("knocked_out", HEADS)):
+        mask, items = playground.loaded.grid.mask(heads), []
+        for number in asked.first(20):
+            requests = asked.requests(number)
+            asks = [Ask((0, part), request, mask) for part, request in enumerate(requests)]
+            found = {a.key: a.response for many in playground.engine.answer(asks) for a in many}
+            items.append(asked.item(number, [found[0, part] for part in range(len(requests))]))
+        score = asked.score(asked.first(20), items).score
+        assert events[-1][side]["score"] == pytest.approx(score)
+    assert events[-1]["intact"]["score"] > events[-1]["knocked_out"]["score"]
+    again = list(playground.scores(ScoreRequest(heads=HEADS, task=task, examples=20)))
+    assert again == events
+
+
+def test_half_of_a_head_is_between_none_and_all_of_it(playground):
+    asked = [PageQuestion(heads=[name], prompt="47+38=", new_tokens=1)
+             for name in ("L0H13:0.0001", "L0H13:0.5", "L0H13")]  # fmt: skip
+    odds = []
+    for question in asked:
+        token = next(e for e in playground.answers(question) if e["event"] == "token")
+        odds.append(token["knocked_out"])
+    assert odds[0] == pytest.approx(token["intact"], abs=1e-3)
+    assert odds[0] > odds[1] > odds[2]
+
+
+def test_programs_are_not_scored_unasked(playground, monkeypatch):
+    task = playground.task("demo/addition")
+    monkeypatch.setattr(task, "executes_code", True)
+    monkeypatch.setattr(task, "item", lambda *_: pytest.fail("the program was run"))
+    (event,) = playground.scores(ScoreRequest(heads=HEADS, task="demo/addition", examples=4))
+    assert event["event"] == "failed" and "--allow-code" in event["message"]

@@ -11,7 +11,7 @@ from caploc.engine import BatchEngine
 from caploc.engine.encoding import TokenizedPrompt
 from caploc.errors import BadOption
 from caploc.heads import Head
-from caploc.playground.answers import PairedGeneration
+from caploc.playground.answers import SIDES, PairedGeneration
 from caploc.playground.attention import pattern
 
 TESTS = Path(__file__).parents[1]
@@ -35,7 +35,8 @@ def test_every_family_says_and_looks_as_it_does_by_itself(name):
     columns = range(0, loaded.grid.size, 3)
     heads = tuple(loaded.grid.part(column) for column in columns)
     cut, none = loaded.grid.mask(heads), np.zeros(loaded.grid.size, dtype=bool)
-    pair = PairedGeneration(engine, TokenizedPrompt(tuple(tokens), (), LIMIT, "{}"), heads)
+    prompt = TokenizedPrompt(tuple(tokens), (), LIMIT, "{}")
+    pair = PairedGeneration(engine, dict.fromkeys(SIDES, prompt), heads)
     events = [event for event in pair.events() if event["event"] == "token"]
     for side, mask in (("intact", none), ("knocked_out", cut)):
         answer = [event for event in events if event["side"] == side]

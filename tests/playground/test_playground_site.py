@@ -13,7 +13,8 @@ from caploc.contents import RunFile, check_contents
 from caploc.export.card import evidence_of
 from caploc.finished import FinishedRun
 from caploc.headfile import read_heads
-from caploc.playground.app import PAGE, application, is_known, list_hosts
+from caploc.playground.app import application
+from caploc.playground.serving import PAGE, is_known, list_hosts
 from caploc.report.wording import UNSEEN
 from caploc.study import Study
 from caploc.workbench import ModelOptions
@@ -122,9 +123,8 @@ def test_every_answer_carries_the_policy(site, path):
 
 
 def test_no_file_of_the_page_names_an_address_elsewhere(site):
-    for name in ("", *(f"page/{n}" for n in ("page.css", "main.js", "heads.js", "answers.js",
-                                            "attention.js", "net.js", "words.js"))):  # fmt: skip
-        reply = site.get(f"/{name}")
+    for path in PAGE.iterdir():
+        reply = site.get(f"/page/{path.name}")
         assert reply.status_code == 200
         assert "//" not in reply.text.replace("// ", "").replace("http://www.w3.org", "")
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from caploc.playground.app import Turns
+from caploc.playground.serving import Turns
 from caploc.playground.setting import PageQuestion
 
 CHOICES = [["L0H13", "L0H14"], ["L5H1"], ["L0H13", "L0H14", "L3H12", "L1H2"]]

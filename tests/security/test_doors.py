@@ -5,16 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from caploc.cli.looking import ui
+from caploc.cli.looking import ui, view
 
 
-def test_the_playground_listens_on_loopback_unless_told_otherwise():
-    assert inspect.signature(ui).parameters["host"].default == "127.0.0.1"
+@pytest.mark.parametrize("command", [ui, view])
+def test_pages_are_on_loopback_unless_told_otherwise(command):
+    assert inspect.signature(command).parameters["host"].default == "127.0.0.1"
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.0.7", "example.org"])
 def test_a_door_to_others_is_told(host):
-    serving = pytest.importorskip("caploc.playground.app")
+    serving = pytest.importorskip("caploc.playground.serving")
     assert "no password" in serving.describe_exposure(host)
     assert serving.describe_exposure("127.0.0.1") == serving.describe_exposure("localhost") == ""
 

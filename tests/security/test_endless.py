@@ -168,8 +168,9 @@ def test_ctrl_c_during_an_import_ends_the_process_at_once(tmp_path):
 
 def test_a_visitor_who_leaves_prints_nothing(capfd, caplog):
     uvicorn = pytest.importorskip("uvicorn")
-    from caploc.playground.app import application, list_hosts, listen
+    from caploc.playground.app import application
     from caploc.playground.playground import Playground
+    from caploc.playground.serving import list_hosts, listen
     from caploc.playground.setting import make_setting
     from caploc.tasks.catalog import TaskOptions
 

@@ -1,5 +1,7 @@
 """Look at runs, tasks and the machine; play with a model."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,7 +11,7 @@ import typer
 from caploc import console
 from caploc.cli import completion, options
 from caploc.errors import BadOption, UserError
-from caploc.naming import default_folder, placed
+from caploc.naming import default_folder, is_folder, placed
 
 PORT = 8750
 
@@ -236,13 +238,10 @@ def ui(
     from caploc.tasks.catalog import TaskOptions, parse_data
     from caploc.workbench import Allowed
 
-    try:
-        from caploc.playground.app import address, describe_exposure, listen, serve
+    with served():
+        from caploc.playground.app import application
         from caploc.playground.playground import Playground
-    except ModuleNotFoundError as error:
-        raise UserError(
-            f"The playground needs {error.name}; install it with `pip install 'caploc[ui]'`."
-        ) from None
+        from caploc.playground.serving import list_hosts, listen
 
     asked = TaskOptions(
         chat_template=chat_template, data=parse_data(data or []), allow_code=code.allow_code
@@ -253,12 +252,73 @@ def ui(
     setting = make_setting(runs, named, loading.of(named or DEMO), tasks, asked)
     setting.check()
     with listen(host, port) as listening:
-        if warning := describe_exposure(host):
-            console.warn(warning)
         code.check(tasks)
-        playground = Playground(setting)
-        console.say(f"Playground: {address(host, listening)} (Ctrl-C ends it)")
-        try:
-            serve(playground, host, listening)
-        except KeyboardInterrupt:
-            console.say("The playground is closed.")
+        serve_page(
+            "Playground", application(Playground(setting), list_hosts(host)), host, listening
+        )
+
+
+@options.takes_groups
+def view(
+    folder: Annotated[
+        Path, typer.Argument(help="A folder of runs, or one run.", autocompletion=completion.runs)
+    ] = Path("runs"),
+    port: Annotated[int, typer.Option(help="Where to listen; 0 takes any free port.")] = PORT,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    device: options.Device = "auto",
+    trust_remote_code: options.Trust = False,
+    *,
+    code: options.CodeGroup,
+) -> None:
+    """Look at all runs below a folder in a page on this machine: live, every example, side by side.
+
+    Models are loaded only if you open a run's playground there.
+
+    Examples:
+        caploc view
+        caploc view runs/demo --port 0
+
+    See also:
+        ui, report, compare
+    """
+    if not is_folder(folder):
+        raise UserError(
+            f"There is no folder {str(folder)!r}; name one that holds runs, or make one with "
+            "`caploc locate` or `caploc demo`."
+        )
+    with served():
+        from caploc.playground.serving import list_hosts, listen
+        from caploc.playground.view import Playgrounds, View, view_application
+
+    with listen(host, port) as listening:
+        code.check()
+        runs = View(folder)
+        playgrounds = Playgrounds(
+            runs.index, device, judges_code=code.allow_code, trust=trust_remote_code
+        )
+        site = view_application(runs, playgrounds, list_hosts(host))
+        serve_page("View", site, host, listening)
+
+
+@contextmanager
+def served() -> Iterator[None]:
+    """Say what to install where the web server is missing."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise UserError(
+            f"Pages need {error.name}; install it with `pip install 'caploc[ui]'`."
+        ) from None
+
+
+def serve_page(name: str, site: Any, host: str, listening: Any) -> None:
+    """Say where the page is and who else reaches it, and serve it until Ctrl-C."""
+    from caploc.playground.serving import address, describe_exposure, serve
+
+    if warning := describe_exposure(host):
+        console.warn(warning)
+    console.say(f"{name}: {address(host, listening)} (Ctrl-C ends it)")
+    try:
+        serve(site, listening)
+    except KeyboardInterrupt:
+        console.say(f"{name} is closed.")

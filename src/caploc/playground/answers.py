@@ -2,7 +2,7 @@
 
 import inspect
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import copy, deepcopy
 from dataclasses import dataclass, field
 from functools import partial
@@ -152,27 +152,35 @@ class GrowingAnswer:
 class PairedGeneration:
     """Both models answer greedily, as `generate(do_sample=False)` does; each reads both answers.
 
+    `prompts` are what each side answers: one text, or in a talk each side's own.
     Penalties and other rules of the model's generation config decide what is said, as in
     `generate`; the probabilities shown are the model's own, before such rules.
     """
 
     def __init__(
-        self, engine: BatchEngine[LoadedModel], prompt: TokenizedPrompt, heads: tuple[Head, ...]
+        self,
+        engine: BatchEngine[LoadedModel],
+        prompts: Mapping[str, TokenizedPrompt],
+        heads: tuple[Head, ...],
     ) -> None:
-        self.engine, self.loaded, self.prompt, self.heads = engine, engine.loaded, prompt, heads
+        self.engine, self.loaded, self.prompts, self.heads = engine, engine.loaded, prompts, heads
         self.answers: dict[str, GrowingAnswer] = {}
+        prompt = prompts[INTACT]
         settings = (prompt.stops, prompt.new_tokens, prompt.options)
         self.stops: Stops = engine.generation.stopping(settings)
-        self.rules = generation_rules(self.loaded, prompt)
+        self.rules = {side: generation_rules(self.loaded, prompts[side]) for side in SIDES}
 
     def events(self) -> Iterator[Event]:
         """Yield what each side says, a token at a time, and when and why it ends."""
-        streams = {INTACT: Stream(self.loaded, ()), KNOCKED_OUT: Stream(self.loaded, self.heads)}
-        for stream in streams.values():
-            stream.read(self.prompt.tokens)
-        before, tokenizer = self.prompt.tokens, self.loaded.tokenizer
-        self.answers = {side: GrowingAnswer(streams, Pieces(tokenizer, before)) for side in SIDES}
-        yield {"event": "begin", "prompt_tokens": len(before)}
+        before = {side: self.prompts[side].tokens for side in SIDES}
+        readers = dict.fromkeys(SIDES, self.read_prompt(before[INTACT]))
+        if before[INTACT] != before[KNOCKED_OUT]:
+            readers[KNOCKED_OUT] = self.read_prompt(before[KNOCKED_OUT])
+        tokenizer = self.loaded.tokenizer
+        self.answers = {
+            side: GrowingAnswer(readers[side], Pieces(tokenizer, before[side])) for side in SIDES
+        }
+        yield {"event": "begin", "prompt_tokens": len(before[INTACT])}
         while speaking := [side for side in SIDES if not self.answers[side].over]:
             for side in speaking:
                 yield self.extend(side)
@@ -181,13 +189,20 @@ class PairedGeneration:
                     yield {"event": "end", "side": side, "why": why, "text": self.answer(side)}
             self.read_on()
 
+    def read_prompt(self, tokens: Sequence[int]) -> dict[str, Stream]:
+        """Return both models, having read a prompt."""
+        streams = {INTACT: Stream(self.loaded, ()), KNOCKED_OUT: Stream(self.loaded, self.heads)}
+        for stream in streams.values():
+            stream.read(tokens)
+        return streams
+
     def extend(self, side: str) -> Event:
         """Choose a side's next token."""
         answer = self.answers[side]
         text: Any = torch.tensor(
-            [[*self.prompt.tokens, *answer.said]], device=self.loaded.model.device
+            [[*self.prompts[side].tokens, *answer.said]], device=self.loaded.model.device
         )
-        token = int(self.rules(text, answer.readers[side].logits.clone()).argmax())
+        token = int(self.rules[side](text, answer.readers[side].logits.clone()).argmax())
         logprobs = {reader: stream.logprobs for reader, stream in answer.readers.items()}
         answer.said.append(token)
         if self.stops.over(answer.said):
@@ -204,7 +219,7 @@ class PairedGeneration:
 
     def answer(self, side: str) -> str:
         """Return what a side has said, cut at its first stop string."""
-        return self.engine.encoder.cut(self.answers[side].said, self.prompt.stops)
+        return self.engine.encoder.cut(self.answers[side].said, self.prompts[side].stops)
 
     def read_on(self) -> None:
         """Let both models read what was said last; from where the answers part, each on its own."""

@@ -1,32 +1,43 @@
 """The playground itself: a loaded model, its runs, tasks and examples, and what they answer."""
 
-import logging
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import isfinite, nan
 from pathlib import Path
 from random import randrange
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-import torch
 
-from caploc.engine import chat_template
-from caploc.errors import BadOption, CaplocError
+from caploc.engine import Ask, chat_template
+from caploc.errors import BadOption
 from caploc.export.card import evidence_of
 from caploc.headfile import NAME, HeadFile, write_heads
-from caploc.heads import Head
-from caploc.playground.answers import SIDES, Event, PairedGeneration, PairedReading, cut_pieces
+from caploc.heads import Head, Mask
+from caploc.playground.answers import (
+    INTACT,
+    KNOCKED_OUT,
+    SIDES,
+    Event,
+    PairedGeneration,
+    PairedReading,
+    cut_pieces,
+)
 from caploc.playground.attention import pattern
+from caploc.playground.serving import describe_error
 from caploc.playground.setting import (
     AttentionRequest,
     ExampleRequest,
     HeadsRequest,
     PageQuestion,
+    ScoreRequest,
     Setting,
     allow_loading,
 )
-from caploc.report.wording import ScoreKind, called, unit_of_metric
+from caploc.report.wording import ScoreKind, called, unit_of_metric, unit_of_outcomes
+from caploc.result import number
+from caploc.store import Row
 from caploc.tasks.task import (
     Generate,
     Generated,
@@ -37,8 +48,9 @@ from caploc.tasks.task import (
     Task,
     options_json,
 )
+from caploc.validation.comparison import measure_change
 
-LOG = logging.getLogger(__name__)
+SCORED_AT_ONCE = 16  # examples between two visitors' turns
 
 
 @dataclass(frozen=True)
@@ -136,6 +148,7 @@ class Playground:
             self.engine = setting.model.engine()
         self.loaded = self.engine.loaded
         self.tasks: dict[str, Task] = {}
+        self.known: dict[tuple[str, str, int], Row] = {}  # what the intact model answered
 
     @property
     def window(self) -> int:
@@ -183,8 +196,11 @@ class Playground:
         self, question: PageQuestion, example: DrawnExample | None, heads: tuple[Head, ...]
     ) -> Iterator[Event]:
         """Answers that the model writes."""
-        prompt = self.engine.encoder.prompt(self.request(question, example))
-        pair = PairedGeneration(self.engine, prompt, heads)
+        prompts = {
+            side: self.engine.encoder.prompt(self.request(question, example, side))
+            for side in SIDES
+        }
+        pair = PairedGeneration(self.engine, prompts, heads)
         yield from pair.events()
         if example is not None:
             said = {
@@ -200,8 +216,61 @@ class Playground:
         yield from reading.events()
         yield example.verdict(reading.responses)  # type: ignore[arg-type]
 
-    def request(self, question: PageQuestion, example: DrawnExample | None) -> Generate:
-        """Return a question as tasks ask theirs.
+    def scores(self, asked: ScoreRequest) -> Generator[Event, None, None]:
+        """Score a task's first examples on both sides; the last event is `scores` or `failed`."""
+        try:
+            yield from self.scored(asked)
+        except Exception as error:  # whatever a model does, the page gets a sentence
+            yield {"event": "failed", "message": describe_error(error)}
+
+    def scored(self, asked: ScoreRequest) -> Iterator[Event]:
+        """Have both sides answer, some examples at a time, and say how far that is.
+
+        Raises UserError if there is no such head or task, or the task runs programs.
+        """
+        task, heads = self.task(asked.task), self.heads(asked.heads)
+        if task.executes_code and not self.setting.judges_code:
+            raise BadOption(
+                f"{task.name} runs what the model writes; start with --allow-code to have it "
+                "scored in the sandbox."
+            )
+        examples = task.first(asked.examples)
+        masks = {INTACT: self.loaded.grid.mask(()), KNOCKED_OUT: self.loaded.grid.mask(heads)}
+        rows: dict[str, list[Row]] = {side: [] for side in SIDES}
+        for first in range(0, len(examples), SCORED_AT_ONCE):
+            part = examples[first : first + SCORED_AT_ONCE]
+            for side in SIDES:
+                new = [each for each in part if (side, task.name, each) not in self.known]
+                for row in self.answered(task, new, masks[side]):
+                    if side == INTACT:  # the same whatever heads are chosen next
+                        self.known[side, task.name, row.number] = row
+                    else:
+                        rows[side].append(row)
+            rows[INTACT] += [self.known[INTACT, task.name, each] for each in part]
+            yield {"event": "scored", "done": len(rows[INTACT]), "of": len(examples)}
+        yield {"event": "scores", "task": task.name, **compare_rows(task, rows)}
+
+    def answered(self, task: Task, examples: Sequence[int], mask: Mask) -> Iterator[Row]:
+        """Yield a row for each example, answered under the mask and scored."""
+        requests = {example: task.requests(example) for example in examples}
+        asks = [
+            Ask((example, part), request, mask)
+            for example in examples
+            for part, request in enumerate(requests[example])
+        ]
+        said: dict[int, dict[int, Response]] = {example: {} for example in examples}
+        for batch in self.engine.answer(asks):
+            for answer in batch:
+                said[answer.key[0]][answer.key[1]] = answer.response
+        for example, parts in said.items():
+            responses = [parts[part] for part in sorted(parts)]
+            broken = any(isinstance(r, Scored) and not isfinite(r.logprob) for r in responses)
+            item = None if broken else task.item(example, responses)
+            outcome = nan if broken else task.outcome(item)
+            yield Row(b"", "", example, outcome, item, "", 0.0, 0, 0.0)
+
+    def request(self, question: PageQuestion, example: DrawnExample | None, side: str) -> Generate:
+        """Return a question as tasks ask theirs; of a talk, as this side remembers it.
 
         Raises BadOption if the prompt is empty, or too long for the model with its answer.
         """
@@ -213,7 +282,13 @@ class Playground:
             raise BadOption("The prompt is empty; write one, or draw an example of a task.")
         prompt = question.prompt
         if question.chat:
-            prompt = chat_template(self.loaded.tokenizer)([{"role": "user", "content": prompt}])
+            talk = [
+                {"role": role, "content": said}
+                for turn in question.turns
+                for role, said in (("user", turn.user), ("assistant", getattr(turn, side)))
+            ]
+            talk.append({"role": "user", "content": prompt})
+            prompt = chat_template(self.loaded.tokenizer)(talk)
         length = len(self.engine.encoder.harness.tok_encode(prompt))
         if length + question.new_tokens > self.window:
             raise BadOption(
@@ -265,7 +340,7 @@ class Playground:
         wording, question = self.engine.encoder, asked.question
         example = self.example(question.example) if question.example else None
         if example is None or isinstance(example.requests[0], Generate):
-            return list(wording.prompt(self.request(question, example)).tokens)
+            return list(wording.prompt(self.request(question, example, asked.side)).tokens)
         requests = example.requests
         if asked.choice >= len(requests):
             raise BadOption(f"The example has {len(requests)} choices; there is no {asked.choice}.")
@@ -311,12 +386,23 @@ class Playground:
         return tuple(sorted(heads, key=self.loaded.grid.column)), {}
 
 
-def describe_error(error: Exception) -> str:
-    """Return what the page says of an error."""
-    if isinstance(error, CaplocError):
-        return str(error)
-    if isinstance(error, torch.OutOfMemoryError):
-        return "The text does not fit into the device's memory; shorten it, or free memory."
-    LOG.error("The playground could not answer", exc_info=error)
-    said = " ".join(str(error).split())[:200]
-    return f"The model could not answer ({type(error).__name__}: {said})."
+def compare_rows(task: Task, rows: Mapping[str, Sequence[Row]]) -> Event:
+    """Return a task's score on each side, the change with its 95 % interval, in words."""
+    values = {}
+    for side in SIDES:
+        scored = [row for row in rows[side] if row.item is not None]
+        values[side] = task.score([r.number for r in scored], [r.item for r in scored]).score
+    unit = unit_of_metric(task.metric, list(values.values()), task.higher_is_better)
+    change = measure_change(rows[INTACT], rows[KNOCKED_OUT])
+    outcomes = unit_of_outcomes(unit)
+    return {
+        "metric": task.metric,
+        "examples": len(rows[INTACT]),
+        **{
+            side: {"score": number(value), "said": unit.score(value)}
+            for side, value in values.items()
+        },
+        "change": None if change is None else outcomes.effect(change.outcome),
+        "interval": None if change is None else outcomes.interval(change),
+        "shares": unit.kind is ScoreKind.SHARE,
+    }

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -14,6 +15,8 @@ from caploc.tasks.catalog import DEMO_CAPABILITIES, TaskOptions, check_task_name
 from caploc.workbench import Allowed, ModelOptions
 
 MOST_TOKENS = 2048  # of one answer
+MOST_TURNS = 100  # of a talk
+MOST_SCORED = 2000  # examples that are scored at once
 MOST_CHARACTERS = 1_000_000  # of a prompt; the model's window is far below
 
 
@@ -30,10 +33,20 @@ class ExampleRequest(PageRequest):
     number: int | None = None
 
 
+class Turn(PageRequest):
+    """What was said before: a message, and what each side answered."""
+
+    user: str = Field(max_length=MOST_CHARACTERS)
+    intact: str = Field(max_length=MOST_CHARACTERS)
+    knocked_out: str = Field(max_length=MOST_CHARACTERS)
+
+
 class PageQuestion(PageRequest):
     """A prompt, or an example of a task, and the heads to knock out.
 
-    With `example` the prompt, its stops and its length are the task's own.
+    With `example` the prompt, its stops and its length are the task's own. With `chat` the prompt
+    is a message in the model's chat template, after the `turns` of a talk in which each side
+    remembers its own answers.
     """
 
     heads: list[str] = Field(max_length=1_000_000)
@@ -42,6 +55,7 @@ class PageQuestion(PageRequest):
     new_tokens: int = Field(default=64, ge=1, le=MOST_TOKENS)
     stops: list[str] = Field(default=[], max_length=16)
     chat: bool = False
+    turns: list[Turn] = Field(default=[], max_length=MOST_TURNS)
 
 
 class AttentionRequest(PageRequest):
@@ -52,6 +66,15 @@ class AttentionRequest(PageRequest):
     head: str
     knocked_out: bool = False
     choice: int = Field(default=0, ge=0)
+    side: Literal["intact", "knocked_out"] = "intact"  # whose talk it follows
+
+
+class ScoreRequest(PageRequest):
+    """The first examples of a task, to be scored with and without heads."""
+
+    heads: list[str] = Field(max_length=1_000_000)
+    task: str
+    examples: int = Field(default=50, ge=1, le=MOST_SCORED)
 
 
 class HeadsRequest(PageRequest):

@@ -93,9 +93,14 @@ class ShownAnswer:
         return [*texts, self.intact, self.knocked_out, self.outcomes, self.kind]
 
 
-def answer_rows(answers: Sequence[AnswerPair], unit: Unit) -> list[ShownAnswer]:
-    """Turn the answers of a run into rows: broken, gained, reworded, then the rest."""
-    limit = max(SHORTEST, min(LONGEST, TEXT_BUDGET // (4 * max(1, len(answers)))))
+def answer_rows(
+    answers: Sequence[AnswerPair], unit: Unit, *, limit: int | None = None
+) -> list[ShownAnswer]:
+    """Turn the answers of a run into rows: broken, gained, reworded, then the rest.
+
+    Without a `limit` of characters each text gets its part of what a page may hold.
+    """
+    limit = limit or max(SHORTEST, min(LONGEST, TEXT_BUDGET // (4 * max(1, len(answers)))))
     order = list(Status)
     rows = [_row(answer, unit, limit) for answer in answers]
     return sorted(rows, key=lambda row: order.index(row.status))

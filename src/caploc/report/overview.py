@@ -89,8 +89,10 @@ class PagePart:
     chart: Chart | None = None
 
 
-def write_comparison(folder: Path, compared: Sequence[ComparedRun], told: Told) -> Path:
-    """Write `folder/compare.html`, and the matrix of tasks and heads as figures.
+def write_comparison(
+    folder: Path, compared: Sequence[ComparedRun], told: Told, *, figures: bool = True
+) -> Path:
+    """Write `folder/compare.html`, and the matrix of tasks and heads as figures if wanted.
 
     `told` is the content of compare.json; its runs are those of `compared`, in their order.
 
@@ -105,7 +107,6 @@ def write_comparison(folder: Path, compared: Sequence[ComparedRun], told: Told) 
     parts = [_methods_part(each, told, results) for each in told["methods"]]
     parts += [_shared_part(each) for each in told["models"] if each["shared"]]
     parts += [_models_part(each, told, results) for each in told["across"]]
-    figures = write_matrices(folder / FIGURES, told)
     return write_page(
         folder,
         "overview.html.j2",
@@ -116,7 +117,7 @@ def write_comparison(folder: Path, compared: Sequence[ComparedRun], told: Told) 
         several_models=len(models) > 1,
         held_out=any(run["held_out"] for run in told["runs"]),
         parts=parts,
-        figures=figures,
+        figures=write_matrices(folder / FIGURES, told) if figures else [],
         command=visible(told["command"]),
     )
 

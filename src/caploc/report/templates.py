@@ -62,6 +62,11 @@ def security_policy(script: str) -> str:
     )
 
 
+def page_policy() -> str:
+    """Return the policy of the pages that this version writes."""
+    return security_policy(_asset("page.js"))
+
+
 def write_page(folder: Path, template: str, *, name: str = REPORT, **context: Any) -> Path:
     """Write `folder/name` from a template of this package and return its path.
 

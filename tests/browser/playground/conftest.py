@@ -6,8 +6,9 @@ import pytest
 import uvicorn
 
 import caploc
-from caploc.playground.app import address, application, list_hosts, listen
+from caploc.playground.app import application
 from caploc.playground.playground import Playground
+from caploc.playground.serving import address, list_hosts, listen
 from caploc.playground.setting import make_setting, open_runs
 from caploc.search import Settings
 from caploc.study import Study

@@ -212,3 +212,71 @@ def test_attention_is_that_without_the_heads_chosen_when_it_is_asked(visit, play
     assert found == playground.attention(asked)["weights"].ravel().tolist()
     other = asked.model_copy(update={"question": question.model_copy(update={"heads": ["L0H13"]})})
     assert found != playground.attention(other)["weights"].ravel().tolist()
+
+
+def test_an_amount_is_taken_of_one_head_or_of_all(visit, playground):
+    page = visit()
+    page.locator("#clear").click()
+    for head in ("L0H13", "L0H14"):
+        page.locator(f"[data-head={head}]").click()
+    page.locator("#whose").select_option("L0H13")
+    page.locator("#amount").fill("40")
+    expect(page.locator("#amount-shown")).to_have_text("40 %")
+    assert page.locator("#chosen button").all_inner_texts() == ["L0H13:0.4", "L0H14"]
+    ask(page)
+    assert text(page, "knocked_out") == joined(
+        truth(playground, ["L0H13:0.4", "L0H14"])["knocked_out"]
+    )
+    page.locator("#whose").select_option("")
+    expect(page.locator("#amount-shown")).to_have_text("various")
+    page.locator("#amount").fill("100")
+    assert page.locator("#chosen button").all_inner_texts() == ["L0H13", "L0H14"]
+    page.locator("[data-head=L0H13]").click()
+    assert page.locator("#chosen button").all_inner_texts() == ["L0H14"]
+
+
+def test_a_talk_goes_on_with_what_each_side_said(visit, playground, monkeypatch):
+    template = "{% for m in messages %}{{ m['role'] }}:{{ m['content'] }}\n{% endfor %}assistant:"
+    monkeypatch.setattr(playground.loaded.tokenizer, "chat_template", template)
+    page = visit()
+    page.locator("#chat").check()
+    page.locator("summary").click()
+    page.locator("#new-tokens").fill("6")
+    ask(page, "47+38=")
+    first = page.evaluate("() => window.playground.said")
+    page.locator("#reply").click()
+    expect(page.locator("#prompt")).to_be_empty()
+    expect(page.locator("#talk")).to_contain_text("You 47+38=")
+    ask(page, "and 1+1=")
+    turns = [{"user": "47+38=", **first}]
+    heads = page.evaluate("() => window.playground.map.names()")
+    asked = PageQuestion(
+        heads=heads, prompt="and 1+1=", chat=True, turns=turns, stops=["\n"], new_tokens=6
+    )
+    events = [e for e in playground.answers(asked) if e["event"] == "token"]
+    for side in ("intact", "knocked_out"):
+        shown = page.evaluate(
+            "side => window.playground.answers.tokens[side].map((one) => one.token)", side
+        )
+        assert shown == [e["token"] for e in events if e["side"] == side]
+    page.locator("#forget").click()
+    expect(page.locator("#talk")).to_be_hidden()
+
+
+def test_a_task_is_scored_with_the_heads_of_the_moment(visit):
+    page = visit()
+    page.locator("#scored").fill("8")
+    page.locator("#score").click()
+    expect(page.locator("#scores")).to_contain_text("8 examples", timeout=60_000)
+    assert "demo/addition, exact_match: 100\xa0% intact" in page.locator("#scores").inner_text()
+
+
+@pytest.mark.parametrize("view", ["desk", "dark"])
+def test_a_button_stays_readable_under_the_pointer(visit, view):
+    page = visit(view)
+    page.locator("#answer").hover()
+    colours = page.locator("#answer").evaluate(
+        "e => [getComputedStyle(e).color, getComputedStyle(e).backgroundColor]"
+    )
+    brightness = [sum(map(int, colour[4:-1].split(","))) / 765 for colour in colours]
+    assert abs(brightness[0] - brightness[1]) > 0.7

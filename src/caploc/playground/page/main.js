@@ -3,7 +3,7 @@
 import { Answers } from "./answers.js";
 import { Attention } from "./attention.js";
 import { HeadMap, place } from "./heads.js";
-import { ask, board, download, events, said } from "./net.js";
+import { ask, download, events, get, said } from "./net.js";
 import { element, inline, visible } from "./words.js";
 
 const by = (id) => document.getElementById(id);
@@ -16,6 +16,8 @@ class Page {
     this.example = null; // what was drawn, as long as the prompt is as it was drawn
     this.asked = null; // the question whose answers are shown
     this.under = null; // what stops the answers under way
+    this.turns = []; // of a talk: what was said, and what each side answered
+    this.said = null; // both answers of the last message
     this.answers = new Answers();
     this.attention = new Attention();
     this.map = new HeadMap(laid.layers, laid.group_sizes, (head) => this.headsChanged(head));
@@ -31,6 +33,7 @@ class Page {
     by("new-tokens").value = first.new_tokens;
     by("stops").value = written(first.stops);
     by("chat-choice").hidden = !model.chat;
+    by("scoring").hidden = tasks.length === 0;
     by("drawing").hidden = tasks.length === 0;
     by("task").append(...tasks.map((name) => element("option", { value: name }, inline(name))));
     by("layer").append(...this.laid.layers.map((_, n) => element("option", { value: n }, `L${n}`)));
@@ -38,7 +41,7 @@ class Page {
     by("run").hidden = runs.length === 0;
     by("run-choice").hidden = runs.length < 2;
     by("runs").append(...runs.map((run, n) => element("option", { value: n }, inline(run.task === run.name ? run.task : `${run.task} (${run.name})`))));
-    if (runs.length) this.takeRun(0);
+    if (runs.length) this.takeRun(this.laid.run ?? 0);
     else this.map.show(null);
     this.headsChanged();
   }
@@ -61,6 +64,12 @@ class Page {
     });
     by("runs").addEventListener("change", () => this.takeRun(Number(by("runs").value)));
     by("number").addEventListener("input", () => this.map.choose(this.run.order.slice(0, Number(by("number").value))));
+    by("amount").addEventListener("input", () => this.map.take(by("whose").value, by("amount").valueAsNumber / 100));
+    by("whose").addEventListener("change", () => this.showAmount());
+    by("chat").addEventListener("change", () => this.showTalk());
+    by("reply").addEventListener("click", () => this.reply());
+    by("forget").addEventListener("click", () => this.forgetTalk());
+    press("score", () => this.score());
     press("clear", () => this.map.choose([]));
     press("random", () => this.map.random());
     press("save", () => this.save());
@@ -73,6 +82,7 @@ class Page {
 
   takeRun(number) {
     this.run = this.laid.runs[number];
+    by("runs").value = number;
     by("finding").textContent = this.run.sentence;
     by("number").max = this.run.order.length;
     this.map.show(this.run);
@@ -86,15 +96,16 @@ class Page {
 
   // A head was toggled by hand, or many were chosen at once.
   headsChanged(head) {
-    const names = [...this.map.chosen];
+    const names = this.map.names();
     by("count").textContent = `${names.length} of ${this.map.cells.size}`;
     by("which").textContent = fewOf(names);
     by("chosen").replaceChildren(...names.map((name) => this.chip(name)));
-    for (const id of ["clear", "save"]) allow(id, names.length > 0);
+    for (const id of ["clear", "save", "score"]) allow(id, names.length > 0);
+    this.offerAmounts();
     allow("random", this.map.picked.size > 0);
     if (this.run) {
       const first = this.run.order.slice(0, names.length);
-      const ranked = first.length === names.length && first.every((name) => this.map.chosen.has(name));
+      const ranked = first.length === names.length && first.every((name) => names.includes(name));
       by("number-shown").textContent = ranked ? names.length : "–";
       if (ranked) by("number").value = names.length;
       by("number").setAttribute("aria-valuetext", ranked ? `${names.length} heads` : "heads chosen by hand");
@@ -102,6 +113,25 @@ class Page {
     if (head) this.focusHead(head);
     clearTimeout(this.soon);
     if (this.asked && by("live").checked && names.length) this.soon = setTimeout(() => this.answer(), PAUSE);
+  }
+
+  offerAmounts() {
+    const before = by("whose").value;
+    const names = [...this.map.chosen];
+    by("whose").replaceChildren(element("option", { value: "" }, "every head"), ...names.map((name) => element("option", { value: name }, name)));
+    by("whose").value = names.includes(before) ? before : "";
+    by("amounts").hidden = names.length === 0;
+    this.showAmount();
+  }
+
+  // The amount of the head that is named, or of all where it is the same.
+  showAmount() {
+    const whose = by("whose").value ? [by("whose").value] : [...this.map.chosen];
+    const found = new Set(whose.map((name) => this.map.amounts.get(name) ?? 1));
+    const amount = found.size === 1 ? [...found][0] : null;
+    if (amount !== null) by("amount").value = 100 * amount;
+    by("amount-shown").textContent = amount === null ? "various" : amount === 1 ? "all of it" : `${Math.round(100 * amount)} %`;
+    by("amount").setAttribute("aria-valuetext", by("amount-shown").textContent);
   }
 
   chip(name) {
@@ -112,11 +142,11 @@ class Page {
 
   // A chip goes with its head: the next one takes its place, after the last one the head's square.
   dropped(name) {
-    const at = [...this.map.chosen].indexOf(name);
-    this.map.toggle(name);
+    const at = this.map.names().indexOf(name);
+    this.map.toggle(name.split(":")[0]);
     const chips = by("chosen").querySelectorAll("button");
     if (chips.length) chips[Math.min(at, chips.length - 1)].focus();
-    else this.map.focus(this.map.cells.get(name));
+    else this.map.focus(this.map.cells.get(name.split(":")[0]));
   }
 
   focusHead(name) {
@@ -136,7 +166,7 @@ class Page {
 
   async draw(number) {
     await this.trying(async () => {
-      const found = await ask("/example", { task: by("task").value, number });
+      const found = await ask("example", { task: by("task").value, number });
       by("prompt").value = found.prompt;
       by("prompt").placeholder = found.prompt ? "" : `${inline(found.task)} has no prompt: a text is read`;
       this.example = { task: found.task, number: found.number };
@@ -157,13 +187,76 @@ class Page {
 
   question() {
     return {
-      heads: [...this.map.chosen],
+      heads: this.map.names(),
       prompt: this.example ? "" : by("prompt").value,
       example: this.example,
       new_tokens: by("new-tokens").valueAsNumber || 0,
       stops: parsed(by("stops").value),
-      chat: by("chat").checked,
+      chat: this.talks,
+      turns: this.talks ? this.turns : [],
     };
+  }
+
+  get talks() {
+    return by("chat").checked && !this.example;
+  }
+
+  // What was said so far, above the next message.
+  showTalk() {
+    const said = (who, text) => element("p", {}, element("b", {}, `${who} `), visible(text));
+    const turns = this.turns.map((turn) => element("li", {}, said("You", turn.user), element("div", { class: "pair" }, said("Intact", turn.intact), said("Knocked out", turn.knocked_out))));
+    by("talk").replaceChildren(...turns);
+    by("talk").hidden = !this.talks || turns.length === 0;
+    by("reply").hidden = !this.talks || this.said === null;
+    by("forget").hidden = !this.talks || turns.length === 0;
+  }
+
+  reply() {
+    this.turns = [...this.asked.turns, { user: this.asked.prompt, ...this.said }];
+    this.said = this.asked = null; // a change of heads asks nothing until there is a message
+    by("prompt").value = "";
+    by("prompt").focus();
+    this.showTalk();
+  }
+
+  forgetTalk() {
+    this.turns = [];
+    this.said = this.asked = null;
+    this.showTalk();
+    by("prompt").focus();
+  }
+
+  async score() {
+    await this.trying(async () => {
+      this.counting?.abort();
+      const stopping = new AbortController();
+      this.counting = stopping;
+      const asked = { heads: this.map.names(), task: by("task").value, examples: by("scored").valueAsNumber || 0 };
+      by("scores").textContent = "scoring …";
+      try {
+        for await (const event of events("scores", asked, stopping.signal)) {
+          if (this.counting !== stopping) return;
+          if (event.event === "failed") throw new Error(event.message);
+          if (event.event === "scored") by("scores").textContent = `scoring … ${event.done} of ${event.of}`;
+          else this.showScores(event, asked.heads);
+        }
+      } catch (error) {
+        if (error.name === "AbortError") return;
+        by("scores").textContent = "";
+        throw error;
+      }
+    });
+  }
+
+  showScores(found, heads) {
+    const change = found.change === null ? "" : `, change ${found.change}${found.interval ? ` (95 %: ${found.interval})` : ""}`;
+    by("scores").replaceChildren(
+      `${inline(found.task)}, ${inline(found.metric)}: `,
+      element("b", {}, found.intact.said),
+      " intact, ",
+      element("b", {}, found.knocked_out.said),
+      ` without ${fewOf(heads)}${change}; ${found.examples.toLocaleString("en")} examples`,
+    );
   }
 
   async answer() {
@@ -178,7 +271,8 @@ class Page {
       let reading = null;
       try {
         by("status").textContent = "reading the prompt …";
-        for await (const event of events("/answers", question, stopping.signal)) {
+        this.said = null;
+        for await (const event of events("answers", question, stopping.signal)) {
           if (this.under !== stopping) return;
           if (event.event === "failed") throw new Error(event.message);
           if (event.event === "begin") {
@@ -187,8 +281,10 @@ class Page {
             this.answers.begin(reading);
             by("status").textContent = "answering …";
           }
+          if (event.event === "end") this.said = { ...this.said, [event.side]: event.text };
           this.answers.take(event);
         }
+        this.showTalk();
         by("status").textContent = `done in ${((performance.now() - began) / 1000).toFixed(1)} s`;
         if (!by("pattern").hidden) await this.look();
       } catch (error) {
@@ -209,14 +305,15 @@ class Page {
       const side = by("attention-text").value;
       const without = by("attention-model").value === "1";
       const head = `L${by("layer").value}H${by("index").value}`;
-      const heads = [...this.map.chosen];
+      const heads = this.map.names();
       const about = without ? `without ${fewOf(heads)}` : "intact";
       by("attention-status").textContent = "reading …";
       try {
-        const found = await ask("/attention", {
+        const found = await ask("attention", {
           question: { ...(this.asked && side ? this.asked : this.question()), heads },
           ...this.spoken(side),
           head,
+          side: side || "intact",
           knocked_out: without,
         });
         this.attention.show(found, about);
@@ -239,7 +336,7 @@ class Page {
   async save() {
     await this.trying(async () => {
       const run = this.run ? this.laid.runs.indexOf(this.run) : null;
-      const file = await download("/heads", { heads: [...this.map.chosen], run });
+      const file = await download("heads", { heads: this.map.names(), run });
       const link = element("a", { href: URL.createObjectURL(file), download: "heads.json" });
       link.click();
       setTimeout(() => URL.revokeObjectURL(link.href), 1000);
@@ -288,6 +385,47 @@ function written(stops) {
   return stops.map((stop) => JSON.stringify(stop)).join(", ");
 }
 
-board().then((laid) => {
+// In the view of runs a model is loaded when somebody asks for it.
+function offerLoading({ unloaded, state }) {
+  by("unloaded").hidden = false;
+  by("load").textContent = `Load ${inline(unloaded)}`;
+  if (state !== "done") by("load-status").textContent = "Only a finished run has a playground.";
+  allow("load", state === "done");
+  press("load", async () => {
+    allow("load", false);
+    by("load-status").textContent = "loading …";
+    try {
+      await ask("load", {});
+      await open();
+    } catch (error) {
+      by("load-status").textContent = "";
+      allow("load", true);
+      complain(error);
+    }
+  });
+}
+
+// What an address may name: an example to ask, and heads to do without.
+async function begin(page) {
+  const asked = new URLSearchParams(location.search);
+  if (asked.has("heads")) page.map.choose(asked.get("heads").split(","));
+  if (!asked.has("example")) return;
+  by("task").value = asked.get("task");
+  await page.draw(Number(asked.get("example")));
+}
+
+async function open() {
+  const laid = await get("board");
+  if ("unloaded" in laid) return offerLoading(laid);
+  by("unloaded").hidden = true;
+  document.querySelector("main").hidden = false;
   window.playground = new Page(laid);
-}, complain);
+  return begin(window.playground);
+}
+
+const [, kind, run] = location.pathname.split("/");
+if (kind === "play") {
+  by("back").href = `/run/${run}/`;
+  by("back").hidden = false;
+}
+open().catch(complain);

@@ -1,4 +1,4 @@
-// Talk to the playground: JSON there and back, and answers as lines of JSON while they come.
+// Talk to the server: JSON there and back, and answers as lines of JSON while they come.
 
 async function post(path, content, signal) {
   const response = await fetch(path, {
@@ -15,12 +15,12 @@ async function complaint(response) {
   try {
     return (await response.json()).message;
   } catch {
-    return `The playground answered ${response.status}; is it the one this page came from?`;
+    return `The server answered ${response.status}; is it the one this page came from?`;
   }
 }
 
-export async function board() {
-  const response = await fetch("/board");
+export async function get(path) {
+  const response = await fetch(path);
   if (!response.ok) throw new Error(await complaint(response));
   return response.json();
 }
@@ -48,6 +48,6 @@ export async function* events(path, content, signal) {
 
 export function said(error) {
   return error instanceof TypeError
-    ? "The playground cannot be reached; is `caploc ui` still running?"
+    ? "The server cannot be reached; is `caploc ui` or `caploc view` still running?"
     : error.message;
 }

@@ -1,0 +1,281 @@
+"""The examples of a finished run: found by what became of them, and each of them whole."""
+
+import sqlite3
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import numpy as np
+
+from caploc.contents import Answers, read_file
+from caploc.errors import BadOption, CaplocError
+from caploc.files import is_regular
+from caploc.folder import ANSWERS, RESULT, rows_file
+from caploc.playground.runs import read_question, stamp_of
+from caploc.report.answers import Status, answer_rows, status_of
+from caploc.report.wording import ScoreKind, Unit, clipped, inline, outcome_unit, visible
+from caploc.result import AnswerPair, Result, number
+from caploc.rowfiles import Own
+from caploc.store import Question, Row, pack
+from caploc.store.rows import fields_of, matches
+from caploc.store.store import reading, sealed_row
+from caploc.tasks.task import Generated, Scored, responses_from_json
+
+AT_ONCE = 50  # examples of a page
+KEPT = 4  # runs whose answers stay in memory
+MOST_PARTS = 20_000  # heads up to which each is looked up alone; more than any model has
+SHOWN_SHIFTS = 12  # heads of a first look, those that change an example most
+CELL, WHOLE = 160, 200_000  # characters of a text in the list, and of one shown whole
+CHANGED = {Status.BROKEN, Status.GAINED, Status.REWORDED}
+# What a list can be narrowed to, by its name in addresses.
+FILTERS = ("all", "changed", "broken", "repaired", "reworded", "unchanged", "right", "wrong")
+NAMES = {Status.GAINED: "repaired"}  # where a status is called otherwise than in reports
+
+
+@dataclass(frozen=True)
+class RunExamples:
+    """A run's result and the answers to its examples, both as files have them."""
+
+    result: Result
+    answers: Sequence[AnswerPair]
+
+    @cached_property
+    def unit(self) -> Unit:
+        """How outcomes are written."""
+        return outcome_unit(self.result)
+
+    @cached_property
+    def tags(self) -> list[set[str]]:
+        """The filters that let each example through."""
+        return [self.tag(answer) for answer in self.answers]
+
+    def tag(self, answer: AnswerPair) -> set[str]:
+        """Return the filters that let an example through; right and wrong are of the intact one."""
+        status = status_of(answer, self.unit)
+        found = {"all", NAMES.get(status, status.value)}
+        if status in CHANGED:
+            found.add("changed")
+        if self.unit.kind is ScoreKind.SHARE and answer.intact_outcome in (0, 1):
+            found.add("right" if answer.intact_outcome == 1 else "wrong")
+        return found
+
+    @cached_property
+    def texts(self) -> list[str]:
+        """What is searched: prompt and answers, in lower case."""
+        return [
+            "\n".join(text or "" for text in (a.prompt, a.gold, a.intact, a.knocked_out)).lower()
+            for a in self.answers
+        ]
+
+    def page(self, only: str, text: str, first: int) -> dict[str, Any]:
+        """Return some examples from the `first` on, of those that pass a filter and hold a text.
+
+        Raises BadOption if there is no such filter.
+        """
+        if only not in FILTERS:
+            raise BadOption(f"There is no filter {only[:40]!r}; there are {', '.join(FILTERS)}.")
+        counts = Counter(tag for tags in self.tags for tag in tags)
+        wanted = text.lower()
+        places = [
+            place
+            for place, tags in enumerate(self.tags)
+            if only in tags and (not wanted or wanted in self.texts[place])
+        ]
+        return {
+            "counts": {name: counts[name] for name in FILTERS},
+            "total": len(places),
+            "first": first,
+            "at_once": AT_ONCE,
+            "rows": [self.row(place) for place in places[first : first + AT_ONCE]],
+        }
+
+    def row(self, place: int) -> dict[str, Any]:
+        """Return an example as a line of the list."""
+        answer = self.answers[place]
+        status = status_of(answer, self.unit)
+
+        def short(text: str | None) -> str | None:
+            return None if text is None else visible(text.strip()[:CELL]).replace("\n", " ↵ ")
+
+        # of a prompt with other examples before it, the last one
+        prompt = answer.prompt and answer.prompt.strip().rpartition("\n\n")[2][-CELL:]
+        return {
+            "place": place,
+            "example": answer.example,
+            "status": NAMES.get(status, status.value),
+            "prompt": short(prompt),
+            "gold": short(answer.gold),
+            "intact": short(answer.intact),
+            "knocked_out": short(answer.knocked_out),
+            "kind": inline(answer.kind or "")[:CELL],
+        }
+
+    def whole(self, place: int, folder: Path) -> dict[str, Any]:
+        """Return one example: the whole prompt, both answers and where they differ, the heads.
+
+        Raises BadOption if there is no such example.
+        """
+        if not 0 <= place < len(self.answers):
+            raise BadOption(f"The run has {len(self.answers):,} examples; there is no {place}.")
+        answer = self.answers[place]
+        (shown,) = answer_rows([answer], self.unit, limit=WHOLE)
+        return {
+            **self.row(place),
+            "prompt": shown.prompt,
+            "gold": shown.gold,
+            "intact": shown.intact,
+            "knocked_out": shown.knocked_out,
+            "outcomes": shown.outcomes,
+            "task": self.result.task.name,
+            "top": self.result.top,
+            "of": len(self.answers),
+            "stored": stored_of(folder, self.result, answer.example),
+        }
+
+
+class ExampleCache:
+    """The examples of runs, read again where a file has changed. For several threads."""
+
+    def __init__(self) -> None:
+        self.lock = Lock()
+        self.kept: dict[Path, tuple[Any, RunExamples]] = {}
+
+    def of(self, folder: Path) -> RunExamples:
+        """Return a run's examples; raises UserError if it has none, or they cannot be read."""
+        stamp = stamp_of(folder, RESULT, ANSWERS)
+        with self.lock:
+            found = self.kept.pop(folder, None)
+            if found is None or found[0] != stamp:
+                result = read_file(folder / RESULT, Result)
+                there = is_regular(folder / ANSWERS)
+                answers = read_file(folder / ANSWERS, Answers).root if there else []
+                found = stamp, RunExamples(result, answers)
+            self.kept[folder] = found
+            for oldest in list(self.kept)[:-KEPT]:
+                del self.kept[oldest]
+        return found[1]
+
+
+def stored_of(folder: Path, result: Result, example: int | None) -> dict[str, Any]:
+    """Say what the run's rows tell of one example: probabilities, and each head alone.
+
+    Of rows that cannot be read, why.
+    """
+    path = rows_file(folder)
+    if example is None or not is_regular(path):
+        return {}
+    try:
+        with reading(path) as (database, schema):
+            return ExampleRows(path, database, schema, result, example).describe()
+    except (CaplocError, sqlite3.Error) as error:
+        return {"failed": inline(error)[:500]}
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
+        return {"failed": "A row is not what a run writes."}
+
+
+@dataclass(frozen=True)
+class ExampleRows:
+    """The stored rows of one example, found by their key: no other row is read."""
+
+    path: Path
+    database: sqlite3.Connection
+    schema: int
+    result: Result
+    example: int
+
+    def describe(self) -> dict[str, Any]:
+        """Return what the page shows: choices as scored, and each head alone, by outcome."""
+        result = self.result
+        grid, task = result.grid.grid(), frozenset([result.task.name])
+        own = Own(str(result.model.fingerprint), result.model.dtype, task, result.method.mode)
+        asked = self.database.execute("SELECT id, digest, question FROM questions LIMIT 10000")
+        found: dict[str, Any] = {"choices": None, "alone": []}
+        for place, digest, text in asked.fetchall():
+            question = read_question(text) if matches(digest, text) else None
+            if question is None or not own.has(question) or question.repeat:
+                continue
+            intact = self.row(place, digest, pack(np.zeros(grid.size, dtype=bool)))
+            if intact is None:
+                continue
+            if question.outcome == "metric":
+                cut = self.row(place, digest, pack(grid.mask(result.top)), intact.example)
+                found["choices"] = found["choices"] or compare_choices(intact, cut)
+            alone = self.alone(place, digest, intact) if grid.size <= MOST_PARTS else {}
+            if alone:
+                found["alone"].append(describe_alone(question, intact, alone))
+        return found
+
+    def row(self, question: int, digest: str, mask: bytes, key: str | None = None) -> Row | None:
+        """Return the example's row under a mask; without its key it is sought by its number."""
+        which, value = ("number", self.example) if key is None else ("example", key)
+        found = self.database.execute(
+            f"SELECT {fields_of(self.schema)} FROM rows WHERE question = ? AND mask = ? "
+            f"AND {which} = ? LIMIT 1",
+            (question, mask, value),
+        ).fetchone()
+        return None if found is None else sealed_row(self.path, digest, found)
+
+    def alone(self, question: int, digest: str, intact: Row) -> dict[str, Row]:
+        """Return the example's row without each head that was knocked out alone."""
+        grid = self.result.grid.grid()
+        found = {}
+        for column, head in enumerate(grid.heads):
+            mask = np.zeros(grid.size, dtype=bool)
+            mask[column] = True
+            row = self.row(question, digest, pack(mask), intact.example)
+            if row is not None:
+                found[str(head)] = row
+        return found
+
+
+def compare_choices(intact: Row, cut: Row | None) -> list[list[float | None]] | None:
+    """Return each choice's log-probability on both sides; None where a text was written."""
+    sides = [
+        [each.logprob for each in responses_from_json(row.responses) if isinstance(each, Scored)]
+        for row in (intact, cut)
+        if row is not None
+    ]
+    if not sides[0]:
+        return None
+    sides += [[float("nan")] * len(sides[0])] * (2 - len(sides))
+    return [[number(before), number(after)] for before, after in zip(*sides, strict=True)]
+
+
+def describe_alone(question: Question, intact: Row, alone: Mapping[str, Row]) -> dict[str, Any]:
+    """Say which heads change an example: its answer, or how likely the right one is."""
+    before = said_in(intact)
+    heads = []
+    for head, row in alone.items():
+        after = said_in(row)
+        change = row.outcome - intact.outcome
+        if question.outcome == "metric" and row.outcome == intact.outcome and after == before:
+            continue
+        heads.append(
+            {
+                "head": head,
+                "outcome": number(row.outcome),
+                "change": number(change),
+                "said": None if after is None else inline(clipped(visible(after), CELL)),
+            }
+        )
+    heads.sort(key=lambda each: -abs(each["change"] or 0))  # type: ignore[arg-type]  # numbers
+    shown = heads if question.outcome == "metric" else heads[:SHOWN_SHIFTS]
+    return {
+        "kind": inline(question.outcome),
+        "outcome": number(intact.outcome),
+        "measured": len(alone),
+        "changed": len(heads),
+        "heads": shown,
+    }
+
+
+def said_in(row: Row) -> str | None:
+    """Return the text that a model wrote in a row, None where it wrote none."""
+    texts = [
+        each.text for each in responses_from_json(row.responses) if isinstance(each, Generated)
+    ]
+    return "\n".join(texts) if texts else None

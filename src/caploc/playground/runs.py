@@ -1,0 +1,314 @@
+"""All runs below a folder, each as a list shows it: read once, and again where a file has changed.
+
+The folders may come from anyone. Names are taken from what lies there and never from an address; no
+link is followed; a folder that cannot be read is listed with the reason.
+"""
+
+import json
+import os
+import re
+import sqlite3
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from hashlib import blake2b
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from caploc.contents import RunFile, read_file
+from caploc.errors import BadOption, CaplocError
+from caploc.files import is_regular
+from caploc.folder import (
+    COMPARISON,
+    DECOUPLING,
+    ENHANCEMENT,
+    ERASURE,
+    EVALUATION,
+    FIDELITY,
+    NEURONS,
+    OVERLAP,
+    RELIABILITY,
+    RESULT,
+    RUN,
+    STUDIES,
+    UNIVERSAL,
+    rows_file,
+)
+from caploc.report.sentence import check_of, headline
+from caploc.report.templates import REPORT
+from caploc.report.wording import called, inline
+from caploc.result import Result
+from caploc.store.rows import Question
+from caploc.store.store import LOCK, journal, reading
+
+DEEPEST, MOST_FOLDERS = 8, 20_000  # levels below the folder, and folders that are looked at
+MOST_COUNTED = 100_000  # rows of a run without a result; more are not counted to the end
+LONGEST = 200  # characters of a name in the list
+STILL = 90  # seconds without a new row after which a run on another machine counts as stopped
+# What a folder holds, by the file that tells; the first one that is there counts.
+KINDS = {
+    RESULT: "heads", NEURONS: "neurons", ENHANCEMENT: "neurons tuned", ERASURE: "neurons erased",
+    FIDELITY: "neurons, fidelity", RELIABILITY: "neurons, reliability",
+    OVERLAP: "neurons, overlap", DECOUPLING: "neurons, decoupling", EVALUATION: "evaluation",
+    UNIVERSAL: "universal heads", COMPARISON: "comparison", STUDIES: "studies", RUN: "run",
+}  # fmt: skip
+Stamp = tuple[tuple[int, int] | None, ...]
+
+
+@dataclass
+class RunEntry:
+    """A run as the list shows it; what is not known is empty, or None.
+
+    `scores` are those of the intact model and without the heads, `shown_scores` the same in words;
+    `date` is in seconds since 1970; `state` is done, running, stopped or unreadable.
+    """
+
+    id: str
+    path: str
+    kind: str
+    date: float
+    state: str
+    model: str = ""
+    task: str = ""
+    method: str = ""
+    goal: str = ""
+    seed: int | None = None
+    heads: list[str] = field(default_factory=list)
+    scores: list[float | None] = field(default_factory=lambda: [None, None])
+    shown_scores: list[str] = field(default_factory=lambda: ["", ""])
+    verdict: str = ""
+    rows: int | None = None
+    more_rows: bool = False
+    report: bool = False
+    fingerprint: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return what the page reads."""
+        return asdict(self)
+
+
+class RunIndex:
+    """The runs below a folder. For several threads."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.lock = root, Lock()
+        self.folders: dict[str, Path] = {}
+        self.read: dict[Path, tuple[Stamp, RunEntry]] = {}
+        self.counted: dict[Path, tuple[Stamp, tuple[int, bool]]] = {}
+
+    def list(self) -> list[RunEntry]:
+        """Return every run there is now, the latest first."""
+        with self.lock:
+            held = find_held()
+            found = {identify(self.root, folder): folder for folder in find_runs(self.root)}
+            self.folders = found
+            entries = [self.entry(name, folder, held) for name, folder in found.items()]
+        return sorted(entries, key=lambda entry: -entry.date)
+
+    def folder(self, name: str) -> Path:
+        """Return the folder of a run; raises BadOption if none has this name."""
+        if name not in self.folders:
+            self.list()
+        if name not in self.folders:
+            raise BadOption("There is no such run here (any more); go back to the list of runs.")
+        return self.folders[name]
+
+    def entry(self, name: str, folder: Path, held: set[int] | None) -> RunEntry:
+        """Describe a run, read anew only if a file of it has changed."""
+        stamp = stamp_of(folder, *KINDS, REPORT)
+        if folder not in self.read or self.read[folder][0] != stamp:
+            self.read[folder] = stamp, describe_run(name, self.root, folder)
+        entry = self.read[folder][1]
+        rows = rows_file(folder)
+        if entry.kind not in ("heads", "run") or entry.state == "unreadable":
+            return entry
+        running = is_running(rows, held)
+        if entry.kind == "heads":  # a finished run that is gone on with, or asked more
+            entry.state = "running" if running and rows.parent == folder else "done"
+            return entry
+        entry.state = "running" if running else "stopped"
+        stamp = stamp_of(rows.parent, rows.name, f"{rows.name}-wal")
+        if rows not in self.counted or self.counted[rows][0] != stamp:
+            self.counted[rows] = (
+                stamp,
+                count_stored(rows, entry.task if rows.parent != folder else ""),
+            )
+        entry.rows, entry.more_rows = self.counted[rows][1]
+        entry.date = max([entry.date, *(part[0] / 1e9 for part in stamp if part)])
+        return entry
+
+
+def find_runs(root: Path) -> Iterator[Path]:
+    """Yield the folders below and at `root` that hold a file of a run; no link is followed."""
+    waiting, seen = [(root, 0)], 0
+    while waiting and seen < MOST_FOLDERS:
+        folder, depth = waiting.pop()
+        seen += 1
+        try:
+            with os.scandir(folder) as found:
+                inside = list(found)
+        except OSError:
+            continue
+        names = {each.name for each in inside if each.is_file(follow_symlinks=False)}
+        if names & set(KINDS):
+            yield folder
+        if depth < DEEPEST:
+            waiting += [
+                (folder / each.name, depth + 1)
+                for each in inside
+                if each.is_dir(follow_symlinks=False) and not each.name.startswith(".")
+            ]
+
+
+def identify(root: Path, folder: Path) -> str:
+    """Return a name for addresses: a digest, as a folder may be called anything."""
+    return blake2b(os.fsencode(folder.relative_to(root)), digest_size=8).hexdigest()
+
+
+def stamp_of(folder: Path, *names: str) -> Stamp:
+    """Return when each file was last written, and its size; None for one that is not there."""
+
+    def stamp(name: str) -> tuple[int, int] | None:
+        try:
+            found = os.lstat(folder / name)
+        except OSError:
+            return None
+        return found.st_mtime_ns, found.st_size
+
+    return tuple(map(stamp, names))
+
+
+def describe_run(name: str, root: Path, folder: Path) -> RunEntry:
+    """Read what a run says of itself; what is wrong with it stands in the place of its verdict."""
+    kind = next(kind for file, kind in KINDS.items() if is_regular(folder / file))
+    shown = inline(folder.relative_to(root).as_posix())
+    dates = [part[0] / 1e9 for part in stamp_of(folder, *KINDS) if part]
+    entry = RunEntry(
+        id=name,
+        path=inline(root.absolute().name) if shown == "." else shown[-LONGEST:],
+        kind=kind,
+        date=max(dates, default=0.0),
+        state="done",
+        report=is_regular(folder / REPORT),
+    )
+    try:
+        if is_regular(folder / RUN):
+            take_plan(entry, read_file(folder / RUN, RunFile).study)
+        if kind == "heads":
+            take_result(entry, read_file(folder / RESULT, Result))
+    except CaplocError as error:
+        entry.state, entry.verdict = "unreadable", inline(error)
+    except Exception as error:  # one strange folder must not take the list of all with it
+        entry.state, entry.verdict = "unreadable", f"It cannot be shown ({type(error).__name__})."
+    return entry
+
+
+def take_plan(entry: RunEntry, study: Mapping[str, Any]) -> None:
+    """Say what a run was told to do, as far as its file tells."""
+
+    def text(value: Any) -> str:
+        return called(value)[:LONGEST] if isinstance(value, str) else ""
+
+    def part(value: Any, name: str) -> Any:
+        return value.get(name) if isinstance(value, dict) else None
+
+    settings, tasks = study.get("settings"), study.get("tasks")
+    entry.model = text(part(study.get("model"), "name"))
+    entry.task = text(study.get("task"))
+    if not entry.task and isinstance(tasks, list):
+        entry.task = ", ".join(map(text, tasks[:8]))[:LONGEST]
+    entry.method, entry.goal = text(study.get("method")), text(part(settings, "goal"))
+    seed = part(settings, "seed")
+    entry.seed = seed if isinstance(seed, int) else None
+
+
+def take_result(entry: RunEntry, result: Result) -> None:
+    """Say what a run has found."""
+    check = check_of(result)
+    entry.model, entry.task = called(result.model.name)[:LONGEST], check.task[:LONGEST]
+    entry.method, entry.seed = inline(result.method.name)[:LONGEST], result.seed
+    entry.goal = inline(result.search.goal or entry.goal)[:LONGEST]
+    entry.heads = result.top[:1000]
+    entry.scores = [check.intact, check.knocked_out]
+    entry.shown_scores = ["" if each is None else check.unit.score(each) for each in entry.scores]
+    entry.verdict = headline(result)[:1000]
+    entry.rows = result.cost.rows
+    entry.fingerprint = (result.model.fingerprint or "")[:LONGEST]
+
+
+def find_held() -> set[int] | None:
+    """Return the inodes of files that processes here hold locked; None where that is not told.
+
+    Trying a lock would tell everywhere, and for a moment keep out a run that begins.
+    """
+    try:
+        told = Path("/proc/locks").read_text()
+    except (OSError, UnicodeDecodeError):
+        return None
+    return set(map(int, re.findall(r"FLOCK +ADVISORY +WRITE +\d+ +\w+:\w+:(\d+)", told)))
+
+
+def is_running(rows: Path, held: set[int] | None) -> bool:
+    """Tell whether a process holds the folder of the rows, or on another machine seems to."""
+    try:
+        found = os.lstat(rows.parent / LOCK)
+    except OSError:
+        return False  # no run was ever here, or it came by mail
+    if held is not None and found.st_ino in held:
+        return True
+    if held is not None and is_own_disk(found.st_dev, rows):
+        return False
+    stamps = [part[0] for part in stamp_of(rows.parent, rows.name, f"{rows.name}-wal") if part]
+    return time.time() - max(stamps, default=0) / 1e9 < STILL
+
+
+DISKS: dict[int, bool] = {}  # by device: whether it is one of this machine
+
+
+def is_own_disk(device: int, rows: Path) -> bool:
+    """Tell whether the device that holds the rows is this machine's, whose locks are told."""
+    if device not in DISKS:
+        DISKS[device] = journal(rows) == "WAL"
+    return DISKS[device]
+
+
+def count_stored(rows: Path, task: str) -> tuple[int, bool]:
+    """Count rows, of one task if it is named: their number, and whether there are more.
+
+    Nothing is changed and nobody is kept waiting. 0 where they cannot be read.
+    """
+    if not is_regular(rows):
+        return 0, False
+    try:
+        with reading(rows) as (database, _):
+            wanted = "SELECT id, question FROM questions LIMIT 10000"
+            numbers = [
+                number
+                for number, text in database.execute(wanted)
+                if not task or called(task_of(text)) == task
+            ]
+            total = 0
+            for number in numbers:
+                count = "SELECT count(*) FROM (SELECT 1 FROM rows WHERE question = ? LIMIT ?)"
+                left = MOST_COUNTED + 1 - total
+                total += int(database.execute(count, (number, left)).fetchone()[0])
+    except (CaplocError, sqlite3.Error):
+        return 0, False
+    return min(total, MOST_COUNTED), total > MOST_COUNTED
+
+
+def task_of(text: Any) -> str:
+    """Return the task that a question in a store is about; nothing if it is none."""
+    question = read_question(text)
+    return question.task if question else ""
+
+
+def read_question(text: Any) -> Question | None:
+    """Read a question of a store, None if it is damaged or of another version."""
+    try:
+        found = Question(**json.loads(text))
+        found.digest()
+    except (TypeError, ValueError, RecursionError):
+        return None
+    return found if all(isinstance(each, str) for each in (found.task, found.model)) else None

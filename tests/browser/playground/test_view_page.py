@@ -1,0 +1,275 @@
+"""The view of runs in a real browser: live, filtered, whole, side by side, quick; hostile runs."""
+
+import contextlib
+import sys
+import threading
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("playwright.sync_api")
+import uvicorn
+from acting import VIEWS
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import expect
+
+import caploc
+from caploc.playground.serving import address as address_of
+from caploc.playground.serving import list_hosts, listen
+from caploc.playground.view import Playgrounds, View, view_application
+from caploc.report.wording import visible
+from caploc.search import Settings
+from caploc.store import Store
+from caploc.study import Study
+from caploc.workbench import ModelOptions
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "playground"))
+from viewed_runs import (  # noqa: E402
+    HOSTILE,
+    QUESTION,
+    answer_of,
+    store_rows,
+    stored_row,
+    write_run,
+)
+
+pytestmark = pytest.mark.browser
+MANY = 10_000
+QUICK = 2  # seconds
+
+
+@contextlib.contextmanager
+def serving(root):
+    """Serve a view of a folder; its address."""
+    view = View(root)
+    site = view_application(view, Playgrounds(view.index, "cpu"), list_hosts("127.0.0.1"))
+    with listen("127.0.0.1", 0) as listening:
+        server = uvicorn.Server(uvicorn.Config(site, log_level="error"))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+        thread.start()
+        yield address_of("127.0.0.1", listening)
+        server.should_exit = True
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def shelf(tmp_path_factory):
+    """Runs with broken, repaired and hostile answers, and one of the demo model."""
+    root = tmp_path_factory.mktemp("shelf")
+    answers = [answer_of(number) for number in range(60)]
+    answers += [
+        answer_of(60, "7", "4", intact_outcome=0.0, knocked_out_outcome=1.0),
+        answer_of(61, "4", HOSTILE, prompt=f"Say {HOSTILE}", kind=HOSTILE),
+    ]
+    folder = write_run(root / "sums", answers)
+    rows = [stored_row([], 61, "4", 1.0), stored_row([1], 61, HOSTILE, 0.0)]
+    store_rows(folder, rows)
+    write_run(root / "deep" / "other", [answer_of(0)], method={"name": "adaptive"}, seed=9)
+    write_run(root / "strange", task=HOSTILE, model=HOSTILE, method={"name": HOSTILE})
+    (root / "strange" / "report.html").write_text(
+        "<script>parent.document.title = 'run'; top.location = '/run'</script><p>a report</p>"
+    )
+    (root / "broken").mkdir()
+    (root / "broken" / "result.json").write_text("{")
+    study = Study(
+        ModelOptions("demo", device="cpu"), "demo/addition", "css",
+        settings=Settings(masks=30, rate=0.05, top=3), examples=8, controls=0, limit=12,
+    )  # fmt: skip
+    caploc.run_study(study, root / "real")
+    return root
+
+
+@pytest.fixture(scope="module")
+def url(shelf):
+    with serving(shelf) as found:
+        yield found
+
+
+@pytest.fixture
+def visit(chromium, url):
+    """Open a page in some view; whatever goes wrong in it, or is asked elsewhere, fails."""
+    contexts, wrong, asked = [], [], []
+
+    def opened(path="/", view="desk", base=url):
+        contexts.append(chromium.new_context(**VIEWS[view]))
+        page = contexts[-1].new_page()
+        page.set_default_timeout(30_000)
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.on("console", lambda said: said.type == "error" and wrong.append(said.text))
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto(base + path)
+        return page
+
+    opened.wrong = wrong
+    yield opened
+    for context in contexts:
+        context.close()
+    assert wrong == []
+    assert [
+        one for one in asked if not one.startswith(("http://127.0.0.1:", "data:", "blob:"))
+    ] == []
+
+
+def open_run(page, name):
+    page.locator("#runs").get_by_role("link", name=name, exact=True).click()
+    expect(page.locator("#run-title")).to_have_text(name)
+
+
+def names(page):
+    return page.locator("#runs tbody th a").all_inner_texts()
+
+
+def test_runs_are_searched_and_sorted(visit):
+    page = visit()
+    expect(page.locator("#list-shown")).to_have_text("5 of 5")
+    page.locator("#find").fill("adaptive l0h1")
+    expect(page.locator("#list-shown")).to_have_text("1 of 5")
+    assert names(page) == ["deep/other"]
+    page.locator("#find").fill("")
+    page.get_by_role("button", name="Seed").click()
+    page.get_by_role("button", name="Seed").click()
+    assert names(page)[0] == "deep/other"
+    expect(page.locator("[aria-sort]")).to_have_attribute("aria-sort", "descending")
+
+
+def test_a_run_is_watched_while_it_goes_on(visit, tmp_path, chromium):
+    folder = write_run(tmp_path / "live")
+    (folder / "result.json").unlink()
+    with serving(tmp_path) as base:
+        page = visit(base=base)
+        with Store(folder / "rows.sqlite") as store:
+            question = store.question_id(QUESTION)
+            for number in (1, 2):
+                store.add(question, [stored_row([], number, "4", 1.0)])
+                expect(page.locator("td[data-label=Rows]")).to_have_text(f"{number}")
+                expect(page.locator(".state")).to_have_text("running")
+            run = visit(page.locator("#runs th a").get_attribute("href"), base=base)
+            expect(run.locator("#no-report")).to_contain_text("The run goes on")
+            write_run(tmp_path / "live", [answer_of(0)])
+        expect(page.locator(".state")).to_have_text("done", timeout=10_000)
+        expect(page.locator("td[data-label='Intact → without']")).to_have_text("90\xa0% → 20\xa0%")
+        expect(run.frame_locator("#report").locator("h1")).to_contain_text("demo/addition")
+
+
+def test_a_report_is_shown_in_a_frame_where_it_works(visit):
+    page = visit()
+    open_run(page, "real")
+    report = page.frame_locator("#report")
+    report.locator("#map td").nth(3).hover()
+    expect(report.locator("#tip")).to_be_visible()  # its own script runs
+
+
+def test_examples_are_filtered_searched_and_turned(visit):
+    page = visit()
+    open_run(page, "sums")
+    page.get_by_role("link", name="Examples").click()
+    expect(page.locator("#examples-shown")).to_have_text("62 of 62 examples")
+    page.locator("#later").click()
+    expect(page.locator("#place")).to_have_text("51 to 62")
+    page.locator("[data-only=repaired]").click()
+    expect(page.locator("#examples tbody tr")).to_have_count(1)
+    expect(page.locator("#examples .badge")).to_have_text("repaired")
+    page.locator("[data-only=all]").click()
+    page.locator("#words").fill("31+1")
+    expect(page.locator("#examples tbody th a")).to_have_text(["31"])
+    page.locator("#examples tbody a").click()
+    expect(page.locator("#prompt")).to_have_text("31+1=")
+    expect(page.locator("#intact del")).to_have_text("4")
+    expect(page.locator("#knocked_out ins")).to_have_text("5")
+    page.locator("#next").click()
+    expect(page.locator("#prompt")).to_have_text("32+1=")
+    page.go_back()
+    expect(page.locator("#prompt")).to_have_text("31+1=")
+
+
+def test_runs_are_held_side_by_side(visit):
+    page = visit()
+    for name in ("Compare sums", "Compare deep/other"):
+        page.get_by_label(name).check()
+    page.get_by_role("button", name="Compare 2").click()
+    found = page.frame_locator("#comparison")
+    expect(found.locator("h1")).to_contain_text("Two methods on demo/addition")
+    found.get_by_role("link", name="demo/addition").first.click()
+    expect(found.locator("h1")).to_contain_text("L0H1")
+
+
+def test_what_a_stranger_wrote_stays_text(visit):
+    page = visit()
+    title = page.title()
+    expect(page.locator("#runs")).to_contain_text("document.title='run'")
+    open_run(page, "sums")
+    page.goto(f"{page.url}#examples/61")
+    for place in ("#prompt", "#knocked_out", "#stored"):
+        expect(page.locator(place)).to_contain_text("<img src=x onerror=")
+    assert "\u202e" not in page.locator("main").inner_text()
+    expect(page.locator("#example-outcome")).to_contain_text(visible(HOSTILE)[:20])
+    assert page.locator("main img, main script, main a[href^=javascript]").count() == 0
+    expect(page.locator("#stored tbody th")).to_have_text("L0H1")
+    page.goto(page.url.partition("/run/")[0])
+    open_run(page, "strange")
+    expect(page.frame_locator("#report").locator("p")).to_have_text("a report")
+    assert page.title() == "strange · caploc runs" and title.endswith("caploc runs")
+    assert visit.wrong and all("Content Security Policy" in said for said in visit.wrong)
+    visit.wrong.clear()  # that the report's script was refused
+
+
+def test_an_example_goes_on_in_the_playground_and_the_task_is_scored(visit):
+    page = visit()
+    open_run(page, "real")
+    page.goto(f"{page.url}#examples/0")
+    expect(page.locator("#prompt")).not_to_be_empty()
+    prompt = page.locator("#prompt").inner_text()
+    page.get_by_role("link", name="Token by token").click()
+    page.locator("#load").click()
+    expect(page.locator("#status")).to_contain_text("done", timeout=120_000)
+    assert page.locator("textarea").input_value() == prompt
+    page.locator("#scored").fill("6")
+    page.locator("#score").click()
+    expect(page.locator("#scores")).to_contain_text("6 examples", timeout=60_000)
+    expect(page.locator("#scores")).to_contain_text("100\xa0% intact")
+    page.locator("#back").click()
+    expect(page.locator("#run-title")).to_have_text("real")
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_no_page_sticks_out_or_bars_the_way(visit, view):
+    page = visit(view=view)
+    link = page.locator("#runs").get_by_role("link", name="sums", exact=True)
+    home, run = page.url, page.url.rstrip("/") + link.get_attribute("href")
+    for address in (home, run, f"{run}#examples", f"{run}#examples/61"):
+        page.goto("about:blank")
+        page.goto(address)
+        page.wait_for_timeout(700)
+        found = Axe().run(page, options={"iframes": False}).response["violations"]
+        assert [(v["id"], [n["html"] for n in v["nodes"]]) for v in found] == []
+        wide = page.evaluate("() => document.documentElement.scrollWidth")
+        assert wide <= page.viewport_size["width"]
+    paper = page.evaluate("() => getComputedStyle(document.body).backgroundColor")
+    assert (sum(map(int, paper[4:-1].split(","))) < 150) is (view == "dark")
+
+
+def test_fifty_runs_and_ten_thousand_examples_open_at_once(visit, tmp_path):
+    answers = [answer_of(n, prompt=f"Question {n}: " + "words " * 40) for n in range(MANY)]
+    write_run(tmp_path / "large", answers)
+    for number in range(49):
+        folder = write_run(tmp_path / f"run{number}", [answer_of(0)])
+        store_rows(folder, [stored_row([], n, "4", 1.0) for n in range(200)])
+    tries = []
+    for _ in range(3):  # each with a server that has read nothing; the machine may be busy
+        with serving(tmp_path) as base:
+            page = visit(base=base, path="/page/words.js")
+            began = [time.monotonic()]
+            page.goto(base)
+            expect(page.locator("#list-shown")).to_have_text("50 of 50")
+            path = page.get_by_role("link", name="large", exact=True).get_attribute("href")
+            began.append(time.monotonic())
+            page.goto(f"{base}{path}#examples")
+            expect(page.locator("#examples tbody tr")).to_have_count(50)
+            began.append(time.monotonic())
+            page.locator("#words").fill(f"question {MANY - 1}:")
+            expect(page.locator("#examples tbody tr")).to_have_count(1)
+            began.append(time.monotonic())
+        tries.append([after - before for before, after in pairwise(began)])
+    assert all(min(each) < QUICK for each in zip(*tries, strict=True)), tries

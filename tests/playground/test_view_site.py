@@ -1,0 +1,301 @@
+"""The view of runs: what it lists and shows, live, and what hostile folders cannot do."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+from viewed_runs import HOSTILE, QUESTION, answer_of, store_rows, stored_row, write_run
+
+import caploc
+from caploc.playground.runs import identify
+from caploc.playground.serving import list_hosts
+from caploc.playground.view import Playgrounds, View, view_application
+from caploc.report.templates import page_policy
+from caploc.search import Settings
+from caploc.store import Store
+from caploc.study import Study
+from caploc.workbench import ModelOptions
+
+
+@pytest.fixture
+def site(tmp_path):
+    view = View(tmp_path)
+    app = view_application(view, Playgrounds(view.index, "cpu"), list_hosts("127.0.0.1"))
+    with TestClient(app, base_url="http://127.0.0.1:8750") as client:
+        yield client
+
+
+def listed(site):
+    return {run["path"]: run for run in site.get("/runs").json()["runs"]}
+
+
+def address(tmp_path, name):
+    return f"/run/{identify(tmp_path, tmp_path / name)}"
+
+
+def test_a_run_is_listed_with_what_it_found(site, tmp_path):
+    write_run(tmp_path / "deep" / "er" / "mine")
+    run = listed(site)["deep/er/mine"]
+    assert (run["model"], run["task"], run["method"], run["seed"]) == (
+        "demo", "demo/addition", "css", 3,
+    )  # fmt: skip
+    assert (run["heads"], run["rows"]) == (["L0H1"], 1234)
+    assert run["shown_scores"] == ["90\xa0%", "20\xa0%"]
+    assert "L0H1" in run["verdict"] and run["state"] == "done"
+
+
+def test_a_run_is_read_again_when_it_changes_and_not_otherwise(site, tmp_path, monkeypatch):
+    import caploc.playground.runs as runs
+
+    folder = write_run(tmp_path / "mine")
+    reads = []
+    whole = runs.describe_run
+    monkeypatch.setattr(runs, "describe_run", lambda *asked: reads.append(asked) or whole(*asked))
+    for _ in range(3):
+        assert listed(site)["mine"]["seed"] == 3
+    assert len(reads) == 1
+    write_run(folder, seed=12345)
+    assert listed(site)["mine"]["seed"] == 12345 and len(reads) == 2
+
+
+@pytest.mark.skipif(not Path("/proc/locks").exists(), reason="tells locks on Linux only")
+def test_a_run_that_goes_on_is_live_and_stays_writable(site, tmp_path):
+    folder = write_run(tmp_path / "mine")
+    (folder / "result.json").unlink()
+    with Store(folder / "rows.sqlite") as store:
+        question = store.question_id(QUESTION)
+        for number in range(1, 4):
+            store.add(question, [stored_row([], number, "4", 1.0)])
+            run = listed(site)["mine"]
+            assert (run["state"], run["rows"], run["task"]) == ("running", number, "demo/addition")
+    assert listed(site)["mine"]["state"] == "stopped"
+    write_run(folder)
+    assert listed(site)["mine"]["state"] == "done"
+
+
+def test_studies_share_a_store_and_each_counts_its_own_task(site, tmp_path):
+    (tmp_path / "studies.json").write_text('{"studies": ["a", "b"]}')
+    for name in ("a", "b"):
+        write_run(tmp_path / name)
+        (tmp_path / name / "result.json").unlink()
+    study = json.loads((tmp_path / "b" / "run.json").read_text())
+    study["study"]["task"] = "demo/sorting"
+    (tmp_path / "b" / "run.json").write_text(json.dumps(study))
+    store_rows(tmp_path, [stored_row([], 1, "4", 1.0), stored_row([1], 1, "5", 0.0)])
+    runs = listed(site)
+    assert (runs["a"]["rows"], runs["b"]["rows"]) == (2, 0)
+    assert runs[tmp_path.name]["kind"] == "studies"
+
+
+def test_runs_of_neurons_are_listed_by_name(site, tmp_path):
+    folder = tmp_path / "neurons"
+    folder.mkdir()
+    (folder / "neurons.json").write_text("{}")
+    study = {"model": {"name": "demo"}, "tasks": ["demo/addition", "demo/sorting"]}
+    (folder / "run.json").write_text(json.dumps({"study": study}))
+    run = listed(site)["neurons"]
+    assert (run["kind"], run["model"], run["task"]) == (
+        "neurons", "demo", "demo/addition, demo/sorting",
+    )  # fmt: skip
+
+
+def test_no_link_leads_out_of_the_folder(site, tmp_path, tmp_path_factory):
+    away = write_run(tmp_path_factory.mktemp("away") / "secret")
+    (tmp_path / "link").symlink_to(away)
+    mine = write_run(tmp_path / "mine")
+    assert set(listed(site)) == {"mine"}
+    (away / "secret.png").write_bytes(b"secret")
+    (mine / "figures").symlink_to(away)
+    (mine / "report.html").symlink_to(away / "result.json")
+    for path in ("figures/secret.png", "figures/..%2Fresult.json", "../../etc/passwd"):
+        found = site.get(f"{address(tmp_path, 'mine')}/{path}")
+        assert found.status_code in (400, 404) and b"secret" not in found.content
+    drawn = site.get(f"{address(tmp_path, 'mine')}/report.html")  # not what the link points at
+    assert drawn.status_code == 200 and "<h1>" in drawn.text
+    (mine / "result.json").unlink()
+    (mine / "result.json").symlink_to(away / "result.json")
+    assert listed(site)["mine"]["kind"] == "run"
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["{", "[" * 100_000, "null", "[1]", '{"schema": 99}', '{"heads": NaN}', '{"schema": 1}', "\0"],
+)
+def test_an_absurd_result_is_listed_with_its_fault_and_hides_no_other(site, tmp_path, content):
+    write_run(tmp_path / "sound")
+    folder = write_run(tmp_path / "absurd")
+    (folder / "result.json").write_text(content)
+    runs = listed(site)
+    assert runs["absurd"]["state"] == "unreadable" and runs["sound"]["state"] == "done"
+    assert len(runs["absurd"]["verdict"]) > 10 and "Traceback" not in runs["absurd"]["verdict"]
+    for part in ("about", "examples", "report.html"):
+        reply = site.get(f"{address(tmp_path, 'absurd')}/{part}")
+        assert reply.status_code in (200, 400) and "Traceback" not in reply.text
+
+
+def test_run_files_of_the_wrong_shape_do_no_harm(site, tmp_path):
+    shapes = [
+        {"model": 3, "task": ["x"], "settings": "no", "method": None, "tasks": [[], {}]},
+        {"model": {"name": "x" * 99_999}, "task": HOSTILE * 999, "settings": {"seed": "a"}},
+    ]
+    for number, study in enumerate(shapes):
+        folder = tmp_path / f"{number}"
+        folder.mkdir()
+        (folder / "run.json").write_text(json.dumps({"study": study}))
+    runs = listed(site)
+    assert [runs[name]["state"] for name in "01"] == ["stopped", "stopped"]
+    assert all(len(json.dumps(run)) < 4000 for run in runs.values())
+    assert "\u202e" not in runs["1"]["task"]
+
+
+def test_a_strangers_report_may_run_our_script_and_nothing_else(site, tmp_path):
+    folder = write_run(tmp_path / "mine")
+    (folder / "report.html").write_text("<script>alert(1)</script>")
+    reply = site.get(f"{address(tmp_path, 'mine')}/report.html")
+    policies = [value for name, value in reply.headers.multi_items()
+                if name == "content-security-policy"]  # fmt: skip
+    (policy,) = policies
+    assert policy.startswith(page_policy()) and "'unsafe-inline'" in policy
+    assert "script-src 'sha256-" in policy and "default-src 'none'" in policy
+    assert "sandbox allow-scripts allow-downloads" in policy and "same-origin" not in policy
+    page = site.get("/").text
+    assert 'sandbox="allow-scripts allow-downloads"' in page and "allow-same-origin" not in page
+
+
+def test_a_run_without_a_report_gets_one_drawn_and_keeps_none(site, tmp_path):
+    folder = write_run(tmp_path / "mine", [answer_of(0, knocked_out=HOSTILE)])
+    before = sorted(folder.iterdir())
+    page = site.get(f"{address(tmp_path, 'mine')}/report.html").text
+    assert "demo/addition" in page and HOSTILE not in page and "&lt;img src=x" in page
+    assert sorted(folder.iterdir()) == before
+
+
+ANSWERS = [
+    answer_of(0),
+    answer_of(1, "4", "4", knocked_out_outcome=1.0),
+    answer_of(2, "7", "4", intact_outcome=0.0, knocked_out_outcome=1.0),
+    answer_of(3, "7", "8", intact_outcome=0.0),
+    answer_of(4, "4", HOSTILE, prompt="Look at THIS ONE"),
+]
+
+
+@pytest.mark.parametrize(
+    ("only", "places"),
+    [
+        ("all", [0, 1, 2, 3, 4]), ("changed", [0, 2, 3, 4]), ("broken", [0, 4]), ("repaired", [2]),
+        ("reworded", [3]), ("unchanged", [1]), ("right", [0, 1, 4]), ("wrong", [2, 3]),
+    ],
+)  # fmt: skip
+def test_examples_are_found_by_what_became_of_them(site, tmp_path, only, places):
+    write_run(tmp_path / "mine", ANSWERS)
+    found = site.get(f"{address(tmp_path, 'mine')}/examples", params={"only": only}).json()
+    assert [row["place"] for row in found["rows"]] == places
+    assert found["counts"][only] == found["total"] == len(places)
+
+
+def test_examples_are_found_by_their_text_and_handed_out_in_pages(site, tmp_path):
+    many = [answer_of(number) for number in range(120)]
+    write_run(tmp_path / "mine", [*many, ANSWERS[4]])
+    path = f"{address(tmp_path, 'mine')}/examples"
+    found = site.get(path, params={"text": "this one"}).json()
+    assert [row["place"] for row in found["rows"]] == [120]
+    pages = [site.get(path, params={"first": first}).json()["rows"] for first in (0, 50, 100, 150)]
+    assert list(map(len, pages)) == [50, 50, 21, 0]
+    assert [row["place"] for page in pages for row in page] == list(range(121))
+    for asked in ({"only": "x"}, {"first": "-1"}, {"first": "9" * 99}):
+        refused = site.get(path, params=asked)
+        assert refused.status_code == 400 and len(refused.json()["message"]) < 200
+
+
+def test_an_example_is_shown_whole_with_its_differences(site, tmp_path):
+    long = "few shots\n" * 5000
+    write_run(tmp_path / "mine", [answer_of(7, "The cat sat", "The dog sat", prompt=long)])
+    found = site.get(f"{address(tmp_path, 'mine')}/examples/0").json()
+    assert found["prompt"] == long and found["gold"] == "4"
+    assert found["intact"] == ["The ", "cat", " sat"]
+    assert found["knocked_out"] == ["The ", "dog", " sat"]
+    assert site.get(f"{address(tmp_path, 'mine')}/examples/1").status_code == 400
+
+
+def test_an_example_names_the_heads_that_alone_change_it(site, tmp_path):
+    folder = write_run(tmp_path / "mine", [answer_of(7)])
+    rows = [
+        stored_row([], 7, "4", 1.0),
+        stored_row([0], 7, "4", 1.0),  # no change
+        stored_row([1], 7, "5", 0.0),
+        stored_row([2], 7, "4!", 1.0),  # other words
+        stored_row([0, 1], 7, "9", 0.0),  # two heads at once
+        stored_row([3], 8, "9", 0.0),  # of another example
+        stored_row([], 8, "4", 1.0),
+    ]
+    store_rows(folder, rows)
+    (alone,) = site.get(f"{address(tmp_path, 'mine')}/examples/0").json()["stored"]["alone"]
+    assert (alone["measured"], alone["changed"], alone["kind"]) == (3, 2, "metric")
+    assert [(head["head"], head["said"]) for head in alone["heads"]] == [
+        ("L0H1", "5"), ("L1H0", "4!"),
+    ]  # fmt: skip
+
+
+def test_a_damaged_store_costs_an_example_nothing_else(site, tmp_path):
+    folder = write_run(tmp_path / "mine", [answer_of(7)])
+    store_rows(folder, [stored_row([], 7, "4", 1.0), stored_row([1], 7, "5", 0.0)])
+    with open(folder / "rows.sqlite", "r+b") as file:
+        file.seek(4096)
+        file.write(os.urandom(4096))
+    found = site.get(f"{address(tmp_path, 'mine')}/examples/0").json()
+    assert found["intact"] == ["", "4"]
+    assert "rows.sqlite" in found["stored"]["failed"]
+
+
+def test_runs_are_compared_side_by_side(site, tmp_path):
+    for name in ("one", "two"):
+        write_run(tmp_path / name, method={"name": name})
+    names = [identify(tmp_path, tmp_path / name) for name in ("one", "two")]
+    reply = site.get("/compare/page", params={"runs": ",".join(names)})
+    assert reply.status_code == 200 and "Two methods on demo/addition" in reply.text
+    assert f"./{names[0]}/report.html" in reply.text and str(tmp_path) not in reply.text
+    assert "sandbox" in reply.headers["content-security-policy"]
+    assert site.get(f"/compare/{names[0]}/report.html").status_code == 200
+    refused = site.get("/compare/page", params={"runs": names[0]})
+    assert refused.status_code == 400 and "2 to 24" in refused.json()["message"]
+
+
+def test_pages_of_other_sites_can_link_here_and_ask_nothing(site):
+    for where in ("cross-site", "same-site"):
+        headers = {"sec-fetch-site": where, "sec-fetch-mode": "no-cors"}
+        assert site.get("/runs", headers=headers).status_code == 403
+        headers["sec-fetch-mode"] = "navigate"
+        assert site.get("/", headers=headers).status_code == 200
+    assert site.get("/runs", headers={"sec-fetch-site": "same-origin"}).status_code == 200
+    assert site.get("/runs", headers={"host": "evil.example"}).status_code == 400
+
+
+def test_a_model_is_loaded_only_when_a_page_of_ours_asks(site, tmp_path):
+    settings = Settings(masks=10, rate=0.05, top=2)
+    study = Study(ModelOptions("demo", device="cpu"), "demo/addition", "css", settings=settings,
+                  examples=4, controls=0, limit=8)  # fmt: skip
+    caploc.run_study(study, tmp_path / "mine")
+    play = f"/play/{identify(tmp_path, tmp_path / 'mine')}"
+    assert site.get(f"{play}/board").json() == {"unloaded": "demo", "state": "done"}
+    asked = {"heads": ["L0H13"], "prompt": "47+38=", "new_tokens": 2}
+    assert "load this page again" in site.post(f"{play}/answers", json=asked).json()["message"]
+    assert site.post(f"{play}/load", data={"a": "b"}).status_code == 400
+    assert site.get(f"{play}/load").status_code == 405
+    assert "unloaded" in site.get(f"{play}/board").json()
+    assert site.post(f"{play}/load", json={}).status_code == 200
+    board = site.get(f"{play}/board").json()
+    assert sum(board["layers"]) == 96 and board["run"] == 0
+    lines = site.post(f"{play}/answers", json=asked).text.splitlines()
+    assert json.loads(lines[-1]) == {"event": "done"}
+    assert site.post(f"{play}/nothing", json={}).status_code == 400
+
+
+def test_a_run_of_a_stranger_gets_no_code_of_its_model_run(site, tmp_path):
+    folder = write_run(tmp_path / "mine")
+    run = json.loads((folder / "run.json").read_text())
+    run["study"]["model"]["trust_remote_code"] = True
+    (folder / "run.json").write_text(json.dumps(run))
+    reply = site.post(f"/play/{identify(tmp_path, folder)}/load", json={})
+    assert reply.status_code == 400 and "--trust-remote-code" in reply.json()["message"]
