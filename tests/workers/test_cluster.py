@@ -159,9 +159,7 @@ def hear(engine, enough, seconds=300):
     """Take in what the engine's workers tell until it is enough."""
     limit = time.monotonic() + seconds
     while not enough() and time.monotonic() < limit:
-        engine.refresh()
-        for event in engine.events():
-            engine.take(event, None)
+        engine.turn()
     assert enough(), (engine.idle, engine.busy, engine.pool.workers)
 
 
