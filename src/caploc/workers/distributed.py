@@ -333,7 +333,7 @@ class DistributedEngine:
     def feed(self) -> None:
         """Give every idle worker a group, as long as there are rows."""
         present = sorted(self.idle | self.busy)
-        for worker in sorted(self.idle):
+        for worker in sorted(self.idle) if self.work.waiting else ():
             given = self.work.give(worker, present, self.clock())
             if given is not None:
                 self.idle.discard(worker)

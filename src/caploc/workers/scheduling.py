@@ -324,6 +324,11 @@ class Dispatcher:
             self.known.pop(row.question, None)
         answered.clear()
 
+    @property
+    def waiting(self) -> bool:
+        """Whether there is a row that no worker has."""
+        return bool(self.queue.left or self.again)
+
     def give(self, worker: int, present: Sequence[int], now: float) -> tuple[int, list[Ask]] | None:
         """Give an idle worker a group, with its number; None if there is none for it."""
         self.again = [group for group in map(self._wanted, self.again) if group.rows]
