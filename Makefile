@@ -18,7 +18,7 @@ INSTALL_CHROMIUM := (apt-get update -qq; apt-get install --yes -qq --no-install-
 # two processes, a file's tests in one: what its fixtures prepare is prepared once
 BESIDE := -n 2 --dist loadfile
 
-.PHONY: demo test test-slow test-browser test-cluster test-faults test-attacks test-real soak test-sharded test-quantized test-trackers test-mistakes fuzz audit check bench bench-recovery bench-ideas bench-neurons bench-workers bench-gpu bench-peers \
+.PHONY: demo test test-slow test-browser test-cluster test-faults test-attacks test-real soak test-sharded test-quantized test-trackers test-mistakes fuzz audit check bench bench-recovery bench-ideas bench-neurons bench-workers bench-gpu gpu-check bench-peers \
 	demo-model truth truth-real bench-real docs test-docs wheel test-wheel clean
 
 demo: $(INSTALLED)  ## install, fetch SmolLM2, localize some of its capabilities, write reports
@@ -133,6 +133,9 @@ bench-workers: $(BIN)/.installed-ray  ## two workers against one, the driver's o
 
 bench-gpu: $(INSTALLED)  ## the same on the shapes of Llama 3 1B and 8B; needs a CUDA device
 	$(KEPT) $(BIN)/python bench/engine.py --gpu
+
+gpu-check: $(INSTALLED)  ## ten minutes on one GPU: right in bfloat16, and how fast; ends with 1 without CUDA
+	$(KEPT) $(BIN)/python bench/gpu_check.py
 
 bench-peers: $(PEERS)/.installed  ## TransformerLens, nnsight and pyvene beside them, a small case
 	$(KEPT) $(PEERS)/bin/python bench/engine.py --peers

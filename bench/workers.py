@@ -6,6 +6,7 @@
 `pair`: two workers of one thread each against one, on the random 25 M model. `driver`: what a row
 costs the driver, with workers that answer at once. `many`: up to 256 workers that sleep for as long
 as they would take; they are coroutines in a few Ray actors, for so many processes do not fit here.
+`fleet`: many studies at once on 64 made-up GPUs, without Ray.
 """
 
 import argparse
@@ -16,6 +17,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -37,6 +39,7 @@ from caploc.measurement import Cost, Meter
 from caploc.models.loading import load_model
 from caploc.progress import Silent
 from caploc.search import Plan
+from caploc.simulate import World
 from caploc.store import Question, Store
 from caploc.tasks.catalog import load_task
 from caploc.tasks.task import Generated
@@ -48,12 +51,14 @@ from caploc.workers.distributed import (
     WorkerRecipe,
 )
 from caploc.workers.ray_backend import PoolWorker, WorkerPool, connect_ray
+from fleet import EIGHT, SEVENTY, recorded, simulate
 
-PARTS = ("pair", "driver", "many")
+PARTS = ("pair", "driver", "many", "fleet")
 GRID = HeadGrid((32,) * 32, (4,) * 32)  # of a model of eight billion parameters
 ROWS, MASKS = 100_000, 100  # of the driver's part
 RATE, SECONDS = 5.0, 60.0  # a sleeping worker's rows a second, and how long all of them work
 CREWS, HOSTS = (16, 64, 256), 4
+STUDIES, KINDS_SEEN = 200, ("real", "strong", "weak", "inter")
 PAIR_MASKS, PAIR_EXAMPLES = 72, 24
 PAIR_RATE = 0.05  # of the heads, so that no mask comes twice
 
@@ -127,10 +132,12 @@ def main() -> None:
     file = arguments.out / "workers.json"
     arguments.out.mkdir(parents=True, exist_ok=True)
     found = json.loads(file.read_text()) if file.is_file() else {}
-    # one cluster for all parts, with room for three workers of a core
-    connection = connect_ray(Workers(3, cpus=1))
-    try:
-        for part in arguments.only.split(","):
+    parts = arguments.only.split(",")
+    # one cluster for all parts that need one, with room for three workers of a core
+    with ExitStack() as stack:
+        if set(parts) != {"fleet"}:
+            stack.callback(connect_ray(Workers(3, cpus=1)).close)
+        for part in parts:
             print(f"{part} ...", flush=True)
             measured = MEASURED[part](arguments.repeats)
             found[part] = measured | {
@@ -141,8 +148,6 @@ def main() -> None:
             print(json.dumps(found[part], indent=1), flush=True)
             file.write_text(json.dumps(found, indent=1) + "\n")
             file.with_suffix(".md").write_text(page(found))
-    finally:
-        connection.close()
 
 
 def pair(repeats: int) -> dict[str, Any]:
@@ -195,8 +200,7 @@ def pair(repeats: int) -> dict[str, Any]:
 def settle(engine: DistributedEngine) -> None:
     """Wait until every worker has its model."""
     while len(engine.idle) < engine.initial:
-        for event in engine.events():
-            engine.take(event, None)
+        engine.turn()
 
 
 def answer(engine: DistributedEngine, asks: Sequence[Ask]) -> tuple[float, float, float]:
@@ -376,6 +380,25 @@ def page(found: dict[str, Any]) -> str:
             ),
             "",
         ]
+    if part := found.get("fleet"):
+        lines += [
+            "Made-up GPUs that take as long as an engine would, driven by the real scheduler on a "
+            "clock of its own (`bench/fleet.py`): each study asks, round by round, the rows of one "
+            f"of {part['plans']} adaptive searches in simulated worlds of 192 heads, on a task of "
+            "its own. *Busy* is the share of the time that a GPU had rows; *best* is what "
+            "it did over what it does with groups of ten thousand. The driver's own computing "
+            f"takes no time on this clock; {place(part)}:",
+            "",
+            "| studies | at a time | workers | rows | asked | groups | seconds | busy | best |",
+            "| ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+            *(
+                f"| {one['studies']} | {one['abreast']} | {one['workers']} | {one['rows']:,} | "
+                f"{one['asked']:,} | {one['groups']:,} | {one['seconds']:,.0f} | "
+                f"{100 * one['busy']:.1f} % | {100 * one['of_best']:.0f} % |"
+                for one in part["runs"]
+            ),
+            "",
+        ]
     return "\n".join(lines)
 
 
@@ -384,7 +407,22 @@ def place(part: dict[str, Any]) -> str:
     return f"{part['date']}, {part['cores']} shared cores, load {part['load']} at the end"
 
 
-MEASURED = {"pair": pair, "driver": driver, "many": many}
+def fleet(repeats: int) -> dict[str, Any]:
+    """How busy 64 made-up GPUs are over many studies, and over one in shards; see `fleet.py`."""
+    plans = [
+        recorded(World.of_kind(kind, seed=seed, layers=24, width=8), seed)
+        for seed, kind in enumerate(KINDS_SEEN)
+    ]
+    many = [plans[n % len(plans)] for n in range(STUDIES)]
+    found = [
+        simulate(many[: STUDIES // 10], 64, EIGHT, abreast=1),
+        simulate(many, 64, EIGHT, abreast=256),
+        simulate(plans[:1], 8, SEVENTY, abreast=1),
+    ]
+    return {"runs": found, "plans": len(plans)}
+
+
+MEASURED = {"pair": pair, "driver": driver, "many": many, "fleet": fleet}
 
 if __name__ == "__main__":
     main()

@@ -122,6 +122,12 @@ def gsm8k(loaded: LoadedModel, count: int) -> list[Row]:
     return [(texts.generate(f"{prefix} {texts.words(*QUESTION)}", 128),) for _ in range(count)]
 
 
+def unshared(loaded: LoadedModel, count: int) -> list[Row]:
+    """Other worked examples before every question, so that two prompts share nothing."""
+    texts = Texts(loaded)
+    return [(texts.generate(texts.words(860, 960), 128),) for _ in range(count)]
+
+
 def mmlu(loaded: LoadedModel, count: int) -> list[Row]:
     """Five worked questions before every question, answered with one of four letters."""
     texts = Texts(loaded)
@@ -202,6 +208,7 @@ RECIPES = {
     "i": Recipe("gsm8k_cot: eight examples, the same in every prompt", GSM8K_COT, random_heads),
     "j": Recipe("ARC-Challenge: four choices, no examples before", ARC, random_heads),
     "k": Recipe("one-shot: single heads on the examples of (g)", Task("words/past"), spread_heads),
+    "l": Recipe("gsm8k-shaped: 860-960 of its own, answer to 128", unshared, random_heads),
     "p": Recipe("equal prompts of 48, answer to 24", equal_lengths, random_heads),
 }
 # By the models they are for; the others are in the words of random models.

@@ -113,14 +113,13 @@ class Meter:
             (packed[mask], self.task.key(int(example)))
             for mask, example in zip(plan.mask, plan.example, strict=True)
         ]
-        open_rows = {
-            key: (plan.masks[mask], int(example))
-            for key, mask, example in zip(keys, plan.mask, plan.example, strict=True)
-            if key not in self.known
-        }
-        progress.start(what, len(set(keys)))
-        progress.advance(len(set(keys)) - len(open_rows), 0)
-        todo = list(open_rows.items())
+        # what another study has stored in the meantime
+        self.known |= self.store.find(self.question, set(keys) - self.known.keys())
+        planned = zip(keys, plan.mask, plan.example, strict=True)
+        rows = {key: (plan.masks[mask], int(example)) for key, mask, example in planned}
+        todo = [row for row in rows.items() if row[0] not in self.known]
+        progress.start(what, len(rows))
+        progress.advance(len(rows) - len(todo), 0)
         for first in range(0, len(todo), ASKED_AT_ONCE):
             self.ask(todo[first : first + ASKED_AT_ONCE], progress)
         self.cost.count([self.known[key] for key in set(keys) - self.counted])

@@ -1,5 +1,6 @@
 """How far a measurement is, for whoever wants to know."""
 
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 
@@ -39,6 +40,32 @@ def tell(progress: Progress, text: str) -> None:
     """Say a line to whoever watches a run."""
     if isinstance(progress, Overview):
         progress.tell(text)
+
+
+@dataclass
+class SideBySide:
+    """Progress of one of several studies at once: rows are counted for all of them together.
+
+    `left` has the rows that each study still waits for.
+    """
+
+    shown: Progress
+    name: str
+    left: dict[str, int]
+
+    def start(self, what: str, rows: int) -> None:
+        self.left[self.name] = rows
+        expect(self.shown, sum(self.left.values()))
+        self.shown.start(f"{self.name}: {what}", rows)
+
+    def advance(self, rows: int, tokens: float) -> None:
+        self.left[self.name] -= rows
+        self.shown.advance(rows, tokens)
+
+    def expect(self, rows: int) -> None: ...
+
+    def tell(self, text: str) -> None:
+        tell(self.shown, f"{self.name}: {text}")
 
 
 class Silent:

@@ -1,5 +1,8 @@
 """What rows take on a large GPU, from configs alone."""
 
+import sys
+from pathlib import Path
+
 import numpy as np
 from transformers import AutoConfig
 
@@ -52,3 +55,17 @@ def test_250_long_rows_run_at_a_time_on_a_gpu_of_80_gigabytes():
         [PlannedRow(n, n, n) for n in range(300)],
     )
     assert plan_batches(work, sizes).slots >= 250
+
+
+def test_the_table_of_what_fits_is_the_planners_own(monkeypatch):
+    monkeypatch.setattr(sys, "path", [*sys.path, str(Path(__file__).parents[2] / "scripts")])
+    import fits
+
+    (row,) = (
+        line
+        for line in fits.PAGE.read_text().splitlines()
+        if line.startswith("| 8B |") and "nothing shared" in line
+    )
+    rows = fits.cell(fits.SHAPES["8B"].model(), 80, fits.work(*fits.PROMPTS["nothing shared"]))
+    assert row.split("|")[5].strip() == rows
+    assert int(rows) >= 250

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +15,10 @@ import pytest
 
 from caploc.engine import Ask
 from caploc.errors import UnknownName
+from caploc.progress import Silent
 from caploc.search import Settings
 from caploc.store import Store
+from caploc.studies import run_studies
 from caploc.study import Study, run_study
 from caploc.tasks.catalog import load_task
 from caploc.tasks.task import LogLikelihood
@@ -123,11 +126,48 @@ def test_two_nodes_give_the_result_of_one_process(cluster, tmp_path):
     assert run_study(study, tmp_path / "double").result.cost.rows == single["cost"]["rows"]
 
 
+class Killing(Silent):
+    """Progress that kills a node of the cluster once some rows have come."""
+
+    def __init__(self, cluster, node, after):
+        self.cluster, self.node, self.left = cluster, node, after
+
+    def advance(self, rows, tokens):
+        self.left -= rows if tokens else 0
+        if self.left <= 0 and self.node is not None:
+            node, self.node = self.node, None
+            self.cluster.remove_node(node, allow_graceful=False)
+
+
+def test_studies_side_by_side_survive_a_node_and_find_what_each_finds_alone(cluster, tmp_path):
+    settings = Settings(masks=20, rate=0.05, top=3)
+    css = Study(DEMO, "demo/addition", "css", settings, examples=20, controls=0, limit=20)
+    studies = {
+        "a": css,
+        "b": replace(css, method="one-shot"),
+        "c": replace(css, task="demo/sentences"),
+    }
+    alone = run_studies(studies, tmp_path / "alone").outcomes
+    options = replace(DEMO, workers=Workers(None, cluster.address, cpus=1))
+    spread = {name: replace(study, model=options) for name, study in studies.items()}
+    progress = Killing(cluster, *cluster.worker_nodes, after=100)
+    many = run_studies(spread, tmp_path / "many", progress).outcomes
+    assert progress.node is None
+    for one, other in zip(alone, many, strict=True):
+        assert one.failure is None and other.failure is None
+        found, same = one.result.as_dict(), other.result.as_dict()
+        for result in (found, same):
+            for field in ("seconds", "forward_tokens"):
+                assert result["cost"].pop(field) > 0
+        assert found == same
+    assert outcomes(tmp_path / "many") == outcomes(tmp_path / "alone")
+
+
 def outcomes(folder):
     with Store(folder / "rows.sqlite") as store:
         rows = store.database.execute(
-            "SELECT question, hex(mask), example, outcome, item, responses FROM rows "
-            "ORDER BY 1, 2, 3"
+            "SELECT digest, hex(mask), example, outcome, item, responses FROM rows JOIN questions "
+            "ON rows.question = questions.id ORDER BY 1, 2, 3"
         )
         return list(rows)
 
@@ -159,9 +199,7 @@ def hear(engine, enough, seconds=300):
     """Take in what the engine's workers tell until it is enough."""
     limit = time.monotonic() + seconds
     while not enough() and time.monotonic() < limit:
-        engine.refresh()
-        for event in engine.events():
-            engine.take(event, None)
+        engine.turn()
     assert enough(), (engine.idle, engine.busy, engine.pool.workers)
 
 

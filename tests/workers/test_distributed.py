@@ -1,6 +1,8 @@
 import math
+import threading
+import time
 from collections import Counter
-from itertools import count
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -8,7 +10,12 @@ from hypothesis import strategies as st
 from made_up import IDENTITY, HerePool, answered, crossed, truth
 
 from caploc.errors import BadOption, ModelRefused, OutOfMemory, RunFailed
-from caploc.workers.distributed import DistributedEngine, GroupEnded, WorkerJoined
+from caploc.workers.distributed import (
+    DistributedEngine,
+    GroupEnded,
+    WorkerJoined,
+    first_alone,
+)
 from caploc.workers.scheduling import Dispatcher, Patience, WorkerRates
 
 FAULTS = ["dies", "dies later", "nan", "short", "hangs"]
@@ -89,7 +96,8 @@ def test_a_worker_caught_with_a_wrong_nan_is_replaced():
 
 
 def test_who_fails_on_a_doubted_row_is_not_taken_for_who_said_nan():
-    work = Dispatcher(crossed(1, ["a"], 2), WorkerRates(), PATIENCE, count(1))
+    work = Dispatcher(WorkerRates(), PATIENCE)
+    batch = work.add(crossed(1, ["a"], 2))
     for worker, said in ((1, math.nan), (2, None), (3, -1.0)):
         number, asks = work.give(worker, [1, 2, 3], 0.0)
         if said is None:
@@ -98,7 +106,7 @@ def test_who_fails_on_a_doubted_row_is_not_taken_for_who_said_nan():
             work.take(worker, number, [answered(ask, said) for ask in asks], 0.0)
             work.end(worker, number, 0.0)
     assert work.suspects == {1}
-    assert not work.open
+    assert not batch.open
 
 
 def test_workers_are_not_silent_while_nobody_listens():
@@ -220,3 +228,37 @@ def test_answers_of_a_batch_that_was_given_up_are_dropped():
     interrupted.close()
     asks = crossed(30, ["b"])
     assert collected(engine, asks) == {ask.key: truth(ask) for ask in asks}
+
+
+def test_the_first_loads_alone_and_the_others_together(monkeypatch, tmp_path):
+    monkeypatch.setattr(Path, "home", lambda: tmp_path)
+    began, ended, lock = [], [], threading.Lock()
+    together = threading.Barrier(3, timeout=20)
+
+    def load(number):
+        with first_alone("model on node"):
+            with lock:
+                began.append((number, len(ended)))
+            if len(began) > 1:
+                together.wait()  # passed only if all three of the others are in here
+            else:
+                for thread in threads[1:]:
+                    thread.start()
+                time.sleep(0.2)
+            with lock:
+                ended.append(number)
+
+    threads = [threading.Thread(target=load, args=(n,)) for n in range(4)]
+    threads[0].start()
+    threads[0].join()
+    for thread in threads[1:]:
+        thread.join()
+    assert began[0] == (0, 0)
+    assert all(done >= 1 for _, done in began[1:])
+
+
+def test_where_no_lock_can_be_kept_nobody_waits(monkeypatch, tmp_path):
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(Path, "home", lambda: tmp_path / "file")
+    with first_alone("model"), first_alone("model"):
+        pass

@@ -5,8 +5,9 @@ import math
 import os
 import shutil
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -33,6 +34,8 @@ from caploc.store.rows import (
 )
 
 LOCK = ".lock"
+# Folders whose lock whoever started this thread holds, for this thread's work.
+HELD: ContextVar[frozenset[Path]] = ContextVar("HELD", default=frozenset())
 # File systems of other machines: WAL's index is shared memory, which they have not.
 NETWORK = (
     "nfs", "cifs", "smb", "9p", "lustre", "gpfs", "beegfs", "ceph", "afs", "glusterfs", "panfs",
@@ -134,6 +137,20 @@ class Store:
             )
             return {(row[0], row[1]): sealed_row(self.path, digest, row) for row in found}
 
+    def find(self, question: int, keys: Iterable[tuple[bytes, str]]) -> "Known":
+        """Those rows of a question, by mask and example, that are there; raises as `load` does."""
+        rows: Known = {}
+        with self.guarded():
+            digest = self.digest_of(question)
+            for key in keys:
+                for row in self.database.execute(
+                    f"SELECT {fields_of(SCHEMA)} FROM rows WHERE question = ? AND mask = ? "
+                    "AND example = ?",
+                    (question, *key),
+                ):
+                    rows[key] = sealed_row(self.path, digest, row)
+        return rows
+
     def add(self, question: int, rows: Sequence[Row]) -> None:
         """Keep rows, all or none; on return they survive a crash of the program.
 
@@ -171,8 +188,8 @@ def folder_lock(folder: Path) -> FileLock:
     """The lock of a folder, taken, which keeps other processes out until it is released.
 
     The same thread may take it again: whoever runs several studies in a folder holds it between
-    them. Raises FolderTaken if another process (or thread) is running in the folder; StoreFailed if
-    the folder cannot be made or written.
+    them, and with `hold_folder` for threads that run them. Raises FolderTaken if another process
+    (or thread) is running in the folder; StoreFailed if the folder cannot be made or written.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -180,7 +197,8 @@ def folder_lock(folder: Path) -> FileLock:
         with suppress(FileNotFoundError):
             check_regular(os.lstat(place), place)
         lock = FileLock(place, is_singleton=True)
-        lock.acquire(timeout=0)
+        if place not in HELD.get():
+            lock.acquire(timeout=0)
     except Timeout:
         raise FolderTaken(
             f"Another caploc process is running in {folder}; wait for it, stop it, or choose "
@@ -189,6 +207,18 @@ def folder_lock(folder: Path) -> FileLock:
     except OSError as error:
         raise StoreFailed(unusable(folder, error)) from error
     return lock
+
+
+@contextmanager
+def hold_folder(folder: Path) -> Iterator[None]:
+    """Keep a folder's lock while the block runs, also for threads with a copy of this context."""
+    lock, before = folder_lock(folder), HELD.get()
+    held = HELD.set(before | {folder.resolve() / LOCK})
+    try:
+        yield
+    finally:
+        HELD.reset(held)
+        lock.release()
 
 
 def journal(path: Path) -> str:

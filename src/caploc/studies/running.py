@@ -4,9 +4,10 @@ import gc
 import json
 import shlex
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,17 +27,21 @@ from caploc.folder import (
     refuse_links,
     write_json,
 )
+from caploc.measurement import HeadModel, RowEngine
 from caploc.naming import folder_name
 from caploc.outlook import Foresee
-from caploc.progress import Progress, Silent
+from caploc.progress import Progress, SideBySide, Silent
 from caploc.report import rewrite_page
 from caploc.report.templates import COMPARE, REPORT
 from caploc.result import Result
-from caploc.store import folder_lock
+from caploc.store.store import hold_folder
 from caploc.studies.file import grid_of
 from caploc.study import Study, run_study
+from caploc.workers import DistributedEngine
+from caploc.workers.concurrency import ConcurrentJobs
 
 SCHEMA = 1  # of studies.json
+ABREAST = 4  # studies at a time, for each worker
 FAILURE = "failure.txt"  # beside run.json, of a failure that no sentence foresaw
 
 
@@ -97,13 +102,13 @@ def locate_all(
     if len(studies) == 1:
         found = run_study(studies[0], folder, progress, command=command, foresee=foresee)
         return Ran([Outcome(studies[0].task, found.result)], rewrite_page(folder))
-    outcomes = []
+    outcomes = {}
     for name, each in located(named, folder, progress, command=command):
         if isinstance(each, Exception):
             raise each
-        outcomes.append(Outcome(name, each.result))
+        outcomes[name] = Outcome(name, each.result)
     compare([folder / name for name in named], folder, command=command)
-    return Ran(outcomes, folder / COMPARE)
+    return Ran([outcomes[name] for name in named], folder / COMPARE)
 
 
 def run_studies(
@@ -174,9 +179,10 @@ def located(
     """Run studies, each in its subfolder, and yield what each found, or why it failed.
 
     Models come one after another, each loaded once; if one cannot be loaded, all its studies have
-    failed. A study that fails does not stop the others; Ctrl-C and a store that cannot be written
-    do. Raises FolderTaken if another process is running in the folder; RunFailed if all must stop;
-    rows already measured are kept.
+    failed. With workers, studies of a model run side by side and are yielded as they end. A study
+    that fails does not stop the others; Ctrl-C and a store that cannot be written do. Raises
+    FolderTaken if another process is running in the folder; RunFailed if all must stop; rows
+    already measured are kept.
     """
     with lock_studies(folder, list(studies)):
         for model in dict.fromkeys(study.model for study in studies.values()):
@@ -187,21 +193,53 @@ def located(
                 except (UserError, OutOfMemory) as error:
                     yield from ((name, error) for name in own)
                     continue
-                for name, study in own.items():
-                    found: StudyFindings | Exception
-                    try:
-                        found = run_study(
-                            study, folder / name, progress, command=command, engine=engine
-                        )
-                    except (Stopped, StoreFailed):
-                        raise
-                    except Exception as error:  # the other studies may be right
-                        found = error
-                    else:
-                        rewrite_page(folder / name)
+                run = run_all(own, folder, progress, command, engine)
+                for name, found in stack.enter_context(closing(run)):
+                    if isinstance(found, (Stopped, StoreFailed)):
+                        raise found
+                    if not isinstance(found, (StudyFindings, Exception)):
+                        raise found  # Ctrl-C
                     yield name, found
-                del engine
+                del engine, run
             gc.collect()  # a model is full of cycles, and the next one needs its memory
+
+
+def run_all(
+    studies: Mapping[str, Study],
+    folder: Path,
+    progress: Progress,
+    command: str,
+    engine: RowEngine[HeadModel],
+) -> Generator[tuple[str, StudyFindings | BaseException], None, None]:
+    """Run studies of one model, side by side on workers; yield what became of each as it ends."""
+    # a tracker's module knows one run at a time
+    tracked = any(study.track for study in studies.values())
+    if isinstance(engine, DistributedEngine) and len(studies) > 1 and not tracked:
+        left = dict[str, int]()
+        jobs = {
+            name: partial(
+                run_and_report, study, folder / name, SideBySide(progress, name, left), command
+            )
+            for name, study in studies.items()
+        }
+        yield from ConcurrentJobs(engine, jobs, ABREAST * max(1, engine.pool.expected)).run()
+        return
+    for name, study in studies.items():
+        try:
+            found = run_and_report(study, folder / name, progress, command, engine)
+        except Exception as error:  # the other studies may be right
+            yield name, error
+        else:
+            yield name, found
+
+
+def run_and_report(
+    study: Study, folder: Path, progress: Progress, command: str, engine: RowEngine[HeadModel]
+) -> StudyFindings:
+    """Run a study and write its page."""
+    found = run_study(study, folder, progress, command=command, engine=engine)
+    rewrite_page(folder)
+    return found
 
 
 @contextmanager
@@ -212,16 +250,13 @@ def lock_studies(folder: Path, names: Sequence[str]) -> Iterator[None]:
     """
     refuse_links(folder)
     make(folder)
-    lock = folder_lock(folder)
-    try:
+    with hold_folder(folder):
         marked = folder / STUDIES
         known = read_contents(marked)["studies"] if marked.exists() else []
         every = list(dict.fromkeys([*known, *names]))
         if every != known:
             write_json(marked, {"schema": SCHEMA, "studies": every})
         yield
-    finally:
-        lock.release()
 
 
 def rewrite_report(folder: Path) -> Path:

@@ -9,13 +9,16 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from importlib.metadata import version
-from itertools import count
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from filelock import FileLock, Timeout
 
 from caploc.engine import Answer, Ask, BatchEngine, Source
 from caploc.engine.memory import SHARE
@@ -121,6 +124,29 @@ class WorkerRecipe:
     cpus: int = 1
 
 
+@contextmanager
+def first_alone(what: str) -> Iterator[None]:
+    """Let the first process of this user that comes do the block by itself.
+
+    Those that come in the meantime wait for it, and then go on together: what it has read from a
+    disk lies in memory. Where the home folder cannot be written nobody waits.
+    """
+    name = blake2b(what.encode(), digest_size=8).hexdigest()
+    lock = FileLock(Path.home() / ".ray" / f"caploc-{name}.lock")
+    try:
+        Path(lock.lock_file).parent.mkdir(mode=0o700, exist_ok=True)
+        lock.acquire(timeout=0)
+    except Timeout:
+        with lock:
+            pass
+    except (OSError, NotImplementedError) as error:
+        LOG.info("No lock in %s: %s", lock.lock_file, error)
+    try:
+        yield
+    finally:
+        lock.release()
+
+
 @dataclass
 class Replica:
     """A worker's model, which answers batches of asks."""
@@ -135,7 +161,8 @@ class Replica:
         node = str(ray.get_runtime_context().get_node_id())
         torch.set_num_threads(self.recipe.cpus)
         try:
-            loaded, memory = load_model(**self.recipe.loading), None
+            with first_alone(f"{self.recipe.loading.get('name')} {node}"):
+                loaded, memory = load_model(**self.recipe.loading), None
             if loaded.device.type == "cpu":  # this worker's part of what all of them may use
                 part = min(1.0, self.recipe.cpus / (os.cpu_count() or 1))
                 memory = int(SHARE * part * free_memory(loaded.device))
@@ -221,11 +248,12 @@ class DistributedEngine:
 
         Raises UserError if a worker refuses the model; RunFailed if no worker comes up.
         """
-        self.pool, self.patience, self.clock = pool, patience or Patience(), clock
-        self.rates, self.groups = WorkerRates(), count(1)
+        self.pool, self.clock, self.rates = pool, clock, WorkerRates()
+        self.work = Dispatcher(self.rates, patience or Patience())
         self.idle: set[int] = set()
         self.busy: set[int] = set()
         self.news: deque[WorkerEvent] = deque()
+        self.shared: dict[tuple[Request, ...], float] = {}
         self.first: ModelIdentity | None = None
         self.unborn = 0
         self.refreshed = -REFRESH  # when the cluster was looked at
@@ -234,22 +262,28 @@ class DistributedEngine:
             self.refresh()
             self.initial = pool.expected
             while self.first is None:
-                self._wait()
-            self.loaded = self.first
+                self.turn()
+            self.loaded: ModelIdentity = self.first
         except BaseException:
             self.close()
             raise
-        self.grid = self.loaded.grid
+        self.grid: HeadGrid = self.loaded.grid
 
     def shared_tokens(self, requests: Sequence[Request]) -> float:
         """Count tokens that a mask reads once for all of these requests; see `BatchEngine`."""
-        while True:
-            for worker in sorted(self.idle):
-                try:
-                    return float(self.pool.shared_tokens(worker, requests))
-                except RunFailed as error:
-                    self._lose(worker, str(error), None)
-            self._wait()
+        while (counted := self.count_shared(tuple(requests))) is None:
+            self.turn()
+        return counted
+
+    def count_shared(self, requests: tuple[Request, ...]) -> float | None:
+        """Have an idle worker count the shared tokens of these requests; None if all are busy."""
+        while requests not in self.shared and self.idle:
+            worker = min(self.idle)
+            try:
+                self.shared[requests] = float(self.pool.shared_tokens(worker, requests))
+            except RunFailed as error:
+                self._lose(worker, str(error))
+        return self.shared.get(requests)
 
     def answer(self, asks: Iterable[Ask]) -> Iterator[list[Answer]]:
         """Answer every ask once, in lists as workers send them.
@@ -258,65 +292,65 @@ class DistributedEngine:
             UserError: if a worker refuses an ask.
             RunFailed: if several workers fail on the same rows, or none is left.
         """
-        work = Dispatcher(asks, self.rates, self.patience, self.groups)
-        while work.open:
-            self.refresh()
-            self._feed(work)
-            for event in self.events():
-                answers = self.take(event, work)
-                self._feed(work)  # before the answers are stored: the worker need not wait for it
-                if answers:
-                    left = self.clock()
-                    yield answers
-                    work.excuse(self.clock() - left)
-            self._drop_late_and_wrong(work)
+        batch = self.work.add(asks)
+        try:
+            while (answers := self.work.collect(batch)) != []:
+                if answers is None:
+                    self.turn()
+                    self.feed()  # before answers are stored: the workers need not wait for it
+                    continue
+                left = self.clock()
+                yield answers
+                self.work.excuse(self.clock() - left)
+        finally:
+            self.work.cancel(batch)
 
-    def events(self) -> Iterator[WorkerEvent]:
-        """Yield what happened, each once, even if whoever asked stops in between."""
+    def turn(self, seconds: float = TICK) -> None:
+        """Look after the workers once: feed the idle, and take in what happens within seconds."""
+        self.refresh()
+        self.feed()
+        for event in self.events(seconds):
+            self.take(event)
+        self._drop_late_and_wrong()
+
+    def events(self, seconds: float = TICK) -> Iterator[WorkerEvent]:
+        """Yield what happened, each once, even if taking one in raises."""
         if not self.news:
-            self.news.extend(self.pool.events(TICK))
+            self.news.extend(self.pool.events(seconds))
         while self.news:
             yield self.news.popleft()
 
-    def take(self, event: WorkerEvent, work: Dispatcher | None) -> list[Answer]:
+    def take(self, event: WorkerEvent) -> None:
         if isinstance(event, AnswersCame):
-            if work is not None:
-                return work.take(event.worker, event.group, event.answers, self.clock())
+            self.work.take(event.worker, event.group, event.answers, self.clock())
         elif isinstance(event, WorkerJoined):
             self._welcome(event)
         elif isinstance(event, WorkerLost):
-            self._lose(event.worker, event.why, work)
+            self._lose(event.worker, event.why)
         elif event.worker in self.busy:
-            self._end_group(event, work)
-        return []
+            self._end_group(event)
 
-    def _wait(self) -> None:
-        """Look after workers while there is nothing to be answered."""
-        self.refresh()
-        for event in self.events():
-            self.take(event, None)
-
-    def _feed(self, work: Dispatcher) -> None:
-        for worker in sorted(self.idle):
-            given = work.give(worker, sorted(self.idle | self.busy), self.clock())
+    def feed(self) -> None:
+        """Give every idle worker a group, as long as there are rows."""
+        present = sorted(self.idle | self.busy)
+        for worker in sorted(self.idle) if self.work.waiting else ():
+            given = self.work.give(worker, present, self.clock())
             if given is not None:
                 self.idle.discard(worker)
                 self.busy.add(worker)
                 self.pool.give(worker, *given)
 
-    def _end_group(self, event: GroupEnded, work: Dispatcher | None) -> None:
+    def _end_group(self, event: GroupEnded) -> None:
         """Take in that a worker has ended a group, or refuses it."""
         self.busy.discard(event.worker)
         self.idle.add(event.worker)
-        if event.refusal is not None and not isinstance(event.refusal, OutOfMemory):
-            raise event.refusal
-        if work is None:
-            return
         if event.refusal is None:
-            work.end(event.worker, event.group, self.clock())
-        else:  # a larger worker may have room for what this one has not
+            self.work.end(event.worker, event.group, self.clock())
+        elif isinstance(event.refusal, OutOfMemory):  # a larger worker may have room for it
             text = str(event.refusal)
-            work.lose(event.worker, text[:1].lower() + text[1:].rstrip("."))
+            self.work.lose(event.worker, text[:1].lower() + text[1:].rstrip("."))
+        else:
+            self.work.refuse(event.worker, event.refusal)
 
     def _welcome(self, event: WorkerJoined) -> None:
         """Take in a worker that has its model; an early one that refuses it ends the run."""
@@ -335,7 +369,7 @@ class DistributedEngine:
             self.pool.dismiss(event.worker)
             self.pool.barred += 1
 
-    def _lose(self, worker: int, why: str, work: Dispatcher | None, *, blame: bool = True) -> None:
+    def _lose(self, worker: int, why: str, *, blame: bool = True) -> None:
         """Forget a worker that is gone, and have its rows asked again; see `Dispatcher.lose`."""
         known = worker in self.idle or worker in self.busy
         self.idle.discard(worker)
@@ -347,23 +381,20 @@ class DistributedEngine:
                 f"last one because {why}; is there enough memory for so many of it?"
             )
         LOG.warning("Worker %d is lost because %s; another takes its place.", worker, why)
-        if work is not None:
-            work.lose(worker, why, blame=blame)
-        else:
-            self.rates.forget(worker)
+        self.work.lose(worker, why, blame=blame)
         self.refreshed = -REFRESH
 
-    def _drop_late_and_wrong(self, work: Dispatcher) -> None:
+    def _drop_late_and_wrong(self) -> None:
         """Kill workers that hang, and those that were caught with a wrong answer."""
-        for worker, seconds in work.late(self.clock()):
+        for worker, seconds in self.work.late(self.clock()):
             self.pool.dismiss(worker)
-            self._lose(worker, f"it has answered nothing for {seconds:.0f} s", work)
-        while work.suspects:
-            worker = work.suspects.pop()
+            self._lose(worker, f"it has answered nothing for {seconds:.0f} s")
+        while self.work.suspects:
+            worker = self.work.suspects.pop()
             if worker in self.idle | self.busy:
                 self.pool.dismiss(worker)
                 why = "its answers were no numbers where another worker's were"
-                self._lose(worker, why, work, blame=False)
+                self._lose(worker, why, blame=False)
 
     def refresh(self) -> None:
         """Look every few seconds at which workers are missing."""

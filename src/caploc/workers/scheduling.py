@@ -1,18 +1,20 @@
 """Which worker answers which rows, and what happens when one is lost, late or wrong. Pure.
 
 A row is a row of measurement: the asks with the same first part of the key. It is handed out until
-it has been answered once; what comes twice is dropped. `now` is a time in seconds that only grows.
+it has been answered once; what comes twice is dropped. Several batches of asks may be open at once:
+their rows stand in one queue, and what two of them ask is answered once. `now` is a time in seconds
+that only grows.
 """
 
-from collections import Counter, defaultdict, deque
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import Counter, OrderedDict, defaultdict
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import count, groupby
 from math import ceil, isfinite
 from types import MappingProxyType
 
 from caploc.engine import Answer, Ask
-from caploc.errors import RunFailed
+from caploc.errors import CaplocError, RunFailed
 from caploc.tasks.task import Generate, LogLikelihood, Rolling, Scored
 
 ATTEMPTS = 3  # workers that may fail on the same rows before the run ends
@@ -37,8 +39,10 @@ def asks_by_row(asks: Iterable[Ask]) -> dict[int, list[Ask]]:
     return dict(rows)
 
 
-def row_blocks(rows: dict[int, list[Ask]]) -> list[tuple[int, ...]]:
+def row_blocks(rows: dict[int, list[Ask]]) -> dict[Hashable, list[int]]:
     """Find rows that gain from being answered together, in the order in which to answer them.
+
+    Blocks of two batches with the same key gain from being answered together as well.
 
     Prompts that begin alike are read once a mask: there the rows of one mask stay together. Of
     other prompts the part below a mask's first knocked-out layer is shared by all masks, and
@@ -63,20 +67,32 @@ def row_blocks(rows: dict[int, list[Ask]]) -> list[tuple[int, ...]]:
             return -longest[text[:LEAD]], text[:LEAD], mask, text, 0
         return -len(text), text[:LEAD], 0, text, mask
 
-    def block(number: int) -> tuple[str, int]:
+    def block(number: int) -> tuple[str, bytes]:
         text = texts[number]
         shared = starters[text[:LEAD]] > 1
-        return (text[:LEAD], places[masks[number]]) if shared else (text, -1)
+        return (text[:LEAD], masks[number]) if shared else (text, b"")
 
-    return [tuple(members) for _, members in groupby(sorted(rows, key=place), key=block)]
+    return {key: list(members) for key, members in groupby(sorted(rows, key=place), key=block)}
 
 
 class RowQueue:
-    """Blocks of rows that nobody has yet; `left` counts the rows."""
+    """Blocks of rows that nobody has yet, first come first; `left` counts the rows."""
 
-    def __init__(self, blocks: Iterable[tuple[int, ...]]) -> None:
-        self.waiting = deque(blocks)
-        self.left = sum(map(len, self.waiting))
+    def __init__(self) -> None:
+        self.waiting: OrderedDict[Hashable, list[int]] = OrderedDict()
+        self.left = 0
+
+    def add(self, blocks: Mapping[Hashable, list[int]]) -> None:
+        """Take in blocks; one that waits already grows."""
+        for key, rows in blocks.items():
+            self.waiting.setdefault(key, []).extend(rows)
+            self.left += len(rows)
+
+    def drop(self, rows: Collection[int]) -> None:
+        """Forget these rows."""
+        kept = {key: [r for r in block if r not in rows] for key, block in self.waiting.items()}
+        self.waiting = OrderedDict((key, block) for key, block in kept.items() if block)
+        self.left = sum(map(len, self.waiting.values()))
 
     def take(self, size: int, whole: int = 0) -> tuple[int, ...]:
         """Take about so many rows, whole blocks where they are not much too long.
@@ -86,15 +102,16 @@ class RowQueue:
         """
         taken: list[int] = []
         while self.waiting and len(taken) < size:
-            block, wanted = self.waiting.popleft(), size - len(taken)
+            key, block = next(iter(self.waiting.items()))
+            wanted = size - len(taken)
             if len(block) > 1.5 * wanted:
                 if taken and (2 * len(taken) >= size or len(block) <= whole):
-                    self.waiting.appendleft(block)  # enough; the block stays whole for the next
-                    break
+                    break  # enough; the block stays whole for the next
                 wanted = len(block) if len(block) <= whole else wanted
             if len(block) > 1.5 * wanted:
-                self.waiting.appendleft(block[wanted:])
-                block = block[:wanted]
+                self.waiting[key], block = block[wanted:], block[:wanted]
+            else:
+                del self.waiting[key]
             taken += block
         self.left -= len(taken)
         return tuple(taken)
@@ -222,28 +239,99 @@ class Assignment:
         return whole
 
 
-class Dispatcher:
-    """The asks of one batch on their way through the workers."""
+@dataclass(eq=False)
+class OpenBatch:
+    """Asks that belong together on their way: answers that came, how many rows lack theirs."""
 
-    def __init__(
-        self, asks: Iterable[Ask], rates: WorkerRates, patience: Patience, numbers: "count[int]"
-    ) -> None:
-        """Dispatch these asks; `numbers` are those of groups, over all batches."""
-        self.rows = asks_by_row(asks)
-        self.rates, self.patience, self.numbers = rates, patience, numbers
-        self.queue = RowQueue(row_blocks(self.rows))
+    open: int = 0
+    arrived: list[Answer] = field(default_factory=list)
+    failure: CaplocError | None = None
+    kept: list["QueuedRow"] = field(default_factory=list)  # answered, and perhaps not stored yet
+
+
+@dataclass(eq=False)
+class QueuedRow:
+    """A row that is asked once: `takers` are the batches that want it, and its number in each."""
+
+    asks: list[Ask]
+    question: Hashable
+    takers: list[tuple[OpenBatch, int]] = field(default_factory=list)
+    answers: list[Answer] = field(default_factory=list)
+
+
+class Dispatcher:
+    """All asks on their way through the workers."""
+
+    def __init__(self, rates: WorkerRates, patience: Patience) -> None:
+        self.rates, self.patience = rates, patience
+        self.groups, self.numbers = count(1), count()
+        self.rows: dict[int, QueuedRow] = {}  # without an answer, by number
+        self.known: dict[Hashable, tuple[int, QueuedRow]] = {}  # and answered ones, by question
+        self.queue = RowQueue()
         self.again: list[RowGroup] = []
         self.held: dict[int, Assignment] = {}  # by worker
-        self.answered: set[int] = set()
         self.suspects: set[int] = set()  # workers whose answer was no number, wrongly
 
+    def add(self, asks: Iterable[Ask]) -> OpenBatch:
+        """Take in asks; a row that another open batch asks, too, is not asked again."""
+        batch, new = OpenBatch(), dict[int, list[Ask]]()
+        for own, asked in asks_by_row(asks).items():
+            question = (
+                asked[0].knocked_out.tobytes(),
+                tuple((ask.request, ask.source) for ask in asked),
+            )
+            if question not in self.known:
+                number = next(self.numbers)
+                new[number] = [replace(ask, key=(number, ask.key[1])) for ask in asked]
+                self.rows[number] = QueuedRow(new[number], question)
+                self.known[question] = number, self.rows[number]
+            row = self.known[question][1]
+            if row.answers:
+                batch.arrived += renumbered(row.answers, own)
+            else:
+                row.takers.append((batch, own))
+                batch.open += 1
+        self.queue.add(row_blocks(new))
+        return batch
+
+    def collect(self, batch: OpenBatch) -> list[Answer] | None:
+        """Return what has arrived for a batch: None if nothing new has, [] when that was all.
+
+        Whoever collects has stored what was collected before. Raises what a row of it came to.
+        """
+        self._forget(batch.kept)
+        if batch.failure is not None:
+            raise batch.failure
+        if not batch.arrived:
+            return None if batch.open else []
+        arrived, batch.arrived = batch.arrived, []
+        return arrived
+
+    def cancel(self, batch: OpenBatch) -> None:
+        """Forget a batch; rows that nobody else wants are not asked any more."""
+        self._forget(batch.kept)
+        if not batch.open:
+            return
+        for row in self.rows.values():
+            row.takers = [(other, own) for other, own in row.takers if other is not batch]
+        unwanted = {number for number, row in self.rows.items() if not row.takers}
+        for number in unwanted:
+            self.known.pop(self.rows.pop(number).question)
+        self.queue.drop(unwanted)
+
+    def _forget(self, answered: list[QueuedRow]) -> None:
+        for row in answered:
+            self.known.pop(row.question, None)
+        answered.clear()
+
     @property
-    def open(self) -> int:
-        """Rows without an answer."""
-        return len(self.rows) - len(self.answered)
+    def waiting(self) -> bool:
+        """Whether there is a row that no worker has."""
+        return bool(self.queue.left or self.again)
 
     def give(self, worker: int, present: Sequence[int], now: float) -> tuple[int, list[Ask]] | None:
         """Give an idle worker a group, with its number; None if there is none for it."""
+        self.again = [group for group in map(self._wanted, self.again) if group.rows]
         # a group that failed elsewhere; one that failed here only if there is nobody else
         ready = (
             place
@@ -260,10 +348,14 @@ class Dispatcher:
             group = RowGroup(rows)
         if not group.rows:
             return None
-        number = next(self.numbers)
-        lacking = {row: len(self.rows[row]) for row in group.rows}
+        number = next(self.groups)
+        lacking = {row: len(self.rows[row].asks) for row in group.rows}
         self.held[worker] = Assignment(number, group, now, now, lacking)
-        return number, [ask for row in group.rows for ask in self.rows[row]]
+        return number, [ask for row in group.rows for ask in self.rows[row].asks]
+
+    def _wanted(self, group: RowGroup) -> RowGroup:
+        """Return a group without the rows that nobody wants any more."""
+        return replace(group, rows=tuple(row for row in group.rows if row in self.rows))
 
     def _unanswered(self, now: float) -> dict[int, float]:
         """Estimate how many rows each busy worker still has to do.
@@ -276,15 +368,15 @@ class Dispatcher:
             unanswered[worker] = min(len(held.left), max(0.0, len(held.group.rows) - due))
         return unanswered
 
-    def take(self, worker: int, number: int, answers: Sequence[Answer], now: float) -> list[Answer]:
-        """Take in some of a worker's answers to a group; return those of rows that are now whole.
+    def take(self, worker: int, number: int, answers: Sequence[Answer], now: float) -> None:
+        """Take in some of a worker's answers to a group; batches get those of rows now whole.
 
         Answers to a group that the worker no longer holds are dropped. A row with an answer that is
         no number is asked once more, elsewhere if possible.
         """
         held = self.held.get(worker)
         if held is None or held.number != number:
-            return []
+            return
         self.rates.gap = max(now - held.heard, self.rates.gap or 0.0)
         held.heard, group = now, held.group
         whole = held.take(answers)
@@ -297,8 +389,20 @@ class Dispatcher:
             doubted = tuple(row for row in group.rows if row in broken)
             self.again.append(RowGroup(doubted, (*group.failed, worker), doubted=worker))
             whole = {row: said for row, said in whole.items() if row not in broken}
-        self.answered |= whole.keys()
-        return [answer for said in whole.values() for answer in said]
+        for row, said in whole.items():
+            self._deliver(row, said)
+
+    def _deliver(self, number: int, answers: list[Answer]) -> None:
+        """Hand a row's answers to the batches that want it, unless none does any more."""
+        row = self.rows.pop(number, None)
+        if row is None:
+            return
+        row.answers = answers
+        for batch, own in row.takers:
+            batch.arrived += renumbered(answers, own)
+            batch.open -= 1
+        row.takers[0][0].kept.append(row)  # who asked first is the first to store it
+        row.takers = []
 
     def end(self, worker: int, number: int, now: float) -> None:
         """Take in that a worker has ended a group; rows that lack answers are asked again."""
@@ -309,11 +413,38 @@ class Dispatcher:
             self.rates.learn(worker, len(held.group.rows), now - held.since)
         self._give_up(worker, "answers were missing")
 
+    def refuse(self, worker: int, refusal: CaplocError) -> None:
+        """Take in that a worker refuses a row of its group: the batch that asks it has failed.
+
+        Where several batches' rows stood together, those of each are asked again by themselves.
+        """
+        held = self.held.pop(worker, None)
+        self.rates.under_way.pop(worker, None)
+        if held is None:
+            return
+        parts = self._by_batch([row for row in held.group.rows if row in held.left])
+        if len(parts) == 1:
+            self._fail(parts[0], refusal)
+        else:
+            self.again += [replace(held.group, rows=tuple(part)) for part in parts]
+
+    def _by_batch(self, rows: Iterable[int]) -> list[list[int]]:
+        """Part rows by the batch that asked them first."""
+        parts = defaultdict[OpenBatch, list[int]](list)
+        for number in rows:
+            if number in self.rows:
+                parts[self.rows[number].takers[0][0]].append(number)
+        return list(parts.values())
+
+    def _fail(self, rows: Iterable[int], failure: CaplocError) -> None:
+        for batch in {taker for row in rows for taker, _ in self.rows[row].takers}:
+            batch.failure = failure
+
     def lose(self, worker: int, why: str, *, blame: bool = True) -> None:
         """Take in that a worker has failed or gone: the rows it has not answered are asked again.
 
-        Without `blame` that says nothing against the rows.
-        Raises RunFailed if as many workers as may have failed on the same rows.
+        Without `blame` that says nothing against the rows. Batches whose rows have failed as many
+        workers as they may have failed, too.
         """
         self.rates.forget(worker)
         self._give_up(worker, why, blame=blame)
@@ -322,20 +453,22 @@ class Dispatcher:
         """Take a worker's group from it, and have what is left of it asked again, in parts."""
         held = self.held.pop(worker, None)
         self.rates.under_way.pop(worker, None)
-        if held is None or not held.left:
+        if held is None:
             return
-        rows = tuple(row for row in held.group.rows if row in held.left)
         failed, doubted = held.group.failed, held.group.doubted
         failed = (*failed, worker) if blame else failed
-        if len(failed) >= ATTEMPTS + (doubted is not None):
-            raise RunFailed(
-                f"{len(failed)} workers in turn failed on the same {len(rows)} rows, the last one "
-                f"because {why}; what was measured is kept. Run the same command without --workers "
-                "to see whether this process can answer them."
-            )
-        size = ceil(len(rows) / max(2, len(self.held) + 1))
-        parts = [rows[first : first + size] for first in range(0, len(rows), size)]
-        self.again += [RowGroup(part, failed, doubted) for part in parts]
+        for rows in self._by_batch(row for row in held.group.rows if row in held.left):
+            if len(failed) >= ATTEMPTS + (doubted is not None):
+                sentence = (
+                    f"{len(failed)} workers in turn failed on the same {len(rows)} rows, the last "
+                    f"one because {why}; what was measured is kept. Run the same command without "
+                    "--workers to see whether this process can answer them."
+                )
+                self._fail(rows, RunFailed(sentence))
+                continue
+            size = ceil(len(rows) / max(2, len(self.held) + 1))
+            parts = [rows[first : first + size] for first in range(0, len(rows), size)]
+            self.again += [RowGroup(tuple(part), failed, doubted) for part in parts]
 
     def excuse(self, seconds: float) -> None:
         """Count no worker as silent for so long: nobody has listened."""
@@ -347,6 +480,11 @@ class Dispatcher:
         limit = self.patience.limit(self.rates.gap)
         silent = [(worker, now - held.heard) for worker, held in self.held.items()]
         return [(worker, seconds) for worker, seconds in silent if seconds > limit]
+
+
+def renumbered(answers: Iterable[Answer], row: int) -> list[Answer]:
+    """Return a row's answers under another number of the row."""
+    return [replace(answer, key=(row, answer.key[1])) for answer in answers]
 
 
 def _is_number(answer: Answer) -> bool:
