@@ -29,6 +29,7 @@ from caploc.heads import ALONE, AMONG, Head
 from caploc.result import (
     SCHEMA,
     AmountName,
+    Answerer,
     AnswerPair,
     Count,
     Document,
@@ -69,6 +70,7 @@ class TaskScores(Document):
     model: Name
     heads: list[AmountName]
     tasks: list[TaskComparison]
+    engines: list[Answerer] = []
     cost: RunCost = RunCost()
     command: str | None = None
     versions: dict[str, str | None] = {}

@@ -78,6 +78,7 @@ def evaluate(
             model=evaluation.model.name,
             heads=[str(head) for head in evaluation.heads],
             tasks=[scores_of(comparison, bool(evaluation.heads)) for comparison in compared],
+            engines=bench.cost.answerers(),
             cost=RunCost.model_validate(bench.cost.as_dict()),
             command=command,
             versions=package_versions(),

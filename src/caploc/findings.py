@@ -148,6 +148,7 @@ def build_result(study: dict[str, Any], stages: Stages, cost: Cost, command: str
         ),
         search=describe_search(stages, study.get("exclude", ())),
         validation=stages.validation,
+        engines=cost.answerers(),
         cost=RunCost.model_validate(cost.as_dict() | {"search_rows": stages.searched}),
         command=redacted(command),
         versions=package_versions(),

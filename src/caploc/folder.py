@@ -124,7 +124,7 @@ def refuse_links(folder: Path, *, below: bool = True) -> None:
 
 def question(study: Any) -> dict[str, Any]:
     """A study without what changes no outcome: a run may go on elsewhere, in smaller batches."""
-    same = ("model.batch_size", "model.device", "model.workers", "track")
+    same = ("model.backend", "model.batch_size", "model.device", "model.workers", "track")
     fields = flat(study or {})
     return {
         key: value

@@ -17,6 +17,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from caploc.engine import BatchEngine, chat_template
+from caploc.engine.backends import check_engine
 from caploc.errors import BadData, BadOption
 from caploc.heads import HeadGrid
 from caploc.measurement import HeadModel, RowEngine
@@ -58,6 +59,7 @@ class GivenModel(ModelOptions):
         return given
 
     def check(self) -> HeadGrid:
+        check_engine(self.backend)
         return self.loaded.grid
 
     def source(self) -> ModelSource:
@@ -70,7 +72,7 @@ class GivenModel(ModelOptions):
         return self.loaded.tokenizer
 
     def engine(self) -> BatchEngine[LoadedModel]:
-        return BatchEngine(self.loaded, self.batch_size)
+        return BatchEngine(self.loaded, self.batch_size, backend=self.backend)
 
     @contextmanager
     def answering(self) -> Iterator[RowEngine[HeadModel]]:

@@ -171,6 +171,7 @@ def locate(  # noqa: PLR0913  (what can be chosen is its parameters)
     twins: Sequence[str] = (),
     exclude: Sequence[str] = (),
     mode: str | Mode = "zero",
+    engine: str = "auto",
     controls: int = 20,
     limit: int | None = None,
     options: TaskOptions | None = None,
@@ -194,9 +195,9 @@ def locate(  # noqa: PLR0913  (what can be chosen is its parameters)
     `score(prompt, answer, text)` it is worth what that function returns, higher being better, for
     the text that the model wrote. `setting` are fields of `Settings` by name, such as
     `budget=2000`, `top=3`, `seed=1`, `goal="set"`; the other arguments are those of `Study`; `mode`
-    is a name such as "mean", or a `modes.Mode`. `also` names tasks to score before and after. Files
-    go to `out` (a folder below runs/ if absent), and the same call goes on where an earlier one
-    stopped.
+    is a name such as "mean", or a `modes.Mode`; `engine` auto, packed or paged. `also` names tasks
+    to score before and after. Files go to `out` (a folder below runs/ if absent), and the same call
+    goes on where an earlier one stopped.
 
     Raises:
         UserError: for a mistake, before the model is loaded where possible.
@@ -207,6 +208,7 @@ def locate(  # noqa: PLR0913  (what can be chosen is its parameters)
     for each in setting:  # those by name hold
         pick({field.name: field for field in fields(Settings)}, each, "setting")
     loading, wanted = opened(model, task, asked, score)
+    loading = loading.answered_by(engine)
     called = wanted if isinstance(wanted, str) else "examples"
     folder = Path(out) if out else default_folder(loading.name, method, called)
     if isinstance(wanted, str):

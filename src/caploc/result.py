@@ -372,6 +372,14 @@ class Model(Record):
     device: Name | None = None
 
 
+class Answerer(Record):
+    """An engine that answered requests of a run: how many, and why it and no other."""
+
+    engine: Name
+    requests: Count | None = None
+    why: Name | None = None
+
+
 class LocatedTask(Record):
     """Which task the heads were found on; `outcome` is the kind of what found them."""
 
@@ -553,6 +561,7 @@ class Result(Document):
     fit: Fit = Fit()
     search: Search = Search()
     validation: Validation
+    engines: list[Answerer] = []
     cost: RunCost = RunCost()
     command: str | None = None
     versions: dict[str, str | None] = {}

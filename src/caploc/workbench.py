@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import asdict, dataclass, field
-from typing import Any, Generic
+from typing import Any, Generic, Self
 
 from transformers import PreTrainedTokenizerBase
 
 from caploc.engine import BatchEngine, chat_template
+from caploc.engine.backends import AUTO, check_engine
 from caploc.errors import BadOption
 from caploc.heads import HeadGrid
 from caploc.launching import launched
@@ -36,7 +38,8 @@ MOST_TASKS = 256  # of a study: its own and those beside it; each is loaded and 
 class ModelOptions:
     """Which model, and how it is loaded; see `caploc.load_model`.
 
-    With `workers` it is loaded by each of them, and rows are answered there.
+    With `workers` it is loaded by each of them, and rows are answered there. `backend` is one of
+    `ENGINES`.
     """
 
     name: str
@@ -49,6 +52,7 @@ class ModelOptions:
     workers: Workers | None = None
     quantize: str | None = None
     gguf: str | None = None
+    backend: str = AUTO
 
     def check(self) -> HeadGrid:
         """Refuse, by a UserError, what shows before weights are read; return the model's grid."""
@@ -56,6 +60,8 @@ class ModelOptions:
             raise BadOption(f"--batch-size must be 1 or more; got {self.batch_size}.")
         if self.revision is not None and not self.revision.isprintable():
             raise BadOption(f"--revision must be a branch, tag or commit; got {self.revision!r}.")
+        many = "--workers" if self.workers is not None else None
+        check_engine(self.backend, f"--device {SHARD}" if self.device == SHARD else many)
         if self.workers is None:
             if launched() and self.device != SHARD:
                 raise BadOption(
@@ -74,17 +80,25 @@ class ModelOptions:
         """Find the model's files; raises UserError if there is no such model."""
         return find_source(self.name, self.revision, self.gguf)
 
+    def answered_by(self, engine: str) -> Self:
+        """Name the engine, unless it is left to what the options say."""
+        if engine == AUTO:
+            return self
+        named = copy(self)  # with what a loaded model has beside its fields
+        object.__setattr__(named, "backend", engine)
+        return named
+
     def loading(self) -> dict[str, Any]:
         """List the arguments of `load_model`."""
         fields = asdict(self)
-        del fields["batch_size"], fields["workers"]
+        del fields["batch_size"], fields["workers"], fields["backend"]
         return fields
 
     def engine(self) -> BatchEngine[LoadedModel]:
         """Load the model, find and prove its heads."""
         if self.device == SHARD:
             return LeadingEngine(self.loading(), self.batch_size)
-        return BatchEngine(load_model(**self.loading()), self.batch_size)
+        return BatchEngine(load_model(**self.loading()), self.batch_size, backend=self.backend)
 
     @contextmanager
     def answering(self) -> Iterator[RowEngine[HeadModel]]:

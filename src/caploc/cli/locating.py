@@ -46,6 +46,7 @@ def locate(
     loading: options.ModelGroup,
     quantize: options.Quantize = None,
     batch_size: options.Batch = None,
+    engine: options.EngineName = "auto",
     workers: options.WorkerGroup,
     output: options.OutputGroup,
     track: Annotated[
@@ -92,7 +93,13 @@ def locate(
     tasks, others = options.split_names(task), options.split_names(also)
     settings = published.settings(search, **specific.settings(), goal=goal, budget=budget)
     asked, mode = asking.options(code.allow_code), knockout.parse()
-    loaded = loading.of(model, quantize=quantize, batch_size=batch_size, workers=workers.parse())
+    loaded = loading.of(
+        model,
+        quantize=quantize,
+        batch_size=batch_size,
+        workers=workers.parse(),
+        backend=engine,
+    )
     studies = [
         Study(
             model=loaded,

@@ -20,6 +20,7 @@ def evaluate(
     limit: options.Limit = None,
     quantize: options.Quantize = None,
     batch_size: options.Batch = None,
+    engine: options.EngineName = "auto",
     out: options.Out = None,
     *,
     asking: options.TaskGroup,
@@ -50,7 +51,13 @@ def evaluate(
 
     mode = knockout.parse()
     evaluation = Evaluation(
-        loading.of(model, quantize=quantize, batch_size=batch_size, workers=workers.parse()),
+        loading.of(
+            model,
+            quantize=quantize,
+            batch_size=batch_size,
+            workers=workers.parse(),
+            backend=engine,
+        ),
         tuple(Head.parse_all(heads)),
         tuple(map(placed, options.split_names(task))),
         asking.options(code.allow_code),

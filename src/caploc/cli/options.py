@@ -100,6 +100,15 @@ Projections = Annotated[
     str | None,
     typer.Option(help="Attention output projections: 'model.layers.{layer}.self_attn.o_proj'."),
 ]
+EngineName = Annotated[
+    str,
+    typer.Option(
+        "--engine",
+        help="auto, packed (caploc's own) or paged (transformers' continuous batching).",
+        rich_help_panel="Model",
+        autocompletion=completion.engines,
+    ),
+]
 Batch = Annotated[
     int | None,
     typer.Option(help="Rows in a batch at most; measured if absent.", rich_help_panel="Model"),

@@ -50,11 +50,20 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
+class Way:
+    """Which engine answered, by its name, and why it and no other, as the end of a sentence."""
+
+    engine: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Answer:
     """The response to an ask, its share of the seconds that went by, and the tokens it took.
 
     `forward_tokens` are the tokens run for it, in units of a pass through all layers, with its part
-    of what was computed for several; `plain_tokens` are those of answering it alone.
+    of what was computed for several; `plain_tokens` are those of answering it alone. `way` says
+    who answered, where there is a choice.
     """
 
     key: tuple[int, int]
@@ -62,6 +71,7 @@ class Answer:
     seconds: float
     forward_tokens: float
     plain_tokens: int
+    way: Way | None = None
 
 
 @runtime_checkable
@@ -73,6 +83,16 @@ class Engine(Protocol):
 
     def answer(self, asks: Iterable[Ask]) -> Iterator[list[Answer]]:
         """Answer every ask once, in lists as they are done."""
+
+
+class Backend(Engine, Protocol):
+    """An engine among several; what it refuses goes to the next."""
+
+    @property
+    def name(self) -> str: ...
+
+    def refusal(self, ask: Ask) -> str | None:
+        """Say why it cannot answer this, as the end of a sentence; None if it can."""
 
 
 @dataclass(frozen=True)

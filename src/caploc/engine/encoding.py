@@ -21,6 +21,7 @@ from lm_eval.models.utils import (
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from caploc.engine.asks import Ask
 from caploc.errors import BadOption
 from caploc.tasks.task import Generate, LogLikelihood, Request, Rolling
 
@@ -38,6 +39,9 @@ class Span:
 
     inputs: tuple[int, ...]
     continuation: tuple[int, ...]
+
+
+Settings = tuple[tuple[str, ...], int, str]  # of a prompt: stop strings, limit, other options
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +200,19 @@ class Stops:
     def _text(self, tokens: Sequence[int]) -> str:
         """Decode, end tokens included: a stop string may be one."""
         return str(self.tokenizer.decode(list(tokens)))
+
+
+def group_prompts(
+    encoder: RequestEncoder, asks: Sequence[Ask]
+) -> dict[Settings, list[tuple[Ask, TokenizedPrompt]]]:
+    """Encode asks for text, and group those that end alike and have the same options."""
+    groups: dict[Settings, list[tuple[Ask, TokenizedPrompt]]] = {}
+    for ask in asks:
+        assert isinstance(ask.request, Generate)
+        prompt = encoder.prompt(ask.request)
+        settings = prompt.stops, prompt.new_tokens, prompt.options
+        groups.setdefault(settings, []).append((ask, prompt))
+    return groups
 
 
 def chat_template(tokenizer: PreTrainedTokenizerBase) -> Callable[..., str]:

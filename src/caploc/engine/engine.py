@@ -1,4 +1,4 @@
-"""Many masks, many requests: texts and log-probabilities, packed where the model allows it."""
+"""Many masks, many requests: texts and log-probabilities, each by the first engine that can."""
 
 import json
 import time
@@ -8,11 +8,20 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from caploc.engine.asks import INTACT, Answer, Ask, MaskNumbers, Source, run_to_end
+from caploc.engine.asks import INTACT, Answer, Ask, Backend, MaskNumbers, Source, Way, run_to_end
+from caploc.engine.backends import AUTO, PACKED, PLAIN, backend_names, reason, route
 from caploc.engine.decoding import AnswerCache, Decoder, Drafting, DraftOdds
-from caploc.engine.encoding import RequestEncoder, Span, Stops, TokenizedPrompt
+from caploc.engine.encoding import (
+    RequestEncoder,
+    Settings,
+    Span,
+    Stops,
+    TokenizedPrompt,
+    group_prompts,
+)
 from caploc.engine.memory import BatchSizer
 from caploc.engine.packed import PackedModel
+from caploc.engine.paged import NOT_GREEDY, PAGED, PagedBackend
 from caploc.engine.plain import (
     PaddedText,
     PaddingCheck,
@@ -25,6 +34,7 @@ from caploc.engine.plain import (
 from caploc.engine.planning import PlannedRow, PlannedWork, plan_batches, shared_prefixes
 from caploc.engine.scoring import Scorer, TokenTree, merge_spans
 from caploc.engine.sources import SourceReader
+from caploc.grid import Grid
 from caploc.models.loading import CutModel
 from caploc.models.substitutes import Substitute
 from caploc.tasks.task import Generate, Generated, Request, Scored
@@ -33,20 +43,25 @@ from caploc.tasks.task import Generate, Generated, Request, Scored
 # rows wait for it, and where drafts do not hold it is no more than a sixteenth too much.
 ENOUGH = 16
 ALL, LATER = 10**6, 16  # most tokens of a first draft, and of one in a step, which pads its rows
-Settings = tuple[tuple[str, ...], int, str]  # of a prompt: stop strings, limit, other options
+NOT_PACKED = "does not give this model's answers, whose attention it does not know"
 PromptAsk = tuple[Ask, TokenizedPrompt]
 Model = TypeVar("Model", bound=CutModel)
 
 
 class BatchEngine(Generic[Model]):
-    """Answers asks on one model: packed rows where the model allows it, the plain way elsewhere."""
+    """Answers asks on one model, each by the first of its backends that can."""
 
     def __init__(
-        self, loaded: Model, batch_size: int | None = None, memory: int | None = None
+        self,
+        loaded: Model,
+        batch_size: int | None = None,
+        memory: int | None = None,
+        backend: str = AUTO,
     ) -> None:
         """Answer with this model.
 
-        `batch_size` caps the rows that run at a time, `memory` the bytes used beside the weights.
+        `batch_size` caps the rows that run at a time, `memory` the bytes used beside the weights;
+        `backend` is one of `ENGINES`.
         """
         self.loaded, self.grid = loaded, loaded.grid
         self.encoder = RequestEncoder(loaded.model, loaded.tokenizer)
@@ -55,6 +70,12 @@ class BatchEngine(Generic[Model]):
         self.sources = SourceReader(loaded, self.encoder, sizer)
         shared = loaded, self.encoder, sizer, self.packed, self.sources
         self.generation, self.likelihood = Generation(*shared), Likelihood(*shared)
+        texts = self.encoder, sizer, self.generation.stopping, self.generation.greedy
+        made: dict[str, Backend] = {PAGED: PagedBackend(loaded, *texts)}
+        for name in (PACKED, PLAIN):
+            made[name] = LocalBackend(name, self.generation, self.likelihood)
+        names = backend_names(backend, loaded.device.type)
+        self.backends, self.why = [made[name] for name in names], reason(backend)
 
     def shared_tokens(self, requests: Sequence[Request]) -> float:
         """Count tokens that a mask reads once for all of these requests, as a mean over requests.
@@ -68,28 +89,33 @@ class BatchEngine(Generic[Model]):
         return sum(length * len(members) for length, members in groups) / len(stems)
 
     def answer(self, asks: Iterable[Ask]) -> Iterator[list[Answer]]:
-        """Answer every ask once; those that want text first, since they need most memory."""
+        """Answer every ask once, by the first backend that can."""
         last = time.perf_counter()
         for part in self.sources.portions(list(asks)):
-            for batch in self._answer_kinds(part):
-                if batch:
+            for backend, why, members in self._routed(part):
+                way = Way(backend.name, why)
+                for batch in filter(None, backend.answer(members)):
                     seconds = (time.perf_counter() - last) / len(batch)
                     read = self.sources.pay() / len(batch)
                     yield [
                         replace(
-                            answer, seconds=seconds, forward_tokens=answer.forward_tokens + read
+                            answer,
+                            seconds=seconds,
+                            forward_tokens=answer.forward_tokens + read,
+                            way=way,
                         )
                         for answer in batch
                     ]
                     last = time.perf_counter()
 
-    def _answer_kinds(self, asks: Sequence[Ask]) -> Iterator[list[Answer]]:
-        yield from self.generation.answer(
-            [ask for ask in asks if isinstance(ask.request, Generate)]
-        )
-        yield from self.likelihood.answer(
-            [ask for ask in asks if not isinstance(ask.request, Generate)]
-        )
+    def _routed(self, asks: Sequence[Ask]) -> Iterator[tuple[Backend, str, list[Ask]]]:
+        """Yield asks by who answers them and why, those of the first backend first."""
+        routes: dict[tuple[int, str], list[Ask]] = defaultdict(list)
+        for ask in asks:
+            number, why = route(self.backends, ask, self.why)
+            routes[number, why].append(ask)
+        for (number, why), members in sorted(routes.items(), key=lambda route: route[0]):
+            yield self.backends[number], why, members
 
 
 @dataclass
@@ -110,6 +136,14 @@ class _AskAnswerer:
         """The longest row, in tokens, that packed rows can serve."""
         return self.packed.longest if self.packed else 0
 
+    def too_long(self, tokens: int) -> str | None:
+        """Say why packed rows cannot serve a row of so many tokens; None if they can."""
+        if self.packed is None:
+            return NOT_PACKED
+        if tokens > self.longest:
+            return f"serves rows of {self.longest:,} tokens at most, the model's window"
+        return None
+
     def substitute(self, ask: Ask) -> Substitute | None:
         """Return what takes the place of the heads knocked out; None if that is zero."""
         return None if ask.source is None else self.sources.read(ask.source)
@@ -124,22 +158,27 @@ class Generation(_AskAnswerer):
         default_factory=lambda: defaultdict(lambda: (DraftOdds(ALL), DraftOdds(LATER)))
     )
     remembered: AnswerCache = field(default_factory=AnswerCache)
+    known: dict[str, bool] = field(default_factory=dict)  # options -> greedy and nothing else
 
-    def answer(self, asks: Sequence[Ask]) -> Iterator[list[Answer]]:
-        """Answer every ask once; the seconds are left for others to fill in."""
-        groups: dict[Settings, list[PromptAsk]] = defaultdict(list)
-        for ask in asks:
-            assert isinstance(ask.request, Generate)
-            prompt = self.encoder.prompt(ask.request)
-            groups[prompt.stops, prompt.new_tokens, prompt.options].append((ask, prompt))
-        for settings, members in groups.items():
-            packs = self.longest and greedy_only(self.loaded.model, json.loads(settings[2]))
-            longest = self.longest if packs else 0
-            kinds: tuple[list[PromptAsk], list[PromptAsk]] = [], []  # packed, plain
-            for ask, prompt in members:
-                kinds[len(prompt.tokens) + prompt.new_tokens > longest].append((ask, prompt))
-            yield from self.packed_rows(settings, kinds[0])
-            yield from self.plain_rows(settings, kinds[1])
+    def refusal(self, ask: Ask) -> str | None:
+        """Say why packed rows cannot answer; None if they can."""
+        assert isinstance(ask.request, Generate)
+        prompt = self.encoder.prompt(ask.request)
+        if not self.greedy(prompt.options):
+            return NOT_GREEDY
+        return self.too_long(len(prompt.tokens) + prompt.new_tokens)
+
+    def greedy(self, options: str) -> bool:
+        """Tell whether these arguments, as JSON, ask for the likeliest token each time."""
+        if options not in self.known:
+            self.known[options] = greedy_only(self.loaded.model, json.loads(options))
+        return self.known[options]
+
+    def answer(self, asks: Sequence[Ask], packs: bool) -> Iterator[list[Answer]]:
+        """Answer every ask once, packed or plain; the seconds are left for others to fill in."""
+        rows = self.packed_rows if packs else self.plain_rows
+        for settings, members in group_prompts(self.encoder, asks).items():
+            yield from rows(settings, members)
 
     def stopping(self, settings: Settings) -> Stops:
         if settings not in self.stops:
@@ -230,8 +269,14 @@ class Generation(_AskAnswerer):
 class Likelihood(_AskAnswerer):
     """Answers asks that want log-probabilities; those of one row of measurement share a tree."""
 
-    def answer(self, asks: Sequence[Ask]) -> Iterator[list[Answer]]:
-        """Answer every ask once; the seconds are left for others to fill in."""
+    def refusal(self, ask: Ask) -> str | None:
+        """Say why packed rows cannot answer; None if they can."""
+        assert not isinstance(ask.request, Generate)
+        spans = self.encoder.spans(ask.request)
+        return self.too_long(max((len(span.inputs) for span in spans), default=0))
+
+    def answer(self, asks: Sequence[Ask], packs: bool) -> Iterator[list[Answer]]:
+        """Answer every ask once, packed or plain; the seconds are left for others to fill in."""
         pending = []
         for ask in asks:
             assert not isinstance(ask.request, Generate)
@@ -243,12 +288,10 @@ class Likelihood(_AskAnswerer):
             if one.spans:
                 ask = one.ask
                 rows[ask.key[0], ask.knocked_out.tobytes(), ask.source].append(one)
-        kinds: tuple[list[list[PendingScore]], list[list[PendingScore]]] = [], []  # packed, plain
-        for members in rows.values():
-            lengths = [len(span.inputs) for one in members for span in one.spans]
-            kinds[max(lengths) > self.longest].append(members)
-        yield from self.packed_rows(kinds[0])
-        yield from self.plain_rows([one for members in kinds[1] for one in members])
+        if packs:
+            yield from self.packed_rows(list(rows.values()))
+        else:
+            yield from self.plain_rows([one for members in rows.values() for one in members])
 
     def packed_rows(self, rows: Sequence[list["PendingScore"]]) -> Iterator[list[Answer]]:
         """Answer with packed rows, a tree of tokens for each row and mask."""
@@ -336,3 +379,30 @@ class PendingScore:
         return Answer(
             self.ask.key, Scored(self.logprob, self.greedy, tokens), 0.0, self.cost, alone
         )
+
+
+@dataclass(frozen=True)
+class LocalBackend:
+    """Packed rows, or transformers' own padded calls, by its name."""
+
+    name: str
+    generation: Generation
+    likelihood: Likelihood
+
+    @property
+    def grid(self) -> Grid:
+        return self.generation.loaded.grid
+
+    def refusal(self, ask: Ask) -> str | None:
+        if self.name == PLAIN:
+            return None
+        kind = self.generation if isinstance(ask.request, Generate) else self.likelihood
+        return kind.refusal(ask)
+
+    def answer(self, asks: Iterable[Ask]) -> Iterator[list[Answer]]:
+        """Answer every ask once; those that want text first, since they need most memory."""
+        asks = list(asks)
+        texts = [ask for ask in asks if isinstance(ask.request, Generate)]
+        yield from self.generation.answer(texts, self.name == PACKED)
+        others = [ask for ask in asks if not isinstance(ask.request, Generate)]
+        yield from self.likelihood.answer(others, self.name == PACKED)

@@ -313,14 +313,19 @@ def longest_packed(model: PreTrainedModel) -> int:
     """
     config: Any = text_config(model)
     kinds = set(getattr(config, "layer_types", None) or ())
-    rotary = getattr(config, "rope_parameters", None) or {}
-    # some models have a set of rotary parameters for each kind of layer
-    every = [rotary, *(part for part in rotary.values() if isinstance(part, dict))]
-    if kinds - LAYERS_KNOWN or any(part.get("rope_type") in MOVING_ROTARY for part in every):
+    if kinds - LAYERS_KNOWN or moves_rotary(model):
         return 0
     windows = [window for window in stated(config, "sliding_window") if window]
     used = getattr(config, "use_sliding_window", True) and kinds != {"full_attention"}
     return min(windows) if windows and used else UNLIMITED
+
+
+def moves_rotary(model: PreTrainedModel) -> bool:
+    """Tell whether a row's rotary positions depend on the longest row of its batch."""
+    rotary = getattr(text_config(model), "rope_parameters", None) or {}
+    # some models have a set of rotary parameters for each kind of layer
+    every = [rotary, *(part for part in rotary.values() if isinstance(part, dict))]
+    return any(part.get("rope_type") in MOVING_ROTARY for part in every)
 
 
 def greedy_only(model: PreTrainedModel, options: dict[str, Any]) -> bool:

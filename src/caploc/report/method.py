@@ -15,8 +15,8 @@ from caploc.result import HeldOut, Result
 
 
 def method_paragraphs(result: Result) -> list[str]:
-    """The knockout, the design, the choice, the fit, the check, the software: a paragraph each."""
-    parts = (_design, _choosing, _fit, _check, _software)
+    """The knockout, the design, the choice, the fit, the check, the software: paragraphs."""
+    parts = (_design, _choosing, _fit, _check, _engines, _software)
     texts = (_knockout(result), *(part(result) for part in parts))
     return [text for text in texts if text]
 
@@ -117,6 +117,15 @@ def _check(result: Result) -> str:
     if others := len(validation.other_tasks):
         text += f"; {counted(others, 'other task')} show what else breaks"
     return f"{text}. ± is one standard error unless the row says otherwise."
+
+
+def _engines(result: Result) -> str:
+    """Who answered, and why where it was not who was asked first."""
+    parts = []
+    for each in result.engines:
+        count = f"{counted(each.requests, 'request')} " if each.requests else ""
+        parts.append(f"{count}by {inline(each.engine)} ({inline(each.why) or 'no reason given'})")
+    return f"Answered, without those that were stored before: {name_list(parts)}." if parts else ""
 
 
 def _software(result: Result) -> str:

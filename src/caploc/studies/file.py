@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from caploc.engine.backends import AUTO
 from caploc.errors import OutOfMemory
 from caploc.heads import HeadGrid
 from caploc.models.placement import SPREAD
@@ -104,6 +105,7 @@ class ModelEntry(StudiesPart):
     quantize: Name | None = None
     gguf: Name | None = None
     batch_size: Whole | None = None
+    engine: Name = AUTO
 
 
 class TaskEntry(SettingLists):
@@ -213,11 +215,12 @@ def expanded(file: StudyFile, start: Path, allowed: Allowed) -> Iterator[tuple[P
 
 def model_options(entry: ModelEntry, start: Path, allowed: Allowed) -> ModelOptions:
     """Turn a model of the file into what every command takes."""
-    fields = entry.model_dump(exclude={"name", "label"})
+    fields = entry.model_dump(exclude={"name", "label", "engine"})
     return ModelOptions(
         placed(entry.name, start),
         trust_remote_code=allowed.remote_code,
         workers=allowed.workers,
+        backend=entry.engine,
         **fields,
     )
 
