@@ -95,6 +95,23 @@ def test_the_headline_names_what_tasks_share(page, result):
     assert "Two tasks in demo: 1 head is among the top of two of them or more" in text
 
 
+def test_headline_and_tables_hold_shared_heads_against_the_same_chance(
+    tmp_path, runs, result, read_page
+):
+    """Heads of one layer: by layers they must meet; from the whole grid it would be a surprise."""
+    same = {name: changed(result, f"demo/{name}", ["L0H1", "L0H3"]) for name in "abc"}
+    told = compare([runs(**same)], tmp_path)
+    (model,) = told["models"]
+    for pair in model["overlaps"]:
+        chance = pair["head_chance"]
+        assert chance["p"] < chance["p_in_layers"] == pytest.approx(1 / 6)
+        assert chance["p_of_pairs"] == pytest.approx(1 / 2)  # of three pairs
+    text = read_page(tmp_path / "compare.html").text.replace("\u00a0", " ")
+    first = model["shared"][0]["chance"]
+    assert f"random heads of the same layers would share {first['expected_in_layers']:.2g}" in text
+    assert text.count("0.50") >= 3 and "matched by layer, corrected for 3 pairs (Holm)" in text
+
+
 def test_methods_are_held_against_each_other(tmp_path, runs, result, read_page):
     greedy = changed(result, "demo/addition", ["L0H1", "L0H0"])
     greedy["method"] = {"name": "greedy"}
@@ -109,8 +126,9 @@ def test_methods_are_held_against_each_other(tmp_path, runs, result, read_page):
     assert pair["rank_correlation"] == pytest.approx(stats.spearmanr(first, second).statistic)
     assert [run["damage"] for run in told["runs"]] == pytest.approx([0.87, 0.94])
     text = read_page(tmp_path / "compare.html").text.replace("\u00a0", " ")
+    in_layers = pair["chance"]["expected_in_layers"]
     assert "Two methods on demo/addition: all name L0H1; the heads of greedy break most." in text
-    assert "css and greedy 1 of 2: L0H1 0.50" in text
+    assert f"css and greedy 1 of 2: L0H1 {in_layers:.2f}" in text
 
 
 @pytest.mark.parametrize(

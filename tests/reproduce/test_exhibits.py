@@ -47,6 +47,7 @@ def exhibits(draw, cell=CELL):
         (Value(0.5, None, 0.5), "0.500 (paper 0.500, +0.000)"),
         (Value(5110, None, 5120, digits=0), "5,110 (paper 5,120, -10)"),
         (Value(42.4, 8.6, digits=0), "42 ± 9"),
+        (Value(1.0, 0.02, 0.9, ends=(0.94, 1.0)), "1.000 [0.940, 1.000] (paper 0.900, +0.100)"),
     ],
 )
 def test_numbers_are_shown_with_their_error_and_the_papers(value, shown):
@@ -146,7 +147,7 @@ def test_latex_prints_a_question_mark_for_what_its_fonts_lack(text):
 
 @given(exhibits())
 def test_every_row_of_a_latex_table_has_all_its_cells(exhibit):
-    lines = writing.latex_table(exhibit).split("\n")
+    lines = writing.latex_environment(exhibit).split("\n")
     first, last = lines.index(r"\toprule"), lines.index(r"\bottomrule")
     rows = [line for line in lines[first + 1 : last] if line != r"\midrule"]
     assert len(rows) == 1 + len(exhibit.shown())
@@ -160,19 +161,32 @@ def test_every_row_of_a_latex_table_has_all_its_cells(exhibit):
 def test_a_wide_latex_table_fills_the_page_and_long_texts_are_broken():
     columns = tuple(f"benchmark {number}" for number in range(14))
     wide = Exhibit("t", "wide", columns, [tuple(Value(0.5, 0.1) for _ in columns)])
-    assert r"\begin{table*}" in writing.latex_table(
+    assert r"\begin{table*}" in writing.latex_environment(
         wide
-    ) and r"\resizebox{\textwidth}" in writing.latex_table(wide)
+    ) and r"\resizebox{\textwidth}" in writing.latex_environment(wide)
     narrow = Exhibit("t", "narrow", ("model", "score"), [("demo", Value(0.5))])
-    assert r"\begin{tabular}{lr}" in writing.latex_table(narrow)
-    assert "resizebox" not in writing.latex_table(narrow) and "table*" not in writing.latex_table(
+    assert r"\begin{tabular}{lr}" in writing.latex_environment(narrow)
+    assert "resizebox" not in writing.latex_environment(
         narrow
-    )
+    ) and "table*" not in writing.latex_environment(narrow)
     long = Exhibit("t", "long", ("heads",), [("L0H1 " * 20,)])
-    assert r"{p{0.3\textwidth}}" in writing.latex_table(long)
+    assert r"{p{0.3\textwidth}}" in writing.latex_environment(long)
 
 
-@pytest.mark.parametrize("page", [writing.markdown_page, writing.latex_table])
+def test_latex_numbers_its_captions_itself_and_a_figure_holds_no_table():
+    table = writing.latex_environment(Exhibit("table2", "Table 2: heads", ("a",), [("b",)]))
+    assert r"\caption{heads}" in table and r"\label{tab:table2}" in table
+    draw = partial(drawing.curves, {"a": [(0, 1.0)]}, across="x", up="y")
+    figure = writing.latex_environment(
+        Exhibit("fig1", "Figure 1: x", ("a",), [("b",)], ["n"], draw)
+    )
+    assert figure.startswith(r"\begin{figure}") and "tabular" not in figure
+    assert r"{fig1.pdf}" in figure and r"\caption{x}" in figure and "n\\par" in figure
+    empty = writing.latex_environment(Exhibit("fig3", "Figure 3: x", ("a",), [], ["none"]))
+    assert "includegraphics" not in empty and "tabular" not in empty
+
+
+@pytest.mark.parametrize("page", [writing.markdown_page, writing.latex_environment])
 def test_an_empty_table_says_that_nothing_was_found(page):
     text = page(Exhibit("t", "T", ("a", "b"), []))
     (row,) = [line for line in text.splitlines() if "nothing found" in line]

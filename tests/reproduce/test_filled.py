@@ -1,5 +1,7 @@
 """What exhibits say of planted facts: which figures stand where, and the notes beside them."""
 
+import json
+
 import pytest
 from labs import planted, written
 
@@ -123,7 +125,8 @@ def subjects(**changes) -> Preset:
 def test_without_a_shared_head_the_third_figure_has_no_picture():
     exhibit = exhibits.fig3(planted(preset=subjects()))
     assert exhibit.draw is None and not exhibit.rows
-    assert exhibit.notes[0] == "No head is among the first 2 of two of Add, Sort."
+    told = "No head is among the first 2 of all of Add, Sort by more than chance."
+    assert exhibit.notes[0] == told
 
 
 def test_without_a_subject_the_fourth_figure_has_no_picture():
@@ -145,6 +148,85 @@ def test_bars_are_named_by_the_model_only_where_there_are_several():
         "b, L0H5",
     ]
     assert column(exhibit, "Add")[-1] == Value(None)
+    drawn = json.dumps(exhibit.draw())
+    assert "Add, a" in drawn and "Add, b" in drawn and "its first head" in drawn
+
+
+def test_a_capability_has_one_colour_in_every_figure_and_no_other_has_it():
+    preset = read_preset("paper")
+    drawn = exhibits.palette(preset)
+    own = {benchmark.kin for benchmark in preset.capabilities}
+    assert (
+        drawn["GSM8K"] == drawn["GSM8K heads"] == drawn["Arith"] and drawn["code"] == drawn["MBPP"]
+    )
+    kinds = [drawn[f"{b.label} heads"] for b in exhibits.leading(preset.capabilities)]
+    subjects = [drawn[f"{b.label} heads"] for b in preset.subjects]
+    assert len(own) == len(set(kinds)) and len(set(kinds + subjects)) == len(kinds + subjects)
+    assert not {drawn["intact"], drawn["general"]} & set(kinds + subjects)
+    lab = planted(rankings=RANKED, preset=papers())
+    for figure in (exhibits.fig1(lab), exhibits.fig2(lab)):
+        scale = figure.draw()["layer"][-2 if figure.name == "fig1" else 0]["encoding"]["color"][
+            "scale"
+        ]
+        colours = dict(zip(scale["domain"], scale["range"], strict=True))
+        own = exhibits.palette(lab.preset)
+        assert colours == {name: own[name] for name in colours}
+
+
+def test_a_model_that_cannot_do_a_task_is_asked_for_no_heads_of_it():
+    lab = planted(preset=Preset.model_validate(written(floor=0.9)))
+    table = exhibits.table2(lab)
+    assert not table.rows
+    assert table.notes[-1] == (
+        "No heads were looked for where demo scores below 0.9 or no better than guessing: "
+        "Add 0.800 ± 0.010, Sort 0.800 ± 0.010."
+    )
+    lab = planted(preset=Preset.model_validate(written(floor=0.5)))
+    assert len(exhibits.table2(lab).rows) == 2
+    guessed = planted(preset=Preset.model_validate(written(floor=0.5)), chance=0.79)
+    assert not exhibits.table2(guessed).rows
+
+
+def test_what_is_not_the_papers_is_said_where_its_figures_stand():
+    preset = papers()
+    benchmarks = [b.model_copy(update={"differs": "in words."}) for b in preset.benchmarks[:1]]
+    preset = preset.model_copy(update={"benchmarks": (*benchmarks, *preset.benchmarks[1:])})
+    notes = exhibits.table2(planted(rankings=RANKED, preset=preset)).notes
+    assert notes[-1] == "GSM8K is not quite the paper's: in words."
+    assert "not quite" not in " ".join(exhibits.table2(planted()).notes)
+
+
+def test_the_eighth_table_sets_questions_of_knowledge_apart():
+    shared = {"Add": ["L0H5", "L1H0"], "Sort": ["L0H5", "L2H0"]}
+    table = exhibits.table8(planted(rankings=shared, preset=subjects()))
+    assert table.groups == (("", 2), ("questions of knowledge", 3), ("others", 2))
+    assert table.columns == ("model", "head", "Add", "Sort", "mean", "Gen", "mean")
+    text = writing.latex_environment(table)
+    assert r"\multicolumn{3}{c}{questions of knowledge} & \multicolumn{2}{c}{others}" in text
+    assert r"\cmidrule(lr){3-5}\cmidrule(lr){6-7}" in text
+
+
+def test_strength_over_three_models_is_drawn_and_its_change_has_an_interval():
+    models = [{"label": label, "name": "demo"} for label in "abc"]
+    exhibit = analyses.scale(
+        planted({"Add": {"L1H0": 0.4}}, preset=Preset.model_validate(written(model=models)))
+    )
+    (told,) = [note for note in exhibit.notes if note.startswith("Add: ")]
+    assert "from a to c it changes by +0.000 (95 % interval over examples -0.0" in told
+    assert [row[0] for row in exhibit.rows[-3:]] == [exhibits.SHARED] * 3
+    assert exhibit.rows[-1][-1].number == pytest.approx(0.25)  # of 0.5 and 0
+    assert exhibit.draw() and analyses.scale(planted()).draw is None
+
+
+def test_a_task_scored_by_another_rule_stands_beside_itself():
+    content = written()
+    content["benchmark"][0]["others"] = {"another task": {"task": "demo/subtraction"}}
+    exhibit = analyses.rules(planted({"Add": {"L1H0": 0.4}}, preset=Preset.model_validate(content)))
+    assert [row[:3] for row in exhibit.rows] == [
+        ("demo", "Add", "as above"),
+        ("demo", "Add", "another task"),
+    ]
+    assert exhibit.rows[0][-2].number == pytest.approx(0.4)
 
 
 def test_a_radar_of_two_axes_is_not_drawn():

@@ -1,9 +1,12 @@
 """Universal heads leave every task's heads, and only they do."""
 
+import numpy as np
 import pytest
 from labs import planted, written
+from scipy import stats
 
-from caploc.heads import Head
+from caploc.heads import Head, HeadGrid
+from caploc.reproduce.laboratory import ScoredTask
 from caploc.reproduce.preset import Preset
 from caploc.reproduce.selection import (
     TRIED,
@@ -13,6 +16,7 @@ from caploc.reproduce.selection import (
     universal_candidates,
     universal_heads,
 )
+from caploc.stats.chance import common_to_all
 
 
 def names(heads):
@@ -95,10 +99,60 @@ def test_heads_that_the_search_would_not_name_are_idle(chosen, expected):
     assert bool(found) == bool(expected)
 
 
-def test_knowledge_heads_are_those_of_two_subjects():
+def test_knowledge_heads_are_those_of_all_subjects():
     content = written()
+    content["benchmark"].append(
+        {"label": "Say", "task": "demo/rhyming", "group": "knowledge", "localize": True}
+    )
     for benchmark in content["benchmark"][:2]:
         benchmark |= {"group": "knowledge"}
-    rankings = {"Add": ["L1H0", "L0H5"], "Sort": ["L0H5", "L2H0"]}
+    rankings = {"Add": ["L1H0", "L0H5"], "Sort": ["L0H5", "L1H0"], "Say": ["L0H5", "L2H0"]}
     lab = planted(rankings=rankings, preset=Preset.model_validate(content))
-    assert names(knowledge_heads(lab, lab.preset.models[0])) == ["L0H5"]
+    found, p = knowledge_heads(lab, lab.preset.models[0])
+    assert names(found) == ["L0H5"] and p == pytest.approx(common_to_all(1, 96, [2, 2, 2]))
+
+
+def test_heads_that_chance_alone_would_give_are_no_knowledge_heads():
+    """Two sets of 24 of 96 heads share six by chance."""
+    content = written(top=24)
+    for benchmark in content["benchmark"][:2]:
+        benchmark |= {"group": "knowledge"}
+    heads = [f"L{layer}H{head}" for layer in range(6) for head in range(16)]
+    rankings = {"Add": heads[:24], "Sort": heads[18:42]}
+    lab = planted(rankings=rankings, preset=Preset.model_validate(content))
+    found, p = knowledge_heads(lab, lab.preset.models[0])
+    assert found == [] and p > 0.3
+
+
+def test_what_all_of_several_random_sets_share_is_counted_exactly():
+    assert common_to_all(2, 30, [5, 7]) == pytest.approx(stats.hypergeom.sf(1, 30, 5, 7))
+    assert common_to_all(0, 30, [5, 7]) == pytest.approx(1)
+    random = np.random.default_rng(0)
+    drawn = [
+        len(set.intersection(*(set(random.permutation(12)[:size]) for size in (5, 6, 7)))) >= 2
+        for _ in range(20_000)
+    ]
+    assert common_to_all(2, 12, [5, 6, 7]) == pytest.approx(np.mean(drawn), abs=0.012)
+
+
+def test_a_search_draws_as_many_examples_of_every_part():
+    preset = Preset.model_validate(written())
+    spec = preset.searches[0].model_copy(update={"examples": 4})
+    problem = preset.problem(spec, HeadGrid((4, 4)), [50, 10, 3])
+    own = [
+        sum(start <= e < end for e in problem.examples)
+        for start, end in ((0, 50), (50, 60), (60, 63))
+    ]
+    assert own == [4, 4, 3] and not set(problem.examples) & set(problem.fresh)
+    assert len(problem.fresh) == 34 + 6
+
+
+def test_an_error_is_never_none_of_a_sample():
+    whole = ScoredTask(1.0, 0.0, 1.0, 0.0, 0.0, 0.0, 60, 0.0).unsure([Head(0, 0)])
+    assert whole.ends == pytest.approx((0.9398, 1.0), abs=1e-3)
+    assert 0.01 < whole.stderr < 0.03 and whole.intact_stderr == whole.stderr
+    assert whole.drop_stderr == pytest.approx(1 / 62, rel=0.02)
+    some = ScoredTask(0.8, 0.05, 0.5, 0.06, 0.3, 0.05, 60, 0.0)
+    assert some.unsure([Head(0, 0)]) == some
+    assert whole.unsure([]) == whole
+    assert ScoredTask(0.8, 0.05, 0.8, 0.05, 0.0, 0.0, 60, 0.0).unsure([]).drop_stderr == 0.0

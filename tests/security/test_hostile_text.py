@@ -41,7 +41,7 @@ def test_latex_commands_are_text(text):
 
 
 def test_latex_of_an_exhibit_holds_no_command_of_the_text():
-    page = writing.latex_table(exhibit(HOSTILE))
+    page = writing.latex_environment(exhibit(HOSTILE))
     assert r"\input{" not in page and r"\write18" not in page
     assert "\x1b" not in page
 

@@ -34,6 +34,7 @@ SHAPES = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross"
 # Of the series these are Okabe and Ito's, told apart with every kind of colour vision.
 OKABE_ITO = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 PRINT = {f"--series-{number}": colour for number, colour in enumerate(OKABE_ITO, 1)}
+PRINT |= {"--series-8": "#882255", "--series-9": "#332288"}  # Tol's wine and indigo
 PRINT |= {"--ink": "#16181d", "--quiet": "#5b626d", "--line": "#dcdfe4", "--needed": "#b8500c"}
 VARIABLE = re.compile(r"var\((--[\w-]+)\)")
 
@@ -128,14 +129,16 @@ def horizontal_channel(field: str, title: str, **scale: Any) -> dict[str, Any]:
     return {"field": field, "type": "quantitative", "title": title, "scale": scale}
 
 
-def by_series(names: Sequence[str]) -> dict[str, Any]:
+def by_series(names: Sequence[str], palette: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Return colour and shape of series, told apart with every kind of colour vision, and in grey.
 
-    `names` are those of the series, in their order.
+    `names` are those of the series, in their order; some may have colours of their own.
     """
     channels: dict[str, dict[str, Any]] = {}
     for channel, looks in (("color", SERIES), ("shape", SHAPES)):
         drawn = [looks[number % len(looks)] for number in range(len(names))]
+        if channel == "color" and palette:
+            drawn = [palette.get(name, look) for name, look in zip(names, drawn, strict=True)]
         scale = {"domain": list(names), "range": drawn}
         channels[channel] = {"field": "series", "type": "nominal", "sort": list(names)}
         channels[channel]["scale"] = scale

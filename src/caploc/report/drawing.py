@@ -14,13 +14,15 @@ import numpy as np
 from jaxtyping import Float
 
 from caploc.report import colours
-from caploc.report.charts import SERIES, Spec, by_series, fill_spec, horizontal_channel, shortened
+from caploc.report.charts import Spec, by_series, fill_spec, horizontal_channel, shortened
 from caploc.result import number as known
 
 LONGEST = 40  # characters of a name
 RINGS = (0.25, 0.5, 0.75, 1.0)
 Interval = tuple[float | None, float | None, float | None]  # mean, low, high
-Curve = Sequence[tuple[float | None, ...]]  # x, y and, where it is known, y's error
+# x, y and, where they are known, y's error, or the ends of its interval
+Curve = Sequence[tuple[float | None, ...]]
+Palette = Mapping[str, str]  # colours of series, by name
 Row = dict[str, Any]
 
 
@@ -118,47 +120,56 @@ def curves(
     up: str,
     logarithmic: bool = False,
     zero: bool = False,
+    palette: Palette | None = None,
 ) -> Spec:
     """Draw a line through the known points of each series, with one error each way.
 
-    `zero` begins the scale of `up` at 0. Where colours begin again, lines are dashed.
+    The scale of `up` holds 0 with `zero`. Lines of a colour that another one has are dashed.
     """
     cells: list[Row] = []
     for kind, values in series.items():
         for across_, up_, *error in values:
             x, y = known(across_), known(up_)
             if x is not None and y is not None and (x > 0 or not logarithmic):
-                e = error[0] if error else None
-                ends = {"low": y - e, "high": y + e} if e else {}
-                cells.append({"series": drawable(kind), "x": x, "y": y, **ends})
+                cells.append({"series": drawable(kind), "x": x, "y": y} | _ends(y, *error))
     shown = _series(cell["series"] for cell in cells)
-    looks, height, breadth = by_series(shown), _number("y", up, zero=zero), _number("x", across)
+    looks, height = by_series(shown, palette), _number("y", up, zero=zero)
+    breadth = _number("x", across)
     breadth["scale"] = {"type": "log"} if logarithmic else {"nice": True, "zero": False}
     if all(cell["x"] == round(cell["x"]) for cell in cells):
         breadth["axis"]["tickMinStep"] = 1
-    dashes = [[1, 0] if place < len(SERIES) else [4, 2] for place in range(len(shown))]
+    drawn = looks["color"]["scale"]["range"]
+    dashes = [[4, 2] if drawn.index(one) < place else [1, 0] for place, one in enumerate(drawn)]
     dash = {**looks["color"], "scale": {"domain": shown, "range": dashes}}
     low = {**height, "field": "low"}
     return fill_spec("curves", rows=cells, x=breadth, y=height, low=low, dash=dash, **looks)
 
 
+def _ends(y: float | None, *error: float | None) -> Row:
+    """Give the ends of an interval: one error each way, or both ends; nothing of no width."""
+    if y is None or None in error or not any(error):
+        return {}
+    low, high = error if error[1:] else (y - error[0], y + error[0])  # type: ignore[operator]
+    return {"low": low, "high": high}
+
+
 def draw_bars(
     names: Sequence[str],
-    series: Mapping[str, Sequence[tuple[float | None, float]]],
+    series: Mapping[str, Curve],
     marks: Sequence[float | None],
     *,
     up: str,
     mark: str,
+    palette: Palette | None = None,
 ) -> Spec:
     """Draw a group of bars for each name, one bar with its error a series; a line at `marks`."""
     y, offset = _number("y", up, zero=True), _offset(_series(map(drawable, series)))
     return fill_spec(
         "bars",
         rows=[
-            {"name": place, "series": drawable(kind), "y": known(y)}
-            | ({"low": y - error, "high": y + error} if y is not None and error else {})
+            {"name": place, "series": drawable(kind), "y": known(y)} | _ends(known(y), *error)
             for kind, values in series.items()
-            for place, (y, error) in enumerate(values)
+            for place, (y, *error) in enumerate(values)
         ],
         marks=[{"name": n, "at": at, "series": mark} for n, at in enumerate(marks) if at],
         names=_names("name", names, labelAngle=-30, title=None),
@@ -167,14 +178,21 @@ def draw_bars(
         at={**y, "field": "at"},
         offset=offset,
         middle={**offset, "bandPosition": 0.5},
-        color=by_series(offset["sort"])["color"],
+        color=by_series(offset["sort"], palette)["color"],
     )
 
 
-def radar(axes: Sequence[str], series: Mapping[str, Sequence[float | None]]) -> Spec:
+def radar(
+    axes: Sequence[str],
+    series: Mapping[str, Sequence[float | None]],
+    *,
+    title: str = "",
+    palette: Palette | None = None,
+) -> Spec:
     """Draw each series as a ring of shares; the first axis is at the top, others clockwise.
 
-    A ring of which every share is known is filled lightly, but the first.
+    A ring of which every share is known is filled lightly, but the first. The title says of what
+    they are shares.
     """
     most = max([1.05, *(known(share) or 0.0 for each in series.values() for share in each)])
 
@@ -191,15 +209,13 @@ def radar(axes: Sequence[str], series: Mapping[str, Sequence[float | None]]) -> 
     rings = [row for name, each in series.items() for row in ring(each, series=drawable(name))]
     filled = {drawable(n) for n, each in list(series.items())[1:] if None not in map(known, each)}
     labels = [{**place(0.5, radius), "text": f"{100 * radius:.0f} %"} for radius in RINGS]
-    labels += [{**place(n, most * 1.14), "text": drawable(name)} for n, name in enumerate(axes)]
+    labels += [{**place(n, most * 1.08), "text": drawable(name)} for n, name in enumerate(axes)]
     ends = [place(number, most) for number in range(len(axes))]
     shown = list(map(drawable, series))
-    looks = by_series(shown)
-    # the intact model, which stands first, is black whatever stands beside it
-    palette = [SERIES[-1], *(SERIES[place % (len(SERIES) - 1)] for place in range(len(shown)))]
-    looks["color"]["scale"]["range"] = palette[: len(shown)]
+    looks = by_series(shown, palette)
     return fill_spec(
         "radar",
+        title=title,
         domain=[-1.3 * most, 1.3 * most],
         grid=[row for radius in RINGS for row in ring([radius] * len(axes), ring=radius)],
         spokes=[{**place(0, 0), "x2": end["x"], "y2": end["y"]} for end in ends],

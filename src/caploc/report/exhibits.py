@@ -19,13 +19,15 @@ NOTHING = "–"
 class Value:
     """A measured number, its standard error, and what the paper prints in its place.
 
-    What is not finite is not known, and None.
+    `ends` are those of its 95 % interval, where an error each way would say too little. What is not
+    finite is not known, and None.
     """
 
     number: float | None
     stderr: float | None = None
     published: float | None = None
     digits: int = 3
+    ends: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
         for name in ("number", "stderr", "published"):
@@ -44,7 +46,9 @@ class Value:
         own = NOTHING
         if self.number is not None:
             error = "" if self.stderr is None else between + self.rounded(self.stderr)
-            own = figure(self.rounded(self.number) + error)
+            own = figure(self.rounded(self.number) + error * (self.ends is None))
+            if self.ends is not None:
+                own += f" [{', '.join(figure(self.rounded(end)) for end in self.ends)}]"
         if self.published is None:
             return own
         beside = f"paper {figure(self.rounded(self.published))}"
@@ -78,6 +82,7 @@ class Exhibit:
     rows: list[Row]
     notes: list[str] = field(default_factory=list)
     draw: Callable[[], Spec] | None = None
+    groups: tuple[tuple[str, int], ...] = ()  # of columns: a heading over so many of them
 
     @classmethod
     def of(
@@ -119,6 +124,8 @@ def markdown_page(exhibit: Exhibit) -> str:
     table.append(["---"] * len(exhibit.columns))
     for row in exhibit.shown():
         table.append([str(c) if isinstance(c, Value) else escape_markdown(c) for c in row])
+    if exhibit.groups:
+        table.insert(2, [f"*{escape_markdown(each)}*" if each else "" for each in over(exhibit)])
     lines += [f"| {' | '.join(cells)} |" for cells in table]
     lines += ["", *(f"- {escape_markdown(note)}" for note in exhibit.notes)]
     return "\n".join(lines).rstrip() + "\n"
@@ -130,6 +137,7 @@ def escape_markdown(text: str) -> str:
     return BEGINNING.sub(r"\1\\\2", MARKUP.sub(r"\\\g<0>", " ".join(plain.split())))
 
 
+NUMBERED = re.compile(r"^(?:Table|Figure) \d+: ")  # LaTeX has numbers of its own
 LONG = 36  # characters beyond which a column of words is broken into lines
 WIDE = 96  # characters that fit into a page's width
 SIGNS = {sign: f"\\{sign}" for sign in "&%$#_{}"} | {
@@ -154,24 +162,45 @@ SIGNS = {sign: f"\\{sign}" for sign in "&%$#_{}"} | {
 }
 
 
-def latex_table(exhibit: Exhibit) -> str:
-    """Write the whole environment, notes below the table in small type.
+def over(exhibit: Exhibit) -> list[str]:
+    """Write the heading of each group of columns over its first one, nothing over the others."""
+    cells = [cell for name, count in exhibit.groups for cell in (name, *[""] * (count - 1))]
+    return cells + [""] * (len(exhibit.columns) - len(cells))
 
-    It needs the packages booktabs and, where the table is wide, graphicx.
+
+def latex_environment(exhibit: Exhibit) -> str:
+    """Write a table, or of a figure its picture and no table; notes below in small type.
+
+    LaTeX numbers them by itself. It needs the packages booktabs and graphicx.
     """
+    drawn = exhibit.name.startswith("fig")
+    wide = not drawn and sum(min(size, LONG) + 2 for size in widths(exhibit)) > WIDE
+    kind = "figure" if drawn else "table*" if wide else "table"
+    picture = [rf"\includegraphics[width=\linewidth]{{{exhibit.name}.pdf}}"]
+    body = picture[: exhibit.draw is not None] if drawn else latex_tabular(exhibit)
+    if wide:
+        body = [r"\resizebox{\textwidth}{!}{%", *body, "}"]
+    notes = [rf"\par\smallskip{{\footnotesize {escape_latex(note)}\par}}" for note in exhibit.notes]
+    caption = escape_latex(NUMBERED.sub("", exhibit.title))
+    named = [rf"\caption{{{caption}}}", rf"\label{{{kind[:3]}:{exhibit.name}}}"]
+    head, foot = [rf"\begin{{{kind}}}", r"\centering"], rf"\end{{{kind}}}"
+    lines = [*head, *body, *named] if drawn else [*head, *named, *body]
+    return "\n".join([*lines, *notes, foot]) + "\n"
+
+
+def latex_tabular(exhibit: Exhibit) -> list[str]:
+    """Write the rows between their rules, groups of columns with a rule of their own."""
     lines = [[escape_latex(column) for column in exhibit.columns]]
     lines += [[format_latex_cell(cell) for cell in row] for row in exhibit.shown()]
     names, *rows = [" & ".join(line) + r" \\" for line in lines]
-    body = [rf"\begin{{tabular}}{{{alignment(exhibit)}}}", r"\toprule", names, r"\midrule"]
-    body += [*rows, r"\bottomrule", r"\end{tabular}"]
-    wide = sum(min(size, LONG) + 2 for size in widths(exhibit)) > WIDE
-    if wide:
-        body = [r"\resizebox{\textwidth}{!}{%", *body, "}"]
-    kind = "table*" if wide else "table"
-    notes = [rf"\par\smallskip{{\footnotesize {escape_latex(note)}\par}}" for note in exhibit.notes]
-    head = [rf"\begin{{{kind}}}", r"\centering", rf"\caption{{{escape_latex(exhibit.title)}}}"]
-    head.append(rf"\label{{tab:{exhibit.name}}}")
-    return "\n".join([*head, *body, *notes, rf"\end{{{kind}}}"]) + "\n"
+    above, rules, first = [], "", 1
+    for name, count in exhibit.groups:
+        above.append(rf"\multicolumn{{{count}}}{{c}}{{{escape_latex(name)}}}")
+        rules += rf"\cmidrule(lr){{{first}-{first + count - 1}}}" if name else ""
+        first += count
+    heads = [" & ".join(above) + r" \\", rules, names] if above else [names]
+    start = [rf"\begin{{tabular}}{{{alignment(exhibit)}}}", r"\toprule"]
+    return [*start, *heads, r"\midrule", *rows, r"\bottomrule", r"\end{tabular}"]
 
 
 def format_latex_cell(cell: Cell) -> str:
@@ -225,7 +254,7 @@ def write(exhibit: Exhibit, folder: Path) -> list[Path]:
     with files[0].open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([COLUMNS, *long_form(exhibit)])
     files[1].write_text(markdown_page(exhibit), encoding="utf-8")
-    files[2].write_text(latex_table(exhibit), encoding="utf-8")
+    files[2].write_text(latex_environment(exhibit), encoding="utf-8")
     pictures = [folder / f"{exhibit.name}{ending}" for ending in PICTURES]
     if exhibit.draw is None:
         for picture in pictures:

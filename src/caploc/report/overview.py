@@ -152,8 +152,8 @@ def _sharing(told: Told) -> str:
     text = f"{counted(len(first['heads']), 'head')} {verb} among the top of two of them or more"
     if last["tasks"] > 2:
         text += f", and {name_list(list(last['heads']))} of {numeral(last['tasks'])}"
-    by_chance = significant(first["chance"]["expected_in_layers"], 2)
-    return f"{text}; random heads of the same layers would share {by_chance}"
+    by_chance, p = _chance(first["chance"])
+    return f"{text}; random heads of the same layers would share {by_chance} (p {p})"
 
 
 def _methods_headline(told: Told, task: str, methods: Sequence[str]) -> str:
@@ -259,13 +259,13 @@ def _methods_part(question: Told, told: Told, results: Results) -> PagePart:
         common = f"{len(pair['heads'])} of {pair['of']}" + (f": {heads}" if heads else "")
         named = f"{labels[pair['first']]} and {labels[pair['second']]}"
         agreement = "–" if rank is None else significant(rank, 2)
-        pairs.append([named, common, *_chance(pair["chance"]), agreement])
+        pairs.append([named, common, *_chance(pair["chance"], "p_of_pairs"), agreement])
     columns = ["Method", "Heads", "Intact", "Knocked out", "Random heads", "Rows", "Time"]
     in_common = ["Runs", "Heads in common", "By chance", "p", "Rank correlation of effects"]
     note = (
-        "By chance: the mean number of heads that two random sets of these sizes have in common; p "
-        "is the chance of as many or more. The rank correlation is Spearman's, over all heads that "
-        "both measured."
+        "By chance: the mean number of heads that two random sets of these sizes and from the same "
+        f"layers have in common; p is the chance of as many or more{_corrected(len(pairs))}. The "
+        "rank correlation is Spearman's, over all heads that both measured."
     )
     tables = [
         Table("What each one breaks, and what it costs", columns, lines),
@@ -276,19 +276,22 @@ def _methods_part(question: Told, told: Told, results: Results) -> PagePart:
     return PagePart(title, tables, chart=draw_damage(runs, labels, unit))
 
 
-def _chance(chance: Told, where: str = "") -> list[str]:
-    """Write how many heads chance gives, and how surprising as many are."""
-    p = chance[f"p{where}"]
+def _chance(chance: Told, which: str = "p_in_layers") -> list[str]:
+    """Write how many heads chance gives in the same layers, and how surprising as many are."""
+    p = chance[which]
     few = "<\u00a00.001" if p < 0.001 else significant(p, 2)
-    return [significant(chance[f"expected{where}"], 2), few]
+    return [significant(chance["expected_in_layers"], 2), few]
+
+
+def _corrected(pairs: int) -> str:
+    """Say that p values account for their number."""
+    return f", corrected for {pairs} pairs (Holm)" if pairs > 1 else ""
 
 
 def _shared_part(model: Told) -> PagePart:
     """Show heads that several tasks of one model name, beside what chance gives."""
     counts = [
-        [f"{row['tasks']} or more", str(len(row["heads"]))]
-        + _chance(row["chance"])
-        + _chance(row["chance"], "_in_layers")
+        [f"{row['tasks']} or more", str(len(row["heads"]))] + _chance(row["chance"])
         for row in model["shared"]
         if row["heads"]
     ]
@@ -298,16 +301,17 @@ def _shared_part(model: Told) -> PagePart:
     met = [pair for pair in model["overlaps"] if pair["heads"]]
     pairs = [
         [f"{called(pair['first'])} and {called(pair['second'])}", name_list(pair["heads"])]
-        + _chance(pair["head_chance"])
-        for pair in sorted(met, key=lambda pair: pair["head_chance"]["p"])
+        + _chance(pair["head_chance"], "p_of_pairs")
+        for pair in sorted(met, key=lambda pair: pair["head_chance"]["p_in_layers"])
     ]
     none = len(model["overlaps"]) - len(met)
-    rest = f"{counted(none, 'other pair')} of tasks have no head in common." if none else ""
+    rest = f"{counted(none, 'other pair')} of tasks have no head in common. " if none else ""
+    rest += f"p is matched by layer{_corrected(len(model['overlaps']))}."
     note = (
-        "p is the chance that random sets of heads, as many for each task, share as many; within "
-        "layers, sets that keep each task's number of heads in every layer."
+        "p is the chance that random sets of heads share as many, drawn so that each task keeps "
+        "its number of heads in every layer."
     )
-    columns = ["Tasks", "Heads", "By chance", "p", "By chance within layers", "p"]
+    columns = ["Tasks", "Heads", "By chance", "p"]
     tables = [
         Table("How many tasks name a head", columns, counts, note),
         Table("Heads of several tasks", ["Head", "Tasks"], owners),

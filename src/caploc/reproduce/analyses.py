@@ -1,16 +1,23 @@
 """What the paper says in words, measured: sharing, scale, ways to fail, the price of choosing."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from math import hypot
 from typing import Any
 
 from caploc.errors import BadOption
+from caploc.report import drawing
 from caploc.report.exhibits import NOTHING, Exhibit, Row, Value
+from caploc.reproduce.exhibits import SHARED, costs, palette
 from caploc.reproduce.laboratory import Heads, Lab
 from caploc.reproduce.preset import Benchmark, PresetModel
 from caploc.reproduce.selection import (
+    able,
     fill_exhibit,
     format_score,
     general,
+    left_out,
     named_heads,
     read_exhibit_texts,
     score_value,
@@ -19,7 +26,14 @@ from caploc.reproduce.selection import (
 )
 from caploc.search.optimism import tie_note
 from caploc.stats.chance import Chance, overlaps
-from caploc.stats.localization import Scores, Strength, Trend, localization, trend
+from caploc.stats.localization import (
+    WIDTH,
+    Scores,
+    Strength,
+    localization,
+    mean_strength,
+    trend,
+)
 
 LONGEST = 90  # characters of an answer shown in a cell
 KINDS = 4  # of answers shown in a cell
@@ -30,7 +44,8 @@ def sharing_exhibit(lab: Lab) -> Exhibit:
     """Heads and key-value groups that benchmarks share, beside what chance would give."""
     rows: list[Row] = []
     for model in lab.preset.models:
-        found = {b.label: named_heads(lab, model, b) for b in lab.preset.localized}
+        localized = able(lab, model, lab.preset.localized)
+        found = {b.label: named_heads(lab, model, b) for b in localized}
         for pair in overlaps(found, model.grid, draws=lab.draws):
             names = " ".join(pair.heads) or NOTHING
             heads, groups = against_chance(pair.head_chance), against_chance(pair.group_chance)
@@ -45,38 +60,61 @@ def against_chance(chance: Chance) -> Row:
         Value(chance.expected, digits=2),
         Value(chance.p, digits=4),
         Value(chance.p_in_layers, digits=4),
+        Value(chance.p_of_pairs, digits=4),
     )
 
 
 def scale(lab: Lab) -> Exhibit:
     """How strongly each capability is localized, model by model, and the trend with size."""
+    models = lab.preset.models
+    sizes = {model.label: float(model.parameters) for model in models}
+    every: dict[str, dict[str, Strength]] = {}
+    for benchmark in lab.preset.localized:
+        found = {model.label: strength(lab, model, benchmark) for model in models}
+        every[benchmark.label] = {label: each for label, each in found.items() if each}
+    shared = [each for each in every.values() if len(each) == len(models)]
+    if len(shared) > 1 and len(models) > 1:
+        every[SHARED] = {label: mean_strength([each[label] for each in shared]) for label in sizes}
     rows: list[Row] = []
     notes = []
-    sizes = {model.label: float(model.parameters) for model in lab.preset.models}
-    for benchmark in lab.preset.localized:
-        strengths: dict[str, Strength] = {}
-        for model in lab.preset.models:
-            found = strength(lab, model, benchmark)
-            value = Value(found.strength, found.stderr) if found else Value(None)
-            rows.append((benchmark.label, model.label, Value(model.parameters / 1e9), value))
-            strengths |= {model.label: found} if found else {}
-        if len(strengths) >= FEWEST_MODELS:
-            notes.append(f"{benchmark.label}: {in_words(trend(strengths, sizes))}")
-        elif len(lab.preset.models) >= FEWEST_MODELS:
-            notes.append(f"{benchmark.label}: too few models for a trend.")
-    if len(lab.preset.models) < FEWEST_MODELS:
+    for name, strengths in every.items():
+        for label, size in sizes.items():
+            one = strengths.get(label)
+            value = Value(one.strength, one.stderr) if one else Value(None)
+            rows.append((name, label, Value(size / 1e9), value))
+        if len(models) >= FEWEST_MODELS:
+            enough = len(strengths) >= FEWEST_MODELS
+            said = in_words(strengths, sizes) if enough else "too few models for a trend."
+            notes.append(f"{name}: {said}")
+    if len(models) < FEWEST_MODELS:
         notes.append(f"A trend with size takes {FEWEST_MODELS} models or more.")
     filtered = read_exhibit_texts()["universal heads left out"]
-    return fill_exhibit(lab, "scale", rows, after=[*notes, filtered])
+    notes += [filtered, *left_out(lab)]
+    exhibit = fill_exhibit(lab, "scale", rows, after=notes)
+    curves = {
+        name: [(sizes[label] / 1e9, each.strength, each.stderr) for label, each in points.items()]
+        for name, points in every.items()
+    }
+    ways = {"across": "billions of parameters", "up": "localization strength", "zero": True}
+    ways |= {"logarithmic": True, "palette": palette(lab.preset)}
+    draw = partial(drawing.curves, curves, **ways) if len(models) > 1 else None
+    return replace(exhibit, draw=draw)
 
 
-def in_words(told: Trend) -> str:
-    """A trend as a note."""
+def in_words(strengths: Mapping[str, Strength], sizes: Mapping[str, float]) -> str:
+    """The trend with size as a note: of ranks, and from the smallest model to the largest."""
+    told = trend(strengths, sizes)
+    least, most = (strengths[told.models[end]] for end in (0, -1))
+    rise, half = most.strength - least.strength, WIDTH * hypot(most.stderr, least.stderr)
+    change = (
+        f"from {told.models[0]} to {told.models[-1]} it changes by {rise:+.3f} (95 % interval over "
+        f"examples {rise - half:+.3f} to {rise + half:+.3f})."
+    )
     if told.rho is None:
-        return "no rank correlation with size, the strengths being equal."
+        return f"no rank correlation with size, the strengths being equal; {change}"
     return (
-        f"rank correlation with size {told.rho:+.2f}, two-sided p {told.p:.3f}; with "
-        f"{len(told.models)} models no p can be below {told.least_p:.3f}."
+        f"rank correlation with size {told.rho:+.2f}, two-sided p {told.p:.3f}, which with "
+        f"{len(told.models)} models cannot be below {told.least_p:.3f}; {change}"
     )
 
 
@@ -99,7 +137,7 @@ def failures_exhibit(lab: Lab) -> Exhibit:
     """How a model fails without a benchmark's own heads, and without each universal head."""
     rows: list[Row] = []
     model = lab.preset.leader
-    for benchmark in lab.preset.localized:
+    for benchmark in able(lab, model, lab.preset.localized):
         sets = [(f"{benchmark.label} heads", named_heads(lab, model, benchmark))]
         sets += [(str(head), [head]) for head in universal_heads(lab, model)]
         rows += [failing(lab, model, benchmark, name, heads) for name, heads in sets]
@@ -136,7 +174,7 @@ def choice(lab: Lab) -> Exhibit:
     preset, model = lab.preset, lab.preset.leader
     rows: list[Row] = []
     notes = []
-    for benchmark in preset.localized:
+    for benchmark in able(lab, model, preset.localized):
         told = search_own(lab, model, benchmark, preset.main).told
         for number, setting in enumerate(told.get("settings", [])):
             masks, rate = Value(setting["masks"], digits=0), Value(setting["rate"], digits=2)
@@ -153,3 +191,18 @@ def choice(lab: Lab) -> Exhibit:
             )
     fixed = [] if rows else [f"{preset.main} has one setting, and nothing to choose."]
     return fill_exhibit(lab, "choice", rows, before=fixed, after=notes)
+
+
+def rules(lab: Lab) -> Exhibit:
+    """Benchmarks asked or scored in another way: intact, and without the benchmark's own heads."""
+    rows: list[Row] = []
+    for model in lab.preset.models:
+        for benchmark in lab.preset.benchmarks:
+            ways = {"as above": benchmark} if benchmark.others else {}
+            ways |= {name: benchmark.asked_as(name) for name in benchmark.others}
+            for name, way in ways.items():
+                heads = named_heads(lab, model, benchmark) if benchmark.localize else []
+                whole = score_value(lab.score(model, way, []))
+                drop, share, _ = costs(lab, model, None, way, heads)
+                rows.append((model.label, benchmark.label, name, whole, drop, share))
+    return fill_exhibit(lab, "rules", rows)

@@ -105,8 +105,8 @@ class PresetDryRun:
         if key in self.found:
             return self.found[key]
         spec, grid = self.preset.search(label), model.grid
-        size = benchmark.examples if benchmark.identify is None else benchmark.identify_examples
-        problem = self.preset.problem(spec, grid, size or UNKNOWN_SIZE, excluded)
+        sizes = benchmark.part_sizes or [UNKNOWN_SIZE]
+        problem = self.preset.problem(spec, grid, sizes, excluded)
         asked = asked_by(spec.method, problem)
         self.ask(model, benchmark, benchmark.searched, asked)
         own = bits(tuple(problem.examples))

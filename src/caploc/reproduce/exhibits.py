@@ -3,14 +3,16 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import cycle
 
 from caploc.heads import Head, HeadGrid
 from caploc.report import drawing
 from caploc.report.exhibits import NOTHING, Cell, Exhibit, Row, Value
 from caploc.reproduce import published
 from caploc.reproduce.laboratory import Heads, Lab, Searched
-from caploc.reproduce.preset import KNOWLEDGE, Benchmark, PresetModel
+from caploc.reproduce.preset import KNOWLEDGE, Benchmark, Preset, PresetModel
 from caploc.reproduce.selection import (
+    able,
     average,
     drop_value,
     fill_exhibit,
@@ -18,6 +20,7 @@ from caploc.reproduce.selection import (
     general,
     idle,
     knowledge_heads,
+    left_out,
     lost_share,
     mean,
     named_heads,
@@ -27,6 +30,10 @@ from caploc.reproduce.selection import (
 )
 
 SHOWN = 2  # heads of a model in figure 3; the paper finds one or two
+INTACT, SCORE, SHARED = "intact", "score, of 1", "all that every model can do"
+BLACK, GREY = "var(--series-7)", "var(--quiet)"
+COLOURS = [f"var(--series-{number})" for number in (1, 2, 3, 4, 5, 6, 8, 9)]  # 7 is black
+GREYS = {"its first head": GREY, "its second head": "#aab0ba"}
 FEWEST_AXES = 3  # of a radar
 
 
@@ -51,7 +58,7 @@ def table2(lab: Lab) -> Exhibit:
     preset = lab.preset
     rows: list[Row] = []
     for model in preset.models:
-        for benchmark in leading(preset.capabilities):
+        for benchmark in leading(able(lab, model, preset.capabilities)):
             heads = named_heads(lab, model, benchmark)
             rows.append(
                 (benchmark.group, model.label, benchmark.label)
@@ -59,7 +66,7 @@ def table2(lab: Lab) -> Exhibit:
             )
     groups = list(dict.fromkeys(benchmark.group for benchmark in preset.capabilities))
     rows.sort(key=lambda row: groups.index(str(row[0])))
-    return fill_exhibit(lab, "table2", rows)
+    return fill_exhibit(lab, "table2", rows, after=left_out(lab))
 
 
 def leading(benchmarks: Sequence[Benchmark]) -> list[Benchmark]:
@@ -92,7 +99,7 @@ def table3(lab: Lab) -> Exhibit:
     preset = lab.preset
     rows: list[Row] = []
     for model in preset.models:
-        for found_on in preset.capabilities:
+        for found_on in able(lab, model, preset.capabilities):
             twins = preset.kindred(found_on)
             if len(twins) < 2:
                 continue
@@ -100,7 +107,7 @@ def table3(lab: Lab) -> Exhibit:
             rows += [
                 (model.label, found_on.label, judged.label)
                 + costs(lab, model, found_on, judged, heads)
-                for judged in twins
+                for judged in able(lab, model, twins)
             ]
     return fill_exhibit(lab, "table3", rows)
 
@@ -109,7 +116,7 @@ def table4(lab: Lab) -> Exhibit:
     """Methods: what their heads cost, and what finding them took."""
     preset, model = lab.preset, lab.preset.leader
     rows: list[Row] = []
-    for benchmark in preset.localized:
+    for benchmark in able(lab, model, preset.localized):
         for spec in preset.searches:
             heads = named_heads(lab, model, benchmark, spec.label)
             # The scores that the paper prints are of its main search.
@@ -132,7 +139,7 @@ def table6(lab: Lab) -> Exhibit:
     """One head after another."""
     preset, model = lab.preset, lab.preset.leader
     rows: list[Row] = []
-    for benchmark in preset.localized:
+    for benchmark in able(lab, model, preset.localized):
         heads = named_heads(lab, model, benchmark)
         for count in range(len(heads) + 1):
             gone = heads[:count]
@@ -154,7 +161,7 @@ def table9(lab: Lab) -> Exhibit:
     every = [search.label for search in preset.searches]
     rows: list[Row] = []
     for model in preset.models:
-        for benchmark in preset.localized:
+        for benchmark in able(lab, model, preset.localized):
             for label in every if preset.leads(model) else [preset.main]:  # as in the paper
                 heads = named_heads(lab, model, benchmark, label)
                 names = " ".join(marked(model.grid, heads, idle(lab, model, benchmark, label)))
@@ -165,7 +172,7 @@ def table9(lab: Lab) -> Exhibit:
         rows.append((model.label, "universal", NOTHING, struck or NOTHING, paper or NOTHING))
     slips = published.slips(9, [model.label for model in preset.models])
     filtered = read_exhibit_texts()["universal heads left out"]
-    return fill_exhibit(lab, "table9", rows, after=[*slips, filtered])
+    return fill_exhibit(lab, "table9", rows, after=[*slips, filtered, *left_out(lab)])
 
 
 def printed_heads(model: PresetModel, label: str, benchmark: Benchmark, heads: Heads) -> str:
@@ -218,25 +225,26 @@ def table7(lab: Lab) -> Exhibit:
 
 
 def table8(lab: Lab) -> Exhibit:
-    """Heads of knowledge questions with choices, against all benchmarks."""
-    choice = [benchmark for benchmark in lab.preset.benchmarks if benchmark.choice]
-    other = [benchmark for benchmark in lab.preset.benchmarks if not benchmark.choice]
+    """Heads that the subjects of knowledge share, against questions of knowledge and all others."""
+    asking = [b for b in lab.preset.benchmarks if b.choice or b.group == KNOWLEDGE]
+    other = [benchmark for benchmark in lab.preset.benchmarks if benchmark not in asking]
     rows: list[Row] = []
     notes = []
     for model in lab.preset.models:
-        found = knowledge_heads(lab, model)
+        found, p = knowledge_heads(lab, model)
+        notes.append(f"{model.label}: by chance so many in {100 * p:.2g} % of all draws.")
         if not found:
-            notes.append(f"{model.label} has no such head.")
+            notes[-1] = f"{model.label} has no such head."
         for heads in ([], *([head] for head in found)):
             name = " ".join(map(str, heads)) or "none"
             rows.append(
                 (model.label, name)
-                + scores(lab, model, choice, heads)
+                + scores(lab, model, asking, heads)
                 + scores(lab, model, other, heads)
             )
-    columns = [*(b.label for b in choice), "mean of these"]
-    columns += [*(b.label for b in other), "mean of those"]
-    return fill_exhibit(lab, "table8", rows, columns=columns, after=notes)
+    columns = [*(b.label for b in asking), "mean", *(b.label for b in other), "mean"]
+    groups = ("", 2), ("questions of knowledge", len(asking) + 1), ("others", len(other) + 1)
+    return replace(fill_exhibit(lab, "table8", rows, columns=columns, after=notes), groups=groups)
 
 
 def scores(lab: Lab, model: PresetModel, benchmarks: Sequence[Benchmark], heads: Heads) -> Row:
@@ -277,8 +285,8 @@ def fig1(lab: Lab) -> Exhibit:
     """Every benchmark, intact and with one capability's heads gone."""
     preset, model = lab.preset, lab.preset.leader
     axes = [benchmark for benchmark in preset.benchmarks if benchmark.group != KNOWLEDGE]
-    sets: dict[str, tuple[str, list[Head]]] = {"intact": ("", [])}
-    for benchmark in leading(preset.capabilities):
+    sets: dict[str, tuple[str, list[Head]]] = {INTACT: ("", [])}
+    for benchmark in leading(able(lab, model, preset.capabilities)):
         sets[f"{benchmark.label} heads"] = (benchmark.label, named_heads(lab, model, benchmark))
     rows: list[Row] = []
     for name, (source, heads) in sets.items():
@@ -294,15 +302,37 @@ def fig1(lab: Lab) -> Exhibit:
     if len(axes) < FEWEST_AXES:
         few = ["Too few benchmarks for a picture."]
         return fill_exhibit(lab, "fig1", rows, columns=columns, before=few)
-    scaled = ["In the picture every axis is a share of the intact score."]
-    draw = partial(drawing.radar, columns, shares_of_first(rows))
+    scaled = ["In the picture every axis is a share of the intact score, guessing not taken off."]
+    ways = {"title": "score as a share of the intact score", "palette": palette(preset)}
+    draw = partial(drawing.radar, columns, shares_of_first(rows), **ways)
     return replace(fill_exhibit(lab, "fig1", rows, columns=columns, before=scaled), draw=draw)
 
 
-def named_series(rows: Sequence[Row]) -> dict[str, list[tuple[float | None, float]]]:
+def palette(preset: Preset) -> dict[str, str]:
+    """A colour for each capability and subject, the same in all figures, by the names of series.
+
+    Twins have one colour. What is of no capability is black or grey.
+    """
+    kinds = [b.label if b.group == KNOWLEDGE else b.kin for b in preset.localized]
+    colours = dict(zip(dict.fromkeys(kinds), cycle(COLOURS), strict=False))
+    drawn = {INTACT: BLACK, "general": GREY, SHARED: BLACK}
+    for benchmark in preset.benchmarks:
+        kind = benchmark.label if benchmark.group == KNOWLEDGE else benchmark.kin
+        if kind in colours:
+            drawn |= dict.fromkeys((benchmark.label, f"{benchmark.label} heads"), colours[kind])
+            drawn.setdefault(benchmark.group, colours[kind])
+    return {drawing.drawable(name): colour for name, colour in drawn.items()}
+
+
+def interval(value: Value) -> tuple[float | None, ...]:
+    """A number and the ends of its interval where it has one, else its error."""
+    return (value.number, *(value.ends or (value.stderr,)))
+
+
+def named_series(rows: Sequence[Row]) -> dict[str, list[tuple[float | None, ...]]]:
     """The numbers of each row and their errors, by its name."""
     return {
-        str(name): [(v.number, v.stderr or 0.0) for v in cells if isinstance(v, Value)]
+        str(name): [interval(cell) for cell in cells if isinstance(cell, Value)]
         for name, *cells in rows
     }
 
@@ -310,11 +340,11 @@ def named_series(rows: Sequence[Row]) -> dict[str, list[tuple[float | None, floa
 def shares_of_first(rows: Sequence[Row]) -> dict[str, list[float | None]]:
     """Each number as a share of the first row's, by name; None where either is missing."""
     series = named_series(rows)
-    wholes = [number for number, _ in next(iter(series.values()))]
+    wholes = [number for number, *_ in next(iter(series.values()))]
     return {
         name: [
             number / whole if number is not None and whole else None
-            for (number, _), whole in zip(values, wholes, strict=True)
+            for (number, *_), whole in zip(values, wholes, strict=True)
         ]
         for name, values in series.items()
     }
@@ -323,7 +353,7 @@ def shares_of_first(rows: Sequence[Row]) -> dict[str, list[float | None]]:
 def fig2(lab: Lab) -> Exhibit:
     """Score against the number of heads knocked out, one benchmark's, one after another."""
     preset, model = lab.preset, lab.preset.leader
-    source = preset.localized[0]
+    source = next(iter(able(lab, model, preset.localized)), preset.localized[0])
     heads = named_heads(lab, model, source, count=preset.most)
     lines = {twin.label: [twin] for twin in preset.kindred(source)}
     if code := [b for b in preset.of_group("code") if b.label not in lines]:
@@ -338,34 +368,44 @@ def fig2(lab: Lab) -> Exhibit:
             key = (model.label, source.label, count, [benchmark.label for benchmark in group])
             found = mean(lab, model, group, gone)
             cells.append(score_value(found, published.published_score(*key)))
-            curves[name].append((count, cells[-1].number, cells[-1].stderr))
+            curves[name].append((count, *interval(cells[-1])))
         rows.append((str(count), str(gone[-1]) if gone else NOTHING, *cells))
-    draw = partial(drawing.curves, curves, across="heads knocked out", up="score", zero=True)
+    ways = {"across": f"{source.label} heads knocked out", "up": SCORE, "zero": True}
+    draw = partial(drawing.curves, curves, **ways, palette=palette(preset))
     filled = fill_exhibit(lab, "fig2", rows, columns=lines, source=source.label)
     return replace(filled, draw=draw)
 
 
 @dataclass(frozen=True)
 class Bar:
-    """One bar of every group: a model without some heads, which the paper calls by `key`."""
+    """One bar of every group: a model without some heads, which the paper calls by `key`.
+
+    `part` names its like in every model, where several are shown.
+    """
 
     model: PresetModel
     what: str
     key: str
     heads: list[Head]
+    part: str = INTACT
 
 
 def fig3(lab: Lab) -> Exhibit:
     """Single heads that knowledge questions share, on every model that has some."""
     bars: list[Bar] = []
     for model in lab.preset.models:
-        heads = knowledge_heads(lab, model)[:SHOWN]
-        bars += [Bar(model, "intact", "", [])] if heads else []
-        bars += [Bar(model, str(head), str(head), [head]) for head in heads]
-    notes = [f"At most {SHOWN} heads of a model, those of the most subjects."]
+        heads = knowledge_heads(lab, model)[0][:SHOWN]
+        bars += [Bar(model, INTACT, "", [])] if heads else []
+        bars += [
+            Bar(model, str(head), str(head), [head], part)
+            for head, part in zip(heads, GREYS, strict=False)
+        ]
+    notes = [f"At most {SHOWN} heads of a model, the first ones."]
     if not bars:
         subjects = ", ".join(subject.label for subject in lab.preset.subjects) or "no subject"
-        notes = [f"No head is among the first {lab.preset.top} of two of {subjects}."]
+        notes = [
+            f"No head is among the first {lab.preset.top} of all of {subjects} by more than chance."
+        ]
     return knowledge_bars(lab, "fig3", bars, notes)
 
 
@@ -374,11 +414,11 @@ def fig4(lab: Lab) -> Exhibit:
     model = lab.preset.leader
     bars = [
         Bar(model, f"{subject.label} heads", subject.label, named_heads(lab, model, subject))
-        for subject in lab.preset.subjects
+        for subject in able(lab, model, lab.preset.subjects)
     ]
     if not bars:
         return knowledge_bars(lab, "fig4", [], ["There is no subject of knowledge."])
-    bars.insert(0, Bar(model, "intact", "", []))
+    bars.insert(0, Bar(model, INTACT, "", []))
     return knowledge_bars(lab, "fig4", bars, [f"On {model.label} only."])
 
 
@@ -404,8 +444,30 @@ def knowledge_bars(lab: Lab, name: str, bars: Sequence[Bar], notes: list[str]) -
             guessing.append(Value(average(chances)))
         rows.append((f"{bar.model.label}, {bar.what}" if several else bar.what, *cells))
     marks = [value.number for value in guessing]
-    ways = {"up": "score", "mark": "guessing"}
-    draw = partial(drawing.draw_bars, tuple(groups), named_series(rows), marks, **ways)
+    names, series = list(groups), named_series(rows)
+    if several:
+        names, series, marks = by_model(bars, names, list(series.values()), marks)
+    greys = GREYS | {bar.what: GREYS[bar.part] for bar in bars if bar.part in GREYS}
+    ways = {"up": SCORE, "mark": "guessing", "palette": palette(preset) | greys}
+    draw = partial(drawing.draw_bars, tuple(names), series, marks, **ways)
     rows += [("guessing", *guessing)] if rows else []
     filled = fill_exhibit(lab, name, rows, columns=groups, before=notes)
     return replace(filled, draw=draw) if rows else filled
+
+
+def by_model(
+    bars: Sequence[Bar],
+    groups: Sequence[str],
+    values: Sequence[list[tuple[float | None, ...]]],
+    marks: Sequence[float | None],
+) -> tuple[list[str], dict[str, list[tuple[float | None, ...]]], list[float | None]]:
+    """Set the groups of each model beside those of the others, bars being named by their part."""
+    models = list(dict.fromkeys(bar.model.label for bar in bars))
+    found = {(b.model.label, b.part): each for b, each in zip(bars, values, strict=True)}
+    nothing: list[tuple[float | None, ...]] = [(None,)] * len(groups)
+    series = {
+        part: [cell for model in models for cell in found.get((model, part), nothing)]
+        for part in dict.fromkeys(bar.part for bar in bars)
+    }
+    names = [f"{group}, {model}" for model in models for group in groups]
+    return names, series, list(marks) * len(models)

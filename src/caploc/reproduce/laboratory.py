@@ -4,10 +4,12 @@ import gc
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from math import sqrt
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+from scipy.stats import binomtest
 
 from caploc.cache import Cache, digest
 from caploc.errors import BadOption, UserError
@@ -17,6 +19,7 @@ from caploc.measurement import search
 from caploc.models.loading import LoadedModel
 from caploc.models.sources import find_source
 from caploc.progress import Progress
+from caploc.recovery.paired import smoothed
 from caploc.reproduce.preset import Benchmark, Preset, PresetModel
 from caploc.result import Change, number
 from caploc.search import METHODS, Found, Problem, Search
@@ -30,7 +33,8 @@ from caploc.workbench import Workbench
 
 LEDGER = "measured.jsonl"
 # What of a benchmark changes nothing that is measured.
-UNMEASURED = {"label", "group", "family", "localize", "relative", "choice"}
+UNMEASURED = {"label", "group", "family", "localize", "relative", "choice", "differs", "others"}
+UNMEASURED |= {"each_part"}  # of a score; a search says it
 UNMEASURED |= {"examples", "parts", "identify_examples", "tokens"}  # for plans only
 
 Heads = Sequence[Head]
@@ -52,6 +56,29 @@ class ScoredTask:
     drop_stderr: float | None
     examples: int
     chance: float
+    ends: tuple[float, float] | None = None
+
+    def unsure(self, heads: Heads) -> "ScoredTask":
+        """The same, its errors at least what a sample of this size leaves open.
+
+        Where all examples are right, all wrong, or all changed alike, nothing varies and the plain
+        error is 0. A score then has that of two more right and two more wrong answers (Agresti and
+        Coull, 1998) and, as `ends`, Wilson's interval; a drop that of half a pair more of each of
+        the four kinds of matched pairs (Agresti and Min, 2005). Without heads nothing can change.
+        """
+        n = self.examples
+        changes: dict[str, Any] = {}
+        for value, error in ((self.intact, "intact_stderr"), (self.score, "stderr")):
+            if n and value in (0.0, 1.0) and not getattr(self, error):
+                share = (value * n + 2) / (n + 4)
+                changes[error] = sqrt(share * (1 - share) / (n + 4))
+                whole = binomtest(round(value * n), n).proportion_ci(method="wilson")
+                changes |= (
+                    {"ends": (float(whole.low), float(whole.high))} if error[0] == "s" else {}
+                )
+        if heads and n and self.drop in (-1.0, 0.0, 1.0) and not self.drop_stderr:
+            changes["drop_stderr"] = smoothed(np.full(n, -self.drop))[1]
+        return replace(self, **changes)
 
 
 @dataclass(frozen=True)
@@ -179,7 +206,7 @@ class Laboratory:
         self, model: PresetModel, benchmark: Benchmark, heads: Heads, limit: int | None = None
     ) -> ScoredTask:
         """See `Lab`."""
-        return ScoredTask(**self.compare(model, benchmark, heads, limit)["score"])
+        return ScoredTask(**self.compare(model, benchmark, heads, limit)["score"]).unsure(heads)
 
     def failures(self, model: PresetModel, benchmark: Benchmark, heads: Heads) -> dict[str, Any]:
         """See `Lab`."""
@@ -204,7 +231,9 @@ class Laboratory:
             mask = bench.engine.loaded.grid.mask(heads)
             what = score_both(bench.meter(task), mask, task.first(most), self.progress)
             found = categorize_failures(task, what.intact_rows, what.knocked_out_rows)
-            return {"score": asdict(score_with_change(what)), "failures": found.as_dict()}
+            score = asdict(score_with_change(what))
+            score.pop("ends")  # follow from the rest
+            return {"score": score, "failures": found.as_dict()}
 
         found: dict[str, Any] = self.cache.recall(asked, measure)
         return found
@@ -223,11 +252,15 @@ class Laboratory:
         }
         if excluded:
             asked["excluded"] = sorted(map(str, excluded))
+        if benchmark.each_part:
+            asked["of"] = "each part"
 
         def measure() -> dict[str, Any]:
             bench = self.bench(model)
             grid, task = bench.engine.loaded.grid, self.task(model, benchmark, benchmark.searched)
-            problem = self.preset.problem(spec, grid, task.size, excluded)
+            starts = task.first(1) if benchmark.each_part else [0]
+            sizes = np.diff([*starts, task.size]).tolist()
+            problem = self.preset.problem(spec, grid, sizes, excluded)
             problem = replace(problem, chance=task.chance)
             tally: list[int] = []
             generator = tallied(METHODS[spec.method].search(problem), problem, tally)

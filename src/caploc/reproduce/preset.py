@@ -3,8 +3,10 @@
 import tomllib
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from math import ceil
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -78,8 +80,10 @@ class Benchmark(Labelled):
     `identify` is the task that heads are found on where it is not the evaluated one. `group` is the
     capability it measures; tasks of a `family` (the group, if absent) make a head universal once
     together. `localize`: heads are looked for. `relative`: shown as a share of the intact score.
-    `choice`: a multiple-choice question of knowledge. For plans only: the task has `examples`, in
-    `parts` tasks of a group, and `identify` has `identify_examples`.
+    `choice`: a multiple-choice question of knowledge. `each_part`: a search draws its examples from
+    each task of a group. `differs` says in what the task is not the paper's, `others` how else it
+    may be asked or scored: another `task`, `metric` or both under a name. For plans only: the task
+    has `examples`, in `parts` tasks of a group, and `identify` has `identify_examples`.
     """
 
     task: str
@@ -89,6 +93,9 @@ class Benchmark(Labelled):
     localize: bool = False
     relative: bool = False
     choice: bool = False
+    each_part: bool = False
+    differs: str = ""
+    others: dict[str, dict[Literal["task", "metric"], str]] = {}
     chat_template: bool = False
     fewshot: int | None = Field(default=None, ge=0)
     metric: str | None = None
@@ -107,6 +114,16 @@ class Benchmark(Labelled):
     def searched(self) -> str:
         """The task that heads are found on."""
         return self.identify or self.task
+
+    def asked_as(self, other: str) -> "Benchmark":
+        """The benchmark asked or scored in another way, one of `others`."""
+        return self.model_copy(update=dict(self.others[other]))
+
+    @property
+    def part_sizes(self) -> list[int] | None:
+        """Examples of each part of the task that heads are found on, as far as they are known."""
+        size = self.examples if self.identify is None else self.identify_examples
+        return size and [size // self.parts] * self.parts if self.each_part else size and [size]
 
     def options(self, allow_code: bool) -> TaskOptions:
         """As every command asks a task."""
@@ -146,6 +163,7 @@ class Preset(PresetPart):
     most: int = Field(default=10, ge=1)  # heads of the longest curve
     seed: int = Field(default=0, ge=0)
     limit: int | None = Field(default=None, ge=1)  # examples of a score, of each task
+    floor: float = Field(default=0.0, ge=0)  # intact score below which no heads are looked for
     lead: str | None = None  # the model that some exhibits are about; the first, if absent
     main: str  # the search whose heads the exhibits are about
     searches: tuple[SearchSpec, ...] = Field(alias="search", min_length=1)
@@ -226,16 +244,25 @@ class Preset(PresetPart):
         return pick({search.label: search for search in self.searches}, label, "search")
 
     def problem(
-        self, spec: SearchSpec, grid: HeadGrid, size: int, excluded: Sequence[Head] = ()
+        self, spec: SearchSpec, grid: HeadGrid, sizes: Sequence[int], excluded: Sequence[Head] = ()
     ) -> Problem:
-        """What a search is given on a grid, some heads left in, and a task of `size` examples."""
-        wanted = min(spec.examples, size)
-        drawn = designs.draw_examples(size, min(size, wanted + FRESH), seed=self.seed)
+        """What a search is given on a grid, some heads left in, and a task of parts of these sizes.
+
+        It draws its examples from each part.
+        """
+        found: list[int] = []
+        fresh: list[int] = []
+        for start, size in zip(accumulate(sizes, initial=0), sizes, strict=False):
+            wanted = min(spec.examples, size)
+            most = min(size, wanted + ceil(FRESH / len(sizes)))
+            drawn = [start + n for n in designs.draw_examples(size, most, seed=self.seed)]
+            found += drawn[:wanted]
+            fresh += drawn[wanted:]
         return Problem(
             grid.size,
-            drawn[:wanted],
+            found,
             spec.settings(self.top, self.seed),
-            fresh=drawn[wanted:],
+            fresh=fresh,
             excluded=tuple(map(grid.column, excluded)),
         )
 
@@ -301,7 +328,7 @@ TABLES |= {"benchmark": Benchmark, "tokens": Tokens}
 
 
 def read_preset(name: str) -> Preset:
-    """A preset that comes with caploc (`paper`, `demo`), or one from a TOML file.
+    """A preset that comes with caploc (`paper`, `real`, `demo`), or one from a TOML file.
 
     Files and folders that it names are looked for beside it first.
 

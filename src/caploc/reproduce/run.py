@@ -37,6 +37,7 @@ EXHIBITS: dict[str, Fill] = {
     "scale": analyses.scale,
     "failures": analyses.failures_exhibit,
     "choice": analyses.choice,
+    "rules": analyses.rules,
 }
 # Those about one model: the one that leads.
 OF_LEADER = {"table4", "table6", "fig1", "fig2", "fig4", "failures", "choice"}
@@ -170,6 +171,6 @@ def check_preset_model(preset: Preset, model: PresetModel) -> None:
         method = METHODS[spec.method]
         if method.draws_masks:
             designs.check_mask_size(grid.size, spec.rate)
-        method.check(preset.problem(spec, grid, spec.examples))
+        method.check(preset.problem(spec, grid, [spec.examples]))
 
     raise_together(partial(check, spec) for spec in preset.searches)

@@ -13,7 +13,8 @@ from caploc.report.wording import read_yaml
 from caploc.reproduce.laboratory import Heads, Lab, ScoredTask, Searched
 from caploc.reproduce.preset import Benchmark, PresetModel
 from caploc.search import METHODS
-from caploc.stats.localization import HeadCost, Intact, Universality, share_error
+from caploc.stats.chance import common_to_all
+from caploc.stats.localization import CLEAR, LEVEL, HeadCost, Intact, Universality, share_error
 from caploc.stats.localization import judge_universality as find_universal
 
 TRIED = 100  # examples of each task of a benchmark that a candidate is tried on alone
@@ -27,7 +28,7 @@ def universal_candidates(lab: Lab, model: PresetModel, struck: Heads = ()) -> li
     """
     preset = lab.preset
     kin: dict[Head, set[str]] = {}
-    for benchmark in preset.localized:
+    for benchmark in able(lab, model, preset.localized):
         found = search_without(lab, model, benchmark, preset.main, struck)
         for head in found.ranking[: preset.top]:
             kin.setdefault(head, set()).add(benchmark.kin)
@@ -114,10 +115,35 @@ def idle(lab: Lab, model: PresetModel, benchmark: Benchmark, label: str) -> set[
     return set(found.ranking[found.chosen :]) if found.chosen < wanted else set()
 
 
-def knowledge_heads(lab: Lab, model: PresetModel) -> list[Head]:
-    """Heads among the first found for at least two subjects of knowledge, the most often first."""
-    often = Counter(h for subject in lab.preset.subjects for h in named_heads(lab, model, subject))
-    return [head for head, times in often.most_common() if times > 1]
+def able(lab: Lab, model: PresetModel, benchmarks: Sequence[Benchmark]) -> list[Benchmark]:
+    """Those that the model can do: at least the preset's floor, and clearly better than guessing.
+
+    All of them, unasked, where the preset has no floor.
+    """
+    if not lab.preset.floor:
+        return list(benchmarks)
+
+    def can(found: ScoredTask) -> bool:
+        score, error = found.intact, found.intact_stderr
+        if score is None or error is None:
+            return False
+        return score >= lab.preset.floor and score - found.chance > CLEAR * error
+
+    return [each for each in benchmarks if can(lab.score(model, each, []))]
+
+
+def knowledge_heads(lab: Lab, model: PresetModel) -> tuple[list[Head], float]:
+    """Heads among the first found for all subjects of knowledge, and the chance of so many.
+
+    None where random sets of heads would share as many in more than 5 % of all draws, or there are
+    no two subjects.
+    """
+    found = [named_heads(lab, model, each) for each in able(lab, model, lab.preset.subjects)]
+    if len(found) < 2:
+        return [], 1.0
+    shared = [head for head in found[0] if all(head in heads for heads in found)]
+    p = common_to_all(len(shared), model.grid.size, [len(heads) for heads in found])
+    return shared if p < LEVEL else [], p
 
 
 def format_score(lab: Lab, model: PresetModel, benchmark: Benchmark, heads: Heads) -> ScoredTask:
@@ -146,12 +172,15 @@ def relative(found: ScoredTask) -> ScoredTask:
         drop=None if left is None else 1 - left,
         drop_stderr=error,
         chance=0.0,
+        ends=None,
     )
 
 
 def mean(lab: Lab, model: PresetModel, benchmarks: Sequence[Benchmark], heads: Heads) -> ScoredTask:
     """The plain mean over benchmarks, which share no example: their variances add up."""
     parts = [format_score(lab, model, benchmark, heads) for benchmark in benchmarks]
+    if len(parts) == 1:
+        return parts[0]
     return ScoredTask(
         intact=average(part.intact for part in parts),
         intact_stderr=error(part.intact_stderr for part in parts),
@@ -184,8 +213,8 @@ def error(values: Iterable[float | None]) -> float | None:
 
 
 def score_value(found: ScoredTask, printed: float | None = None) -> Value:
-    """A score with its error."""
-    return Value(found.score, found.stderr, printed)
+    """A score with its error; with none where it is 1 by definition."""
+    return Value(found.score, found.stderr or None, printed, ends=found.ends)
 
 
 def drop_value(found: ScoredTask, printed: float | None = None) -> Value:
@@ -221,4 +250,36 @@ def fill_exhibit(
     words |= {"top": preset.top, "leader": leader, "main": preset.main, "tried": TRIED}
     title, *told = (text.format(**words) for text in (texts["title"], *texts["notes"]))
     headings = *(heading.format(**words) for heading in texts["columns"]), *columns
-    return Exhibit(name, title, headings, list(rows), [*before, *told, *after])
+    notes = [*before, *told, *after, *unlike_published(lab, [headings, *rows])]
+    return Exhibit(name, title, headings, list(rows), notes)
+
+
+def unlike_published(lab: Lab, rows: Iterable[Row]) -> list[str]:
+    """Say of each benchmark that a table names beside a printed number in what it differs."""
+    cells = [cell for row in rows for cell in row]
+    if not any(isinstance(cell, Value) and cell.published is not None for cell in cells):
+        return []
+    named = " ".join(cell for cell in cells if isinstance(cell, str))
+    return [
+        f"{each.label} is not quite the paper's: {each.differs}"
+        for each in lab.preset.benchmarks
+        if each.differs and each.label in named
+    ]
+
+
+def left_out(lab: Lab) -> list[str]:
+    """Say of each model which tasks no heads were looked for, and how well it does them."""
+    notes = []
+    for model in lab.preset.models if lab.preset.floor else ():
+        can = able(lab, model, lab.preset.localized)
+        scores = [
+            f"{each.label} {score_value(lab.score(model, each, []))}"
+            for each in lab.preset.localized
+            if each not in can
+        ]
+        if scores:
+            notes.append(
+                f"No heads were looked for where {model.label} scores below {lab.preset.floor:g} "
+                f"or no better than guessing: {', '.join(scores)}."
+            )
+    return notes

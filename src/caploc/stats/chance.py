@@ -15,7 +15,7 @@ all taken and the rest is drawn from the located ones.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import combinations
 from typing import Any
@@ -44,7 +44,9 @@ class Chance(JsonRecord):
 
     `p` is the chance that as many parts, drawn at random from the whole grid for each task, count
     at least as much, and `expected` their mean count; `p_in_layers` and `expected_in_layers` are
-    the same for parts drawn so that each task keeps its number in every layer.
+    the same for parts drawn so that each task keeps its number in every layer. `p_of_pairs` is
+    that in layers, corrected for the number of pairs that were held against chance together; None
+    where it stands alone.
     """
 
     count: int
@@ -52,6 +54,21 @@ class Chance(JsonRecord):
     p: float
     expected_in_layers: float
     p_in_layers: float
+    p_of_pairs: float | None = None
+
+
+def correct_for_pairs(chances: Sequence[Chance]) -> list[Chance]:
+    """Correct the p values in layers for their number, by Holm's method (1979).
+
+    The chance that any pair of random sets has one below a level is at most that level, whatever
+    pairs have to do with each other, which those of one task do.
+    """
+    p = np.array([each.p_in_layers for each in chances])
+    order = np.argsort(p, kind="stable")
+    corrected = np.empty(len(p))
+    factors = len(p) - np.arange(len(p))
+    corrected[order] = np.minimum(np.maximum.accumulate(p[order] * factors), 1.0)
+    return [replace(each, p_of_pairs=float(q)) for each, q in zip(chances, corrected, strict=True)]
 
 
 def block_counts(chosen: Chosen, slices: Sequence[slice]) -> list[int]:
@@ -95,6 +112,19 @@ def common_by_chance(
         parts.append(chances[kept[0] : kept[-1] + 1])
     total = reduce(np.convolve, parts)
     return mean, float(min(total[max(count - lowest, 0) :].sum(), 1.0))
+
+
+def common_to_all(count: int, parts: int, sizes: Sequence[int]) -> float:
+    """Compute the chance that random sets of these sizes all share `count` of the parts or more.
+
+    Exact: what the sets so far share, m of N parts, shares k with the next of n with chance
+    `C(m, k) C(N - m, n - k) / C(N, n)`.
+    """
+    shared = np.eye(parts + 1)[parts]
+    for size in sizes:
+        every = np.arange(parts + 1)
+        shared = shared @ stats.hypergeom.pmf(every, parts, every[:, None], size)
+    return float(min(shared[count:].sum(), 1.0))
 
 
 def permutation_p(value: float | int, drawn: Num[np.ndarray, " draws"]) -> float:
@@ -352,7 +382,8 @@ def overlaps(
 
     Heads: exact, hypergeometric (`common_by_chance`). Groups, heads being drawn: the mean is `sum
     over groups of P(first has a head in it) P(second has)`, the p by permutation, both tasks' heads
-    drawn anew. Groups, groups being drawn: exact again. Raises UnknownName if the grid has no such
+    drawn anew. Groups, groups being drawn: exact again. All are corrected for the number of pairs
+    (`correct_for_pairs`). Raises UnknownName if the grid has no such
     head; BadOption if `draws` is below 1.
     """
     check_draws(draws)
@@ -391,6 +422,9 @@ def overlaps(
                 reach_chance=count_shared(reached[0], reached[1], of_groups),
             )
         )
+    for kind in ("head_chance", "group_chance", "reach_chance"):
+        corrected = correct_for_pairs([getattr(row, kind) for row in rows])
+        rows = [replace(row, **{kind: q}) for row, q in zip(rows, corrected, strict=True)]
     return rows
 
 

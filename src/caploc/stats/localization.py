@@ -5,8 +5,8 @@ out, less the share that general tasks lose: large where few heads carry this ta
 Universal heads are those whose loss costs many kinds of tasks, each beyond doubt.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from math import ceil, factorial, inf, isfinite
 from typing import Any
 
@@ -118,6 +118,21 @@ def localization(task: Scores, general: Scores) -> Strength:
     strength, error = lost - elsewhere, float(np.hypot(task_error, general_error))
     ends = strength - WIDTH * error, strength + WIDTH * error
     return Strength(strength, error, *ends, lost, task_error, elsewhere, general_error)
+
+
+def mean_strength(strengths: Sequence[Strength]) -> Strength:
+    """Average the strengths of several tasks of one model.
+
+    General examples are the same in all, so that errors may go together: theirs are averaged too,
+    an upper bound.
+    """
+    means = {
+        field.name: float(np.mean([getattr(each, field.name) for each in strengths]))
+        for field in fields(Strength)
+    }
+    half = WIDTH * means["stderr"]
+    ends = {"low": means["strength"] - half, "high": means["strength"] + half}
+    return Strength(**means | ends)
 
 
 def trend(

@@ -1,6 +1,8 @@
 """The prompts of the heads paper's own tasks, as the rows that their YAML files read.
 
-The paper's words and prompts are not published; these were written for caploc.
+The paper's words and prompts stand in its code, which has no licence; these were written for
+caploc. Prompts of one's own are read by `--data test=FILE`. `lists.txt` asks for lists of swear
+words, as the paper's prompts do, `prompts.txt` for people who swear.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,6 +15,7 @@ HERE = Path(__file__).parent
 EASY = (HERE / "easy.txt").read_text().split()
 HARD = (HERE / "hard.txt").read_text().split()
 SWEARING = (HERE / "prompts.txt").read_text().splitlines()
+LISTS = (HERE / "lists.txt").read_text().splitlines()
 IDENTIFY = 6  # of the swearing prompts, to find heads on
 
 
@@ -29,3 +32,5 @@ load_rhyming = load_column("word", [*EASY, *HARD])
 load_easy = load_column("word", EASY)
 load_swearing = load_column("prompt", SWEARING)
 load_identify = load_column("prompt", SWEARING[:IDENTIFY])
+load_lists = load_column("prompt", LISTS)
+load_lists_identify = load_column("prompt", LISTS[:IDENTIFY])

@@ -1,7 +1,8 @@
 """Whether an answer rhymes, by the heads paper's rule and by the one of poets.
 
 Pronunciations are CMUdict's, every one that it knows of a word; a word that it lacks does not
-rhyme, and no word rhymes with itself.
+rhyme, and no word rhymes with itself. `published_rhyme_rate` scores as the paper's code does: the
+whole answer must be one word, only first pronunciations count, and a repeated word does rhyme.
 """
 
 import re
@@ -11,6 +12,7 @@ import pronouncing
 
 SENTENCE_END = re.compile(r"[.!?\n]")
 WORD = re.compile(r"[a-z]+(?:'[a-z]+)*")
+PUNCTUATION = str.maketrans("", "", ':.,"?()\n\t')  # that the paper's code takes out
 DIGITS = str.maketrans("", "", "012")  # the stress marks of CMUdict's vowels
 
 
@@ -21,7 +23,24 @@ def score(doc: dict[str, Any], results: list[str]) -> dict[str, float]:
     return {
         "rhyme_rate": float(different and do_rhyme(word, answer)),
         "perfect_rhyme_rate": float(different and rhymes_perfectly(word, answer)),
+        "published_rhyme_rate": float(rhymes_as_published(word, results[0])),
     }
+
+
+def rhymes_as_published(word: str, text: str) -> bool:
+    """Whether the answer, taken whole and without its punctuation, rhymes as the paper counts."""
+    answer = text.lower().translate(PUNCTUATION)
+    asked, given = (pronouncing.phones_for_word(each)[:1] for each in (word, answer))
+    return bool(asked and given) and published_ends(asked[0].split(), given[0].split())
+
+
+def published_ends(asked: list[str], given: list[str]) -> bool:
+    """Whether two pronunciations end alike: in two phonemes, or in the last one.
+
+    That is enough if either has exactly two, or the word asked ends in UW1.
+    """
+    last = 2 in (len(asked), len(given)) or asked[-1] == "UW1"
+    return asked[-1:] == given[-1:] if last else asked[-2:] == given[-2:]
 
 
 def find_answer_word(text: str) -> str | None:
