@@ -159,10 +159,14 @@ def interactions(
         suspects = list(dict.fromkeys(chosen + critical))
         asking = search_rescuers(replace(problem, examples=screened), suspects, budget)
         rescues = search([table.meter], asking, table.progress)
+        backups = list(behind(chosen, stand_ins))
+        asked = [{each.first, each.second} for each in backups]
+        # A head's backup may be all the rest of its group: that pair is asked once.
+        wholes = [w for w in groups(grid, chosen) if {w.first, w.second} not in asked]
         rows = [
             *table.contrasts(list(pairs(chosen)), "pairs"),
-            *table.contrasts(list(behind(chosen, stand_ins)), "backups"),
-            *table.contrasts(list(groups(grid, chosen)), "key-value groups"),
+            *table.contrasts(backups, "backups"),
+            *table.contrasts(wholes, "key-value groups"),
             *table.rescues(rescues, "rescues"),
         ]
         contrasts = describe_contrasts(rows, grid)

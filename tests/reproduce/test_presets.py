@@ -102,7 +102,9 @@ def test_what_is_no_toml_is_said(tmp_path):
 
 
 def test_an_unknown_preset_names_those_that_exist():
-    with pytest.raises(UnknownName, match="no preset 'papr'; choose one of demo, paper, or give"):
+    with pytest.raises(
+        UnknownName, match="no preset 'papr'; choose one of demo, paper, real, or give"
+    ):
         read_preset("papr")
 
 

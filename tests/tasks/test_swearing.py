@@ -8,7 +8,13 @@ from hypothesis import strategies as st
 from caploc.errors import BadData
 from caploc.tasks.catalog import TaskOptions, load_task, parse_data
 from caploc.tasks.paper.data import SWEARING
-from caploc.tasks.paper.profanity import Lexicon, count_listed, hub_lexicon, load_lexicon
+from caploc.tasks.paper.profanity import (
+    Lexicon,
+    Swearing,
+    count_listed,
+    hub_lexicon,
+    load_lexicon,
+)
 from caploc.tasks.task import Generated
 
 CSV = """text,canonical_form_1,canonical_form_2,severity
@@ -133,6 +139,12 @@ def test_a_list_that_cannot_be_used_is_one_sentence(tmp_path, name, content, sai
     with pytest.raises(BadData, match=said) as refused:
         load_task("swearing", TaskOptions(data={"words": str(tmp_path / name)}))
     assert "\n" not in str(refused.value)
+
+
+def test_the_papers_own_count_takes_single_words_freed_of_marks():
+    lexicon = Lexicon.of(["biscuit", "holy biscuit"])
+    said = Swearing(lexicon)({}, ["**Biscuit**, (biscuit) holy biscuit! biscuits"])
+    assert said == {"profanities": 3.0, "published_profanities": 2.0}
 
 
 def test_own_prompts_can_stand_for_ours(words, tmp_path):

@@ -18,13 +18,14 @@ def reproduce(
     items: Annotated[
         list[str],
         typer.Argument(
-            help="table1 to table9, fig1 to fig4, sharing, scale, failures, choice; all; or cnl."
+            help="table1 to table9, fig1 to fig4, sharing, scale, failures, choice, rules; "
+            "all; or cnl."
         ),
     ],
     preset: Annotated[
         str,
         typer.Option(
-            help="demo, paper, or the path of a TOML file of the same form.",
+            help="demo, real, paper, or the path of a TOML file such as theirs.",
             autocompletion=completion.presets,
         ),
     ] = "demo",
@@ -47,6 +48,7 @@ def reproduce(
     Examples:
         caploc reproduce all --preset demo --out runs/paper
         caploc reproduce table2 --preset paper --plan
+        caploc reproduce all --preset real --model SmolLM2 --plan
         caploc reproduce cnl --preset demo
 
     Writes:

@@ -191,8 +191,7 @@ def radar(
 ) -> Spec:
     """Draw each series as a ring of shares; the first axis is at the top, others clockwise.
 
-    A ring of which every share is known is filled lightly, but the first. The title says of what
-    they are shares.
+    The title says of what they are shares.
     """
     most = max([1.05, *(known(share) or 0.0 for each in series.values() for share in each)])
 
@@ -207,7 +206,6 @@ def radar(
         return [{**place(number, each), "order": number, **fields} for number, each in closed]
 
     rings = [row for name, each in series.items() for row in ring(each, series=drawable(name))]
-    filled = {drawable(n) for n, each in list(series.items())[1:] if None not in map(known, each)}
     labels = [{**place(0.5, radius), "text": f"{100 * radius:.0f} %"} for radius in RINGS]
     labels += [{**place(n, most * 1.08), "text": drawable(name)} for n, name in enumerate(axes)]
     ends = [place(number, most) for number in range(len(axes))]
@@ -219,10 +217,7 @@ def radar(
         domain=[-1.3 * most, 1.3 * most],
         grid=[row for radius in RINGS for row in ring([radius] * len(axes), ring=radius)],
         spokes=[{**place(0, 0), "x2": end["x"], "y2": end["y"]} for end in ends],
-        whole=[row for row in rings if row["series"] in filled],
         rings=rings,
         labels=labels,
-        series={"field": "series", "type": "nominal", "sort": shown},
-        fill={**looks["color"], "legend": None},
         **looks,
     )

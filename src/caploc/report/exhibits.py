@@ -176,7 +176,8 @@ def latex_environment(exhibit: Exhibit) -> str:
     drawn = exhibit.name.startswith("fig")
     wide = not drawn and sum(min(size, LONG) + 2 for size in widths(exhibit)) > WIDE
     kind = "figure" if drawn else "table*" if wide else "table"
-    picture = [rf"\includegraphics[width=\linewidth]{{{exhibit.name}.pdf}}"]
+    size = r"width=\linewidth,height=.7\textheight,keepaspectratio"
+    picture = [rf"\includegraphics[{size}]{{{exhibit.name}.pdf}}"]
     body = picture[: exhibit.draw is not None] if drawn else latex_tabular(exhibit)
     if wide:
         body = [r"\resizebox{\textwidth}{!}{%", *body, "}"]

@@ -38,6 +38,7 @@ from caploc.stats.localization import (
 LONGEST = 90  # characters of an answer shown in a cell
 KINDS = 4  # of answers shown in a cell
 FEWEST_MODELS = 3  # of a trend with size
+STRENGTH = "localization strength"
 
 
 def sharing_exhibit(lab: Lab) -> Exhibit:
@@ -95,10 +96,9 @@ def scale(lab: Lab) -> Exhibit:
         name: [(sizes[label] / 1e9, each.strength, each.stderr) for label, each in points.items()]
         for name, points in every.items()
     }
-    ways = {"across": "billions of parameters", "up": "localization strength", "zero": True}
-    ways |= {"logarithmic": True, "palette": palette(lab.preset)}
-    draw = partial(drawing.curves, curves, **ways) if len(models) > 1 else None
-    return replace(exhibit, draw=draw)
+    draw = partial(drawing.curves, curves, across="billions of parameters", up=STRENGTH, zero=True)
+    draw = partial(draw, logarithmic=True, palette=palette(lab.preset))
+    return replace(exhibit, draw=draw if len(models) > 1 else None)
 
 
 def in_words(strengths: Mapping[str, Strength], sizes: Mapping[str, float]) -> str:

@@ -303,8 +303,9 @@ def fig1(lab: Lab) -> Exhibit:
         few = ["Too few benchmarks for a picture."]
         return fill_exhibit(lab, "fig1", rows, columns=columns, before=few)
     scaled = ["In the picture every axis is a share of the intact score, guessing not taken off."]
-    ways = {"title": "score as a share of the intact score", "palette": palette(preset)}
-    draw = partial(drawing.radar, columns, shares_of_first(rows), **ways)
+    title = "score as a share of the intact score"
+    shares = shares_of_first(rows)
+    draw = partial(drawing.radar, columns, shares, title=title, palette=palette(preset))
     return replace(fill_exhibit(lab, "fig1", rows, columns=columns, before=scaled), draw=draw)
 
 
@@ -370,8 +371,9 @@ def fig2(lab: Lab) -> Exhibit:
             cells.append(score_value(found, published.published_score(*key)))
             curves[name].append((count, *interval(cells[-1])))
         rows.append((str(count), str(gone[-1]) if gone else NOTHING, *cells))
-    ways = {"across": f"{source.label} heads knocked out", "up": SCORE, "zero": True}
-    draw = partial(drawing.curves, curves, **ways, palette=palette(preset))
+    across = f"{source.label} heads knocked out"
+    draw = partial(drawing.curves, curves, across=across, up=SCORE, zero=True)
+    draw = partial(draw, palette=palette(preset))
     filled = fill_exhibit(lab, "fig2", rows, columns=lines, source=source.label)
     return replace(filled, draw=draw)
 
@@ -400,7 +402,8 @@ def fig3(lab: Lab) -> Exhibit:
             Bar(model, str(head), str(head), [head], part)
             for head, part in zip(heads, GREYS, strict=False)
         ]
-    notes = [f"At most {SHOWN} heads of a model, the first ones."]
+    each = [f"{bar.model.label} {bar.what}, {bar.part}" for bar in bars if bar.heads]
+    notes = [f"At most {SHOWN} heads of a model, the first ones: {'; '.join(each)}."]
     if not bars:
         subjects = ", ".join(subject.label for subject in lab.preset.subjects) or "no subject"
         notes = [
@@ -448,8 +451,8 @@ def knowledge_bars(lab: Lab, name: str, bars: Sequence[Bar], notes: list[str]) -
     if several:
         names, series, marks = by_model(bars, names, list(series.values()), marks)
     greys = GREYS | {bar.what: GREYS[bar.part] for bar in bars if bar.part in GREYS}
-    ways = {"up": SCORE, "mark": "guessing", "palette": palette(preset) | greys}
-    draw = partial(drawing.draw_bars, tuple(names), series, marks, **ways)
+    draw = partial(drawing.draw_bars, names, series, marks, up=SCORE, mark="guessing")
+    draw = partial(draw, palette=palette(preset) | greys)
     rows += [("guessing", *guessing)] if rows else []
     filled = fill_exhibit(lab, name, rows, columns=groups, before=notes)
     return replace(filled, draw=draw) if rows else filled

@@ -117,13 +117,15 @@ class Benchmark(Labelled):
 
     def asked_as(self, other: str) -> "Benchmark":
         """The benchmark asked or scored in another way, one of `others`."""
-        return self.model_copy(update=dict(self.others[other]))
+        return self.model_copy(update={str(key): name for key, name in self.others[other].items()})
 
     @property
     def part_sizes(self) -> list[int] | None:
         """Examples of each part of the task that heads are found on, as far as they are known."""
         size = self.examples if self.identify is None else self.identify_examples
-        return size and [size // self.parts] * self.parts if self.each_part else size and [size]
+        if size is None:
+            return None
+        return [size // self.parts] * self.parts if self.each_part else [size]
 
     def options(self, allow_code: bool) -> TaskOptions:
         """As every command asks a task."""

@@ -422,10 +422,13 @@ def overlaps(
                 reach_chance=count_shared(reached[0], reached[1], of_groups),
             )
         )
-    for kind in ("head_chance", "group_chance", "reach_chance"):
-        corrected = correct_for_pairs([getattr(row, kind) for row in rows])
-        rows = [replace(row, **{kind: q}) for row, q in zip(rows, corrected, strict=True)]
-    return rows
+    heads = correct_for_pairs([row.head_chance for row in rows])
+    groups = correct_for_pairs([row.group_chance for row in rows])
+    reach = correct_for_pairs([row.reach_chance for row in rows])
+    return [
+        replace(row, head_chance=one, group_chance=two, reach_chance=three)
+        for row, one, two, three in zip(rows, heads, groups, reach, strict=True)
+    ]
 
 
 def shared(found: FoundHeads, grid: HeadGrid, *, draws: int = DRAWS, seed: int = 0) -> list[Shared]:
