@@ -39,7 +39,7 @@ test-browser: $(BIN)/.installed-browser  ## pages in the system's Chromium, whic
 	$(BIN)/pytest $(BESIDE) -m browser tests/browser $(TESTS)
 
 test-sharded: $(INSTALLED_DEV)  ## one model in two processes that share it: minutes
-	$(BIN)/pytest -m sharded $(TESTS)
+	$(BIN)/pytest -m sharded tests/sharded $(TESTS)
 
 test-quantized: $(QUANTIZED)/.installed  ## quantized weights on the CPU, in an environment of its own
 	$(QUANTIZED)/bin/python -m pytest -m quantized tests/models $(TESTS)
