@@ -17,6 +17,10 @@ comma := ,
 INSTALL_CHROMIUM := (apt-get update -qq; apt-get install --yes -qq --no-install-recommends chromium) || true
 # two processes, a file's tests in one: what its fixtures prepare is prepared once
 BESIDE := -n 2 --dist loadfile
+# where a Python keeps its packages
+SITE := python -c 'import site; print(*site.getsitepackages())'
+# Compiled files are kept, whatever the machine's habit: each process would compile all sources anew.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo test test-slow test-browser test-cluster test-faults test-attacks test-real soak test-sharded test-quantized test-trackers test-mistakes fuzz audit check bench bench-recovery bench-ideas bench-neurons bench-workers bench-gpu gpu-check bench-peers \
 	demo-model truth truth-real bench-real docs test-docs wheel test-wheel clean
@@ -32,13 +36,13 @@ test-slow: $(INSTALLED_DEV)  ## the tests that take longer
 
 test-browser: $(BIN)/.installed-browser  ## pages in the system's Chromium, which $$CHROMIUM may name
 	test -x "$${CHROMIUM:-/usr/bin/chromium}" || $(INSTALL_CHROMIUM)
-	$(BIN)/pytest -m browser tests/browser $(TESTS)
+	$(BIN)/pytest $(BESIDE) -m browser tests/browser $(TESTS)
 
 test-sharded: $(INSTALLED_DEV)  ## one model in two processes that share it: minutes
-	$(BIN)/pytest -m sharded $(TESTS)
+	$(BIN)/pytest -m sharded tests/sharded $(TESTS)
 
 test-quantized: $(QUANTIZED)/.installed  ## quantized weights on the CPU, in an environment of its own
-	$(QUANTIZED)/bin/pytest -m quantized tests/models $(TESTS)
+	$(QUANTIZED)/bin/python -m pytest -m quantized tests/models $(TESTS)
 
 test-trackers: $(TRACKERS)/.installed  ## MLflow, Trackio and Weights & Biases themselves
 	$(TRACKERS)/bin/pytest -m trackers tests/trackers $(TESTS)
@@ -54,7 +58,7 @@ test-attacks: $(INSTALLED_DEV)  ## hostile programs, run folders, task files and
 
 test-real: $(INSTALLED_DEV)  ## pretrained models, fetched first; MODELS=all: all three, not SmolLM2 alone
 	$(BIN)/caploc fetch $(subst $(comma), ,$(MODELS))
-	MODELS=$(MODELS) $(BIN)/pytest -m real tests/real $(TESTS)
+	MODELS=$(MODELS) $(BIN)/pytest $(BESIDE) -m real tests/real $(TESTS)
 
 soak: $(INSTALLED)  ## an hour of mixed studies in one process: does anything grow?
 	$(BIN)/python scripts/soak.py --minutes $(MINUTES)
@@ -175,12 +179,13 @@ $(PEERS)/.installed: pyproject.toml constraints.txt bench/peers.txt
 		-e . -r bench/peers.txt
 	touch $@
 
-# torchao speaks up whenever transformers is imported, so it stays out of the other tests' way.
-$(QUANTIZED)/.installed: pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(QUANTIZED)
+# torchao speaks up whenever transformers is imported, so it stays out of the other tests' way: in an
+# environment that holds what the extra adds, over all that the project's own holds already.
+$(QUANTIZED)/.installed: $(INSTALLED_DEV)
+	$(BIN)/python -m venv $(QUANTIZED)
 	echo '*' > $(QUANTIZED)/.gitignore
-	$(QUANTIZED)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt \
-		-e '.[dev,quantized]'
+	echo "import site; site.addsitedir('$$($(BIN)/$(SITE))')" > $$($(QUANTIZED)/bin/$(SITE))/own.pth
+	$(QUANTIZED)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[quantized]'
 	touch $@
 
 # atheris brings a compiler's runtime of its own, and pip-audit some thirty packages.

@@ -5,6 +5,7 @@ from top to bottom, and become pages with what their cells printed and drew. The
 `caploc COMMAND --help` says, of every command.
 """
 
+import logging
 import os
 import re
 import tempfile
@@ -19,6 +20,7 @@ from mkdocs.structure.files import File, Files
 from nbclient import NotebookClient
 from nbconvert import MarkdownExporter
 
+LOG = logging.getLogger("mkdocs.hooks.site")  # a strict building ends at its warnings
 MANUAL = "manual.md"
 WIDGET = "application/vnd.jupyter.widget-view+json"
 LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)#:\s]+)(#[^)\s]*)?\)")
@@ -86,6 +88,9 @@ def executed(path: Path) -> tuple[str, dict[str, bytes]]:
         client.execute()
     for cell in notebook.cells:
         if "outputs" in cell:
+            warned = [each.text for each in cell.outputs if each.get("name") == "stderr"]
+            if "Warning" in "".join(warned):
+                LOG.warning("%s: %s", path.name, "".join(warned))
             cell.outputs = [output for output in cell.outputs if is_kept(output)]
             for output in cell.outputs:
                 flatten(output)

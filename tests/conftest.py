@@ -1,9 +1,15 @@
 """What every test may use. No test needs a network or a GPU."""
 
+import gc
 import os
+import re
+from functools import partial
+from importlib.machinery import SourceFileLoader
+from unittest.mock import patch
 
 import pytest
 from hypothesis import settings
+from jaxtyping import _import_hook
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TQDM_DISABLE"] = "1"
@@ -12,6 +18,40 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # The machines are shared: how long an example takes says nothing about the code.
 settings.register_profile("caploc", deadline=None, derandomize=True)
 settings.load_profile("caploc")
+
+
+class _Loader(_import_hook._JaxtypingLoader):
+    """Instruments a module as jaxtyping does, and leaves alone what the module imports.
+
+    jaxtyping's own loader renames the compiled files of all that is imported meanwhile, so that
+    every process would compile torch and transformers anew.
+    """
+
+    def get_code(self, fullname):
+        renamed = partial(_import_hook._optimized_cache_from_source, self._typechecker.get_hash())
+        with patch("importlib._bootstrap_external.cache_from_source", renamed):
+            return super().get_code(fullname)
+
+    exec_module = SourceFileLoader.exec_module
+
+
+_import_hook._JaxtypingLoader = _Loader
+
+
+def pytest_ignore_collect(collection_path, config):
+    """Leave out, before it is imported, a file that asks for a mark which the run leaves out."""
+    given = [config.invocation_params.dir / each.partition("::")[0] for each in config.args]
+    if collection_path.suffix != ".py" or collection_path in given:
+        return None
+    left_out = re.findall(r"(?:^| and )not (\w+)(?= and |$)", config.option.markexpr)
+    marks = re.search(r"^pytestmark = \[?\s*pytest\.mark\.(\w+)", collection_path.read_text(), re.M)
+    return True if marks and marks[1] in left_out else None
+
+
+def pytest_collection_finish():
+    """Spare the garbage collector what stays until the end: tests that call it look at millions."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True, scope="session")

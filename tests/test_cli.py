@@ -56,9 +56,15 @@ def test_help_does_not_wait_for_torch():
 
 def test_a_command_says_that_it_has_begun_before_it_waits_for_torch():
     command = ["-X", "importtime", "-m", "caploc", *LOCATE, "--budget", "1"]
-    ended = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False)
-    before, begun, after = ended.stderr.partition("caploc: 0:00:00 getting ready")
     imported = re.compile(r"\| +torch$", re.MULTILINE)
+    said = ""
+    with subprocess.Popen([sys.executable, *command], stderr=subprocess.PIPE, text=True) as process:
+        for line in process.stderr:
+            said += line
+            if imported.search(line):
+                process.kill()
+                break
+    before, begun, after = said.partition("caploc: 0:00:00 getting ready")
     assert begun and imported.search(after) and not imported.search(before)
 
 

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import tarfile
 import tomllib
-import venv
 import zipfile
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 LARGEST = 12_000_000  # bytes
+UV = Path(sys.executable).parent / "uv"
 NEEDED = [
     "models/demo/model.safetensors", "models/demo/config.json", "models/demo/tokenizer.json",
     "tasks/demo/addition.yaml", "tasks/demo/people.txt", "tasks/paper/gen.yaml",
@@ -43,10 +43,17 @@ def test_every_dependency_is_pinned():
     assert names <= pinned
 
 
-def run(*command: object, **options) -> str:
-    """What a command prints, which must succeed."""
+def run(*command: object, env=os.environ, **options) -> str:
+    """What a command prints, which must succeed; uv looks where this machine's pip looks."""
+    if "PIP_FIND_LINKS" in os.environ:
+        env = {"UV_FIND_LINKS": os.environ["PIP_FIND_LINKS"]} | env
     done = subprocess.run(
-        [str(word) for word in command], capture_output=True, text=True, check=False, **options
+        [str(word) for word in command],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=env,
+        **options,
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     return done.stdout
@@ -65,9 +72,9 @@ def packages(tmp_path_factory):
 def installed(packages, tmp_path_factory):
     """The programs of an environment with the wheel and what it depends on, and nothing else."""
     place = tmp_path_factory.mktemp("empty") / "venv"
-    venv.create(place, with_pip=True)
+    run(UV, "venv", "--quiet", "--python", sys.executable, place)
     constraints = ROOT / "constraints.txt"
-    run(place / "bin" / "pip", "install", "--quiet", "-c", constraints, packages[1])
+    run(UV, "pip", "install", "--quiet", "--python", place, "-c", constraints, packages[1])
     return place / "bin"
 
 

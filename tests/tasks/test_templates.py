@@ -48,6 +48,24 @@ def test_it_renders_what_jinja_does(confined, source):
     assert confined.from_string(source).render(**values) == plain.from_string(source).render(values)
 
 
+def test_a_text_is_rendered_once_and_a_mistake_or_other_values_anew(confined, monkeypatch):
+    asked, ask = [], templates.Renderer.ask
+    monkeypatch.setattr(
+        templates.Renderer, "ask", lambda self, line: asked.append(line) or ask(self, line)
+    )
+    template = confined.from_string("{{ q }}={{ a }}")
+    assert [template.render(q=q, a=1, unread=q) for q in "xyx"] == ["x=1", "y=1", "x=1"]
+    assert len(asked) == 2
+    for _ in range(2):
+        with pytest.raises(UndefinedError):
+            template.render(q="x")
+    assert len(asked) == 4
+    monkeypatch.setattr(templates, "KEPT", 2)
+    for q in "zxyz":
+        assert template.render(q=q, a=1) == f"{q}=1"
+        assert len(confined.kept) <= 2
+
+
 def test_mistakes_are_jinjas_own(confined):
     for source, error in (
         ("{{ x }}", UndefinedError), ("{% if %}", TemplateSyntaxError),

@@ -10,6 +10,12 @@ from nbclient import NotebookClient
 from caploc.pretrained import is_fetched
 
 TUTORIALS = Path(__file__).parents[2] / "docs" / "tutorials"
+FINDINGS = {
+    "demo": ["of 96 heads are", "intact:", "demo/capitals"],
+    "own_task": ["of 96 heads", "There is no task file 'runs/own-task/eazy.yaml'"],
+    "own_model": ["first: L", "fifth: L", "without the two heads of 'first'"],
+    "own_pairs": ["of 270 heads", "walked: intact 'walked'", "its score falls from", "vegaEmbed("],
+}
 
 
 def executed(name: str, folder: Path):
@@ -30,18 +36,11 @@ def shown(notebook) -> tuple[str, list[str]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "words", "pictures"),
-    [
-        ("demo", ["of 96 heads are", "intact:", "demo/capitals"], 2),
-        ("own_task", ["of 96 heads", "There is no task file 'runs/own-task/eazy.yaml'"], 0),
-        ("own_model", ["first: L", "fifth: L", "without the two heads of 'first'"], 0),
-    ],
-)
-def test_a_tutorial_runs_and_shows_its_findings(name, words, pictures, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("name", "pictures"), [("demo", 2), ("own_task", 0), ("own_model", 0)])
+def test_a_tutorial_runs_and_shows_its_findings(name, pictures, tmp_path, monkeypatch):
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
     text, kinds = shown(executed(name, tmp_path))
-    for word in words:
+    for word in FINDINGS[name]:
         assert word in text
     assert "Warning" not in text and "Traceback" not in text
     assert kinds.count("image/png") == pictures
@@ -52,12 +51,10 @@ def test_a_tutorial_runs_and_shows_its_findings(name, words, pictures, tmp_path,
 def test_a_loaded_model_loses_the_past_tense_with_its_heads(tmp_path, monkeypatch):
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
     text, _ = shown(executed("own_pairs", tmp_path))
-    assert "of 270 heads" in text and "walked: intact 'walked'" in text
+    assert [word for word in FINDINGS["own_pairs"] if word not in text] == []
     assert "Warning" not in text and "Traceback" not in text
-    assert "its score falls from" in text and text.count("intact") == 6
-    assert "vegaEmbed(" in text and text.count('"effect":') == 270
+    assert text.count("intact") == 6 and text.count('"effect":') == 270
 
 
 def test_every_tutorial_is_run():
-    names = {"demo", "own_task", "own_model", "own_pairs"}
-    assert {path.stem for path in TUTORIALS.glob("*.py")} == names
+    assert {path.stem for path in TUTORIALS.glob("*.py")} == set(FINDINGS)

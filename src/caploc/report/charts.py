@@ -10,7 +10,7 @@ import re
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache, cached_property, lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -163,15 +163,19 @@ class Picture:
         written = json.dumps({**whole, "config": config}, sort_keys=True)
         return cls(json.loads(VARIABLE.sub(lambda name: PRINT[name[1]], written)))
 
+    @cached_property
+    def svg(self) -> str:
+        """Drawn once, for every form in which it is kept."""
+        learn_font()
+        return vl_convert.vegalite_to_svg(dict(self.spec), **CLOSED)
+
     def png(self, dots: int = SHARP) -> bytes:
         """Return the picture as PNG, with so many dots an inch."""
-        learn_font()
-        return vl_convert.vegalite_to_png(dict(self.spec), ppi=dots, **CLOSED)
+        return vl_convert.svg_to_png(self.svg, ppi=dots)
 
     def pdf(self) -> bytes:
         """Return the picture as PDF."""
-        learn_font()
-        return vl_convert.vegalite_to_pdf(dict(self.spec), **CLOSED)
+        return vl_convert.svg_to_pdf(self.svg)
 
     def save(self, stem: Path) -> None:
         """Write `stem.png` and `stem.pdf`; raises OSError if that cannot be."""

@@ -27,6 +27,8 @@ WAIT = 120.0  # by the clock, on a machine that has no such time to give
 MEMORY = 2**30  # bytes of the process
 LONGEST = 4_000_000  # characters of one text
 LONGEST_SOURCE = 200_000  # characters of a template
+KEPT = 1000  # texts that are not rendered twice
+LONGEST_KEPT = 20_000  # characters of one with all that it was made of
 
 
 def confine_templates() -> None:
@@ -42,6 +44,7 @@ class Confined:
         """Start a process when the first template is rendered."""
         self.renderer: Renderer | None = None
         self.lock = Lock()
+        self.kept: dict[str, dict[str, Any]] = {}
 
     def from_string(self, source: str) -> SimpleNamespace:
         """Return a template as lm-eval uses one; a mistake in it shows when it is rendered."""
@@ -63,10 +66,7 @@ class Confined:
             line = json.dumps(request, default=rendering.encode_value)
         except TypeError as error:
             raise BadData(f"The template {source[:60]!r} cannot be rendered: {error}.") from None
-        with self.lock:
-            if self.renderer is None or not self.renderer.answers():
-                self.renderer = Renderer()
-            reply = self.renderer.ask(line)
+        reply = self.kept.get(line) or self.ask(line)
         if reply is None or reply.get("error") == "MemoryError":
             raise BadData(
                 f"A template takes more than {SECONDS:g} seconds, {MEMORY // 2**20:,} MiB or "
@@ -81,6 +81,18 @@ class Confined:
         if isinstance(kind, type) and issubclass(kind, exceptions.TemplateError):
             raise kind(message)
         raise ValueError(f"{name}: {message}")
+
+    def ask(self, line: str) -> dict[str, Any] | None:
+        """Return the renderer's reply, and keep a text: all examples show the same few before."""
+        with self.lock:
+            if self.renderer is None or not self.renderer.answers():
+                self.renderer = Renderer()
+            reply = self.renderer.ask(line)
+        if reply and "text" in reply and len(line) + len(reply["text"]) <= LONGEST_KEPT:
+            if len(self.kept) >= KEPT:
+                self.kept.clear()
+            self.kept[line] = reply
+        return reply
 
 
 class Renderer:
