@@ -63,7 +63,7 @@ arms = offer(
     "none", "located", "random-uniform", "random-layer-matched", "bottom", "complement", "full",
     "lora",
 )  # fmt: skip
-presets = offer("demo", "paper")
+presets = offer("demo", "real", "paper")
 fetched = offer(*PRETRAINED, "all")  # models that `caploc fetch` gets
 
 
