@@ -156,13 +156,13 @@ class GivenScorer:
 
     def definition(self) -> str:
         """Return what tells it from other functions: rows under another one are measured anew."""
-        return describe(self.function, [])
+        return describe_value(self.function, [])
 
     def __call__(self, doc: dict[str, Any], results: Sequence[str]) -> dict[str, float]:
         return {SCORE: float(self.function(doc["prompt"], doc["answer"], results[0]))}
 
 
-def describe(value: Any, known: list[Any]) -> str:
+def describe_value(value: Any, known: list[Any]) -> str:
     """Return a text that changes with a function and with what it uses; `known` was described.
 
     A function is described by its source, its defaults, what it closes over and the globals that it
@@ -177,7 +177,7 @@ def describe(value: Any, known: list[Any]) -> str:
     parts = parts_of(value, home in (None, getattr(value, "__module__", None)))
     if parts is not None:
         known.append(value)
-        return f"{type(value).__name__}({', '.join(describe(part, known) for part in parts)})"
+        return f"{type(value).__name__}({', '.join(describe_value(part, known) for part in parts)})"
     if isinstance(value, ModuleType | type):
         return source_of(value) if isinstance(value, type) else value.__name__
     if isinstance(value, torch.nn.Module):

@@ -119,10 +119,10 @@ def shrink(effect: PerHead, stderr: PerHead) -> Posterior:
     centre = spread**2 * precision[:, None] * data[:, None]
     weight = share * fit
     weight = weight / weight.sum(axis=1, keepdims=True)
-    return Posterior(weight, centre, spread, resolve(fit[known], share, widths))
+    return Posterior(weight, centre, spread, measure_resolution(fit[known], share, widths))
 
 
-def resolve(
+def measure_resolution(
     density: Float[np.ndarray, "known parts"],
     share: Float[np.ndarray, " parts"],
     widths: Float[np.ndarray, " parts"],
