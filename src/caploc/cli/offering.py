@@ -56,7 +56,7 @@ def offers(
             ("an adapter (LoRA)", ["export", place, "--to", f"{place}-lora", "--as", "lora"]),
             ("a file of the heads", ["export", place, "--to", f"{place}-heads", "--as", "heads"]),
             (
-                "the checkpoint on the Hugging Face Hub, too",
+                "push the checkpoint to the Hugging Face Hub",
                 ["export", place, "--to", f"{place}-hub", "--push-to-hub", REPOSITORY],
             ),
         ]
