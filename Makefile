@@ -4,6 +4,7 @@ BIN := $(VENV)/bin
 PEERS := .venv-peers
 TRACKERS := .venv-trackers
 QUANTIZED := .venv-quantized
+VLLM := .venv-vllm
 FUZZ := .venv-fuzz
 AUDIT := .venv-audit
 WORDS := .venv-words
@@ -22,7 +23,7 @@ SITE := python -c 'import site; print(*site.getsitepackages())'
 # Compiled files are kept, whatever the machine's habit: each process would compile all sources anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-slow test-browser test-cluster test-faults test-attacks test-real soak test-sharded test-quantized test-trackers test-mistakes fuzz audit check bench bench-recovery bench-ideas bench-neurons bench-workers bench-gpu gpu-check bench-peers \
+.PHONY: demo test test-slow test-browser test-cluster test-faults test-attacks test-real soak test-sharded test-quantized test-vllm test-trackers test-mistakes fuzz audit check bench bench-recovery bench-ideas bench-neurons bench-workers bench-gpu gpu-check bench-peers \
 	demo-model truth truth-real bench-real docs test-docs wheel test-wheel clean
 
 demo: $(INSTALLED)  ## install, fetch SmolLM2, localize some of its capabilities, write reports
@@ -43,6 +44,9 @@ test-sharded: $(INSTALLED_DEV)  ## one model in two processes that share it: min
 
 test-quantized: $(QUANTIZED)/.installed  ## quantized weights on the CPU, in an environment of its own
 	$(QUANTIZED)/bin/python -m pytest -m quantized tests/models $(TESTS)
+
+test-vllm: $(VLLM)/.installed  ## vLLM as an engine, on the CPU, in an environment of its own: minutes
+	TORCHDYNAMO_DISABLE=1 $(VLLM)/bin/pytest -m vllm tests/engine/test_vllm.py $(TESTS)
 
 test-trackers: $(TRACKERS)/.installed  ## MLflow, Trackio and Weights & Biases themselves
 	$(TRACKERS)/bin/pytest -m trackers tests/trackers $(TESTS)
@@ -186,6 +190,15 @@ $(QUANTIZED)/.installed: $(INSTALLED_DEV)
 	echo '*' > $(QUANTIZED)/.gitignore
 	echo "import site; site.addsitedir('$$($(BIN)/$(SITE))')" > $$($(QUANTIZED)/bin/$(SITE))/own.pth
 	$(QUANTIZED)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[quantized]'
+	touch $@
+
+# vLLM pins torch and transformers. torchvision and its like come built for CUDA and break
+# transformers; compiling kernels takes minutes that two cores do not win back.
+$(VLLM)/.installed: pyproject.toml requirements-vllm.txt
+	$(PYTHON) -m venv $(VLLM)
+	echo '*' > $(VLLM)/.gitignore
+	$(VLLM)/bin/pip install --quiet --disable-pip-version-check -e . -r requirements-vllm.txt
+	$(VLLM)/bin/pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	touch $@
 
 # atheris brings a compiler's runtime of its own, and pip-audit some thirty packages.

@@ -6,6 +6,9 @@ from caploc.errors import BadOption
 
 SIZE = "WORLD_SIZE"
 TOLD = ("RANK", "LOCAL_RANK", SIZE, "MASTER_ADDR")  # what torchrun says in the environment
+# In the environment: caploc starts vLLM's processes. In a request's extra arguments: what is left
+# of the heads that it cuts.
+MASKED_VLLM = "CAPLOC_MASKED_VLLM"
 
 
 def launched() -> bool:

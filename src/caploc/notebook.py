@@ -195,9 +195,9 @@ def locate(  # noqa: PLR0913  (what can be chosen is its parameters)
     `score(prompt, answer, text)` it is worth what that function returns, higher being better, for
     the text that the model wrote. `setting` are fields of `Settings` by name, such as
     `budget=2000`, `top=3`, `seed=1`, `goal="set"`; the other arguments are those of `Study`; `mode`
-    is a name such as "mean", or a `modes.Mode`; `engine` auto, packed or paged. `also` names tasks
-    to score before and after. Files go to `out` (a folder below runs/ if absent), and the same call
-    goes on where an earlier one stopped.
+    is a name such as "mean", or a `modes.Mode`; `engine` auto, packed, paged or vllm. `also` names
+    tasks to score before and after. Files go to `out` (a folder below runs/ if absent), and the
+    same call goes on where an earlier one stopped.
 
     Raises:
         UserError: for a mistake, before the model is loaded where possible.

@@ -12,7 +12,7 @@ from caploc.engine.backends import check_engine, describe_way
 from caploc.engine.paged import missing_api
 from caploc.engine.sources import Source
 from caploc.errors import BadOption, UnknownName
-from caploc.tasks.task import Generate, LogLikelihood, options_json
+from caploc.tasks.task import Generate, LogLikelihood, Scored, options_json
 
 STOP = "w07"
 OPTIONS = options_json({"until": [STOP], "max_gen_toks": 6, "do_sample": False})
@@ -47,14 +47,16 @@ def questions(loaded, examples=40, shared=40):
     return asks
 
 
-def same(got, truth):
-    """How many responses are equal; log-probabilities to six digits."""
-    return sum(
-        got[key] == truth[key]
-        if not hasattr(truth[key], "logprob")
-        else got[key].logprob == pytest.approx(truth[key].logprob, rel=1e-5)
-        for key in truth
-    )
+def same(got, truth, rel=1e-5):
+    """How many responses are equal: log-probabilities to rounding, all else to the token."""
+    return sum(alike(got[key], truth[key], rel) for key in truth)
+
+
+def alike(one, other, rel):
+    if not isinstance(other, Scored):
+        return one == other
+    near = one.logprob == pytest.approx(other.logprob, rel=rel, abs=rel)
+    return near and (one.greedy, one.tokens) == (other.greedy, other.tokens)
 
 
 @pytest.mark.parametrize("shares", [True, False])

@@ -104,7 +104,7 @@ EngineName = Annotated[
     str,
     typer.Option(
         "--engine",
-        help="auto, packed (caploc's own) or paged (transformers' continuous batching).",
+        help="auto, packed (caploc's own), paged (transformers' continuous batching) or vllm.",
         rich_help_panel="Model",
         autocompletion=completion.engines,
     ),

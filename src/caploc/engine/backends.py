@@ -2,6 +2,7 @@
 
 from caploc.engine.asks import Ask, Backend, Way
 from caploc.engine.paged import PAGED, missing_api
+from caploc.engine.vllm import VLLM, missing_vllm
 from caploc.errors import BadOption
 from caploc.lookup import pick
 
@@ -11,6 +12,7 @@ ENGINES: dict[str, tuple[str, ...]] = {
     AUTO: (PACKED, PAGED, PLAIN),
     PACKED: (PACKED, PLAIN),
     PAGED: (PAGED, PACKED, PLAIN),
+    VLLM: (VLLM, PACKED, PLAIN),
 }
 REASONS = {AUTO: "auto takes it for whatever it can answer"}  # else it was asked for
 GPU_ONLY = (PAGED,)  # which auto leaves out on a CPU, where attention without a mask is slow
@@ -31,7 +33,7 @@ def check_engine(name: str, elsewhere: str | None = None) -> None:
             f"--engine {name} answers in one process, and {elsewhere} has several; leave out "
             f"{elsewhere}, or take --engine {PACKED}."
         )
-    if (missing := missing_api()) is not None:
+    if (missing := missing_api() if first == PAGED else missing_vllm()) is not None:
         raise BadOption(f"--engine {name} {missing}; install that, or take --engine {PACKED}.")
 
 

@@ -34,6 +34,7 @@ from caploc.engine.plain import (
 from caploc.engine.planning import PlannedRow, PlannedWork, plan_batches, shared_prefixes
 from caploc.engine.scoring import Scorer, TokenTree, merge_spans
 from caploc.engine.sources import SourceReader
+from caploc.engine.vllm import VLLM, VllmBackend
 from caploc.grid import Grid
 from caploc.models.loading import CutModel
 from caploc.models.substitutes import Substitute
@@ -71,7 +72,10 @@ class BatchEngine(Generic[Model]):
         shared = loaded, self.encoder, sizer, self.packed, self.sources
         self.generation, self.likelihood = Generation(*shared), Likelihood(*shared)
         texts = self.encoder, sizer, self.generation.stopping, self.generation.greedy
-        made: dict[str, Backend] = {PAGED: PagedBackend(loaded, *texts)}
+        made: dict[str, Backend] = {
+            PAGED: PagedBackend(loaded, *texts),
+            VLLM: VllmBackend(loaded, *texts),
+        }
         for name in (PACKED, PLAIN):
             made[name] = LocalBackend(name, self.generation, self.likelihood)
         names = backend_names(backend, loaded.device.type)

@@ -256,6 +256,8 @@ class PagedBackend:
         """Say why it does not serve this model, as the end of a sentence; None if it does."""
         if missing := missing_api():
             return missing
+        if self.loaded.team is not None:
+            return "answers in one process, and several share the model"
         if moves_rotary(self.loaded.model):
             return "does not know rotary positions that depend on the longest row"
         if not self.loaded.model._can_set_attn_implementation():
