@@ -57,6 +57,8 @@ test-cluster: $(BIN)/.installed-ray  ## workers on Ray clusters of this machine:
 test-faults: $(BIN)/.installed-ray  ## kills, full disks, jumping clocks: half an hour; FAULTS=5: less
 	$(BIN)/pytest -m faults tests/faults $(TESTS)
 
+# nothing but an attack may write to Python's library meanwhile
+test-attacks: export PYTHONDONTWRITEBYTECODE := 1
 test-attacks: $(INSTALLED_DEV)  ## hostile programs, run folders, task files and arguments by the hundred
 	$(BIN)/pytest $(BESIDE) -m attacks tests/attacks $(TESTS)
 
