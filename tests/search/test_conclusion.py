@@ -1,17 +1,20 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from concluded import WORLD, looked
+from driven import drive, inside, problem
 from scipy import stats
 
 from caploc.recovery.screening import (
     GIVE_OR_TAKE,
     LEAST_SCALE,
-    STRETCH,
     Effects,
     Scale,
     calibrate,
     joined,
 )
+from caploc.search import METHODS
 from caploc.search.conclusion import LEVEL
 from caploc.simulate import World
 
@@ -43,7 +46,8 @@ def test_outcomes_that_never_differed_are_no_perfect_estimate():
     assert np.isnan(both.effect[1])
 
 
-def test_the_scale_is_the_most_probable_factor_and_stretch():
+@pytest.mark.parametrize("doubt", [0.5, 0.1])
+def test_the_scale_is_the_most_probable_factor_and_stretch(doubt):
     """On a grid: the priors times the likelihood of what heads do alone."""
     random = np.random.default_rng(0)
     x, stderr = np.array([-0.3, -0.2, -0.05, 0.01]), np.array([0.04, 0.03, 0.02, 0.01])
@@ -55,25 +59,26 @@ def test_the_scale_is_the_most_probable_factor_and_stretch():
     spread = np.hypot(error, np.exp(stretch) * factor * stderr)
     log_density = stats.norm.logpdf(alone, factor * x, spread).sum(axis=2)
     log_density += stats.norm.logpdf(factor[..., 0], 1, GIVE_OR_TAKE)
-    log_density += stats.norm.logpdf(stretch[..., 0], 0, STRETCH)
+    log_density += stats.norm.logpdf(stretch[..., 0], 0, doubt)
     best = np.unravel_index(log_density.argmax(), log_density.shape)
-    found = calibrate(effects(x, stderr), effects(alone, error))
+    found = calibrate(effects(x, stderr), effects(alone, error), doubt)
     assert found.factor == pytest.approx(factor[(*best, 0)], abs=0.003)
     assert np.log(found.stretch) == pytest.approx(stretch[(*best, 0)], abs=0.01)
 
 
 def test_without_heads_that_have_both_estimates_the_scale_is_one():
     first, unknown = effects([-0.1, -0.2], [0.1, 0.1]), Effects.unknown(2)
-    assert calibrate(first, unknown) == Scale(1.0, 1.0)
+    assert calibrate(first, unknown, 0.5) == Scale(1.0, 1.0)
     lacking = effects([np.nan, -0.2], [np.nan, 0.1])
-    assert calibrate(lacking, effects([-0.1, np.nan], [0.1, np.nan])) == Scale()
+    assert calibrate(lacking, effects([-0.1, np.nan], [0.1, np.nan]), 0.5) == Scale()
     # A head alone on a single example has an effect and no error.
-    assert calibrate(first, effects([-1.0, 0.0], [np.nan, np.nan])) == Scale()
+    assert calibrate(first, effects([-1.0, 0.0], [np.nan, np.nan]), 0.5) == Scale()
 
 
 def test_the_scale_never_turns_effects_around():
     opposite = effects([0.5, 0.5], [0.001, 0.001])
-    assert calibrate(effects([-0.5, -0.5], [0.01, 0.01]), opposite).factor == LEAST_SCALE > 0
+    found = calibrate(effects([-0.5, -0.5], [0.01, 0.01]), opposite, 0.5)
+    assert found.factor == LEAST_SCALE > 0
 
 
 def test_a_scale_is_applied_to_effects_and_errors():
@@ -135,9 +140,11 @@ def test_effects_and_intervals_are_those_of_the_posterior_and_near_the_truth():
     assert np.isfinite(estimate.effect).all()
     assert estimate.effect[checked] == pytest.approx(alone.effect[checked], abs=0.1)
     assert ((estimate.low <= estimate.effect) & (estimate.effect <= estimate.high)).all()
-    drawn = concluded.posterior.draws(20_000, seed=9)
+    posterior = concluded.posterior
+    spread = np.where(posterior.spread > 0, posterior.spread, posterior.resolution)
+    drawn = replace(posterior, spread=spread).draws(20_000, seed=9)
     outside = ((drawn < estimate.low) | (drawn > estimate.high)).mean(axis=0)
-    assert (outside < 0.07).all() and outside.max() > 0.03
+    assert outside[~concluded.tried] == pytest.approx(0.05, abs=0.01)
     assert (estimate.top_chance == concluded.chances).all()
     truth = WORLD.single_effects()[WORLD.planted_heads]
     assert estimate.effect[WORLD.planted_heads] == pytest.approx(truth, abs=0.2)
@@ -191,3 +198,13 @@ def test_heads_that_hardly_differ_at_the_border_are_tied():
     shifts = np.where(np.isin(np.arange(40), [3, 8, 20, 31]), 2.0, 0.0)
     concluded = looked(world=World(shifts, 2.5, 0), rows=6000, top=2, checked=0)
     assert len(concluded.tied) > 1 and set(concluded.tied) <= {3, 8, 20, 31}
+
+
+def test_where_nothing_matters_no_head_has_a_small_q():
+    """The few heads of the shortlist do not tell how far the errors of all others are wrong."""
+    sure = 0
+    for seed in range(6):
+        world = World.of_kind("null", seed=seed, layers=12, width=12)
+        run = drive(METHODS["adaptive"].search(problem(144, budget=1200, seed=seed)), inside(world))
+        sure += int((run.found.estimate.q < LEVEL).sum())
+    assert sure <= 1

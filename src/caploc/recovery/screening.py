@@ -98,7 +98,6 @@ def ascend(
 
 GIVE_OR_TAKE = 0.25  # standard deviation of the factor between first and single effects
 LEAST_SCALE = 0.2
-STRETCH = 0.5  # standard deviation of the logarithm of what first errors are to be multiplied by
 
 STRONGEST = 256  # heads that the sparse fit may use
 FEWEST = 2.0  # cuts of a head below which its effect is not estimated
@@ -315,13 +314,13 @@ class Scale:
         return replace(first, effect=self.factor * first.effect, stderr=stderr)
 
 
-def calibrate(first: Effects, alone: Effects) -> Scale:
+def calibrate(first: Effects, alone: Effects, doubt: float) -> Scale:
     """How effects alone follow from first estimates, by heads that have both.
 
     A first estimate may ask only examples that the model gets right, with other heads gone, or not
     ask the score itself; the shortlist tells what a head does alone on any. The most probable
-    factor and stretch, given the prior that the factor is 1, give or take a quarter; the factor is
-    just 1 without a shortlist.
+    factor and stretch, given the prior that the factor is 1, give or take a quarter, and the
+    logarithm of the stretch 0, give or take `doubt`; both are just 1 without a shortlist.
     """
     both = np.isfinite(first.effect) & np.isfinite(alone.stderr)
     if not both.any():
@@ -337,8 +336,8 @@ def calibrate(first: Effects, alone: Effects) -> Scale:
         factor, stretch = float(values[0]), float(np.exp(values[1]))
         spread = variance(factor, stretch)
         misfit = (np.log(spread) + (y - factor * x) ** 2 / spread).sum()
-        doubt = ((factor - 1) / GIVE_OR_TAKE) ** 2 + (values[1] / STRETCH) ** 2
-        return float(misfit + doubt) / 2
+        unusual = ((factor - 1) / GIVE_OR_TAKE) ** 2 + (values[1] / doubt) ** 2
+        return float(misfit + unusual) / 2
 
     best = minimize(unlikely, [1.0, 0.0], method="Nelder-Mead").x
     return Scale(max(float(best[0]), LEAST_SCALE), float(np.exp(best[1])))

@@ -56,7 +56,7 @@ class Conclusion:
         nothing = Effects.unknown(len(raw.effect))
         posterior, known = self.first.believe(raw, nothing), np.isfinite(raw.effect)
         expected = Effects(posterior.mean, posterior.deviation).only(known)
-        return calibrate(expected, self.alone)
+        return calibrate(expected, self.alone, self.first.DOUBT)
 
     @cached_property
     def screened(self) -> Effects:

@@ -50,6 +50,7 @@ class FirstLook(First):
     """
 
     OPENING: ClassVar[str] = "likelihood"
+    DOUBT: ClassVar[float] = 0.5
 
     problem: Problem
     intact: dict[int, float]

@@ -31,6 +31,8 @@ class First(ABC):
     """
 
     OPENING: ClassVar[str]  # likelihood or masks
+    # Standard deviation of the logarithm of what its errors have to be multiplied by.
+    DOUBT: ClassVar[float]
     problem: Problem
     base: list[int]
     avoid: Mask
@@ -75,6 +77,9 @@ class Screen(First):
     """
 
     OPENING: ClassVar[str] = "masks"
+    # Masks are drawn at random, which makes their errors what they say; the few heads of the
+    # shortlist would tell less than they disturb.
+    DOUBT: ClassVar[float] = 0.1
 
     problem: Problem
     examples: Sequence[int]
