@@ -248,6 +248,7 @@ def test_graded_outcomes_are_not_refused_for_being_low():
     assert set(run.found.chosen) == set(world.planted_heads)
 
 
+@pytest.mark.slow  # whole searches
 @settings(max_examples=6, deadline=None)
 @given(st.sampled_from(sorted(KINDS)), st.integers(0, 99), st.sampled_from(["heads", "set"]))
 def test_no_head_is_named_that_may_do_nothing_and_no_effect_exceeds_the_score(kind, seed, goal):
