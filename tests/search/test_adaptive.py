@@ -248,12 +248,13 @@ def test_graded_outcomes_are_not_refused_for_being_low():
     assert set(run.found.chosen) == set(world.planted_heads)
 
 
-@settings(max_examples=12, deadline=None)
+@pytest.mark.slow  # whole searches
+@settings(max_examples=6, deadline=None)
 @given(st.sampled_from(sorted(KINDS)), st.integers(0, 99), st.sampled_from(["heads", "set"]))
 def test_no_head_is_named_that_may_do_nothing_and_no_effect_exceeds_the_score(kind, seed, goal):
     """Alone: a set's members are judged within it, on fresh examples, after the search."""
-    few = replace(KINDS[kind], large=4, tails=8)
-    world = World.of_kind(few, seed=seed, layers=4, width=8)
+    few = replace(KINDS[kind], large=6, tails=12)
+    world = World.of_kind(few, seed=seed, layers=8, width=8)
     found = searched(world, seed=seed, goal=goal).found
     estimate = found.estimate
     known = np.isfinite(estimate.effect)

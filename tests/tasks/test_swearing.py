@@ -114,7 +114,8 @@ def test_without_a_word_about_it_the_list_is_the_hubs(hub, words):
 
     hub(rows)
     assert load_lexicon(None) == Lexicon.of(["frigging", "fr1g", "frig"])
-    assert count_listed({}, ["Frig, frig!"]) == {"profanities": 2.0}
+    counted = {"profanities": 2.0, "published_profanities": 1.0}  # which keeps the mark
+    assert count_listed({}, ["Frig, frig!"]) == counted
     assert asked == [("mmathys/profanity", "train")]
 
 
