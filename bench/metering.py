@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from caploc.measurement import Cost, Meter, as_measurements
+from caploc.cost import Cost
+from caploc.measurement import Meter, as_measurements
 from caploc.progress import Silent
 from caploc.recovery import Measurements
 from caploc.search import Plan, Search

@@ -32,10 +32,11 @@ import psutil
 import models
 import workloads
 from caploc import designs
+from caploc.cost import Cost
 from caploc.engine import Answer, Ask
 from caploc.errors import CaplocError
 from caploc.heads import HeadGrid
-from caploc.measurement import Cost, Meter
+from caploc.measurement import Meter
 from caploc.models.loading import load_model
 from caploc.progress import Silent
 from caploc.search import Plan

@@ -7,10 +7,11 @@ import time
 import numpy as np
 import pytest
 
+from caploc.cost import Cost
 from caploc.engine import Answer
 from caploc.errors import RunFailed
 from caploc.heads import HeadGrid
-from caploc.measurement import Cost, Meter, as_measurements, outcomes_by_example, search
+from caploc.measurement import Meter, as_measurements, outcomes_by_example, search
 from caploc.progress import Silent
 from caploc.result import Score
 from caploc.search import Plan

@@ -8,8 +8,9 @@ from lm_eval import simple_evaluate
 from lm_eval.models.huggingface import HFLM
 
 import caploc
+from caploc.cost import Cost
 from caploc.engine import BatchEngine
-from caploc.measurement import Cost, Meter
+from caploc.measurement import Meter
 from caploc.models.loading import load_model
 from caploc.progress import Silent
 from caploc.store import Question, Store

@@ -6,9 +6,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from caploc.cost import Cost
 from caploc.folder import ANSWERS, RESULT, package_versions, write_json
 from caploc.heads import AMONG, WITHIN
-from caploc.measurement import Cost, HeadModel, Meter
+from caploc.measurement import HeadModel, Meter
 from caploc.progress import Progress
 from caploc.redaction import redacted
 from caploc.report import write_report

@@ -2,23 +2,21 @@
 
 import math
 import os
-from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
+from caploc.cost import Cost
 from caploc.engine import Answer, Ask, Engine, Source
-from caploc.engine.asks import Way
-from caploc.engine.backends import describe_way
 from caploc.grid import Grid
 from caploc.heads import HeadGrid, Mask
 from caploc.modes import Sources
-from caploc.progress import Progress, tell
+from caploc.progress import Progress
 from caploc.recovery import Measurements
-from caploc.result import Answerer, Score
+from caploc.result import Score
 from caploc.search import Plan
 from caploc.store import Question, Row, Store, as_kept, pack
 from caploc.tasks.task import Request, Response, Scored, Task, responses_json
@@ -68,46 +66,6 @@ class RowEngine(Engine, Protocol[Model_co]):
 
     def shared_tokens(self, requests: Sequence[Request]) -> float:
         """Count the tokens that a mask reads once for all of these requests, a mean over them."""
-
-
-@dataclass
-class Cost:
-    """What the rows of a run took, whether they were measured now or before."""
-
-    rows: int = 0
-    forward_tokens: float = 0.0  # run, in units of a pass through all layers
-    plain_tokens: int = 0  # of reading and saying every row alone
-    seconds: float = 0.0
-    ways: Counter[Way] = field(default_factory=Counter)  # who answered how many requests, and why
-
-    def as_dict(self) -> dict[str, int | float]:
-        return {
-            "rows": self.rows,
-            "forward_tokens": round(self.forward_tokens),
-            "plain_tokens": self.plain_tokens,
-            "seconds": round(self.seconds, 3),
-        }
-
-    def answerers(self) -> list[Answerer]:
-        """Say who answered what was asked by this process, those of most requests first."""
-        return [
-            Answerer(engine=way.engine, requests=count, why=way.why)
-            for way, count in self.ways.most_common()
-        ]
-
-    def count_ways(self, answers: Sequence[Answer], progress: Progress) -> None:
-        """Count who answered; who had not before is told."""
-        for answer in answers:
-            if answer.way is not None:
-                if answer.way not in self.ways:
-                    tell(progress, describe_way(answer.way))
-                self.ways[answer.way] += 1
-
-    def count(self, rows: Sequence[Row]) -> None:
-        self.rows += len(rows)
-        self.forward_tokens += sum(row.tokens for row in rows)
-        self.plain_tokens += sum(row.plain_tokens for row in rows)
-        self.seconds += sum(row.seconds for row in rows)
 
 
 class Meter:

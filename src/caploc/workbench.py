@@ -8,13 +8,14 @@ from typing import Any, Generic, Self
 
 from transformers import PreTrainedTokenizerBase
 
+from caploc.cost import Cost
 from caploc.engine import BatchEngine, chat_template
 from caploc.engine.backends import AUTO, check_engine
 from caploc.errors import BadOption
 from caploc.heads import HeadGrid
 from caploc.launching import launched
 from caploc.lookup import pick
-from caploc.measurement import Cost, HeadModel, Meter, Model_co, RowEngine
+from caploc.measurement import HeadModel, Meter, Model_co, RowEngine
 from caploc.models.loading import LoadedModel, check_model, load_model, load_tokenizer
 from caploc.models.placement import SCHEMES, SHARD, SPREAD
 from caploc.models.sources import ModelSource, find_source

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from caploc.contents import Curve, read_file
+from caploc.cost import Cost
 from caploc.errors import StoreFailed
-from caploc.measurement import Cost
 from caploc.progress import Silent
 from caploc.search import Settings
 from caploc.store import Question, Row, Store

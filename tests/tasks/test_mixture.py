@@ -5,10 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from caploc.cost import Cost
 from caploc.engine import Answer
 from caploc.errors import BadData, BadOption, UnknownName
 from caploc.heads import HeadGrid
-from caploc.measurement import Cost, Meter
+from caploc.measurement import Meter
 from caploc.progress import Silent
 from caploc.store import Question, Store
 from caploc.tasks.catalog import TaskOptions, check_task_name, load_task

@@ -5,9 +5,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from caploc.cost import Cost
 from caploc.engine import Answer
 from caploc.heads import HeadGrid
-from caploc.measurement import Cost, Meter
+from caploc.measurement import Meter
 from caploc.progress import Silent
 from caploc.recovery import Estimate, Measurements
 from caploc.result import Score

@@ -16,12 +16,13 @@ from typing import Any
 from huggingface_hub import try_to_load_from_cache
 
 from caploc.contents import Curve, RunFile, read_file
+from caploc.cost import Cost
 from caploc.errors import CaplocError, UserError
 from caploc.findings import Stages, build_result, shown_answers
 from caploc.finished import restored
 from caploc.folder import ANSWERS, CURVE, RESULT, RUN, package_versions, rows_file
 from caploc.heads import HeadGrid
-from caploc.measurement import Cost, HeadModel, Meter, OpenRow
+from caploc.measurement import HeadModel, Meter, OpenRow
 from caploc.models.loading import check_model
 from caploc.models.placement import SPREAD
 from caploc.models.sources import is_hub_name

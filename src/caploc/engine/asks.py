@@ -85,16 +85,6 @@ class Engine(Protocol):
         """Answer every ask once, in lists as they are done."""
 
 
-class Backend(Engine, Protocol):
-    """An engine among several; what it refuses goes to the next."""
-
-    @property
-    def name(self) -> str: ...
-
-    def refusal(self, ask: Ask) -> str | None:
-        """Say why it cannot answer this, as the end of a sentence; None if it can."""
-
-
 @dataclass(frozen=True)
 class NumberedMask:
     """A mask with its number, its first knocked-out layer and, as bits, all knocked-out layers.

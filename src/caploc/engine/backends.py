@@ -1,6 +1,8 @@
 """Which engines there are, who answers first, and who takes what that one cannot."""
 
-from caploc.engine.asks import Ask, Backend, Way
+from typing import Protocol
+
+from caploc.engine.asks import Ask, Engine, Way
 from caploc.engine.paged import PAGED, missing_api
 from caploc.engine.vllm import VLLM, missing_vllm
 from caploc.errors import BadOption
@@ -17,6 +19,16 @@ ENGINES: dict[str, tuple[str, ...]] = {
 REASONS = {AUTO: "auto takes it for whatever it can answer"}  # else it was asked for
 GPU_ONLY = (PAGED,)  # which auto leaves out on a CPU, where attention without a mask is slow
 SLOW = {PLAIN: ", transformers' generate on padded rows, which shares nothing and is slower"}
+
+
+class Backend(Engine, Protocol):
+    """An engine among several; what it refuses goes to the next."""
+
+    @property
+    def name(self) -> str: ...
+
+    def refusal(self, ask: Ask) -> str | None:
+        """Say why it cannot answer this, as the end of a sentence; None if it can."""
 
 
 def check_engine(name: str, elsewhere: str | None = None) -> None:

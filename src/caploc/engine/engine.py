@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from caploc.engine.asks import INTACT, Answer, Ask, Backend, MaskNumbers, Source, Way, run_to_end
-from caploc.engine.backends import AUTO, PACKED, PLAIN, backend_names, reason, route
+from caploc.engine.asks import INTACT, Answer, Ask, MaskNumbers, Source, Way, run_to_end
+from caploc.engine.backends import AUTO, PACKED, PLAIN, Backend, backend_names, reason, route
 from caploc.engine.decoding import AnswerCache, Decoder, Drafting, DraftOdds
 from caploc.engine.encoding import (
     RequestEncoder,

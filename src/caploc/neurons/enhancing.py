@@ -18,13 +18,14 @@ from jaxtyping import Float64
 from transformers import PreTrainedModel
 
 from caploc.cache import Cache, digest
+from caploc.cost import Cost
 from caploc.engine import BatchEngine
 from caploc.engine.encoding import Span
 from caploc.errors import BadOption, UserError
 from caploc.folder import ENHANCEMENT, LEDGER, ROWS
 from caploc.grid import Grid
 from caploc.lookup import pick
-from caploc.measurement import Cost, Meter
+from caploc.measurement import Meter
 from caploc.models.loading import CutModel
 from caploc.neurons.attribution import gold_means
 from caploc.neurons.sites import Chosen

@@ -21,11 +21,12 @@ from jaxtyping import Float64
 from caploc import designs
 from caploc.cache import COMPACT, ArrayCache, digest
 from caploc.contents import read_contents, typed
+from caploc.cost import Cost
 from caploc.engine import BatchEngine
 from caploc.engine.encoding import RequestEncoder, Span
 from caploc.errors import BadData, BadOption, UserError
 from caploc.folder import NEURONS, RUN, claim, package_versions, write_json
-from caploc.measurement import Cost, Meter, outcomes_by_example
+from caploc.measurement import Meter, outcomes_by_example
 from caploc.models.loading import LoadedModel
 from caploc.neurons.attribution import Attribution
 from caploc.neurons.finding import Finder, Rule, TaskNeurons, score_cache

@@ -137,8 +137,7 @@ class Conclusion:
     @property
     def contested(self) -> list[int]:
         """Heads on the shortlist of which it is open whether they belong to the top."""
-        chances = self.chances
-        return [c for c in self.shortlist.heads if CLOSE < chances[c] < 1 - CLOSE]
+        return [c for c in self.shortlist.heads if CLOSE < self.chances[c] < 1 - CLOSE]
 
     @property
     def doubtful(self) -> list[int]:
@@ -187,9 +186,8 @@ class Conclusion:
     @cached_property
     def tried(self) -> Bool[np.ndarray, " heads"]:
         """Heads that were knocked out alone on enough examples to be judged by these only."""
-        asked = np.array([self.shortlist.asked.get(c, 0) for c in range(len(self.alone.effect))])
-        tried: np.ndarray = asked >= ENOUGH
-        return tried
+        asked = [self.shortlist.asked.get(column, 0) for column in range(len(self.kept))]
+        return np.array(asked) >= ENOUGH
 
     def estimate(self) -> Estimate:
         """Every head's effect alone, by all that was seen of it; of a struck head, alone only."""

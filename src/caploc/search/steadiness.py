@@ -14,7 +14,7 @@ from caploc.search.plan import Asking, Plan, Problem
 from caploc.search.state import SearchState, right_of
 
 FEW_ROWS, UNSTEADY = 8.5, 0.25
-PROBED, PROBES = 64, 2  # heads at most, and examples, by which that is told
+PROBED, PROBES = 32, 2  # heads at most, and examples, by which that is told
 PROBING, FEWEST_PROBED = 0.1, 16  # share of the budget for it; fewer heads tell nothing
 SMALLEST = 1e-9  # below 0, so that a certain answer has finite odds
 

@@ -25,11 +25,12 @@ import psutil
 import torch
 
 from caploc import designs
+from caploc.cost import Cost
 from caploc.errors import CaplocError
 from caploc.findings import Stages
 from caploc.folder import ROWS, rows_file
 from caploc.heads import Mask
-from caploc.measurement import Cost, HeadModel, Meter, OpenRow
+from caploc.measurement import HeadModel, Meter, OpenRow
 from caploc.outlook import Foreseen
 from caploc.progress import Progress, Silent
 from caploc.result import Score

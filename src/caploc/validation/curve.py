@@ -5,8 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from caploc.contents import Curve
+from caploc.cost import Cost
 from caploc.heads import HeadGrid
-from caploc.measurement import Cost, Meter
+from caploc.measurement import Meter
 from caploc.progress import Progress
 from caploc.result import SCHEMA, RunCost, Score
 from caploc.search import Plan
