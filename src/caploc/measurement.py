@@ -94,8 +94,6 @@ class Meter:
             (packed[mask], self.task.key(int(example)))
             for mask, example in zip(plan.mask, plan.example, strict=True)
         ]
-        # what another study has stored in the meantime
-        self.known |= self.store.find(self.question, set(keys) - self.known.keys())
         planned = zip(keys, plan.mask, plan.example, strict=True)
         rows = {key: (plan.masks[mask], int(example)) for key, mask, example in planned}
         todo = [row for row in rows.items() if row[0] not in self.known]
@@ -113,6 +111,10 @@ class Meter:
 
     def ask(self, todo: Sequence[OpenRow], progress: Progress) -> None:
         """Have open rows answered, and store each the moment its batch ends."""
+        found = self.store.find(self.question, [key for key, _ in todo])  # by another study
+        self.known |= found
+        progress.advance(len(found), 0)
+        todo = [row for row in todo if row[0] not in found]
         asks, waiting = [], []
         for number, (key, (mask, example)) in enumerate(todo):
             requests = self.task.requests(example)

@@ -44,7 +44,7 @@ NAMED = 5  # differences that are told one by one
 QUOTED = 60  # characters of a value that a sentence repeats
 MOST_MASKED = 10**9  # heads times masks that are drawn, a byte each
 CONTROLS = (RANDOM, SAME_GROUPS)  # what random heads were asked for
-OF_THE_MACHINE = ("command", "versions", "device")  # no row tells of these
+OF_THE_MACHINE = ("command", "versions", "device", "engines")  # no row tells of these
 
 
 class NotRecomputed(UserError):
