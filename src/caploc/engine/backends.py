@@ -16,7 +16,7 @@ ENGINES: dict[str, tuple[str, ...]] = {
     PAGED: (PAGED, PACKED, PLAIN),
     VLLM: (VLLM, PACKED, PLAIN),
 }
-REASONS = {AUTO: "auto takes it for whatever it can answer"}  # else it was asked for
+REASONS = {AUTO: "chosen by --engine auto"}  # else it was asked for
 GPU_ONLY = (PAGED,)  # which auto leaves out on a CPU, where attention without a mask is slow
 SLOW = {PLAIN: ", transformers' generate on padded rows, which shares nothing and is slower"}
 
