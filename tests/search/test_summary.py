@@ -105,6 +105,12 @@ def test_a_check_on_few_examples_or_on_used_ones_is_said_to_be_so():
     assert not used.diagnostics["fresh"] and found(PLANTED).diagnostics["fresh"]
 
 
+def test_a_specific_set_is_not_told_that_no_single_head_is_sure():
+    nothing = looked(checked=20)
+    asked = SearchState(problem(9, goal="specific"), designs.generator(0), {})
+    assert write_notes(asked, nothing, [1]) == []
+
+
 @pytest.mark.parametrize("goal", ["heads", "set"])
 def test_the_figures_can_be_written_to_a_file_and_add_up(goal):
     for world in (PLANTED, breaking(24, [4, 5]), World(np.zeros(24), 20.0, 0)):

@@ -72,12 +72,18 @@ def signal_to_noise(conclusion: Conclusion) -> float | None:
 
 
 def write_notes(state: SearchState, conclusion: Conclusion, chosen: list[int]) -> list[str]:
-    """Say what a reader should know, in sentences; the weightiest first."""
-    if state.problem.settings.goal == "set":
-        sentences = [incomplete_set(conclusion, chosen)]
-    else:
-        sentences = [confidence_notes(state, conclusion), ties(conclusion)]
-    sentences += [universal_notes(state), unknown_elsewhere(state), check_notes(state, conclusion)]
+    """Say what a reader should know, in sentences; the weightiest first.
+
+    Of a specific set its frontier says how sure it is, and no single head was to be named.
+    """
+    goal = state.problem.settings.goal
+    sentences = [universal_notes(state), unknown_elsewhere(state)]
+    if goal == "set":
+        sentences = [incomplete_set(conclusion, chosen), *sentences]
+    if goal == "heads":
+        sentences = [confidence_notes(state, conclusion), ties(conclusion), *sentences]
+    if goal != "specific":
+        sentences.append(check_notes(state, conclusion))
     return [sentence for sentence in sentences if sentence]
 
 
