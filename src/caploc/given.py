@@ -1,8 +1,9 @@
 """Models, examples and scores that a program hands over itself, where commands name them."""
 
 import json
+import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from copy import deepcopy
 from functools import partial
 from hashlib import blake2b
@@ -11,7 +12,7 @@ from pathlib import Path
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
-import joblib
+import numpy as np
 import pandas as pd
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -33,6 +34,8 @@ Pairs = Sequence[tuple[str, str]]
 Score = Callable[[str, str, str], float]
 MOST_TOKENS = 64  # of an answer that a function is to score
 SCORE = "score"  # the metric's name then
+PLAIN = (str, bytes, int, float, complex, re.Pattern)  # values that their text tells apart
+NO_OBJECT = (ModuleType, type, torch.nn.Module, np.ndarray, *PLAIN)  # described otherwise
 
 
 class GivenModel(ModelOptions):
@@ -182,9 +185,12 @@ def describe_value(value: Any, known: list[Any]) -> str:
         return source_of(value) if isinstance(value, type) else value.__name__
     if isinstance(value, torch.nn.Module):
         return type(value).__qualname__ + digest_state(value, blake2b(digest_size=20)).hexdigest()
-    with suppress(Exception):  # what cannot be pickled fails in as many ways as it likes
-        return f"{source_of(type(value))} {joblib.hash(value)}"
-    return repr(value)
+    if isinstance(value, np.ndarray) and not value.dtype.hasobject:
+        content = blake2b(value.tobytes(), digest_size=20).hexdigest()
+        return f"{value.dtype.str} {value.shape} {content}"
+    if value is None or isinstance(value, PLAIN):
+        return repr(value)
+    return f"{type(value).__qualname__} at {id(value)}"
 
 
 def parts_of(value: Any, whole: bool) -> list[Any] | None:
@@ -192,14 +198,19 @@ def parts_of(value: Any, whole: bool) -> list[Any] | None:
 
     What a function closes over and the globals that it reads belong to it where it is `whole`.
     """
-    if isinstance(value, tuple | list):
-        return list(value)
+    if isinstance(value, tuple | list | dict):
+        return list(value.items() if isinstance(value, dict) else value)
+    if isinstance(value, set | frozenset):
+        return sorted(value, key=repr)
+    if isinstance(value, torch.Tensor):
+        return [str(value.dtype), value.detach().cpu().float().numpy()]
     if isinstance(value, partial):
         return [value.func, *value.args, *value.keywords.items()]
     if isinstance(value, MethodType):
         return [value.__func__, value.__self__]
     if not isinstance(value, FunctionType):
-        return None
+        own = None if isinstance(value, NO_OBJECT) else getattr(value, "__dict__", None)
+        return None if own is None else [source_of(type(value)), *own.items()]
     used = getclosurevars(value) if whole else None
     closed = [*used.nonlocals.items(), *used.globals.items()] if used else []
     return [source_of(value), value.__defaults__, value.__kwdefaults__, *closed]

@@ -76,7 +76,7 @@ def test_commands_methods_and_models_are_offered():
         (("neurons", "locate", "demo", "--positions"), POSITIONS),
         (("neurons", "locate", "demo", "--rule"), POINTS),
         (("neurons", "enhance", "runs/x", "--arm"), ARMS),
-        (("reproduce", "all", "--preset"), ("demo", "paper")),
+        (("reproduce", "all", "--preset"), ("demo", "paper", "real")),
     ],
 )
 def test_what_is_one_of_a_few_names_is_offered(words, names):

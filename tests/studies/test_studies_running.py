@@ -156,12 +156,13 @@ def test_each_study_finds_what_it_would_alone_and_shared_rows_are_measured_once(
     assert again.measured == 0 and [outcome.earlier for outcome in ran.outcomes[:2]] == [True] * 2
 
 
-def apart(result):
-    """What was found, and log-probabilities, whose last digits hang on the rows summed beside."""
-    found = steady(result)
-    lost = found["validation"]["task"]["failures"]
-    summed = lost.pop("likelihoods", None) if lost else None
-    return found, (summed or {}).get("nats")
+def nearly(value):
+    """The same but for last digits, which of log-probabilities hang on the rows summed beside."""
+    if isinstance(value, dict):
+        return {key: nearly(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [nearly(each) for each in value]
+    return pytest.approx(value, rel=1e-4, abs=1e-6) if isinstance(value, float) else value
 
 
 class ModelPool(HerePool):
@@ -207,9 +208,7 @@ def test_studies_side_by_side_on_workers_find_what_each_finds_alone(tmp_path, mo
     for one, other in zip(alone.outcomes, many.outcomes, strict=True):
         assert one.failure == other.failure
         if one.result and other.result:
-            (found, summed), (same, nearly) = map(apart, (one.result, other.result))
-            assert found == same
-            assert nearly == (summed and pytest.approx(summed, rel=1e-4))
+            assert steady(other.result) == nearly(steady(one.result))
     assert [each.name for each in many.failed] == ["c"]
     rows = []
     for folder in ("alone", "many"):
