@@ -80,7 +80,7 @@ class Kept:
     @cached_property
     def neurons(self) -> Path:
         run = self.folder / "neurons"
-        said = typed(["neurons", "locate", "demo", "--task", "demo/addition", "--examples", "4",
+        said = typed(["neurons", "locate", "demo", "--task", "demo/addition", "--examples", "5",
                       "--share", "0.01", "--device", "cpu", "--out", str(run)])  # fmt: skip
         assert said.code == 0, said.sentence
         return run
