@@ -90,7 +90,8 @@ def locate(
     from caploc.study import Study
 
     methods = options.split_names(search.method) or ["adaptive"]
-    tasks, others = options.split_names(task), options.split_names(also)
+    # an empty name is refused as a task
+    tasks, others = options.split_names(task) or list(task), options.split_names(also)
     settings = published.settings(search, **specific.settings(), goal=goal, budget=budget)
     asked, mode = asking.options(code.allow_code), knockout.parse()
     loaded = loading.of(

@@ -373,7 +373,7 @@ def split_names(texts: Iterable[str] | None) -> list[str]:
     found: list[str] = []
     for text in texts or ():
         found += [text] if is_file(at_home(text)) else map(str.strip, text.split(","))
-    return [name for name in found if name] or found[:1]  # an empty name is refused as one
+    return [name for name in found if name]
 
 
 def numbers(text: str, kind: Callable[[str], Number]) -> tuple[Number, ...]:
