@@ -157,6 +157,7 @@ def test_studies_side_by_side_survive_a_node_and_find_what_each_finds_alone(clus
         assert one.failure is None and other.failure is None
         found, same = one.result.as_dict(), other.result.as_dict()
         for result in (found, same):
+            assert result.pop("engines")  # who asked a shared row first is chance
             for field in ("seconds", "forward_tokens"):
                 assert result["cost"].pop(field) > 0
         assert found == same
