@@ -264,9 +264,9 @@ def run_study(
     tasks, intervention = study.tasks(), study.intervention()
     study.check_examples(tasks[0].size)
     check_pairs(study.model, intervention, tasks[0])
-    if rows := foresee and foresee(study, tasks, folder):
-        rows.announce(study.task, study.model.name, study.model.check().size, progress)
     with claim(folder, asdict(study), command) as store:
+        if rows := foresee and foresee(study, tasks, folder):
+            rows.announce(study.task, study.model.name, study.model.check().size, progress)
         fields = asdict(study) | {"draws_masks": METHODS[study.method].draws_masks}
         with tracked(study.track, f"{study.task} {study.method}", fields, progress) as watched:
             with nullcontext(engine) if engine else study.model.answering() as answering:

@@ -2,14 +2,15 @@
 
 import json
 import sqlite3
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
 
 from caploc.contents import Curve, read_file
 from caploc.cost import Cost
-from caploc.errors import StoreFailed
+from caploc.errors import FolderTaken, StoreFailed
+from caploc.folder import claim
 from caploc.progress import Silent
 from caploc.search import Settings
 from caploc.store import Question, Row, Store
@@ -206,6 +207,14 @@ def test_a_run_says_beforehand_what_it_will_measure_and_again_when_its_search_en
     again = Watched()
     run_study(CSS, tmp_path, again, foresee=foresee)
     assert again.measured == 0 and again.expected[0] == (0, 0)
+
+
+def test_a_folder_of_another_study_is_refused_before_anything_is_promised(tmp_path):
+    claim(tmp_path, asdict(replace(CSS, method="csb")), "").close()
+    watched = Watched()
+    with pytest.raises(FolderTaken, match="belongs to another run"):
+        run_study(CSS, tmp_path, watched, foresee=foresee)
+    assert not watched.told
 
 
 def test_a_search_tells_its_first_heads_whenever_they_change(tmp_path):

@@ -302,9 +302,10 @@ def count_rows(
     endless = replace(study, settings=replace(study.settings, recall=NEVER))
     stages = locate(endless, bench, tasks, progress)
     bench.meter(tasks[0])  # the first of all, also where nothing was asked
-    unplanned = left_open(endless, stages, list(bench.meters.values()))
     pretended = cast(list[DryRunMeter], list(bench.meters.values()))
+    unplanned = left_of_search(stages, pretended)
     searched = sum(len(meter.fresh) for meter in pretended) + unplanned
+    unplanned += left_of_checks(endless, stages)
     stages = validated(endless, bench, stages, tasks, progress)
     draw_own_curve(endless, bench, stages, tasks, progress)
     unplanned += left_of_curve(endless, stages, tasks)
@@ -328,22 +329,25 @@ def foresee(study: Study, tasks: Sequence[Task], folder: Path) -> Foreseen:
     return Foreseen(counts.searched, counts.fresh + counts.unplanned - counts.searched)
 
 
-def left_open(study: Study, stages: Stages, meters: Sequence[Meter]) -> int:
-    """Count rows that the search, or the check of what it found, might ask for beyond these.
+def left_of_search(stages: Stages, meters: Sequence[Meter]) -> int:
+    """Count rows that a search might ask for beyond these.
 
-    A search that spends a budget may spend all of it, and look at every example intact; and it may
-    name as many heads as are wanted.
+    One that spends a budget may spend all of it, and look at every example intact.
     """
+    budget = stages.found.diagnostics.get("budget")
+    if budget is None:
+        return 0
+    asked = sum(any(mask) for meter in meters for mask, _ in meter.counted)
+    looked = {example for mask, example in meters[0].counted if not any(mask)}
+    unseen = {meters[0].task.key(example) for example in stages.seen} - looked
+    return max(int(budget) - asked, 0) + len(unseen)
+
+
+def left_of_checks(study: Study, stages: Stages) -> int:
+    """Count rows that the check of a set might ask for if as many heads are named as may be."""
     checked = min(CHECKED, study.limit or CHECKED, len(stages.kept or stages.examples))
     # with each head a set has three parts more: itself, a beginning, and all but it
-    left = 3 * max(study.settings.top - len(stages.found.chosen), 0) * checked
-    budget = stages.found.diagnostics.get("budget")
-    if budget is not None:
-        asked = sum(any(mask) for meter in meters for mask, _ in meter.counted)
-        looked = {example for mask, example in meters[0].counted if not any(mask)}
-        left += max(int(budget) - asked, 0)
-        left += len({meters[0].task.key(example) for example in stages.seen} - looked)
-    return left
+    return 3 * max(study.settings.top - len(stages.found.chosen), 0) * checked
 
 
 def left_of_curve(study: Study, stages: Stages, tasks: Sequence[Task]) -> int:
