@@ -77,6 +77,8 @@ CASES = {
     "neurons and heads at once": "reproduce cnl table1",
     "a file of studies that is not there": "run nowhere.toml",
     "a port that there is not": "ui --model demo --port 99999",
+    "nothing to look at": "view nowhere",
+    "an address that is not this machine's": "view . --host 192.0.2.1",
 }
 
 

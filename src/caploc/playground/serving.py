@@ -6,6 +6,7 @@ import re
 import socket
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Generator
 from concurrent.futures import ThreadPoolExecutor
+from errno import EADDRNOTAVAIL
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, TypeVar
@@ -30,6 +31,7 @@ PAGE = Path(__file__).parent / "page"
 Handler = Callable[[Request], Awaitable[Response]]
 JSON = "application/json"
 MOST_BYTES = 8_000_000  # of one request
+ELSEWHERE = "--host {!r} is no address of this machine; leave it out for 127.0.0.1."
 # Escaping keeps what a model says from being run; this holds should it ever fail.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' "
@@ -228,7 +230,7 @@ def listen(host: str, port: int) -> socket.socket:
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
     except OSError:
-        raise BadOption(f"--host {host!r} is no address of this machine.") from None
+        raise BadOption(ELSEWHERE.format(host)) from None
     found = socket.socket(family, kind, protocol)
     found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -236,6 +238,8 @@ def listen(host: str, port: int) -> socket.socket:
         found.listen()
     except OSError as error:
         found.close()
+        if error.errno == EADDRNOTAVAIL:
+            raise BadOption(ELSEWHERE.format(host)) from None
         raise BadOption(
             f"Port {port} of {host} cannot be used ({error.strerror}); choose another, such as "
             f"--port {port + 1 if port < 65535 else port - 1}, or --port 0 for any that is free."
