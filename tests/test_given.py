@@ -202,9 +202,23 @@ def test_examples_are_written_once_for_each_way_to_score(tmp_path):
 
 @pytest.mark.parametrize(
     ("pair", "answer"),
-    [(("It is", "Rome"), " Rome"), (("2+2=", "4"), "4"), (("It is ", "Rome"), "Rome")],
+    [
+        (("It is", "Rome"), " Rome"),
+        (("It is ", "Rome"), "Rome"),
+        (("It is", " Rome"), " Rome"),
+        (("It is", "."), "."),
+        (("2+2=", "4"), "4"),
+        (("2 + 2 =", "4"), " 4"),
+        (("Italy -> Rome\nSpain ->", "Madrid"), " Madrid"),
+        (("Italy->Rome\nSpain->", "Madrid"), "Madrid"),
+        (("Q: Spain\nA:", "Madrid"), " Madrid"),
+        (("q:Italy\na:Rome\nq:Spain\na:", "Madrid"), "Madrid"),
+        (('He said "', "Yes"), "Yes"),
+        (("The city (", "Rome"), "Rome"),
+        (("=", "4"), "4"),
+    ],
 )
-def test_a_word_that_follows_a_word_is_parted_from_it(pair, answer):
+def test_an_answer_is_parted_from_its_prompt_as_the_prompt_does_it(pair, answer):
     assert example_of(0, pair)["answer"] == answer
 
 

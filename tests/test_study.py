@@ -463,3 +463,25 @@ def test_only_the_adaptive_search_has_a_goal():
                                 ("css", "set", False), ("greedy", "set", False)):  # fmt: skip
         study = replace(SMALL, method=method, settings=Settings(goal=goal))
         assert study.seeks_set is seeks
+
+
+@pytest.mark.parametrize(
+    ("change", "twins"),
+    [
+        ({}, ("words/past_twin",)),
+        ({"task": "words/past_twin"}, ("words/past",)),
+        ({"task": "words/digits"}, ()),
+        ({"twins": ("none",)}, ()),
+        ({"twins": ("words/plural",)}, ("words/plural",)),
+        ({"spare": ("words/upper", "words/past_twin")}, ()),
+        ({"settings": Settings(goal="set")}, ()),
+    ],
+)
+def test_a_specific_set_must_break_the_twin_that_caploc_brings(change, twins):
+    study = Study(
+        model=ModelOptions("demo"),
+        task="words/past",
+        settings=Settings(goal="specific"),
+        spare=("words/upper",),
+    )
+    assert replace(study, **change).check().twins == twins

@@ -8,7 +8,9 @@ from copy import deepcopy
 from functools import partial
 from hashlib import blake2b
 from inspect import getclosurevars, getsource
+from itertools import pairwise
 from pathlib import Path
+from string import punctuation
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -34,6 +36,8 @@ Pairs = Sequence[tuple[str, str]]
 Score = Callable[[str, str, str], float]
 MOST_TOKENS = 64  # of an answer that a function is to score
 SCORE = "score"  # the metric's name then
+SPACED = ":.,;?!"  # signs that a space follows
+OPENING = "([{<\"'`/"  # those that none does
 PLAIN = (str, bytes, int, float, complex, re.Pattern)  # values that their text tells apart
 NO_OBJECT = (ModuleType, type, torch.nn.Module, np.ndarray, *PLAIN)  # described otherwise
 
@@ -228,8 +232,8 @@ def write_task(pairs: Pairs, folder: Path, scored: bool) -> Path:
     """Write examples as a task in lm-eval's form below the folder; return its YAML.
 
     Without a function that scores, an example is right where the answer is what the model would
-    say after the prompt, token by token. The answer follows the prompt as both are written, with a
-    space between two words.
+    say after the prompt, token by token. The answer follows as both are written, with a space
+    between two words, and after a sign that a space follows (see `wants_space`).
 
     Raises:
         BadData: if there is no example, or one is no pair of texts.
@@ -272,12 +276,28 @@ def write_task(pairs: Pairs, folder: Path, scored: bool) -> Path:
 
 
 def example_of(number: int, pair: Any) -> dict[str, str]:
-    """Name the parts of an example, with a space before an answer that is a word after a word."""
+    """Name the parts of an example, with a space between them where the text asks for one."""
     fits = isinstance(pair, tuple | list) and len(pair) == 2
     if not fits or not all(isinstance(text, str) and text for text in pair):
         raise BadData(
             f"Example {number} is {pair!r:.80}; each must be a pair of texts, (prompt, answer)."
         )
     prompt, answer = pair
-    words = prompt[-1].isalnum() and answer[0].isalnum()
-    return {"prompt": prompt, "answer": f" {answer}" if words else answer}
+    apart = not answer[0].isspace() and wants_space(prompt, answer[0].isalnum())
+    return {"prompt": prompt, "answer": f" {answer}" if apart else answer}
+
+
+def wants_space(prompt: str, word: bool) -> bool:
+    """Tell whether a space follows the prompt, before a word or before something else.
+
+    After a sign such as `->` or `:` the prompt itself shows it, if it has the sign before; else a
+    space follows what ends sentences or clauses, and a sign that stands apart.
+    """
+    last = prompt[-1]
+    if last.isalnum():
+        return word
+    before = [after.isspace() for sign, after in pairwise(prompt) if sign == last]
+    if last.isspace() or before:
+        return not last.isspace() and 2 * sum(before) > len(before)
+    stem = prompt.rstrip(punctuation)
+    return last in SPACED or stem != prompt and stem[-1:].isspace() and last not in OPENING

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from torch.nn import Module
+from transformers import PreTrainedTokenizerBase
 
 from caploc import console
 from caploc.contents import read_file
@@ -24,7 +26,7 @@ from caploc.lookup import pick
 from caploc.models.knockout import knockout
 from caploc.models.loading import load_model
 from caploc.modes import PATCH, Mode
-from caploc.naming import default_folder, default_others, placed
+from caploc.naming import default_folder, default_others, is_folder, placed
 from caploc.report.charts import Picture
 from caploc.report.plots import curve_specs, heads_spec, units_by_task
 from caploc.report.sentence import headline
@@ -58,6 +60,10 @@ class Findings(Record):
         """
         folder = Path(folder)
         return cls(read_file(folder / RESULT, Result), folder, folder / "report.html")
+
+    def __repr__(self) -> str:
+        """The answer, and where the rest of it lies."""
+        return f"<{self.headline} Report: {self.report}>"
 
     @property
     def top(self) -> list[str]:
@@ -210,7 +216,8 @@ def locate(  # noqa: PLR0913  (what can be chosen is its parameters)
     loading, wanted = opened(model, task, asked, score)
     loading = loading.answered_by(engine)
     called = wanted if isinstance(wanted, str) else "examples"
-    folder = Path(out) if out else default_folder(loading.name, method, called)
+    short = Path(loading.name).name if is_folder(Path(loading.name)) else loading.name
+    folder = Path(out) if out else default_folder(short, method, called)
     if isinstance(wanted, str):
         name = placed(wanted)
     else:
@@ -239,6 +246,9 @@ def locate(  # noqa: PLR0913  (what can be chosen is its parameters)
     )
     with console.progress(quiet) as progress:
         found = run_study(study, folder, progress, command=call_of(given))
+    if not quiet:
+        for line in (headline(found.result), *found.result.search.notes, f"Report: {found.report}"):
+            console.say(line)
     mine = loading.loaded.model if isinstance(loading, GivenModel) else None
     return Findings(found.result, found.folder, found.report, mine)
 
@@ -299,6 +309,8 @@ def as_python(value: Any) -> str:
         return repr(str(value))
     if isinstance(value, list | tuple) and value and not isinstance(value[0], str | int | float):
         return "examples"
+    if isinstance(value, PreTrainedTokenizerBase | Module):
+        return "model" if isinstance(value, Module) else "tokenizer"
     if callable(value) and not isinstance(value, type):
         return getattr(value, "__name__", type(value).__name__)
     if not is_dataclass(value) or isinstance(value, type):

@@ -27,6 +27,7 @@ from caploc.search.plan import OtherTask
 from caploc.search.settings import MOST_MASKS, MOST_ROWS
 from caploc.search.summary import nothing_to_lose
 from caploc.tasks.catalog import TaskOptions, check_task_name
+from caploc.tasks.registry import list_twins
 from caploc.tasks.task import Task
 from caploc.tracking import check_tracker, tracked
 from caploc.validation.comparison import Check, check_limit, score_both
@@ -60,6 +61,7 @@ FINDING = 2 / 3  # of a small task's examples, to find heads on; the rest is for
 FRESH = 600  # examples kept for the check, at most
 CHECKED = 100  # of them that no search sees: the finding, controls and held-out masks are on them
 FEWEST_FRESH = 20  # below which there is no check on fresh examples
+NO_TWIN = "none"  # in place of a twin: the task's own words alone
 ELSEWHERE = 24  # examples of each other task, to tell heads that break everything
 
 
@@ -129,9 +131,19 @@ class Study:
     def check(self) -> "Study":
         """Refuse, by a UserError, what can be refused before data or weights are loaded.
 
-        Returns the study with its budget spent and its excluded heads by name.
+        Returns the study with its budget spent and its excluded heads by name. A specific set must
+        break the twins that caploc brings for the task, if none is named and none is spared.
         """
         pick(METHODS, self.method, "method")
+        if self.twins == (NO_TWIN,):
+            return replace(self, twins=()).checked()
+        if not self.seeks_specific or self.twins:
+            return self.checked()
+        twins = [name for name in list_twins(self.task) if name not in self.spare]
+        return replace(self, twins=tuple(twins)).checked()
+
+    def checked(self) -> "Study":
+        """Refuse what is wrong, of a study whose twins are known."""
         self.settings.check()
         self.options.check()
         if self.controls < 0:

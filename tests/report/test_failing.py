@@ -15,9 +15,9 @@ def failures(verdict, **shares):
 @pytest.mark.parametrize(
     ("verdict", "words"),
     [
-        ("capability", "lost the capability"),
-        ("speech", "lost the ability to answer"),
-        ("mixed", "lost both content and form"),
+        ("capability", "content is lost"),
+        ("speech", "the ability to answer is lost"),
+        ("mixed", "content and form are lost"),
     ],
 )
 def test_the_largest_kinds_of_harm_are_named(verdict, words):

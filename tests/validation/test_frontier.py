@@ -3,8 +3,9 @@
 import pytest
 
 from caploc.errors import BadOption
-from caploc.result import Subsets, TriedSet
+from caploc.result import Effect, Subsets, TaskEffect, TriedSet
 from caploc.validation.frontier import (
+    ONE_WORDING,
     Promise,
     check_sides,
     frontier_note,
@@ -26,6 +27,12 @@ def hurt(column, one_in):
     return lambda mask, example: float(not (mask[column] and example % one_in == 0))
 
 
+def with_twin(one):
+    """The set, as if a twin had been judged too."""
+    twin = TaskEffect(task="twin", effect=Effect(effect=-0.5, low=-0.6, high=-0.4))
+    return one.model_copy(update={"twins": [twin]})
+
+
 def promised(checking, spared, price=0.02):
     return Promise(checking(needs(OWN, SHARED)).check, [], [checking(spared).check], price)
 
@@ -36,7 +43,19 @@ def test_the_first_set_that_breaks_the_task_and_spares_the_other_is_named(checki
     assert named == [OWN, IDLE]
     assert [one.within for one in frontier.sets] == [False, True, True, True]
     assert frontier.sets[0].spared[0].effect.effect == -1.0
-    assert frontier_note(frontier, named) == []
+    assert frontier_note(frontier, named) == [ONE_WORDING]
+    two = frontier.model_copy(update={"sets": [with_twin(each) for each in frontier.sets]})
+    assert frontier_note(two, named) == []
+
+
+def test_the_gentlest_set_is_one_that_breaks_the_task(checking):
+    promise = promised(checking, needs(OWN, SHARED), price=0.02)
+    frontier, named = judge_frontier(promise, [[IDLE], [OWN, SHARED], [SHARED]])
+    assert not named and frontier.gentlest.heads in (["L0H6", "L0H2"], ["L0H2"])
+    assert [one.breaks for one in frontier.sets] == [False, True, True]
+    assert frontier.sets[1].worst == (frontier.sets[1].spared[0].task, -1.0)
+    *_, note = frontier_note(frontier, named)
+    assert "The gentlest that surely breaks it, L" in note and "by -100.0 points" in note
 
 
 def test_a_set_that_leaves_a_twin_as_it_was_is_not_named(checking):
@@ -127,5 +146,5 @@ def test_a_set_with_amounts_that_does_no_more_than_whole_heads_is_left_out(check
     promise = promised(checking, needs(SHARED), price=0.2)
     frontier, named = judge_frontier(promise, [[OWN]], [{OWN: 0.5}, {OWN: 0.5, IDLE: 0.25}])
     assert named == [OWN] and len(frontier.sets) == 1
-    (note,) = frontier_note(frontier, named)
+    note, _ = frontier_note(frontier, named)
     assert note.startswith("Of 2 sets with heads in part none surely does better")

@@ -28,12 +28,14 @@ class SpecificGroup:
     twin: Annotated[
         list[str] | None,
         typer.Option(
-            help=f"The task in other words, for --goal specific to break as well; {ONE_OR_MORE}.",
+            help="The task in other words, for --goal specific to break as well (if absent, the "
+            f"one that caploc brings; none: the task alone); {ONE_OR_MORE}.",
             autocompletion=completion.listed_tasks,
         ),
     ] = None
     price: Annotated[
-        float, typer.Option(help="The most that --goal specific may cost a spared task.")
+        float,
+        typer.Option(help="The most that --goal specific may cost a spared task; .02 is 2 points."),
     ] = 0.02
     amounts: Annotated[
         str | None,

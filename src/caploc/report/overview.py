@@ -43,7 +43,7 @@ VERDICTS = {
     HeadlineVerdict.UNSURE: "needs these heads, and nothing else does for sure",
     HeadlineVerdict.SPECIFIC: "needs these heads, and nothing else does",
     HeadlineVerdict.SHARED: "needs these heads, as others do",
-    HeadlineVerdict.EVERYTHING: "needs these heads, as everything does",
+    HeadlineVerdict.EVERYTHING: "needs these heads, as does every other task scored",
 }
 
 Told = Mapping[str, Any]  # the content of compare.json, or a part of it

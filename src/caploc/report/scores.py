@@ -34,9 +34,9 @@ from caploc.result import (
 
 VERDICTS = ("changed", "unchanged", "open")
 LOST = {
-    "capability": "lost the capability",
-    "speech": "lost the ability to answer",
-    "mixed": "lost both content and form",
+    "capability": "content is lost",
+    "speech": "the ability to answer is lost",
+    "mixed": "content and form are lost",
 }
 MOST = 3  # kinds of answers that are named
 
@@ -181,7 +181,7 @@ def format_with_error(point: Point, unit: Unit) -> str:
 
 
 def lost(failures: Failures | None) -> str:
-    """Write `lost the capability: 58 % wrong content, 25 % format`; empty if nothing was lost."""
+    """Write `content is lost: 58 % wrong content, 25 % format`; empty if nothing was lost."""
     words = LOST.get(failures.verdict or "") if failures else None
     if failures is None or words is None:
         return ""

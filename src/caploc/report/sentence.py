@@ -1,6 +1,7 @@
 """The answer in a sentence or two, worded by what was found, and what to do next."""
 
 import math
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -12,13 +13,14 @@ from caploc.report.wording import (
     capital,
     counted,
     finite_numbers,
+    inline,
     name_list,
     numeral,
     significant,
     unit_of,
     unit_of_other,
 )
-from caploc.result import Change, Controls, JointDrop, Result, Score, TaskComparison
+from caploc.result import Change, Controls, Frontier, JointDrop, Result, Score, TaskComparison
 
 # 95 % of a normal distribution. The two runs share their examples, so the true error of their
 # difference is smaller; we would rather call a real drop noise than the reverse.
@@ -191,6 +193,8 @@ def _answer(result: Result) -> str:
     match check.verdict:
         case HeadlineVerdict.NO_HEADS:
             intact = "" if check.intact is None else f" (intact: {check.unit.score(check.intact)})"
+            if result.validation.frontier and result.validation.frontier.sets:
+                return _no_specific_set(result.validation.frontier, check.task, intact)
             return f"None of {check.heads:,} heads was found that {check.task} needs{intact}."
         case HeadlineVerdict.NOT_CHECKED:
             return _not_checked(check, names, few)
@@ -208,9 +212,28 @@ def _answer(result: Result) -> str:
     return f"Knocking out {few}, {names}, {verb} {check.task}: its {_moves(check)}{tail}."
 
 
+def _no_specific_set(frontier: Frontier, task: str, intact: str) -> str:
+    """Say that no set keeps the price, and what the gentlest one that breaks the task costs."""
+    told = (
+        f"No set of heads was found that breaks {task}{intact} and surely costs every spared task "
+        f"{100 * (frontier.price or 0.0):g} points at most"
+    )
+    one = frontier.gentlest
+    if one is None or not one.spared:
+        return f"{told}."
+    spared, change = one.worst
+    return (
+        f"{told}: the gentlest that breaks it, {name_list(one.heads)}, takes "
+        f"{-100 * (one.damage.effect or 0.0):.0f} points from it and {-100 * change:.0f} from "
+        f"{called(spared)}."
+    )
+
+
 def _needed(result: Result, check: HeldOutClaim, names: str, few: str) -> str:
     """Say what the heads are needed for, and what else loses without them."""
     are = "is" if len(check.top) == 1 else "are"
+    if len(check.top) > 1 and result.search.goal in ("set", "specific"):
+        are = "together are"
     claim = {
         HeadlineVerdict.UNSURE: (f"{are} needed for {check.task}, and for no other task for sure"),
         HeadlineVerdict.SPECIFIC: f"{are} specific to {check.task}",
@@ -326,7 +349,12 @@ def next_steps(result: Result, curve: Curve | None) -> list[Step]:
     """Return what to do next, what mends a doubt first."""
     verdict, of_set = check_of(result).verdict, result.search.goal == "set"
     reasons = []
-    if verdict is HeadlineVerdict.NO_HEADS:
+    if verdict is HeadlineVerdict.NO_HEADS and result.validation.frontier:
+        reasons.append(
+            "No set keeps its price; the table of sets shows what each costs. A higher --price, "
+            "more heads (--top), heads in part (--amount .5) or more rows may find one."
+        )
+    elif verdict is HeadlineVerdict.NO_HEADS:
         finer = "A finer outcome shows smaller effects: take --outcome logprob. "
         reasons.append(
             f"No head stands out. {'' if result.task.outcome == 'logprob' else finer}More rows "
@@ -356,10 +384,10 @@ def _doubts(result: Result, of_set: bool) -> Iterator[str]:
     unsure = expected is not None and wanted is not None and expected < wanted
     if unsure and budget is not None and not of_set:  # the expected recall is of single heads
         option = f"--budget {2 * budget}"
-        yield (
-            "The ranking is less sure than was wanted. Run again with twice the rows: "
-            f"{once_more(option)}."
-        )
+        more = f"twice the rows: {once_more(option)}."
+        if search.stopped_by == "examples":
+            more = "more examples of the task: each was asked, so that more rows cannot help."
+        yield f"The ranking is less sure than was wanted. Run again with {more}"
     if result.top and not validation.controls:
         option = "--controls 20"
         yield f"Random heads were not tried. Run again to see what they do: {once_more(option)}."
@@ -374,7 +402,19 @@ def _uses(result: Result, curve: Curve | None) -> list[Step]:
     """Tell what heads that the task needs are good for."""
     validation, steps = result.validation, []
     others = [entry for entry in validation.other_tasks if entry.change]
-    hurt = [called(e.name) for e in others if e.change and e.change.verdict == "changed"]
+    spoilt = [e.name for e in others if not e.twin and e.change and e.change.verdict == "changed"]
+    hurt = [called(name) for name in spoilt]
+    model, task = result.model.name, result.task.name
+    scripted = (result.command or "").startswith("caploc.locate(")  # then names may mean nothing
+    if hurt and result.search.goal != "specific":
+        why = f"Look for heads whose loss leaves {name_list(hurt)} alone."
+        spare = ["--goal", "specific", "--spare", ",".join(spoilt)]
+        specific = ["caploc", "locate", model, "--task", task, *spare]
+        steps.append(Step(why, "" if scripted else inline(shlex.join(specific))))
+    if not others:
+        why = "What else breaks without them was not measured: score other tasks."
+        judged = ["evaluate", model, "--heads", ",".join(result.top), "--task", "OTHER-TASK"]
+        steps.append(Step(why, "" if scripted else inline(shlex.join(["caploc", *judged]))))
     if hurt:
         why = (
             f"Knocking these heads out also changes {name_list(hurt)}. Locate other tasks in "

@@ -180,7 +180,8 @@ def nothing_to_lose(problem: Problem, intact: dict[int, float]) -> str | None:
     if right < min(FEWEST_RIGHT, len(intact)):
         return (
             f"The intact model gets {right} of {len(intact)} examples right: there is nothing a "
-            "knockout could take away. Use a task that the model can do, more examples, or "
+            "knockout could take away. See whether it is asked as it should be (does the model "
+            "begin its answers as yours begin?); use a task that it can do, more examples, or "
             "--outcome logprob."
         )
     if problem.chance:

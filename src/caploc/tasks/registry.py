@@ -9,7 +9,7 @@ from lm_eval.tasks._index import Entry, Kind
 
 from caploc.errors import BadData
 from caploc.lookup import unknown
-from caploc.naming import at_home
+from caploc.naming import are_twins, at_home
 from caploc.tasks.datafiles import definition
 from caploc.tasks.taskfiles import ENDINGS, has_mark, open_family
 from caploc.tasks.templates import confine_templates
@@ -51,6 +51,11 @@ def own_names() -> list[str]:
     """Return every task that caploc brings: the demo's, the paper's, then those on words."""
     managers = demo_manager(), paper_manager(), words_manager()
     return [name for manager in managers for name in manager.all_tasks]
+
+
+def list_twins(name: str) -> list[str]:
+    """Return a task that caploc brings in other words: `words/past_twin` for `words/past`."""
+    return [other for other in own_names() if other != name and are_twins(other, name)]
 
 
 def find_task(name: str) -> tuple[TaskManager, str]:

@@ -83,7 +83,7 @@ def judge_frontier(
 
     levels = [LEVEL / 2 ** (place + 1) for place in range(len(every))]
     found = [judged(*each) for each in zip(sets, range(len(sets)), levels, strict=False)]
-    named = next((s for s, one in zip(sets, found, strict=True) if one.within and breaks(one)), ())
+    named = next((s for s, one in zip(sets, found, strict=True) if one.within and one.breaks), ())
     for place, (columns, level) in enumerate(zip(scaled, levels, strict=False), len(sets)):
         others = range(len(sets))
         beyond = all(outdoes(damage, losses, place, other, level / 2) for other in others)
@@ -120,12 +120,6 @@ def names_of(grid: HeadGrid, columns: Columns) -> list[str]:
     return [str(grid.heads[column].scaled(amount)) for column, amount in amounts.items()]
 
 
-def breaks(one: FrontierSet) -> bool:
-    """Whether the task and its twins surely lose by a set."""
-    ends = [one.damage.high, *(twin.effect.high for twin in one.twins)]
-    return all(high is not None and high < 0 for high in ends)
-
-
 def change_of(check: Check, sets: Sequence[Columns]) -> Changes:
     """Outcomes of a check's examples before and without each of the sets."""
     masks = np.stack([column_mask(check.grid.size, columns) for columns in ((), *sets)])
@@ -156,7 +150,7 @@ def offer_part(
     if not named:
         return frontier, []
     one = frontier.sets[sets.index(list(named))]
-    task, change = worst_loss(one)
+    task, change = one.worst
     damage = -100 * (one.damage.effect or 0.0)
     return frontier, [
         f"A part is specific: {' '.join(one.heads)} takes {damage:.0f} points of "
@@ -189,46 +183,48 @@ def task_effects(
     ]
 
 
+ONE_WORDING = (
+    "Only these words of the task were tried: heads that serve its prompt's pattern cannot be told "
+    "from those of the capability. Ask the same in other words, and name that task with --twin."
+)
+
+
 def frontier_note(frontier: Frontier, named: Sequence[int]) -> list[str]:
     """Say in a sentence that no set may be named, and in one what a set with amounts does."""
     price = 100 * (frontier.price or 0.0)
-    whole = [each for each in frontier.sets if not has_amounts(each)]
-    scaled = [each for each in frontier.sets if has_amounts(each) and each.within and breaks(each)]
+    whole = [each for each in frontier.sets if not each.in_part]
+    scaled = [each for each in frontier.sets if each.in_part and each.within and each.breaks]
     told = [amounts_note(each, price) for each in scaled[:1]]
     if frontier.in_part and len(whole) == len(frontier.sets):
         told = [
             f"Of {frontier.in_part} sets with heads in part none surely does better than those of "
             "whole heads."
         ]
+    if named and not any(each.twins for each in frontier.sets):
+        told.append(ONE_WORDING)
     if named or not whole:
         return told
-    gentlest = max(whole, key=lambda each: worst_loss(each)[1])
-    task, change = worst_loss(gentlest)
+    gentlest, more = frontier.gentlest, ""
+    if gentlest is not None:
+        task, change = gentlest.worst
+        more = (
+            f" The gentlest that surely breaks it, {' '.join(gentlest.heads)}, changes it by "
+            f"{100 * (gentlest.damage.effect or 0.0):+.1f} points and {task} by "
+            f"{100 * change:+.1f}."
+        )
     return [
         *told,
         f"No set {'of whole heads ' if scaled else ''}that was found breaks the task and surely "
-        f"costs every spared task at most {price:g} points: none is named. The gentlest, "
-        f"{' '.join(gentlest.heads)}, changes {task} by {100 * change:+.1f} points "
-        "(validation.frontier has all of them).",
+        f"costs every spared task at most {price:g} points: none is named "
+        f"(validation.frontier has all of them).{more}",
     ]
 
 
 def amounts_note(one: FrontierSet, price: float) -> str:
     """Say what a set with amounts does, and how to get it."""
-    task, change = worst_loss(one)
+    task, change = one.worst
     return (
         f"By amounts, {' '.join(one.heads)} takes {-100 * (one.damage.effect or 0.0):.0f} points, "
         f"and no spared task surely loses more than {price:g} ({task}, the worst, "
         f"{100 * change:+.1f}); `caploc export DIR --heads {','.join(one.heads)}` writes it."
     )
-
-
-def has_amounts(one: FrontierSet) -> bool:
-    """Whether a set has a head that is not knocked out wholly."""
-    return any(":" in head for head in one.heads)
-
-
-def worst_loss(one: FrontierSet) -> tuple[str, float]:
-    """The spared task that a set costs most, and the change of its score."""
-    changes = [(each.task, each.effect.effect or 0.0) for each in one.spared]
-    return min(changes, key=lambda each: each[1], default=("no task", 0.0))
