@@ -77,7 +77,10 @@ def typed(monkeypatch, capsys, tmp_path):
         (["reproduce", "cnl", "--limit", "0"], "--limit is not for cnl"),
         (["reproduce", "cnl", "--allow-code"], "--allow-code is not for cnl"),
         (["doctor", "--repair"], "--repair mends a run's folder; name it: caploc doctor DIR"),
-        (["reproduce", "cnl", "--preset", "paper"], "There is no preset 'paper'"),
+        (["reproduce", "cnl", "--preset", "papers"], "There is no preset 'papers'"),
+        (["reproduce", "cnl", "--preset", "demo", "--plan"], "names no [shape] to plan for"),
+        (["neurons", "controls", "nowhere"], "holds no run of `caploc neurons locate`"),
+        ([*FACTS, "demo/quiz", "--neuron-share", "0"], "--neuron-share must be above 0"),
     ],
 )
 def test_mistakes_are_one_sentence_and_exit_code_2(typed, monkeypatch, tmp_path, arguments, said):

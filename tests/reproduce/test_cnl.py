@@ -17,6 +17,7 @@ from caploc.errors import BadData, CaplocError, UnknownName
 from caploc.report.exhibits import NOTHING
 from caploc.reproduce.checklist import NOT_KNOWN, ROWS, checklist, ends
 from caploc.reproduce.cnl import CnlPreset, check_cnl_options, read_cnl_preset, reproduce_cnl
+from caploc.reproduce.neuron_plan import plan_cnl, plan_steps
 from caploc.workbench import ModelOptions
 
 SMALL = Path(__file__).parent / "cnl_small.toml"
@@ -91,8 +92,8 @@ def test_a_task_that_is_not_located_is_told_before_hours_are_spent(tmp_path, no_
 
 
 def test_a_name_that_is_no_preset_and_text_that_is_no_toml(tmp_path):
-    with pytest.raises(UnknownName, match="no preset 'paper'.*demo, or give the path of a TOML"):
-        read_cnl_preset("paper")
+    with pytest.raises(UnknownName, match="no preset 'papers'.*or give the path of a TOML"):
+        read_cnl_preset("papers")
     (tmp_path / "bad.toml").write_text("about = ")
     with pytest.raises(BadData, match="bad.toml is not TOML: "):
         read_cnl_preset(str(tmp_path / "bad.toml"))
@@ -217,6 +218,23 @@ def test_a_moved_folder_goes_on_and_nothing_is_measured_again(everything, monkey
     assert stored(moved) == before and sum(before.values()) > 0
     moved.rename(folder)
     assert [each.as_dict() for each in again] == [each.as_dict() for each in exhibits]
+
+
+def test_the_papers_preset_is_planned_by_its_shape(no_model_is_loaded):
+    """By the formulas of a pass, written anew: one task alone, so that each step is a product."""
+    preset = read_cnl_preset("paper")
+    assert set(preset.kinds) == set(preset.tasks) <= set(preset.shape.tokens)
+    steps = {each.name: each for each in plan_steps(preset, preset.shape)}
+    tokens = 1000 * (1100 + 280 + 180 + 30 + 310)
+    located = steps["neurons located"]
+    assert located.tokens == tokens and located.work == tokens * (1 + 19 * 32)
+    hours = 2 * 6.74e9 * tokens * 609 / (0.4 * 989e12) / 3600
+    assert located.hours(6.74e9) == pytest.approx(hours)
+    table = plan_cnl(preset, preset.shape)
+    *rows, last = table.rows
+    assert last[0] == "all"
+    assert last[3].number == pytest.approx(sum(row[3].number for row in rows))
+    assert "13.5 GB of weights" in table.notes[0] and "assumed and not measured" in table.notes[0]
 
 
 def test_the_small_preset_is_one(no_model_is_loaded):

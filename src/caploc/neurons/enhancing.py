@@ -39,7 +39,6 @@ from caploc.neurons.study import (
     bounds_of_draws,
     effects_matrix,
     outcomes_under,
-    ranged,
     reopen_study,
     run_command,
 )
@@ -63,6 +62,7 @@ from caploc.neurons.weights import (
 from caploc.progress import Progress
 from caploc.report import drawing
 from caploc.report.exhibits import NOTHING, Exhibit
+from caploc.report.tabulation import ranged
 from caploc.stats.chance import FEWEST, bottom, layer_matched, specificity, uniform
 from caploc.stats.intervals import Interval, JsonRecord, paired_interval
 from caploc.stats.threshold import Scores

@@ -21,7 +21,6 @@ from caploc.measurement import Meter
 from caploc.neurons.finding import TaskNeurons
 from caploc.neurons.sites import Chosen, ErasureMode
 from caploc.neurons.study import (
-    YES_NO,
     Finding,
     Matrix,
     NamedRow,
@@ -33,13 +32,13 @@ from caploc.neurons.study import (
     bounds_of_draws,
     effects_matrix,
     outcomes_under,
-    ranged,
     reopen_study,
     run_command,
 )
 from caploc.progress import Progress
 from caploc.report import drawing
 from caploc.report.exhibits import NOTHING, Exhibit, Value
+from caploc.report.tabulation import YES_NO, ranged
 from caploc.result import Score
 from caploc.stats.chance import Specificity, bottom, layer_matched, specificity, uniform
 from caploc.stats.intervals import Interval, JsonRecord, mean_interval, paired_interval

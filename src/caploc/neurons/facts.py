@@ -14,7 +14,9 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float64
+from pydantic import TypeAdapter, ValidationError
 
+from caploc.contents import describe_fault
 from caploc.engine.encoding import RequestEncoder
 from caploc.engine.plain import PaddedText, PaddingCheck, score_padded
 from caploc.errors import BadData, ModelRefused
@@ -193,19 +195,6 @@ class Encoder:
 
 
 @dataclass(frozen=True)
-class KnownFacts(JsonRecord):
-    """How many facts and rewrites the model answers rightly.
-
-    `rewrites_known` is None where rewrites were not asked.
-    """
-
-    facts: int
-    facts_known: int
-    rewrites: int
-    rewrites_known: int | None
-
-
-@dataclass(frozen=True)
 class FactAnswer:
     """What the model makes of an answer.
 
@@ -254,8 +243,10 @@ def known_facts(
     *,
     rewrites: bool = False,
     progress: Progress | None = None,
-) -> tuple[tuple[Fact, ...], KnownFacts]:
+) -> tuple[tuple[Fact, ...], dict[str, int | None]]:
     """Keep the facts whose prompt the model answers rightly; with `rewrites`, only right ones too.
+
+    Counts `facts` and `facts_known`, `rewrites` and `rewrites_known` (None if they are not asked).
 
     Raises:
         BadData: if a prompt does not fit the model's window, or no fact is known.
@@ -278,13 +269,14 @@ def known_facts(
             f"The model answers none of the {len(facts)} facts rightly, so nothing can be located; "
             "give facts that it knows."
         )
-    counts = KnownFacts(len(facts), len(kept), given, rewrites_known if rewrites else None)
-    return tuple(kept), counts
+    counts = {"facts": len(facts), "facts_known": len(kept), "rewrites": given}
+    return tuple(kept), {**counts, "rewrites_known": rewrites_known if rewrites else None}
 
 
 Record = Mapping[str, Any]
 LONGEST = 2**30  # bytes of a file of facts, or of texts
 NATURAL_QUESTION = "nq question: "  # how zsRE's file marks its unrelated questions
+OWN_FORM: TypeAdapter[Fact] = TypeAdapter(Fact)
 
 
 def read_facts(path: Path, form: str = "lines") -> tuple[Fact, ...]:
@@ -333,6 +325,9 @@ def _build(build: Callable[[Record, str], Fact], record: Record, where: str) -> 
         return build(record, where)
     except KeyError as error:
         raise BadData(f"{where} has no field {error}; its fields are {sorted(record)}.") from None
+    except ValidationError as error:
+        fault = describe_fault(error.errors(include_url=False)[0])
+        raise BadData(f"{where} is not of the form expected ({fault}); correct it.") from None
     except (TypeError, AttributeError, IndexError) as error:
         raise BadData(f"{where} is not of the form expected ({error}); correct it.") from None
     except BadData as error:
@@ -351,7 +346,7 @@ def _counterfact(record: Record, where: str) -> Fact:
         name=str(record["case_id"]),
         relation=asked.get("relation_id"),
         prompt=FactPrompt(asked["prompt"].replace("{}", subject), subject, old, new),
-        rewrites=tuple(about(text) for text in record.get("paraphrase_prompts", ())),
+        rewrites=tuple(map(about, record.get("paraphrase_prompts", ()))),
         # other subjects with the same true answer
         neighbours=tuple(
             FactPrompt(text, None, old, new) for text in record.get("neighborhood_prompts", ())
@@ -361,67 +356,25 @@ def _counterfact(record: Record, where: str) -> Fact:
 
 def _zsre(record: Record, where: str) -> Fact:
     subject, target = record["subject"], " " + record["answers"][0].strip()
-    # absent, or no other answer than the true one
-    other = " " + record["alt"].strip() if record.get("alt") else None
-    other = None if other == target else other
-    again = record["rephrase"]
+    other = " " + (record.get("alt") or "").strip()
+    wrong = other if other.strip() and other != target else None
+    again, spared = record["rephrase"], " " + record["loc_ans"].strip()
     unrelated = record["loc"].removeprefix(NATURAL_QUESTION).rstrip("?") + "?"
     return Fact(
         # the file has neither names nor relations: a record's place, and its question's wording
         name=where.rpartition(" ")[2],
         relation=record["src"].replace(subject, "{}"),
-        prompt=FactPrompt(record["src"], subject, target, other),
-        rewrites=(FactPrompt(again, subject if subject in again else None, target, other),),
-        neighbours=(FactPrompt(unrelated, None, " " + record["loc_ans"].strip(), other),)
-        if record["loc_ans"].strip() != (other or "").strip()
-        else (),
+        prompt=FactPrompt(record["src"], subject, target, wrong),
+        rewrites=(FactPrompt(again, subject if subject in again else None, target, wrong),),
+        neighbours=(FactPrompt(unrelated, None, spared, wrong),) if spared != wrong else (),
     )
-
-
-def _own(record: Record, where: str) -> Fact:
-    return Fact(
-        name=str(record["name"]),
-        relation=record.get("relation"),
-        prompt=_prompt(record["prompt"]),
-        rewrites=tuple(_prompt(each) for each in record.get("rewrites", ())),
-        neighbours=tuple(_prompt(each) for each in record.get("neighbours", ())),
-    )
-
-
-def _prompt(record: Record) -> FactPrompt:
-    for name in ("text", "target"):
-        if not isinstance(record[name], str):
-            raise TypeError(f"{name} is {record[name]!r} and must be a text")
-    return FactPrompt(record["text"], record.get("subject"), record["target"], record.get("other"))
 
 
 FORMS: dict[str, tuple[Callable[[Path], Iterator[tuple[str, Record]]], Any]] = {
     "counterfact": (_read_list, _counterfact),
     "zsre": (_read_list, _zsre),
-    "lines": (read_lines, _own),
+    "lines": (read_lines, lambda record, _: OWN_FORM.validate_python(dict(record))),
 }
-
-
-@dataclass(frozen=True)
-class Filtered(JsonRecord):
-    """How many rewrites a file gave and why some were dropped; `share_kept` is None without any.
-
-    `strangers` are facts named in the file that the study does not have; their prompts do not
-    count as given.
-    """
-
-    given: int
-    kept: int
-    without_subject: int
-    unchanged: int
-    repeated: int
-    answered_wrongly: int
-    facts: int
-    facts_without: int
-    strangers: int
-
-    def as_dict(self) -> dict[str, object]:
-        return super().as_dict() | {"share_kept": self.kept / self.given if self.given else None}
 
 
 def read_rewrites(path: Path) -> dict[str, tuple[str, ...]]:
@@ -446,41 +399,36 @@ def read_rewrites(path: Path) -> dict[str, tuple[str, ...]]:
 def with_rewrites(
     facts: Sequence[Fact],
     texts: Mapping[str, Sequence[str]],
-    right: Callable[[FactPrompt], bool] | None = None,
-) -> tuple[tuple[Fact, ...], Filtered]:
+    right: Callable[[FactPrompt], bool] = lambda _: True,
+) -> tuple[tuple[Fact, ...], dict[str, int]]:
     """Give facts these rewrites in place of their own, and count what became of each rewrite.
 
     A rewrite is kept if the fact's subject is in it, if it differs from the prompt and from the
-    rewrites before it by more than case and spacing, and, with `right`, if the model answers it
-    rightly. A fact that the texts do not name is left without rewrites.
+    rewrites before it by more than case and spacing, and if the model answers it `right`. A fact
+    that the texts do not name is left without rewrites; `strangers` are names that no fact has,
+    whose prompts are not counted.
     """
-    dropped = dict.fromkeys(("without_subject", "unchanged", "repeated", "answered_wrongly"), 0)
+    counts = dict.fromkeys(
+        ("given", "kept", "without_subject", "unchanged", "repeated", "answered_wrongly"), 0
+    )
     changed = []
     for fact in facts:
         kept: list[FactPrompt] = []
         before = {_plain(fact.prompt.text): "unchanged"}
         for text in texts.get(fact.name, ()):
-            reason = before.get(_plain(text))
+            reason = before.get(_plain(text), "kept")
             if (fact.prompt.subject or "") not in text or not text.strip():
                 reason = "without_subject"
-            elif not reason and right and not right(replace(fact.prompt, text=text)):
+            elif reason == "kept" and not right(replace(fact.prompt, text=text)):
                 reason = "answered_wrongly"
             before.setdefault(_plain(text), "repeated")
-            if reason:
-                dropped[reason] += 1
-            else:
+            counts["given"] += 1
+            counts[reason] += 1
+            if reason == "kept":
                 kept.append(replace(fact.prompt, text=text))
         changed.append(replace(fact, rewrites=tuple(kept)))
-    names = {fact.name for fact in facts}
-    counts = Filtered(
-        given=sum(len(texts[name]) for name in texts if name in names),
-        kept=sum(len(fact.rewrites) for fact in changed),
-        facts=len(changed),
-        facts_without=sum(not fact.rewrites for fact in changed),
-        strangers=len(set(texts) - names),
-        **dropped,
-    )
-    return tuple(changed), counts
+    strangers = set(texts) - {fact.name for fact in facts}
+    return tuple(changed), counts | {"strangers": len(strangers)}
 
 
 def _plain(text: str) -> str:

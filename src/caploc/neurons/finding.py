@@ -149,8 +149,9 @@ Sets = Bool[np.ndarray, "subsets neurons"]
 class TaskNeurons:
     """What was found for one task.
 
-    `moments` are over all examples, `subsets` the set of each subset, `curve` what subsets of fewer
-    examples give: (examples, mean overlap by the larger set, mean IoU; None where undefined).
+    `moments` are over all examples, `parts` over each subset's, `subsets` their sets, `curve` what
+    subsets of fewer examples give: (examples, mean overlap by the larger set, mean IoU; None where
+    undefined).
     """
 
     task: str
@@ -159,6 +160,7 @@ class TaskNeurons:
     subsets: Sets
     moments: Moments
     curve: list[tuple[int, float | None, float | None]] = field(default_factory=list)
+    parts: tuple[Moments, ...] = ()
 
     def within(self) -> Within:
         return within(self.subsets)
@@ -245,7 +247,8 @@ class Finder:
         pairwise = [group(each).pairwise for each in sets]
         curve = [(step, each.largest, each.iou) for step, each in zip(steps, pairwise, strict=True)]
         located = commonality_set(sets[-1], least)
-        return TaskNeurons(task, subsets * size, located, sets[-1], total, curve)
+        parts = tuple(each[-1] for each in running)
+        return TaskNeurons(task, subsets * size, located, sets[-1], total, curve, parts)
 
     def growing(self, task: str, spans: Sequence[Span], steps: Sequence[int]) -> list[Moments]:
         """Accumulate the running figures after each number of examples."""

@@ -1,113 +1,46 @@
 """Every experiment of CNL, one after another, into one folder; what was measured is not again.
 
 Sets that are found again say little if neurons that are high on all text would be found again too,
-or if they hang on how neurons are scored. So the same examples are scored by the size of
-activations, by the direct effect on logits and by chance; neurons are located on text of no
-capability and on answers put to other questions; and the number of points of the integral varies.
+or if they hang on how neurons are scored: `caploc.neurons.controls` holds them against others, and
+the number of points of the integral varies here.
 """
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from caploc.engine.encoding import Span
 from caploc.errors import BadData, BadOption, ModelRefused, raise_together
 from caploc.neurons.attribution import Attribution
+from caploc.neurons.controls import Controlling, measure_controls
 from caploc.neurons.decoupling import DecouplingStudy, measure_decoupling
 from caploc.neurons.enhancing import Enhancing, beats_every_draw, enhance_located, gain_matrix
-from caploc.neurons.erasure import LAYERS, LOCATED, Eraser, Erasing, erase
+from caploc.neurons.erasure import Erasing, erase
 from caploc.neurons.fact_study import FactStudy, measure_fidelity, measure_reliability
-from caploc.neurons.finding import Rule, TaskNeurons, score_cache
+from caploc.neurons.finding import Rule, score_cache
 from caploc.neurons.locating import check_kinds, locate
 from caploc.neurons.sites import ErasureMode
-from caploc.neurons.study import NamedRow, NeuronLab, NeuronStudy, Row, as_text, open_study, ranged
+from caploc.neurons.study import NeuronLab, NeuronStudy, Row, open_study
 from caploc.neurons.training import TuningRecipe
 from caploc.neurons.weights import TrainableRows
 from caploc.progress import Progress, Silent
 from caploc.report import exhibits as files
-from caploc.report.exhibits import NOTHING, Exhibit, Value, write_exhibits
+from caploc.report.exhibits import Exhibit, Value, write_exhibits
+from caploc.report.tabulation import as_text, ranged
 from caploc.reproduce.checklist import checklist, ends
 from caploc.reproduce.crossing import cross, crossing_exhibit, losses
+from caploc.reproduce.neuron_plan import ModelShape
 from caploc.reproduce.preset import preset_file
-from caploc.stats.intervals import plain_value
-from caploc.stats.sets import COMPARED, overlap_rates, rank_correlation, specific, within
+from caploc.stats.sets import overlap_rates, rank_correlation
 from caploc.stats.threshold import best
 from caploc.tasks.catalog import TaskOptions, check_task_name
 from caploc.workbench import ModelOptions
 
 SHARE = 0.01  # of all neurons, at which scores are compared whatever their spread
 POINTS = (5, 10, 19, 40)
-EXCHANGED, PLAIN = "answers exchanged", "plain text"
-
-
-@dataclass(frozen=True)
-class ScoreWay:
-    """One score of one task's neurons, held against the study's own."""
-
-    task: str
-    method: str
-    found: TaskNeurons
-    same_best: float | None
-    spearman: float | None
-    lost: float | None
-    lost_at_random: float | None
-
-
-def compare_scores(
-    lab: NeuronLab, tasks: Sequence[str], methods: Sequence[str], limit: int | None
-) -> list[ScoreWay]:
-    """Score every task in every way, and see what it loses without the best neurons of each.
-
-    Of every score the best 1 % is taken, so that ways differ in nothing but their order.
-    """
-    ways = []
-    for task in tasks:
-        main = lab.found(task)
-        for method in dict.fromkeys([lab.study.attribution.method, *methods]):
-            finder = lab.finder(replace(lab.study.attribution, method=method))
-            found = finder.find(task, lab.spans(task), lab.study.subsets, least=lab.study.least)
-            found = replace(found, located=best(found.moments.mean, SHARE))
-            eraser = Eraser(lab.bench, Erasing(limit=limit), found, lab.progress)
-            erased = eraser.erase(lab.source(task), (LOCATED, LAYERS))
-            drawn = [lost.logprob.mean for lost in erased.of_arm(LAYERS)]
-            way = ScoreWay(
-                task,
-                method,
-                found,
-                overlap_rates(best(main.moments.mean, SHARE), found.located).largest,
-                rank_correlation(main.moments.mean, found.moments.mean),
-                plain_value(erased.located.logprob.mean),
-                plain_value(float(np.mean(drawn))),
-            )
-            ways.append(way)
-    return ways
-
-
-def scores_exhibit(ways: Sequence[ScoreWay]) -> Exhibit:
-    """Show how steady, how like the study's own, and how needed the neurons of each score are."""
-    rows: list[NamedRow] = [
-        {
-            "task, score": f"{way.task}, {way.method}",
-            "overlap within": ranged(within(way.found.subsets).rates[COMPARED]),
-            "best 1 % shared with the study's": Value(way.same_best),
-            "rank correlation": Value(way.spearman),
-            "log-probability lost without its best 1 %": Value(way.lost, digits=4),
-            "without random in layers": Value(way.lost_at_random, digits=4),
-        }
-        for way in ways
-    ]
-    note = (
-        "Activation is the mean size of a neuron's activation and logit its direct effect on the "
-        "gold tokens' logits: neither needs a gradient. A score can be steady and say nothing of "
-        "what the task needs, so the last columns erase."
-    )
-    return Exhibit.of("scores", "Other ways to score neurons", rows, [note])
 
 
 def points_exhibit(lab: NeuronLab, tasks: Sequence[str], examples: int) -> Exhibit:
@@ -131,59 +64,6 @@ def points_exhibit(lab: NeuronLab, tasks: Sequence[str], examples: int) -> Exhib
         rows,
         [f"On {examples} examples. The paper's S is 19; gradient takes the last point alone."],
     )
-
-
-def controls_exhibit(lab: NeuronLab, tasks: Sequence[str], generic: str | None) -> Exhibit:
-    """Show what a task's neurons have in common with those of controls."""
-    rows: list[NamedRow] = []
-    general = {} if generic is None else {PLAIN: _control(lab, lab.spans(generic))}
-    for task in tasks:
-        arms = {EXCHANGED: _control(lab, exchange_answers(lab.spans(task))), **general}
-        left = specific(lab.found(task).located, arms)
-        plain_text = left.controls.get(PLAIN)
-        rows.append(
-            {
-                "task": task,
-                "neurons": str(left.located),
-                f"also with {EXCHANGED}": Value(left.controls[EXCHANGED].reference),
-                f"also on {PLAIN}": Value(plain_text.reference) if plain_text else NOTHING,
-                "left": str(left.count),
-                "share left": Value(left.share),
-            }
-        )
-    note = (
-        "Answers exchanged: the same prompts and answers, each answer put to another question. "
-        f"Plain text: {generic or 'not asked'}. Shares are of the task's own neurons."
-    )
-    return Exhibit.of("controls", "Neurons that controls have too", rows, [note])
-
-
-def _control(lab: NeuronLab, spans: Sequence[Span]) -> np.ndarray:
-    """Find the neurons that the study's way finds on other examples."""
-    finder = lab.finder()
-    return finder.choose(finder.stretch("control", spans))
-
-
-def exchange_answers(spans: Sequence[Span]) -> list[Span]:
-    """Put to each prompt the answer of another, each answer once, and as few alike as can be.
-
-    Answers may be few (letters): exchanged at random, many a prompt would get its own again.
-
-    Raises:
-        BadOption: if there are fewer than two.
-    """
-    if len(spans) < 2:
-        raise BadOption(f"Answers can be exchanged among 2 items or more; got {len(spans)}.")
-    order = sorted(range(len(spans)), key=lambda place: spans[place].continuation)
-    most = max(Counter(span.continuation for span in spans).values())
-    # Equal answers stand side by side: moved on by the longest such row, none meets itself.
-    donors = dict(zip(order, np.roll(order, -min(most, len(spans) - 1)).tolist(), strict=True))
-    found = []
-    for place, span in enumerate(spans):
-        prompt = span.inputs[: len(span.inputs) - len(span.continuation) + 1]
-        answer = spans[donors[place]].continuation
-        found.append(Span((*prompt, *answer[:-1]), answer))
-    return found
 
 
 CNL_PRESETS = Path(__file__).parent / "presets" / "cnl"
@@ -256,6 +136,7 @@ class CnlPreset(CnlPresetPart):
     tuning: Tuning = Tuning()
     facts: Facts = Facts()
     decoupling: DecouplingPreset = DecouplingPreset()
+    shape: ModelShape | None = None
 
     @property
     def options(self) -> ModelOptions:
@@ -282,6 +163,17 @@ class CnlPreset(CnlPresetPart):
         """Say what is erased."""
         return Erasing(ErasureMode(), self.draws, limit=self.limit, seed=self.seed)
 
+    def controlling(self) -> Controlling:
+        """Say what located neurons are held against."""
+        return Controlling(
+            self.scores.others,
+            self.generic,
+            draws=self.draws,
+            limit=self.limit,
+            seed=self.seed,
+            tasks=self.scores.compared,
+        )
+
     def enhancing(self) -> Enhancing:
         """Say what is tuned."""
         tuning = self.tuning
@@ -293,8 +185,9 @@ class CnlPreset(CnlPresetPart):
     def decoupling_study(self, contrasts: str) -> DecouplingStudy:
         """Make the study of one set of contrasts."""
         asked = self.decoupling
-        ways = tuple(Attribution(method, steps=self.scores.steps) for method in asked.methods)
-        return DecouplingStudy(self.options, contrasts, asked.items, ways, seed=self.seed)
+        return DecouplingStudy(
+            self.options, contrasts, asked.items, asked.methods, self.scores.steps, seed=self.seed
+        )
 
     def check_names(self) -> None:
         """Refuse tasks that are compared and are none of the preset's, or unknown text.
@@ -398,13 +291,16 @@ class Reproduction:
         with open_study(
             self.preset.study(self.preset.share), self.neurons, self.progress, ""
         ) as lab:
-            ways = compare_scores(lab, tasks, asked.others, self.preset.limit)
             points = points_exhibit(lab, tasks, asked.point_examples)
-            controls = controls_exhibit(lab, tasks, self.preset.generic)
-        self.keep((None, [scores_exhibit(ways), points, controls]))
+        controlled = self.keep(
+            measure_controls(
+                self.neurons, self.preset.controlling(), self.progress, command=self.command
+            )
+        )
+        self.keep((None, [points]))
         self.results["told"] |= {
-            "scores": agreement_of_ways(ways, asked.method),
-            "baselines": baselines(ways),
+            "scores": agreement_of_ways(controlled["arms"], asked.method),
+            "baselines": baselines(controlled["arms"]),
             "points": swept(points),
         }
 
@@ -460,7 +356,7 @@ class Reproduction:
             place = self.folder / f"decoupling-{last_part(name)}"
             found = self.keep(measure_decoupling(study, place, self.progress, command=self.command))
             first = next(iter(found["locators"].values()))
-            effect = first["followed"][0]["effects"]
+            effect = first["effects"]
             contrasts.append(f"{name}: {first['right']} of {first['contrasts']} answered rightly")
             effects.append(
                 f"{name}: commonality {ranged(effect['commonality'])}, individual "
@@ -544,27 +440,27 @@ def weights(lab: NeuronLab, task: str) -> float:
     return 100 * own / whole
 
 
-def agreement_of_ways(ways: Sequence[ScoreWay], main: str) -> str:
+def agreement_of_ways(arms: Sequence[dict[str, Any]], main: str) -> str:
     """Say how other scores agree with the study's own."""
     parts = []
-    for method in dict.fromkeys(way.method for way in ways):
-        if method == main:
-            continue
-        own = [way for way in ways if way.method == method]
-        same = [way.same_best for way in own if way.same_best is not None]
-        rank = [way.spearman for way in own if way.spearman is not None]
-        parts.append(f"{method}: rank correlation {ends(rank)}, best 1 % shared {ends(same)}")
+    for name in dict.fromkeys(arm["control"] for arm in arms if arm["control"].startswith("by ")):
+        own = [arm for arm in arms if arm["control"] == name]
+        rank, same = ([arm[key] for arm in own] for key in ("spearman", "shared"))
+        parts.append(
+            f"{name.removeprefix('by ')}: rank correlation {ends(rank)}, as many neurons shared "
+            f"{ends(same)}"
+        )
     return f"{main} against {'; '.join(parts)}"
 
 
-def baselines(ways: Sequence[ScoreWay]) -> str:
-    """Say what the task loses without the best neurons of each score."""
+def baselines(arms: Sequence[dict[str, Any]]) -> str:
+    """Say what the task loses without as many neurons of each kind."""
     parts = []
-    for method in dict.fromkeys(way.method for way in ways):
-        lost = [way.lost for way in ways if way.method == method and way.lost is not None]
-        parts.append(f"{method} {ends(lost, 3)}")
-    drawn = [way.lost_at_random for way in ways if way.lost_at_random is not None]
-    return f"log-probability lost without the best 1 %: {', '.join(parts)}; random {ends(drawn, 3)}"
+    for name in dict.fromkeys(arm["control"] for arm in arms):
+        lost = [arm["logprob"]["mean"] for arm in arms if arm["control"] == name]
+        parts.append(f"{name} {ends(lost, 3)}")
+    drawn = [arm["at_random"]["mean"] for arm in arms]
+    return f"log-probability lost without as many: {', '.join(parts)}; random {ends(drawn, 3)}"
 
 
 def swept(points: Exhibit) -> str:
@@ -575,4 +471,4 @@ def swept(points: Exhibit) -> str:
         if number is not None:
             found.setdefault(str(name).rpartition(", ")[2], []).append(number)
     parts = [f"{name} {as_text(sum(each) / len(each))}" for name, each in found.items()]
-    return f"best 1 % shared with the most points: {', '.join(parts)}; sigma: see thresholds"
+    return f"best 1 % shared with the most points: {', '.join(parts)}; sigma: see other thresholds"

@@ -74,7 +74,11 @@ def test_our_own_lines_give_back_what_was_written(tmp_path):
 @pytest.mark.parametrize(
     ("content", "form", "said"),
     [
-        ('{"name": 1}\n{"name": ', "lines", "facts, line 1 has no field 'prompt'"),
+        (
+            '{"name": "1"}\n{"name": ',
+            "lines",
+            "facts, line 1 is not of the form expected .prompt is missing",
+        ),
         ("\n{oops", "lines", "line 2 is not valid JSON"),
         ("[]", "lines", "line 1 is no JSON object but list"),
         ("{}", "counterfact", "holds no list"),
