@@ -83,7 +83,7 @@ def test_the_page_and_the_file_say_the_same(done):
     page = unescape((folder / "report.html").read_text())
     for exhibit in exhibits:
         assert exhibit.title in page
-    assert "overlap by 1.000 [1.000, 1.000], those of different tasks by 0.000" in page
+    assert "subsets share 1.00 of theirs, different tasks 0.00" in page
     assert "at most 2.70 % of the neurons" in page
     for task in result["tasks"]:
         assert task["neurons"][0]["neuron"] in page

@@ -1,6 +1,7 @@
 """What single neurons fire on, and what they promote: words for what scores only count.
 
-A neuron fires on a token as strongly as the size of its activation there. What it promotes are the
+A neuron fires on a token as strongly as the size of its activation there; the first token of a
+text, at which many are largest whatever it is, is left out. What it promotes are the
 tokens whose logits its output raises most, `activation x (output column . unembedding)`, leaving
 out what later layers and the last norm make of it.
 """
@@ -23,7 +24,7 @@ from caploc.stats.intervals import JsonRecord
 
 WATCHED = 4  # neurons of a task
 TEXTS = 100
-TOKENS = 6  # shown of each kind
+TOKENS = 5  # shown of each kind
 BEFORE = 10  # tokens of a text up to the one a neuron fires on
 
 
@@ -89,7 +90,9 @@ def describe_neuron(
 ) -> Firing:
     """Say what one neuron fires on, and what its output promotes there."""
     places = [(number, at) for number, row in enumerate(values) for at in range(len(row))]
-    order = np.argsort(-np.abs(np.concatenate(values)), kind="stable")
+    sizes = np.abs(np.concatenate(values))
+    sizes[[at == 0 < len(values[number]) - 1 for number, at in places]] = -1.0  # a text's first
+    order = np.argsort(-sizes, kind="stable")
     first, at = places[order[0]]
     value, tokens = float(values[first][at]), dict[str, None]()
     for number, place in (places[each] for each in order):

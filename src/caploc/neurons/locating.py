@@ -34,7 +34,7 @@ from caploc.neurons.study import (
 )
 from caploc.progress import Progress
 from caploc.report.exhibits import Exhibit
-from caploc.report.tabulation import as_text, fill_tables, ranged
+from caploc.report.tabulation import drop_empty, fill_tables, ranged
 from caploc.stats.chance import count_shared
 from caploc.stats.intervals import Interval, mean_interval
 from caploc.stats.sets import COMPARED, Cohesion, Overlaps, between, cohesion, rates_between
@@ -194,12 +194,16 @@ def locating_headline(located: LocatedNeurons, least: float) -> str:
         return (
             f"{count} of {total:,} neurons are chosen for {task} on {where}{erasing_words(located)}"
         )
-    overlaps, each = located.cohesion(), [found.within() for found in located.found.values()]
-    within = mean_interval(np.array([found.rates[COMPARED].mean for found in each]))
+    each = [found.within().rates[COMPARED].mean for found in located.found.values()]
+    within, across = mean_interval(np.array(each)).mean, located.cohesion().separability
+    shared = (
+        ""
+        if np.isnan(within) or across is None
+        else (f"; a task's own subsets share {within:.2f} of theirs, different tasks {across:.2f}")
+    )
     return (
         f"{min(counts.values())} to {max(counts.values())} of {total:,} neurons are chosen for a "
-        f"task on {where}; sets of a task's own subsets overlap by {ranged(within)}, those of "
-        f"different tasks by {as_text(overlaps.separability)}{erasing_words(located)}"
+        f"task{erasing_words(located)}{shared}"
     )
 
 
@@ -210,8 +214,8 @@ def erasing_words(located: LocatedNeurons) -> str:
     own = np.array([each.own.located.logprob.mean for each in located.erased.values()])
     drawn = np.array([each.own.mean(LAYERS) for each in located.erased.values()], dtype=float)
     return (
-        f"; erasing them costs {ranged(mean_interval(own))} nats a token, as many random neurons "
-        f"of the same layers {ranged(mean_interval(drawn))}"
+        f"; erasing them costs {ranged(mean_interval(own), 2)} nats a token, as many random ones "
+        f"of the same layers {mean_interval(drawn).mean:z.2f}"
     )
 
 
@@ -256,7 +260,8 @@ def located_exhibits(located: LocatedNeurons) -> list[Exhibit]:
     beside = {"neurons_in_all": located.grid.size, "steps": steps}
     first, *others = fill_tables("neurons", located.as_dict() | beside)
     erased = list(located.erased.values())
-    return [first, *([erased_arms_exhibit(erased)] if erased else []), *others]
+    costs = [drop_empty(erased_arms_exhibit(erased))] if erased else []
+    return [first, *costs, *others]
 
 
 def overlap(

@@ -6,6 +6,7 @@ answers are written by one rule; a dash stands for what is not known.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -60,7 +61,7 @@ def fill_table(name: str, spec: Scope, results: Scope) -> Exhibit:
     title = write_text(spec["title"], results)
     drawn = draw_spec(spec.get("picture"), rows, scopes, results)
     exhibit = Exhibit.of(write_text(name, results), title, rows, [n for n in notes if n])
-    return exhibit if drawn is None else Exhibit(**vars(exhibit) | {"draw": lambda: drawn})
+    return exhibit if drawn is None else replace(exhibit, draw=lambda: drawn)
 
 
 def draw_spec(
@@ -90,15 +91,29 @@ def draw_spec(
         return drawing.draw_points(names, series, label=words["label"]) if known else None
     if picture["kind"] == "curves":
         pairs = zip(names, scopes, strict=True)
-        lines = {name: evaluate(picture["points"], scope) for name, scope in pairs}
+        lines = {name: evaluate(picture["points"], scope) or [] for name, scope in pairs}
+        lines = {name: [tuple(point[:2]) for point in line] for name, line in lines.items()}
         words["logarithmic"] = bool(picture.get("logarithmic"))
-        return drawing.curves(lines, **words) if any(lines.values()) else None
+        longest = max(map(len, lines.values()))  # a single point is no curve
+        return drawing.curves(lines, **words) if longest > 1 else None
     heads = list(rows[0])[int(picture.get("skip", 1)) :]
     table = np.array([[number_of(row[head]) for head in heads] for row in rows], dtype=float)
     if not np.nan_to_num(table).any():
         return None
     words["digits"] = int(picture.get("digits", 2))
     return drawing.draw_matrix(names, heads, table, **words)
+
+
+def drop_empty(exhibit: Exhibit) -> Exhibit:
+    """Leave out the columns of which nothing is known."""
+    kept = [
+        place
+        for place in range(len(exhibit.columns))
+        if any(str(row[place]) != NOTHING for row in exhibit.rows)
+    ]
+    columns = tuple(exhibit.columns[place] for place in kept)
+    rows = [tuple(row[place] for place in kept) for row in exhibit.rows]
+    return replace(exhibit, columns=columns, rows=rows)
 
 
 def number_of(cell: Cell) -> float:
