@@ -117,5 +117,10 @@ def describe_neuron(
 
 
 def write_token(tokenizer: PreTrainedTokenizerBase, token: int) -> str:
-    """Write a token in quotes, so that its blanks show."""
-    return f"“{tokenizer.decode([token])}”"
+    """Write a token so that its blanks and ends of lines show."""
+    return mark_blanks(tokenizer.decode([token]))
+
+
+def mark_blanks(text: str | list[str]) -> str:
+    """Put signs for blanks and ends of lines."""
+    return str(text).replace(" ", "␣").replace("\n", "⏎")

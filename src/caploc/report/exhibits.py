@@ -296,7 +296,7 @@ def write_index(
 
 
 LINK = 28  # characters of a title in the page's list of links
-WORDS = re.compile(r"[^\W\d].*\s|“", re.DOTALL)  # how a cell of words begins, which may be broken
+WORDS = re.compile(r"(?![-–\d\[]).*\s", re.DOTALL)  # a cell that may be broken, of words
 
 
 def lay_out(exhibit: Exhibit) -> dict[str, Any]:
