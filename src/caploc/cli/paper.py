@@ -109,7 +109,8 @@ def reproduce_neurons(
     Raises BadOption if anything else is asked for at the same time, or an option of the heads
     paper.
     """
-    from caploc.reproduce.cnl import read_cnl_preset, reproduce_cnl
+    from caploc.reproduce.cnl import reproduce_cnl
+    from caploc.reproduce.cnl_preset import read_cnl_preset
 
     if items != [CNL]:
         raise BadOption(f"cnl is reproduced as a whole and by itself; got {' '.join(items)}.")
@@ -119,4 +120,4 @@ def reproduce_neurons(
     folder = out or Path("runs") / f"reproduce-cnl-{Path(preset).stem}"
     with output.progress() as progress:
         exhibits = reproduce_cnl(chosen, folder, progress, command=command_line())
-    print_tables(exhibits, 1, folder, output)  # the checklist; the other tables are in the index
+    print_tables(exhibits, 2, folder, output)  # checklist, verdicts; the others are in the index

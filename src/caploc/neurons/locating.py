@@ -120,6 +120,7 @@ class LocatedNeurons:
             "tasks": [
                 each.as_dict(self.grid, self.rule)
                 | {
+                    "by_chance": overlap_by_chance(each, self.grid),
                     "across": other.as_dict() if (other := apart[task]) else None,
                     "separate": self.separate(task),
                     "erased": self.erased[task].own.as_dict() if task in self.erased else None,
@@ -271,6 +272,7 @@ def sets_exhibit(located: LocatedNeurons) -> Exhibit:
                 "share, %": Value(100 * len(columns) / located.grid.size, digits=2),
                 "overlap within": ranged(within[task][COMPARED]),
                 "IoU within": ranged(within[task]["iou"]),
+                "halves": Value(float(np.mean(each.halves)) if each.halves else None),
                 "by chance, in layers": Value(overlap_by_chance(each, located.grid)),
                 "overlap across": ranged(apart[task]),
                 "apart": YES_NO[located.separate(task)],
@@ -279,7 +281,8 @@ def sets_exhibit(located: LocatedNeurons) -> Exhibit:
         )
     note = (
         "Overlap is the number in common by the larger set, averaged over pairs of subsets, with "
-        "95 % intervals from resampling subsets (across: and tasks). By chance: what random sets "
+        "95 % intervals from resampling subsets (across: and tasks); halves: of two halves of the "
+        "subsets, averaged over random splits. By chance: what random sets "
         "with as many neurons in each layer would overlap. Apart: the interval within lies above "
         "the one across."
     )
