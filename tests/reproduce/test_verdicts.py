@@ -112,8 +112,10 @@ def test_only_what_was_measured_is_judged_and_every_table_is_whole():
     assert [each.name for each in shown] == ["verdict-sets"]
     results["erasure"] = {"tasks": [erased("a", (0.5, 2.0), DRAWN, {"b": (0.1, 0.5)})]}
     results["enhancement"] = tuned({"located": [0.5], "random-layer-matched": [0.1, 0.2]})
+    results["runs_planned"] = 9
     first, *shown = verdicts(results, KINDS)
     assert len(first.rows) == 3 and len(shown) == 3
     for each in shown:
         assert {len(row) for row in each.rows} == {len(each.columns)}
+    assert shown[2].notes[0].startswith("1 of 9 runs")
     assert shown[1].rows[0][shown[1].columns.index("nats lost by its twin")] == NOTHING

@@ -49,7 +49,7 @@ def reproduce(
         caploc reproduce all --preset demo --out runs/paper
         caploc reproduce table2 --preset paper --plan
         caploc reproduce all --preset real --model SmolLM2 --plan
-        caploc reproduce cnl --preset demo
+        caploc reproduce cnl --preset real
 
     Writes:
         index.md: what there is

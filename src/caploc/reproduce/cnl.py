@@ -48,7 +48,7 @@ from caploc.stats.threshold import best
 
 SHARE = 0.01  # of all neurons, at which scores are compared whatever their spread
 POINTS = (5, 10, 19, 40)
-JUDGED = ("main", "erasure", "enhancement")
+JUDGED = ("main", "erasure", "enhancement", "runs_planned")
 EXCHANGED, PLAIN = "answers exchanged", "plain text"
 
 
@@ -280,18 +280,24 @@ class Reproduction:
         if preset.tuning.fewshot is not None:
             place = self.folder / "neurons-start"
             located = self.locate(preset.start, place, "start")
-        self.results["enhancement"] = {}
-        for seed in preset.tuning.seeds:
+        seeds, asked_for = preset.tuning.seeds, preset.tuning.tasks or preset.tasks
+        some = {each["task"] for each in located["tasks"] if each["neurons"]}
+        tasks = [task for task in asked_for if task in some]
+        self.results |= {"enhancement": {}, "runs_planned": len(seeds) * len(tasks)}
+        for seed in seeds:
             asked = preset.enhancing(seed)
-            found = self.keep(
-                enhance_located(place, asked, self.progress, command=self.command),
-                f"seed-{seed}" if len(preset.tuning.seeds) > 1 else "",
-            )
-            self.results["enhancement"][seed] = found["tasks"]
-        runs = [
-            (t, each) for seed in self.results["enhancement"].values() for t, each in seed.items()
+            for task in tasks:
+                one = replace(asked, tasks=(task,))
+                found, _ = enhance_located(place, one, self.progress, command=self.command)
+                self.results["enhancement"].setdefault(seed, {})[task] = found["tasks"][task]
+                self.write()  # one run takes minutes to hours
+            whole = enhance_located(place, asked, self.progress, command=self.command)
+            self.keep(whole, f"seed-{seed}" if len(seeds) > 1 else "")
+        self.results["enhancement_beats"] = [
+            beats_every_draw(each, task)
+            for tasks_of_seed in self.results["enhancement"].values()
+            for task, each in tasks_of_seed.items()
         ]
-        self.results["enhancement_beats"] = [beats_every_draw(each, task) for task, each in runs]
         tuned, judged, gains = gain_matrix(next(iter(self.results["enhancement"].values())))
         effects = {
             (one, other): float(gains[row, column])

@@ -69,7 +69,7 @@ def verdicts(results: Mapping[str, Any], kinds: Mapping[str, str]) -> list[Exhib
         shown.append(erasure_verdict(results["erasure"], kinds))
     if "enhancement" in results:
         judged.append(("learn best", *judge_tuning(results["enhancement"])))
-        shown.append(tuning_verdict(results["enhancement"]))
+        shown.append(tuning_verdict(results["enhancement"], results["runs_planned"]))
     notes = [
         f"A claim holds if both of its halves do for at least {MOST:.0%} of the tasks, in part if "
         "one does. The rules are caploc's."
@@ -225,8 +225,8 @@ def gains_of(result: Found, task: str, measure: str) -> Iterator[tuple[str, list
     yield from arms.items()
 
 
-def tuning_verdict(enhanced: Mapping[str, Mapping[str, Found]]) -> Exhibit:
-    """Show what tuning each arm gains, seed by seed."""
+def tuning_verdict(enhanced: Mapping[str, Mapping[str, Found]], planned: int) -> Exhibit:
+    """Show what tuning each arm gains, seed by seed; `planned` runs were asked for."""
     rows: list[NamedRow] = []
     for seed, tasks in enhanced.items():
         for task, result in tasks.items():
@@ -248,9 +248,11 @@ def tuning_verdict(enhanced: Mapping[str, Mapping[str, Found]]) -> Exhibit:
                         "nats gained": of_changes(each),
                     }
                 )
+    runs = sum(map(len, enhanced.values()))
     note = (
-        "On held-out examples, with 95 % intervals; of draws the mean, the least and the most. "
-        "Each arm has the learning rate that is best for it on other examples."
+        f"{runs} of {planned} runs that the preset asks for. On held-out examples, with 95 % "
+        "intervals; of draws the mean, the least and the most. Each arm has the learning rate that "
+        "is best for it on other examples."
     )
     return Exhibit.of("verdict-tuning", "Learn best?", rows, [note])
 
