@@ -133,7 +133,7 @@ def test_erase_holds_located_neurons_against_draws(typed, located):
     for task in told["tasks"]:
         arms = [arm["arm"] for arm in task["own"]["arms"]]
         assert {arm: arms.count(arm) for arm in arms} == {
-            "located": 1, "random": 5, "random in layers": 5, "bottom": 1,
+            "located": 1, "random": 5, "random in layers": 5, "random as active": 5, "bottom": 1,
         }  # fmt: skip
         assert [other["judged"] for other in task["others"]] == [
             name for name in ("demo/addition", "demo/elements") if name != task["task"]

@@ -45,7 +45,7 @@ from caploc.report.sentence import headline, second_sentence
 from caploc.report.sureness import questions
 from caploc.report.wording import called, inline, outcome_unit, visible
 from caploc.reproduce import read_preset
-from caploc.reproduce.cnl import read_cnl_preset
+from caploc.reproduce.cnl_preset import read_cnl_preset
 from caploc.result import Result
 from caploc.rowfiles import write_rows
 from caploc.store import Store

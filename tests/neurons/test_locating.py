@@ -170,7 +170,7 @@ def test_exhibits_hold_the_figures(planted, done):
     for row, task in zip(tables["neurons"].rows, result["tasks"], strict=True):
         assert row[:3] == (task["task"], str(EXAMPLES), "6")
         assert row[3].number == pytest.approx(100 * 6 / 2048)
-        assert row[-1].split() == [each["neuron"] for each in task["neurons"]]
+        assert row[-1].split() == [*(each["neuron"] for each in task["neurons"][:4]), "…"]
         assert row[-2] == "yes"
     for row, task in zip(tables["layers"].rows, result["tasks"], strict=True):
         assert row[1:] == tuple(map(str, task["layers"]))
@@ -192,4 +192,4 @@ def test_chance_is_that_of_sets_with_as_many_neurons_in_each_layer(done):
     neurons = next(exhibit for exhibit in exhibits if exhibit.name == "neurons")
     for row, task in zip(neurons.rows, result["tasks"], strict=True):
         expected = sum(count**2 / 512 for count in task["layers"]) / 6
-        assert row[6].number == pytest.approx(expected)
+        assert row[7].number == pytest.approx(expected)

@@ -83,9 +83,9 @@ def test_the_sets_are_counted_named_by_score_and_put_into_layers(located):
     assert one[4].startswith(f"{2 / 3:.3f}") and one[5].startswith("0.500")
     for row, task, largest in ((one, "one", 3), (other, "other", 2)):
         expected = count_shared(*located.found[task].subsets, GRID).expected_in_layers / largest
-        assert row[6] == f"{expected:.3f}"
+        assert row[7] == f"{expected:.3f}"
     assert other[-1] == "L0N7" and (none[2], none[-1]) == ("0", "–")
-    assert none[6] == "–"
+    assert none[6] == none[7] == "–"
     assert tables["layers"] == [["one", "2", "1"], ["other", "1", "0"], ["none", "0", "0"]]
 
 
@@ -103,7 +103,7 @@ def test_a_single_task_has_no_matrix_and_its_sentence_counts(located):
     one = LocatedNeurons(GRID, located.rule, {"one": located.found["one"]}, {})
     shown = locating.located_exhibits(one)
     assert "overlap" not in [exhibit.name for exhibit in shown]
-    assert plain(shown[0])[0][7:9] == ["–", "–"]
+    assert plain(shown[0])[0][8:10] == ["–", "–"]
     assert located_headline(one, 1.0) == "3 of 70 neurons are chosen for one on every subset"
     assert located_headline(one, 0.6).endswith("on 60 % of the subsets or more")
 
@@ -162,9 +162,10 @@ def test_an_erasure_counts_who_beats_every_draw(erasures):
         plain(each(erasures))
         for each in (erasure.erased_arms_exhibit, erasure.doses_exhibit, erasure.losses_exhibit)
     )
-    assert [row[9] for row in arms] == ["yes", "no"]  # a draw that costs as much is no win
-    assert arms[0][:5] == ["a", "2", "0.900 ± 0.100", "0.500", "0.200 (0.000 to 0.400)"]
-    assert arms[0][7].startswith("2.100 [") and arms[0][8] == "0.250"
+    assert [row[10] for row in arms] == ["yes", "no"]  # a draw that costs as much is no win
+    assert {row[11] for row in arms} == {"–"}  # none as active was drawn
+    assert arms[0][:6] == ["a", "2", "0.900 ± 0.100", "0.500", "–", "0.200 (0.000 to 0.400)"]
+    assert arms[0][8].startswith("2.100 [") and arms[0][9] == "0.250"
     assert doses == [["a", "0.250 (1)", "–"], ["b", "0.250 (1)", "–"]]
     assert matrix == [["a", "2.100 (0.250)", "0.100 (0.250)"], ["b", "– (0.250)", "0.450 (0.250)"]]
 

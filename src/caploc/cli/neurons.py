@@ -350,7 +350,7 @@ def enhance(
         list[str] | None,
         typer.Option(
             help="none, located, random-uniform, random-layer-matched, bottom, complement, full, "
-            f"lora; all if absent; {ONE_OR_MORE}.",
+            f"lora: these if absent; gradient-norm, active; {ONE_OR_MORE}.",
             autocompletion=completion.arms,
         ),
     ] = None,

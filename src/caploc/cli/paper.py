@@ -49,7 +49,7 @@ def reproduce(
         caploc reproduce all --preset demo --out runs/paper
         caploc reproduce table2 --preset paper --plan
         caploc reproduce all --preset real --model SmolLM2 --plan
-        caploc reproduce cnl --preset demo
+        caploc reproduce cnl --preset real
         caploc reproduce cnl --preset paper --plan
 
     Writes:
@@ -115,7 +115,7 @@ def check_alone(items: list[str], given: dict[str, Any]) -> None:
 
 def plan_neurons(preset: str, output: OutputGroup) -> None:
     """Print what every experiment of the neurons paper takes, by the shape that a preset names."""
-    from caploc.reproduce.cnl import read_cnl_preset
+    from caploc.reproduce.cnl_preset import read_cnl_preset
     from caploc.reproduce.neuron_plan import plan_cnl
 
     chosen = read_cnl_preset(preset)
@@ -128,10 +128,11 @@ def plan_neurons(preset: str, output: OutputGroup) -> None:
 
 def reproduce_neurons(preset: str, out: Path | None, output: OutputGroup) -> None:
     """Every experiment of the neurons paper."""
-    from caploc.reproduce.cnl import read_cnl_preset, reproduce_cnl
+    from caploc.reproduce.cnl import reproduce_cnl
+    from caploc.reproduce.cnl_preset import read_cnl_preset
 
     chosen = read_cnl_preset(preset)
     folder = out or Path("runs") / f"reproduce-cnl-{Path(preset).stem}"
     with output.progress() as progress:
         exhibits = reproduce_cnl(chosen, folder, progress, command=command_line())
-    print_tables(exhibits, 1, folder, output)  # the checklist; the other tables are in the index
+    print_tables(exhibits, 2, folder, output)  # checklist, verdicts; the others are in the index

@@ -11,36 +11,37 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-
-from caploc.errors import BadData, BadOption, ModelRefused, raise_together
+from caploc.errors import ModelRefused, raise_together
 from caploc.neurons.attribution import Attribution
-from caploc.neurons.controls import Controlling, measure_controls
-from caploc.neurons.decoupling import DecouplingStudy, measure_decoupling
-from caploc.neurons.enhancing import Enhancing, beats_every_draw, enhance_located, gain_matrix
-from caploc.neurons.erasure import Erasing, erase
-from caploc.neurons.fact_study import FactStudy, measure_fidelity, measure_reliability
-from caploc.neurons.finding import Rule, score_cache
+from caploc.neurons.controls import measure_controls
+from caploc.neurons.decoupling import measure_decoupling
+from caploc.neurons.enhancing import beats_every_draw, enhance_located, gain_matrix
+from caploc.neurons.erasure import erase
+from caploc.neurons.fact_study import measure_fidelity, measure_reliability
+from caploc.neurons.finding import score_cache
 from caploc.neurons.locating import check_kinds, locate
-from caploc.neurons.sites import ErasureMode
-from caploc.neurons.study import NeuronLab, NeuronStudy, Row, open_study
-from caploc.neurons.training import TuningRecipe
+from caploc.neurons.study import (
+    NeuronLab,
+    NeuronStudy,
+    Row,
+    open_study,
+    write_result,
+)
 from caploc.neurons.weights import TrainableRows
 from caploc.progress import Progress, Silent
 from caploc.report import exhibits as files
 from caploc.report.exhibits import Exhibit, Value, write_exhibits
 from caploc.report.tabulation import as_text, ranged
 from caploc.reproduce.checklist import checklist, ends
+from caploc.reproduce.cnl_preset import CnlPreset
 from caploc.reproduce.crossing import cross, crossing_exhibit, losses
-from caploc.reproduce.neuron_plan import ModelShape
-from caploc.reproduce.preset import preset_file
+from caploc.reproduce.verdicts import verdicts
 from caploc.stats.sets import overlap_rates, rank_correlation
 from caploc.stats.threshold import best
-from caploc.tasks.catalog import TaskOptions, check_task_name
-from caploc.workbench import ModelOptions
 
 SHARE = 0.01  # of all neurons, at which scores are compared whatever their spread
 POINTS = (5, 10, 19, 40)
+JUDGED = ("main", "erasure", "enhancement", "runs_planned")
 
 
 def points_exhibit(lab: NeuronLab, tasks: Sequence[str], examples: int) -> Exhibit:
@@ -66,173 +67,6 @@ def points_exhibit(lab: NeuronLab, tasks: Sequence[str], examples: int) -> Exhib
     )
 
 
-CNL_PRESETS = Path(__file__).parent / "presets" / "cnl"
-
-
-class CnlPresetPart(BaseModel):
-    """A table of the file; unknown keys are mistakes."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class ScoresPreset(CnlPresetPart):
-    """How neurons are scored, and what that is compared with on the tasks `compared`."""
-
-    method: str = "integrated"
-    target: str = "logprob"
-    positions: str = "all"
-    steps: int = 19
-    others: tuple[str, ...] = ("gradient", "activation", "logit")
-    compared: tuple[str, ...] = ()
-    point_examples: int = Field(default=40, ge=2)
-
-
-class Tuning(CnlPresetPart):
-    """What is tuned, from which start."""
-
-    tasks: tuple[str, ...] = ()
-    steps: int = 60
-    rates: tuple[float, ...] = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
-    noise: float = 0.0
-
-
-class Facts(CnlPresetPart):
-    """Which single facts are located."""
-
-    sets: tuple[str, ...] = ()
-    form: str = "lines"
-    count: int = 30
-    share: float = 0.05
-    draws: int = 20
-
-
-class DecouplingPreset(CnlPresetPart):
-    """Which contrasts are asked, and how neurons of single items are scored."""
-
-    sets: tuple[str, ...] = ("arithmetic", "sentiment")
-    items: int = Field(default=1000, ge=2)
-    methods: tuple[str, ...] = ("integrated",)
-
-
-class CnlPreset(CnlPresetPart):
-    """A whole reproduction."""
-
-    about: str
-    model: str
-    dtype: str = "auto"
-    tasks: tuple[str, ...] = Field(min_length=2)
-    kinds: dict[str, str] = Field(default_factory=dict)
-    data: dict[str, str] = Field(default_factory=dict)
-    generic: str | None = None
-    examples: int = 400
-    subsets: int = 5
-    least: float = 0.6
-    share: float = 0.01
-    normalised: bool = False
-    limit: int | None = None
-    draws: int = Field(default=5, ge=5)
-    seed: int = 0
-    scores: ScoresPreset = ScoresPreset()
-    tuning: Tuning = Tuning()
-    facts: Facts = Facts()
-    decoupling: DecouplingPreset = DecouplingPreset()
-    shape: ModelShape | None = None
-
-    @property
-    def options(self) -> ModelOptions:
-        """How the model is loaded."""
-        return ModelOptions(self.model, dtype=self.dtype)
-
-    def study(self, share: float | None) -> NeuronStudy:
-        """Neurons by the paper's 6 sigma, or a share of all."""
-        scores = self.scores
-        return NeuronStudy(
-            self.options,
-            self.tasks,
-            Attribution(scores.method, scores.target, scores.positions, scores.steps),
-            Rule(share=share, normalised=self.normalised),
-            TaskOptions(data=self.data),
-            examples=self.examples,
-            subsets=self.subsets,
-            least=self.least,
-            seed=self.seed,
-            judged=0,  # what erasing costs has a step of its own
-        )
-
-    def erasing(self) -> Erasing:
-        """Say what is erased."""
-        return Erasing(ErasureMode(), self.draws, limit=self.limit, seed=self.seed)
-
-    def controlling(self) -> Controlling:
-        """Say what located neurons are held against."""
-        return Controlling(
-            self.scores.others,
-            self.generic,
-            draws=self.draws,
-            limit=self.limit,
-            seed=self.seed,
-            tasks=self.scores.compared,
-        )
-
-    def enhancing(self) -> Enhancing:
-        """Say what is tuned."""
-        tuning = self.tuning
-        recipe = TuningRecipe(steps=tuning.steps, rates=tuning.rates, seed=self.seed)
-        return Enhancing(
-            recipe, draws=self.draws, noise=tuning.noise, limit=self.limit, tasks=tuning.tasks
-        )
-
-    def decoupling_study(self, contrasts: str) -> DecouplingStudy:
-        """Make the study of one set of contrasts."""
-        asked = self.decoupling
-        return DecouplingStudy(
-            self.options, contrasts, asked.items, asked.methods, self.scores.steps, seed=self.seed
-        )
-
-    def check_names(self) -> None:
-        """Refuse tasks that are compared and are none of the preset's, or unknown text.
-
-        Raises:
-            UserError: naming each.
-        """
-        if strange := [task for task in self.scores.compared if task not in self.tasks]:
-            named = ", ".join(f"scores.compared names {task}" for task in strange)
-            raise BadOption(f"{named}; of `tasks`, no other has neurons.")
-        if self.generic is not None:
-            check_task_name(self.generic, self.study(None).options)
-
-    def fact_study(self, facts: str) -> FactStudy:
-        """Make the study of one set of facts."""
-        asked = self.facts
-        return FactStudy(
-            self.options,
-            facts,
-            asked.form,
-            count=asked.count,
-            share=asked.share,
-            draws=asked.draws,
-            seed=self.seed,
-        )
-
-
-def read_cnl_preset(name: str) -> CnlPreset:
-    """Read a preset that comes with caploc (`demo`), or one from a TOML file.
-
-    Raises:
-        UnknownName: if there is no such preset or file.
-        BadData: if the file is not a preset; every mistake is named.
-    """
-    path, content = preset_file(name, CNL_PRESETS, "docs/cnl.md")
-    try:
-        return CnlPreset.model_validate(content)
-    except ValidationError as error:
-        mistakes = "; ".join(
-            f"{'.'.join(map(str, mistake['loc']))}: {mistake['msg'].lower()}"
-            for mistake in error.errors()
-        )
-        raise BadData(f"{path} is not a preset: {mistakes}.") from error
-
-
 WORDS = (
     "Of the paper only the figures in the checklist are known to us, and none of its tables; what "
     "stands here is measured, by recipes that are ours where none is published, and reproduces no "
@@ -254,8 +88,8 @@ class Reproduction:
 
     @property
     def neurons(self) -> Path:
-        """Where sets of equal size lie, which are erased, tuned and crossed."""
-        return self.folder / "neurons"
+        """Where the sets lie that are erased, tuned and crossed."""
+        return self.folder / ("neurons-sigma" if self.preset.share is None else "neurons")
 
     def keep(self, found: tuple[Any, list[Exhibit]], named: str = "") -> Any:
         """Take over exhibits, under a name that no other has; the result."""
@@ -268,17 +102,18 @@ class Reproduction:
 
     def located(self) -> None:
         """Neurons by the paper's threshold and by an equal share (rows 11 to 15 and 21)."""
-        found = {}
-        for rule, share in (("sigma", None), ("share", self.preset.share)):
-            study = self.preset.study(share)
-            place = self.neurons if rule == "share" else self.folder / "neurons-sigma"
-            if rule == "share":  # the scores are the same whatever the rule
-                score_cache(place).adopt(score_cache(self.folder / "neurons-sigma"))
-            found[rule] = self.keep(
-                locate(study, place, self.progress, kinds=self.preset.kinds, command=self.command),
-                "6-sigma" if rule == "sigma" else "",
-            )
-        self.results["located"] = found
+        sigma, found = self.folder / "neurons-sigma", {}
+        found["sigma"] = self.locate(self.preset.study(None), sigma, "6-sigma")
+        if self.preset.share is not None:  # the scores are the same whatever the rule
+            score_cache(self.neurons).adopt(score_cache(sigma))
+            found["share"] = self.locate(self.preset.study(self.preset.share), self.neurons)
+        self.results |= {"located": found, "main": found.get("share", found["sigma"])}
+
+    def locate(self, study: NeuronStudy, place: Path, named: str = "") -> Any:
+        """Locate the neurons of a study, in a folder of its own; the results."""
+        kinds = {task: kind for task, kind in self.preset.kinds.items() if task in study.tasks}
+        found = locate(study, place, self.progress, kinds=kinds, command=self.command)
+        return self.keep(found, named)
 
     def scored(self) -> None:
         """Other scores, points of the integral, controls, shares of weights (11, 12, 19, 22)."""
@@ -306,36 +141,75 @@ class Reproduction:
 
     def erased(self) -> None:
         """Erasure (17), cross-data (18)."""
-        preset, generic = self.preset, self.preset.generic
-        self.results["erasure"] = self.keep(
-            erase(
-                self.neurons,
-                preset.erasing(),
-                [generic] if generic else [],
-                self.progress,
-                command=self.command,
-            )
+        asked, generic = self.preset.cuts(), self.preset.generic
+        found = erase(
+            self.neurons,
+            asked,
+            [generic] if generic else [],
+            self.progress,
+            command=self.command,
         )
+        self.results["erasure"] = self.keep(found)
+        self.cross("erase", losses(self.results["erasure"]), self.results["main"])
 
     def tuned(self) -> None:
         """Enhancement (16) and, with the erasure, cross-data (18)."""
-        asked = self.preset.enhancing()
-        found = self.keep(enhance_located(self.neurons, asked, self.progress, command=self.command))
-        self.results["enhancement_beats"] = {
-            task: beats_every_draw(each, task) for task, each in found["tasks"].items()
-        }
-        tuned, judged, gains = gain_matrix(found["tasks"])
+        preset, place, located = self.preset, self.neurons, self.results["main"]
+        if preset.tuning.fewshot is not None:
+            place = self.folder / "neurons-start"
+            located = self.locate(preset.start, place, "start")
+        seeds, asked_for = preset.tuning.seeds, preset.tuning.tasks or preset.tasks
+        some = {each["task"] for each in located["tasks"] if each["neurons"]}
+        tasks = [task for task in asked_for if task in some]
+        self.results |= {"enhancement": {}, "runs_planned": len(seeds) * len(tasks)}
+        for seed in seeds:
+            asked = preset.enhancing(seed)
+            for task in tasks:
+                one = replace(asked, tasks=(task,))
+                found, _ = enhance_located(place, one, self.progress, command=self.command)
+                self.results["enhancement"].setdefault(seed, {})[task] = found["tasks"][task]
+                self.write()  # one run takes minutes to hours
+            whole = enhance_located(place, asked, self.progress, command=self.command)
+            self.keep(whole, f"seed-{seed}" if len(seeds) > 1 else "")
+        self.results["enhancement_beats"] = [
+            beats_every_draw(each, task)
+            for tasks_of_seed in self.results["enhancement"].values()
+            for task, each in tasks_of_seed.items()
+        ]
+        tuned, judged, gains = gain_matrix(next(iter(self.results["enhancement"].values())))
         effects = {
-            "erase": losses(self.results["erasure"]),
-            "tune": {
-                (one, other): float(gains[row, column])
-                for row, one in enumerate(tuned)
-                for column, other in enumerate(judged)
-            },
+            (one, other): float(gains[row, column])
+            for row, one in enumerate(tuned)
+            for column, other in enumerate(judged)
         }
-        overlaps = self.results["located"]["share"]["overlaps"]
-        crossed = [cross(how, each, overlaps, self.preset.kinds) for how, each in effects.items()]
-        self.results["crossing"] = self.keep((crossed, [crossing_exhibit(crossed)]))
+        self.cross("tune", effects, located)
+
+    def cross(self, how: str, effects: dict[tuple[str, str], float], located: Any) -> None:
+        """Sum up what one task's neurons do to other tasks, within a kind and across."""
+        if located["overlaps"]:
+            crossed = cross(how, effects, located["overlaps"], self.preset.kinds)
+            self.results.setdefault("crossing", []).append(crossed)
+
+    def write(self) -> list[Exhibit]:
+        """Write what was found so far: verdicts, checklist, every table and figure, and an index.
+
+        `verdicts.json` holds the results that the verdicts rest on.
+        """
+        crossed = self.results.get("crossing")
+        exhibits = [
+            checklist(self.results),
+            *verdicts(self.results, self.preset.kinds),
+            *self.exhibits,
+            *([crossing_exhibit(crossed)] if crossed else []),
+        ]
+        for exhibit in exhibits:
+            files.write(exhibit, self.folder)
+        kept = {name: self.results[name] for name in JUDGED if name in self.results}
+        write_result(self.folder / "verdicts.json", kept, self.command)
+        about = self.preset.about
+        files.write_index(self.folder, about, WORDS, exhibits, self.command)
+        write_exhibits(self.folder, about, about, [WORDS], exhibits, self.command)
+        return exhibits
 
     def facts(self) -> None:
         """Fidelity and reliability of single facts (1 to 8, 20)."""
@@ -379,21 +253,11 @@ def reproduce_cnl(
     """
     check_cnl_options(preset)
     work = Reproduction(preset, folder, progress or Silent(), command)
-    for step in (
-        work.located,
-        work.scored,
-        work.erased,
-        work.tuned,
-        work.facts,
-        work.decoupled,
-    ):
-        step()
-    exhibits = [checklist(work.results), *work.exhibits]
-    for exhibit in exhibits:
-        files.write(exhibit, folder)
-    files.write_index(folder, preset.about, WORDS, exhibits, command)
-    write_exhibits(folder, preset.about, preset.about, [WORDS], exhibits, command)
-    return exhibits
+    shown: list[Exhibit] = []
+    for step in preset.steps:
+        getattr(work, step)()
+        shown = work.write()  # after every step: a killed run leaves what it found
+    return shown
 
 
 def check_cnl_options(preset: CnlPreset) -> None:
@@ -412,8 +276,12 @@ def check_cnl_options(preset: CnlPreset) -> None:
             replace(preset.study(None).attribution, method=method).check
             for method in preset.scores.others
         ),
-        preset.erasing().check,
-        partial(preset.enhancing().check, preset.tasks),
+        preset.cuts().check,
+        preset.start.check,
+        *(
+            partial(preset.enhancing(seed).check, preset.start.tasks)
+            for seed in preset.tuning.seeds
+        ),
         partial(check_kinds, preset.kinds, preset.tasks, "the run", "they are"),
         *(preset.fact_study(name).check for name in preset.facts.sets),
         *(preset.decoupling_study(name).check for name in preset.decoupling.sets),

@@ -17,7 +17,7 @@ from caploc.report.exhibits import Exhibit, Value
 from caploc.stats.threshold import SIGMAS
 
 if TYPE_CHECKING:
-    from caploc.reproduce.cnl import CnlPreset
+    from caploc.reproduce.cnl_preset import CnlPreset
 
 PEAK, SHARE = 989e12, 0.4  # of one NVIDIA H200 in bfloat16, and the share assumed to be reached
 TOKENS = 200  # of an example whose preset names no number

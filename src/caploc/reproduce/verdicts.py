@@ -1,0 +1,265 @@
+"""CNL's three claims, judged on what was measured: sets are stable and specific, needed, and learn.
+
+    1. Neurons of one capability are found again on other data of it, and others' are different.
+    2. Erasing them breaks the capability, and erasing others as many does not.
+    3. Tuning them improves it more than tuning others as many.
+
+Each verdict is a rule over stored results, which is ours: the paper's own tables are not known to
+us. A claim *holds* if both of its halves do for five tasks of six (or as many of another number),
+holds *in part* if one does, else it *does not hold*.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from caploc.neurons.enhancing import GOLD, METRIC
+from caploc.neurons.enhancing import LOCATED as TUNED
+from caploc.neurons.enhancing import RANDOM as TUNED_IN_LAYERS
+from caploc.neurons.erasure import ACTIVE, LAYERS, LOCATED
+from caploc.neurons.study import NamedRow, Row
+from caploc.report.exhibits import NOTHING, Exhibit, Value
+from caploc.report.tabulation import ranged
+from caploc.reproduce.checklist import ends
+
+AGREE = 0.6  # overlap of halves, by the larger set
+DAMAGE = 0.2  # of the task's own score
+MOST = 5 / 6  # of the tasks
+Found = Mapping[str, Any]  # of one task, as the files hold it
+
+
+@dataclass(frozen=True)
+class ErasedLosses:
+    """What the tasks lose without one task's neurons, in log-probability or in the score."""
+
+    erased: Found
+    kinds: Mapping[str, str]
+    measure: str
+
+    def own(self, arm: str = LOCATED) -> list[Any]:
+        """List the intervals of an arm's draws, on the task itself."""
+        return [x[self.measure] for x in self.erased["own"]["arms"] if x["arm"] == arm]
+
+    def beats(self, arm: str) -> bool:
+        """Ask whether the located neurons cost more than every draw of an arm."""
+        drawn = [each["mean"] for each in self.own(arm)]
+        return bool(drawn) and self.own()[0]["mean"] > max(drawn)
+
+    def beside(self, *, kin: bool) -> dict[str, float]:
+        """List what other tasks lose, of the same kind (such as a twin) or of other kinds."""
+        task, found = self.erased["task"], {}
+        for each in self.erased["others"]:
+            same = self.kinds.get(task, task) == self.kinds.get(each["judged"], each["judged"])
+            if same == kin:
+                located = next(x for x in each["arms"] if x["arm"] == LOCATED)
+                found[each["judged"]] = located[self.measure]["mean"]
+        return found
+
+
+def verdicts(results: Mapping[str, Any], kinds: Mapping[str, str]) -> list[Exhibit]:
+    """Judge each claim that was measured, and show what its verdict rests on."""
+    judged: list[Row] = []
+    shown: list[Exhibit] = []
+    if "main" in results:
+        judged.append(("stable and specific", *judge_sets(results["main"])))
+        shown.append(sets_verdict(results["main"]))
+    if "erasure" in results:
+        judged.append(("needed", *judge_erasure(results["erasure"], kinds)))
+        shown.append(erasure_verdict(results["erasure"], kinds))
+    if "enhancement" in results:
+        judged.append(("learn best", *judge_tuning(results["enhancement"])))
+        shown.append(tuning_verdict(results["enhancement"], results["runs_planned"]))
+    notes = [
+        f"A claim holds if both of its halves do for at least {MOST:.0%} of the tasks, in part if "
+        "one does. The rules are caploc's."
+    ]
+    columns = ("neurons of a capability are", "verdict", "because")
+    return [Exhibit("verdicts", "The paper's claims", columns, judged, notes), *shown]
+
+
+def word_of(*halves: bool) -> str:
+    """Word a verdict on the halves of a claim."""
+    return "holds" if all(halves) else "holds in part" if any(halves) else "does not hold"
+
+
+def enough(count: int, of: int) -> bool:
+    """Ask whether these are most of the tasks."""
+    return count >= MOST * of - 1e-9
+
+
+def judge_sets(located: Found) -> tuple[str, str]:
+    """Judge whether sets agree within a task, and more than across tasks."""
+    tasks, whole = located["tasks"], located["cohesion"]
+    halves = [float(np.mean(each["halves"])) for each in tasks if each["halves"]]
+    agree = sum(each >= AGREE for each in halves)
+    apart = sum(each["separate"] is True for each in tasks)
+    because = (
+        f"halves of one data set agree at {AGREE:g} or more for {agree} of {len(tasks)} "
+        f"({ends(halves)}; by chance {ends(each['by_chance'] for each in tasks)}); for {apart} of "
+        f"{len(tasks)} a task's subsets agree beyond doubt more than those of different tasks"
+    )
+    if whole:
+        because += (
+            f" (sets of a task and its twin share {Value(whole['same_kind'], digits=2)}, of "
+            f"different capabilities {Value(whole['across_kinds'], digits=2)})"
+        )
+    return word_of(enough(agree, len(tasks)), enough(apart, len(tasks))), because
+
+
+def sets_verdict(located: Found) -> Exhibit:
+    """Show how steady each task's neurons are, beside chance and other tasks."""
+    rows: list[NamedRow] = [
+        {
+            "task": each["task"],
+            "examples": str(each["examples"]),
+            "neurons": str(len(each["neurons"])),
+            "halves": f"{np.mean(each['halves']):.3f} ({ends(each['halves'])})",
+            "subsets": ranged(each["within"]["rates"]["largest"]),
+            "by chance, in layers": Value(each["by_chance"]),
+            "subsets of other tasks": ranged(each["across"]),
+            "apart": "yes" if each["separate"] else "no",
+        }
+        for each in located["tasks"]
+    ]
+    note = (
+        "Overlap by the larger set, of halves (two fifths of the examples against two others; mean "
+        "and ends of ten random splits), and of fifths, with a 95 % interval."
+    )
+    return Exhibit.of("verdict-sets", "Stable and specific?", rows, [note])
+
+
+def judge_erasure(erasure: Found, kinds: Mapping[str, str]) -> tuple[str, str]:
+    """Judge whether a task needs its neurons, and whether other capabilities do not."""
+    gold = [ErasedLosses(each, kinds, "logprob") for each in erasure["tasks"]]
+    score = [ErasedLosses(each, kinds, "metric") for each in erasure["tasks"]]
+    layers = sum(each.beats(LAYERS) for each in gold)
+    active = sum(each.beats(ACTIVE) for each in gold)
+    broken = sum(each.own()[0]["mean"] >= DAMAGE for each in score)
+    own = sum(
+        each.own()[0]["mean"] > max(each.beside(kin=False).values(), default=np.inf)
+        for each in gold
+    )
+    others = [x for each in score for x in each.beside(kin=False).values()]
+    because = (
+        f"erasing them costs more log-probability than every draw in the same layers for {layers} "
+        f"of {len(gold)}, and than every draw as active besides for {active}; the score falls by "
+        f"{DAMAGE:g} or more for {broken}; the task itself loses more than every task of another "
+        f"capability for {own} of {len(gold)}, and those lose {ends(others)} of their score"
+    )
+    needed = enough(min(layers, active), len(gold)) and 2 * broken >= len(gold)
+    return word_of(needed, enough(own, len(gold))), because
+
+
+def erasure_verdict(erasure: Found, kinds: Mapping[str, str]) -> Exhibit:
+    """Show what each task loses without its neurons and without others, and what other tasks do."""
+    rows: list[NamedRow] = []
+    for each in erasure["tasks"]:
+        gold, score = (ErasedLosses(each, kinds, name) for name in ("logprob", "metric"))
+        rows.append(
+            {
+                "task": each["task"],
+                "neurons": str(each["neurons"]),
+                "intact": Value(each["own"]["intact"]["score"], each["own"]["intact"]["stderr"]),
+                "score lost": ranged(score.own()[0]),
+                "random in layers": of_draws(score.own(LAYERS)),
+                "random as active": of_draws(score.own(ACTIVE)),
+                "nats lost": ranged(gold.own()[0]),
+                "nats, random in layers": of_draws(gold.own(LAYERS)),
+                "nats, random as active": of_draws(gold.own(ACTIVE)),
+                "nats lost by its twin": listed(gold.beside(kin=True).values()),
+                "by other capabilities": listed(gold.beside(kin=False).values()),
+                "score lost by those": listed(score.beside(kin=False).values()),
+            }
+        )
+    draws = sum(x["arm"] == LAYERS for x in erasure["tasks"][0]["own"]["arms"])
+    note = (
+        f"On {erasure['tasks'][0]['own']['examples']} held-out examples of each task, with 95 % "
+        f"intervals; of {draws} draws, and of other tasks, the mean, the least and the most. Nats "
+        "are of log-probability, for each gold token."
+    )
+    return Exhibit.of("verdict-erasure", "Needed?", rows, [note])
+
+
+def of_draws(draws: Sequence[Found]) -> str:
+    """Write the mean of draws and their ends."""
+    return listed([each["mean"] for each in draws])
+
+
+def listed(values: Any) -> str:
+    """Write the mean of some numbers, and their ends where they are several."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return NOTHING
+    mean = f"{np.mean(known):z.3f}"
+    return mean if len(known) == 1 else f"{mean} ({ends(known, 3)})"
+
+
+def judge_tuning(enhanced: Mapping[str, Mapping[str, Found]]) -> tuple[str, str]:
+    """Judge whether tuning the located neurons gains most, and gains beyond doubt at all."""
+    runs = [(task, result) for tasks in enhanced.values() for task, result in tasks.items()]
+    gained = beaten = best = 0
+    for task, result in runs:
+        gains = {name: [c["change"] for c in each] for name, each in gains_of(result, task, GOLD)}
+        (own,) = gains.pop(TUNED)
+        gained += own["low"] is not None and own["low"] > 0
+        drawn = [each["mean"] for each in gains.get(TUNED_IN_LAYERS, [])]
+        beaten += bool(drawn) and own["mean"] > max(drawn)
+        rivals = [x["mean"] for name, each in gains.items() if name != "none" for x in each]
+        best += own["mean"] > max(rivals, default=np.inf)
+    because = (
+        f"tuning them gains log-probability beyond doubt in {gained} of {len(runs)} runs, more "
+        f"than tuning every draw of as many random neurons of the same layers in {beaten}, and "
+        f"more than every other arm in {best}"
+    )
+    return word_of(enough(beaten, len(runs)), enough(best, len(runs))), because
+
+
+def gains_of(result: Found, task: str, measure: str) -> Iterator[tuple[str, list[Any]]]:
+    """List the changes of each arm's draws on the task that was tuned."""
+    arms: dict[str, list[Any]] = {}
+    for arm in result["arms"]:
+        for each in arm["changes"]:
+            if (each["task"], each["measure"]) == (task, measure):
+                arms.setdefault(arm["arm"], []).append(each)
+    yield from arms.items()
+
+
+def tuning_verdict(enhanced: Mapping[str, Mapping[str, Found]], planned: int) -> Exhibit:
+    """Show what tuning each arm gains, seed by seed; `planned` runs were asked for."""
+    rows: list[NamedRow] = []
+    for seed, tasks in enhanced.items():
+        for task, result in tasks.items():
+            score = dict(gains_of(result, task, METRIC))
+            parameters = {
+                arm["arm"]: arm["fit"]["parameters"] for arm in result["arms"] if arm["fit"]
+            }
+            for name, each in gains_of(result, task, GOLD):
+                if name == "none":
+                    continue
+                count = parameters.get(name)
+                rows.append(
+                    {
+                        "task, seed": f"{task}, {seed}",
+                        "tuned": name if len(each) == 1 else f"{name}, {len(each)} draws",
+                        "parameters": NOTHING if count is None else f"{count:,}",
+                        "score before": Value(score[name][0]["before"]),
+                        "score gained": of_changes(score[name]),
+                        "nats gained": of_changes(each),
+                    }
+                )
+    runs = sum(map(len, enhanced.values()))
+    note = (
+        f"{runs} of {planned} runs that the preset asks for. On held-out examples, with 95 % "
+        "intervals; of draws the mean, the least and the most. Each arm has the learning rate that "
+        "is best for it on other examples."
+    )
+    return Exhibit.of("verdict-tuning", "Learn best?", rows, [note])
+
+
+def of_changes(changes: Sequence[Found]) -> str:
+    """Write one arm's change with its interval, or those of its draws."""
+    if len(changes) == 1:
+        return ranged(changes[0]["change"])
+    return of_draws([each["change"] for each in changes])
