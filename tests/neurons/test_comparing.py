@@ -18,8 +18,8 @@ from caploc.neurons.controls import (
     EXCHANGED,
     OWN,
     PLAIN,
+    ControlledRun,
     Controlling,
-    Controls,
     controls_headline,
     exchange_answers,
     measure_controls,
@@ -112,7 +112,7 @@ def test_every_control_is_as_many_neurons_and_overlaps_as_sets_do(lab, controlle
         means = {
             EXCHANGED: lab.finder().stretch("", exchange_answers(spans)[:6]).merged(
                 lab.finder().stretch("", exchange_answers(spans)[6:])).mean,
-            PLAIN: Controls(lab, ASKED).located_on(PLAIN, texts).moments.mean,
+            PLAIN: ControlledRun(lab, ASKED).located_on(PLAIN, texts).moments.mean,
             "by activation": np.mean(
                 [np.abs(handed(lab.bench.neurons, span)).mean(axis=0) for span in spans],
                 axis=0, dtype=float),
@@ -169,7 +169,7 @@ def test_nothing_is_scored_or_erased_twice(controlled):
 def test_texts_may_be_a_file(lab, tmp_path):
     texts = tmp_path / "texts.txt"
     texts.write_text("\n\n".join(["the cat sat", "a dog ran", "it is red", "we go on"]))
-    found = Controls(lab, Controlling(plain=str(texts)).check(lab)).plain_text
+    found = ControlledRun(lab, Controlling(plain=str(texts)).check(lab)).plain_text
     assert found.examples == 4 and found.moments.items == 4
 
 

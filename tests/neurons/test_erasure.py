@@ -111,6 +111,7 @@ def test_doses_follow_the_strengths_the_strongest_first(planted, eraser):
     assert curve[-1]["metric"]["mean"] == 1
     losses = [point["logprob"]["mean"] for point in curve]
     assert losses == sorted(losses)
+    assert all(abs(point["random"]["mean"]) < 0.2 * losses[-1] for point in curve)
 
 
 def test_the_lowest_scores_are_the_most_negative_or_the_smallest(planted, eraser):

@@ -144,7 +144,12 @@ DRAWS = [[n / 10, n / 10 + 0.1] for n in range(5)]
 @pytest.fixture
 def erasures():
     doses = [
-        {"dose": dose, "neurons": count, "logprob": {"mean": mean, "low": None, "high": None}}
+        {
+            "dose": dose,
+            "neurons": count,
+            "logprob": {"mean": mean, "low": None, "high": None},
+            "random": {"mean": 0.0, "low": None, "high": None},
+        }
         for dose, count, mean in ((0.5, 1, 0.25), (1.0, 2, None))
     ]
     beaten = ErasedTask("a", 2, judged("a", [2.0, 2.2], DRAWS), doses,

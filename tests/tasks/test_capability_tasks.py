@@ -7,7 +7,7 @@ import pytest
 
 from caploc.neurons.study import load_source
 from caploc.tasks.catalog import TaskOptions, can_train, load_task
-from caploc.tasks.paper.syntax import score
+from caploc.tasks.paper.syntax import score_syntax
 from caploc.tasks.registry import paper_manager
 from caploc.tasks.task import Generated, LogLikelihood
 from caploc.workbench import ModelOptions
@@ -99,7 +99,7 @@ def test_an_answer_is_right_by_what_the_answer_is(tmp_path):
     ],
 )
 def test_a_program_without_tests_is_asked_to_be_python(said, parses):
-    assert score({}, [said]) == {"parses": parses}
+    assert score_syntax({}, [said]) == {"parses": parses}
 
 
 def test_labels_that_stand_together_are_dealt_anew(tmp_path):

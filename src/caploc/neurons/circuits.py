@@ -54,10 +54,10 @@ from caploc.models.edges import (
     prune,
 )
 from caploc.models.loading import LoadedModel
-from caploc.neurons.facts import Fact, FactPrompt
 from caploc.progress import Progress, Silent
 from caploc.stats.chance import FEWEST, Specificity, draw_in_blocks, specificity
 from caploc.stats.intervals import Interval, JsonRecord, mean_interval
+from caploc.tasks.facts import Counterpart, Fact, FactPrompt
 from caploc.tasks.task import LogLikelihood
 
 STEPS = 100  # as released code takes for large models; small ones need no more than 20
@@ -267,15 +267,6 @@ def faithfulness(circuit: float, *, empty: float, full: float) -> float:
     of that where a circuit does worse or better than either; NaN where the two agree.
     """
     return (circuit - empty) / (full - empty) if full != empty else float("nan")
-
-
-@dataclass(frozen=True)
-class Counterpart:
-    """Another subject that the prompt could be about, and an answer, if can be the one `right`."""
-
-    subject: str
-    answer: str
-    right: bool = True
 
 
 Counterparts = Callable[[FactPrompt], Sequence[Counterpart]]

@@ -116,7 +116,7 @@ def exchange_answers(spans: Sequence[Span]) -> list[Span]:
 
 
 @dataclass
-class Controls:
+class ControlledRun:
     """A run's neurons and what they are held against; scores and rows are kept with the run's."""
 
     lab: NeuronLab
@@ -215,10 +215,10 @@ class Controls:
             grid = self.lab.bench.neurons.grid
             sets = {
                 task: np.stack([rule.choose(part, grid) for part in self.lab.found(task).parts])
-                for task in self.tasks
+                for task in study.tasks
             }
-            for task, own in sets.items():
-                others = {name: each for name, each in sets.items() if name != task}
+            for task in self.tasks:
+                own, others = sets[task], {n: each for n, each in sets.items() if n != task}
                 across = between(own, others, COMPARED).as_dict() if others else None
                 chosen = commonality_set(own, study.least)
                 row = {"task": task, "sigma": sigma, "neurons": int(chosen.sum())}
@@ -243,7 +243,7 @@ def measure_controls(
     """Hold the neurons of a finished `locate` against controls; write `controls.json`."""
 
     def find(lab: NeuronLab) -> Finding:
-        work = Controls(lab, asked.check(lab))
+        work = ControlledRun(lab, asked.check(lab))
         rows: list[Row] = []
         left: list[Row] = []
         for task in work.tasks:

@@ -36,7 +36,6 @@ from caploc.lookup import pick
 from caploc.models.edges import open_model, prune
 from caploc.neurons.attribution import METHODS, STEPS, Attribution
 from caploc.neurons.circuits import PromptPair, attribute, strongest
-from caploc.neurons.facts import FactPrompt
 from caploc.neurons.fidelity import peak
 from caploc.neurons.finding import Rule, score_examples
 from caploc.neurons.knowledge_neurons import KnowledgeNeurons, Tracer, noise_level
@@ -47,6 +46,7 @@ from caploc.stats.intervals import Interval, JsonRecord, mean_interval, paired_i
 from caploc.tasks import contrasts as kinds
 from caploc.tasks.contrasts import ARMS, ContrastSet, Item
 from caploc.tasks.demo.data import CAPITALS, ELEMENTS
+from caploc.tasks.facts import FactPrompt
 from caploc.tasks.task import LogLikelihood, Scored
 from caploc.workbench import ModelOptions
 

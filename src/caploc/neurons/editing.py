@@ -36,12 +36,13 @@ from caploc.errors import BadData, BadOption
 from caploc.models.hooks import temporary_hooks
 from caploc.models.proof import reads_first
 from caploc.neurons.attribution import Batch
-from caploc.neurons.facts import Encoded, Encoder, Fact, FactAnswers, FactPrompt, check_names
+from caploc.neurons.facts import Encoded, Encoder, FactAnswers
 from caploc.neurons.fidelity import FactLocator, Profile, peak
 from caploc.neurons.sites import NeuronModel
 from caploc.progress import Progress, Silent
 from caploc.stats.intervals import Interval, JsonRecord, mean_interval
 from caploc.stats.sets import rank_correlation
+from caploc.tasks.facts import Fact, FactPrompt, check_names
 
 ESSENCE = "{} is a"  # what the model says of the subject must not change
 # Shares of the moments' mean diagonal that are mixed in, the smallest that will do (ours).

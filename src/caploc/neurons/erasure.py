@@ -59,6 +59,7 @@ ACTIVE = "random as active"
 ARMS = (LOCATED, ACTIVE, LAYERS, UNIFORM, BOTTOM)
 ACTIVE_ON = 30  # examples that activity is measured on
 DOSES = (0.1, 0.25, 0.5, 0.75, 1.0)
+CURVE_DRAWS = 3  # of random neurons at each point of the curve
 FEWEST = 5  # draws of random neurons
 DRAWS = 19  # fewer can never be beaten by chance with p = .05
 MEASURES = ("metric", "logprob")
@@ -225,8 +226,13 @@ class Eraser:
         return Erased(source.name, len(examples), intact_score, told, *held)
 
     def doses(self, source: TaskSource) -> list[dict[str, Any]]:
-        """Measure what the task loses as more of the located neurons go, highest scores first."""
+        """Measure what the task loses as more of the located neurons go, highest scores first.
+
+        `random` is what it loses without others as many in each layer, mean over some draws.
+        """
+        grid = self.bench.neurons.grid
         columns, meters = self.found.ordered, self.meters(source)
+        likely = {"logprob": meters["logprob"]}
         examples = source.judge_on[: self.asked.limit]
         nothing = self.found.located & False
         intact = self.outcomes(meters, nothing, examples)
@@ -237,7 +243,12 @@ class Eraser:
             neurons[columns[:count]] = True
             cut = self.outcomes(meters, neurons, examples)
             lost = {name: mean_interval(intact[name] - cut[name]).as_dict() for name in MEASURES}
-            curve.append({"dose": dose, "neurons": count, **lost})
+            drawn = [
+                intact["logprob"] - self.outcomes(likely, each, examples)["logprob"]
+                for each in layer_matched(neurons, grid, CURVE_DRAWS, seed=self.asked.seed)
+            ]
+            random = mean_interval(np.mean(drawn, axis=0)).as_dict()
+            curve.append({"dose": dose, "neurons": count, **lost, "random": random})
         return curve
 
     def meters(self, source: TaskSource) -> dict[str, Meter]:
@@ -433,12 +444,16 @@ def doses_exhibit(erased: Sequence[ErasedTask]) -> Exhibit:
         "Log-probability lost by the share of located neurons erased",
         ("task", *(f"{100 * point['dose']:g} %" for point in erased[0].doses)),
         rows,
-        ["The highest scores go first; in brackets the number of neurons."],
+        [
+            "The highest scores go first; in brackets the number of neurons. The curve has random "
+            f"neurons, as many in each layer, beside: the mean of {CURVE_DRAWS} draws."
+        ],
         partial(
             drawing.curves,
             {
-                each.task: [(100 * p["dose"], p["logprob"]["mean"]) for p in each.doses]
+                each.task + also: [(100 * p["dose"], p[key]["mean"]) for p in each.doses]
                 for each in erased
+                for also, key in (("", "logprob"), (", random in layers", "random"))
             },
             across="located neurons erased, %",
             up="log-probability lost, nats a token",

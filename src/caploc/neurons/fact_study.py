@@ -20,18 +20,8 @@ from caploc.lookup import pick
 from caploc.models.loading import LoadedModel, load_model
 from caploc.neurons.attribution import POINTS
 from caploc.neurons.circuits import CircuitLocator, circuit_reliability, others_of
-from caploc.neurons.demo_facts import demo_counterparts, demo_facts, demo_texts
 from caploc.neurons.editing import Editor, covariances, edit_reliability
-from caploc.neurons.facts import (
-    FORMS,
-    LONGEST,
-    Fact,
-    FactAnswers,
-    known_facts,
-    read_facts,
-    read_rewrites,
-    with_rewrites,
-)
+from caploc.neurons.facts import FactAnswers, known_facts
 from caploc.neurons.fidelity import FactLocator, wording_fidelity
 from caploc.neurons.knowledge_neurons import (
     SHARE,
@@ -46,6 +36,15 @@ from caploc.neurons.study import Finding, Reported, run_command
 from caploc.progress import Progress, Silent
 from caploc.report.tabulation import fill_tables, ranged
 from caploc.stats.intervals import JsonRecord
+from caploc.tasks.demo.facts import demo_counterparts, demo_facts, demo_texts
+from caploc.tasks.facts import (
+    FORMS,
+    LONGEST,
+    Fact,
+    read_facts,
+    read_rewrites,
+    with_rewrites,
+)
 from caploc.workbench import ModelOptions
 
 DEMO = {"demo/quiz": "quiz", "demo/statement": "statement"}

@@ -24,11 +24,11 @@ from jaxtyping import Bool, Float64
 from caploc.designs import generator
 from caploc.errors import BadData
 from caploc.grid import Grid
-from caploc.neurons.facts import Fact, FactPrompt, check_names
 from caploc.progress import Progress, Silent
 from caploc.stats.chance import layer_matched
 from caploc.stats.intervals import Interval, JsonRecord, mean_interval
 from caploc.stats.sets import overlap_rates, rank_correlation
+from caploc.tasks.facts import Fact, FactPrompt, check_names
 
 ARMS = ("rewrites", "same_relation", "unrelated", "random")
 SET_MEASURES = ("reference", "largest", "iou")

@@ -47,12 +47,13 @@ from caploc.models.cutting import Beside, Site
 from caploc.models.hooks import temporary_hooks
 from caploc.models.projections import layer_part, module_name
 from caploc.neurons.attribution import POINTS, Attribution, Batch, Gates, gold_logprobs
-from caploc.neurons.facts import Encoded, Encoder, Fact, FactPrompt, check_names
+from caploc.neurons.facts import Encoded, Encoder
 from caploc.neurons.fidelity import are_related
 from caploc.neurons.sites import Chosen, Experts, NeuronGrid, NeuronModel
 from caploc.progress import Progress, Silent
 from caploc.stats.chance import Specificity, layer_matched, specificity
 from caploc.stats.intervals import Interval, JsonRecord, mean_interval
+from caploc.tasks.facts import Fact, FactPrompt, check_names
 
 STEPS = 20
 SHARE = 0.2  # of the largest score, to be chosen

@@ -31,7 +31,7 @@ def fill_tables(page: str, results: Scope) -> list[Exhibit]:
     """
     found = []
     for name, spec in read_tables()[page].items():
-        if "when" not in spec or evaluate(spec["when"], results):
+        if "when" not in spec or work_out(spec["when"], results):
             exhibit = fill_table(name, spec, results)
             found += [exhibit] if exhibit.rows else []
     return found
@@ -45,17 +45,17 @@ def read_tables() -> dict[str, Any]:
 
 def fill_table(name: str, spec: Scope, results: Scope) -> Exhibit:
     """Fill one table: its rows, its notes, and its picture if there is what to draw."""
-    items = evaluate(spec["rows"], results) or []
+    items = work_out(spec["rows"], results) or []
     named = items.items() if isinstance(items, Mapping) else enumerate(items)
     scopes = [{**results, "name": key, "each": each} for key, each in named]
     spread = spec.get("spread") or {"over": "[]"}
-    over = list(evaluate(spread["over"], results) or [])
+    over = list(work_out(spread["over"], results) or [])
     rows: list[dict[str, Cell]] = []
     for scope in scopes:
-        row = {head: as_cell(evaluate(each, scope)) for head, each in spec["columns"].items()}
+        row = {head: as_cell(work_out(each, scope)) for head, each in spec["columns"].items()}
         for place, item in enumerate(over):
             inner = {**scope, "item": item, "place": place}
-            row[write_text(spread["head"], inner)] = as_cell(evaluate(spread["cell"], inner))
+            row[write_text(spread["head"], inner)] = as_cell(work_out(spread["cell"], inner))
         rows.append(row)
     notes = [write_text(note, results) for note in spec.get("notes", ())]
     title = write_text(spec["title"], results)
@@ -84,14 +84,14 @@ def draw_spec(
     }
     if picture["kind"] == "points":
         series = {
-            name: [bounds(evaluate(each, scope)) for scope in scopes]
+            name: [bounds(work_out(each, scope)) for scope in scopes]
             for name, each in picture["series"].items()
         }
         known = any(mean is not None for each in series.values() for mean, *_ in each)
         return drawing.draw_points(names, series, label=words["label"]) if known else None
     if picture["kind"] == "curves":
         pairs = zip(names, scopes, strict=True)
-        lines = {name: evaluate(picture["points"], scope) or [] for name, scope in pairs}
+        lines = {name: work_out(picture["points"], scope) or [] for name, scope in pairs}
         lines = {name: [tuple(point[:2]) for point in line] for name, line in lines.items()}
         words["logarithmic"] = bool(picture.get("logarithmic"))
         longest = max(map(len, lines.values()))  # a single point is no curve
@@ -162,14 +162,14 @@ def as_text(value: float | None) -> str:
     return "not known" if value is None else f"{value:.3f}"
 
 
-def evaluate(expression: str, scope: Scope) -> Any:
+def work_out(expression: str, scope: Scope) -> Any:
     """Work out an expression; None where it names what is not there."""
-    found = compiled(expression)(**scope)
+    found = compile_once(expression)(**scope)
     return None if isinstance(found, Undefined) else found
 
 
 @cache
-def compiled(expression: str) -> Any:
+def compile_once(expression: str) -> Any:
     """Compile an expression once."""
     return EXPRESSIONS.compile_expression(expression, undefined_to_none=False)
 

@@ -7,8 +7,8 @@ import pytest
 
 from caploc.errors import BadData, BadOption
 from caploc.neurons.circuits import ARMS, CircuitLocator, circuit_reliability
-from caploc.neurons.demo_facts import demo_counterparts
-from caploc.neurons.facts import Fact, FactPrompt
+from caploc.tasks.demo.facts import demo_counterparts
+from caploc.tasks.facts import Fact, FactPrompt
 
 pytestmark = pytest.mark.slow  # whole studies
 

@@ -3,8 +3,9 @@
 import pytest
 
 from caploc.errors import BadOption, UnknownName
-from caploc.neurons.demo_facts import DEMO_RELATIONS, demo_facts, demo_texts
-from caploc.neurons.facts import Encoder, FactAnswers, FactPrompt, check_names, known_facts
+from caploc.neurons.facts import Encoder, FactAnswers, known_facts
+from caploc.tasks.demo.facts import DEMO_RELATIONS, demo_facts, demo_texts
+from caploc.tasks.facts import FactPrompt, check_names
 
 TRUTH = {
     (name, subject): answer for name, pairs in DEMO_RELATIONS.items() for subject, answer in pairs

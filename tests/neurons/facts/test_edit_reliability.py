@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from caploc.errors import BadData
-from caploc.neurons.demo_facts import demo_facts, demo_texts
 from caploc.neurons.editing import Descent, Editor, covariances, edit_reliability
+from caploc.tasks.demo.facts import demo_facts, demo_texts
 
 pytestmark = pytest.mark.slow  # whole studies
 

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from caploc.errors import BadData
-from caploc.neurons.demo_facts import demo_facts
-from caploc.neurons.facts import Fact, FactPrompt
 from caploc.neurons.fidelity import mean_by_fact, pair_wordings, wording_fidelity
 from caploc.neurons.knowledge_neurons import KnowledgeNeurons
 from caploc.neurons.sites import NeuronGrid
+from caploc.tasks.demo.facts import demo_facts
+from caploc.tasks.facts import Fact, FactPrompt
 
 pytestmark = pytest.mark.slow  # whole studies
 

@@ -9,12 +9,12 @@ from tiny import FAMILIES
 
 from caploc.errors import BadData, BadOption
 from caploc.models.cutting import CutSite, replaced
-from caploc.neurons.demo_facts import demo_facts
 from caploc.neurons.knowledge_neurons import (
     KnowledgeNeurons,
     intervention_reliability,
     scaled_probabilities,
 )
+from caploc.tasks.demo.facts import demo_facts
 
 pytestmark = pytest.mark.slow  # whole studies
 

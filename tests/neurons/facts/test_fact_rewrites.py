@@ -5,7 +5,7 @@ import json
 import pytest
 
 from caploc.errors import BadData
-from caploc.neurons.facts import Fact, FactPrompt, read_rewrites, with_rewrites
+from caploc.tasks.facts import Fact, FactPrompt, read_rewrites, with_rewrites
 
 FACTS = (
     Fact("one", "r", FactPrompt("The capital of Peru is", "Peru", " Lima", " Rome")),

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from caploc.errors import BadData
-from caploc.neurons.demo_facts import demo_facts
 from caploc.neurons.fidelity import compare_located, peak, wording_fidelity
 from caploc.neurons.knowledge_neurons import Tracer, noise_level
+from caploc.neurons.sites import NeuronGrid
 from caploc.stats.sets import rank_correlation
+from caploc.tasks.demo.facts import demo_facts
 
 pytestmark = pytest.mark.slow  # whole studies
 
@@ -27,7 +28,7 @@ class Planted:
     where: object
     name = "planted"
     units = "layers"
-    grid: ClassVar = None
+    grid: ClassVar = NeuronGrid((1,) * LAYERS)
 
     def locate(self, prompt):
         layer = self.where(prompt)

@@ -7,7 +7,6 @@ from torch.nn.functional import kl_div
 
 from caploc.errors import BadData, BadOption
 from caploc.models.proof import reads_first
-from caploc.neurons.demo_facts import demo_facts, demo_texts
 from caploc.neurons.editing import (
     Covariance,
     Descent,
@@ -17,7 +16,9 @@ from caploc.neurons.editing import (
     dense_projection,
     edited,
 )
-from caploc.neurons.facts import Encoder, FactAnswers, FactPrompt
+from caploc.neurons.facts import Encoder, FactAnswers
+from caploc.tasks.demo.facts import demo_facts, demo_texts
+from caploc.tasks.facts import FactPrompt
 
 LAYERS = (0, 2, 4)
 

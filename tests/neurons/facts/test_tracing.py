@@ -6,9 +6,10 @@ import torch
 from tiny import FAMILIES, build, count_hooks
 
 from caploc.errors import BadData, BadOption
-from caploc.neurons.demo_facts import demo_facts
-from caploc.neurons.facts import Encoded, Encoder, FactPrompt
+from caploc.neurons.facts import Encoded, Encoder
 from caploc.neurons.knowledge_neurons import Tracer, noise_level
+from caploc.tasks.demo.facts import demo_facts
+from caploc.tasks.facts import FactPrompt
 
 # one family has no feed-forward block in its two layers
 WITH_NEURONS = [name for name in FAMILIES if not name.startswith("nemotron_h")]

@@ -9,7 +9,7 @@ FENCE = re.compile(r"```(?:python|py)?[^\S\n]*\n(.*?)(?:```|\Z)", re.DOTALL)
 LONGEST = 20_000  # characters of a program that is read
 
 
-def score(doc: dict[str, Any], results: list[str]) -> dict[str, float]:
+def score_syntax(doc: dict[str, Any], results: list[str]) -> dict[str, float]:
     """1 if the answer holds a program that parses: what a fence encloses, else all of it."""
     fenced = FENCE.search(results[0])
     text = fenced[1] if fenced else results[0]
