@@ -5,8 +5,8 @@
     3. Tuning them improves it more than tuning others as many.
 
 Each verdict is a rule over stored results, which is ours: the paper's own tables are not known to
-us. A claim *holds* if both of its halves do for five tasks of six (or as many of another number),
-holds *in part* if one does, else it *does not hold*.
+us. A claim *holds* if all of its parts do, each for five tasks of six (or as many of another
+number), holds *in part* if one does, else it *does not hold*.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,6 +26,7 @@ from caploc.reproduce.checklist import ends
 AGREE = 0.6  # overlap of halves, by the larger set
 DAMAGE = 0.2  # of the task's own score
 MOST = 5 / 6  # of the tasks
+SURE = 0.05  # p
 Found = Mapping[str, Any]  # of one task, as the files hold it
 
 
@@ -63,7 +64,7 @@ def verdicts(results: Mapping[str, Any], kinds: Mapping[str, str]) -> list[Exhib
     shown: list[Exhibit] = []
     if "main" in results:
         judged.append(("stable and specific", *judge_sets(results["main"])))
-        shown.append(sets_verdict(results["main"]))
+        shown += [sets_verdict(results["main"]), *shared_verdict(results["main"])]
     if "erasure" in results:
         judged.append(("needed", *judge_erasure(results["erasure"], kinds)))
         shown.append(erasure_verdict(results["erasure"], kinds))
@@ -71,16 +72,16 @@ def verdicts(results: Mapping[str, Any], kinds: Mapping[str, str]) -> list[Exhib
         judged.append(("learn best", *judge_tuning(results["enhancement"])))
         shown.append(tuning_verdict(results["enhancement"], results["runs_planned"]))
     notes = [
-        f"A claim holds if both of its halves do for at least {MOST:.0%} of the tasks, in part if "
-        "one does. The rules are caploc's."
+        f"A claim holds if all of its parts do, each for at least {MOST:.0%} of the tasks, in part "
+        "if one does. The rules are caploc's."
     ]
     columns = ("neurons of a capability are", "verdict", "because")
     return [Exhibit("verdicts", "The paper's claims", columns, judged, notes), *shown]
 
 
-def word_of(*halves: bool) -> str:
-    """Word a verdict on the halves of a claim."""
-    return "holds" if all(halves) else "holds in part" if any(halves) else "does not hold"
+def word_of(*parts: bool) -> str:
+    """Word a verdict on the parts of a claim."""
+    return "holds" if all(parts) else "holds in part" if any(parts) else "does not hold"
 
 
 def enough(count: int, of: int) -> bool:
@@ -89,22 +90,26 @@ def enough(count: int, of: int) -> bool:
 
 
 def judge_sets(located: Found) -> tuple[str, str]:
-    """Judge whether sets agree within a task, and more than across tasks."""
-    tasks, whole = located["tasks"], located["cohesion"]
+    """Judge whether sets agree within a task, more than across tasks, and with its twin's."""
+    tasks, whole = located["tasks"], located["cohesion"] or {}
     halves = [float(np.mean(each["halves"])) for each in tasks if each["halves"]]
+    chance = ends((each["by_chance"] for each in tasks), 3)
     agree = sum(each >= AGREE for each in halves)
     apart = sum(each["separate"] is True for each in tasks)
     because = (
         f"halves of one data set agree at {AGREE:g} or more for {agree} of {len(tasks)} "
-        f"({ends(halves)}; by chance {ends(each['by_chance'] for each in tasks)}); for {apart} of "
-        f"{len(tasks)} a task's subsets agree beyond doubt more than those of different tasks"
+        f"({ends(halves)}; by chance {chance}); for {apart} of {len(tasks)} a task's subsets agree "
+        "beyond doubt more than those of different tasks"
     )
-    if whole:
+    parts = [enough(agree, len(tasks)), enough(apart, len(tasks))]
+    if whole.get("same_kind") is not None:
+        shared = [Value(whole[name], digits=2) for name in ("same_kind", "across_kinds")]
         because += (
-            f" (sets of a task and its twin share {Value(whole['same_kind'], digits=2)}, of "
-            f"different capabilities {Value(whole['across_kinds'], digits=2)})"
+            f"; a task and its twin share {shared[0]} of their sets, different capabilities "
+            f"{shared[1]} (p {Value(whole['p'])})"
         )
-    return word_of(enough(agree, len(tasks)), enough(apart, len(tasks))), because
+        parts.append(whole["p"] is not None and whole["p"] <= SURE)
+    return word_of(*parts), because
 
 
 def sets_verdict(located: Found) -> Exhibit:
@@ -127,6 +132,20 @@ def sets_verdict(located: Found) -> Exhibit:
         "and ends of ten random splits), and of fifths, with a 95 % interval."
     )
     return Exhibit.of("verdict-sets", "Stable and specific?", rows, [note])
+
+
+def shared_verdict(located: Found) -> list[Exhibit]:
+    """Show what sets of different tasks share; nothing of a single task."""
+    if not located["overlaps"]:
+        return []
+    names = located["overlaps"]["datasets"]
+    rows: list[Row] = [
+        (name, *(Value(each, digits=2) for each in rates))
+        for name, rates in zip(names, located["overlaps"]["rates"]["largest"], strict=True)
+    ]
+    note = "Overlap by the larger set; on the diagonal that of a task's own subsets."
+    title = "What sets of different tasks share"
+    return [Exhibit("verdict-shared", title, ("task", *names), rows, [note])]
 
 
 def judge_erasure(erasure: Found, kinds: Mapping[str, str]) -> tuple[str, str]:
@@ -201,6 +220,8 @@ def judge_tuning(enhanced: Mapping[str, Mapping[str, Found]]) -> tuple[str, str]
     gained = beaten = best = 0
     for task, result in runs:
         gains = {name: [c["change"] for c in each] for name, each in gains_of(result, task, GOLD)}
+        if TUNED not in gains:  # it ran out of memory: nothing is known
+            continue
         (own,) = gains.pop(TUNED)
         gained += own["low"] is not None and own["low"] > 0
         drawn = [each["mean"] for each in gains.get(TUNED_IN_LAYERS, [])]
