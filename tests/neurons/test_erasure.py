@@ -1,6 +1,7 @@
 """Located neurons erased: the task is lost, others are not, and random neurons cost nothing."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from caploc.neurons.erasure import (
     BOTTOM,
     LAYERS,
     LOCATED,
+    OWN,
     UNIFORM,
     ErasedTask,
     Eraser,
@@ -79,6 +81,18 @@ def test_random_neurons_cost_nothing_and_are_beaten(planted, eraser):
     assert own.beats() is own.beats(UNIFORM) is True
     assert own.metric.located == 1 and own.metric.random == 0
     assert own.logprob.pooled_gain > 100 and own.logprob.p == pytest.approx(1 / 7)
+
+
+def test_no_others_neurons_leave_out_what_others_have(planted, eraser):
+    own = eraser(SHARING, "large")
+    located = own.found.located
+    others = planted(SHARING).truth.needed["warm"]
+    mask = np.array([str(own.bench.neurons.grid.part(n)) in others for n in range(len(located))])
+    assert (located & mask).any()
+    sets = {name: chosen for name, _, chosen in replace(own, others=mask).arms()}
+    assert (sets[OWN] == (located & ~mask)).all()
+    assert OWN not in {name for name, *_ in own.arms()}
+    assert OWN not in {name for name, *_ in replace(own, others=located).arms()}  # none is left
 
 
 def test_the_loss_is_what_the_truth_and_a_plain_forward_pass_say(planted, eraser):

@@ -153,7 +153,8 @@ class CnlPreset(CnlPresetPart):
     def cuts(self) -> Erasing:
         """Say what is erased."""
         asked = self.erasing.model_dump()
-        return Erasing(ErasureMode(), self.draws, limit=self.limit, seed=self.seed, **asked)
+        how = {"draws": self.draws, "limit": self.limit, "seed": self.seed, "kinds": self.kinds}
+        return Erasing(ErasureMode(), **how, **asked)
 
     def enhancing(self, seed: int) -> Enhancing:
         """Say what is tuned."""

@@ -18,7 +18,7 @@ import numpy as np
 from caploc.neurons.enhancing import GOLD, METRIC
 from caploc.neurons.enhancing import LOCATED as TUNED
 from caploc.neurons.enhancing import RANDOM as TUNED_IN_LAYERS
-from caploc.neurons.erasure import ACTIVE, LAYERS, LOCATED
+from caploc.neurons.erasure import ACTIVE, LAYERS, LOCATED, OWN
 from caploc.neurons.study import NamedRow, Row, ranged
 from caploc.report.exhibits import NOTHING, Exhibit, Value
 from caploc.reproduce.checklist import ends
@@ -47,14 +47,13 @@ class ErasedLosses:
         drawn = [each["mean"] for each in self.own(arm)]
         return bool(drawn) and self.own()[0]["mean"] > max(drawn)
 
-    def beside(self, *, kin: bool) -> dict[str, float]:
+    def beside(self, *, kin: bool, arm: str = LOCATED) -> list[float]:
         """List what other tasks lose, of the same kind (such as a twin) or of other kinds."""
-        task, found = self.erased["task"], {}
+        task, found = self.erased["task"], []
         for each in self.erased["others"]:
             same = self.kinds.get(task, task) == self.kinds.get(each["judged"], each["judged"])
             if same == kin:
-                located = next(x for x in each["arms"] if x["arm"] == LOCATED)
-                found[each["judged"]] = located[self.measure]["mean"]
+                found += [x[self.measure]["mean"] for x in each["arms"] if x["arm"] == arm]
         return found
 
 
@@ -68,6 +67,7 @@ def verdicts(results: Mapping[str, Any], kinds: Mapping[str, str]) -> list[Exhib
     if "erasure" in results:
         judged.append(("needed", *judge_erasure(results["erasure"], kinds)))
         shown.append(erasure_verdict(results["erasure"], kinds))
+        shown += own_verdict(results["erasure"], kinds)
     if "enhancement" in results:
         judged.append(("learn best", *judge_tuning(results["enhancement"])))
         shown.append(tuning_verdict(results["enhancement"], results["runs_planned"]))
@@ -155,11 +155,8 @@ def judge_erasure(erasure: Found, kinds: Mapping[str, str]) -> tuple[str, str]:
     layers = sum(each.beats(LAYERS) for each in gold)
     active = sum(each.beats(ACTIVE) for each in gold)
     broken = sum(each.own()[0]["mean"] >= DAMAGE for each in score)
-    own = sum(
-        each.own()[0]["mean"] > max(each.beside(kin=False).values(), default=np.inf)
-        for each in gold
-    )
-    others = [x for each in score for x in each.beside(kin=False).values()]
+    own = sum(each.own()[0]["mean"] > max(each.beside(kin=False), default=np.inf) for each in gold)
+    others = [x for each in score for x in each.beside(kin=False)]
     because = (
         f"erasing them costs more log-probability than every draw in the same layers for {layers} "
         f"of {len(gold)}, and than every draw as active besides for {active}; the score falls by "
@@ -186,9 +183,9 @@ def erasure_verdict(erasure: Found, kinds: Mapping[str, str]) -> Exhibit:
                 "nats lost": ranged(gold.own()[0]),
                 "nats, random in layers": of_draws(gold.own(LAYERS)),
                 "nats, random as active": of_draws(gold.own(ACTIVE)),
-                "nats lost by its twin": listed(gold.beside(kin=True).values()),
-                "by other capabilities": listed(gold.beside(kin=False).values()),
-                "score lost by those": listed(score.beside(kin=False).values()),
+                "nats lost by its twin": listed(gold.beside(kin=True)),
+                "by other capabilities": listed(gold.beside(kin=False)),
+                "score lost by those": listed(score.beside(kin=False)),
             }
         )
     draws = sum(x["arm"] == LAYERS for x in erasure["tasks"][0]["own"]["arms"])
@@ -198,6 +195,27 @@ def erasure_verdict(erasure: Found, kinds: Mapping[str, str]) -> Exhibit:
         "are of log-probability, for each gold token."
     )
     return Exhibit.of("verdict-erasure", "Needed?", rows, [note])
+
+
+def own_verdict(erasure: Found, kinds: Mapping[str, str]) -> list[Exhibit]:
+    """Show what erasing only those neurons costs that no other capability has."""
+    rows: list[NamedRow] = []
+    for each in erasure["tasks"]:
+        gold, score = (ErasedLosses(each, kinds, name) for name in ("logprob", "metric"))
+        if gold.own(OWN):
+            rows.append(
+                {
+                    "task": each["task"],
+                    "score lost": ranged(score.own(OWN)[0]),
+                    "by its twin": listed(score.beside(kin=True, arm=OWN)),
+                    "by other capabilities": listed(score.beside(kin=False, arm=OWN)),
+                    "nats lost": ranged(gold.own(OWN)[0]),
+                    "nats, by its twin": listed(gold.beside(kin=True, arm=OWN)),
+                    "nats, by other capabilities": listed(gold.beside(kin=False, arm=OWN)),
+                }
+            )
+    title = "Without the neurons that no other capability has"
+    return [Exhibit.of("verdict-own", title, rows)] if rows else []
 
 
 def of_draws(draws: Sequence[Found]) -> str:
