@@ -25,6 +25,7 @@ from caploc.neurons.finding import Rule, score_cache
 from caploc.neurons.sites import ErasureMode
 from caploc.neurons.study import NeuronBench
 from caploc.progress import Silent
+from caploc.report.exhibits import NOTHING
 from caploc.store import Store
 
 pytestmark = pytest.mark.slow  # whole studies
@@ -151,7 +152,7 @@ def test_random_arms_have_the_located_set_s_numbers_and_none_of_its_neurons(plan
         if arm in (LOCATED, LAYERS):
             assert model.grid.counts(chosen) == model.grid.counts(located)
     drawn = {chosen.tobytes() for arm, _, chosen in found.arms() if arm in (UNIFORM, LAYERS)}
-    assert len(drawn) == 10
+    assert len(drawn) == 38
     again = [chosen for _, _, chosen in eraser().arms()]
     np.testing.assert_array_equal(again, [chosen for _, _, chosen in found.arms()])
     other = [chosen for _, _, chosen in eraser(seed=1).arms()]
@@ -182,7 +183,7 @@ def test_what_was_not_measured_is_not_beaten(planted, eraser):
 
 def test_rows_that_are_stored_are_not_measured_again(planted, eraser):
     model = planted(PlantedNeurons(needed=3, seed=9))
-    one, source = eraser(model.plan), model.source("warm")
+    one, source = eraser(model.plan, draws=5), model.source("warm")
     assert one.bench.cost.rows == 0
     one.erase(source)
     # by both outcomes, the intact model and 12 arms
@@ -219,10 +220,11 @@ def test_the_table_of_arms_says_what_was_lost(planted, eraser):
     own = eraser().erase(planted(TWO).source("warm"))
     erased = [ErasedTask("warm", 6, own, [])]
     (row,) = erased_arms_exhibit(erased).rows
-    task, neurons, intact, located, *draws, lost, _, beaten, gain = row
+    task, neurons, intact, located, *draws, lost, _, beaten, as_active, gain = row
+    assert as_active == NOTHING  # where activity is not known
     assert (task, neurons, intact.number, beaten) == ("warm", "6", 1, "yes")
     assert located == "0.000"
-    assert draws == ["1.000 (1.000 to 1.000)"] * 2 + ["1.000"]
+    assert draws == [NOTHING] + ["1.000 (1.000 to 1.000)"] * 2 + ["1.000"]
     assert lost.startswith(f"{own.located.logprob.mean:.3f} [")
     assert gain.number == own.logprob.pooled_gain
     assert erasure_headline(erased).startswith("For 1 of 1 tasks erasing")
