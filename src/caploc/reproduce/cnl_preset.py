@@ -153,8 +153,8 @@ class CnlPreset(CnlPresetPart):
     def cuts(self) -> Erasing:
         """Say what is erased."""
         asked = self.erasing.model_dump()
-        how = {"draws": self.draws, "limit": self.limit, "seed": self.seed, "kinds": self.kinds}
-        return Erasing(ErasureMode(), **how, **asked)
+        asked |= {"draws": self.draws, "limit": self.limit, "seed": self.seed, "kinds": self.kinds}
+        return Erasing(ErasureMode(), **asked)
 
     def enhancing(self, seed: int) -> Enhancing:
         """Say what is tuned."""
