@@ -13,7 +13,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from caploc.contents import read_contents, read_file
+from caploc.contents import read_file
+from caploc.folder import read_json
 from caploc.report.exhibits import markdown_page
 from caploc.report.sentence import HeadlineVerdict, check_of, other_scores
 from caploc.reproduce.cnl_preset import read_cnl_preset
@@ -165,7 +166,7 @@ def main() -> None:
     asked = parser.parse_args()
     KEPT.mkdir(parents=True, exist_ok=True)
     if asked.cnl:
-        found = lighten(read_contents(asked.cnl / "verdicts.json"))
+        found = lighten(read_json(asked.cnl / "verdicts.json"))
         CNL_KEPT.write_text(json.dumps(found, separators=(",", ":")) + "\n")
         replace_tables(CNL_PAGE, cnl_tables(found))
         return

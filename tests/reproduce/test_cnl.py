@@ -14,7 +14,7 @@ from labs import Measured
 
 from caploc.cache import ArrayCache, Cache
 from caploc.errors import BadData, CaplocError, UnknownName
-from caploc.neurons.erasure import ACTIVE, LAYERS, LOCATED
+from caploc.neurons.erasure import ACTIVE, LAYERS, LOCATED, OWN
 from caploc.neurons.study import NeuronStudy
 from caploc.neurons.training import RIVALS
 from caploc.report.exhibits import NOTHING
@@ -59,9 +59,10 @@ def test_the_real_preset_plans_the_default_command_and_the_controls(monkeypatch)
     assert study == NeuronStudy(ModelOptions("smollm2"), preset.tasks, judged=0)
     assert preset.share is None and set(preset.kinds) == set(preset.tasks)
     assert len(asked.tasks) == len({preset.kinds[task] for task in asked.tasks}) == 6
-    assert asked.draws == 19 and asked.arms == (LOCATED, LAYERS, ACTIVE)
-    assert asked.beside == (LOCATED,) and set(asked.tasks) < set(preset.tasks)
+    assert asked.draws == 19 and asked.arms == (LOCATED, OWN, LAYERS, ACTIVE)
+    assert asked.beside == (LOCATED, OWN) and set(asked.tasks) < set(preset.tasks)
     assert start.tasks == preset.tuning.tasks and start.options.fewshot == 1
+    assert asked.kinds == preset.kinds
     for seed in preset.tuning.seeds:
         enhancing = preset.enhancing(seed)
         assert enhancing.recipe.seed == seed and enhancing.noise == 0

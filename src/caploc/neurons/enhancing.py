@@ -492,9 +492,12 @@ def tuning_headline(found: Results) -> str:
     if not any(_control_of(each, task) for task, each in found.items()):
         return "Located neurons were not tuned beside random ones, so nothing is said of chance"
     beaten = sum(beats_every_draw(each, task) for task, each in found.items())
+    controls = [control for task, each in found.items() if (control := _control_of(each, task))]
+    own = float(np.mean([control["located"] for control in controls]))
+    drawn = float(np.mean([np.mean(control["changes"]) for control in controls]))
     return (
-        f"For {beaten} of {len(found)} tasks tuning its located neurons gains more log-probability "
-        "than tuning any draw of as many random neurons of the same layers"
+        f"Tuning its located neurons gains a task {own:.2f} nats a token, tuning as many random "
+        f"ones of the same layers {drawn:.2f}; more than any draw: {beaten} of {len(found)} tasks"
     )
 
 

@@ -156,7 +156,8 @@ class CnlPreset(CnlPresetPart):
     def cuts(self) -> Erasing:
         """Say what is erased."""
         asked = self.erasing.model_dump()
-        return Erasing(ErasureMode(), self.draws, limit=self.limit, seed=self.seed, **asked)
+        asked |= {"draws": self.draws, "limit": self.limit, "seed": self.seed, "kinds": self.kinds}
+        return Erasing(ErasureMode(), **asked)
 
     def controlling(self) -> Controlling:
         """Say what located neurons are held against."""

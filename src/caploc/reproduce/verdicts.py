@@ -5,8 +5,8 @@
     3. Tuning them improves it more than tuning others as many.
 
 Each verdict is a rule over stored results, which is ours: the paper's own tables are not known to
-us. A claim *holds* if both of its halves do for five tasks of six (or as many of another number),
-holds *in part* if one does, else it *does not hold*.
+us. A claim *holds* if all of its parts do, each for five tasks of six (or as many of another
+number), holds *in part* if one does, else it *does not hold*.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +18,7 @@ import numpy as np
 from caploc.neurons.enhancing import GOLD, METRIC
 from caploc.neurons.enhancing import LOCATED as TUNED
 from caploc.neurons.enhancing import RANDOM as TUNED_IN_LAYERS
-from caploc.neurons.erasure import ACTIVE, LAYERS, LOCATED
+from caploc.neurons.erasure import ACTIVE, LAYERS, LOCATED, OWN
 from caploc.neurons.study import NamedRow, Row
 from caploc.report.exhibits import NOTHING, Exhibit, Value
 from caploc.report.tabulation import ranged
@@ -27,6 +27,7 @@ from caploc.reproduce.checklist import ends
 AGREE = 0.6  # overlap of halves, by the larger set
 DAMAGE = 0.2  # of the task's own score
 MOST = 5 / 6  # of the tasks
+SURE = 0.05  # p
 Found = Mapping[str, Any]  # of one task, as the files hold it
 
 
@@ -47,14 +48,13 @@ class ErasedLosses:
         drawn = [each["mean"] for each in self.own(arm)]
         return bool(drawn) and self.own()[0]["mean"] > max(drawn)
 
-    def beside(self, *, kin: bool) -> dict[str, float]:
+    def beside(self, *, kin: bool, arm: str = LOCATED) -> list[float]:
         """List what other tasks lose, of the same kind (such as a twin) or of other kinds."""
-        task, found = self.erased["task"], {}
+        task, found = self.erased["task"], []
         for each in self.erased["others"]:
             same = self.kinds.get(task, task) == self.kinds.get(each["judged"], each["judged"])
             if same == kin:
-                located = next(x for x in each["arms"] if x["arm"] == LOCATED)
-                found[each["judged"]] = located[self.measure]["mean"]
+                found += [x[self.measure]["mean"] for x in each["arms"] if x["arm"] == arm]
         return found
 
 
@@ -64,24 +64,25 @@ def verdicts(results: Mapping[str, Any], kinds: Mapping[str, str]) -> list[Exhib
     shown: list[Exhibit] = []
     if "main" in results:
         judged.append(("stable and specific", *judge_sets(results["main"])))
-        shown.append(sets_verdict(results["main"]))
+        shown += [sets_verdict(results["main"]), *shared_verdict(results["main"])]
     if "erasure" in results:
         judged.append(("needed", *judge_erasure(results["erasure"], kinds)))
         shown.append(erasure_verdict(results["erasure"], kinds))
+        shown += own_verdict(results["erasure"], kinds)
     if "enhancement" in results:
         judged.append(("learn best", *judge_tuning(results["enhancement"])))
         shown.append(tuning_verdict(results["enhancement"], results["runs_planned"]))
     notes = [
-        f"A claim holds if both of its halves do for at least {MOST:.0%} of the tasks, in part if "
-        "one does. The rules are caploc's."
+        f"A claim holds if all of its parts do, each for at least {MOST:.0%} of the tasks, in part "
+        "if one does. The rules are caploc's."
     ]
     columns = ("neurons of a capability are", "verdict", "because")
     return [Exhibit("verdicts", "The paper's claims", columns, judged, notes), *shown]
 
 
-def word_of(*halves: bool) -> str:
-    """Word a verdict on the halves of a claim."""
-    return "holds" if all(halves) else "holds in part" if any(halves) else "does not hold"
+def word_of(*parts: bool) -> str:
+    """Word a verdict on the parts of a claim."""
+    return "holds" if all(parts) else "holds in part" if any(parts) else "does not hold"
 
 
 def enough(count: int, of: int) -> bool:
@@ -90,22 +91,26 @@ def enough(count: int, of: int) -> bool:
 
 
 def judge_sets(located: Found) -> tuple[str, str]:
-    """Judge whether sets agree within a task, and more than across tasks."""
-    tasks, whole = located["tasks"], located["cohesion"]
+    """Judge whether sets agree within a task, more than across tasks, and with its twin's."""
+    tasks, whole = located["tasks"], located["cohesion"] or {}
     halves = [float(np.mean(each["halves"])) for each in tasks if each["halves"]]
+    chance = ends((each["by_chance"] for each in tasks), 3)
     agree = sum(each >= AGREE for each in halves)
     apart = sum(each["separate"] is True for each in tasks)
     because = (
         f"halves of one data set agree at {AGREE:g} or more for {agree} of {len(tasks)} "
-        f"({ends(halves)}; by chance {ends(each['by_chance'] for each in tasks)}); for {apart} of "
-        f"{len(tasks)} a task's subsets agree beyond doubt more than those of different tasks"
+        f"({ends(halves)}; by chance {chance}); for {apart} of {len(tasks)} a task's subsets agree "
+        "beyond doubt more than those of different tasks"
     )
-    if whole:
+    parts = [enough(agree, len(tasks)), enough(apart, len(tasks))]
+    if whole.get("same_kind") is not None:
+        shared = [Value(whole[name], digits=2) for name in ("same_kind", "across_kinds")]
         because += (
-            f" (sets of a task and its twin share {Value(whole['same_kind'], digits=2)}, of "
-            f"different capabilities {Value(whole['across_kinds'], digits=2)})"
+            f"; a task and its twin share {shared[0]} of their sets, different capabilities "
+            f"{shared[1]} (p {Value(whole['p'])})"
         )
-    return word_of(enough(agree, len(tasks)), enough(apart, len(tasks))), because
+        parts.append(whole["p"] is not None and whole["p"] <= SURE)
+    return word_of(*parts), because
 
 
 def sets_verdict(located: Found) -> Exhibit:
@@ -130,6 +135,20 @@ def sets_verdict(located: Found) -> Exhibit:
     return Exhibit.of("verdict-sets", "Stable and specific?", rows, [note])
 
 
+def shared_verdict(located: Found) -> list[Exhibit]:
+    """Show what sets of different tasks share; nothing of a single task."""
+    if not located["overlaps"]:
+        return []
+    names = located["overlaps"]["datasets"]
+    rows: list[Row] = [
+        (name, *(Value(each, digits=2) for each in rates))
+        for name, rates in zip(names, located["overlaps"]["rates"]["largest"], strict=True)
+    ]
+    note = "Overlap by the larger set; on the diagonal that of a task's own subsets."
+    title = "What sets of different tasks share"
+    return [Exhibit("verdict-shared", title, ("task", *names), rows, [note])]
+
+
 def judge_erasure(erasure: Found, kinds: Mapping[str, str]) -> tuple[str, str]:
     """Judge whether a task needs its neurons, and whether other capabilities do not."""
     gold = [ErasedLosses(each, kinds, "logprob") for each in erasure["tasks"]]
@@ -137,11 +156,8 @@ def judge_erasure(erasure: Found, kinds: Mapping[str, str]) -> tuple[str, str]:
     layers = sum(each.beats(LAYERS) for each in gold)
     active = sum(each.beats(ACTIVE) for each in gold)
     broken = sum(each.own()[0]["mean"] >= DAMAGE for each in score)
-    own = sum(
-        each.own()[0]["mean"] > max(each.beside(kin=False).values(), default=np.inf)
-        for each in gold
-    )
-    others = [x for each in score for x in each.beside(kin=False).values()]
+    own = sum(each.own()[0]["mean"] > max(each.beside(kin=False), default=np.inf) for each in gold)
+    others = [x for each in score for x in each.beside(kin=False)]
     because = (
         f"erasing them costs more log-probability than every draw in the same layers for {layers} "
         f"of {len(gold)}, and than every draw as active besides for {active}; the score falls by "
@@ -168,9 +184,9 @@ def erasure_verdict(erasure: Found, kinds: Mapping[str, str]) -> Exhibit:
                 "nats lost": ranged(gold.own()[0]),
                 "nats, random in layers": of_draws(gold.own(LAYERS)),
                 "nats, random as active": of_draws(gold.own(ACTIVE)),
-                "nats lost by its twin": listed(gold.beside(kin=True).values()),
-                "by other capabilities": listed(gold.beside(kin=False).values()),
-                "score lost by those": listed(score.beside(kin=False).values()),
+                "nats lost by its twin": listed(gold.beside(kin=True)),
+                "by other capabilities": listed(gold.beside(kin=False)),
+                "score lost by those": listed(score.beside(kin=False)),
             }
         )
     draws = sum(x["arm"] == LAYERS for x in erasure["tasks"][0]["own"]["arms"])
@@ -180,6 +196,27 @@ def erasure_verdict(erasure: Found, kinds: Mapping[str, str]) -> Exhibit:
         "are of log-probability, for each gold token."
     )
     return Exhibit.of("verdict-erasure", "Needed?", rows, [note])
+
+
+def own_verdict(erasure: Found, kinds: Mapping[str, str]) -> list[Exhibit]:
+    """Show what erasing only those neurons costs that no other capability has."""
+    rows: list[NamedRow] = []
+    for each in erasure["tasks"]:
+        gold, score = (ErasedLosses(each, kinds, name) for name in ("logprob", "metric"))
+        if gold.own(OWN):
+            rows.append(
+                {
+                    "task": each["task"],
+                    "score lost": ranged(score.own(OWN)[0]),
+                    "by its twin": listed(score.beside(kin=True, arm=OWN)),
+                    "by other capabilities": listed(score.beside(kin=False, arm=OWN)),
+                    "nats lost": ranged(gold.own(OWN)[0]),
+                    "nats, by its twin": listed(gold.beside(kin=True, arm=OWN)),
+                    "nats, by other capabilities": listed(gold.beside(kin=False, arm=OWN)),
+                }
+            )
+    title = "Without the neurons that no other capability has"
+    return [Exhibit.of("verdict-own", title, rows)] if rows else []
 
 
 def of_draws(draws: Sequence[Found]) -> str:
@@ -202,6 +239,8 @@ def judge_tuning(enhanced: Mapping[str, Mapping[str, Found]]) -> tuple[str, str]
     gained = beaten = best = 0
     for task, result in runs:
         gains = {name: [c["change"] for c in each] for name, each in gains_of(result, task, GOLD)}
+        if TUNED not in gains:  # it ran out of memory: nothing is known
+            continue
         (own,) = gains.pop(TUNED)
         gained += own["low"] is not None and own["low"] > 0
         drawn = [each["mean"] for each in gains.get(TUNED_IN_LAYERS, [])]
