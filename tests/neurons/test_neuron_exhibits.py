@@ -162,7 +162,7 @@ def erasures():
 def test_an_erasure_counts_who_beats_every_draw(erasures):
     told = erasure.erasure_headline(erasures)
     assert told.startswith(
-        "Without its located neurons a task loses 1.27 [0.45, 2.10] nats a token"
+        "Without its located neurons a task loses 1.28 [0.45, 2.10] nats a token"
     )
     assert "0.25 [0.25, 0.25]" in told and told.endswith("more than in any draw: 1 of 2 tasks")
     arms, doses, matrix = (
