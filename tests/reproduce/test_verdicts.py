@@ -87,6 +87,23 @@ def test_neurons_are_needed_beyond_every_draw_and_not_by_other_capabilities(
     assert judge_erasure(erasure, KINDS)[0] == verdict
 
 
+def test_what_no_other_capability_has_is_judged_by_itself():
+    erasure = {"tasks": [erased("a", (0.5, 2.0), DRAWN, {"b": (0.9, 2.5)} | TWIN)]}
+    erasure["tasks"][0]["own"]["arms"].append(loss("no other's", 0, 0.4, 1.5))
+    for each in erasure["tasks"][0]["others"]:
+        each["arms"].append(loss("no other's", 0, 0.05, 0.1))
+    verdict, because = judge_erasure(erasure, KINDS)
+    assert verdict == "holds in part"
+    assert because.endswith("loses most for 1 of 1, and other capabilities lose 0.05 to 0.05 of "
+                            "their score")  # fmt: skip
+    results = {"main": sets([0.7], True), "erasure": erasure}
+    results["main"]["tasks"][0]["neurons"] = [{"neuron": "L0N1"}, {"neuron": "L1N2"}]
+    shown = verdicts(results, KINDS)[-1]
+    assert shown.name == "verdict-own"
+    assert shown.rows[0][:2] == ("a", "1")  # L0N1 is of every task
+    assert shown.rows[0][3:5] == ("0.050", "0.050")  # of its twin, and of another capability
+
+
 def tuned(gains):
     """One seed's result for task a, by arm and draws."""
     arms = []

@@ -68,7 +68,7 @@ def verdicts(results: Mapping[str, Any], kinds: Mapping[str, str]) -> list[Exhib
     if "erasure" in results:
         judged.append(("needed", *judge_erasure(results["erasure"], kinds)))
         shown.append(erasure_verdict(results["erasure"], kinds))
-        shown += own_verdict(results["erasure"], kinds)
+        shown += own_verdict(results["main"], results["erasure"], kinds)
     if "enhancement" in results:
         judged.append(("learn best", *judge_tuning(results["enhancement"])))
         shown.append(tuning_verdict(results["enhancement"], results["runs_planned"]))
@@ -164,6 +164,16 @@ def judge_erasure(erasure: Found, kinds: Mapping[str, str]) -> tuple[str, str]:
         f"{DAMAGE:g} or more for {broken}; the task itself loses more than every task of another "
         f"capability for {own} of {len(gold)}, and those lose {ends(others)} of their score"
     )
+    if alone := [each for each in gold if each.own(OWN)]:
+        spared = [x for each in score for x in each.beside(kin=False, arm=OWN)]
+        most = sum(
+            each.own(OWN)[0]["mean"] > max(each.beside(kin=False, arm=OWN), default=np.inf)
+            for each in alone
+        )
+        because += (
+            f". Without only the neurons that no other capability has, the task loses most for "
+            f"{most} of {len(alone)}, and other capabilities lose {ends(spared)} of their score"
+        )
     needed = enough(min(layers, active), len(gold)) and 2 * broken >= len(gold)
     return word_of(needed, enough(own, len(gold))), because
 
@@ -198,15 +208,22 @@ def erasure_verdict(erasure: Found, kinds: Mapping[str, str]) -> Exhibit:
     return Exhibit.of("verdict-erasure", "Needed?", rows, [note])
 
 
-def own_verdict(erasure: Found, kinds: Mapping[str, str]) -> list[Exhibit]:
+def own_verdict(located: Found, erasure: Found, kinds: Mapping[str, str]) -> list[Exhibit]:
     """Show what erasing only those neurons costs that no other capability has."""
+    names = {
+        each["task"]: {n["neuron"] if isinstance(n, Mapping) else n for n in each["neurons"]}
+        for each in located["tasks"]
+    }
     rows: list[NamedRow] = []
     for each in erasure["tasks"]:
         gold, score = (ErasedLosses(each, kinds, name) for name in ("logprob", "metric"))
+        task = each["task"]
+        strangers = [n for t, n in names.items() if kinds.get(t, t) != kinds.get(task, task)]
         if gold.own(OWN):
             rows.append(
                 {
-                    "task": each["task"],
+                    "task": task,
+                    "neurons": str(len(names[task].difference(*strangers))),
                     "score lost": ranged(score.own(OWN)[0]),
                     "by its twin": listed(score.beside(kin=True, arm=OWN)),
                     "by other capabilities": listed(score.beside(kin=False, arm=OWN)),
